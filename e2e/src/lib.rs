@@ -1,0 +1,1 @@
+//! Local Kubernetes, demo and end-to-end tests of DEngine.

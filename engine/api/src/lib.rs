@@ -1,0 +1,44 @@
+//! The wire contract of DEngine: messages, clients and servers generated from `proto/`.
+//!
+//! What may live here: generated code and the constants that both ends of a connection must agree
+//! on. What may not: behaviour. Retrying belongs to `dengine-client`, serving to `dengine`.
+
+/// What applications speak (`Kv`) and what people and the operator speak (`Admin`).
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("dengine.v1");
+}
+
+/// What members of one cluster speak among themselves.
+#[allow(missing_docs, clippy::all)]
+pub mod peer {
+    tonic::include_proto!("dengine.peer.v1");
+}
+
+/// Encoded `FileDescriptorSet` of everything above, for gRPC server reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("dengine_descriptor");
+
+/// Response metadata that names the leader's client address (`host:port`) when a member could not
+/// serve a request that only the leader can, and knows who leads.
+pub const LEADER_HINT_METADATA: &str = "dengine-leader";
+
+/// Request metadata that marks a request as already forwarded once; it is never forwarded again.
+pub const FORWARDED_METADATA: &str = "dengine-forwarded";
+
+/// Service names of the gRPC health protocol on the monitor port.
+pub mod health {
+    /// Serving once the member can answer a linearizable read now. For readiness probes.
+    pub const READY: &str = "ready";
+    /// Serving while the member's own threads make progress; never depends on a quorum. For liveness probes.
+    pub const LIVE: &str = "live";
+}
+
+/// Ports that a member listens on unless told otherwise.
+pub mod ports {
+    /// `Kv`, `Admin`, health and reflection.
+    pub const CLIENT: u16 = 4100;
+    /// Raft messages between members.
+    pub const PEER: u16 = 4101;
+    /// Health and `/metrics`, in plain text, holding no data.
+    pub const MONITOR: u16 = 4102;
+}

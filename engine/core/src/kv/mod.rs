@@ -1,0 +1,1 @@
+//! Key-value semantics: multi-version storage and the deterministic application of commands.

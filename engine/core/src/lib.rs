@@ -1,0 +1,9 @@
+//! The part of DEngine that has to be right: consensus, the log's format and the key-value semantics.
+//!
+//! What may live here: code whose outcome depends on its arguments alone. What may not: clocks,
+//! threads, sockets, async and RocksDB. I/O happens only through the traits of [`log`] and [`kv`], so
+//! that a simulator can run exactly the code that ships.
+
+pub mod kv;
+pub mod log;
+pub mod types;

@@ -1,0 +1,1 @@
+//! A strongly consistent key-value engine: embed it, or run the `dengine` server.
