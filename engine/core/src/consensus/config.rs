@@ -1,0 +1,129 @@
+//! Settings of [`super::Consensus`]. Times are in ticks; the caller decides how long one is.
+
+use crate::types::MemberId;
+
+/// What a member must know before it can take part.
+#[derive(Clone, Debug)]
+pub struct ConsensusConfig {
+    /// This member. Never reused, or a member that forgot its vote could vote twice in a term.
+    pub id: MemberId,
+    /// A follower that heard nothing for this many ticks (drawn at random between this and twice this)
+    /// starts an election. Too small, and a busy disk or network causes elections; too large, and a
+    /// cluster stays without a leader for longer.
+    pub election_ticks: usize,
+    /// A leader sends a heartbeat this often. Must be well below `election_ticks`.
+    pub heartbeat_ticks: usize,
+    /// Bytes of entries in one append message. Larger ones delay the heartbeats behind them.
+    pub max_message_bytes: u64,
+    /// Append messages in flight to one follower; with `max_message_bytes` this bounds what a slow
+    /// follower makes the leader hold.
+    pub max_inflight_messages: usize,
+    /// Bytes of entries that are proposed and not committed; more are refused. Bounds the memory of a
+    /// leader that lost its quorum.
+    pub max_uncommitted_bytes: u64,
+    /// Bytes of entries handed out to be applied at once.
+    pub max_apply_bytes: u64,
+    /// Bytes of recent entries kept in memory once they are on disk; followers that lag less than
+    /// this are served without reading the log's files.
+    pub cache_bytes: u64,
+    /// Linearizable reads that may wait for a round; more are refused.
+    pub max_waiting_reads: usize,
+    /// A read that found no leader or no quorum within this many ticks fails.
+    pub read_timeout_ticks: u64,
+    /// Decides the election timeouts of this run, and nothing else. Two members of a cluster should
+    /// not share it, or they keep splitting the vote.
+    pub seed: u64,
+    /// Makes the contexts of this run's read rounds differ from those of earlier runs.
+    pub boot_nonce: u64,
+}
+
+/// Why a configuration cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum ConsensusConfigError {
+    /// Member ids start at 1.
+    #[error("member id 0 is reserved; ids start at 1")]
+    NoId,
+    /// Elections would start although the leader lives.
+    #[error(
+        "election_ticks ({election}) must be at least twice heartbeat_ticks ({heartbeat}), which must be at least 1"
+    )]
+    Timeouts {
+        /// As configured.
+        election: usize,
+        /// As configured.
+        heartbeat: usize,
+    },
+    /// A proposal of the largest size could never be accepted.
+    #[error(
+        "max_uncommitted_bytes ({uncommitted}) must be at least max_message_bytes ({message}) and both above 0"
+    )]
+    Sizes {
+        /// As configured.
+        uncommitted: u64,
+        /// As configured.
+        message: u64,
+    },
+}
+
+impl ConsensusConfig {
+    /// Settings that suit a local network with ticks of 100 ms.
+    #[must_use]
+    pub fn new(id: MemberId, seed: u64) -> Self {
+        Self {
+            id,
+            election_ticks: 10,
+            heartbeat_ticks: 1,
+            max_message_bytes: 1 << 20,
+            max_inflight_messages: 256,
+            max_uncommitted_bytes: 64 << 20,
+            max_apply_bytes: 4 << 20,
+            cache_bytes: 16 << 20,
+            max_waiting_reads: 65_536,
+            read_timeout_ticks: 50,
+            seed,
+            boot_nonce: seed,
+        }
+    }
+
+    /// Checks what no single field can say.
+    ///
+    /// # Errors
+    /// The first setting that cannot work.
+    pub fn validate(&self) -> Result<(), ConsensusConfigError> {
+        if self.id.0 == 0 {
+            return Err(ConsensusConfigError::NoId);
+        }
+        if self.heartbeat_ticks == 0 || self.election_ticks < 2 * self.heartbeat_ticks {
+            return Err(ConsensusConfigError::Timeouts {
+                election: self.election_ticks,
+                heartbeat: self.heartbeat_ticks,
+            });
+        }
+        if self.max_message_bytes == 0 || self.max_uncommitted_bytes < self.max_message_bytes {
+            return Err(ConsensusConfigError::Sizes {
+                uncommitted: self.max_uncommitted_bytes,
+                message: self.max_message_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn to_raft(&self, applied: u64) -> raft::Config {
+        raft::Config {
+            id: self.id.0,
+            election_tick: self.election_ticks,
+            heartbeat_tick: self.heartbeat_ticks,
+            applied,
+            max_size_per_msg: self.max_message_bytes,
+            max_inflight_msgs: self.max_inflight_messages,
+            check_quorum: true,
+            pre_vote: true,
+            // Never `LeaseBased`: the crate's has no lease timer behind it.
+            read_only_option: raft::ReadOnlyOption::Safe,
+            batch_append: true,
+            max_uncommitted_size: self.max_uncommitted_bytes,
+            max_committed_size_per_ready: self.max_apply_bytes,
+            ..raft::Config::default()
+        }
+    }
+}

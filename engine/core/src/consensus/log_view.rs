@@ -1,0 +1,207 @@
+//! The log as the `raft` crate sees it: recent entries from memory, older ones from disk.
+//!
+//! The crate must be able to read an entry as soon as it was handed out to be appended, long before a
+//! disk has it. So every entry that is not known to be persisted is held here; beyond those, as many
+//! recent ones as the cache may hold.
+
+use super::convert::{entry_to_raft, hard_state_to_raft};
+use crate::types::{Entry, HardState, Index, MemberId, Term};
+use raft::{GetEntriesContext, RaftState, StorageError, eraftpb};
+use std::collections::VecDeque;
+
+/// Reads the persisted part of the log.
+pub trait LogRead: Send + 'static {
+    /// The first entry that is still there; one past the end if there is none.
+    fn first_index(&self) -> Index;
+    /// The last entry; `Index(0)` if there never was one.
+    fn last_index(&self) -> Index;
+    /// The term of an entry in `[first_index, last_index]`; `None` outside.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    fn term(&self, index: Index) -> Result<Option<Term>, LogReadError>;
+    /// Entries of `[from, to)`, at least one, at most `max_bytes` unless the first alone is larger.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    fn entries(&self, from: Index, to: Index, max_bytes: u64) -> Result<Vec<Entry>, LogReadError>;
+}
+
+/// The log could not be read; the member must stop, for it can no longer tell what it promised.
+#[derive(Debug, thiserror::Error)]
+#[error("the log cannot be read: {0}")]
+pub struct LogReadError(pub String);
+
+pub(super) struct LogView<L> {
+    log: L,
+    /// Contiguous; reaches to the end of the log. Indexes below its front are read from `log`.
+    recent: VecDeque<eraftpb::Entry>,
+    recent_bytes: u64,
+    cache_bytes: u64,
+    /// What was given at start; the crate asks for it once.
+    initial: (HardState, Vec<MemberId>, Vec<MemberId>),
+}
+
+impl<L: LogRead> LogView<L> {
+    pub(super) fn new(
+        log: L,
+        hard_state: HardState,
+        voters: Vec<MemberId>,
+        learners: Vec<MemberId>,
+        cache_bytes: u64,
+    ) -> Self {
+        Self {
+            log,
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            cache_bytes,
+            initial: (hard_state, voters, learners),
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.recent
+            .back()
+            .map_or_else(|| self.log.last_index().0, |e| e.index)
+    }
+
+    fn recent_start(&self) -> u64 {
+        self.recent.front().map_or(u64::MAX, |e| e.index)
+    }
+
+    /// Takes over entries that are about to be appended, replacing any that stand in their place.
+    pub(super) fn append(&mut self, entries: &[eraftpb::Entry]) {
+        let Some(first) = entries.first() else { return };
+        assert!(
+            first.index <= self.end() + 1,
+            "entries {} leave a gap after {}",
+            first.index,
+            self.end()
+        );
+        while self.recent.back().is_some_and(|e| e.index >= first.index) {
+            let dropped = self.recent.pop_back().expect("the back was just looked at");
+            self.recent_bytes -= entry_bytes(&dropped);
+        }
+        self.recent_bytes += entries.iter().map(entry_bytes).sum::<u64>();
+        self.recent.extend(entries.iter().cloned());
+    }
+
+    /// Forgets cached entries up to `index`, which is persisted, as far as the cache is over its bound.
+    pub(super) fn evict(&mut self, index: u64) {
+        while self.recent_bytes > self.cache_bytes
+            && self.recent.front().is_some_and(|e| e.index <= index)
+        {
+            let dropped = self
+                .recent
+                .pop_front()
+                .expect("the front was just looked at");
+            self.recent_bytes -= entry_bytes(&dropped);
+        }
+    }
+
+    fn cached(&self, low: u64, high: u64, max_bytes: u64) -> Vec<eraftpb::Entry> {
+        let start = usize::try_from(low - self.recent_start()).expect("an offset into memory");
+        let count = usize::try_from(high - low).expect("a count of what is in memory");
+        let mut bytes = 0;
+        self.recent
+            .range(start..start + count)
+            .enumerate()
+            .take_while(|(i, entry)| {
+                bytes += entry_bytes(entry);
+                *i == 0 || bytes <= max_bytes
+            })
+            .map(|(_, entry)| entry.clone())
+            .collect()
+    }
+}
+
+fn entry_bytes(entry: &eraftpb::Entry) -> u64 {
+    // What a length-prefixed entry costs beside its payload, rounded up.
+    const OVERHEAD_BYTES: usize = 32;
+    (entry.data.len() + entry.context.len() + OVERHEAD_BYTES) as u64
+}
+
+fn unreadable(error: LogReadError) -> raft::Error {
+    raft::Error::Store(StorageError::Other(Box::new(error)))
+}
+
+impl<L: LogRead> raft::Storage for LogView<L> {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        let (hard_state, voters, learners) = &self.initial;
+        Ok(RaftState {
+            hard_state: hard_state_to_raft(*hard_state),
+            conf_state: eraftpb::ConfState {
+                voters: voters.iter().map(|id| id.0).collect(),
+                learners: learners.iter().map(|id| id.0).collect(),
+                ..eraftpb::ConfState::default()
+            },
+        })
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<eraftpb::Entry>> {
+        if low >= high {
+            return Ok(Vec::new());
+        }
+        let max_bytes = max_size.into().unwrap_or(u64::MAX);
+        if low >= self.recent_start() {
+            return Ok(self.cached(low, high, max_bytes));
+        }
+        if low < self.log.first_index().0 {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        let to = high.min(self.recent_start());
+        let read = self
+            .log
+            .entries(Index(low), Index(to), max_bytes)
+            .map_err(unreadable)?;
+        let mut entries: Vec<_> = read.iter().map(entry_to_raft).collect();
+        // Whoever asks without a limit must get everything: an election looks for membership changes
+        // among all entries that are not applied yet.
+        let bytes: u64 = entries.iter().map(entry_bytes).sum();
+        if low + entries.len() as u64 == to && to < high && bytes < max_bytes {
+            entries.extend(self.cached(to, high, max_bytes - bytes));
+        }
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index == 0 {
+            return Ok(0);
+        }
+        if index >= self.recent_start() {
+            let offset =
+                usize::try_from(index - self.recent_start()).expect("an offset into memory");
+            return self
+                .recent
+                .get(offset)
+                .map(|e| e.term)
+                .ok_or(raft::Error::Store(StorageError::Unavailable));
+        }
+        match self.log.term(Index(index)).map_err(unreadable)? {
+            Some(term) => Ok(term.0),
+            None if index > self.end() => Err(raft::Error::Store(StorageError::Unavailable)),
+            None => Err(raft::Error::Store(StorageError::Compacted)),
+        }
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.log.first_index().0.min(self.recent_start()).max(1))
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.end())
+    }
+
+    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<eraftpb::Snapshot> {
+        // The log is never truncated before snapshots exist, so no follower can need one.
+        Err(raft::Error::Store(
+            StorageError::SnapshotTemporarilyUnavailable,
+        ))
+    }
+}

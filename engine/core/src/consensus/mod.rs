@@ -1,0 +1,35 @@
+//! Raft, as a synchronous struct that takes [`Event`]s and returns [`Action`]s.
+//!
+//! The algorithm is the `raft` crate's. This module adds what that crate leaves to its user: which
+//! messages may leave before which record is on disk, rounds of linearizable reads, validation of
+//! everything a peer sends, membership changes one at a time, and determinism.
+//!
+//! What may live here: decisions. What may not: clocks (a tick is an event), I/O (an append is an
+//! action), randomness that was not passed in, and any type of the `raft` crate in a public signature.
+//!
+//! # Invariants
+//! - No message leaves before the term and vote it was made under are on disk (Raft thesis §3.8), not
+//!   even from a leader that is its cluster's only voter, which the `raft` crate alone would let through.
+//! - A leader's appends leave before its own disk has them (§10.2.1); it counts itself towards the
+//!   quorum only once they are.
+//! - A proposal is answered from its applied entry, by the caller of this module: the `raft` crate
+//!   turns a refused membership change into an empty entry without a word.
+//! - A peer's message that the crate would treat as fatal is refused before it is stepped.
+
+mod config;
+mod convert;
+mod event;
+mod log_view;
+mod messages;
+mod reads;
+mod replica;
+mod validate;
+
+pub use config::{ConsensusConfig, ConsensusConfigError};
+pub use event::{
+    Action, AppendId, ConfigChange, ConfigChangeKind, Event, Outbound, Progress, Proposal,
+    ReadToken, Refusal, Role, State, Token,
+};
+pub use log_view::{LogRead, LogReadError};
+pub use replica::{Consensus, Restored};
+pub use validate::PeerMessageError;
