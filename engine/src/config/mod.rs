@@ -1,0 +1,227 @@
+//! Everything that can be set about a member, where it comes from, and the one place that judges it.
+//!
+//! A setting is declared once, in this file, with its documentation, its default, its flag and its
+//! environment variable. Precedence: default < TOML file < environment < flag. [`Config::validated`]
+//! judges the result and reports every problem at once. What may not live here: reading the clock, the
+//! network or the data folder.
+
+mod load;
+mod settings;
+mod validate;
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use dengine_api::ports;
+use serde::{Deserialize, Serialize};
+
+pub use load::load;
+use settings::settings;
+pub use validate::ConfigError;
+
+/// When a write counts as acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Once it is on the disks (`fdatasync`) of a majority of voters.
+    #[default]
+    Fsync,
+}
+
+impl Durability {
+    /// The name used in configuration, status and benchmark results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fsync => "fsync",
+        }
+    }
+}
+
+/// How the program's own log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line, for machines.
+    Json,
+}
+
+settings! {
+    /// One member's settings.
+    ///
+    /// `Config::default()` lacks what no default can know: [`name`](Config::name) and
+    /// [`data_dir`](Config::data_dir).
+    Config, ConfigOverrides {
+        /// Name of this member, unique in its cluster; the pod's name on Kubernetes. Required.
+        ///
+        /// Letters, digits, `.`, `_` and `-`. It only labels: the member is known by the id that the
+        /// cluster gave its data folder.
+        name: String = String::new(), "name", "DENGINE_NAME";
+
+        /// Folder that holds this member's identity, log and state. Required.
+        ///
+        /// Used by one process at a time. An empty or missing folder is a new member that waits to be
+        /// bootstrapped or joined; deleting its content makes the member lose its identity for ever.
+        data_dir: PathBuf = PathBuf::new(), "data-dir", "DENGINE_DATA_DIR";
+
+        /// Address that serves clients: Kv, Admin, health and reflection over gRPC.
+        ///
+        /// Whoever can reach it can read and write every key.
+        listen_client: SocketAddr = loopback(ports::CLIENT), "listen-client", "DENGINE_LISTEN_CLIENT";
+
+        /// Address that serves the other members.
+        listen_peer: SocketAddr = loopback(ports::PEER), "listen-peer", "DENGINE_LISTEN_PEER";
+
+        /// Address that serves health and metrics in plain text; it shows no keys and no values.
+        listen_monitor: SocketAddr = loopback(ports::MONITOR), "listen-monitor", "DENGINE_LISTEN_MONITOR";
+
+        /// `host:port` under which clients, and members that forward to this one, reach it.
+        ///
+        /// Empty: the listen address. If it is wrong, clients follow leader hints into nowhere.
+        advertise_client: String = String::new(), "advertise-client", "DENGINE_ADVERTISE_CLIENT";
+
+        /// `host:port` under which the other members reach this one.
+        ///
+        /// Empty: the listen address. If it is wrong, this member never hears from its cluster.
+        advertise_peer: String = String::new(), "advertise-peer", "DENGINE_ADVERTISE_PEER";
+
+        /// When a write counts as acknowledged. The same on every member.
+        durability: Durability = Durability::Fsync, "durability", "DENGINE_DURABILITY";
+
+        /// Length of Raft's unit of time, in milliseconds. The same on every member.
+        ///
+        /// Too short and a busy machine looks like a dead one, which costs elections; too long and a
+        /// dead leader is noticed late.
+        tick_ms: u64 = 100, "tick-ms", "DENGINE_TICK_MS";
+
+        /// Ticks without a leader's word after which a member stands for election (randomized up to
+        /// twice that). The same on every member.
+        ///
+        /// The cluster takes no writes for about this long when its leader dies. Must leave room for
+        /// several heartbeats and the slowest round trip between members.
+        election_ticks: usize = 10, "election-ticks", "DENGINE_ELECTION_TICKS";
+
+        /// Ticks between a leader's heartbeats. The same on every member.
+        heartbeat_ticks: usize = 1, "heartbeat-ticks", "DENGINE_HEARTBEAT_TICKS";
+
+        /// Format of the log lines on standard error.
+        log_format: LogFormat = LogFormat::Text, "log-format", "DENGINE_LOG_FORMAT";
+
+        /// Lowest level that is logged: error, warn, info, debug or trace; or directives such as
+        /// `info,dengine::transport=debug`.
+        log_level: String = "info".to_owned(), "log-level", "DENGINE_LOG_LEVEL";
+    } sections {
+        /// Bounds on what one member accepts and holds.
+        limits: Limits, LimitsOverrides;
+
+        /// The write-ahead log.
+        log: LogConfig, LogOverrides;
+    }
+}
+
+settings! {
+    /// Bounds on what one member accepts and holds. Beyond them a request is refused and nothing changes.
+    Limits, LimitsOverrides {
+        /// Largest key, in bytes. Larger ones are refused with INVALID_ARGUMENT.
+        max_key_bytes: usize = 32 * 1024, "max-key-bytes", "DENGINE_MAX_KEY_BYTES";
+
+        /// Largest value, in bytes. Larger ones are refused with INVALID_ARGUMENT.
+        ///
+        /// A large value holds up every write behind it for as long as it takes to replicate.
+        max_value_bytes: usize = 1536 * 1024, "max-value-bytes", "DENGINE_MAX_VALUE_BYTES";
+
+        /// Most bytes of keys and values in one range response; the rest is announced by `more`.
+        ///
+        /// gRPC clients refuse responses over 4 MiB unless told otherwise; stay well below what yours take.
+        max_range_bytes: usize = 2 * 1024 * 1024, "max-range-bytes", "DENGINE_MAX_RANGE_BYTES";
+
+        /// Most requests of clients that are served at once; more are refused with RESOURCE_EXHAUSTED.
+        max_concurrent_requests: usize = 16 * 1024, "max-concurrent-requests", "DENGINE_MAX_CONCURRENT_REQUESTS";
+
+        /// Most writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
+        max_pending_proposals: usize = 8 * 1024, "max-pending-proposals", "DENGINE_MAX_PENDING_PROPOSALS";
+
+        /// Most bytes of writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
+        ///
+        /// Bounds the memory a burst of writes may take. Must hold at least one largest write.
+        max_pending_proposal_bytes: usize = 64 * 1024 * 1024,
+            "max-pending-proposal-bytes", "DENGINE_MAX_PENDING_PROPOSAL_BYTES";
+
+        /// Most linearizable reads that wait for a quorum; more are refused with RESOURCE_EXHAUSTED.
+        max_pending_reads: usize = 16 * 1024, "max-pending-reads", "DENGINE_MAX_PENDING_READS";
+
+        /// Most bytes that one write to the log, and one message to a follower, carry.
+        ///
+        /// Larger batches mean fewer syncs but longer ones. Must hold at least one largest write.
+        max_batch_bytes: usize = 4 * 1024 * 1024, "max-batch-bytes", "DENGINE_MAX_BATCH_BYTES";
+
+        /// Longest that a request waits, in milliseconds.
+        ///
+        /// A read then ends with UNAVAILABLE; a write with DEADLINE_EXCEEDED if it may yet take
+        /// effect. Below the election timeout, requests fail during every change of leader.
+        request_timeout_ms: u64 = 5_000, "request-timeout-ms", "DENGINE_REQUEST_TIMEOUT_MS";
+
+        /// Longest that a stopping member waits for requests in flight, in milliseconds.
+        shutdown_timeout_ms: u64 = 5_000, "shutdown-timeout-ms", "DENGINE_SHUTDOWN_TIMEOUT_MS";
+    } sections {}
+}
+
+settings! {
+    /// The write-ahead log.
+    LogConfig, LogOverrides {
+        /// Size of one log segment, in bytes; preallocated, and the unit in which old log is deleted.
+        ///
+        /// Must hold at least two full batches. The folder needs free space for two segments more
+        /// than the log that it holds.
+        segment_bytes: u64 = 64 * 1024 * 1024, "log-segment-bytes", "DENGINE_LOG_SEGMENT_BYTES";
+
+        /// Bytes of applied log after which the state machine is flushed to disk.
+        ///
+        /// Bounds how much log is replayed when a member starts; smaller means more disk writes.
+        flush_bytes: u64 = 128 * 1024 * 1024, "log-flush-bytes", "DENGINE_LOG_FLUSH_BYTES";
+    } sections {}
+}
+
+impl Config {
+    /// One Raft tick.
+    #[must_use]
+    pub const fn tick(&self) -> Duration {
+        Duration::from_millis(self.tick_ms)
+    }
+
+    /// Shortest time without a leader after which a member stands for election.
+    #[must_use]
+    pub const fn election_timeout(&self) -> Duration {
+        Duration::from_millis(self.tick_ms.saturating_mul(self.election_ticks as u64))
+    }
+}
+
+impl Limits {
+    /// Longest that a request waits.
+    #[must_use]
+    pub const fn request_timeout(&self) -> Duration {
+        Duration::from_millis(self.request_timeout_ms)
+    }
+
+    /// Longest that a stopping member waits for requests in flight.
+    #[must_use]
+    pub const fn shutdown_timeout(&self) -> Duration {
+        Duration::from_millis(self.shutdown_timeout_ms)
+    }
+
+    /// Largest encoded write that these limits let through: a key, an expected and a new value, and
+    /// what surrounds them.
+    #[must_use]
+    pub const fn max_write_bytes(&self) -> usize {
+        2 * (self.max_key_bytes + self.max_value_bytes) + REQUEST_OVERHEAD_BYTES
+    }
+}
+
+/// Room for field tags, lengths and numbers of one request or log entry; measured ones are below 100 bytes.
+const REQUEST_OVERHEAD_BYTES: usize = 1024;
+
+const fn loopback(port: u16) -> SocketAddr {
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), port)
+}

@@ -1,0 +1,336 @@
+//! Judges a whole configuration at once: every problem is reported, each with what to do about it.
+
+use std::net::SocketAddr;
+
+use super::{Config, Limits};
+
+/// Why a configuration was refused. Nothing was started and nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("the configuration file can't be read: {0}")]
+    Read(#[source] std::io::Error),
+    /// A setting is unknown or of the wrong type.
+    #[error("the configuration in {source_name} is malformed:{}", listed(problems))]
+    Malformed {
+        /// The file, or "flags".
+        source_name: String,
+        /// One line per problem.
+        problems: Vec<String>,
+    },
+    /// Settings that can't work, alone or together.
+    #[error("the configuration is not valid:{}", listed(problems))]
+    Invalid {
+        /// One line per problem.
+        problems: Vec<String>,
+    },
+}
+
+fn listed(problems: &[String]) -> String {
+    problems
+        .iter()
+        .map(|problem| format!("\n  - {problem}"))
+        .collect()
+}
+
+/// Longest name; it ends up in every log line and in Kubernetes labels.
+const NAME_LEN_MAX: usize = 63;
+/// RocksDB and the log take more, but a key is copied on every comparison.
+const KEY_BYTES_MAX: usize = 1024 * 1024;
+/// A value travels in one message and one log batch.
+const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Batches are held in memory several times over (log, peers, applier).
+const BATCH_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Far above any machine this runs on, so that only slips of the keyboard meet it.
+const PENDING_BYTES_MAX: usize = 1 << 40;
+
+impl Config {
+    /// Fills what is derived from other settings, and judges the whole.
+    ///
+    /// # Errors
+    /// Every problem at once, each with what to do.
+    pub fn validated(mut self) -> Result<Self, ConfigError> {
+        if self.advertise_client.is_empty() && !self.listen_client.ip().is_unspecified() {
+            self.advertise_client = self.listen_client.to_string();
+        }
+        if self.advertise_peer.is_empty() && !self.listen_peer.ip().is_unspecified() {
+            self.advertise_peer = self.listen_peer.to_string();
+        }
+        let mut problems = Problems::default();
+        self.check_identity(&mut problems);
+        self.check_addresses(&mut problems);
+        self.check_clock(&mut problems);
+        self.limits.check(&mut problems);
+        self.check_log(&mut problems);
+        match problems.0 {
+            problems if problems.is_empty() => Ok(self),
+            problems => Err(ConfigError::Invalid { problems }),
+        }
+    }
+
+    fn check_identity(&self, problems: &mut Problems) {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        problems.require(!self.name.is_empty(), || {
+            "name is missing: give this member a name that no other member has (--name)".to_owned()
+        });
+        problems.require(
+            self.name.len() <= NAME_LEN_MAX && self.name.chars().all(allowed),
+            || {
+                format!(
+                    "name {:?} must be at most {NAME_LEN_MAX} letters, digits, '.', '_' or '-'",
+                    self.name
+                )
+            },
+        );
+        problems.require(!self.data_dir.as_os_str().is_empty(), || {
+            "data_dir is missing: name the folder for this member's data (--data-dir)".to_owned()
+        });
+    }
+
+    fn check_addresses(&self, problems: &mut Problems) {
+        let listens = [
+            ("listen_client", self.listen_client),
+            ("listen_peer", self.listen_peer),
+            ("listen_monitor", self.listen_monitor),
+        ];
+        for (place, (name, address)) in listens.iter().enumerate() {
+            problems.require(address.port() != 0, || {
+                format!("{name} has port 0: other members and clients need a port that stays")
+            });
+            for (other_name, other) in &listens[..place] {
+                problems.require(!collide(*address, *other), || {
+                    format!("{name} and {other_name} are both {address}: give each its own port")
+                });
+            }
+        }
+        check_advertised(
+            "client",
+            &self.advertise_client,
+            self.listen_client,
+            problems,
+        );
+        check_advertised("peer", &self.advertise_peer, self.listen_peer, problems);
+    }
+
+    fn check_clock(&self, problems: &mut Problems) {
+        problems.require((1..=60_000).contains(&self.tick_ms), || {
+            format!(
+                "tick_ms is {}: it must be 1 to 60000 (100 is usual)",
+                self.tick_ms
+            )
+        });
+        problems.require(self.heartbeat_ticks >= 1, || {
+            "heartbeat_ticks is 0: a leader that sends no heartbeats is deposed".to_owned()
+        });
+        problems.require((1..=1000).contains(&self.election_ticks), || {
+            format!(
+                "election_ticks is {}: it must be 1 to 1000 (10 is usual)",
+                self.election_ticks
+            )
+        });
+        problems.require(self.election_ticks >= self.heartbeat_ticks.saturating_mul(3), || {
+            format!(
+                "election_ticks ({}) must be at least three times heartbeat_ticks ({}), or one lost heartbeat costs an election",
+                self.election_ticks, self.heartbeat_ticks
+            )
+        });
+    }
+
+    fn check_log(&self, problems: &mut Problems) {
+        let least = 2 * self.limits.max_batch_bytes as u64;
+        problems.require(self.log.segment_bytes >= least, || {
+            format!(
+                "log.segment_bytes is {}: it must be at least twice limits.max_batch_bytes ({least})",
+                self.log.segment_bytes
+            )
+        });
+        problems.require(self.log.flush_bytes >= 1024 * 1024, || {
+            format!(
+                "log.flush_bytes is {}: below 1 MiB the disk does little else",
+                self.log.flush_bytes
+            )
+        });
+    }
+}
+
+impl Limits {
+    fn check(&self, problems: &mut Problems) {
+        let mut between = |name: &str, value: usize, least: usize, most: usize| {
+            problems.require((least..=most).contains(&value), || {
+                format!("limits.{name} is {value}: it must be {least} to {most}")
+            });
+        };
+        between("max_key_bytes", self.max_key_bytes, 1, KEY_BYTES_MAX);
+        between("max_value_bytes", self.max_value_bytes, 1, VALUE_BYTES_MAX);
+        // Only sizes that are allowed say anything about what must hold them.
+        if self.max_key_bytes <= KEY_BYTES_MAX && self.max_value_bytes <= VALUE_BYTES_MAX {
+            let write = self.max_write_bytes();
+            between(
+                "max_batch_bytes",
+                self.max_batch_bytes,
+                write,
+                BATCH_BYTES_MAX,
+            );
+            let pending = self.max_pending_proposal_bytes;
+            between(
+                "max_pending_proposal_bytes",
+                pending,
+                write,
+                PENDING_BYTES_MAX,
+            );
+        }
+        between("max_range_bytes", self.max_range_bytes, 4096, 1 << 30);
+        between(
+            "max_concurrent_requests",
+            self.max_concurrent_requests,
+            1,
+            1 << 20,
+        );
+        between(
+            "max_pending_proposals",
+            self.max_pending_proposals,
+            1,
+            1 << 20,
+        );
+        between("max_pending_reads", self.max_pending_reads, 1, 1 << 20);
+        problems.require((1..=600_000).contains(&self.request_timeout_ms), || {
+            format!(
+                "limits.request_timeout_ms is {}: it must be 1 to 600000",
+                self.request_timeout_ms
+            )
+        });
+        problems.require(self.shutdown_timeout_ms <= 600_000, || {
+            format!(
+                "limits.shutdown_timeout_ms is {}: it must be at most 600000",
+                self.shutdown_timeout_ms
+            )
+        });
+    }
+}
+
+fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    a.port() != 0
+        && a.port() == b.port()
+        && (a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified())
+}
+
+fn check_advertised(kind: &str, address: &str, listen: SocketAddr, problems: &mut Problems) {
+    if address.is_empty() {
+        return problems.add(format!(
+            "advertise_{kind} is missing: listening on {listen} (every address), this member can't know which one others reach it at (--advertise-{kind} HOST:PORT)"
+        ));
+    }
+    let usable = address.rsplit_once(':').is_some_and(|(host, port)| {
+        !host.is_empty()
+            && !host.contains(char::is_whitespace)
+            && !host.contains('/')
+            && port.parse::<u16>().is_ok_and(|port| port != 0)
+    });
+    problems.require(usable, || {
+        format!("advertise_{kind} is {address:?}: it must be HOST:PORT")
+    });
+    let unspecified = address
+        .parse::<SocketAddr>()
+        .is_ok_and(|address| address.ip().is_unspecified());
+    problems.require(!unspecified, || {
+        format!(
+            "advertise_{kind} is {address}: nobody can connect to that address, name this machine"
+        )
+    });
+}
+
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn add(&mut self, problem: String) {
+        self.0.push(problem);
+    }
+
+    fn require(&mut self, holds: bool, problem: impl FnOnce() -> String) {
+        if !holds {
+            self.add(problem());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn valid() -> Config {
+        Config {
+            name: "a".into(),
+            data_dir: "/tmp/a".into(),
+            ..Config::default()
+        }
+    }
+
+    fn check(change: impl FnOnce(&mut Config), expect: &[&str]) {
+        let mut config = valid();
+        change(&mut config);
+        match config.validated() {
+            Ok(_) => assert!(expect.is_empty(), "accepted, expected {expect:?}"),
+            Err(ConfigError::Invalid { problems }) => {
+                assert_eq!(problems.len(), expect.len(), "{problems:#?}");
+                for (problem, part) in problems.iter().zip(expect) {
+                    assert!(problem.contains(part), "{problem:?} lacks {part:?}");
+                }
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn defaults_with_a_name_and_a_folder_are_valid_and_advertise_what_they_listen_on() {
+        check(|_| {}, &[]);
+        let config = valid().validated().unwrap();
+        assert_eq!(config.advertise_client, "127.0.0.1:4100");
+        assert_eq!(config.advertise_peer, "127.0.0.1:4101");
+    }
+
+    #[test]
+    fn every_problem_is_reported_at_once() {
+        check(
+            |c| *c = Config::default(),
+            &["name is missing", "data_dir is missing"],
+        );
+        check(
+            |c| {
+                c.tick_ms = 0;
+                c.heartbeat_ticks = 5;
+                c.limits.max_key_bytes = 0;
+            },
+            &["tick_ms", "three times", "max_key_bytes"],
+        );
+    }
+
+    #[test]
+    fn addresses_must_be_reachable_and_apart() {
+        check(
+            |c| c.listen_peer = c.listen_client,
+            &["listen_peer and listen_client"],
+        );
+        check(
+            |c| c.listen_client = "0.0.0.0:4100".parse().unwrap(),
+            &["advertise_client"],
+        );
+        check(|c| c.advertise_peer = "nohost".into(), &["HOST:PORT"]);
+        check(
+            |c| c.advertise_peer = "0.0.0.0:1".into(),
+            &["nobody can connect"],
+        );
+        check(|c| c.advertise_peer = "http://a:1".into(), &["HOST:PORT"]);
+        check(|c| c.name = "a b".into(), &["letters"]);
+    }
+
+    #[test]
+    fn what_must_hold_something_is_large_enough_for_it() {
+        check(|c| c.limits.max_value_bytes = 8 << 20, &["max_batch_bytes"]);
+        check(|c| c.log.segment_bytes = 1 << 20, &["segment_bytes"]);
+        check(
+            |c| c.limits.max_value_bytes = usize::MAX,
+            &["max_value_bytes"],
+        );
+    }
+}
