@@ -1,0 +1,448 @@
+//! A directory in memory that forgets, fails and lies on demand, as disks do.
+//!
+//! It knows what was synced and what was not: [`MemoryDisk::power_loss`] keeps any part of the latter,
+//! sector by sector, that its caller chooses. A failed sync behaves as on Linux: the pages count as
+//! clean afterwards, reading still gives the new bytes, and the next sync succeeds without them.
+
+use super::disk::{Disk, DiskError, DiskFile};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// What a disk writes at once or not at all.
+pub const SECTOR_BYTES: usize = 512;
+
+/// A directory in memory. Clones are the same directory.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryDisk {
+    state: Arc<Mutex<State>>,
+}
+
+/// A file in a [`MemoryDisk`]. It is of no use after a power loss.
+#[derive(Debug)]
+pub struct MemoryFile {
+    disk: MemoryDisk,
+    content: Arc<Mutex<Content>>,
+    name: String,
+    boot: u64,
+}
+
+type Names = BTreeMap<String, Arc<Mutex<Content>>>;
+
+#[derive(Debug, Default)]
+struct State {
+    names: Names,
+    names_durable: Names,
+    /// What leads from `names_durable` to `names`.
+    changes: Vec<Change>,
+    /// Counts power losses.
+    boot: u64,
+    space_bytes: Option<u64>,
+    failing_sync: Countdown,
+    failing_write: Countdown,
+    failing_read: Countdown,
+    counts: Counts,
+}
+
+/// How often the disk was asked to do what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls of `write_at`.
+    pub writes: u64,
+    /// Calls of `sync_data`.
+    pub syncs: u64,
+    /// Calls of `sync_dir`.
+    pub dir_syncs: u64,
+}
+
+#[derive(Debug)]
+enum Change {
+    Create(String, Arc<Mutex<Content>>),
+    Rename(String, String),
+    Remove(String),
+}
+
+#[derive(Debug, Default)]
+struct Content {
+    current: Vec<u8>,
+    durable: Vec<u8>,
+    dirty: Vec<Range<usize>>,
+}
+
+/// Fires once, after some calls.
+#[derive(Debug, Default)]
+struct Countdown(Option<u64>);
+
+impl Countdown {
+    fn fires(&mut self) -> bool {
+        self.0 = match self.0 {
+            Some(0) => {
+                self.0 = None;
+                return true;
+            }
+            left => left.map(|left| left - 1),
+        };
+        false
+    }
+}
+
+impl MemoryDisk {
+    /// An empty directory.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cuts the power. For every change of a name since the last `sync_dir`, in order until the first
+    /// refusal, and for every sector written since its file's last sync, `keep` decides whether it
+    /// reached the disk. Files that were open are dead.
+    pub fn power_loss(&self, mut keep: impl FnMut() -> bool) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        state.boot += 1;
+        for change in state.changes.drain(..) {
+            if !keep() {
+                break;
+            }
+            change.apply(&mut state.names_durable);
+        }
+        state.names = state.names_durable.clone();
+        for content in state.names.values() {
+            let mut content = lock(content);
+            content.write_back(&mut keep);
+            content.current = content.durable.clone();
+            content.dirty.clear();
+        }
+    }
+
+    /// What the operating system does on its own: writes any part of what is not yet synced. It may still
+    /// be overwritten later, so that a power loss leaves the older of two versions of a sector.
+    pub fn background_write(&self, mut keep: impl FnMut() -> bool) {
+        for content in self.lock().names.values() {
+            lock(content).write_back(&mut keep);
+        }
+    }
+
+    /// All files together may have this many bytes from now on; `None` for no limit.
+    pub fn set_space_bytes(&self, space_bytes: Option<u64>) {
+        self.lock().space_bytes = space_bytes;
+    }
+
+    /// Lets one `sync_data` or `sync_dir` fail, after `calls` good ones.
+    pub fn fail_sync_after(&self, calls: u64) {
+        self.lock().failing_sync = Countdown(Some(calls));
+    }
+
+    /// Lets one `write_at` fail when half of it is done, after `calls` good ones.
+    pub fn fail_write_after(&self, calls: u64) {
+        self.lock().failing_write = Countdown(Some(calls));
+    }
+
+    /// Lets one `read_at` fail, after `calls` good ones.
+    pub fn fail_read_after(&self, calls: u64) {
+        self.lock().failing_read = Countdown(Some(calls));
+    }
+
+    /// Changes one bit of a file, also where it is durable.
+    ///
+    /// # Panics
+    /// If there is no such byte.
+    pub fn flip_bit(&self, name: &str, byte: usize, bit: u8) {
+        self.edit(name, |bytes| bytes[byte] ^= 1 << bit);
+    }
+
+    /// Changes a file behind the back of whoever uses it, also where it is durable.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn edit(&self, name: &str, edit: impl Fn(&mut Vec<u8>)) {
+        let state = self.lock();
+        let mut content = lock(state.names.get(name).expect("the file to edit exists"));
+        edit(&mut content.current);
+        edit(&mut content.durable);
+    }
+
+    /// A file's bytes, as they are read.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    #[must_use]
+    pub fn contents(&self, name: &str) -> Vec<u8> {
+        lock(
+            self.lock()
+                .names
+                .get(name)
+                .expect("the file to look at exists"),
+        )
+        .current
+        .clone()
+    }
+
+    /// An independent directory with the same bytes, all of them durable.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        let copy = Self::new();
+        for (name, content) in &self.lock().names {
+            let current = lock(content).current.clone();
+            let content = Content {
+                durable: current.clone(),
+                current,
+                dirty: Vec::new(),
+            };
+            copy.lock()
+                .names
+                .insert(name.clone(), Arc::new(Mutex::new(content)));
+        }
+        let names = copy.lock().names.clone();
+        copy.lock().names_durable = names;
+        copy
+    }
+
+    /// What was asked of the disk so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn file(&self, state: &State, name: &str, content: &Arc<Mutex<Content>>) -> MemoryFile {
+        MemoryFile {
+            disk: self.clone(),
+            content: Arc::clone(content),
+            name: name.to_owned(),
+            boot: state.boot,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .expect("nothing panics while it holds this lock")
+}
+
+fn fail(operation: &'static str, name: &str, kind: io::ErrorKind) -> DiskError {
+    DiskError::new(operation, Path::new(name), kind.into())
+}
+
+impl Change {
+    fn apply(self, names: &mut Names) {
+        match self {
+            Self::Create(name, content) => {
+                names.insert(name, content);
+            }
+            Self::Rename(from, to) => {
+                let content = names.remove(&from).expect("changes apply in order");
+                names.insert(to, content);
+            }
+            Self::Remove(name) => {
+                names.remove(&name);
+            }
+        }
+    }
+}
+
+impl Content {
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        if self.current.len() < end {
+            self.current.resize(end, 0);
+        }
+        self.current[offset..end].copy_from_slice(bytes);
+        match self.dirty.last_mut() {
+            Some(last) if last.end == offset => last.end = end,
+            _ => self.dirty.push(offset..end),
+        }
+    }
+
+    fn sync(&mut self) {
+        self.durable.resize(self.current.len(), 0);
+        for dirty in self.dirty.drain(..) {
+            let dirty = dirty.start..dirty.end.min(self.current.len());
+            if !dirty.is_empty() {
+                self.durable[dirty.clone()].copy_from_slice(&self.current[dirty]);
+            }
+        }
+    }
+
+    /// Copies some unsynced sectors to where power losses do not reach.
+    fn write_back(&mut self, keep: &mut impl FnMut() -> bool) {
+        if self.durable.len() != self.current.len() && keep() {
+            self.durable.resize(self.current.len(), 0);
+        }
+        for dirty in &self.dirty {
+            for sector in dirty.start / SECTOR_BYTES..dirty.end.div_ceil(SECTOR_BYTES) {
+                let start = (sector * SECTOR_BYTES).max(dirty.start);
+                let end = ((sector + 1) * SECTOR_BYTES).min(dirty.end);
+                if keep() && end <= self.durable.len().min(self.current.len()) {
+                    self.durable[start..end].copy_from_slice(&self.current[start..end]);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn check_space(&self, operation: &'static str, name: &str, more: u64) -> Result<(), DiskError> {
+        let used: u64 = self
+            .names
+            .values()
+            .map(|content| lock(content).current.len() as u64)
+            .sum();
+        match self.space_bytes {
+            Some(space) if used + more > space => {
+                Err(fail(operation, name, io::ErrorKind::StorageFull))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Disk for MemoryDisk {
+    type File = MemoryFile;
+
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        Ok(self.lock().names.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str) -> Result<MemoryFile, DiskError> {
+        let mut state = self.lock();
+        if state.names.contains_key(name) {
+            return Err(fail("create", name, io::ErrorKind::AlreadyExists));
+        }
+        let content = Arc::new(Mutex::new(Content::default()));
+        state.names.insert(name.to_owned(), Arc::clone(&content));
+        state
+            .changes
+            .push(Change::Create(name.to_owned(), Arc::clone(&content)));
+        Ok(self.file(&state, name, &content))
+    }
+
+    fn open(&self, name: &str) -> Result<MemoryFile, DiskError> {
+        let state = self.lock();
+        match state.names.get(name) {
+            Some(content) => Ok(self.file(&state, name, content)),
+            None => Err(fail("open", name, io::ErrorKind::NotFound)),
+        }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let mut state = self.lock();
+        let Some(content) = state.names.remove(from) else {
+            return Err(fail("rename", from, io::ErrorKind::NotFound));
+        };
+        state.names.insert(to.to_owned(), content);
+        state
+            .changes
+            .push(Change::Rename(from.to_owned(), to.to_owned()));
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        let mut state = self.lock();
+        if state.names.remove(name).is_none() {
+            return Err(fail("remove", name, io::ErrorKind::NotFound));
+        }
+        state.changes.push(Change::Remove(name.to_owned()));
+        Ok(())
+    }
+
+    fn sync_dir(&self) -> Result<(), DiskError> {
+        let mut state = self.lock();
+        state.counts.dir_syncs += 1;
+        if state.failing_sync.fires() {
+            return Err(fail("sync directory", ".", io::ErrorKind::Other));
+        }
+        state.changes.clear();
+        state.names_durable = state.names.clone();
+        Ok(())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        PathBuf::from(name)
+    }
+}
+
+impl MemoryFile {
+    /// The disk and this file's bytes, if the power was not cut since it was opened.
+    fn lock(
+        &self,
+        operation: &'static str,
+    ) -> Result<(MutexGuard<'_, State>, MutexGuard<'_, Content>), DiskError> {
+        let state = self.disk.lock();
+        if state.boot == self.boot {
+            Ok((state, lock(&self.content)))
+        } else {
+            Err(fail(operation, &self.name, io::ErrorKind::BrokenPipe))
+        }
+    }
+
+    fn check_space(&self, operation: &'static str, bytes: u64) -> Result<(), DiskError> {
+        let more = bytes.saturating_sub(lock(&self.content).current.len() as u64);
+        self.disk.lock().check_space(operation, &self.name, more)
+    }
+}
+
+impl DiskFile for MemoryFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let (mut state, content) = self.lock("read")?;
+        if state.failing_read.fires() {
+            return Err(fail("read", &self.name, io::ErrorKind::Other));
+        }
+        let offset = to_usize(offset).min(content.current.len());
+        let bytes = &content.current[offset..];
+        let read = bytes.len().min(buffer.len());
+        buffer[..read].copy_from_slice(&bytes[..read]);
+        Ok(read)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.check_space("write", offset + bytes.len() as u64)?;
+        let (mut state, mut content) = self.lock("write")?;
+        state.counts.writes += 1;
+        if state.failing_write.fires() {
+            content.write(to_usize(offset), &bytes[..bytes.len() / 2]);
+            return Err(fail("write", &self.name, io::ErrorKind::Other));
+        }
+        content.write(to_usize(offset), bytes);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<(), DiskError> {
+        let (mut state, mut content) = self.lock("sync")?;
+        state.counts.syncs += 1;
+        if state.failing_sync.fires() {
+            content.dirty.clear();
+            return Err(fail("sync", &self.name, io::ErrorKind::Other));
+        }
+        content.sync();
+        Ok(())
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<(), DiskError> {
+        self.check_space("allocate space for", bytes)?;
+        let (_state, mut content) = self.lock("allocate space for")?;
+        content.current.clear();
+        content.write(0, &vec![0; to_usize(bytes)]);
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64, DiskError> {
+        Ok(self.lock("measure")?.1.current.len() as u64)
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), DiskError> {
+        self.check_space("truncate", bytes)?;
+        self.lock("truncate")?.1.current.resize(to_usize(bytes), 0);
+        Ok(())
+    }
+}
+
+fn to_usize(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a file in memory fits into memory")
+}

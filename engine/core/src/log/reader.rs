@@ -1,0 +1,166 @@
+//! Reading entries while the log is written.
+
+use super::disk::{Disk, DiskFile};
+use super::error::LogError;
+use super::format::{BatchHeader, Frame, entry_bytes};
+use super::segments::{Piece, Segments};
+use super::state::Position;
+use crate::types::{Entry, Index, Term};
+use bytes::Bytes;
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// What the log and its readers share.
+pub(super) struct Shared<F>(RwLock<Segments<F>>);
+
+impl<F> Shared<F> {
+    pub(super) fn new(segments: Segments<F>) -> Self {
+        Self(RwLock::new(segments))
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Segments<F>> {
+        self.0
+            .read()
+            .expect("nothing panics while it holds this lock")
+    }
+
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Segments<F>> {
+        self.0
+            .write()
+            .expect("nothing panics while it holds this lock")
+    }
+}
+
+/// Reads a log that somebody else writes. It sees everything appended so far, also what is not yet
+/// durable; a whole answer comes from one moment.
+///
+/// Cloning is cheap, and no call waits for the disk while it holds up the writer.
+pub struct LogReader<D: Disk> {
+    shared: Arc<Shared<D::File>>,
+}
+
+impl<D: Disk> Clone for LogReader<D> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<D: Disk> std::fmt::Debug for LogReader<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogReader")
+            .field("base", &self.base())
+            .field("last", &self.last())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Disk> LogReader<D> {
+    pub(super) fn new(shared: Arc<Shared<D::File>>) -> Self {
+        Self { shared }
+    }
+
+    /// The first entry that can be read. If there is none, the one that will be appended next.
+    #[must_use]
+    pub fn first_index(&self) -> Index {
+        self.shared.read().state.first_index()
+    }
+
+    /// The last entry; `first_index` - 1 if there is none.
+    #[must_use]
+    pub fn last_index(&self) -> Index {
+        self.last().index
+    }
+
+    /// The last entry and its term; [`LogReader::base`] if there is none.
+    #[must_use]
+    pub fn last(&self) -> Position {
+        self.shared.read().state.last()
+    }
+
+    /// The entry before the first: all that is remembered of the truncated part.
+    #[must_use]
+    pub fn base(&self) -> Position {
+        self.shared.read().state.base()
+    }
+
+    /// The term of any entry from [`LogReader::base`] to [`LogReader::last`]; `None` elsewhere.
+    #[must_use]
+    pub fn term(&self, index: Index) -> Option<Term> {
+        self.shared.read().state.term(index)
+    }
+
+    /// The entries from `from` on, before `to_exclusive`, about `max_bytes` of them and at least one
+    /// (none if the range is empty). Every batch that is read is checked again.
+    ///
+    /// # Errors
+    /// [`LogError::OutOfRange`] if part of the range was truncated or is not yet there;
+    /// [`LogError::Disk`] or [`LogError::Corrupt`] if the disk does not give back what was written.
+    pub fn entries(
+        &self,
+        from: Index,
+        to_exclusive: Index,
+        max_bytes: u64,
+    ) -> Result<Vec<Entry>, LogError> {
+        let mut entries = Vec::new();
+        let mut bytes = 0;
+        for piece in self.pieces(from, to_exclusive, max_bytes)? {
+            for entry in read_piece(&piece)? {
+                bytes += entry_bytes(&entry) as u64;
+                if bytes > max_bytes && !entries.is_empty() {
+                    return Ok(entries);
+                }
+                entries.push(entry);
+            }
+        }
+        Ok(entries)
+    }
+
+    fn pieces(
+        &self,
+        from: Index,
+        to: Index,
+        max_bytes: u64,
+    ) -> Result<Vec<Piece<D::File>>, LogError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let segments = self.shared.read();
+        let (first, last) = (segments.state.first_index(), segments.state.last().index);
+        if from < first || to > last.next() {
+            let asked = if from < first {
+                from
+            } else {
+                from.max(last.next())
+            };
+            return Err(LogError::OutOfRange { asked, first, last });
+        }
+        Ok(segments.pieces(from, to, max_bytes))
+    }
+}
+
+/// The wanted entries of one batch, all sharing its bytes.
+fn read_piece<F: DiskFile>(piece: &Piece<F>) -> Result<Vec<Entry>, LogError> {
+    let Piece {
+        file,
+        batch,
+        from,
+        to,
+    } = piece;
+    let mut bytes = vec![0; batch.bytes as usize];
+    let read = file.file.read_at(u64::from(batch.offset), &mut bytes)?;
+    bytes.truncate(read);
+    let header = BatchHeader::read(&bytes, file.epoch, batch.bytes)
+        .ok_or_else(|| file.corrupt(batch.offset, "a batch that was here has changed"))?;
+    let bytes = Bytes::from(bytes);
+    let frame = Frame::verify(header, &bytes).map_err(|what| file.corrupt(batch.offset, what))?;
+    let wanted = frame
+        .entries()
+        .filter(|entry| (*from..*to).contains(&entry.index));
+    let entries: Vec<Entry> = wanted.map(|entry| entry.entry(&bytes)).collect();
+    if entries.len() as u64 == to.0 - from.0 {
+        Ok(entries)
+    } else {
+        Err(file.corrupt(batch.offset, "this batch is not the one that was here"))
+    }
+}

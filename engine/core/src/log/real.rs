@@ -1,0 +1,201 @@
+//! A directory of the operating system as a [`Disk`].
+
+use super::disk::{Disk, DiskError, DiskFile};
+use rustix::fs::{FallocateFlags, FlockOperation};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// A directory of the operating system, locked (`flock`) for as long as this value lives.
+#[derive(Debug)]
+pub struct RealDisk {
+    path: PathBuf,
+    directory: File,
+}
+
+/// A file in a [`RealDisk`].
+#[derive(Debug)]
+pub struct RealFile {
+    path: PathBuf,
+    file: File,
+}
+
+/// Zeros are written in pieces of this size.
+const ZEROS_BYTES: usize = 1 << 20;
+
+impl RealDisk {
+    /// Opens `path`, making the directory if it is missing (its parent has to exist).
+    ///
+    /// # Errors
+    /// If the directory cannot be made, opened or synced, or another process has it locked.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, DiskError> {
+        let path = path.into();
+        let made = match std::fs::create_dir(&path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(DiskError::new("make directory", &path, error)),
+        };
+        if made {
+            sync_parent(&path)?;
+        }
+        let directory =
+            File::open(&path).map_err(|error| DiskError::new("open directory", &path, error))?;
+        rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).map_err(
+            |error| {
+                let error = match error {
+                    rustix::io::Errno::WOULDBLOCK => {
+                        io::Error::new(io::ErrorKind::ResourceBusy, "another process is using it")
+                    }
+                    other => other.into(),
+                };
+                DiskError::new("lock directory", &path, error)
+            },
+        )?;
+        Ok(Self { path, directory })
+    }
+
+    fn open_file(
+        &self,
+        operation: &'static str,
+        name: &str,
+        options: &OpenOptions,
+    ) -> Result<RealFile, DiskError> {
+        let path = self.path.join(name);
+        match options.open(&path) {
+            Ok(file) => Ok(RealFile { path, file }),
+            Err(error) => Err(DiskError::new(operation, &path, error)),
+        }
+    }
+}
+
+/// A directory is only there after a crash if its parent was synced.
+fn sync_parent(path: &Path) -> Result<(), DiskError> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(parent)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| DiskError::new("sync directory", parent, error))
+}
+
+impl Disk for RealDisk {
+    type File = RealFile;
+
+    fn list(&self) -> Result<Vec<String>, DiskError> {
+        let fail = |error| DiskError::new("list directory", &self.path, error);
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(fail)? {
+            // A name that is not UTF-8 is none of ours.
+            if let Ok(name) = entry.map_err(fail)?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str) -> Result<RealFile, DiskError> {
+        let mut options = OpenOptions::new();
+        self.open_file(
+            "create",
+            name,
+            options.read(true).write(true).create_new(true),
+        )
+    }
+
+    fn open(&self, name: &str) -> Result<RealFile, DiskError> {
+        self.open_file("open", name, OpenOptions::new().read(true).write(true))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
+        let path = self.path.join(from);
+        std::fs::rename(&path, self.path.join(to))
+            .map_err(|error| DiskError::new("rename", &path, error))
+    }
+
+    fn remove(&self, name: &str) -> Result<(), DiskError> {
+        let path = self.path.join(name);
+        std::fs::remove_file(&path).map_err(|error| DiskError::new("remove", &path, error))
+    }
+
+    fn sync_dir(&self) -> Result<(), DiskError> {
+        self.directory
+            .sync_all()
+            .map_err(|error| DiskError::new("sync directory", &self.path, error))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl RealFile {
+    fn fail(&self, operation: &'static str, error: impl Into<io::Error>) -> DiskError {
+        DiskError::new(operation, &self.path, error.into())
+    }
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.fail("read", error)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.file
+            .write_all_at(bytes, offset)
+            .map_err(|error| self.fail("write", error))
+    }
+
+    fn sync_data(&self) -> Result<(), DiskError> {
+        self.file
+            .sync_data()
+            .map_err(|error| self.fail("sync", error))
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<(), DiskError> {
+        // Reserving first makes one extent and finds a full disk before anything is written. Where
+        // the file system cannot do that, the zeros below reserve as well.
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+            Err(error) => return Err(self.fail("allocate space for", error)),
+        }
+        let zeros = vec![0; ZEROS_BYTES.min(usize::try_from(bytes).unwrap_or(ZEROS_BYTES))];
+        let mut offset = 0;
+        while offset < bytes {
+            let piece = (bytes - offset).min(zeros.len() as u64);
+            self.file
+                .write_all_at(
+                    &zeros[..usize::try_from(piece).expect("at most ZEROS_BYTES")],
+                    offset,
+                )
+                .map_err(|error| self.fail("allocate space for", error))?;
+            offset += piece;
+        }
+        self.file
+            .set_len(bytes)
+            .map_err(|error| self.fail("allocate space for", error))
+    }
+
+    fn len(&self) -> Result<u64, DiskError> {
+        match self.file.metadata() {
+            Ok(metadata) => Ok(metadata.len()),
+            Err(error) => Err(self.fail("measure", error)),
+        }
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), DiskError> {
+        self.file
+            .set_len(bytes)
+            .map_err(|error| self.fail("truncate", error))
+    }
+}

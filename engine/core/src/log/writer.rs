@@ -1,0 +1,581 @@
+//! Appending, syncing, rotating and truncating.
+
+use super::disk::{Disk, DiskError, DiskFile as _};
+use super::error::LogError;
+use super::format::{
+    CONTEXT_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader, batch_bytes,
+    encode_batch, entry_bytes, seal,
+};
+use super::names::Name;
+use super::open::{Found, recover};
+use super::reader::{LogReader, Shared};
+use super::segments::{BatchRef, SegmentFile, Segments};
+use super::state::{Change, Position, State};
+use super::{Batch, LogOptions, Recovered};
+use crate::types::{Entry, HardState, Index};
+use std::sync::Arc;
+
+/// The buffer keeps at most this much between appends.
+const BUFFER_BYTES_KEPT: usize = 8 << 20;
+
+/// A write-ahead log, see [the module](super).
+pub struct Log<D: Disk> {
+    disk: D,
+    options: LogOptions,
+    shared: Arc<Shared<D::File>>,
+    current: Arc<SegmentFile<D::File>>,
+    /// Where the next batch goes.
+    offset: u32,
+    /// Everything in the current segment before this is durable.
+    durable: u32,
+    /// Checksum of the last batch.
+    previous_crc: u32,
+    spares: Vec<Spare>,
+    buffer: Vec<u8>,
+    pending: Vec<Pending>,
+    /// The first failure after which nothing is known any more.
+    poison: Option<LogError>,
+}
+
+/// A file of the usual segment size that is not in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spare {
+    number: u64,
+    /// Whether it may hold old batches; otherwise it is all zeros.
+    recycled: bool,
+}
+
+/// A batch in the buffer.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    first: Index,
+    has_entries: bool,
+    start: usize,
+    end: usize,
+}
+
+impl<D: Disk> std::fmt::Debug for Log<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log")
+            .field("segment", &self.current.path)
+            .field("offset", &self.offset)
+            .field("durable", &self.durable)
+            .field("poison", &self.poison)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Disk> Log<D> {
+    /// Opens the log in `disk`, or makes an empty one. What is then there is durable.
+    ///
+    /// # Errors
+    /// If the log is damaged, of a newer format or somebody else's, or the disk fails. The folder is not
+    /// changed then, except that unfinished files are cleared away.
+    pub fn open(disk: D, options: LogOptions) -> Result<(Self, Recovered), LogError> {
+        options.validate()?;
+        let mut segments = Vec::new();
+        let mut others = Vec::new();
+        for name in disk.list()? {
+            match Name::parse(&name) {
+                Some(Name::Segment(number)) => segments.push(number),
+                Some(other) => others.push(other),
+                None => {}
+            }
+        }
+        let found = recover(&disk, &options, segments)?;
+        let mut spares = clear_spares(&disk, &options, others)?;
+        let created = found.is_none();
+        let found = match found {
+            Some(found) => found,
+            None => create(&disk, &options, &mut spares)?,
+        };
+        // Names that a crash left in the operating system's memory only.
+        disk.sync_dir()?;
+        let recovered = recovered(&found, created);
+        let log = Self {
+            current: Arc::clone(found.segments.current()),
+            shared: Arc::new(Shared::new(found.segments)),
+            offset: found.tail.offset,
+            durable: found.tail.offset,
+            previous_crc: found.tail.previous_crc,
+            disk,
+            options,
+            spares,
+            buffer: Vec::new(),
+            pending: Vec::new(),
+            poison: None,
+        };
+        Ok((log, recovered))
+    }
+
+    /// Adds a batch with one write; it is durable after the next [`Log::sync`]. If it needs a new
+    /// segment, what was appended before is synced on the way.
+    ///
+    /// # Errors
+    /// [`LogError::InvalidBatch`] and [`LogError::NoSpace`] leave the log as it was. After any other
+    /// error it is unusable.
+    pub fn append(&mut self, batch: &Batch) -> Result<(), LogError> {
+        self.check_poison()?;
+        if batch.hard_state.is_none() && batch.entries.is_empty() {
+            return Ok(());
+        }
+        let previous = self.previous_of(&batch.entries)?;
+        let change = Change {
+            previous,
+            terms: batch.entries.iter().map(|entry| entry.term),
+            hard_state: batch.hard_state,
+            resets: false,
+        };
+        self.shared
+            .read()
+            .state
+            .check(&change)
+            .map_err(LogError::InvalidBatch)?;
+        self.encode(previous, batch);
+        self.write(change)
+    }
+
+    /// Drops every entry and begins anew after `base`, as a snapshot demands that contains everything up
+    /// to there. Durable after the next [`Log::sync`]; the old segments go with the next
+    /// [`Log::truncate_prefix`].
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub fn reset(&mut self, base: Position, hard_state: HardState) -> Result<(), LogError> {
+        self.check_poison()?;
+        let change = Change {
+            previous: base,
+            terms: std::iter::empty(),
+            hard_state: Some(hard_state),
+            resets: true,
+        };
+        self.shared
+            .read()
+            .state
+            .check(&change)
+            .map_err(LogError::InvalidBatch)?;
+        self.clear_buffer();
+        self.push_pending(base, Some(&hard_state), &[], true);
+        self.write(change)
+    }
+
+    /// Makes everything appended durable.
+    ///
+    /// # Errors
+    /// If the disk cannot promise that. The log is unusable then, and the process has to end: what a
+    /// second attempt reports means nothing.
+    pub fn sync(&mut self) -> Result<(), LogError> {
+        self.check_poison()?;
+        if self.durable == self.offset {
+            return Ok(());
+        }
+        let synced = self.current.file.sync_data();
+        self.fatal(synced)?;
+        self.durable = self.offset;
+        Ok(())
+    }
+
+    /// Whether something was appended that is not yet durable.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.durable < self.offset
+    }
+
+    /// Drops the segments all of whose entries are at most `upto`, never the one being written. Entries
+    /// up to `upto` that share a segment with later ones stay readable.
+    ///
+    /// # Errors
+    /// If the disk fails; the log is unusable then.
+    pub fn truncate_prefix(&mut self, upto: Index) -> Result<(), LogError> {
+        // What replaced a dropped segment's entries has to be durable first.
+        self.sync()?;
+        loop {
+            let popped = self.shared.write().pop_segment(upto);
+            let Some(file) = popped else { return Ok(()) };
+            let dropped = self.drop_segment(file);
+            self.fatal(dropped)?;
+        }
+    }
+
+    /// Makes the next segment's file ready, if it is not, so that the append that needs it does not have
+    /// to. Worth calling when there is nothing else to do.
+    ///
+    /// # Errors
+    /// [`LogError::NoSpace`] leaves the log as it was. After any other error it is unusable.
+    pub fn prepare(&mut self) -> Result<(), LogError> {
+        self.check_poison()?;
+        if !self.spares.is_empty() {
+            return Ok(());
+        }
+        let made = make_spare(&self.disk, self.spare_number(), self.options.segment_bytes);
+        let spare = self.usable_or_fatal(made)?;
+        self.spares.push(spare);
+        Ok(())
+    }
+
+    /// Reads what this log holds, from any thread.
+    #[must_use]
+    pub fn reader(&self) -> LogReader<D> {
+        LogReader::new(Arc::clone(&self.shared))
+    }
+
+    /// The last hard state that was appended.
+    #[must_use]
+    pub fn hard_state(&self) -> HardState {
+        self.shared.read().state.hard_state()
+    }
+
+    /// Checks what [`State::check`] cannot see, and finds the entry before the first.
+    fn previous_of(&self, entries: &[Entry]) -> Result<Position, LogError> {
+        let shared = self.shared.read();
+        let Some(first) = entries.first() else {
+            return Ok(shared.state.last());
+        };
+        let mut index = first.index;
+        for entry in entries {
+            if entry.index != index {
+                let rule = format!("entry {} stands where {index} is due", entry.index);
+                return Err(LogError::InvalidBatch(rule));
+            }
+            if entry.context.len() > CONTEXT_BYTES_MAX {
+                let rule =
+                    format!("the context of entry {index} is over {CONTEXT_BYTES_MAX} bytes");
+                return Err(LogError::InvalidBatch(rule));
+            }
+            index = index.next();
+        }
+        if batch_bytes(entries) > (SEGMENT_BYTES_MAX / 2) as usize {
+            let rule = format!("it is over {} bytes", SEGMENT_BYTES_MAX / 2);
+            return Err(LogError::InvalidBatch(rule));
+        }
+        let previous = first.index.0.checked_sub(1).map(Index);
+        match previous.and_then(|index| {
+            Some(Position {
+                index,
+                term: shared.state.term(index)?,
+            })
+        }) {
+            Some(position) => Ok(position),
+            None => Err(LogError::InvalidBatch(format!(
+                "entry {} does not adjoin the log's entries, {} to {}",
+                first.index,
+                shared.state.first_index(),
+                shared.state.last().index
+            ))),
+        }
+    }
+
+    /// Puts `batch` into the buffer, as several batches if it is large. A hard state's commit index never
+    /// passes the entries that are on disk before it.
+    fn encode(&mut self, mut previous: Position, batch: &Batch) {
+        self.clear_buffer();
+        let mut hard_state = batch.hard_state;
+        let mut rest = &batch.entries[..];
+        loop {
+            let (entries, later) = rest.split_at(fitting(rest, self.options.batch_bytes as usize));
+            let end = entries.last().map_or(previous, |entry| Position {
+                index: entry.index,
+                term: entry.term,
+            });
+            let possible = hard_state.map(|state| HardState {
+                commit: state.commit.min(end.index),
+                ..state
+            });
+            self.push_pending(previous, possible.as_ref(), entries, false);
+            if possible == hard_state {
+                hard_state = None;
+            }
+            if later.is_empty() {
+                return;
+            }
+            (previous, rest) = (end, later);
+        }
+    }
+
+    fn clear_buffer(&mut self) {
+        self.pending.clear();
+        self.buffer.clear();
+        self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+    }
+
+    fn push_pending(
+        &mut self,
+        previous: Position,
+        hard_state: Option<&HardState>,
+        entries: &[Entry],
+        resets: bool,
+    ) {
+        let start = self.buffer.len();
+        encode_batch(&mut self.buffer, previous, hard_state, entries, resets);
+        self.pending.push(Pending {
+            first: previous.index.next(),
+            has_entries: !entries.is_empty(),
+            start,
+            end: self.buffer.len(),
+        });
+    }
+
+    /// Writes the buffer, which holds `change`, and takes it over.
+    fn write<T>(&mut self, change: Change<T>) -> Result<(), LogError>
+    where
+        T: Iterator<Item = crate::types::Term>,
+    {
+        let bytes = to_u32(self.buffer.len());
+        if bytes > self.current.capacity - self.offset {
+            self.rotate(bytes)?;
+        }
+        for batch in &self.pending {
+            let batch = &mut self.buffer[batch.start..batch.end];
+            self.previous_crc = seal(batch, self.current.epoch, self.previous_crc, self.durable);
+        }
+        let written = self
+            .current
+            .file
+            .write_at(u64::from(self.offset), &self.buffer);
+        self.fatal(written)?;
+        let with_entries = self.pending.iter().filter(|batch| batch.has_entries);
+        let batches = with_entries.map(|batch| BatchRef {
+            first: batch.first,
+            offset: self.offset + to_u32(batch.start),
+            bytes: to_u32(batch.end - batch.start),
+        });
+        self.shared.write().apply(change, batches);
+        self.offset += bytes;
+        Ok(())
+    }
+
+    /// Begins the next segment, with room for `bytes`. The present one is durable before the next has a
+    /// name.
+    fn rotate(&mut self, bytes: u32) -> Result<(), LogError> {
+        let number = self.current.number + 1;
+        let capacity = (SEGMENT_HEADER_BYTES + bytes)
+            .next_multiple_of(SEGMENT_HEADER_BYTES)
+            .max(self.options.segment_bytes);
+        let spare = match self.spares.pop() {
+            Some(spare) if capacity == self.options.segment_bytes => spare,
+            kept => {
+                self.spares.extend(kept);
+                let made = make_spare(&self.disk, self.spare_number(), capacity);
+                self.usable_or_fatal(made)?
+            }
+        };
+        self.sync()?;
+        let header = {
+            let shared = self.shared.read();
+            SegmentHeader {
+                number,
+                epoch: epoch(self.options.epoch_seed, number),
+                cluster: self.options.cluster,
+                member: self.options.member,
+                base: shared.state.last(),
+                hard_state: shared.state.hard_state(),
+                previous_crc: self.previous_crc,
+                capacity,
+                recycled: spare.recycled,
+            }
+        };
+        let begun = begin_segment(&self.disk, spare, &header);
+        self.current = self.fatal(begun)?;
+        self.shared.write().push_segment(Arc::clone(&self.current));
+        self.offset = SEGMENT_HEADER_BYTES;
+        self.durable = SEGMENT_HEADER_BYTES;
+        Ok(())
+    }
+
+    /// A number that no spare has.
+    fn spare_number(&self) -> u64 {
+        let numbers = self.spares.iter().map(|spare| spare.number);
+        numbers.fold(self.current.number, u64::max) + 1
+    }
+
+    /// Keeps a dropped segment's file for later use, or removes it. The order of the names that are left
+    /// matters to recovery, so each is synced.
+    fn drop_segment(&mut self, file: Arc<SegmentFile<D::File>>) -> Result<(), DiskError> {
+        let spare = Spare {
+            number: file.number,
+            recycled: true,
+        };
+        let name = Name::Segment(file.number).to_string();
+        let wanted = self.spares.len() < self.options.spares_max
+            && file.capacity == self.options.segment_bytes
+            && self.spares.iter().all(|other| other.number != spare.number);
+        // A reader that still has the file open must not see it overwritten.
+        if wanted && Arc::into_inner(file).is_some() {
+            self.disk
+                .rename(&name, &Name::Spare(spare.number).to_string())?;
+            self.spares.push(spare);
+        } else {
+            self.disk.remove(&name)?;
+        }
+        self.disk.sync_dir()
+    }
+
+    fn check_poison(&self) -> Result<(), LogError> {
+        match &self.poison {
+            Some(first) => Err(LogError::Poisoned(Box::new(first.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Remembers a failure after which the state on disk is unknown.
+    fn fatal<T>(&mut self, result: Result<T, DiskError>) -> Result<T, LogError> {
+        self.usable_or_fatal(result.map_err(LogError::Disk))
+    }
+
+    fn usable_or_fatal<T>(&mut self, result: Result<T, LogError>) -> Result<T, LogError> {
+        if let Err(error) = &result
+            && !error.is_usable()
+        {
+            self.poison = Some(error.clone());
+        }
+        result
+    }
+}
+
+/// How many of `entries` make a batch of at most `bytes_max` bytes; at least one.
+fn fitting(entries: &[Entry], bytes_max: usize) -> usize {
+    let mut bytes = 0;
+    let fits = |entry: &&Entry| {
+        bytes += entry_bytes(entry);
+        bytes <= bytes_max
+    };
+    entries
+        .iter()
+        .take_while(fits)
+        .count()
+        .max(1)
+        .min(entries.len())
+}
+
+fn to_u32(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("batches are bounded by SEGMENT_BYTES_MAX")
+}
+
+/// Different for every segment under one seed, and never 0 (SplitMix64's finisher is a bijection).
+fn epoch(seed: u64, number: u64) -> u64 {
+    let mut z = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)).max(1)
+}
+
+/// Makes a file of zeros; it has its space before it has its name.
+fn make_spare<D: Disk>(disk: &D, number: u64, capacity: u32) -> Result<Spare, LogError> {
+    let unfinished = Name::Unfinished(number).to_string();
+    let file = disk.create(&unfinished).map_err(no_space)?;
+    let filled = file
+        .allocate(u64::from(capacity))
+        .and_then(|()| file.sync_data());
+    if let Err(error) = filled {
+        disk.remove(&unfinished)?;
+        return Err(no_space(error));
+    }
+    disk.rename(&unfinished, &Name::Spare(number).to_string())?;
+    disk.sync_dir()?;
+    Ok(Spare {
+        number,
+        recycled: false,
+    })
+}
+
+fn no_space(error: DiskError) -> LogError {
+    if error.is_no_space() {
+        LogError::NoSpace(error)
+    } else {
+        LogError::Disk(error)
+    }
+}
+
+/// Turns a spare into a segment; its header is durable before it has a segment's name.
+fn begin_segment<D: Disk>(
+    disk: &D,
+    spare: Spare,
+    header: &SegmentHeader,
+) -> Result<Arc<SegmentFile<D::File>>, DiskError> {
+    let spare = Name::Spare(spare.number).to_string();
+    let file = disk.open(&spare)?;
+    file.write_at(0, &header.encode())?;
+    file.sync_data()?;
+    drop(file);
+    let name = Name::Segment(header.number).to_string();
+    disk.rename(&spare, &name)?;
+    disk.sync_dir()?;
+    // Opened again, so that errors name the file as it is called now.
+    Ok(Arc::new(SegmentFile {
+        file: disk.open(&name)?,
+        path: disk.path(&name),
+        number: header.number,
+        epoch: header.epoch,
+        capacity: header.capacity,
+    }))
+}
+
+/// Removes what a crash left unfinished; returns the spares that can be used.
+fn clear_spares<D: Disk>(
+    disk: &D,
+    options: &LogOptions,
+    names: Vec<Name>,
+) -> Result<Vec<Spare>, LogError> {
+    let mut spares = Vec::new();
+    for name in names {
+        if let Name::Spare(number) = name {
+            let bytes = disk.open(&name.to_string())?.len()?;
+            if bytes == u64::from(options.segment_bytes) && spares.len() < options.spares_max {
+                spares.push(Spare {
+                    number,
+                    recycled: true,
+                });
+                continue;
+            }
+        }
+        disk.remove(&name.to_string())?;
+    }
+    Ok(spares)
+}
+
+/// Makes the first segment of an empty log.
+fn create<D: Disk>(
+    disk: &D,
+    options: &LogOptions,
+    spares: &mut Vec<Spare>,
+) -> Result<Found<D::File>, LogError> {
+    let number = 1;
+    let spare = match spares.pop() {
+        Some(spare) => spare,
+        None => make_spare(disk, number, options.segment_bytes)?,
+    };
+    let header = SegmentHeader {
+        number,
+        epoch: epoch(options.epoch_seed, number),
+        cluster: options.cluster,
+        member: options.member,
+        base: Position::default(),
+        hard_state: HardState::default(),
+        previous_crc: 0,
+        capacity: options.segment_bytes,
+        recycled: spare.recycled,
+    };
+    let file = begin_segment(disk, spare, &header)?;
+    let mut segments = Segments::new(State::new(header.base, header.hard_state));
+    segments.push_segment(file);
+    Ok(Found {
+        segments,
+        tail: super::open::Tail::at_start(0),
+        torn: None,
+    })
+}
+
+fn recovered<F: super::DiskFile>(found: &Found<F>, created: bool) -> Recovered {
+    let state = &found.segments.state;
+    let last = state.last();
+    Recovered {
+        created,
+        hard_state: state.hard_state(),
+        base: state.base(),
+        first_index: state.first_index(),
+        last_index: last.index,
+        last_term: last.term,
+        segments: found.segments.count(),
+        torn: found.torn.clone(),
+    }
+}

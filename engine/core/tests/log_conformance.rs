@@ -1,0 +1,34 @@
+//! Every kind of disk passes the same suite.
+
+use dengine_core::log::conformance::test_all;
+use dengine_core::log::memory::MemoryDisk;
+use dengine_core::log::{Disk as _, RealDisk};
+
+#[test]
+fn memory_disk() {
+    test_all(|| {
+        let disk = MemoryDisk::new();
+        move || disk.clone()
+    });
+}
+
+#[test]
+fn real_disk() {
+    test_all(|| {
+        let directory = tempfile::tempdir().unwrap();
+        move || RealDisk::open(directory.path()).unwrap()
+    });
+}
+
+#[test]
+fn a_directory_is_used_once_at_a_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let disk = RealDisk::open(&path).unwrap();
+    let error = RealDisk::open(&path).unwrap_err().to_string();
+    assert!(error.contains("another process is using it"), "{error}");
+    assert!(error.contains(path.to_str().unwrap()), "{error}");
+    assert_eq!(disk.list().unwrap(), Vec::<String>::new());
+    drop(disk);
+    RealDisk::open(&path).unwrap();
+}
