@@ -1,0 +1,198 @@
+//! Calls to the Admin service of one member. Thin on purpose: whoever changes a cluster decides
+//! itself what to repeat, so nothing is retried here.
+
+use std::{future::Future, time::Duration};
+
+use dengine_api::v1::{self, admin_client::AdminClient as Generated};
+use tokio::time::timeout;
+use tonic::{Request, Response, Status, transport::Channel};
+
+use crate::{
+    error::{Error, Failure, Operation, Result},
+    options::check_timeout,
+    pool::{RESPONSE_BYTES_MAX, connect, endpoint},
+};
+
+/// How an [`AdminClient`] connects and waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdminOptions {
+    /// Longest time to establish the connection. Default 2 s.
+    pub connect_timeout: Duration,
+    /// Longest time that one call takes. Membership changes wait for a quorum. Default 10 s.
+    pub request_timeout: Duration,
+}
+
+impl Default for AdminOptions {
+    fn default() -> Self {
+        AdminOptions {
+            connect_timeout: Duration::from_secs(2),
+            request_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What people and the operator do to a cluster, through one member.
+///
+/// Every call that changes something is idempotent on the server (a transfer of leadership aside),
+/// so an [`Error::UnknownOutcome`] may be answered by calling again.
+///
+/// ```no_run
+/// use dengine_client::AdminClient;
+///
+/// # async fn example() -> dengine_client::Result<()> {
+/// let member = AdminClient::connect("127.0.0.1:4100").await?;
+/// let status = member.status().await?;
+/// if status.cluster_id == 0 {
+///     member.bootstrap(42, status.folder_id).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct AdminClient {
+    inner: Generated<Channel>,
+    request_timeout: Duration,
+}
+
+impl AdminClient {
+    /// Connects to the member at `host:port` with the default [`AdminOptions`].
+    ///
+    /// # Errors
+    /// `InvalidOptions` for a bad address; `Unavailable` if it could not be reached.
+    pub async fn connect(address: &str) -> Result<Self> {
+        Self::connect_with(address, AdminOptions::default()).await
+    }
+
+    /// Connects to the member at `host:port`.
+    ///
+    /// # Errors
+    /// `InvalidOptions` for a bad address or option; `Unavailable` if it could not be reached.
+    pub async fn connect_with(address: &str, options: AdminOptions) -> Result<Self> {
+        check_timeout("connect_timeout", options.connect_timeout)?;
+        check_timeout("request_timeout", options.request_timeout)?;
+        let connecting = endpoint(address, options.connect_timeout)?;
+        let channel = connect(&connecting)
+            .await
+            .map_err(|message| Error::Unavailable {
+                message,
+                leader: None,
+            })?;
+        let inner = Generated::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
+        Ok(AdminClient {
+            inner,
+            request_timeout: options.request_timeout,
+        })
+    }
+
+    /// Makes an empty member the first voter of a new cluster.
+    ///
+    /// # Errors
+    /// `Refused` if the folder belongs to another cluster or has another id.
+    pub async fn bootstrap(
+        &self,
+        cluster_id: u64,
+        folder_id: impl Into<String>,
+    ) -> Result<v1::BootstrapResponse> {
+        let message = v1::BootstrapRequest {
+            cluster_id,
+            folder_id: folder_id.into(),
+        };
+        let request = self.request(message);
+        self.call(Operation::Write, self.inner.clone().bootstrap(request))
+            .await
+    }
+
+    /// Gives an empty member the identity that [`add_learner`](Self::add_learner) made for it.
+    ///
+    /// # Errors
+    /// `Refused` if the folder belongs to another cluster or has another id.
+    pub async fn join(&self, join: v1::JoinRequest) -> Result<v1::JoinResponse> {
+        let request = self.request(join);
+        self.call(Operation::Write, self.inner.clone().join(request))
+            .await
+    }
+
+    /// What the member knows of itself; answered without the leader.
+    ///
+    /// # Errors
+    /// `Unavailable` or `Timeout` if the member cannot answer.
+    pub async fn status(&self) -> Result<v1::StatusResponse> {
+        let request = self.request(v1::StatusRequest {});
+        self.call(Operation::Read, self.inner.clone().status(request))
+            .await
+    }
+
+    /// The members of the cluster with the leader's view of their progress.
+    ///
+    /// # Errors
+    /// `Unavailable` while no leader is known or no quorum confirms it.
+    pub async fn members(&self) -> Result<v1::MembersResponse> {
+        let request = self.request(v1::MembersRequest {});
+        self.call(Operation::Read, self.inner.clone().members(request))
+            .await
+    }
+
+    /// Adds a member that receives the log but does not vote. Idempotent by folder id.
+    ///
+    /// # Errors
+    /// `UnknownOutcome` if it may or may not have been added: call again.
+    pub async fn add_learner(
+        &self,
+        learner: v1::AddLearnerRequest,
+    ) -> Result<v1::AddLearnerResponse> {
+        let request = self.request(learner);
+        self.call(Operation::Write, self.inner.clone().add_learner(request))
+            .await
+    }
+
+    /// Makes a learner a voter.
+    ///
+    /// # Errors
+    /// `Refused` until the learner has caught up: call again later.
+    pub async fn promote(&self, member_id: u64) -> Result<v1::PromoteResponse> {
+        let request = self.request(v1::PromoteRequest { member_id });
+        self.call(Operation::Write, self.inner.clone().promote(request))
+            .await
+    }
+
+    /// Removes a member; its id is never used again.
+    ///
+    /// # Errors
+    /// `Refused` if the remaining voters that answer could not form a quorum.
+    pub async fn remove(&self, member_id: u64) -> Result<v1::RemoveResponse> {
+        let request = self.request(v1::RemoveRequest { member_id });
+        self.call(Operation::Write, self.inner.clone().remove(request))
+            .await
+    }
+
+    /// Hands leadership to a voter; returns once that voter leads.
+    ///
+    /// # Errors
+    /// `UnknownOutcome` if it may still happen: ask [`members`](Self::members) who leads.
+    pub async fn transfer_leader(&self, member_id: u64) -> Result<v1::TransferLeaderResponse> {
+        let request = self.request(v1::TransferLeaderRequest { member_id });
+        self.call(
+            Operation::Write,
+            self.inner.clone().transfer_leader(request),
+        )
+        .await
+    }
+
+    fn request<M>(&self, message: M) -> Request<M> {
+        let mut request = Request::new(message);
+        request.set_timeout(self.request_timeout);
+        request
+    }
+
+    async fn call<T>(
+        &self,
+        operation: Operation,
+        answer: impl Future<Output = std::result::Result<Response<T>, Status>>,
+    ) -> Result<T> {
+        match timeout(self.request_timeout, answer).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(Failure::from_status(operation, &status).error),
+            Err(_) => Err(Error::deadline(operation, self.request_timeout)),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Connections: which one serves the next attempt. Knows endpoints and their health, nothing of
+//! what is sent.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use dengine_api::v1::kv_client::KvClient;
+use futures::future::join_all;
+use tokio::time::{Instant, timeout};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::{
+    error::{Error, Result},
+    options::ClientOptions,
+};
+
+/// Largest response that is accepted; the server's own bound on one response is far below it.
+pub(crate) const RESPONSE_BYTES_MAX: usize = 64 << 20;
+
+/// How long a connection that did not answer is passed over while others are there.
+const COOL_DOWN: Duration = Duration::from_secs(1);
+
+/// Connections to leaders that are not among the endpoints, kept for the next hint.
+const HINTED_MAX: usize = 8;
+
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+
+/// Checks `host:port` or `http://host:port` and sets everything but the place to connect to.
+pub(crate) fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpoint> {
+    let invalid = |why: &str| Error::InvalidOptions {
+        message: format!("endpoint {address:?}: {why}; expected host:port"),
+    };
+    let authority = address
+        .strip_prefix("http://")
+        .unwrap_or(address)
+        .trim_end_matches('/');
+    if authority.contains("://") {
+        return Err(invalid("only plain HTTP/2 is spoken so far"));
+    }
+    let (host, port) = authority
+        .rsplit_once(':')
+        .ok_or_else(|| invalid("the port is missing"))?;
+    if host.is_empty() || port.parse::<u16>().is_err() {
+        return Err(invalid("the host or the port is not valid"));
+    }
+    let endpoint = Endpoint::from_shared(format!("http://{authority}"))
+        .map_err(|_| invalid("it is not a valid address"))?;
+    Ok(endpoint
+        .user_agent(concat!("dengine-client/", env!("CARGO_PKG_VERSION")))
+        .expect("a literal is a valid header value")
+        .connect_timeout(connect_timeout)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(Duration::from_secs(10))
+        .keep_alive_timeout(Duration::from_secs(5))
+        .keep_alive_while_idle(true))
+}
+
+/// One connection and when it may be used again.
+#[derive(Debug)]
+struct Lane {
+    channel: Channel,
+    /// Milliseconds since the pool's epoch; 0: healthy.
+    cool_until_ms: AtomicU64,
+}
+
+/// All connections of one client.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    epoch: Instant,
+    connect_timeout: Duration,
+    /// Lane `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
+    lanes: Vec<Lane>,
+    /// The first `primary` lanes carry calls while all goes well.
+    primary: usize,
+    next: AtomicUsize,
+    hinted: Mutex<Vec<(String, Channel)>>,
+}
+
+/// Where an attempt went, to report back on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Lane(usize),
+    Hinted,
+}
+
+impl Pool {
+    /// Opens the connections.
+    ///
+    /// # Errors
+    /// `InvalidOptions` for a bad endpoint; `Unavailable` if not a single connection came up.
+    pub(crate) async fn connect(addresses: &[String], options: &ClientOptions) -> Result<Self> {
+        if addresses.is_empty() {
+            return Err(Error::InvalidOptions {
+                message: "no endpoints were given".to_owned(),
+            });
+        }
+        let endpoints = addresses
+            .iter()
+            .map(|address| endpoint(address, options.connect_timeout))
+            .collect::<Result<Vec<_>>>()?;
+        let wanted = options.connections.max(endpoints.len());
+        let opening = (0..wanted).map(|i| open(&endpoints[i % endpoints.len()]));
+        let opened = join_all(opening).await;
+        if let Some(error) = first_error_if_all_failed(&opened) {
+            return Err(Error::Unavailable {
+                message: error,
+                leader: None,
+            });
+        }
+        let lanes = opened.into_iter().map(|(channel, error)| Lane {
+            channel,
+            cool_until_ms: AtomicU64::new(error.map_or(0, |_| COOL_DOWN.as_millis() as u64)),
+        });
+        Ok(Pool {
+            epoch: Instant::now(),
+            connect_timeout: options.connect_timeout,
+            lanes: lanes.collect(),
+            primary: options.connections,
+            next: AtomicUsize::new(0),
+            hinted: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The lane that the next call starts from.
+    pub(crate) fn start(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed) % self.primary
+    }
+
+    /// The lane of a caller that stays with one connection.
+    pub(crate) fn pinned(&self, affinity: usize) -> usize {
+        affinity % self.primary
+    }
+
+    /// The first healthy lane from `from` on, or `from` itself if none is.
+    pub(crate) fn pick(&self, from: usize) -> (Route, KvClient<Channel>) {
+        let count = self.lanes.len();
+        let healthy = (0..count)
+            .map(|k| (from + k) % count)
+            .find(|&i| self.healthy(i));
+        let lane = healthy.unwrap_or(from % count);
+        (Route::Lane(lane), kv(self.lanes[lane].channel.clone()))
+    }
+
+    /// A connection to the leader that a member named.
+    ///
+    /// # Errors
+    /// `InvalidOptions` if the hint is not an address.
+    pub(crate) fn hinted(&self, leader: &str) -> Result<(Route, KvClient<Channel>)> {
+        let mut hinted = self.hinted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, channel)) = hinted.iter().find(|(address, _)| address == leader) {
+            return Ok((Route::Hinted, kv(channel.clone())));
+        }
+        let channel = endpoint(leader, self.connect_timeout)?.connect_lazy();
+        if hinted.len() == HINTED_MAX {
+            hinted.remove(0);
+        }
+        hinted.push((leader.to_owned(), channel.clone()));
+        Ok((Route::Hinted, kv(channel)))
+    }
+
+    /// Passes a connection over for a while.
+    pub(crate) fn cool(&self, route: Route) {
+        if let Route::Lane(lane) = route {
+            let until = (self.epoch.elapsed() + COOL_DOWN).as_millis() as u64;
+            self.lanes[lane]
+                .cool_until_ms
+                .store(until, Ordering::Relaxed);
+        }
+    }
+
+    fn healthy(&self, lane: usize) -> bool {
+        let until = self.lanes[lane].cool_until_ms.load(Ordering::Relaxed);
+        until == 0 || self.epoch.elapsed().as_millis() as u64 >= until
+    }
+}
+
+/// A channel that is connected, or one that connects on first use and the reason why.
+async fn open(endpoint: &Endpoint) -> (Channel, Option<String>) {
+    match connect(endpoint).await {
+        Ok(channel) => (channel, None),
+        Err(message) => {
+            tracing::debug!(error = message, "endpoint did not connect");
+            (endpoint.connect_lazy(), Some(message))
+        }
+    }
+}
+
+/// Connects, or says where and why not.
+pub(crate) async fn connect(endpoint: &Endpoint) -> std::result::Result<Channel, String> {
+    let place = endpoint
+        .uri()
+        .authority()
+        .map_or("", |authority| authority.as_str());
+    let limit = endpoint
+        .get_connect_timeout()
+        .expect("set on every endpoint that is made here");
+    // Bounds the look-up of the name too, which the endpoint's own limit leaves out.
+    match timeout(limit, endpoint.connect()).await {
+        Ok(Ok(channel)) => Ok(channel),
+        Ok(Err(error)) => Err(format!("{place}: {}", innermost(&error))),
+        Err(_) => Err(format!("{place}: not connected within {limit:?}")),
+    }
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), innermost)
+}
+
+fn first_error_if_all_failed(opened: &[(Channel, Option<String>)]) -> Option<String> {
+    if opened.iter().all(|(_, error)| error.is_some()) {
+        opened.first().and_then(|(_, error)| error.clone())
+    } else {
+        None
+    }
+}
+
+fn kv(channel: Channel) -> KvClient<Channel> {
+    KvClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_endpoints_are_named() {
+        for bad in [
+            "",
+            "nohost",
+            ":4100",
+            "host:port",
+            "https://host:4100",
+            "a b:1",
+        ] {
+            let error = endpoint(bad, Duration::from_secs(1)).unwrap_err();
+            assert!(error.to_string().contains(&format!("{bad:?}")), "{error}");
+        }
+        for good in [
+            "host:4100",
+            "http://host:4100",
+            "http://host:4100/",
+            "[::1]:4100",
+        ] {
+            endpoint(good, Duration::from_secs(1)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! What callers pass in and get back. Conversions from and to the wire live here and nowhere else.
+
+use bytes::Bytes;
+use dengine_api::v1;
+
+use crate::error::{Error, Operation, Result};
+
+/// How fresh a read is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Consistency {
+    /// Sees every write that was acknowledged before the read began; costs a round of a quorum.
+    #[default]
+    Linearizable,
+    /// The state of the member that is asked, however old.
+    Eventual,
+}
+
+impl Consistency {
+    fn wire(self) -> i32 {
+        match self {
+            Consistency::Linearizable => v1::Consistency::Linearizable as i32,
+            Consistency::Eventual => v1::Consistency::Eventual as i32,
+        }
+    }
+}
+
+/// Where and at which point of history an answer was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// The cluster that answered.
+    pub cluster_id: u64,
+    /// The member that answered.
+    pub member_id: u64,
+    /// For a write the revision that it took, or the current one if it took none; for a read the
+    /// store's revision when it was read.
+    pub revision: u64,
+    /// Raft's term at the member that answered.
+    pub term: u64,
+}
+
+impl Header {
+    fn of(operation: Operation, header: Option<v1::ResponseHeader>) -> Result<Self> {
+        let header = header.ok_or_else(|| Error::malformed(operation, "header"))?;
+        Ok(Header {
+            cluster_id: header.cluster_id,
+            member_id: header.member_id,
+            revision: header.revision,
+            term: header.term,
+        })
+    }
+}
+
+/// A key with its value and history.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyValue {
+    /// The key.
+    pub key: Bytes,
+    /// The value; empty if only keys were asked for.
+    pub value: Bytes,
+    /// The revision that created the key (again, if it was deleted in between).
+    pub create_revision: u64,
+    /// The revision that last changed the key.
+    pub mod_revision: u64,
+    /// 1 on creation, one more with each change; starts over after a delete.
+    pub version: u64,
+}
+
+impl From<v1::KeyValue> for KeyValue {
+    fn from(kv: v1::KeyValue) -> Self {
+        KeyValue {
+            key: kv.key,
+            value: kv.value,
+            create_revision: kv.create_revision,
+            mod_revision: kv.mod_revision,
+            version: kv.version,
+        }
+    }
+}
+
+fn all(kvs: Vec<v1::KeyValue>) -> Vec<KeyValue> {
+    kvs.into_iter().map(KeyValue::from).collect()
+}
+
+/// Answer to a put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutResult {
+    /// `header.revision` is the revision that the put took.
+    pub header: Header,
+    /// The pair as it was before, if it was asked for and existed.
+    pub previous: Option<KeyValue>,
+}
+
+impl TryFrom<v1::PutResponse> for PutResult {
+    type Error = Error;
+
+    fn try_from(response: v1::PutResponse) -> Result<Self> {
+        Ok(PutResult {
+            header: Header::of(Operation::Write, response.header)?,
+            previous: response.prev_kv.map(KeyValue::from),
+        })
+    }
+}
+
+/// Answer to a delete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeleteResult {
+    /// `header.revision` is the revision that the delete took, or the current one if there was
+    /// nothing to delete.
+    pub header: Header,
+    /// How many keys were deleted.
+    pub deleted: u64,
+}
+
+impl TryFrom<v1::DeleteResponse> for DeleteResult {
+    type Error = Error;
+
+    fn try_from(response: v1::DeleteResponse) -> Result<Self> {
+        Ok(DeleteResult {
+            header: Header::of(Operation::Write, response.header)?,
+            deleted: response.deleted,
+        })
+    }
+}
+
+/// What a key must be for a compare-and-swap to take place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// The key does not exist.
+    Absent,
+    /// The key was last changed by this revision.
+    ModRevision(u64),
+    /// The key exists and holds exactly this.
+    Value(Bytes),
+}
+
+impl Expected {
+    pub(crate) fn wire(self) -> v1::compare_and_swap_request::Expected {
+        use v1::compare_and_swap_request::Expected as Wire;
+        match self {
+            Expected::Absent => Wire::ModRevision(0),
+            Expected::ModRevision(revision) => Wire::ModRevision(revision),
+            Expected::Value(value) => Wire::CurrentValue(value),
+        }
+    }
+}
+
+/// Answer to a compare-and-swap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwapResult {
+    /// `header.revision` is the revision that the swap took, or the current one if it did not
+    /// take place.
+    pub header: Header,
+    /// Whether the key was as expected and now holds the new value.
+    pub succeeded: bool,
+    /// The pair as it was when compared; `None` if the key did not exist.
+    pub previous: Option<KeyValue>,
+}
+
+impl TryFrom<v1::CompareAndSwapResponse> for SwapResult {
+    type Error = Error;
+
+    fn try_from(response: v1::CompareAndSwapResponse) -> Result<Self> {
+        Ok(SwapResult {
+            header: Header::of(Operation::Write, response.header)?,
+            succeeded: response.succeeded,
+            previous: response.prev_kv.map(KeyValue::from),
+        })
+    }
+}
+
+/// Answer to a get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GetResult {
+    /// `header.revision` is the store's revision when it was read.
+    pub header: Header,
+    /// `None` if the key does not exist.
+    pub kv: Option<KeyValue>,
+}
+
+impl TryFrom<v1::GetResponse> for GetResult {
+    type Error = Error;
+
+    fn try_from(response: v1::GetResponse) -> Result<Self> {
+        Ok(GetResult {
+            header: Header::of(Operation::Read, response.header)?,
+            kv: response.kv.map(KeyValue::from),
+        })
+    }
+}
+
+pub(crate) fn get_request(key: Bytes, revision: u64, consistency: Consistency) -> v1::GetRequest {
+    v1::GetRequest {
+        key,
+        revision,
+        consistency: consistency.wire(),
+    }
+}
+
+/// A set of keys that lie next to each other.
+///
+/// ```
+/// use dengine_client::KeyRange;
+///
+/// assert_eq!(KeyRange::prefix("user/"), KeyRange::between("user/", "user0"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    pub(crate) start: Bytes,
+    /// Empty: only `start`; one zero byte: to the end.
+    pub(crate) end: Bytes,
+}
+
+impl KeyRange {
+    /// One key.
+    pub fn key(key: impl Into<Bytes>) -> Self {
+        KeyRange {
+            start: key.into(),
+            end: Bytes::new(),
+        }
+    }
+
+    /// Every key from `start` to just before `end`.
+    pub fn between(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
+        KeyRange {
+            start: start.into(),
+            end: end.into(),
+        }
+    }
+
+    /// Every key that is `start` or greater.
+    pub fn from(start: impl Into<Bytes>) -> Self {
+        KeyRange {
+            start: start.into(),
+            end: Bytes::from_static(b"\0"),
+        }
+    }
+
+    /// Every key there is.
+    #[must_use]
+    pub fn all() -> Self {
+        // The empty key cannot exist, so the least possible key is a single zero byte.
+        Self::from(&b"\0"[..])
+    }
+
+    /// Every key that begins with `prefix`.
+    pub fn prefix(prefix: impl Into<Bytes>) -> Self {
+        let start = prefix.into();
+        if start.is_empty() {
+            return Self::all();
+        }
+        // The least key above all that begin with the prefix: its last byte that can grow, grown.
+        match start.iter().rposition(|&byte| byte < 0xff) {
+            Some(last) => {
+                let mut end = start[..=last].to_vec();
+                end[last] += 1;
+                KeyRange {
+                    start,
+                    end: end.into(),
+                }
+            }
+            None => Self::from(start),
+        }
+    }
+}
+
+/// What a range read returns.
+///
+/// ```
+/// use dengine_client::{Consistency, KeyRange, RangeQuery};
+///
+/// let query = RangeQuery::new(KeyRange::prefix("user/"))
+///     .limit(100)
+///     .consistency(Consistency::Eventual);
+/// # let _ = query;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeQuery(v1::RangeRequest);
+
+impl RangeQuery {
+    /// A linearizable read of the newest state.
+    #[must_use]
+    pub fn new(range: KeyRange) -> Self {
+        RangeQuery(v1::RangeRequest {
+            key: range.start,
+            range_end: range.end,
+            consistency: Consistency::Linearizable.wire(),
+            ..v1::RangeRequest::default()
+        })
+    }
+
+    /// How fresh the answer must be.
+    #[must_use]
+    pub fn consistency(mut self, consistency: Consistency) -> Self {
+        self.0.consistency = consistency.wire();
+        self
+    }
+
+    /// At most so many keys; 0 (the default) leaves it to the server's bound.
+    #[must_use]
+    pub fn limit(mut self, keys: u32) -> Self {
+        self.0.limit = keys;
+        self
+    }
+
+    /// The state after this revision; 0 (the default) is the newest.
+    #[must_use]
+    pub fn revision(mut self, revision: u64) -> Self {
+        self.0.revision = revision;
+        self
+    }
+
+    /// Leaves the values out.
+    #[must_use]
+    pub fn keys_only(mut self) -> Self {
+        self.0.keys_only = true;
+        self
+    }
+
+    /// Returns only how many keys there are.
+    #[must_use]
+    pub fn count_only(mut self) -> Self {
+        self.0.count_only = true;
+        self
+    }
+
+    pub(crate) fn wire(self) -> v1::RangeRequest {
+        self.0
+    }
+}
+
+impl From<KeyRange> for RangeQuery {
+    fn from(range: KeyRange) -> Self {
+        RangeQuery::new(range)
+    }
+}
+
+/// Answer to a range read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeResult {
+    /// `header.revision` is the store's revision when it was read.
+    pub header: Header,
+    /// In ascending order of keys.
+    pub kvs: Vec<KeyValue>,
+    /// Whether the range holds more keys than were returned.
+    pub more: bool,
+    /// Keys in the whole range, whatever the limit.
+    pub count: u64,
+}
+
+impl TryFrom<v1::RangeResponse> for RangeResult {
+    type Error = Error;
+
+    fn try_from(response: v1::RangeResponse) -> Result<Self> {
+        Ok(RangeResult {
+            header: Header::of(Operation::Read, response.header)?,
+            kvs: all(response.kvs),
+            more: response.more,
+            count: response.count,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_key_that_does_not_begin_with_it() {
+        let end = |prefix: &'static [u8]| KeyRange::prefix(prefix).end.to_vec();
+        assert_eq!(end(b"a"), b"b");
+        assert_eq!(end(b"a\xff"), b"b");
+        assert_eq!(end(b"a\xffb\xff\xff"), b"a\xffc");
+        assert_eq!(end(b"\xff\xff"), b"\0", "to the end");
+        assert_eq!(KeyRange::prefix(""), KeyRange::all());
+    }
+
+    #[test]
+    fn a_response_without_header_is_not_taken_for_an_answer() {
+        let write = PutResult::try_from(v1::PutResponse::default()).unwrap_err();
+        assert!(matches!(write, Error::UnknownOutcome { .. }), "{write}");
+        let read = GetResult::try_from(v1::GetResponse::default()).unwrap_err();
+        assert!(matches!(read, Error::Unexpected { .. }), "{read}");
+    }
+}

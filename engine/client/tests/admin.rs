@@ -1,0 +1,166 @@
+//! The admin client against a scripted Admin service on loopback.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::time::Duration;
+
+use dengine_api::v1::{
+    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, JoinRequest,
+    JoinResponse, Member, MembersRequest, MembersResponse, PromoteRequest, PromoteResponse,
+    RemoveRequest, RemoveResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
+    TransferLeaderResponse,
+    admin_server::{Admin, AdminServer},
+};
+use dengine_client::{AdminClient, AdminOptions, Error};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Code, Request, Response, Status, transport::Server};
+
+/// Knows one folder id, refuses promotions, and never finishes a transfer of leadership.
+struct Peer;
+
+fn member() -> Member {
+    Member {
+        id: 1,
+        name: "m-0".to_owned(),
+        voter: true,
+        ..Member::default()
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for Peer {
+    async fn bootstrap(
+        &self,
+        request: Request<BootstrapRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        match request.get_ref().folder_id.as_str() {
+            "folder" => Ok(Response::new(BootstrapResponse {
+                member: Some(member()),
+            })),
+            other => Err(Status::failed_precondition(format!(
+                "the folder is not {other}"
+            ))),
+        }
+    }
+
+    async fn join(&self, _: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+        Ok(Response::new(JoinResponse {}))
+    }
+
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        let folder_id = "folder".to_owned();
+        Ok(Response::new(StatusResponse {
+            folder_id,
+            ..StatusResponse::default()
+        }))
+    }
+
+    async fn members(
+        &self,
+        _: Request<MembersRequest>,
+    ) -> Result<Response<MembersResponse>, Status> {
+        Err(Status::unavailable("no leader"))
+    }
+
+    async fn add_learner(
+        &self,
+        _: Request<AddLearnerRequest>,
+    ) -> Result<Response<AddLearnerResponse>, Status> {
+        Ok(Response::new(AddLearnerResponse {
+            cluster_id: 7,
+            member: Some(member()),
+            members: vec![member()],
+        }))
+    }
+
+    async fn promote(
+        &self,
+        _: Request<PromoteRequest>,
+    ) -> Result<Response<PromoteResponse>, Status> {
+        Err(Status::failed_precondition("the learner has not caught up"))
+    }
+
+    async fn remove(&self, _: Request<RemoveRequest>) -> Result<Response<RemoveResponse>, Status> {
+        Ok(Response::new(RemoveResponse {
+            members: Vec::new(),
+        }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        _: Request<TransferLeaderRequest>,
+    ) -> Result<Response<TransferLeaderResponse>, Status> {
+        std::future::pending().await
+    }
+}
+
+async fn start() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let incoming = TcpListenerStream::new(listener);
+    tokio::spawn(
+        Server::builder()
+            .add_service(AdminServer::new(Peer))
+            .serve_with_incoming(incoming),
+    );
+    address
+}
+
+#[tokio::test]
+async fn every_call_reaches_the_member() {
+    let admin = AdminClient::connect(&start().await).await.unwrap();
+    let folder_id = admin.status().await.unwrap().folder_id;
+    assert_eq!(
+        admin.bootstrap(7, folder_id).await.unwrap().member,
+        Some(member())
+    );
+    admin.join(JoinRequest::default()).await.unwrap();
+    let added = admin
+        .add_learner(AddLearnerRequest::default())
+        .await
+        .unwrap();
+    assert_eq!(added.cluster_id, 7);
+    admin.remove(1).await.unwrap();
+}
+
+#[tokio::test]
+async fn refusals_keep_the_servers_words() {
+    let admin = AdminClient::connect(&start().await).await.unwrap();
+    let code = Code::FailedPrecondition;
+    let message = "the learner has not caught up".to_owned();
+    assert_eq!(
+        admin.promote(2).await.unwrap_err(),
+        Error::Refused { code, message }
+    );
+    let wiped = admin.bootstrap(7, "other").await.unwrap_err();
+    assert!(
+        wiped.to_string().contains("the folder is not other"),
+        "{wiped}"
+    );
+    assert!(admin.members().await.unwrap_err().retryable());
+}
+
+#[tokio::test]
+async fn a_change_without_an_answer_is_of_unknown_outcome() {
+    let request_timeout = Duration::from_millis(100);
+    let options = AdminOptions {
+        request_timeout,
+        ..AdminOptions::default()
+    };
+    let admin = AdminClient::connect_with(&start().await, options)
+        .await
+        .unwrap();
+    let error = admin.transfer_leader(2).await.unwrap_err();
+    assert!(matches!(error, Error::UnknownOutcome { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn an_address_without_a_server_is_unavailable() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let error = AdminClient::connect(&address).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains(&address), "{error}");
+}
