@@ -1,0 +1,437 @@
+//! `DEngineBenchmark`: a load Job against a cluster, and the one definition of its result, which
+//! `dengine-bench` prints as JSON and posts to `status.runs`.
+#![expect(unreachable_pub, reason = "KubeSchema repeats each struct inside a function")]
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::common::{ImagePullPolicy, LocalRef, Resources, Scheduling};
+
+/// What to measure.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[kube(
+    group = "dengine.io",
+    version = "v1alpha1",
+    kind = "DEngineBenchmark",
+    plural = "denginebenchmarks",
+    shortname = "deb",
+    category = "dengine",
+    namespaced,
+    status = "DEngineBenchmarkStatus",
+    derive = "PartialEq",
+    doc = "A load run inside the Kubernetes cluster, with its result in the status.",
+    annotation("helm.sh/resource-policy", "keep"),
+    printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.target.clusterRef.name"),
+    printcolumn(name = "Workload", type_ = "string", json_path = ".spec.workload"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(
+        name = "Ops/s",
+        type_ = "integer",
+        json_path = ".status.opsPerSecond",
+        description = "Requests per second of the newest finished run"
+    ),
+    printcolumn(
+        name = "P99",
+        type_ = "string",
+        json_path = ".status.p99",
+        description = "99th percentile of the latency, from when the operation was wanted"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Run", type_ = "string", json_path = ".spec.runId", priority = 1),
+    printcolumn(name = "Clients", type_ = "integer", json_path = ".spec.clients", priority = 1),
+    printcolumn(name = "Durability", type_ = "string", json_path = ".status.durability", priority = 1),
+    validation = Rule::new("size(self.metadata.name) <= 52")
+        .message("metadata.name must be no more than 52 characters, so that the names made from it stay valid"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
+        .message("metadata.name must start with a letter and hold only lower-case letters, digits and '-', because Jobs are named after it")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.workload == 'range' || !has(self.consistency)")
+    .message("consistency applies only to the workload range"))]
+#[x_kube(validation = Rule::new("self.clients >= self.connections")
+    .message("clients must be at least connections: a connection without a client carries nothing"))]
+#[x_kube(validation = Rule::new("self.total >= self.clients")
+    .message("total must be at least clients: a client without a request measures nothing"))]
+#[x_kube(validation = Rule::new("self.runId != oldSelf.runId || self == oldSelf")
+    .message("the spec changes only together with runId, so that a result always belongs to the spec it was measured with"))]
+pub struct DEngineBenchmarkSpec {
+    /// What is measured: exactly one of its fields.
+    pub target: Target,
+    /// Image of dengine-bench. Default: the one that the operator was installed with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+    /// When the image is pulled. Default: what Kubernetes does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<ImagePullPolicy>,
+    /// Secrets with credentials of the image's registry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub image_pull_secrets: Vec<LocalRef>,
+    /// put writes keys, range reads them one at a time.
+    pub workload: Workload,
+    /// How fresh the reads of a range workload are: l (linearizable, the default) or e (eventual).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<ReadConsistency>,
+    /// Connections that the clients share.
+    #[serde(default = "default_connections")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub connections: u32,
+    /// Clients, each with one request in flight.
+    #[serde(default = "default_clients")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub clients: u32,
+    /// Requests over all clients.
+    #[serde(default = "default_total")]
+    #[schemars(range(min = 1, max = 1_000_000_000_i64))]
+    pub total: u64,
+    /// Bytes of each key.
+    #[serde(default = "default_key_size")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub key_size: u32,
+    /// Bytes of each value.
+    #[serde(default = "default_value_size")]
+    #[schemars(range(min = 0, max = 16_777_216))]
+    pub value_size: u32,
+    /// Different keys; 0 means as many as requests.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1_000_000_000_i64))]
+    pub key_space: u64,
+    /// Keys in ascending order instead of random ones.
+    #[serde(default)]
+    pub sequential_keys: bool,
+    /// Names the run. Change it to run again; a finished run is never repeated.
+    #[serde(default = "default_run_id")]
+    #[schemars(
+        length(min = 1, max = 64),
+        regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+    )]
+    pub run_id: String,
+    /// After this the Job is ended and the run has failed.
+    #[serde(default = "default_timeout_seconds")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub timeout_seconds: u32,
+    /// CPU and memory of the Job's pod.
+    #[serde(default)]
+    pub resources: Resources,
+    /// Where the Job's pod may run.
+    #[serde(default)]
+    pub scheduling: Scheduling,
+}
+
+fn default_connections() -> u32 {
+    10
+}
+
+fn default_clients() -> u32 {
+    100
+}
+
+fn default_total() -> u64 {
+    10_000
+}
+
+fn default_key_size() -> u32 {
+    8
+}
+
+fn default_value_size() -> u32 {
+    256
+}
+
+fn default_run_id() -> String {
+    "1".to_owned()
+}
+
+fn default_timeout_seconds() -> u32 {
+    600
+}
+
+/// What is measured.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("[has(self.clusterRef), has(self.etcd)].exists_one(x, x)")
+    .message("target must hold exactly one of clusterRef and etcd"))]
+pub struct Target {
+    /// A DEngineCluster in the same namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_ref: Option<ClusterRef>,
+    /// An etcd, measured by the same tool in the same place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdTarget>,
+}
+
+/// Name of a DEngineCluster in the same namespace.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+pub struct ClusterRef {
+    /// Name of the cluster.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+}
+
+/// An etcd to compare with.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdTarget {
+    /// Its client addresses, host:port each.
+    #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 512)))]
+    pub endpoints: Vec<String>,
+    /// The cluster whose status also shows the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report_to: Option<ClusterRef>,
+}
+
+/// What a run does.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Workload {
+    /// Writes.
+    Put,
+    /// Reads of one key each.
+    Range,
+}
+
+impl Workload {
+    /// As the tool's subcommand spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Range => "range",
+        }
+    }
+}
+
+/// How fresh reads are, in the tool's letters.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadConsistency {
+    /// Linearizable.
+    #[serde(rename = "l")]
+    Linearizable,
+    /// Eventual; etcd calls it serializable.
+    #[serde(rename = "e")]
+    Eventual,
+}
+
+impl ReadConsistency {
+    /// As the tool's flag spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Linearizable => "l",
+            Self::Eventual => "e",
+        }
+    }
+}
+
+/// How a benchmark stands. `runs` is written by the Jobs, everything else by the operator.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DEngineBenchmarkStatus {
+    /// The generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// One word for people, derived from the conditions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<BenchmarkPhase>,
+    /// What machines should look at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// The run that was started last; recorded before its Job is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub run_id: Option<String>,
+    /// Job of that run; recorded before it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub job_name: Option<String>,
+    /// UID of the Job, once it was made: it is never made twice for one run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub job_uid: Option<String>,
+    /// When the Job was made, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub started_at: Option<String>,
+    /// When the run ended, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub finished_at: Option<String>,
+    /// Requests per second of the run, rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ops_per_second: Option<i64>,
+    /// 99th percentile of the latency, with its unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub p99: Option<String>,
+    /// Durability under which it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub durability: Option<String>,
+    /// Results by run id, as the Jobs posted them. A Job replaces what the one before it posted.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub runs: BTreeMap<String, RunResult>,
+}
+
+/// One word for the state of a benchmark.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BenchmarkPhase {
+    /// Waits for its target.
+    Pending,
+    /// The Job runs.
+    Running,
+    /// The result is in and every request succeeded.
+    Succeeded,
+    /// The Job failed, or requests did.
+    Failed,
+    /// The Job ended, or is gone, and its result never arrived.
+    ResultMissing,
+    /// The result does not count; the conditions say why.
+    Invalid,
+}
+
+impl BenchmarkPhase {
+    /// Whether the run is over; it is never repeated then.
+    pub fn is_final(self) -> bool {
+        !matches!(self, Self::Pending | Self::Running)
+    }
+}
+
+impl fmt::Display for BenchmarkPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Result of one run. What `dengine-bench --json` prints is exactly this.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    /// Wire protocol that was measured.
+    pub protocol: Protocol,
+    /// What was asked for.
+    pub shape: Shape,
+    /// Requests that were answered, failed ones included.
+    pub requests: u64,
+    /// Requests that failed. A result with any is no measurement.
+    pub errors: u64,
+    /// The first failure, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub first_error: Option<String>,
+    /// From the first request to the last answer.
+    pub total_seconds: f64,
+    /// Successful requests per second.
+    pub ops_per_second: f64,
+    /// Latency of the successful requests, in microseconds, from when each was wanted.
+    pub latency_us: LatencyUs,
+    /// Durability that the server reported, such as fsync.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub durability: Option<String>,
+    /// Version that the server reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub engine_version: Option<String>,
+    /// Version of dengine-bench.
+    #[schemars(length(max = 64))]
+    pub tool_version: String,
+    /// When the first request was made, RFC 3339.
+    #[schemars(length(max = 40))]
+    pub started_at: String,
+    /// When the last answer arrived, RFC 3339.
+    #[schemars(length(max = 40))]
+    pub finished_at: String,
+    /// Raft's term before the first request, if the server tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term_before: Option<u64>,
+    /// Raft's term after the last answer; another one means that the leader changed meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term_after: Option<u64>,
+    /// Name of the member that led when the run ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub leader: Option<String>,
+    /// Node that the load came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub node: Option<String>,
+}
+
+impl RunResult {
+    /// Whether the cluster was led by one leader from the first request to the last answer, as far
+    /// as the server told.
+    pub fn leader_was_stable(&self) -> bool {
+        self.term_before == self.term_after
+    }
+}
+
+/// Wire protocol of a run.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// DEngine's own.
+    Dengine,
+    /// etcd's v3 API.
+    Etcd,
+}
+
+impl Protocol {
+    /// As the tool's flag spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dengine => "dengine",
+            Self::Etcd => "etcd",
+        }
+    }
+}
+
+/// What a run was asked to do.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Shape {
+    /// Writes or reads.
+    pub workload: Workload,
+    /// Of a range workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<ReadConsistency>,
+    /// Connections that the clients shared.
+    pub connections: u32,
+    /// Clients, each with one request in flight.
+    pub clients: u32,
+    /// Requests over all clients.
+    pub total: u64,
+    /// Bytes of each key.
+    pub key_size: u32,
+    /// Bytes of each value.
+    pub value_size: u32,
+    /// Different keys; 0 means as many as requests.
+    pub key_space: u64,
+    /// Keys in ascending order instead of random ones.
+    pub sequential_keys: bool,
+}
+
+/// Latencies in microseconds.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq)]
+pub struct LatencyUs {
+    /// Mean.
+    pub avg: f64,
+    /// Shortest.
+    pub min: u64,
+    /// Longest.
+    pub max: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+}

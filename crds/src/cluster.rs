@@ -1,0 +1,407 @@
+//! `DEngineCluster`: a cluster of DEngine members, what it should be and what it is.
+#![expect(unreachable_pub, reason = "KubeSchema repeats each struct inside a function")]
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::benchmark::{BenchmarkPhase, Workload};
+use crate::common::{ImagePullPolicy, LocalRef, QUANTITY_PATTERN, Resources, Scheduling};
+
+/// Members that a cluster may have; more voters make every write slower and add little safety.
+pub const REPLICAS_MAX: u32 = 7;
+
+/// What a cluster should be.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "dengine.io",
+    version = "v1alpha1",
+    kind = "DEngineCluster",
+    plural = "dengineclusters",
+    shortname = "dec",
+    category = "dengine",
+    namespaced,
+    status = "DEngineClusterStatus",
+    derive = "PartialEq",
+    derive = "Default",
+    doc = "A strongly consistent key-value store of one to seven members.",
+    annotation("helm.sh/resource-policy", "keep"),
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.ready",
+        description = "Serving members of the members asked for"
+    ),
+    printcolumn(name = "Leader", type_ = "string", json_path = ".status.leader"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.version"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Term", type_ = "string", json_path = ".status.term", priority = 1),
+    printcolumn(name = "Cluster-Id", type_ = "string", json_path = ".status.clusterId", priority = 1),
+    validation = Rule::new("size(self.metadata.name) <= 52")
+        .message("metadata.name must be no more than 52 characters, so that the names made from it stay valid"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
+        .message("metadata.name must start with a letter and hold only lower-case letters, digits and '-', because Services are named after it")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct DEngineClusterSpec {
+    /// How many voting members the cluster has: 1, 3, 5 or 7.
+    #[serde(default = "default_replicas")]
+    #[schemars(range(min = 1, max = 7))]
+    #[x_kube(validation = Rule::new("self % 2 == 1")
+        .message("replicas must be odd: one more member than an odd number raises the quorum and tolerates no more failures"))]
+    pub replicas: u32,
+    /// Image of the server. Default: the one that the operator was installed with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    pub image: Option<String>,
+    /// When the image is pulled. Default: what Kubernetes does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<ImagePullPolicy>,
+    /// Secrets with credentials of the image's registry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8))]
+    pub image_pull_secrets: Vec<LocalRef>,
+    /// The volume of each member.
+    #[serde(default)]
+    pub storage: Storage,
+    /// CPU and memory of each member.
+    #[serde(default)]
+    pub resources: Resources,
+    /// Settings of the engine, the same for every member.
+    #[serde(default)]
+    pub engine: Engine,
+    /// Where the members may run.
+    #[serde(default)]
+    pub scheduling: Scheduling,
+    /// Stops the operator from changing anything; it goes on reporting.
+    #[serde(default)]
+    pub paused: bool,
+}
+
+fn default_replicas() -> u32 {
+    3
+}
+
+/// The volume of each member.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)")
+    .message("storageClassName can not be changed: volumes never move between classes"))]
+#[x_kube(validation = Rule::new("!isQuantity(self.size) || !isQuantity(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0")
+    .message("size may not shrink"))]
+pub struct Storage {
+    /// Size of each volume. It may grow if the storage class allows it.
+    #[serde(default = "default_size")]
+    #[schemars(length(min = 1, max = 32), regex(pattern = *QUANTITY_PATTERN))]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0")
+        .message("size must be a quantity of at least 64Mi, such as 1Gi"))]
+    pub size: String,
+    /// Storage class of the volumes. Default: the Kubernetes cluster's default class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub storage_class_name: Option<String>,
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self {
+            size: default_size(),
+            storage_class_name: None,
+        }
+    }
+}
+
+fn default_size() -> String {
+    "1Gi".to_owned()
+}
+
+/// Settings of the engine.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.maxKeyBytes <= self.maxValueBytes")
+    .message("maxKeyBytes must not exceed maxValueBytes"))]
+pub struct Engine {
+    /// When a write is acknowledged. fsync: once it is on disk at a majority.
+    #[serde(default = "default_durability")]
+    pub durability: Durability,
+    /// Length of a tick, the unit of the engine's timers.
+    #[serde(default = "default_tick_ms")]
+    #[schemars(range(min = 10, max = 5000))]
+    pub tick_ms: u32,
+    /// Ticks without a leader after which a member stands for election. Lower finds a dead leader
+    /// sooner, and takes a slow disk or network for one.
+    #[serde(default = "default_election_ticks")]
+    #[schemars(range(min = 5, max = 100))]
+    pub election_ticks: u32,
+    /// Longest key.
+    #[serde(default = "default_max_key_bytes")]
+    #[schemars(range(min = 1, max = 65_536))]
+    pub max_key_bytes: u32,
+    /// Longest value.
+    #[serde(default = "default_max_value_bytes")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_value_bytes: u32,
+    /// How much the members log.
+    #[serde(default = "default_log_level")]
+    pub log_level: LogLevel,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self {
+            durability: default_durability(),
+            tick_ms: default_tick_ms(),
+            election_ticks: default_election_ticks(),
+            max_key_bytes: default_max_key_bytes(),
+            max_value_bytes: default_max_value_bytes(),
+            log_level: default_log_level(),
+        }
+    }
+}
+
+fn default_durability() -> Durability {
+    Durability::Fsync
+}
+
+fn default_tick_ms() -> u32 {
+    100
+}
+
+fn default_election_ticks() -> u32 {
+    10
+}
+
+fn default_max_key_bytes() -> u32 {
+    32_768
+}
+
+fn default_max_value_bytes() -> u32 {
+    1_572_864
+}
+
+fn default_log_level() -> LogLevel {
+    LogLevel::Info
+}
+
+/// When a write is acknowledged.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// Once it is on disk at a majority.
+    Fsync,
+}
+
+impl Durability {
+    /// As the server's flag spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fsync => "fsync",
+        }
+    }
+}
+
+/// How much the members log.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Only failures.
+    Error,
+    /// And what may become one.
+    Warn,
+    /// And what happens rarely.
+    Info,
+    /// And what happens often.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// As the server's flag spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// What a cluster is. Written by the operator alone.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DEngineClusterStatus {
+    /// The generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// One word for people, derived from the conditions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<ClusterPhase>,
+    /// What machines should look at.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Identity of the cluster, decimal. Recorded before any member gets it, never changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 20))]
+    pub cluster_id: Option<String>,
+    /// Folder id of the member that becomes the first voter; guards against bootstrapping another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub seed_folder_id: Option<String>,
+    /// Name of the member that leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub leader: Option<String>,
+    /// Raft's term, decimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 20))]
+    pub term: Option<String>,
+    /// Version of the server program; the lowest while members differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub version: Option<String>,
+    /// Serving members of the members asked for, such as 3/3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    pub ready: Option<String>,
+    /// The members that the cluster itself knows, as its leader sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["id".into()]))]
+    pub members: Vec<MemberStatus>,
+    /// Label selector of the members' pods, for the scale subresource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub selector: Option<String>,
+    /// Pods of the cluster, for the scale subresource.
+    #[serde(default)]
+    pub replicas: u32,
+    /// Voters that are caught up and serve.
+    #[serde(default)]
+    pub ready_replicas: u32,
+    /// The newest result of each benchmark of this cluster, one line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub benchmarks: Vec<BenchmarkLine>,
+}
+
+/// One word for the state of a cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterPhase {
+    /// Pods are not there yet.
+    Pending,
+    /// The first members get their identity.
+    Bootstrapping,
+    /// As the spec asks.
+    Ready,
+    /// Serves, and the operator works towards the spec.
+    Updating,
+    /// Serves with fewer members than the spec asks for.
+    Degraded,
+    /// Has no quorum and does not serve.
+    Unavailable,
+    /// `spec.paused` is set.
+    Paused,
+    /// The spec can not be carried out; the conditions say why.
+    Invalid,
+}
+
+impl fmt::Display for ClusterPhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// One member, as the leader sees it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberStatus {
+    /// Raft's id of the member, decimal; never used again once removed.
+    #[schemars(length(min = 1, max = 20))]
+    pub id: String,
+    /// Name of the member: that of its pod.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Its part in the cluster.
+    pub role: MemberRole,
+    /// How far behind the leader it is. Coarse: exact numbers would rewrite the status all the time.
+    pub lag: Lag,
+    /// Its pod answers under the identity in the member list, and the leader hears from it.
+    pub healthy: bool,
+    /// Version of its server program; absent while it does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub version: Option<String>,
+}
+
+/// A member's part in the cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberRole {
+    /// Orders the writes.
+    Leader,
+    /// Votes and follows.
+    Follower,
+    /// Receives the log and does not vote.
+    Learner,
+}
+
+/// How far a member is behind the leader.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lag {
+    /// Less than about a second of a busy log.
+    CaughtUp,
+    /// Behind, and within reach.
+    Behind,
+    /// Far behind.
+    FarBehind,
+    /// There is no leader who knows.
+    Unknown,
+}
+
+/// The newest run of one benchmark of the cluster.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct BenchmarkLine {
+    /// Name of the DEngineBenchmark.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// What was measured.
+    pub workload: Workload,
+    /// How it ended, or where it is.
+    pub phase: BenchmarkPhase,
+    /// The run.
+    #[schemars(length(max = 64))]
+    pub run_id: String,
+    /// Requests per second, rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ops_per_second: Option<i64>,
+    /// 99th percentile of the latency, with its unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub p99: Option<String>,
+    /// Connections, clients and sizes in short.
+    #[schemars(length(max = 128))]
+    pub shape: String,
+    /// Durability under which it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub durability: Option<String>,
+    /// When the run ended, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub finished_at: Option<String>,
+}

@@ -1,0 +1,21 @@
+//! Types of the conditions in both kinds' status. Reasons are in [`crate::reasons`].
+
+/// Cluster: all members that the spec asks for are voters, caught up and serving.
+pub const READY: &str = "Ready";
+/// Cluster: the operator is working towards the spec.
+pub const PROGRESSING: &str = "Progressing";
+/// Cluster: fewer members serve than the spec asks for, after they once did.
+pub const DEGRADED: &str = "Degraded";
+/// Cluster: a majority of the voters answers and they have a leader.
+pub const QUORUM_AVAILABLE: &str = "QuorumAvailable";
+/// Cluster: every member runs what the spec asks for.
+pub const MEMBERS_UPDATED: &str = "MembersUpdated";
+/// Cluster: `spec.paused` is set; the operator only reports.
+pub const RECONCILIATION_PAUSED: &str = "ReconciliationPaused";
+
+/// Benchmark: what it measures can be measured now.
+pub const TARGET_READY: &str = "TargetReady";
+/// Benchmark: the run that the spec asks for ended, with a result and without a failed request.
+pub const COMPLETE: &str = "Complete";
+/// Benchmark: the run that the spec asks for ended otherwise.
+pub const FAILED: &str = "Failed";

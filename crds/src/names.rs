@@ -1,0 +1,158 @@
+//! Names that the operator, the chart, the benchmark Job and the tests must agree on: API group,
+//! labels, annotations, field managers, ports of meaning, and the names of the objects we make.
+
+/// API group of both kinds.
+pub const GROUP: &str = "dengine.io";
+/// API version of both kinds.
+pub const VERSION: &str = "v1alpha1";
+
+/// Longest name of a custom resource: every name derived from it, and the revision label that the
+/// StatefulSet controller appends (`-` and ten characters), still fits the 63 of a DNS label.
+pub const NAME_LENGTH_MAX: usize = 52;
+
+/// Labels on everything that the operator makes.
+pub mod labels {
+    /// Always [`NAME_VALUE`].
+    pub const NAME: &str = "app.kubernetes.io/name";
+    /// Value of [`NAME`].
+    pub const NAME_VALUE: &str = "dengine";
+    /// Name of the custom resource that the object belongs to.
+    pub const INSTANCE: &str = "app.kubernetes.io/instance";
+    /// Always [`MANAGED_BY_VALUE`].
+    pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+    /// Value of [`MANAGED_BY`].
+    pub const MANAGED_BY_VALUE: &str = "dengine-operator";
+    /// What the object is part of: [`COMPONENT_MEMBER`] or [`COMPONENT_BENCHMARK`].
+    pub const COMPONENT: &str = "app.kubernetes.io/component";
+    /// A member of a cluster.
+    pub const COMPONENT_MEMBER: &str = "member";
+    /// A benchmark's Job.
+    pub const COMPONENT_BENCHMARK: &str = "benchmark";
+    /// Name of the cluster that a member's object belongs to.
+    pub const CLUSTER: &str = "dengine.io/cluster";
+    /// Name of the benchmark that a Job's object belongs to.
+    pub const BENCHMARK: &str = "dengine.io/benchmark";
+}
+
+/// Annotations that the operator writes or reads.
+pub mod annotations {
+    /// On the pod template of a benchmark's Job and on the Job: the run that it is.
+    pub const RUN_ID: &str = "dengine.io/run-id";
+    /// On a StatefulSet: hash of what the operator last applied, so that an unchanged one is not written again.
+    pub const APPLIED_HASH: &str = "dengine.io/applied-hash";
+}
+
+/// Field managers of server-side apply.
+pub mod managers {
+    /// The operator: everything but `status.runs` of a benchmark.
+    pub const OPERATOR: &str = "dengine-operator";
+    /// The Job of a benchmark: `status.runs` and nothing else.
+    pub const BENCH: &str = "dengine-bench";
+}
+
+/// Names of the objects that belong to one cluster.
+pub mod cluster {
+    /// Volume claim template of the StatefulSet.
+    pub const VOLUME: &str = "data";
+    /// Container of a member's pod.
+    pub const CONTAINER: &str = "dengine";
+
+    /// StatefulSet, PodDisruptionBudget and ServiceAccount.
+    pub fn stateful_set(cluster: &str) -> String {
+        cluster.to_owned()
+    }
+
+    /// Headless Service that gives every member its DNS name, ready or not.
+    pub fn peer_service(cluster: &str) -> String {
+        format!("{cluster}-peer")
+    }
+
+    /// Service that leads clients to ready members.
+    pub fn client_service(cluster: &str) -> String {
+        format!("{cluster}-client")
+    }
+
+    /// Pod of the member with this ordinal; also the member's name.
+    pub fn pod(cluster: &str, ordinal: u32) -> String {
+        format!("{cluster}-{ordinal}")
+    }
+
+    /// Claim of the member with this ordinal.
+    pub fn claim(cluster: &str, ordinal: u32) -> String {
+        format!("{VOLUME}-{cluster}-{ordinal}")
+    }
+
+    /// Host name under which other pods reach a member.
+    pub fn member_host(cluster: &str, namespace: &str, pod: &str) -> String {
+        format!("{pod}.{}.{namespace}.svc", peer_service(cluster))
+    }
+
+    /// The ordinal in a pod's name; `None` if the pod is not one of this cluster's members.
+    pub fn ordinal(cluster: &str, pod: &str) -> Option<u32> {
+        let digits = pod.strip_prefix(cluster)?.strip_prefix('-')?;
+        let canonical = digits == "0" || !digits.starts_with('0');
+        let all_digits = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        (canonical && all_digits)
+            .then(|| digits.parse().ok())
+            .flatten()
+    }
+}
+
+/// Names of the objects that belong to one benchmark.
+pub mod benchmark {
+    /// ServiceAccount, Role and RoleBinding with which the Job posts its result.
+    pub fn reporter(benchmark: &str) -> String {
+        format!("{benchmark}-reporter")
+    }
+
+    /// Job of one run. The run id is free text, so the name carries a hash of it.
+    pub fn job(benchmark: &str, run_id: &str) -> String {
+        format!("{benchmark}-{:08x}", fnv1a(run_id.as_bytes()))
+    }
+
+    /// 32 bits are enough: the name only has to differ between the runs of one benchmark, and the
+    /// operator compares the run id annotation before it takes a Job for its own.
+    fn fnv1a(bytes: &[u8]) -> u32 {
+        bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ordinals_only_of_own_pods() {
+        assert_eq!(cluster::ordinal("demo", "demo-0"), Some(0));
+        assert_eq!(cluster::ordinal("demo", "demo-12"), Some(12));
+        for other in [
+            "demo", "demo-", "demo-01", "demo-x", "demo-1-0", "demos-0", "demo-+1",
+        ] {
+            assert_eq!(cluster::ordinal("demo", other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_longest_name_still_makes_valid_names() {
+        let name = "n".repeat(NAME_LENGTH_MAX);
+        for derived in [
+            cluster::client_service(&name),
+            cluster::peer_service(&name),
+            cluster::pod(&name, 6),
+            benchmark::job(&name, "a run"),
+            benchmark::reporter(&name),
+            // What the StatefulSet controller writes into a label of each pod.
+            format!("{name}-5d59d67564"),
+        ] {
+            assert!(derived.len() <= 63, "{derived}");
+        }
+    }
+
+    #[test]
+    fn runs_of_one_benchmark_have_different_jobs() {
+        assert_eq!(benchmark::job("b", "1"), benchmark::job("b", "1"));
+        assert_ne!(benchmark::job("b", "1"), benchmark::job("b", "2"));
+    }
+}

@@ -1,0 +1,105 @@
+//! Reasons of conditions and events. One place, because people write alerts against them.
+
+/// Cluster conditions.
+pub mod cluster {
+    /// Everything is as the spec asks.
+    pub const AS_SPECIFIED: &str = "AsSpecified";
+    /// No member has an identity yet.
+    pub const BOOTSTRAPPING: &str = "Bootstrapping";
+    /// Pods exist, but too few of them answer.
+    pub const WAITING_FOR_PODS: &str = "WaitingForPods";
+    /// A member is being added.
+    pub const ADDING_MEMBER: &str = "AddingMember";
+    /// A learner receives the log.
+    pub const CATCHING_UP: &str = "CatchingUp";
+    /// A member is being removed.
+    pub const REMOVING_MEMBER: &str = "RemovingMember";
+    /// A member lost its data and is being replaced.
+    pub const REPLACING_MEMBER: &str = "ReplacingMember";
+    /// Members are restarted one at a time to run what the spec asks for.
+    pub const ROLLING_OUT: &str = "RollingOut";
+    /// Leadership is being handed over before its pod restarts.
+    pub const TRANSFERRING_LEADER: &str = "TransferringLeader";
+    /// Volume claims are being enlarged.
+    pub const EXPANDING_VOLUMES: &str = "ExpandingVolumes";
+    /// A member does not serve.
+    pub const MEMBER_UNAVAILABLE: &str = "MemberUnavailable";
+    /// A majority of the voters answers.
+    pub const MAJORITY_ANSWERS: &str = "MajorityAnswers";
+    /// No majority of the voters answers, or they have no leader.
+    pub const QUORUM_LOST: &str = "QuorumLost";
+    /// There is no cluster yet whose quorum could be asked for.
+    pub const NOT_BOOTSTRAPPED: &str = "NotBootstrapped";
+    /// The next step could cost quorum, so nothing is done until more members answer.
+    pub const BLOCKED: &str = "Blocked";
+    /// The pods belong to another cluster than the status says, or to several.
+    pub const FOREIGN_DATA: &str = "ForeignData";
+    /// An object of the name that we need exists and belongs to somebody else.
+    pub const NAME_TAKEN: &str = "NameTaken";
+    /// The spec can not be carried out.
+    pub const INVALID_SPEC: &str = "InvalidSpec";
+    /// The Kubernetes API or a member refused a step; it is tried again.
+    pub const STEP_FAILED: &str = "StepFailed";
+    /// `spec.paused` is set.
+    pub const PAUSED: &str = "Paused";
+    /// `spec.paused` is not set.
+    pub const NOT_PAUSED: &str = "NotPaused";
+    /// Members run something else than the spec asks for.
+    pub const OUTDATED: &str = "Outdated";
+}
+
+/// Benchmark conditions.
+pub mod benchmark {
+    /// The target answers.
+    pub const TARGET_READY: &str = "TargetReady";
+    /// The cluster does not exist.
+    pub const TARGET_NOT_FOUND: &str = "TargetNotFound";
+    /// The cluster is not Ready.
+    pub const TARGET_NOT_READY: &str = "TargetNotReady";
+    /// The Job runs.
+    pub const RUNNING: &str = "Running";
+    /// The Job is about to be made.
+    pub const STARTING: &str = "Starting";
+    /// The result is in and every request succeeded.
+    pub const SUCCEEDED: &str = "Succeeded";
+    /// The Job failed before it had a result.
+    pub const JOB_FAILED: &str = "JobFailed";
+    /// The result is in and says that requests failed.
+    pub const REQUESTS_FAILED: &str = "RequestsFailed";
+    /// The Job ended, or is gone, and its result never arrived.
+    pub const RESULT_MISSING: &str = "ResultMissing";
+    /// The leader changed while the run measured it.
+    pub const LEADER_CHANGED: &str = "LeaderChanged";
+    /// An object of the name that we need exists and belongs to somebody else.
+    pub const NAME_TAKEN: &str = "NameTaken";
+}
+
+/// Events.
+pub mod events {
+    /// The first member of a new cluster got its identity.
+    pub const BOOTSTRAPPED: &str = "Bootstrapped";
+    /// The status had no cluster id; a quorum of existing folders told it.
+    pub const ADOPTED: &str = "Adopted";
+    /// A learner was added.
+    pub const MEMBER_ADDED: &str = "MemberAdded";
+    /// A waiting member was told its identity.
+    pub const MEMBER_JOINED: &str = "MemberJoined";
+    /// A learner became a voter.
+    pub const MEMBER_PROMOTED: &str = "MemberPromoted";
+    /// A member was removed.
+    pub const MEMBER_REMOVED: &str = "MemberRemoved";
+    /// Leadership was handed over.
+    pub const LEADER_TRANSFERRED: &str = "LeaderTransferred";
+    /// A member's pod was deleted so that it comes back as the spec asks.
+    pub const MEMBER_RESTARTED: &str = "MemberRestarted";
+    /// A claim was enlarged.
+    pub const VOLUME_EXPANDED: &str = "VolumeExpanded";
+    /// A claim was deleted after its member had been removed.
+    pub const VOLUME_DELETED: &str = "VolumeDeleted";
+    /// A step was refused; it is tried again.
+    pub const STEP_FAILED: &str = "StepFailed";
+    /// A benchmark's Job was made.
+    pub const RUN_STARTED: &str = "RunStarted";
+    /// A benchmark's run ended.
+    pub const RUN_FINISHED: &str = "RunFinished";
+}
