@@ -5,6 +5,7 @@
 //! recent ones as the cache may hold.
 
 use super::convert::{entry_to_raft, hard_state_to_raft};
+use crate::log::{Disk, LogReader};
 use crate::types::{Entry, HardState, Index, MemberId, Term};
 use raft::{GetEntriesContext, RaftState, StorageError, eraftpb};
 use std::collections::VecDeque;
@@ -25,6 +26,24 @@ pub trait LogRead: Send + 'static {
     /// # Errors
     /// The log cannot be read.
     fn entries(&self, from: Index, to: Index, max_bytes: u64) -> Result<Vec<Entry>, LogReadError>;
+}
+
+impl<D: Disk> LogRead for LogReader<D> {
+    fn first_index(&self) -> Index {
+        LogReader::first_index(self)
+    }
+
+    fn last_index(&self) -> Index {
+        LogReader::last_index(self)
+    }
+
+    fn term(&self, index: Index) -> Result<Option<Term>, LogReadError> {
+        Ok(LogReader::term(self, index))
+    }
+
+    fn entries(&self, from: Index, to: Index, max_bytes: u64) -> Result<Vec<Entry>, LogReadError> {
+        LogReader::entries(self, from, to, max_bytes).map_err(|e| LogReadError(e.to_string()))
+    }
 }
 
 /// The log could not be read; the member must stop, for it can no longer tell what it promised.

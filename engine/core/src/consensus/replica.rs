@@ -161,10 +161,18 @@ impl<L: LogRead> Consensus<L> {
         Index(self.node.raft.raft_log.last_index())
     }
 
-    /// Whether a leader has committed an entry of its own term, from when on it can confirm reads.
+    /// Whether a linearizable read would be confirmed now, as far as this member can tell: it leads and
+    /// has committed in its term, or it heard from a leader within the last election timeout.
     #[must_use]
-    pub fn committed_in_term(&self) -> bool {
-        self.node.raft.commit_to_current_term()
+    pub fn can_confirm_reads(&self) -> bool {
+        match self.state.role {
+            Role::Leader => self.node.raft.commit_to_current_term(),
+            Role::Follower => {
+                self.state.leader.is_some()
+                    && self.node.raft.election_elapsed <= self.config.election_ticks
+            }
+            Role::PreCandidate | Role::Candidate => false,
+        }
     }
 
     /// The leader's view of every member, itself included; empty on any other member.

@@ -84,6 +84,12 @@ impl<D: Disk> LogReader<D> {
         self.shared.read().state.base()
     }
 
+    /// Size of the log's files, preallocated space included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.shared.read().bytes()
+    }
+
     /// The term of any entry from [`LogReader::base`] to [`LogReader::last`]; `None` elsewhere.
     #[must_use]
     pub fn term(&self, index: Index) -> Option<Term> {

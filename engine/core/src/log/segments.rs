@@ -85,6 +85,12 @@ impl<F: DiskFile> Segments<F> {
             .file
     }
 
+    /// Size of the segments' files, preallocated space included.
+    pub(super) fn bytes(&self) -> u64 {
+        let capacities = self.segments.iter().map(|s| u64::from(s.file.capacity));
+        capacities.sum()
+    }
+
     pub(super) fn count(&self) -> usize {
         self.segments.len()
     }
