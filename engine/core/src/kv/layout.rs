@@ -1,0 +1,314 @@
+//! Which bytes the state machine keeps in its store. `docs/formats.md` describes them; keep both equal.
+//!
+//! The first byte of a key names its space:
+//!
+//! ```text
+//! 'c' revision(8) sub(4)                       → user key: what changed, in the order of history
+//! 'd' escaped user key, 00 00, !revision(8), !sub(4)  → a version of the key
+//! 'm' name                                     → the state machine's own records
+//! ```
+//!
+//! Numbers are big-endian. Revisions of data records are inverted, so the newest version of a key comes
+//! first, and the newest one not above a revision is one seek away. Zero bytes of a user key are written
+//! as `00 FF`, so `00 00` ends a key that may be the beginning of another one, and order is kept.
+
+use super::store::StoreError;
+use crate::kv::membership::Membership;
+use crate::types::{Index, Revision, Term};
+use prost::encoding::{decode_varint, encode_varint};
+use std::ops::Range;
+
+/// The format that this program writes, and the highest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Where the format version lies; the first thing that is written to a store.
+pub const FORMAT_KEY: &[u8] = b"mformat";
+/// Where [`State`] lies.
+pub const STATE_KEY: &[u8] = b"mstate";
+/// Where the [`Membership`] lies; absent until the cluster is bootstrapped.
+pub const MEMBERSHIP_KEY: &[u8] = b"mmembership";
+
+const CHANGES: u8 = b'c';
+const DATA: u8 = b'd';
+const TERMINATOR: [u8; 2] = [0, 0];
+const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
+const STAMP_BYTES: usize = 12;
+/// Space, terminator and stamp: what every data key holds besides the user's key.
+const DATA_KEY_BYTES_MIN: usize = 1 + TERMINATOR.len() + STAMP_BYTES;
+
+const FLAG_TOMBSTONE: u8 = 1;
+
+/// A place in history: the revision, and which of its changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp {
+    /// The revision that made the change.
+    pub revision: Revision,
+    /// Counts the changes of that revision from 0.
+    pub sub: u32,
+}
+
+impl Stamp {
+    /// Behind every change of `revision`.
+    #[must_use]
+    pub fn end_of(revision: Revision) -> Self {
+        Self {
+            revision,
+            sub: u32::MAX,
+        }
+    }
+}
+
+/// One version of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version<'a> {
+    /// The key has a value.
+    Live {
+        /// See [`KeyValue::create_revision`](super::KeyValue::create_revision).
+        create_revision: Revision,
+        /// See [`KeyValue::version`](super::KeyValue::version).
+        version: u64,
+        /// The value.
+        value: &'a [u8],
+    },
+    /// The key is deleted.
+    Tombstone,
+}
+
+/// What the state machine knows of itself besides data and membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The last entry whose effects are in the store.
+    pub applied_index: Index,
+    /// The term of that entry.
+    pub applied_term: Term,
+    /// The revision of the store.
+    pub revision: Revision,
+    /// History below this revision is gone; 0 if all of it is there.
+    pub compact_revision: Revision,
+}
+
+impl State {
+    /// Before the first entry.
+    pub const EMPTY: Self = Self {
+        applied_index: Index(0),
+        applied_term: Term(0),
+        revision: Revision(1),
+        compact_revision: Revision(0),
+    };
+}
+
+/// The part of a data key that all versions of one user key share; `None` for other keys. Filters and
+/// [`Scope::OneKey`](super::store::Scope::OneKey) go by it.
+#[must_use]
+pub fn version_prefix(key: &[u8]) -> Option<&[u8]> {
+    (key.first() == Some(&DATA) && key.len() >= DATA_KEY_BYTES_MIN)
+        .then(|| &key[..key.len() - STAMP_BYTES])
+}
+
+/// Appends the prefix of all versions of `user_key`.
+pub fn put_version_prefix(out: &mut Vec<u8>, user_key: &[u8]) {
+    put_range_bound(out, user_key);
+    out.extend_from_slice(&TERMINATOR);
+}
+
+/// Appends the key of one version of `user_key`.
+pub fn put_data_key(out: &mut Vec<u8>, user_key: &[u8], stamp: Stamp) {
+    put_version_prefix(out, user_key);
+    put_inverted(out, stamp);
+}
+
+/// Appends the inverted stamp with which a data key ends.
+pub fn put_inverted(out: &mut Vec<u8>, stamp: Stamp) {
+    out.extend_from_slice(&(!stamp.revision.0).to_be_bytes());
+    out.extend_from_slice(&(!stamp.sub).to_be_bytes());
+}
+
+/// Appends the byte string that lies behind all versions of keys below `user_key`, and before those
+/// of `user_key` and above.
+pub fn put_range_bound(out: &mut Vec<u8>, user_key: &[u8]) {
+    out.push(DATA);
+    let mut pieces = user_key.split(|byte| *byte == 0);
+    out.extend_from_slice(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        out.extend_from_slice(&ESCAPED_ZERO);
+        out.extend_from_slice(piece);
+    }
+}
+
+/// The byte strings between which all versions of all keys from `start` lie.
+#[must_use]
+pub fn data_range(start: &[u8], end: Option<&[u8]>) -> Range<Vec<u8>> {
+    let mut lower = Vec::with_capacity(start.len() + 1);
+    put_range_bound(&mut lower, start);
+    let mut upper = Vec::new();
+    match end {
+        Some(end) => put_range_bound(&mut upper, end),
+        None => upper.push(DATA + 1),
+    }
+    lower..upper
+}
+
+/// Takes a data key apart, into its prefix and its stamp.
+///
+/// # Errors
+/// If it is not a data key.
+pub fn split_data_key(key: &[u8]) -> Result<(&[u8], Stamp), StoreError> {
+    let prefix = version_prefix(key).ok_or_else(|| corrupt("data key", key))?;
+    let (revision, sub) = key[prefix.len()..].split_at(8);
+    Ok((
+        prefix,
+        Stamp {
+            revision: Revision(!be_u64(revision)),
+            sub: !be_u32(sub),
+        },
+    ))
+}
+
+/// The user's key in a prefix that [`split_data_key`] returned.
+///
+/// # Errors
+/// If its escapes are not ours.
+pub fn user_key(prefix: &[u8]) -> Result<Vec<u8>, StoreError> {
+    let body = prefix
+        .get(1..)
+        .and_then(|rest| rest.strip_suffix(&TERMINATOR))
+        .ok_or_else(|| corrupt("data key", prefix))?;
+    let mut key = Vec::with_capacity(body.len());
+    let mut rest = body;
+    while let Some(zero) = rest.iter().position(|byte| *byte == 0) {
+        key.extend_from_slice(&rest[..=zero]);
+        rest = rest[zero..]
+            .strip_prefix(&ESCAPED_ZERO)
+            .ok_or_else(|| corrupt("data key", prefix))?;
+    }
+    key.extend_from_slice(rest);
+    Ok(key)
+}
+
+/// Appends the key under which the change at `stamp` is listed.
+pub fn put_change_key(out: &mut Vec<u8>, stamp: Stamp) {
+    out.push(CHANGES);
+    out.extend_from_slice(&stamp.revision.0.to_be_bytes());
+    out.extend_from_slice(&stamp.sub.to_be_bytes());
+}
+
+/// Appends the record of a version.
+pub fn put_version(out: &mut Vec<u8>, version: &Version<'_>) {
+    match version {
+        Version::Tombstone => out.push(FLAG_TOMBSTONE),
+        Version::Live {
+            create_revision,
+            version,
+            value,
+        } => {
+            out.push(0);
+            encode_varint(create_revision.0, out);
+            encode_varint(*version, out);
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+/// Reads the record of a version.
+///
+/// # Errors
+/// If it is not one.
+pub fn version(record: &[u8]) -> Result<Version<'_>, StoreError> {
+    match record.split_first() {
+        Some((&FLAG_TOMBSTONE, [])) => Ok(Version::Tombstone),
+        Some((0, rest)) => {
+            let mut value = rest;
+            let mut number = || decode_varint(&mut value).map_err(|_| corrupt("version", record));
+            Ok(Version::Live {
+                create_revision: Revision(number()?),
+                version: number()?,
+                value,
+            })
+        }
+        _ => Err(corrupt("version", record)),
+    }
+}
+
+/// The record under [`STATE_KEY`].
+#[must_use]
+pub fn encode_state(state: &State) -> [u8; 32] {
+    let mut record = [0; 32];
+    let numbers = [
+        state.applied_index.0,
+        state.applied_term.0,
+        state.revision.0,
+        state.compact_revision.0,
+    ];
+    for (slot, number) in record.chunks_exact_mut(8).zip(numbers) {
+        slot.copy_from_slice(&number.to_be_bytes());
+    }
+    record
+}
+
+/// Reads the record under [`STATE_KEY`].
+///
+/// # Errors
+/// If it is not one.
+pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
+    if record.len() != 32 {
+        return Err(corrupt("state", record));
+    }
+    let number = |at: usize| be_u64(&record[at * 8..at * 8 + 8]);
+    Ok(State {
+        applied_index: Index(number(0)),
+        applied_term: Term(number(1)),
+        revision: Revision(number(2)),
+        compact_revision: Revision(number(3)),
+    })
+}
+
+/// The record under [`FORMAT_KEY`].
+#[must_use]
+pub fn encode_format() -> [u8; 4] {
+    FORMAT_VERSION.to_be_bytes()
+}
+
+/// Checks the record under [`FORMAT_KEY`].
+///
+/// # Errors
+/// If it is newer than this program, or not a format.
+pub fn check_format(record: &[u8]) -> Result<(), StoreError> {
+    if record.len() != 4 {
+        return Err(corrupt("format", record));
+    }
+    match be_u32(record) {
+        FORMAT_VERSION => Ok(()),
+        found if found > FORMAT_VERSION => Err(StoreError::NewerFormat {
+            what: "the data folder's state",
+            found,
+            supported: FORMAT_VERSION,
+        }),
+        _ => Err(corrupt("format", record)),
+    }
+}
+
+/// Reads the record under [`MEMBERSHIP_KEY`].
+///
+/// # Errors
+/// If it is not one.
+pub fn decode_membership(record: &[u8]) -> Result<Membership, StoreError> {
+    Membership::decode(record).map_err(|error| StoreError::Corrupt(format!("membership: {error}")))
+}
+
+fn be_u64(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes.try_into().expect("the caller passes eight bytes"))
+}
+
+fn be_u32(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes.try_into().expect("the caller passes four bytes"))
+}
+
+/// Names the record by its first bytes, which is enough to find it.
+fn corrupt(what: &str, bytes: &[u8]) -> StoreError {
+    let shown = &bytes[..bytes.len().min(64)];
+    StoreError::Corrupt(format!(
+        "{what} of {} bytes does not read: {}",
+        bytes.len(),
+        shown.escape_ascii()
+    ))
+}

@@ -1,0 +1,259 @@
+//! The state machine: applies entries of the log, in order, each exactly once.
+
+use super::layout::{
+    FORMAT_KEY, MEMBERSHIP_KEY, STATE_KEY, State, check_format, decode_membership, decode_state,
+    encode_format, encode_state,
+};
+use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
+use super::transition::Transition;
+use super::{CommandError, KeyValue, Membership, MembershipRefusal, Reader};
+use crate::types::{Entry, Index, Revision, Term};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The key-value store and the membership, as of the last applied entry.
+#[derive(Debug)]
+pub struct StateMachine<S> {
+    shared: Arc<Shared<S>>,
+    state: State,
+    membership: Arc<Membership>,
+}
+
+/// What readers and flushers share with the one who applies.
+#[derive(Debug)]
+pub(super) struct Shared<S> {
+    pub(super) store: S,
+    /// Revision up to which every change is in the store. Raised after the batch is written, so whoever
+    /// reads at it finds a state between two batches.
+    revision: AtomicU64,
+    compact_revision: AtomicU64,
+    /// Index up to which every entry is in the store; raised like `revision`.
+    applied_index: AtomicU64,
+}
+
+/// What became of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// Which entry.
+    pub index: Index,
+    /// Its term.
+    pub term: Term,
+    /// Its context, by which the member that proposed it finds who waits.
+    pub context: Bytes,
+    /// The answer.
+    pub outcome: Outcome,
+}
+
+/// The answer to an entry, equal on every member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// To [`Command::Put`](super::Command::Put).
+    Put {
+        /// The revision it took.
+        revision: Revision,
+        /// The pair before, if it was asked for and existed.
+        prev: Option<KeyValue>,
+    },
+    /// To [`Command::Delete`](super::Command::Delete).
+    Delete {
+        /// The revision it took, or the current one if there was nothing to delete.
+        revision: Revision,
+        /// How many keys it deleted.
+        deleted: u64,
+        /// What they were, if that was asked for.
+        prev: Vec<KeyValue>,
+    },
+    /// To [`Command::CompareAndSwap`](super::Command::CompareAndSwap).
+    CompareAndSwap {
+        /// The revision it took, or the current one if it did not succeed.
+        revision: Revision,
+        /// Whether the key was as expected.
+        succeeded: bool,
+        /// The pair as it was when compared, if it existed.
+        prev: Option<KeyValue>,
+    },
+    /// To a membership change: the members after it, or why nothing changed.
+    Membership(Result<Arc<Membership>, MembershipRefusal>),
+    /// To the empty entry with which a leader begins its term.
+    Empty,
+    /// The entry holds no command; nothing changed.
+    Rejected(CommandError),
+}
+
+impl<S: Store> StateMachine<S> {
+    /// Takes up the state that lies in `store`, or begins an empty one there.
+    ///
+    /// # Errors
+    /// If the store fails, is damaged, holds something else, or was written by a newer program. It is
+    /// then unchanged.
+    pub fn open(store: S) -> Result<Self, StoreError> {
+        match store.get(FORMAT_KEY)? {
+            Some(format) => check_format(&format)?,
+            None => begin(&store)?,
+        }
+        let state = store
+            .get(STATE_KEY)?
+            .ok_or_else(|| StoreError::Corrupt("the state record is missing".to_owned()))?;
+        let state = decode_state(&state)?;
+        let membership = match store.get(MEMBERSHIP_KEY)? {
+            Some(record) => decode_membership(&record)?,
+            None => Membership::default(),
+        };
+        let shared = Shared {
+            store,
+            revision: AtomicU64::new(state.revision.0),
+            compact_revision: AtomicU64::new(state.compact_revision.0),
+            applied_index: AtomicU64::new(state.applied_index.0),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            state,
+            membership: Arc::new(membership),
+        })
+    }
+
+    /// The last applied entry; index 0 before the first.
+    #[must_use]
+    pub fn applied(&self) -> (Index, Term) {
+        (self.state.applied_index, self.state.applied_term)
+    }
+
+    /// The revision of the store.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.state.revision
+    }
+
+    /// The members as of the last applied entry.
+    #[must_use]
+    pub fn membership(&self) -> Arc<Membership> {
+        Arc::clone(&self.membership)
+    }
+
+    /// Applies entries that follow the last applied one, in a single batch. Entries that were applied
+    /// before are passed over; the answer holds one item for each of the others.
+    ///
+    /// # Errors
+    /// If the store fails or is damaged, or if a newer program wrote an entry. Nothing is applied then,
+    /// and the member must stop.
+    ///
+    /// # Panics
+    /// If an entry is missing in between: the log below us would be broken.
+    pub fn apply(&mut self, entries: &[Entry]) -> Result<Vec<Applied>, StoreError> {
+        let new = entries.partition_point(|entry| entry.index <= self.state.applied_index);
+        let entries = &entries[new..];
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut step =
+            Transition::new(&self.shared.store, self.state, Arc::clone(&self.membership));
+        let mut applied = Vec::with_capacity(entries.len());
+        let mut expected = self.state.applied_index;
+        for entry in entries {
+            expected = expected.next();
+            assert_eq!(entry.index, expected, "entries are applied without gaps");
+            applied.push(Applied {
+                index: entry.index,
+                term: entry.term,
+                context: entry.context.clone(),
+                outcome: step.apply(entry)?,
+            });
+        }
+        let finished = step.finish();
+        self.shared.store.write(&finished.batch)?;
+        self.state = finished.state;
+        self.membership = finished.membership;
+        self.shared.publish(&self.state);
+        Ok(applied)
+    }
+
+    /// Reads beside `apply`, from any thread.
+    #[must_use]
+    pub fn reader(&self) -> Reader<S> {
+        Reader::new(Arc::clone(&self.shared))
+    }
+
+    /// Flushes beside `apply`, from any thread.
+    #[must_use]
+    pub fn flusher(&self) -> Flusher<S> {
+        Flusher {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// See [`Flusher::flush`].
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn flush(&self) -> Result<Index, StoreError> {
+        self.flusher().flush()
+    }
+}
+
+/// Makes applied entries durable, so that the log may forget them.
+#[derive(Debug)]
+pub struct Flusher<S> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S> Clone for Flusher<S> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<S: Store> Flusher<S> {
+    /// Makes everything durable that was applied before the call. Returns the index up to which the log
+    /// is no longer needed for it.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn flush(&self) -> Result<Index, StoreError> {
+        // Read first: what is applied while the flush runs may not be part of it.
+        let applied = Index(self.shared.applied_index.load(Ordering::Acquire));
+        self.shared.store.flush()?;
+        Ok(applied)
+    }
+}
+
+impl<S> Shared<S> {
+    pub(super) fn revision(&self) -> Revision {
+        Revision(self.revision.load(Ordering::Acquire))
+    }
+
+    pub(super) fn compact_revision(&self) -> Revision {
+        Revision(self.compact_revision.load(Ordering::Acquire))
+    }
+
+    pub(super) fn applied_index(&self) -> Index {
+        Index(self.applied_index.load(Ordering::Acquire))
+    }
+
+    fn publish(&self, state: &State) {
+        self.compact_revision
+            .store(state.compact_revision.0, Ordering::Release);
+        self.revision.store(state.revision.0, Ordering::Release);
+        self.applied_index
+            .store(state.applied_index.0, Ordering::Release);
+    }
+}
+
+/// Writes the first records of an empty store.
+fn begin<S: Store>(store: &S) -> Result<(), StoreError> {
+    let mut cursor = store.cursor(Scope::Between(Vec::new()..vec![0xff; 16]));
+    cursor.seek(&[])?;
+    if let Some((key, _)) = cursor.record() {
+        return Err(StoreError::Foreign(format!(
+            "it has no format record, but holds the key {}",
+            key[..key.len().min(64)].escape_ascii()
+        )));
+    }
+    drop(cursor);
+    let mut batch = WriteBatch::default();
+    batch.put(FORMAT_KEY, &encode_format());
+    batch.put(STATE_KEY, &encode_state(&State::EMPTY));
+    store.write(&batch)
+}

@@ -1,0 +1,237 @@
+//! Who belongs to the cluster: replicated state that changes one member at a time.
+//!
+//! Every member applies the same changes in the same order and refuses the same ones, so a refusal is
+//! an answer, not a fault. An id is never used twice: a wiped member comes back as somebody else and
+//! cannot vote again under the id with which it voted before.
+
+mod encoding;
+
+use crate::types::{ClusterId, MemberId};
+pub use encoding::{CHANGE_VERSION, MembershipDecodeError};
+use std::collections::BTreeMap;
+
+/// How many members a cluster may have, learners included.
+pub const MEMBERS_MAX: usize = 32;
+/// How long a member's name, addresses and folder id may be.
+pub const TEXT_BYTES_MAX: usize = 512;
+
+/// One member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its id, for ever bound to its folder.
+    pub id: MemberId,
+    /// Chosen by whoever runs it. Unique among the members.
+    pub name: String,
+    /// `host:port` for other members. Unique among the members.
+    pub peer_address: String,
+    /// `host:port` for clients.
+    pub client_address: String,
+    /// Names the data folder it was added with. Unique among the members.
+    pub folder_id: String,
+    /// Whether it votes; if not, it is a learner.
+    pub voter: bool,
+}
+
+/// A step from one membership to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MembershipChange {
+    /// Begins the cluster, with this member as its only voter.
+    Bootstrap {
+        /// The new cluster.
+        cluster_id: ClusterId,
+        /// Its first member; `voter` is ignored.
+        member: Member,
+    },
+    /// Adds a member that receives the log but does not vote; `voter` is ignored.
+    AddLearner(Member),
+    /// Makes a learner a voter.
+    Promote(MemberId),
+    /// Removes a member.
+    Remove(MemberId),
+}
+
+/// The members after some entry of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// The cluster; 0 until it is bootstrapped.
+    pub cluster_id: ClusterId,
+    /// Everyone who belongs to it.
+    pub members: BTreeMap<MemberId, Member>,
+    /// The highest id ever used.
+    pub last_member_id: MemberId,
+}
+
+/// Why a change was refused; the membership stayed as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MembershipRefusal {
+    /// The entry holds no change.
+    #[error(transparent)]
+    Malformed(#[from] MembershipDecodeError),
+    /// Nothing can change before there is a cluster.
+    #[error("the cluster is not bootstrapped")]
+    NotBootstrapped,
+    /// A cluster begins only once.
+    #[error("the cluster is already bootstrapped, as {0}")]
+    AlreadyBootstrapped(ClusterId),
+    /// Something about the new member cannot be.
+    #[error("the member's {0}")]
+    Invalid(&'static str),
+    /// Ids only go up.
+    #[error("member id {id} is not above {last}, the highest that was ever used")]
+    IdUsed {
+        /// The id of the new member.
+        id: MemberId,
+        /// The highest id ever used.
+        last: MemberId,
+    },
+    /// What must be unique belongs to somebody already.
+    #[error("member {owner} already has this {what}")]
+    Taken {
+        /// Name, folder id or peer address.
+        what: &'static str,
+        /// Who has it.
+        owner: MemberId,
+    },
+    /// The cluster is full.
+    #[error("a cluster has at most {MEMBERS_MAX} members")]
+    TooMany,
+    /// No such member.
+    #[error("there is no member {0}")]
+    Unknown(MemberId),
+    /// Promoted twice.
+    #[error("member {0} is a voter already")]
+    AlreadyVoter(MemberId),
+    /// A cluster without voters could never change again.
+    #[error("member {0} is the last voter")]
+    LastVoter(MemberId),
+}
+
+impl Membership {
+    /// The id that the next new member gets.
+    #[must_use]
+    pub fn next_member_id(&self) -> MemberId {
+        MemberId(self.last_member_id.0 + 1)
+    }
+
+    /// Everyone who votes, in the order of their ids.
+    pub fn voters(&self) -> impl Iterator<Item = &Member> {
+        self.members.values().filter(|member| member.voter)
+    }
+
+    /// Everyone who only listens, in the order of their ids.
+    pub fn learners(&self) -> impl Iterator<Item = &Member> {
+        self.members.values().filter(|member| !member.voter)
+    }
+
+    /// Makes a change.
+    ///
+    /// # Errors
+    /// If the change breaks a rule; the membership is then unchanged.
+    pub fn apply(&mut self, change: MembershipChange) -> Result<(), MembershipRefusal> {
+        match change {
+            MembershipChange::Bootstrap { cluster_id, member } => {
+                self.bootstrap(cluster_id, member)
+            }
+            _ if self.cluster_id == ClusterId(0) => Err(MembershipRefusal::NotBootstrapped),
+            MembershipChange::AddLearner(member) => self.add(member, false),
+            MembershipChange::Promote(id) => self.promote(id),
+            MembershipChange::Remove(id) => self.remove(id),
+        }
+    }
+
+    fn bootstrap(
+        &mut self,
+        cluster_id: ClusterId,
+        member: Member,
+    ) -> Result<(), MembershipRefusal> {
+        if self.cluster_id != ClusterId(0) {
+            return Err(MembershipRefusal::AlreadyBootstrapped(self.cluster_id));
+        }
+        if cluster_id == ClusterId(0) {
+            return Err(MembershipRefusal::Invalid("cluster id must not be 0"));
+        }
+        self.add(member, true)?;
+        self.cluster_id = cluster_id;
+        Ok(())
+    }
+
+    fn add(&mut self, member: Member, voter: bool) -> Result<(), MembershipRefusal> {
+        check(&member)?;
+        // Before the id, so that an addition that is repeated hears who it has become.
+        self.check_unique(&member)?;
+        if member.id <= self.last_member_id {
+            return Err(MembershipRefusal::IdUsed {
+                id: member.id,
+                last: self.last_member_id,
+            });
+        }
+        if self.members.len() >= MEMBERS_MAX {
+            return Err(MembershipRefusal::TooMany);
+        }
+        self.last_member_id = member.id;
+        self.members.insert(member.id, Member { voter, ..member });
+        Ok(())
+    }
+
+    fn check_unique(&self, new: &Member) -> Result<(), MembershipRefusal> {
+        for old in self.members.values() {
+            let taken = |what| MembershipRefusal::Taken {
+                what,
+                owner: old.id,
+            };
+            if old.folder_id == new.folder_id {
+                return Err(taken("folder id"));
+            }
+            if old.name == new.name {
+                return Err(taken("name"));
+            }
+            if old.peer_address == new.peer_address {
+                return Err(taken("peer address"));
+            }
+        }
+        Ok(())
+    }
+
+    fn promote(&mut self, id: MemberId) -> Result<(), MembershipRefusal> {
+        let member = self
+            .members
+            .get_mut(&id)
+            .ok_or(MembershipRefusal::Unknown(id))?;
+        if member.voter {
+            return Err(MembershipRefusal::AlreadyVoter(id));
+        }
+        member.voter = true;
+        Ok(())
+    }
+
+    fn remove(&mut self, id: MemberId) -> Result<(), MembershipRefusal> {
+        if !self.members.contains_key(&id) {
+            return Err(MembershipRefusal::Unknown(id));
+        }
+        if self.voters().all(|voter| voter.id == id) {
+            return Err(MembershipRefusal::LastVoter(id));
+        }
+        self.members.remove(&id);
+        Ok(())
+    }
+}
+
+fn check(member: &Member) -> Result<(), MembershipRefusal> {
+    let invalid = |reason| Err(MembershipRefusal::Invalid(reason));
+    if member.id == MemberId(0) {
+        return invalid("id must not be 0");
+    }
+    let texts = [
+        &member.name,
+        &member.peer_address,
+        &member.client_address,
+        &member.folder_id,
+    ];
+    if texts.iter().any(|text| text.is_empty()) {
+        return invalid("name, addresses and folder id must not be empty");
+    }
+    if texts.iter().any(|text| text.len() > TEXT_BYTES_MAX) {
+        return invalid("name, addresses and folder id must not exceed 512 bytes");
+    }
+    Ok(())
+}

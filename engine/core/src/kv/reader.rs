@@ -1,0 +1,187 @@
+//! Reads, concurrent with the application of entries.
+//!
+//! Every read is made at one revision, by default the newest that is published. Versions at or below a
+//! published revision never change, so a read needs no lock and sees whole batches only.
+
+use super::machine::Shared;
+use super::scan::{find, scan};
+use super::store::{Scope, Store, StoreError};
+use super::{KeyRange, KeyValue};
+use crate::types::{Index, Revision};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Reads the store of a state machine. Clones are cheap.
+#[derive(Debug)]
+pub struct Reader<S> {
+    shared: Arc<Shared<S>>,
+}
+
+impl<S> Clone for Reader<S> {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.shared))
+    }
+}
+
+/// What to read of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeQuery {
+    /// Which keys.
+    pub keys: KeyRange,
+    /// Return at most so many pairs.
+    pub limit: usize,
+    /// Return no further pairs once they hold so many bytes; one pair is always returned.
+    pub max_bytes: usize,
+    /// Leave out the values.
+    pub keys_only: bool,
+    /// Leave out the pairs.
+    pub count_only: bool,
+    /// The state after this revision; `None`: the newest.
+    pub revision: Option<Revision>,
+}
+
+impl RangeQuery {
+    /// All newest pairs of the range.
+    #[must_use]
+    pub fn new(keys: KeyRange) -> Self {
+        Self {
+            keys,
+            limit: usize::MAX,
+            max_bytes: usize::MAX,
+            keys_only: false,
+            count_only: false,
+            revision: None,
+        }
+    }
+}
+
+/// What was read of a range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeResult {
+    /// The store's revision when it was read, whichever revision was asked for.
+    pub revision: Revision,
+    /// The pairs, in the order of their keys.
+    pub kvs: Vec<KeyValue>,
+    /// Whether a bound left out pairs.
+    pub more: bool,
+    /// How many keys the range holds, whatever the bounds.
+    pub count: u64,
+}
+
+/// Why a read has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The revision has not happened yet, as far as this member knows.
+    #[error("revision {requested} lies in the future: the store is at revision {current}")]
+    Future {
+        /// What was asked for.
+        requested: Revision,
+        /// The store's revision.
+        current: Revision,
+    },
+    /// The history below the compact revision is gone.
+    #[error("revision {requested} is compacted: history begins at revision {compacted}")]
+    Compacted {
+        /// What was asked for.
+        requested: Revision,
+        /// The first revision that can be read.
+        compacted: Revision,
+    },
+    /// The storage failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl<S> Reader<S> {
+    pub(super) fn new(shared: Arc<Shared<S>>) -> Self {
+        Self { shared }
+    }
+
+    /// The newest revision that can be read.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.shared.revision()
+    }
+
+    /// The last entry whose effects can be read.
+    #[must_use]
+    pub fn applied_index(&self) -> Index {
+        self.shared.applied_index()
+    }
+}
+
+impl<S: Store> Reader<S> {
+    /// Reads one key as of `revision`, or the newest. Returns the store's revision with it.
+    ///
+    /// # Errors
+    /// If the revision cannot be read, or the storage fails.
+    pub fn get(
+        &self,
+        key: &Bytes,
+        revision: Option<Revision>,
+    ) -> Result<(Revision, Option<KeyValue>), ReadError> {
+        let (current, at) = self.resolve(revision)?;
+        let mut cursor = self.shared.store.cursor(Scope::OneKey);
+        let found = find(&mut cursor, &mut Vec::new(), key, at)?;
+        Ok((
+            current,
+            found.map(|found| found.to_key_value(key.clone(), true)),
+        ))
+    }
+
+    /// Reads a range of keys, in order.
+    ///
+    /// # Errors
+    /// If the revision cannot be read, or the storage fails.
+    pub fn range(&self, query: &RangeQuery) -> Result<RangeResult, ReadError> {
+        let (revision, at) = self.resolve(query.revision)?;
+        let limit = if query.count_only { 0 } else { query.limit };
+        let mut kvs = Vec::new();
+        let mut count = 0;
+        let mut bytes = 0_usize;
+        scan(&self.shared.store, &query.keys, at, |found| {
+            count += 1;
+            // Once a pair was left out, so are all behind it.
+            let in_sequence = kvs.len() as u64 + 1 == count;
+            if in_sequence && kvs.len() < limit {
+                bytes += found.size_bytes(query.keys_only);
+                if kvs.is_empty() || bytes <= query.max_bytes {
+                    kvs.push(found.to_key_value(found.key()?, !query.keys_only));
+                }
+            }
+            Ok(())
+        })?;
+        Ok(RangeResult {
+            revision,
+            more: !query.count_only && count > kvs.len() as u64,
+            kvs,
+            count,
+        })
+    }
+
+    /// Roughly what the state occupies.
+    #[must_use]
+    pub fn approximate_bytes(&self) -> u64 {
+        self.shared.store.approximate_bytes()
+    }
+
+    /// The store's revision, and the one to read at.
+    fn resolve(&self, requested: Option<Revision>) -> Result<(Revision, Revision), ReadError> {
+        let current = self.shared.revision();
+        let at = requested.unwrap_or(current);
+        if at > current {
+            return Err(ReadError::Future {
+                requested: at,
+                current,
+            });
+        }
+        let compacted = self.shared.compact_revision();
+        if at < compacted {
+            return Err(ReadError::Compacted {
+                requested: at,
+                compacted,
+            });
+        }
+        Ok((current, at))
+    }
+}

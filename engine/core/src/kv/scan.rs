@@ -1,0 +1,135 @@
+//! Finds the version of keys that a revision sees.
+
+use super::layout::{
+    Stamp, Version, data_range, put_data_key, put_inverted, split_data_key, user_key, version,
+};
+use super::store::{Cursor, Scope, Store, StoreError};
+use super::{KeyRange, KeyValue};
+use crate::types::Revision;
+use bytes::Bytes;
+
+/// How many records to step over before a seek is cheaper.
+const STEPS_MAX: usize = 8;
+
+/// A live version of a key, still in the storage's memory.
+pub(super) struct Found<'a> {
+    prefix: &'a [u8],
+    revision: Revision,
+    create_revision: Revision,
+    version: u64,
+    value: &'a [u8],
+}
+
+impl Found<'_> {
+    /// What the pair would add to a response, roughly.
+    pub(super) fn size_bytes(&self, keys_only: bool) -> usize {
+        self.prefix.len() + if keys_only { 0 } else { self.value.len() }
+    }
+
+    /// The user's key.
+    pub(super) fn key(&self) -> Result<Bytes, StoreError> {
+        user_key(self.prefix).map(Bytes::from)
+    }
+
+    /// A copy; without its value unless that is wanted.
+    pub(super) fn to_key_value(&self, key: Bytes, with_value: bool) -> KeyValue {
+        KeyValue {
+            key,
+            value: if with_value {
+                Bytes::copy_from_slice(self.value)
+            } else {
+                Bytes::new()
+            },
+            create_revision: self.create_revision,
+            mod_revision: self.revision,
+            version: self.version,
+        }
+    }
+}
+
+/// The version of one key that `at` sees, through a cursor of scope [`Scope::OneKey`]. `buffer` is
+/// scratch space that saves an allocation.
+pub(super) fn find<'c, C: Cursor>(
+    cursor: &'c mut C,
+    buffer: &mut Vec<u8>,
+    key: &[u8],
+    at: Revision,
+) -> Result<Option<Found<'c>>, StoreError> {
+    buffer.clear();
+    put_data_key(buffer, key, Stamp::end_of(at));
+    cursor.seek(buffer)?;
+    cursor
+        .record()
+        .map_or(Ok(None), |(key, record)| live(key, record))
+}
+
+/// Shows every live version in `keys` that `at` sees, in the order of the keys.
+pub(super) fn scan<S: Store>(
+    store: &S,
+    keys: &KeyRange,
+    at: Revision,
+    mut visit: impl FnMut(&Found<'_>) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let range = match keys {
+        KeyRange::One(key) => {
+            let mut cursor = store.cursor(Scope::OneKey);
+            return match find(&mut cursor, &mut Vec::new(), key, at)? {
+                Some(found) => visit(&found),
+                None => Ok(()),
+            };
+        }
+        KeyRange::Between { start, end } => data_range(start, Some(end)),
+        KeyRange::From(start) => data_range(start, None),
+    };
+    if range.is_empty() {
+        return Ok(());
+    }
+    let mut cursor = store.cursor(Scope::Between(range.clone()));
+    let mut target = range.start;
+    cursor.seek(&target)?;
+    while let Some((key, record)) = cursor.record() {
+        let (prefix, stamp) = split_data_key(key)?;
+        target.clear();
+        target.extend_from_slice(prefix);
+        if stamp.revision > at {
+            put_inverted(&mut target, Stamp::end_of(at));
+        } else {
+            if let Some(found) = live(key, record)? {
+                visit(&found)?;
+            }
+            // Behind all versions of this key: the terminator ends in 0, and what follows it is lower.
+            *target.last_mut().expect("a prefix is never empty") += 1;
+        }
+        advance(&mut cursor, &target)?;
+    }
+    Ok(())
+}
+
+/// Moves forward to the first record at or behind `target`.
+fn advance(cursor: &mut impl Cursor, target: &[u8]) -> Result<(), StoreError> {
+    for _ in 0..STEPS_MAX {
+        cursor.next()?;
+        if cursor.record().is_none_or(|(key, _)| key >= target) {
+            return Ok(());
+        }
+    }
+    cursor.seek(target)
+}
+
+fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'a>>, StoreError> {
+    let (prefix, stamp) = split_data_key(key)?;
+    Ok(match version(record)? {
+        Version::Tombstone => None,
+        Version::Live {
+            create_revision,
+            version,
+            value,
+        } => Some(Found {
+            prefix,
+            revision: stamp.revision,
+            create_revision,
+            version,
+            value,
+        }),
+    })
+}

@@ -1,0 +1,109 @@
+//! The storage that the state machine needs: an ordered map of bytes with atomic batches.
+//!
+//! Whoever implements [`Store`] runs [`conformance::Suite`] against it. Nothing here knows what the
+//! bytes mean, except that data records share a prefix per key (see [`Cursors`](Scope)).
+
+mod batch;
+pub mod conformance;
+pub mod memory;
+
+pub use batch::{Operation, WriteBatch};
+pub use memory::MemoryStore;
+
+use bytes::Bytes;
+use std::ops::Range;
+
+/// An ordered map of bytes with atomic batches.
+pub trait Store: Send + Sync + 'static {
+    /// What [`Self::cursor`] returns.
+    type Cursor<'a>: Cursor
+    where
+        Self: 'a;
+
+    /// The value under exactly this key.
+    ///
+    /// # Errors
+    /// If the storage fails or is damaged.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError>;
+
+    /// A way through the records as they are now. Later writes do not show in it, and a batch shows
+    /// in it whole or not at all. It costs memory while it lives: drop it soon.
+    fn cursor(&self, scope: Scope) -> Self::Cursor<'_>;
+
+    /// Applies a batch: after a crash, and to every reader, either all of it is there or nothing, and
+    /// never a batch without those written before it. Not durable until [`Self::flush`] returns.
+    ///
+    /// # Errors
+    /// If the storage fails; then nothing of the batch may ever become visible.
+    fn write(&self, batch: &WriteBatch) -> Result<(), StoreError>;
+
+    /// Returns once everything written before the call is durable. Writes may go on meanwhile.
+    ///
+    /// # Errors
+    /// If the storage fails; what was written since the last flush may then be lost.
+    fn flush(&self) -> Result<(), StoreError>;
+
+    /// Roughly what the records occupy.
+    fn approximate_bytes(&self) -> u64;
+}
+
+/// Which records a cursor will be asked for. Leaving the scope finds nothing or anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// After each seek only records that agree with the sought key in
+    /// [`version_prefix`](crate::kv::layout::version_prefix): the versions of one key. Lets the storage
+    /// skip whatever a filter by that prefix can rule out.
+    OneKey,
+    /// Records in this range of bytes.
+    Between(Range<Vec<u8>>),
+}
+
+/// A position among the records of a [`Store`]. New cursors stand nowhere: seek first.
+pub trait Cursor {
+    /// Moves to the first record of the scope at or behind `key`.
+    ///
+    /// # Errors
+    /// If the storage fails or is damaged.
+    fn seek(&mut self, key: &[u8]) -> Result<(), StoreError>;
+
+    /// Moves to the next record of the scope. Only for a cursor that stands on a record.
+    ///
+    /// # Errors
+    /// If the storage fails or is damaged.
+    fn next(&mut self) -> Result<(), StoreError>;
+
+    /// Key and value of the record it stands on; `None` behind the last.
+    fn record(&self) -> Option<(&[u8], &[u8])>;
+}
+
+/// Why the storage could not do what was asked. All of these end the member: it cannot go on
+/// without its storage, and must not guess.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The storage below reported an error.
+    #[error("storage failed while {doing}: {reason}")]
+    Failed {
+        /// What was asked of it.
+        doing: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// Bytes that we wrote read differently.
+    #[error("storage is damaged: {0}")]
+    Corrupt(String),
+    /// Written by a later version of the program.
+    #[error(
+        "{what} has format {found}, but this program knows only formats up to {supported}: start the newer version that wrote it"
+    )]
+    NewerFormat {
+        /// The thing that is too new.
+        what: &'static str,
+        /// Its format.
+        found: u32,
+        /// The highest format this program knows.
+        supported: u32,
+    },
+    /// Holds records, but not ours.
+    #[error("storage was not written by this program: {0}")]
+    Foreign(String),
+}
