@@ -1,0 +1,286 @@
+//! What runs on the node: each program with its arguments, its configuration files, and what must answer before it starts.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use anyhow::Result;
+
+use super::layout::{
+    API_PORT, DNS_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME, POD_RANGE, SERVICE_RANGE, WHOLE_RANGE,
+};
+use crate::{programs::Programs, shell};
+
+/// A program that the node keeps running.
+#[derive(Debug, Clone)]
+pub(super) struct Component {
+    /// Its name, and that of its log file.
+    pub(super) name: &'static str,
+    /// What to run.
+    pub(super) program: PathBuf,
+    /// With which arguments.
+    pub(super) arguments: Vec<String>,
+    /// What has to be there first.
+    pub(super) needs: Needs,
+}
+
+/// What has to answer before a program can do its work.
+#[derive(Debug, Clone)]
+pub(super) enum Needs {
+    /// Nothing.
+    Nothing,
+    /// Somebody listens there.
+    Tcp(SocketAddr),
+    /// The file or socket is there.
+    File(PathBuf),
+}
+
+/// Writes the configuration files that [`all`] names.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(super) fn write_configuration(layout: &Layout) -> Result<()> {
+    for folder in [
+        "etcd",
+        "log",
+        "kubelet",
+        "cni/net.d",
+        "containerd",
+        "pod-logs",
+        "volumes",
+    ] {
+        fs_err::create_dir_all(layout.join(folder))?;
+    }
+    fs_err::write(layout.join("cni/net.d/10-pods.conflist"), cni(layout))?;
+    fs_err::write(layout.join("containerd.toml"), containerd(layout))?;
+    fs_err::write(layout.join("kubelet.yaml"), kubelet(layout))?;
+    Ok(())
+}
+
+/// Every program of the node, in the order in which they are started.
+#[must_use]
+pub(super) fn all(layout: &Layout, programs: &Programs, own_program: PathBuf) -> Vec<Component> {
+    let api_server = || {
+        Needs::Tcp(SocketAddr::new(
+            NODE_ADDRESS.parse().expect("a constant address"),
+            API_PORT,
+        ))
+    };
+    let component = |name, program, needs, arguments| Component {
+        name,
+        program,
+        arguments,
+        needs,
+    };
+    vec![
+        component(
+            "etcd",
+            programs.path("etcd"),
+            Needs::Nothing,
+            etcd_arguments(layout),
+        ),
+        component(
+            "kube-apiserver",
+            programs.path("kube-apiserver"),
+            Needs::Tcp(([127, 0, 0, 1], 2379).into()),
+            api_server_arguments(layout),
+        ),
+        component(
+            "containerd",
+            shell::find("containerd").unwrap_or_else(|| "containerd".into()),
+            Needs::Nothing,
+            vec![format!(
+                "--config={}",
+                layout.join("containerd.toml").display()
+            )],
+        ),
+        component(
+            "kube-controller-manager",
+            programs.path("kube-controller-manager"),
+            api_server(),
+            controller_manager_arguments(layout),
+        ),
+        component(
+            "kube-scheduler",
+            programs.path("kube-scheduler"),
+            api_server(),
+            vec![
+                kubeconfig(layout, "scheduler"),
+                "--leader-elect=false".into(),
+            ],
+        ),
+        component(
+            "kubelet",
+            programs.path("kubelet"),
+            Needs::File(layout.containerd_socket()),
+            kubelet_arguments(layout),
+        ),
+        component(
+            "kube-proxy",
+            programs.path("kube-proxy"),
+            api_server(),
+            proxy_arguments(layout),
+        ),
+        component(
+            "provisioner",
+            own_program,
+            api_server(),
+            vec![
+                "provisioner".into(),
+                format!("--state={}", layout.root().display()),
+            ],
+        ),
+    ]
+}
+
+fn kubeconfig(layout: &Layout, who: &str) -> String {
+    format!(
+        "--kubeconfig={}",
+        layout.pki().join(format!("{who}.kubeconfig")).display()
+    )
+}
+
+fn etcd_arguments(layout: &Layout) -> Vec<String> {
+    vec![
+        format!("--data-dir={}", layout.join("etcd").display()),
+        "--listen-peer-urls=http://127.0.0.1:2380".into(),
+        "--listen-client-urls=http://127.0.0.1:2379".into(),
+        "--advertise-client-urls=http://127.0.0.1:2379".into(),
+        // The cluster does not outlive the machine's boot, and DEngine's own syncs should have the disk.
+        "--unsafe-no-fsync".into(),
+    ]
+}
+
+fn api_server_arguments(layout: &Layout) -> Vec<String> {
+    let file = |flag: &str, name: &str| format!("--{flag}={}", layout.pki().join(name).display());
+    vec![
+        "--etcd-servers=http://127.0.0.1:2379".into(),
+        format!("--bind-address={NODE_ADDRESS}"),
+        format!("--advertise-address={NODE_ADDRESS}"),
+        format!("--secure-port={API_PORT}"),
+        format!("--service-cluster-ip-range={SERVICE_RANGE}"),
+        "--authorization-mode=Node,RBAC".into(),
+        "--enable-admission-plugins=NodeRestriction,PodSecurity".into(),
+        "--kubelet-preferred-address-types=InternalIP".into(),
+        "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
+        "--profiling=false".into(),
+        file("client-ca-file", "ca.crt"),
+        file("tls-cert-file", "apiserver.crt"),
+        file("tls-private-key-file", "apiserver.key"),
+        file("kubelet-certificate-authority", "ca.crt"),
+        file("kubelet-client-certificate", "apiserver-kubelet-client.crt"),
+        file("kubelet-client-key", "apiserver-kubelet-client.key"),
+        file("service-account-key-file", "sa.pub"),
+        file("service-account-signing-key-file", "sa.key"),
+    ]
+}
+
+fn controller_manager_arguments(layout: &Layout) -> Vec<String> {
+    vec![
+        kubeconfig(layout, "controller-manager"),
+        "--leader-elect=false".into(),
+        "--use-service-account-credentials".into(),
+        format!(
+            "--service-account-private-key-file={}",
+            layout.pki().join("sa.key").display()
+        ),
+        format!("--root-ca-file={}", layout.pki().join("ca.crt").display()),
+    ]
+}
+
+fn kubelet_arguments(layout: &Layout) -> Vec<String> {
+    vec![
+        kubeconfig(layout, "kubelet"),
+        format!("--config={}", layout.join("kubelet.yaml").display()),
+        format!("--root-dir={}", layout.join("kubelet").display()),
+        format!("--hostname-override={NODE_NAME}"),
+        format!("--node-ip={NODE_ADDRESS}"),
+    ]
+}
+
+fn proxy_arguments(layout: &Layout) -> Vec<String> {
+    vec![
+        kubeconfig(layout, "proxy"),
+        "--proxy-mode=iptables".into(),
+        format!("--cluster-cidr={POD_RANGE}"),
+        format!("--hostname-override={NODE_NAME}"),
+        // A Service's answer from a pod on the same bridge must come back the way the question went.
+        "--masquerade-all".into(),
+        // The machine's connection tracking is not ours to set.
+        "--conntrack-max-per-core=0".into(),
+        "--conntrack-tcp-timeout-established=0".into(),
+        "--conntrack-tcp-timeout-close-wait=0".into(),
+    ]
+}
+
+fn cni(layout: &Layout) -> String {
+    // Only the cluster's own range is routed: a pod has no way off the machine.
+    format!(
+        r#"{{"cniVersion": "1.0.0", "name": "dengine-pods", "plugins": [
+  {{"type": "bridge", "bridge": "pods0", "isGateway": true, "hairpinMode": true,
+   "ipam": {{"type": "host-local", "dataDir": "{}", "ranges": [[{{"subnet": "{POD_RANGE}"}}]],
+            "routes": [{{"dst": "{WHOLE_RANGE}"}}]}}}}]}}
+"#,
+        layout.join("cni/addresses").display()
+    )
+}
+
+fn containerd(layout: &Layout) -> String {
+    let at = |name: &str| layout.join(name).display().to_string();
+    format!(
+        r#"version = 2
+root = "{}"
+state = "{}"
+[grpc]
+  address = "{}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/pause:dev"
+  # A root without CAP_SYS_RESOURCE cannot start sandboxes otherwise.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{}"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      SystemdCgroup = false
+"#,
+        at("containerd/root"),
+        at("containerd/state"),
+        at("containerd.sock"),
+        at("cni/net.d"),
+    )
+}
+
+fn kubelet(layout: &Layout) -> String {
+    let at = |name: &str| layout.join(name).display().to_string();
+    format!(
+        r#"apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: {NODE_ADDRESS}
+authentication: {{anonymous: {{enabled: false}}, webhook: {{enabled: true}}, x509: {{clientCAFile: "{ca}"}}}}
+authorization: {{mode: Webhook}}
+tlsCertFile: "{certificate}"
+tlsPrivateKeyFile: "{key}"
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+containerRuntimeEndpoint: "unix://{socket}"
+podLogsDir: "{logs}"
+clusterDNS: ["{DNS_ADDRESS}"]
+clusterDomain: cluster.local
+resolvConf: ""
+# A full disk must not throw away images that no registry can give back.
+imageGCHighThresholdPercent: 100
+evictionHard: {{memory.available: "100Mi", nodefs.available: "1%", imagefs.available: "1%"}}
+# Tests wait for pods: be quick rather than frugal.
+syncFrequency: 10s
+nodeStatusUpdateFrequency: 5s
+registryPullQPS: 0
+eventRecordQPS: 0
+"#,
+        ca = at("pki/ca.crt"),
+        certificate = at("pki/kubelet.crt"),
+        key = at("pki/kubelet.key"),
+        socket = at("containerd.sock"),
+        logs = at("pod-logs"),
+    )
+}

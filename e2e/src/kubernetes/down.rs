@@ -1,0 +1,71 @@
+//! Takes the local cluster down: kills the node, with which everything in its namespaces goes, and removes its folder.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{
+    layout::Layout,
+    up::{self, NodeRecord},
+};
+use crate::progress::Step;
+
+/// Where control groups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// The group that the kubelet puts every pod below.
+const POD_GROUP: &str = "kubepods";
+
+/// Takes the cluster down; fine when none is up.
+///
+/// # Errors
+/// When the node does not die or its folder cannot be removed.
+pub fn down() -> Result<()> {
+    let _lock = up::lock()?;
+    let layout = Layout::of_this_user()?;
+    let step = Step::start("Taking the local Kubernetes down");
+    clear(&layout)?;
+    step.done("");
+    Ok(())
+}
+
+/// Kills what the record names, if it is still that, and removes the state. The caller holds the lock.
+///
+/// # Errors
+/// As [`down`].
+pub(super) fn clear(layout: &Layout) -> Result<()> {
+    if let Some(node) = NodeRecord::load(layout)? {
+        for process in node.inner.iter().chain([&node.outer]) {
+            process.kill()?;
+        }
+        remove_groups(Path::new(CGROUPS));
+    }
+    if layout.root().exists() {
+        fs_err::remove_dir_all(layout.root())?;
+    }
+    Ok(())
+}
+
+/// Removes the pods' control groups of every hierarchy. One that still holds a process is not ours and stays: the kernel
+/// refuses to remove it.
+fn remove_groups(mount: &Path) {
+    let hierarchies = fs_err::read_dir(mount)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    for hierarchy in hierarchies.chain([mount.to_owned()]) {
+        remove_group(&hierarchy.join(POD_GROUP));
+    }
+}
+
+fn remove_group(group: &Path) {
+    let children = fs_err::read_dir(group)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    children
+        .filter(|path| path.is_dir())
+        .for_each(|child| remove_group(&child));
+    let _ = fs_err::remove_dir(group);
+}

@@ -1,0 +1,79 @@
+//! `dengine-e2e`: brings up a real Kubernetes on this machine, and DEngine on it.
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use dengine_e2e::kubernetes::{down, layout::Layout, node, provisioner, up};
+
+/// A real Kubernetes on this machine, and DEngine on it.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Bring up the local Kubernetes; nothing to do when it is up.
+    Up,
+    /// Take the local Kubernetes down, with everything in it.
+    Down,
+    /// Print the path of the local Kubernetes' kubeconfig.
+    Kubeconfig,
+    /// What `up` runs as PID 1 of the node.
+    #[command(hide = true)]
+    Node {
+        #[arg(long)]
+        state: PathBuf,
+    },
+    /// What makes the node's volumes.
+    #[command(hide = true)]
+    Provisioner {
+        #[arg(long)]
+        state: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into()),
+        )
+        .init();
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Up => up::up(&std::env::current_exe()?).map(drop),
+        Command::Down => down::down(),
+        Command::Kubeconfig => print(&Layout::of_this_user()?.kubeconfig().display()),
+        Command::Node { state } => node::run(&Layout::at(state)),
+        Command::Provisioner { state } => block_on(provisioner::run(&Layout::at(state))),
+    }
+}
+
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(work)
+}
+
+fn print(line: &dyn std::fmt::Display) -> Result<()> {
+    Ok(writeln!(std::io::stdout(), "{line}")?)
+}

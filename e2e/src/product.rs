@@ -1,0 +1,92 @@
+//! DEngine's own images: builds the release programs and packs each with the Dockerfile beside its source.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    images::{Archive, Image},
+    progress::Step,
+    shell,
+};
+
+/// Each program with the folder that holds its Dockerfile.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("dengine", "engine"),
+    ("dengine-operator", "operator"),
+    ("dengine-bench", "bench-jobs"),
+];
+
+/// The checkout that this binary was built from.
+///
+/// # Errors
+/// When it has moved since.
+pub fn workspace() -> Result<PathBuf> {
+    let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let workspace = crate_folder
+        .parent()
+        .context("the crate lies in a workspace")?;
+    fs_err::metadata(workspace.join("Cargo.toml"))
+        .context("the checkout has moved: build dengine-e2e again")?;
+    Ok(workspace.to_owned())
+}
+
+/// Builds what changed since the last time; the archives lie in `target/images`.
+///
+/// # Errors
+/// When a build fails.
+pub fn ensure() -> Result<Vec<Archive>> {
+    let workspace = workspace()?;
+    let target = target_folder(&workspace)?;
+    build_programs(&workspace)?;
+    let mut step = Step::start("Images");
+    let folder = target.join("images");
+    let mut archives = Vec::new();
+    for (program, source) in PROGRAMS {
+        step.note(program);
+        let image = Image {
+            name: program.to_owned(),
+            program: target.join("release").join(program),
+            dockerfile: fs_err::read_to_string(workspace.join(source).join("Dockerfile"))?,
+        };
+        archives.push(image.ensure(&folder)?);
+    }
+    step.done(folder.display());
+    Ok(archives)
+}
+
+fn build_programs(workspace: &Path) -> Result<()> {
+    let step =
+        Step::start("Programs (the first build compiles RocksDB: 10 to 25 minutes on two cores)");
+    let mut cargo = cargo(workspace);
+    cargo.args(["build", "--release", "--locked"]);
+    for (program, _) in PROGRAMS {
+        cargo.args(["--package", program]);
+    }
+    shell::run(&mut cargo)?;
+    step.done("");
+    Ok(())
+}
+
+fn target_folder(workspace: &Path) -> Result<PathBuf> {
+    let metadata = shell::run(cargo(workspace).args([
+        "metadata",
+        "--format-version=1",
+        "--no-deps",
+        "--offline",
+    ]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+    metadata["target_directory"]
+        .as_str()
+        .map(PathBuf::from)
+        .context("cargo metadata names a target_directory")
+}
+
+fn cargo(workspace: &Path) -> std::process::Command {
+    let mut cargo = match std::env::var_os("CARGO") {
+        Some(cargo) => std::process::Command::new(cargo),
+        None => shell::command("cargo"),
+    };
+    cargo.current_dir(workspace);
+    cargo
+}

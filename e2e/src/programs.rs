@@ -1,0 +1,190 @@
+//! Builds the programs of the local Kubernetes from Go modules, once, into the cache.
+//!
+//! The module files in `e2e/programs/` are part of this binary, and a build's place in the cache is named after a hash of
+//! them: a checkout never holds a build product, and a changed version never meets an old binary.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use sha2::{Digest as _, Sha256};
+
+use crate::{cache, progress::Step, shell};
+
+/// The version of Kubernetes that `programs/kubernetes/go.mod` names.
+pub const KUBERNETES_VERSION: &str = "v1.34.4";
+
+/// Programs that one Go module gives.
+struct Module {
+    name: &'static str,
+    files: &'static [(&'static str, &'static str)],
+    /// Each program with the package that holds its `main`.
+    programs: &'static [(&'static str, &'static str)],
+    ldflags: &'static str,
+    /// How long a first build takes, for the person who waits.
+    patience: &'static str,
+}
+
+macro_rules! files {
+    ($folder:literal: $($file:literal),+) => {
+        &[$(($file, include_str!(concat!("../programs/", $folder, "/", $file)))),+]
+    };
+}
+
+const MODULES: [Module; 5] = [
+    Module {
+        name: "kubernetes",
+        files: files!("kubernetes": "go.mod", "go.sum"),
+        programs: &[
+            ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+            (
+                "kube-controller-manager",
+                "k8s.io/kubernetes/cmd/kube-controller-manager",
+            ),
+            ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+            ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+            ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+            ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+        ],
+        ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 \
+                  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34 \
+                  -X k8s.io/component-base/version.gitTreeState=clean",
+        patience: "about 11 minutes on two cores, once",
+    },
+    Module {
+        name: "etcd",
+        files: files!("etcd": "go.mod", "go.sum"),
+        programs: &[
+            ("etcd", "go.etcd.io/etcd/server/v3"),
+            ("etcdctl", "go.etcd.io/etcd/etcdctl/v3"),
+        ],
+        ldflags: "-s -w",
+        patience: "about a minute, once",
+    },
+    Module {
+        name: "coredns",
+        files: files!("coredns": "go.mod", "go.sum", "main.go"),
+        programs: &[("coredns", ".")],
+        ldflags: "-s -w",
+        patience: "about a minute, once",
+    },
+    Module {
+        name: "helm",
+        files: files!("helm": "go.mod", "go.sum"),
+        programs: &[("helm", "helm.sh/helm/v3/cmd/helm")],
+        ldflags: "-s -w",
+        patience: "about two minutes, once",
+    },
+    Module {
+        name: "pause",
+        files: files!("pause": "go.mod", "main.go"),
+        programs: &[("pause", ".")],
+        ldflags: "-s -w",
+        patience: "seconds, once",
+    },
+];
+
+/// The programs that were built, by name.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    folders: Vec<(PathBuf, &'static [(&'static str, &'static str)])>,
+}
+
+impl Programs {
+    /// The path of a program that one of the modules gives.
+    ///
+    /// # Panics
+    /// When no module gives it: the names are constants of this crate.
+    #[must_use]
+    pub fn path(&self, program: &str) -> PathBuf {
+        let (folder, _) = self
+            .folders
+            .iter()
+            .find(|(_, programs)| programs.iter().any(|(name, _)| *name == program))
+            .expect("only programs of MODULES are asked for");
+        folder.join(program)
+    }
+}
+
+/// Builds what is not in the cache yet.
+///
+/// # Errors
+/// When Go is missing or a build fails.
+pub fn ensure() -> Result<Programs> {
+    let cache = cache::root()?.join("programs");
+    let folders = MODULES
+        .iter()
+        .map(|module| Ok((module.ensure(&cache)?, module.programs)))
+        .collect::<Result<_>>()?;
+    Ok(Programs { folders })
+}
+
+/// Builds only Helm, for a Kubernetes that is not ours.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn helm() -> Result<PathBuf> {
+    let module = MODULES
+        .iter()
+        .find(|module| module.name == "helm")
+        .context("Helm is one of the modules")?;
+    Ok(module
+        .ensure(&cache::root()?.join("programs"))?
+        .join("helm"))
+}
+
+impl Module {
+    fn ensure(&self, cache: &Path) -> Result<PathBuf> {
+        let folder = cache.join(format!("{}-{}", self.name, self.digest()));
+        if self
+            .programs
+            .iter()
+            .any(|(program, _)| !folder.join(program).is_file())
+        {
+            let mut step = Step::start(format!("Building {} ({})", self.name, self.patience));
+            self.build(&folder, &mut step)
+                .with_context(|| format!("building {} from its Go module", self.name))?;
+            step.done("");
+        }
+        Ok(folder)
+    }
+
+    fn digest(&self) -> String {
+        let mut hash = Sha256::new();
+        for (name, text) in self.files.iter().chain(self.programs) {
+            hash.update(name);
+            hash.update([0]);
+            hash.update(text);
+            hash.update([0]);
+        }
+        hash.update(self.ldflags);
+        hex(&hash.finalize()[..6])
+    }
+
+    fn build(&self, folder: &Path, step: &mut Step) -> Result<()> {
+        let source = folder.join("source");
+        fs_err::create_dir_all(&source)?;
+        for (name, text) in self.files {
+            fs_err::write(source.join(name), text)?;
+        }
+        for (program, package) in self.programs {
+            step.note(program);
+            let unfinished = folder.join(format!(".{program}.{}", std::process::id()));
+            let mut go = shell::command("go");
+            go.current_dir(&source)
+                .env("CGO_ENABLED", "0")
+                .env("GOFLAGS", "-mod=readonly -buildvcs=false");
+            go.args(["build", "-trimpath", "-ldflags", self.ldflags, "-o"])
+                .arg(&unfinished)
+                .arg(package);
+            shell::run(&mut go).context("is Go 1.24 or newer installed?")?;
+            fs_err::rename(&unfinished, folder.join(program))?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as lower-case hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,130 @@
+//! Shows a person what is being done: a spinner with a clock on a terminal, one line per change elsewhere.
+
+use std::{
+    fmt::Display,
+    io::{IsTerminal as _, Write as _},
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// One thing being done. Dropped without [`Step::done`] it failed.
+#[derive(Debug)]
+pub struct Step {
+    bar: ProgressBar,
+    title: String,
+    started: Instant,
+    last_note: String,
+    finished: bool,
+}
+
+impl Step {
+    /// Starts to show a step.
+    #[must_use]
+    pub fn start(title: impl Into<String>) -> Self {
+        let title = title.into();
+        let bar = if on_terminal() {
+            ProgressBar::new_spinner()
+        } else {
+            ProgressBar::hidden()
+        };
+        bar.set_style(
+            ProgressStyle::with_template("{spinner:.cyan} {prefix} {elapsed:.dim} {wide_msg:.dim}")
+                .expect("the template is a constant that a test renders"),
+        );
+        bar.set_prefix(title.clone());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        if !on_terminal() {
+            say(format_args!("… {title}"));
+        }
+        Self {
+            bar,
+            title,
+            started: Instant::now(),
+            last_note: String::new(),
+            finished: false,
+        }
+    }
+
+    /// Says what the step waits for; says nothing when that is what it said last.
+    pub fn note(&mut self, note: impl Display) {
+        let note = note.to_string();
+        if note == self.last_note {
+            return;
+        }
+        if !on_terminal() {
+            say(format_args!("    {note}"));
+        }
+        self.bar.set_message(note.clone());
+        self.last_note = note;
+    }
+
+    /// Ends the step well.
+    pub fn done(mut self, outcome: impl Display) {
+        self.finished = true;
+        self.bar.finish_and_clear();
+        let outcome = outcome.to_string();
+        let outcome = if outcome.is_empty() {
+            outcome
+        } else {
+            format!(": {outcome}")
+        };
+        say(format_args!(
+            "✓ {}{outcome} ({})",
+            self.title,
+            seconds(self.started.elapsed())
+        ));
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.bar.finish_and_clear();
+            say(format_args!(
+                "✗ {} ({})",
+                self.title,
+                seconds(self.started.elapsed())
+            ));
+        }
+    }
+}
+
+/// A duration as people read it: `0.4 s`, `12 s`, `3 min 5 s`.
+#[must_use]
+pub fn seconds(duration: Duration) -> String {
+    let whole = duration.as_secs();
+    match whole {
+        0..10 => format!("{:.1} s", duration.as_secs_f64()),
+        10..120 => format!("{whole} s"),
+        _ => format!("{} min {} s", whole / 60, whole % 60),
+    }
+}
+
+fn on_terminal() -> bool {
+    std::io::stderr().is_terminal()
+}
+
+/// Standard error, where a closed pipe is no reason to stop working.
+fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_like_speech() {
+        assert_eq!(seconds(Duration::from_millis(420)), "0.4 s");
+        assert_eq!(seconds(Duration::from_secs(12)), "12 s");
+        assert_eq!(seconds(Duration::from_secs(185)), "3 min 5 s");
+    }
+
+    #[test]
+    fn a_step_renders_its_template() {
+        let mut step = Step::start("testing");
+        step.note("waiting for nothing");
+        step.done("fine");
+    }
+}
