@@ -1,3 +1,17 @@
 //! A strongly consistent key-value engine: embed it, or run the `dengine` server.
+//!
+//! [`Node`] is one member. It is complete without a network front: `server` serves it over gRPC, and an
+//! embedding program calls it directly.
+//!
+//! What may not live in this crate: anything of Kubernetes.
 
 pub mod config;
+pub mod error;
+pub mod folder;
+pub mod node;
+pub mod storage;
+mod transport;
+
+pub use config::Config;
+pub use error::{Fatal, LeaderHint, RequestError, StartError};
+pub use node::{NewMember, Node, NodeStatus};

@@ -1,0 +1,159 @@
+//! The errors of the library: why a member did not start, why it ended, why it did not serve a request.
+
+use dengine_core::types::MemberId;
+use std::{path::PathBuf, time::Duration};
+
+/// Why a member did not start. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot work.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// The data folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] crate::folder::FolderError),
+    /// The folder's log cannot be used.
+    #[error("the log in {path}: {source}")]
+    Log {
+        /// Where it lies.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The folder's state machine cannot be used.
+    #[error("the state in {path}: {source}")]
+    State {
+        /// Where it lies.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: dengine_core::kv::StoreError,
+    },
+    /// The member has an identity but no log: what it voted for and acknowledged is gone.
+    #[error(
+        "the log in {path} is missing: this member has forgotten what it voted for. Restore the log, or \
+         move the whole data folder away, remove this member from the cluster and let it join again \
+         with an empty folder"
+    )]
+    LogMissing {
+        /// Where the log should lie.
+        path: PathBuf,
+    },
+    /// The log ends before what the state machine has applied: a log was lost or replaced.
+    #[error(
+        "the log in {path} ends at entry {last}, but the state machine has applied entry {applied}: \
+         this log does not belong to this state. Restore the missing log, or move the whole data \
+         folder away, remove this member from the cluster and let it join again with an empty folder"
+    )]
+    LogBehindState {
+        /// Where the log lies.
+        path: PathBuf,
+        /// The log's last entry.
+        last: u64,
+        /// The last applied entry.
+        applied: u64,
+    },
+    /// An address cannot be listened on.
+    #[error(
+        "cannot listen on {address}: {source}. Is another member running with the same address?"
+    )]
+    Listen {
+        /// Which one.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A thread could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Why a running member ended by itself. What it had acknowledged is safe on a quorum.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Fatal {
+    /// The log could not be written or synced. A sync that failed once may succeed the next time with
+    /// the data gone, so there is no second try.
+    #[error("the log failed: {0}. Check the disk, then start the member again")]
+    Log(String),
+    /// The state machine failed.
+    #[error("the state machine failed: {0}. Check the disk, then start the member again")]
+    State(String),
+    /// A thread of the member panicked: a bug.
+    #[error("the {0} thread panicked; this is a bug in dengine, please report it with the log")]
+    Panicked(&'static str),
+}
+
+/// Whom to ask instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderHint {
+    /// The leader's id.
+    pub id: MemberId,
+    /// `host:port` for clients.
+    pub client_address: String,
+}
+
+/// Why a request was not served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// Only the leader can do this. Nothing was changed.
+    #[error("this member does not lead{}", .leader.as_ref().map_or_else(
+        || ", and knows no leader".to_owned(),
+        |l| format!("; member {} at {} does", l.id, l.client_address),
+    ))]
+    NotLeader {
+        /// Who does, if known.
+        leader: Option<LeaderHint>,
+    },
+    /// This member has an empty folder and no identity yet.
+    #[error("this member belongs to no cluster yet: bootstrap it, or join it to a cluster")]
+    WaitingForIdentity,
+    /// A bound is reached. Nothing was changed.
+    #[error("too many {what} (at most {limit}); try again later")]
+    Busy {
+        /// Of what.
+        what: &'static str,
+        /// The bound.
+        limit: usize,
+    },
+    /// Not served this time. Nothing was changed; a retry may succeed.
+    #[error("not served: {reason}; nothing was changed, try again")]
+    NotServed {
+        /// Why.
+        reason: String,
+    },
+    /// Nobody knows whether the write took effect, or will.
+    #[error("no answer within {waited:?}: the write may or may not take effect")]
+    UnknownOutcome {
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The cluster is not in a state in which this may be done. Nothing was changed.
+    #[error("{0}")]
+    Refused(String),
+    /// The request can never succeed as it is.
+    #[error("{0}")]
+    Invalid(String),
+    /// This member is stopping. Nothing was changed.
+    #[error("this member is shutting down")]
+    ShuttingDown,
+    /// The store failed; the member is about to end.
+    #[error("the store failed: {0}")]
+    Storage(String),
+}
+
+impl RequestError {
+    /// Whether nothing was changed and the same request may succeed later or elsewhere.
+    #[must_use]
+    pub fn retryable(&self) -> bool {
+        match self {
+            Self::NotLeader { .. }
+            | Self::WaitingForIdentity
+            | Self::Busy { .. }
+            | Self::NotServed { .. }
+            | Self::ShuttingDown => true,
+            Self::UnknownOutcome { .. }
+            | Self::Refused(_)
+            | Self::Invalid(_)
+            | Self::Storage(_) => false,
+        }
+    }
+}

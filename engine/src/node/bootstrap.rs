@@ -1,0 +1,82 @@
+//! The first entry of a new cluster's log.
+//!
+//! A cluster begins with one voter, and its log with the entry that says so; everyone who joins later
+//! learns the first member from the same entry as all others.
+
+use crate::config::Config;
+use crate::error::StartError;
+use crate::folder::{Folder, Identity};
+use bytes::Bytes;
+use dengine_core::kv::{Member, MembershipChange};
+use dengine_core::log::Batch;
+use dengine_core::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
+
+/// The id of the member that begins a cluster.
+pub(super) const FIRST_MEMBER: MemberId = MemberId(1);
+
+pub(super) fn first_member(config: &Config, folder_id: &str) -> Member {
+    Member {
+        id: FIRST_MEMBER,
+        name: config.name.clone(),
+        peer_address: config.advertise_peer.clone(),
+        client_address: config.advertise_client.clone(),
+        folder_id: folder_id.to_owned(),
+        voter: true,
+    }
+}
+
+/// Writes a log that holds the bootstrap entry, already committed, and nothing else. The folder has no
+/// identity yet, so a crash before it gets one leaves an empty member.
+pub(super) fn write_first_entry(
+    folder: &Folder,
+    config: &Config,
+    cluster_id: ClusterId,
+    member: &Member,
+) -> Result<(), StartError> {
+    folder.discard_leftovers()?;
+    let identity = Identity {
+        cluster_id,
+        member_id: FIRST_MEMBER,
+    };
+    let (mut log, _) = super::running::open_log(&folder.log_path(), config, identity)?;
+    let failed = |source| StartError::Log {
+        path: folder.log_path(),
+        source: Box::new(source),
+    };
+    log.append(&first_batch(cluster_id, member))
+        .map_err(failed)?;
+    log.sync().map_err(failed)
+}
+
+/// Makes the empty log of a member that joins. It must exist before the folder has an identity: a member
+/// with an identity and no log has lost its votes, and is refused.
+pub(super) fn make_empty_log(
+    folder: &Folder,
+    config: &Config,
+    identity: Identity,
+) -> Result<(), StartError> {
+    folder.discard_leftovers()?;
+    super::running::open_log(&folder.log_path(), config, identity)?;
+    Ok(())
+}
+
+fn first_batch(cluster_id: ClusterId, member: &Member) -> Batch {
+    let change = MembershipChange::Bootstrap {
+        cluster_id,
+        member: member.clone(),
+    };
+    Batch {
+        hard_state: Some(HardState {
+            term: Term(1),
+            vote: MemberId(0),
+            commit: Index(1),
+        }),
+        entries: vec![Entry {
+            index: Index(1),
+            term: Term(1),
+            kind: EntryKind::Membership,
+            context: Bytes::new(),
+            data: change.encode(),
+        }],
+    }
+}

@@ -1,0 +1,20 @@
+//! Names of the metrics that a member's threads emit; [`crate::server`] exposes them.
+
+/// Entries in one write to the log (histogram).
+pub const LOG_BATCH_ENTRIES: &str = "dengine_log_batch_entries";
+/// Duration of one `fdatasync` of the log (histogram, seconds).
+pub const LOG_SYNC_SECONDS: &str = "dengine_log_sync_seconds";
+/// Duration of applying one batch of entries (histogram, seconds).
+pub const APPLY_SECONDS: &str = "dengine_apply_seconds";
+/// Entries applied (counter).
+pub const APPLIED_ENTRIES_TOTAL: &str = "dengine_applied_entries_total";
+/// Peer messages that were refused because a peer must never send them (counter).
+pub const PEER_MESSAGES_REFUSED_TOTAL: &str = "dengine_peer_messages_refused_total";
+/// Peer messages dropped because the queue to that peer was full (counter).
+pub const PEER_MESSAGES_DROPPED_TOTAL: &str = "dengine_peer_messages_dropped_total";
+/// Times that this member saw the leader change (counter).
+pub const LEADER_CHANGES_TOTAL: &str = "dengine_leader_changes_total";
+/// Rounds of messages that confirmed linearizable reads (counter).
+pub const READ_ROUNDS_TOTAL: &str = "dengine_read_rounds_total";
+/// Linearizable reads that were confirmed (counter).
+pub const READS_CONFIRMED_TOTAL: &str = "dengine_reads_confirmed_total";

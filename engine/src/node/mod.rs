@@ -1,0 +1,381 @@
+//! One member: its folder, its threads, its listener for peers, and the handle through which callers use it.
+//!
+//! ```text
+//! callers ──▶ Node ──▶ replica thread ──▶ log writer (write + fdatasync) ──▶ replica thread
+//!                        │      ▲
+//!                        │      └── peers (transport)
+//!                        └──▶ applier ──▶ replies to callers
+//! ```
+//! A member lives through two states, which are types here: *waiting* (an empty folder, no threads) and
+//! [`running::Running`] (an identity, and everything that takes part). It passes from the first to the
+//! second once, when it is bootstrapped or joined, and never back.
+//!
+//! What may not live here: the rules of Raft (`dengine_core::consensus`), of keys and values
+//! (`dengine_core::kv`), or of gRPC ([`crate::server`]).
+
+mod applier;
+mod bootstrap;
+mod input;
+mod log_writer;
+pub mod metrics;
+mod pending;
+mod replica;
+mod running;
+mod status;
+
+use crate::config::Config;
+use crate::error::{Fatal, RequestError, StartError};
+use crate::folder::{Folder, Identity};
+use crate::storage::RocksStore;
+use crate::transport::{self, PeerGate};
+use dengine_core::kv::{Command, Member, Membership, MembershipChange, Outcome, Reader};
+use dengine_core::types::{ClusterId, MemberId, Term};
+pub(crate) use input::Input;
+use input::Request;
+use running::Running;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::watch;
+
+pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
+
+/// What a write came to.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// The term of the leader that ordered it.
+    pub term: Term,
+    /// The state machine's answer.
+    pub outcome: Outcome,
+}
+
+/// Who wants to join; see [`Node::add_learner`].
+#[derive(Clone, Debug)]
+pub struct NewMember {
+    /// Unique among the members.
+    pub name: String,
+    /// `host:port` for the other members.
+    pub peer_address: String,
+    /// `host:port` for clients.
+    pub client_address: String,
+    /// Of the newcomer's data folder.
+    pub folder_id: String,
+}
+
+/// A member of a cluster, or one that waits to become it. Cheap to clone; the member runs until
+/// [`Node::shutdown`], or until [`Node::stopped`] says why it ended by itself.
+#[derive(Clone)]
+pub struct Node {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    folder_id: String,
+    /// Held while the member passes from waiting to running, so that it does so once.
+    folder: tokio::sync::Mutex<Folder>,
+    running: OnceLock<Running>,
+    gate: PeerGate,
+    status: watch::Sender<NodeStatus>,
+    fatal: watch::Sender<Option<Fatal>>,
+    listener: transport::Listener,
+}
+
+impl Node {
+    /// Opens the folder and starts the member: waiting if the folder is empty, else as whom it is.
+    ///
+    /// # Errors
+    /// Why it cannot start; the folder is unchanged.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let folder = Folder::open(&config.data_dir)?;
+        let folder_id = folder.folder_id().to_owned();
+        let identity = folder.identity();
+        let gate = PeerGate::default();
+        let listener = transport::Listener::start(&config, gate.clone()).await?;
+        let node = Self {
+            inner: Arc::new(Inner {
+                status: watch::Sender::new(NodeStatus::waiting(&config.name, &folder_id)),
+                fatal: watch::Sender::new(None),
+                folder: tokio::sync::Mutex::new(folder),
+                running: OnceLock::new(),
+                folder_id,
+                gate,
+                listener,
+                config,
+            }),
+        };
+        if let Some(identity) = identity {
+            let folder = node.inner.folder.lock().await;
+            node.run(&folder, identity).await?;
+        }
+        Ok(node)
+    }
+
+    /// This member's settings.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// Replicates a command. This member must lead.
+    ///
+    /// # Errors
+    /// See [`RequestError`]; only after [`RequestError::UnknownOutcome`] may it have taken effect.
+    pub async fn write(&self, command: Command) -> Result<Written, RequestError> {
+        self.running()?.write(command.encode()).await
+    }
+
+    /// Waits until [`Node::reader`] shows every write that was acknowledged before this call.
+    ///
+    /// # Errors
+    /// No quorum confirmed it in time; nothing was changed.
+    pub async fn read_barrier(&self) -> Result<(), RequestError> {
+        let running = self.running()?;
+        running
+            .request("reads that wait for a quorum", |reply| Request::Read {
+                reply,
+            })
+            .await
+    }
+
+    /// Reads this member's own state, however old.
+    ///
+    /// # Errors
+    /// The member waits for an identity.
+    pub fn reader(&self) -> Result<Reader<RocksStore>, RequestError> {
+        Ok(self.running()?.reader())
+    }
+
+    /// What this member knows of itself.
+    #[must_use]
+    pub fn status(&self) -> NodeStatus {
+        self.inner.status.borrow().clone()
+    }
+
+    /// Tells of every change of [`Node::status`], at most one tick late.
+    #[must_use]
+    pub fn status_changes(&self) -> watch::Receiver<NodeStatus> {
+        self.inner.status.subscribe()
+    }
+
+    /// Makes this empty member the first voter of a new cluster. Idempotent.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`] if the folder is another one, or belongs to another cluster.
+    pub async fn bootstrap(
+        &self,
+        cluster_id: ClusterId,
+        folder_id: &str,
+    ) -> Result<Member, RequestError> {
+        if cluster_id.0 == 0 {
+            return Err(RequestError::Invalid("cluster id 0 is reserved".to_owned()));
+        }
+        let identity = Identity {
+            cluster_id,
+            member_id: bootstrap::FIRST_MEMBER,
+        };
+        let member = bootstrap::first_member(&self.inner.config, &self.inner.folder_id);
+        let mut folder = self.inner.folder.lock().await;
+        if self.check_adoption(&folder, identity, folder_id)? {
+            bootstrap::write_first_entry(&folder, &self.inner.config, cluster_id, &member)
+                .map_err(|error| RequestError::Storage(error.to_string()))?;
+            self.adopt(&mut folder, identity).await?;
+        }
+        Ok(member)
+    }
+
+    /// Gives this empty member the identity that [`Node::add_learner`] made for its folder. Idempotent.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`] if the folder is another one, or belongs to another member.
+    pub async fn join(
+        &self,
+        cluster_id: ClusterId,
+        member_id: MemberId,
+        folder_id: &str,
+    ) -> Result<(), RequestError> {
+        if cluster_id.0 == 0 || member_id.0 == 0 {
+            return Err(RequestError::Invalid("id 0 is reserved".to_owned()));
+        }
+        let identity = Identity {
+            cluster_id,
+            member_id,
+        };
+        let mut folder = self.inner.folder.lock().await;
+        if self.check_adoption(&folder, identity, folder_id)? {
+            bootstrap::make_empty_log(&folder, &self.inner.config, identity)
+                .map_err(|error| RequestError::Storage(error.to_string()))?;
+            self.adopt(&mut folder, identity).await?;
+        }
+        Ok(())
+    }
+
+    /// The members, with the leader's view of each. This member must lead, and a quorum confirms it.
+    ///
+    /// # Errors
+    /// This member does not lead.
+    pub async fn members(&self) -> Result<MembersView, RequestError> {
+        self.read_barrier().await?;
+        let running = self.running()?;
+        running
+            .request("requests", |reply| Request::Members { reply })
+            .await
+    }
+
+    /// Adds a member that gets the log and does not vote. Idempotent by folder id. This member must lead.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`] if name or address belong to another member.
+    pub async fn add_learner(
+        &self,
+        new: NewMember,
+    ) -> Result<(MemberId, Arc<Membership>), RequestError> {
+        let running = self.running()?;
+        self.read_barrier().await?;
+        let membership = running.membership();
+        if let Some(member) = find_folder(&membership, &new.folder_id) {
+            return Ok((member, membership));
+        }
+        let id = membership.next_member_id();
+        let member = Member {
+            id,
+            name: new.name,
+            peer_address: new.peer_address,
+            client_address: new.client_address,
+            folder_id: new.folder_id,
+            voter: false,
+        };
+        let membership = running.change(MembershipChange::AddLearner(member)).await?;
+        Ok((id, membership))
+    }
+
+    /// Makes a learner a voter once it has caught up. Idempotent. This member must lead.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`] if there is no such member or it lags too far behind.
+    pub async fn promote(&self, id: MemberId) -> Result<Arc<Membership>, RequestError> {
+        let membership = self.current_membership().await?;
+        match membership.members.get(&id) {
+            Some(member) if member.voter => Ok(membership),
+            Some(_) => self.running()?.change(MembershipChange::Promote(id)).await,
+            None => Err(RequestError::Refused(format!("there is no member {id}"))),
+        }
+    }
+
+    /// Removes a member for ever. Idempotent. This member must lead.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`] if it is the leader, or if the voters left that answer would be no quorum.
+    pub async fn remove(&self, id: MemberId) -> Result<Arc<Membership>, RequestError> {
+        let membership = self.current_membership().await?;
+        if id > membership.last_member_id {
+            return Err(RequestError::Refused(format!(
+                "there was never a member {id}"
+            )));
+        }
+        if !membership.members.contains_key(&id) {
+            return Ok(membership);
+        }
+        self.running()?.change(MembershipChange::Remove(id)).await
+    }
+
+    /// Hands leadership to a voter, and returns its term once it leads. This member must lead.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`] if it is no voter; [`RequestError::NotServed`] if it did not take over.
+    pub async fn transfer_leader(&self, id: MemberId) -> Result<Term, RequestError> {
+        let running = self.running()?;
+        running
+            .request("requests", |reply| Request::TransferLeader {
+                to: id,
+                reply,
+            })
+            .await
+    }
+
+    /// Stops the member and waits until its threads have ended.
+    pub async fn shutdown(&self) {
+        self.inner.listener.stop();
+        if let Some(running) = self.inner.running.get() {
+            running.stop().await;
+        }
+    }
+
+    /// Waits until the member ends by itself, and says why.
+    pub async fn stopped(&self) -> Fatal {
+        let mut fatal = self.inner.fatal.subscribe();
+        let end = fatal
+            .wait_for(Option::is_some)
+            .await
+            .expect("the sender lives as long as this handle");
+        end.clone().expect("it was just waited for")
+    }
+
+    fn running(&self) -> Result<&Running, RequestError> {
+        self.inner
+            .running
+            .get()
+            .ok_or(RequestError::WaitingForIdentity)
+    }
+
+    async fn current_membership(&self) -> Result<Arc<Membership>, RequestError> {
+        self.read_barrier().await?;
+        Ok(self.running()?.membership())
+    }
+
+    /// Whether the folder is still to be given this identity; `false` if it has it already.
+    fn check_adoption(
+        &self,
+        folder: &Folder,
+        identity: Identity,
+        folder_id: &str,
+    ) -> Result<bool, RequestError> {
+        if folder_id != folder.folder_id() {
+            return Err(RequestError::Refused(format!(
+                "this member's folder is {}, not {folder_id}: it was wiped or replaced since",
+                folder.folder_id()
+            )));
+        }
+        match folder.identity() {
+            None => Ok(true),
+            Some(own) if own == identity => Ok(false),
+            Some(own) => Err(RequestError::Refused(format!(
+                "this folder already belongs to member {} of cluster {}",
+                own.member_id, own.cluster_id
+            ))),
+        }
+    }
+
+    async fn adopt(&self, folder: &mut Folder, identity: Identity) -> Result<(), RequestError> {
+        folder
+            .adopt(identity)
+            .map_err(|error| RequestError::Storage(error.to_string()))?;
+        self.run(folder, identity)
+            .await
+            .map_err(|error| RequestError::Storage(error.to_string()))
+    }
+
+    async fn run(&self, folder: &Folder, identity: Identity) -> Result<(), StartError> {
+        let inner = &self.inner;
+        let running = Running::start(running::Start {
+            config: inner.config.clone(),
+            folder_id: inner.folder_id.clone(),
+            identity,
+            log_path: folder.log_path(),
+            state_path: folder.state_path(),
+            status: inner.status.clone(),
+            fatal: inner.fatal.clone(),
+        })
+        .await?;
+        inner.gate.open(running.peer_entrance());
+        let first = inner.running.set(running).is_ok();
+        assert!(
+            first,
+            "a member begins to run once, under the folder's lock"
+        );
+        Ok(())
+    }
+}
+
+fn find_folder(membership: &Membership, folder_id: &str) -> Option<MemberId> {
+    let mut members = membership.members.values();
+    members.find(|m| m.folder_id == folder_id).map(|m| m.id)
+}

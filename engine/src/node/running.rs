@@ -1,0 +1,332 @@
+//! A member that takes part: its threads, and the ways into them.
+
+use super::applier::Applier;
+use super::input::{Input, Reply, Request};
+use super::replica::{self, Replica};
+use super::status::NodeStatus;
+use super::{Written, log_writer};
+use crate::config::Config;
+use crate::error::{Fatal, RequestError, StartError};
+use crate::folder::Identity;
+use crate::storage::{self, RocksStore};
+use crate::transport::{PeerEntrance, Peers};
+use bytes::Bytes;
+use dengine_core::consensus::{Consensus, ConsensusConfig, Restored};
+use dengine_core::kv::{Membership, MembershipChange, Outcome, Reader, StateMachine};
+use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
+use dengine_core::types::HardState;
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use tokio::sync::{Semaphore, oneshot, watch};
+
+/// Semaphores count bytes in these, because their permits are 32-bit numbers.
+const PERMIT_BYTES: usize = 1024;
+
+/// Bytes of peers' messages that wait for the replica thread.
+const PEER_QUEUE_BYTES: usize = 64 << 20;
+
+/// What a member needs to start.
+pub(super) struct Start {
+    pub(super) config: Config,
+    pub(super) folder_id: String,
+    pub(super) identity: Identity,
+    pub(super) log_path: PathBuf,
+    pub(super) state_path: PathBuf,
+    pub(super) status: watch::Sender<NodeStatus>,
+    pub(super) fatal: watch::Sender<Option<Fatal>>,
+}
+
+pub(super) struct Running {
+    identity: Identity,
+    config: Config,
+    inbox: mpsc::Sender<Input>,
+    writes: Semaphore,
+    write_bytes: Semaphore,
+    reads: Semaphore,
+    reader: Reader<RocksStore>,
+    membership: watch::Receiver<Arc<Membership>>,
+    introduced: crate::transport::Introduced,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Running {
+    /// Opens log and state machine and starts the threads.
+    pub(super) async fn start(start: Start) -> Result<Self, StartError> {
+        let runtime = tokio::runtime::Handle::current();
+        tokio::task::spawn_blocking(move || Self::start_blocking(start, &runtime))
+            .await
+            .expect("starting does not panic and is not cancelled")
+    }
+
+    fn start_blocking(start: Start, runtime: &tokio::runtime::Handle) -> Result<Self, StartError> {
+        let machine = open_state(&start.state_path)?;
+        let (log, recovered) = open_log(&start.log_path, &start.config, start.identity)?;
+        let consensus = restore(&start, &machine, &log, &recovered)?;
+
+        let (inbox, input) = mpsc::channel();
+        let (log_jobs, appends) = mpsc::channel();
+        let (apply_jobs, applies) = mpsc::channel();
+        let (membership, members) = watch::channel(machine.membership());
+        let introduced = crate::transport::Introduced::default();
+        let reader = machine.reader();
+        let peers = Peers::new(
+            &start.config,
+            start.identity,
+            runtime.clone(),
+            members.clone(),
+            introduced.clone(),
+            inbox.clone(),
+        );
+        let replica = Replica::new(replica::Parts {
+            config: start.config.clone(),
+            identity: start.identity,
+            folder_id: start.folder_id,
+            consensus,
+            log_jobs,
+            apply_jobs,
+            peers,
+            reader: reader.clone(),
+            log_reader: log.reader(),
+            membership: members.clone(),
+            status: start.status,
+            fatal: start.fatal.clone(),
+        });
+        let applier = Applier::new(machine, inbox.clone(), membership);
+        let log_replica = inbox.clone();
+        let threads = vec![
+            spawn("dengine-log", &start.fatal, move || {
+                log_writer::run(log, &appends, &log_replica);
+            })?,
+            spawn("dengine-apply", &start.fatal, move || applier.run(&applies))?,
+            spawn("dengine-replica", &start.fatal, move || replica.run(&input))?,
+        ];
+        let limits = &start.config.limits;
+        Ok(Self {
+            writes: Semaphore::new(limits.max_pending_proposals),
+            write_bytes: Semaphore::new(limits.max_pending_proposal_bytes.div_ceil(PERMIT_BYTES)),
+            reads: Semaphore::new(limits.max_pending_reads),
+            identity: start.identity,
+            config: start.config,
+            inbox,
+            reader,
+            membership: members,
+            introduced,
+            threads: Mutex::new(threads),
+        })
+    }
+
+    /// What the listener needs to let peers in.
+    pub(super) fn peer_entrance(&self) -> PeerEntrance {
+        PeerEntrance {
+            identity: self.identity,
+            membership: self.membership.clone(),
+            introduced: self.introduced.clone(),
+            inbox: self.inbox.clone(),
+            permits: Arc::new(Semaphore::new(PEER_QUEUE_BYTES / PERMIT_BYTES)),
+            permit_bytes: PERMIT_BYTES,
+        }
+    }
+
+    pub(super) fn reader(&self) -> Reader<RocksStore> {
+        self.reader.clone()
+    }
+
+    pub(super) fn membership(&self) -> Arc<Membership> {
+        Arc::clone(&self.membership.borrow())
+    }
+
+    /// Replicates an encoded command. The permits come back when the answer does, or nobody waits for it
+    /// any more.
+    pub(super) async fn write(&self, data: Bytes) -> Result<Written, RequestError> {
+        let limits = &self.config.limits;
+        let _count = self.writes.try_acquire().map_err(|_| RequestError::Busy {
+            what: "writes that wait to be acknowledged",
+            limit: limits.max_pending_proposals,
+        })?;
+        let permits = u32::try_from(data.len().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
+        let _bytes =
+            self.write_bytes
+                .try_acquire_many(permits)
+                .map_err(|_| RequestError::Busy {
+                    what: "bytes of writes that wait to be acknowledged",
+                    limit: limits.max_pending_proposal_bytes,
+                })?;
+        self.propose(|reply| Request::Write { data, reply }).await
+    }
+
+    /// Replicates a membership change, and answers with the members after it.
+    pub(super) async fn change(
+        &self,
+        change: MembershipChange,
+    ) -> Result<Arc<Membership>, RequestError> {
+        let written = self
+            .propose(|reply| Request::Change { change, reply })
+            .await?;
+        match written.outcome {
+            Outcome::Membership(Ok(membership)) => Ok(membership),
+            Outcome::Membership(Err(refusal)) => Err(RequestError::Refused(refusal.to_string())),
+            other => unreachable!("a membership entry came to {other:?}"),
+        }
+    }
+
+    /// Asks the replica for something that changes nothing.
+    pub(super) async fn request<T>(
+        &self,
+        what: &'static str,
+        make: impl FnOnce(Reply<T>) -> Request,
+    ) -> Result<T, RequestError> {
+        let _count = self.reads.try_acquire().map_err(|_| RequestError::Busy {
+            what,
+            limit: self.config.limits.max_pending_reads,
+        })?;
+        let not_served = |reason: &str| RequestError::NotServed {
+            reason: reason.to_owned(),
+        };
+        match tokio::time::timeout(self.config.limits.request_timeout(), self.ask(make)?).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(RequestError::ShuttingDown),
+            Err(_) => Err(not_served("no answer from a quorum in time")),
+        }
+    }
+
+    async fn propose(
+        &self,
+        make: impl FnOnce(Reply<Written>) -> Request,
+    ) -> Result<Written, RequestError> {
+        let begin = Instant::now();
+        match tokio::time::timeout(self.config.limits.request_timeout(), self.ask(make)?).await {
+            Ok(Ok(answer)) => answer,
+            // The replica ended with the proposal in its log, or it took too long.
+            Ok(Err(_)) | Err(_) => Err(RequestError::UnknownOutcome {
+                waited: begin.elapsed(),
+            }),
+        }
+    }
+
+    fn ask<T>(
+        &self,
+        make: impl FnOnce(Reply<T>) -> Request,
+    ) -> Result<oneshot::Receiver<Result<T, RequestError>>, RequestError> {
+        let (reply, answer) = oneshot::channel();
+        self.inbox
+            .send(Input::Request(make(reply)))
+            .map_err(|_| RequestError::ShuttingDown)?;
+        Ok(answer)
+    }
+
+    /// Ends the threads and waits for them.
+    pub(super) async fn stop(&self) {
+        // If the replica has ended already, the others have too, or are about to.
+        let _ = self.inbox.send(Input::Stop);
+        let threads = std::mem::take(&mut *self.threads.lock().expect("no holder panics"));
+        tokio::task::spawn_blocking(move || {
+            for thread in threads {
+                // A panic was reported as fatal when it happened.
+                let _ = thread.join();
+            }
+        })
+        .await
+        .expect("joining does not panic and is not cancelled");
+    }
+}
+
+/// Opens a member's log, which must not be opened twice at a time.
+pub(super) fn open_log(
+    path: &Path,
+    config: &Config,
+    identity: Identity,
+) -> Result<(Log<RealDisk>, Recovered), StartError> {
+    let failed = |source: Box<dyn std::error::Error + Send + Sync>| StartError::Log {
+        path: path.to_owned(),
+        source,
+    };
+    let disk = RealDisk::open(path).map_err(|error| failed(error.into()))?;
+    let options = LogOptions {
+        segment_bytes: u32::try_from(config.log.segment_bytes).unwrap_or(u32::MAX),
+        ..LogOptions::new(identity.cluster_id, identity.member_id, rand::random())
+    };
+    Log::open(disk, options).map_err(|error| failed(error.into()))
+}
+
+fn open_state(path: &Path) -> Result<StateMachine<RocksStore>, StartError> {
+    let failed = |source| StartError::State {
+        path: path.to_owned(),
+        source,
+    };
+    let store = storage::open(path).map_err(failed)?;
+    StateMachine::open(store).map_err(failed)
+}
+
+fn restore(
+    start: &Start,
+    machine: &StateMachine<RocksStore>,
+    log: &Log<RealDisk>,
+    recovered: &Recovered,
+) -> Result<Consensus<LogReader<RealDisk>>, StartError> {
+    if let Some(torn) = &recovered.torn {
+        tracing::warn!(
+            file = %torn.file.display(),
+            offset = torn.offset,
+            bytes = torn.bytes,
+            "cut the torn end of the log; nothing in it was ever acknowledged");
+    }
+    if recovered.created {
+        return Err(StartError::LogMissing {
+            path: start.log_path.clone(),
+        });
+    }
+    let (applied, _) = machine.applied();
+    if recovered.last_index < applied {
+        return Err(StartError::LogBehindState {
+            path: start.log_path.clone(),
+            last: recovered.last_index.0,
+            applied: applied.0,
+        });
+    }
+    let membership = machine.membership();
+    let restored = Restored {
+        // The commit index is not synced on its own, but what was applied was committed.
+        hard_state: HardState {
+            commit: recovered.hard_state.commit.max(applied),
+            ..recovered.hard_state
+        },
+        applied,
+        voters: membership.voters().map(|m| m.id).collect(),
+        learners: membership.learners().map(|m| m.id).collect(),
+    };
+    let limits = &start.config.limits;
+    let message_bytes = limits.max_batch_bytes as u64;
+    let config = ConsensusConfig {
+        election_ticks: start.config.election_ticks,
+        heartbeat_ticks: start.config.heartbeat_ticks,
+        max_message_bytes: message_bytes,
+        max_inflight_messages: usize::try_from(PEER_QUEUE_BYTES as u64 / message_bytes)
+            .unwrap_or(usize::MAX)
+            .clamp(4, 256),
+        max_uncommitted_bytes: (limits.max_pending_proposal_bytes as u64).max(message_bytes),
+        max_waiting_reads: limits.max_pending_reads,
+        boot_nonce: rand::random(),
+        ..ConsensusConfig::new(start.identity.member_id, rand::random())
+    };
+    Ok(Consensus::new(config, restored, log.reader())
+        .expect("Config::validated checked everything that consensus does"))
+}
+
+fn spawn(
+    name: &'static str,
+    fatal: &watch::Sender<Option<Fatal>>,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, StartError> {
+    let fatal = fatal.clone();
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            if std::panic::catch_unwind(AssertUnwindSafe(work)).is_err() {
+                fatal.send_replace(Some(Fatal::Panicked(name)));
+            }
+        })
+        .map_err(StartError::Thread)
+}

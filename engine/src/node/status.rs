@@ -1,0 +1,110 @@
+//! What a member tells about itself and, while it leads, about the others.
+
+use crate::error::LeaderHint;
+use dengine_core::kv::Member;
+use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
+
+/// Whether the member takes part in a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifecycle {
+    /// An empty folder: waits to be bootstrapped or joined.
+    Waiting,
+    /// Has an identity and takes part.
+    Running,
+}
+
+/// The member's part in its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Orders the log.
+    Leader,
+    /// Votes and follows, or waits for a leader.
+    Follower,
+    /// Asks for votes, or asks whether it should.
+    Candidate,
+    /// Receives the log and does not vote.
+    Learner,
+}
+
+/// What a member knows of itself. Without an identity, ids and positions are 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Waiting or running.
+    pub lifecycle: Lifecycle,
+    /// From its configuration.
+    pub name: String,
+    /// Of its data folder.
+    pub folder_id: String,
+    /// The cluster.
+    pub cluster_id: ClusterId,
+    /// This member.
+    pub member_id: MemberId,
+    /// Its part.
+    pub role: Role,
+    /// Whom it follows, if anybody; itself if it leads.
+    pub leader: Option<LeaderHint>,
+    /// The latest term it knows.
+    pub term: Term,
+    /// The end of its log.
+    pub last_index: Index,
+    /// How far it knows the log to be committed.
+    pub commit_index: Index,
+    /// How far its state machine has come.
+    pub applied_index: Index,
+    /// The store's revision at `applied_index`.
+    pub revision: Revision,
+    /// Whether it could answer a linearizable read now.
+    pub ready: bool,
+    /// Size of its log on disk.
+    pub log_bytes: u64,
+    /// Estimated size of its state machine.
+    pub state_bytes: u64,
+}
+
+impl NodeStatus {
+    pub(super) fn waiting(name: &str, folder_id: &str) -> Self {
+        Self {
+            lifecycle: Lifecycle::Waiting,
+            name: name.to_owned(),
+            folder_id: folder_id.to_owned(),
+            cluster_id: ClusterId(0),
+            member_id: MemberId(0),
+            role: Role::Learner,
+            leader: None,
+            term: Term(0),
+            last_index: Index(0),
+            commit_index: Index(0),
+            applied_index: Index(0),
+            revision: Revision(0),
+            ready: false,
+            log_bytes: 0,
+            state_bytes: 0,
+        }
+    }
+}
+
+/// The leader's view of one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberProgress {
+    /// Who.
+    pub member: Member,
+    /// Whether it is the leader itself.
+    pub leader: bool,
+    /// Whether the leader heard from it within the last election timeout.
+    pub reachable: bool,
+    /// Entries that the leader holds and it has not acknowledged.
+    pub lag_entries: u64,
+}
+
+/// The cluster as its leader sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MembersView {
+    /// The cluster.
+    pub cluster_id: ClusterId,
+    /// The leader's term.
+    pub term: Term,
+    /// The leader.
+    pub leader: MemberId,
+    /// Everyone, in the order of their ids.
+    pub members: Vec<MemberProgress>,
+}

@@ -1,0 +1,200 @@
+//! Lets peers in.
+
+use super::{Introduced, PROTOCOL, frame_bytes_max};
+use crate::config::Config;
+use crate::error::StartError;
+use crate::folder::Identity;
+use crate::node::Input;
+use dengine_api::peer::peer_server::{Peer, PeerServer};
+use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
+use dengine_core::kv::Membership;
+use dengine_core::types::MemberId;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+/// A peer that opened a stream must say Hello within this time.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The way from a peer's stream to the replica thread.
+pub(crate) struct PeerEntrance {
+    pub(crate) identity: Identity,
+    pub(crate) membership: watch::Receiver<Arc<Membership>>,
+    pub(crate) introduced: Introduced,
+    pub(crate) inbox: mpsc::Sender<Input>,
+    /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its peer.
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) permit_bytes: usize,
+}
+
+/// Closed until the member has an identity.
+#[derive(Clone, Default)]
+pub(crate) struct PeerGate(Arc<OnceLock<PeerEntrance>>);
+
+impl PeerGate {
+    /// Lets peers in from now on.
+    pub(crate) fn open(&self, entrance: PeerEntrance) {
+        let first = self.0.set(entrance).is_ok();
+        assert!(first, "a member begins to run once");
+    }
+}
+
+/// Listens for peers until it is stopped.
+pub(crate) struct Listener {
+    stop: CancellationToken,
+}
+
+impl Listener {
+    pub(crate) async fn start(config: &Config, gate: PeerGate) -> Result<Self, StartError> {
+        let address = config.listen_peer;
+        let listener = tokio::net::TcpListener::bind(address)
+            .await
+            .map_err(|source| StartError::Listen { address, source })?;
+        let stop = CancellationToken::new();
+        let service = PeerServer::new(PeerService {
+            gate,
+            stop: stop.clone(),
+        })
+        .max_decoding_message_size(frame_bytes_max(config));
+        let stopped = stop.clone().cancelled_owned();
+        tokio::spawn(async move {
+            let served = tonic::transport::Server::builder()
+                .tcp_nodelay(true)
+                .initial_stream_window_size(4 << 20)
+                .initial_connection_window_size(16 << 20)
+                .http2_keepalive_interval(Some(Duration::from_secs(5)))
+                .add_service(service)
+                .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped)
+                .await;
+            if let Err(error) = served {
+                tracing::error!(%error, "peers are no longer served");
+            }
+        });
+        Ok(Self { stop })
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+}
+
+struct PeerService {
+    gate: PeerGate,
+    stop: CancellationToken,
+}
+
+#[tonic::async_trait]
+impl Peer for PeerService {
+    type ExchangeStream = ReceiverStream<Result<Ack, Status>>;
+
+    async fn exchange(
+        &self,
+        request: Request<Streaming<Frame>>,
+    ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let mut frames = request.into_inner();
+        let hello = read_hello(&mut frames).await?;
+        let entrance = Arc::clone(&self.gate.0);
+        let from = entrance
+            .get()
+            .ok_or_else(|| Status::failed_precondition("this member belongs to no cluster yet"))?
+            .admit(&hello)?;
+        let (answers, stream) = tokio::sync::mpsc::channel(2);
+        answers
+            .try_send(Ok(Ack {}))
+            .expect("the channel is new and has room");
+        let stop = self.stop.clone();
+        tokio::spawn(async move {
+            let entrance = entrance.get().expect("it was just used");
+            let end = stop
+                .run_until_cancelled(entrance.receive(from, frames))
+                .await;
+            if let Some(Err(status)) = end {
+                // The peer may be gone already; it will come back with a new stream.
+                let _ = answers.send(Err(status)).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+async fn read_hello(frames: &mut Streaming<Frame>) -> Result<Hello, Status> {
+    let first = tokio::time::timeout(HELLO_TIMEOUT, frames.message())
+        .await
+        .map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
+    match first.and_then(|frame| frame.kind) {
+        Some(frame::Kind::Hello(hello)) => Ok(hello),
+        _ => Err(Status::invalid_argument("the first frame must be a Hello")),
+    }
+}
+
+impl PeerEntrance {
+    /// # Errors
+    /// The peer is not one of this member's, or wants to speak to somebody else.
+    fn admit(&self, hello: &Hello) -> Result<MemberId, Status> {
+        let refuse = |reason: String| Err(Status::failed_precondition(reason));
+        let own = self.identity;
+        let from = MemberId(hello.from);
+        if hello.protocol != PROTOCOL {
+            return refuse(format!(
+                "this member speaks version {PROTOCOL} of the peer protocol, not {}",
+                hello.protocol
+            ));
+        }
+        if hello.cluster_id != own.cluster_id.0 {
+            return refuse(format!(
+                "this member belongs to cluster {}, not {}",
+                own.cluster_id, hello.cluster_id
+            ));
+        }
+        if hello.to != own.member_id.0 {
+            return refuse(format!(
+                "this is member {}, not {}",
+                own.member_id, hello.to
+            ));
+        }
+        if from.0 == 0 || from == own.member_id {
+            return refuse(format!("member {from} is not a peer of this one"));
+        }
+        let membership = self.membership.borrow();
+        if membership.members.contains_key(&from) {
+            return Ok(from);
+        }
+        if from <= membership.last_member_id {
+            return refuse(format!("member {from} was removed from the cluster"));
+        }
+        self.introduced.set(from, hello.peer_address.clone());
+        Ok(from)
+    }
+
+    async fn receive(&self, from: MemberId, mut frames: Streaming<Frame>) -> Result<(), Status> {
+        while let Some(frame) = frames.message().await? {
+            match frame.kind {
+                Some(frame::Kind::Batch(batch)) => self.deliver(from, batch).await?,
+                _ => return Err(Status::invalid_argument("only batches follow the Hello")),
+            }
+        }
+        Ok(())
+    }
+
+    async fn deliver(&self, from: MemberId, batch: Batch) -> Result<(), Status> {
+        let stopping = || Status::unavailable("this member is stopping");
+        for bytes in batch.messages {
+            let wanted = u32::try_from(bytes.len() / self.permit_bytes + 1)
+                .map_err(|_| Status::invalid_argument("the message is too large"))?;
+            let permit = Arc::clone(&self.permits)
+                .acquire_many_owned(wanted)
+                .await
+                .map_err(|_| stopping())?;
+            let message = Input::Message {
+                from,
+                bytes,
+                permit,
+            };
+            self.inbox.send(message).map_err(|_| stopping())?;
+        }
+        Ok(())
+    }
+}

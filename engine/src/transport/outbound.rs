@@ -1,0 +1,245 @@
+//! Sends to peers.
+
+use super::{Introduced, PROTOCOL, frame_bytes_max};
+use crate::config::Config;
+use crate::folder::Identity;
+use crate::node::{Input, metrics};
+use bytes::Bytes;
+use dengine_api::peer::peer_client::PeerClient;
+use dengine_api::peer::{Batch, Frame, Hello, frame};
+use dengine_core::consensus::Outbound;
+use dengine_core::kv::Membership;
+use dengine_core::types::MemberId;
+use std::collections::HashMap;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::sync::{mpsc as queue, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::transport::Endpoint;
+
+/// Messages that wait for one peer; more are dropped, and Raft sends them again.
+const QUEUE_MESSAGES: usize = 4096;
+/// Frames in flight to the connection. With two, one is written while the next one fills.
+const FRAMES_IN_FLIGHT: usize = 2;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// The links to all peers, owned by the replica thread.
+pub(crate) struct Peers {
+    own: Arc<Own>,
+    runtime: tokio::runtime::Handle,
+    membership: watch::Receiver<Arc<Membership>>,
+    introduced: Introduced,
+    links: HashMap<MemberId, Link>,
+}
+
+/// What every link needs.
+struct Own {
+    identity: Identity,
+    peer_address: String,
+    batch_bytes: usize,
+    frame_bytes_max: usize,
+    inbox: mpsc::Sender<Input>,
+}
+
+/// Dropping it ends its task.
+struct Link {
+    address: String,
+    queue: queue::Sender<Bytes>,
+}
+
+impl Peers {
+    pub(crate) fn new(
+        config: &Config,
+        identity: Identity,
+        runtime: tokio::runtime::Handle,
+        membership: watch::Receiver<Arc<Membership>>,
+        introduced: Introduced,
+        inbox: mpsc::Sender<Input>,
+    ) -> Self {
+        Self {
+            own: Arc::new(Own {
+                identity,
+                peer_address: config.advertise_peer.clone(),
+                batch_bytes: config.limits.max_batch_bytes,
+                frame_bytes_max: frame_bytes_max(config),
+                inbox,
+            }),
+            runtime,
+            membership,
+            introduced,
+            links: HashMap::new(),
+        }
+    }
+
+    /// Queues messages; never waits.
+    pub(crate) fn send(&mut self, messages: Vec<Outbound>) {
+        if self.membership.has_changed().unwrap_or(false) {
+            self.membership.mark_unchanged();
+            let current: Vec<_> = self.links.keys().copied().collect();
+            for member in current {
+                let address = self.address(member);
+                let keep = |link: &Link| address.as_ref() == Some(&link.address);
+                if !self.links.get(&member).is_some_and(keep) {
+                    self.links.remove(&member);
+                }
+            }
+        }
+        for message in messages {
+            self.send_one(message);
+        }
+    }
+
+    fn send_one(&mut self, message: Outbound) {
+        if !self.links.contains_key(&message.to) {
+            let Some(address) = self.address(message.to) else {
+                return;
+            };
+            let link = self.open(message.to, address);
+            self.links.insert(message.to, link);
+        }
+        if self.links[&message.to]
+            .queue
+            .try_send(message.bytes)
+            .is_err()
+        {
+            ::metrics::counter!(metrics::PEER_MESSAGES_DROPPED_TOTAL).increment(1);
+        }
+    }
+
+    /// The log knows best; until it has told, a member's own word counts.
+    fn address(&self, member: MemberId) -> Option<String> {
+        let membership = self.membership.borrow();
+        match membership.members.get(&member) {
+            Some(member) => Some(member.peer_address.clone()),
+            None if member <= membership.last_member_id => None,
+            None => self.introduced.get(member),
+        }
+    }
+
+    fn open(&self, to: MemberId, address: String) -> Link {
+        let (queue, messages) = queue::channel(QUEUE_MESSAGES);
+        let task = LinkTask {
+            own: Arc::clone(&self.own),
+            to,
+            address: address.clone(),
+            messages,
+        };
+        self.runtime.spawn(task.run());
+        Link { address, queue }
+    }
+}
+
+struct LinkTask {
+    own: Arc<Own>,
+    to: MemberId,
+    address: String,
+    messages: queue::Receiver<Bytes>,
+}
+
+impl LinkTask {
+    /// Connects again and again until the link is dropped.
+    async fn run(mut self) {
+        let mut retry = RETRY_MIN;
+        loop {
+            let began = tokio::time::Instant::now();
+            let Err(status) = self.exchange().await else {
+                return;
+            };
+            if began.elapsed() > RETRY_MAX {
+                retry = RETRY_MIN;
+            }
+            tracing::debug!(to = self.to.0, address = self.address, %status, "a peer cannot be reached");
+            // If the replica is gone, this link is about to be dropped.
+            let _ = self.own.inbox.send(Input::Unreachable(self.to));
+            tokio::time::sleep(retry).await;
+            retry = (2 * retry).min(RETRY_MAX);
+            // What queued meanwhile is stale; Raft says it again.
+            while self.messages.try_recv().is_ok() {}
+        }
+    }
+
+    /// Sends until the link is dropped (`Ok`) or the stream breaks (`Err`).
+    async fn exchange(&mut self) -> Result<(), Status> {
+        let unavailable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
+        let channel = Endpoint::from_shared(format!("http://{}", self.address))
+            .map_err(unavailable)?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(Some(4 << 20))
+            .initial_connection_window_size(Some(16 << 20))
+            .http2_keep_alive_interval(Duration::from_secs(2))
+            .keep_alive_timeout(Duration::from_secs(2))
+            .keep_alive_while_idle(true)
+            .connect()
+            .await
+            .map_err(unavailable)?;
+        let (frames, stream) = queue::channel(FRAMES_IN_FLIGHT);
+        frames
+            .try_send(self.hello())
+            .expect("the channel is new and has room");
+        let mut client =
+            PeerClient::new(channel).max_encoding_message_size(self.own.frame_bytes_max);
+        let exchange = client.exchange(ReceiverStream::new(stream));
+        let mut acks = tokio::time::timeout(CONNECT_TIMEOUT, exchange)
+            .await
+            .map_err(|_| Status::deadline_exceeded("no answer to the Hello"))??
+            .into_inner();
+        acks.message().await?;
+        loop {
+            tokio::select! {
+                end = acks.message() => {
+                    end?;
+                    return Err(Status::unavailable("the peer ended the stream"));
+                }
+                slot = frames.reserve() => {
+                    let slot = slot.map_err(|_| Status::unavailable("the stream broke"))?;
+                    let Some(frame) = self.next_frame(&mut acks).await? else { return Ok(()) };
+                    slot.send(frame);
+                }
+            }
+        }
+    }
+
+    /// Everything that queued, once there is anything; nothing waits on a timer.
+    async fn next_frame(
+        &mut self,
+        acks: &mut tonic::Streaming<dengine_api::peer::Ack>,
+    ) -> Result<Option<Frame>, Status> {
+        let first = tokio::select! {
+            first = self.messages.recv() => first,
+            end = acks.message() => {
+                end?;
+                return Err(Status::unavailable("the peer ended the stream"));
+            }
+        };
+        let Some(first) = first else {
+            return Ok(None);
+        };
+        let mut bytes = first.len();
+        let mut messages = vec![first];
+        while bytes < self.own.batch_bytes
+            && let Ok(next) = self.messages.try_recv()
+        {
+            bytes += next.len();
+            messages.push(next);
+        }
+        Ok(Some(Frame {
+            kind: Some(frame::Kind::Batch(Batch { messages })),
+        }))
+    }
+
+    fn hello(&self) -> Frame {
+        Frame {
+            kind: Some(frame::Kind::Hello(Hello {
+                protocol: PROTOCOL,
+                cluster_id: self.own.identity.cluster_id.0,
+                from: self.own.identity.member_id.0,
+                to: self.to.0,
+                peer_address: self.own.peer_address.clone(),
+            })),
+        }
+    }
+}
