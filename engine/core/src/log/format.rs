@@ -121,6 +121,7 @@ impl SegmentHeader {
         let sound = version == FORMAT_VERSION
             && flags & !SEGMENT_RECYCLED == 0
             && header.epoch != 0
+            && header.base.index < Index(u64::MAX)
             && (SEGMENT_HEADER_BYTES..=SEGMENT_BYTES_MAX).contains(&header.capacity);
         if sound {
             Ok(header)
@@ -414,4 +415,145 @@ fn get_u32(bytes: &[u8], at: usize) -> u32 {
 
 fn get_u64(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use proptest::prelude::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        let byte = |byte: &u8| format!("{byte:02x}");
+        let line = |line: &[u8]| line.iter().map(byte).collect::<Vec<_>>().join(" ") + "\n";
+        bytes.chunks(8).map(line).collect()
+    }
+
+    fn header() -> SegmentHeader {
+        SegmentHeader {
+            number: 1,
+            epoch: 2,
+            cluster: ClusterId(3),
+            member: MemberId(4),
+            base: Position {
+                index: Index(5),
+                term: Term(6),
+            },
+            hard_state: HardState {
+                term: Term(7),
+                vote: MemberId(8),
+                commit: Index(9),
+            },
+            previous_crc: 10,
+            capacity: SEGMENT_BYTES_MAX,
+            recycled: true,
+        }
+    }
+
+    /// The bytes in `docs/formats.md`. If this test fails, the format changed and needs a new version.
+    #[test]
+    fn the_format_is_what_it_was() {
+        let block = header().encode();
+        assert_eq!(SegmentHeader::decode(&block), Ok(header()));
+        assert!(block[104..].iter().all(|byte| *byte == 0));
+        expect![[r#"
+            44 45 6e 67 57 41 4c 0a
+            01 00 00 00 62 f2 20 8b
+            01 00 00 00 00 00 00 00
+            02 00 00 00 00 00 00 00
+            03 00 00 00 00 00 00 00
+            04 00 00 00 00 00 00 00
+            05 00 00 00 00 00 00 00
+            06 00 00 00 00 00 00 00
+            07 00 00 00 00 00 00 00
+            08 00 00 00 00 00 00 00
+            09 00 00 00 00 00 00 00
+            0a 00 00 00 00 00 00 40
+            01 00 00 00 00 00 00 00
+        "#]]
+        .assert_eq(&hex(&block[..104]));
+
+        let entry = Entry {
+            index: Index(6),
+            term: Term(7),
+            kind: EntryKind::Membership,
+            context: Bytes::from_static(b"ctx"),
+            data: Bytes::from_static(b"data"),
+        };
+        let mut batch = Vec::new();
+        let (previous, hard_state) = (header().base, header().hard_state);
+        encode_batch(
+            &mut batch,
+            previous,
+            Some(&hard_state),
+            std::slice::from_ref(&entry),
+            false,
+        );
+        let crc = seal(&mut batch, 2, 10, 4096);
+        expect![[r#"
+            3b 5c 2e a4 60 00 00 00
+            02 00 00 00 00 00 00 00
+            0a 00 00 00 00 10 00 00
+            01 00 00 00 01 00 00 00
+            06 00 00 00 00 00 00 00
+            06 00 00 00 00 00 00 00
+            07 00 00 00 00 00 00 00
+            08 00 00 00 00 00 00 00
+            09 00 00 00 00 00 00 00
+            07 00 00 00 00 00 00 00
+            04 00 00 00 03 00 01 00
+            63 74 78 64 61 74 61 00
+        "#]]
+        .assert_eq(&hex(&batch));
+        let read = BatchHeader::read(&batch, 2, 96).unwrap();
+        assert_eq!((read.crc, read.previous()), (crc, previous));
+        let frame = Frame::verify(read, &batch).unwrap();
+        assert_eq!(frame.hard_state, Some(hard_state));
+        let bytes = Bytes::from(batch.clone());
+        let entries: Vec<Entry> = frame.entries().map(|entry| entry.entry(&bytes)).collect();
+        assert_eq!(entries, [entry]);
+    }
+
+    #[test]
+    fn lengths_that_do_not_fit_are_refused_before_they_are_used() {
+        let mut batch = Vec::new();
+        encode_batch(&mut batch, Position::default(), None, &[], false);
+        seal(&mut batch, 2, 0, 0);
+        assert!(BatchHeader::read(&batch, 2, 48).is_some());
+        assert!(
+            BatchHeader::read(&batch, 2, 40).is_none(),
+            "more than there is room for"
+        );
+        assert!(BatchHeader::read(&batch, 3, 48).is_none(), "another epoch");
+        assert!(BatchHeader::read(&batch[..47], 2, 48).is_none());
+        for bytes in [0, 40, 47, 49, u32::MAX] {
+            put_u32(&mut batch, 4, bytes);
+            assert!(BatchHeader::read(&batch, 2, 1 << 20).is_none(), "{bytes}");
+        }
+    }
+
+    proptest! {
+        /// Even a matching checksum does not make the contents trusted.
+        #[test]
+        fn any_bytes_are_judged_without_a_panic(
+            mut bytes in proptest::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 48..400),
+        ) {
+            bytes.truncate(bytes.len() / 8 * 8);
+            let length = u32::try_from(bytes.len()).unwrap();
+            put_u32(&mut bytes, 4, length);
+            bytes[25..31].fill(0);
+            seal(&mut bytes, 1, 0, 0);
+            let header = BatchHeader::read(&bytes, 1, length).unwrap();
+            if let Ok(frame) = Frame::verify(header, &bytes) {
+                let shared = Bytes::from(bytes.clone());
+                let entries = frame.entries().map(|entry| entry.entry(&shared));
+                prop_assert_eq!(entries.count(), header.entries as usize);
+            }
+            bytes.resize(SEGMENT_HEADER_BYTES as usize, 0);
+            bytes[..8].copy_from_slice(&MAGIC);
+            let crc = segment_header_crc(&bytes);
+            put_u32(&mut bytes, 12, crc);
+            let _any_verdict = SegmentHeader::decode(&bytes);
+        }
+    }
 }

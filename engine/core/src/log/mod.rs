@@ -24,12 +24,14 @@
 //! decides when to sync, and stops the process when a call failed and [`LogError::is_usable`] is false.
 //!
 //! # Code map
-//! [`Log`] is in `writer`, [`LogReader`] in `reader`, opening in `open`, the bytes in `format`, the rules
-//! of what may follow what in `state`.
+//! [`Log`] is in `writer`, [`LogReader`] in `reader`, opening in `open`, the bytes in `format` (as tables
+//! in `docs/formats.md`), the rules of what may follow what in `state`, the index of batches that writer
+//! and readers share in `segments`, the making and naming of files in `files` and `names`.
 
 pub mod conformance;
 mod disk;
 mod error;
+mod files;
 mod format;
 pub mod memory;
 mod names;

@@ -108,6 +108,9 @@ impl State {
             ));
         }
         let previous = change.previous;
+        if previous.index == Index(u64::MAX) {
+            return Err("the last possible index is in use".to_owned());
+        }
         if !change.resets {
             self.check_previous(previous, change.terms.clone().next().is_some())?;
         }

@@ -1,0 +1,134 @@
+//! The files behind the segments: making spares, turning them into segments, clearing up.
+
+use super::LogOptions;
+use super::disk::{Disk, DiskError, DiskFile as _};
+use super::error::LogError;
+use super::format::SegmentHeader;
+use super::names::Name;
+use super::open::{Found, Tail};
+use super::segments::{SegmentFile, Segments};
+use super::state::{Position, State};
+use crate::types::HardState;
+use std::sync::Arc;
+
+/// A file of the usual segment size that is not in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spare {
+    pub(super) number: u64,
+    /// Whether it may hold old batches; otherwise it is all zeros.
+    pub(super) recycled: bool,
+}
+
+/// Different for every segment under one seed, and never 0 (SplitMix64's finisher is a bijection).
+pub(super) fn epoch(seed: u64, number: u64) -> u64 {
+    let mut z = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)).max(1)
+}
+
+/// Makes a file of zeros; it has its space before it has its name.
+pub(super) fn make_spare<D: Disk>(disk: &D, number: u64, capacity: u32) -> Result<Spare, LogError> {
+    let unfinished = Name::Unfinished(number).to_string();
+    let file = disk.create(&unfinished).map_err(no_space)?;
+    let filled = file
+        .allocate(u64::from(capacity))
+        .and_then(|()| file.sync_data());
+    if let Err(error) = filled {
+        disk.remove(&unfinished)?;
+        return Err(no_space(error));
+    }
+    disk.rename(&unfinished, &Name::Spare(number).to_string())?;
+    disk.sync_dir()?;
+    Ok(Spare {
+        number,
+        recycled: false,
+    })
+}
+
+fn no_space(error: DiskError) -> LogError {
+    if error.is_no_space() {
+        LogError::NoSpace(error)
+    } else {
+        LogError::Disk(error)
+    }
+}
+
+/// Turns a spare into a segment; its header is durable before it has a segment's name.
+pub(super) fn begin_segment<D: Disk>(
+    disk: &D,
+    spare: Spare,
+    header: &SegmentHeader,
+) -> Result<Arc<SegmentFile<D::File>>, DiskError> {
+    let spare = Name::Spare(spare.number).to_string();
+    let file = disk.open(&spare)?;
+    file.write_at(0, &header.encode())?;
+    file.sync_data()?;
+    drop(file);
+    let name = Name::Segment(header.number).to_string();
+    disk.rename(&spare, &name)?;
+    disk.sync_dir()?;
+    // Opened again, so that errors name the file as it is called now.
+    Ok(Arc::new(SegmentFile {
+        file: disk.open(&name)?,
+        path: disk.path(&name),
+        number: header.number,
+        epoch: header.epoch,
+        capacity: header.capacity,
+    }))
+}
+
+/// Removes what a crash left unfinished; returns the spares that can be used.
+pub(super) fn clear_spares<D: Disk>(
+    disk: &D,
+    options: &LogOptions,
+    names: Vec<Name>,
+) -> Result<Vec<Spare>, LogError> {
+    let mut spares = Vec::new();
+    for name in names {
+        if let Name::Spare(number) = name {
+            let bytes = disk.open(&name.to_string())?.len()?;
+            if bytes == u64::from(options.segment_bytes) && spares.len() < options.spares_max {
+                spares.push(Spare {
+                    number,
+                    recycled: true,
+                });
+                continue;
+            }
+        }
+        disk.remove(&name.to_string())?;
+    }
+    Ok(spares)
+}
+
+/// Makes the first segment of an empty log.
+pub(super) fn create_log<D: Disk>(
+    disk: &D,
+    options: &LogOptions,
+    spares: &mut Vec<Spare>,
+) -> Result<Found<D::File>, LogError> {
+    let number = 1;
+    let spare = match spares.pop() {
+        Some(spare) => spare,
+        None => make_spare(disk, number, options.segment_bytes)?,
+    };
+    let header = SegmentHeader {
+        number,
+        epoch: epoch(options.epoch_seed, number),
+        cluster: options.cluster,
+        member: options.member,
+        base: Position::default(),
+        hard_state: HardState::default(),
+        previous_crc: 0,
+        capacity: options.segment_bytes,
+        recycled: spare.recycled,
+    };
+    let file = begin_segment(disk, spare, &header)?;
+    let mut segments = Segments::new(State::new(header.base, header.hard_state));
+    segments.push_segment(file);
+    Ok(Found {
+        segments,
+        tail: Tail::at_start(0),
+        torn: None,
+    })
+}
