@@ -1,6 +1,9 @@
 //! `DEngineBenchmark`: a load Job against a cluster, and the one definition of its result, which
 //! `dengine-bench` prints as JSON and posts to `status.runs`.
-#![expect(unreachable_pub, reason = "KubeSchema repeats each struct inside a function")]
+#![expect(
+    unreachable_pub,
+    reason = "KubeSchema repeats each struct inside a function"
+)]
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -96,7 +99,7 @@ pub struct DEngineBenchmarkSpec {
     pub key_size: u32,
     /// Bytes of each value.
     #[serde(default = "default_value_size")]
-    #[schemars(range(min = 0, max = 16_777_216))]
+    #[schemars(range(min = 0, max = 2_000_000))]
     pub value_size: u32,
     /// Different keys; 0 means as many as requests.
     #[serde(default)]

@@ -1,5 +1,8 @@
 //! `DEngineCluster`: a cluster of DEngine members, what it should be and what it is.
-#![expect(unreachable_pub, reason = "KubeSchema repeats each struct inside a function")]
+#![expect(
+    unreachable_pub,
+    reason = "KubeSchema repeats each struct inside a function"
+)]
 
 use std::fmt;
 
@@ -102,8 +105,8 @@ pub struct Storage {
     /// Size of each volume. It may grow if the storage class allows it.
     #[serde(default = "default_size")]
     #[schemars(length(min = 1, max = 32), regex(pattern = *QUANTITY_PATTERN))]
-    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).compareTo(quantity('64Mi')) >= 0")
-        .message("size must be a quantity of at least 64Mi, such as 1Gi"))]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).compareTo(quantity('512Mi')) >= 0")
+        .message("size must be a quantity of at least 512Mi, such as 1Gi"))]
     pub size: String,
     /// Storage class of the volumes. Default: the Kubernetes cluster's default class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,9 +149,9 @@ pub struct Engine {
     #[serde(default = "default_max_key_bytes")]
     #[schemars(range(min = 1, max = 65_536))]
     pub max_key_bytes: u32,
-    /// Longest value.
+    /// Longest value. Two of the largest writes have to fit one batch of the log, hence the maximum.
     #[serde(default = "default_max_value_bytes")]
-    #[schemars(range(min = 1, max = 16_777_216))]
+    #[schemars(range(min = 1, max = 2_000_000))]
     pub max_value_bytes: u32,
     /// How much the members log.
     #[serde(default = "default_log_level")]

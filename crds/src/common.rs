@@ -1,6 +1,9 @@
 //! Narrow pieces that both kinds embed. Narrow, because a CRD that carries whole PodSpecs outgrows
 //! what client-side `kubectl apply` can store.
-#![expect(unreachable_pub, reason = "KubeSchema repeats each struct inside a function")]
+#![expect(
+    unreachable_pub,
+    reason = "KubeSchema repeats each struct inside a function"
+)]
 
 use std::collections::BTreeMap;
 

@@ -38,8 +38,14 @@ pub mod labels {
 pub mod annotations {
     /// On the pod template of a benchmark's Job and on the Job: the run that it is.
     pub const RUN_ID: &str = "dengine.io/run-id";
-    /// On a StatefulSet: hash of what the operator last applied, so that an unchanged one is not written again.
+    /// On everything the operator applies: hash of what it applied, so that the same is not written again.
     pub const APPLIED_HASH: &str = "dengine.io/applied-hash";
+    /// On a pod template and its pods: hash of the template; a pod with another one is outdated.
+    pub const TEMPLATE_HASH: &str = "dengine.io/template-hash";
+    /// On a claim: `CLUSTER_ID/MEMBER_ID` of the member whose removal makes its data superfluous.
+    pub const REMOVED_MEMBER: &str = "dengine.io/removed-member";
+    /// On a cluster, by people: any new value restarts the members one at a time.
+    pub const RESTARTED_AT: &str = "dengine.io/restarted-at";
 }
 
 /// Field managers of server-side apply.
