@@ -32,15 +32,23 @@ impl Cluster {
     /// When the local one cannot be brought up, or `kubectl` is missing for another.
     pub fn choose(own_program: &std::path::Path) -> Result<Self> {
         if std::env::var(USE_CURRENT_CONTEXT).is_ok_and(|value| value == "1") {
-            let kubectl = shell::find("kubectl");
-            kubectl.with_context(|| format!("{USE_CURRENT_CONTEXT}=1 needs kubectl in PATH"))?;
-            let helm = match shell::find("helm") {
-                Some(helm) => helm,
-                None => programs::helm()?,
-            };
-            return Ok(Self::Current { helm });
+            return Self::current();
         }
         Ok(Self::Local(Box::new(up::up(own_program)?)))
+    }
+
+    /// The cluster of the current context.
+    ///
+    /// # Errors
+    /// When `kubectl` is missing.
+    pub fn current() -> Result<Self> {
+        let kubectl = shell::find("kubectl");
+        kubectl.with_context(|| format!("{USE_CURRENT_CONTEXT}=1 needs kubectl in PATH"))?;
+        let helm = match shell::find("helm") {
+            Some(helm) => helm,
+            None => programs::helm()?,
+        };
+        Ok(Self::Current { helm })
     }
 
     /// A client with the rights of whoever runs this.

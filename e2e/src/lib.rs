@@ -3,12 +3,14 @@
 //! May use every other crate and program of the project; nothing of the product may use this one.
 
 pub mod cache;
+pub mod cluster;
+pub mod demo;
 pub mod images;
+pub mod install;
 pub mod kubernetes;
+pub mod observe;
 pub mod private;
+pub mod product;
 pub mod programs;
 pub mod progress;
 pub mod shell;
-
-pub mod cluster;
-pub mod product;

@@ -8,7 +8,11 @@ use std::{
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use dengine_e2e::kubernetes::{down, layout::Layout, node, provisioner, up};
+use dengine_e2e::{
+    demo,
+    kubernetes::{down, layout::Layout, node, provisioner, up},
+    product,
+};
 
 /// A real Kubernetes on this machine, and DEngine on it.
 #[derive(Debug, Parser)]
@@ -24,6 +28,12 @@ enum Command {
     Up,
     /// Take the local Kubernetes down, with everything in it.
     Down,
+    /// Build DEngine's container images as archives, in the target folder's `images`.
+    Images,
+    /// A cluster of three on Kubernetes, benchmarked.
+    Demo,
+    /// Remove everything that the demo started.
+    DemoDown,
     /// Print the path of the local Kubernetes' kubeconfig.
     Kubeconfig,
     /// What `up` runs as PID 1 of the node.
@@ -61,6 +71,9 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Up => up::up(&std::env::current_exe()?).map(drop),
         Command::Down => down::down(),
+        Command::Images => print_archives(),
+        Command::Demo => block_on(demo::up(&std::env::current_exe()?)),
+        Command::DemoDown => demo::down(),
         Command::Kubeconfig => print(&Layout::of_this_user()?.kubeconfig().display()),
         Command::Node { state } => node::run(&Layout::at(state)),
         Command::Provisioner { state } => block_on(provisioner::run(&Layout::at(state))),
@@ -76,4 +89,10 @@ fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
 
 fn print(line: &dyn std::fmt::Display) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{line}")?)
+}
+
+fn print_archives() -> Result<()> {
+    product::ensure()?
+        .iter()
+        .try_for_each(|archive| print(&archive.file.display()))
 }

@@ -1,0 +1,79 @@
+//! A benchmark's numbers are in its own status and in its cluster's.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use dengine_crds::{DEngineBenchmark, DEngineCluster, benchmark::BenchmarkPhase};
+use dengine_e2e::observe;
+use kube::api::PostParams;
+use serde_json::json;
+
+use crate::support::{World, test};
+
+const PATIENCE: Duration = Duration::from_secs(180);
+const TOTAL: u64 = 2_000;
+
+#[tokio::test]
+async fn results_stand_in_the_status_of_the_benchmark_and_of_the_cluster() {
+    test("benchmark", async |world| {
+        world.make_cluster("measured", 3).await?;
+        for (name, workload) in [
+            ("writes", json!({"workload": "put"})),
+            ("reads", json!({"workload": "range", "consistency": "l"})),
+        ] {
+            run(world, name, workload).await?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
+async fn run(world: &World, name: &str, workload: serde_json::Value) -> Result<()> {
+    let mut spec = json!({
+        "target": {"clusterRef": {"name": "measured"}},
+        "connections": 4, "clients": 20, "total": TOTAL, "keySpace": 500,
+    });
+    spec.as_object_mut()
+        .context("an object")?
+        .extend(workload.as_object().context("an object")?.clone());
+    let benchmark = json!({"metadata": {"name": name}, "spec": spec});
+    let benchmarks = world.api::<DEngineBenchmark>();
+    benchmarks
+        .create(&PostParams::default(), &serde_json::from_value(benchmark)?)
+        .await?;
+
+    let done = observe::until(&benchmarks, name, PATIENCE, |benchmark| {
+        phase(benchmark).is_some_and(BenchmarkPhase::is_final)
+    })
+    .await?;
+    ensure!(
+        phase(&done) == Some(BenchmarkPhase::Succeeded),
+        "{:?}",
+        done.status
+    );
+    let status = done.status.context("a finished benchmark has a status")?;
+    let result = status.runs.get("1").context("the result of run 1")?;
+    ensure!(result.requests == TOTAL && result.errors == 0, "{result:?}");
+    ensure!(
+        result.durability.as_deref() == Some("fsync") && result.ops_per_second > 0.0,
+        "{result:?}"
+    );
+
+    observe::until(
+        &world.api::<DEngineCluster>(),
+        "measured",
+        PATIENCE,
+        |cluster| {
+            let lines = cluster.status.iter().flat_map(|status| &status.benchmarks);
+            lines
+                .into_iter()
+                .any(|line| line.name == name && line.ops_per_second == status.ops_per_second)
+        },
+    )
+    .await?;
+    Ok(())
+}
+
+fn phase(benchmark: &DEngineBenchmark) -> Option<BenchmarkPhase> {
+    benchmark.status.as_ref()?.phase
+}

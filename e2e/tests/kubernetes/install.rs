@@ -1,0 +1,129 @@
+//! What Helm does to the operator never touches a cluster's life or data.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use dengine_client::Consistency;
+use dengine_crds::DEngineCluster;
+use dengine_e2e::{install, product, shell};
+use k8s_openapi::{
+    api::core::v1::Pod,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{Api, ResourceExt, api::ListParams};
+
+use crate::{
+    load::connect,
+    support::{World, test_alone},
+};
+
+const CRD: &str = "dengineclusters.dengine.io";
+
+#[tokio::test]
+async fn uninstalling_the_operator_keeps_clusters_and_data_and_installing_it_finds_them() {
+    test_alone("uninstall", async |world| {
+        world.make_cluster("kept", 3).await?;
+        let client = connect(world, "kept").await?;
+        client.put("color", "blue").await?;
+        let pods = pods(world).await?;
+
+        let mut uninstall = world.cluster().helm();
+        shell::run(uninstall.args([
+            "uninstall",
+            install::RELEASE,
+            "--namespace",
+            install::NAMESPACE,
+            "--wait",
+        ]))?;
+        let kept = crds(world)
+            .get(CRD)
+            .await
+            .context("the CRD outlives the operator");
+        let found = world
+            .api::<DEngineCluster>()
+            .get("kept")
+            .await
+            .context("the cluster outlives the operator");
+        let got = client.get("color", Consistency::Linearizable).await;
+        // Whatever was found: the other tests need the operator.
+        install::operator(world.cluster(), &world.shared.images)?;
+
+        kept?;
+        ensure!(
+            found?.metadata.deletion_timestamp.is_none(),
+            "the cluster is being deleted"
+        );
+        ensure!(
+            got?.kv.is_some_and(|kv| kv.value == "blue"),
+            "the data is gone"
+        );
+        world.await_ready("kept").await?;
+        ensure!(self::pods(world).await? == pods, "pods were replaced");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn upgrading_the_chart_upgrades_the_resource_definitions() {
+    test_alone("upgrade", async |world| {
+        let older = tempfile::tempdir()?;
+        older_chart(older.path())?;
+        let mut upgrade = world.cluster().helm();
+        upgrade
+            .args(["upgrade", install::RELEASE])
+            .arg(older.path().join("dengine-operator"));
+        shell::run(upgrade.args(["--namespace", install::NAMESPACE, "--reuse-values"]))?;
+        let before = columns(world).await?;
+        install::operator(world.cluster(), &world.shared.images)?;
+        let after = columns(world).await?;
+        ensure!(
+            before.iter().any(|column| column == "Old"),
+            "the older chart was not installed: {before:?}"
+        );
+        ensure!(
+            after.iter().all(|column| column != "Old"),
+            "the upgrade left the old definition: {after:?}"
+        );
+        Ok(())
+    })
+    .await;
+}
+
+/// The chart as it might have been: with another name for a printed column.
+fn older_chart(folder: &Path) -> Result<()> {
+    let chart = product::workspace()?.join("charts/dengine-operator");
+    shell::run(
+        shell::command("cp")
+            .arg("--recursive")
+            .arg(chart)
+            .arg(folder),
+    )?;
+    let file = folder.join("dengine-operator/files/crds/dengineclusters.yaml");
+    let text = fs_err::read_to_string(&file)?;
+    ensure!(
+        text.contains("name: Version"),
+        "the definition has a column named Version"
+    );
+    Ok(fs_err::write(
+        file,
+        text.replacen("name: Version", "name: Old", 1),
+    )?)
+}
+
+async fn columns(world: &World) -> Result<Vec<String>> {
+    let crd = crds(world).get(CRD).await?;
+    let versions = crd.spec.versions.into_iter();
+    let columns =
+        versions.flat_map(|version| version.additional_printer_columns.unwrap_or_default());
+    Ok(columns.map(|column| column.name).collect())
+}
+
+fn crds(world: &World) -> Api<CustomResourceDefinition> {
+    Api::all(world.client.clone())
+}
+
+async fn pods(world: &World) -> Result<Vec<String>> {
+    let found = world.api::<Pod>().list(&ListParams::default()).await?;
+    Ok(found.items.iter().filter_map(ResourceExt::uid).collect())
+}
