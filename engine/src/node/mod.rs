@@ -61,7 +61,7 @@ pub struct NewMember {
 }
 
 /// A member of a cluster, or one that waits to become it. Cheap to clone; the member runs until
-/// [`Node::shutdown`], or until [`Node::stopped`] says why it ended by itself.
+/// [`Node::shutdown`], until its last handle is dropped, or until [`Node::stopped`] says why it ended by itself.
 #[derive(Clone)]
 pub struct Node {
     inner: Arc<Inner>,

@@ -233,6 +233,13 @@ impl Running {
     }
 }
 
+impl Drop for Running {
+    /// A member whose last handle is gone can no longer be stopped, so it stops.
+    fn drop(&mut self) {
+        let _ = self.inbox.send(Input::Stop);
+    }
+}
+
 /// Opens a member's log, which must not be opened twice at a time.
 pub(super) fn open_log(
     path: &Path,

@@ -81,6 +81,12 @@ impl Listener {
     }
 }
 
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
 struct PeerService {
     gate: PeerGate,
     stop: CancellationToken,
