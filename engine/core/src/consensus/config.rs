@@ -21,7 +21,8 @@ pub struct ConsensusConfig {
     /// Bytes of entries that are proposed and not committed; more are refused. Bounds the memory of a
     /// leader that lost its quorum.
     pub max_uncommitted_bytes: u64,
-    /// Bytes of entries handed out to be applied at once.
+    /// Bytes of entries in one batch handed out to be applied. Four such batches may be out; a state
+    /// machine that is further behind gets the rest as it catches up, and memory stays bounded.
     pub max_apply_bytes: u64,
     /// Bytes of recent entries kept in memory once they are on disk; followers that lag less than
     /// this are served without reading the log's files.
@@ -30,8 +31,7 @@ pub struct ConsensusConfig {
     pub max_waiting_reads: usize,
     /// A read that found no leader or no quorum within this many ticks fails.
     pub read_timeout_ticks: u64,
-    /// Decides the election timeouts of this run, and nothing else. Two members of a cluster should
-    /// not share it, or they keep splitting the vote.
+    /// Decides the election timeouts of this run together with the member's id, and nothing else.
     pub seed: u64,
     /// Makes the contexts of this run's read rounds differ from those of earlier runs.
     pub boot_nonce: u64,
@@ -74,7 +74,7 @@ impl ConsensusConfig {
             election_ticks: 10,
             heartbeat_ticks: 1,
             max_message_bytes: 1 << 20,
-            max_inflight_messages: 256,
+            max_inflight_messages: 64,
             max_uncommitted_bytes: 64 << 20,
             max_apply_bytes: 4 << 20,
             cache_bytes: 16 << 20,

@@ -33,6 +33,7 @@ pub(super) fn entry_to_raft(entry: &Entry) -> eraftpb::Entry {
 pub(super) fn entry_from_raft(entry: eraftpb::Entry) -> Result<Entry, prost_raft::DecodeError> {
     let (kind, data) = match entry.entry_type() {
         eraftpb::EntryType::EntryNormal => (EntryKind::Command, Bytes::from(entry.data)),
+        // No member makes the first version; `is_readable` refuses it from peers.
         eraftpb::EntryType::EntryConfChange | eraftpb::EntryType::EntryConfChangeV2 => {
             let change = eraftpb::ConfChangeV2::decode(entry.data.as_slice())?;
             (EntryKind::Membership, Bytes::from(change.context))
@@ -51,8 +52,10 @@ pub(super) fn entry_from_raft(entry: eraftpb::Entry) -> Result<Entry, prost_raft
 pub(super) fn is_readable(entry: &eraftpb::Entry) -> bool {
     match eraftpb::EntryType::from_i32(entry.entry_type) {
         Some(eraftpb::EntryType::EntryNormal) => true,
-        Some(_) => eraftpb::ConfChangeV2::decode(entry.data.as_slice()).is_ok(),
-        None => false,
+        Some(eraftpb::EntryType::EntryConfChangeV2) => {
+            eraftpb::ConfChangeV2::decode(entry.data.as_slice()).is_ok()
+        }
+        Some(eraftpb::EntryType::EntryConfChange) | None => false,
     }
 }
 

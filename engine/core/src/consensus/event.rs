@@ -4,7 +4,7 @@ use crate::types::{Entry, HardState, Index, MemberId, Term};
 use bytes::Bytes;
 
 /// Names one write to the log; counts up. A later one is on disk only if all earlier ones are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AppendId(pub u64);
 
 /// Names one proposal to its proposer; unique within one run of a member.

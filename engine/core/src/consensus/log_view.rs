@@ -21,7 +21,8 @@ pub trait LogRead: Send + 'static {
     /// # Errors
     /// The log cannot be read.
     fn term(&self, index: Index) -> Result<Option<Term>, LogReadError>;
-    /// Entries of `[from, to)`, at least one, at most `max_bytes` unless the first alone is larger.
+    /// Entries from `from` on and before `to`: as many as `max_bytes` holds, and at least one. Without
+    /// a limit, which is `u64::MAX`, it must be all of them.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -54,7 +55,7 @@ pub struct LogReadError(pub String);
 pub(super) struct LogView<L> {
     log: L,
     /// Contiguous; reaches to the end of the log. Indexes below its front are read from `log`.
-    recent: VecDeque<eraftpb::Entry>,
+    recent: VecDeque<Entry>,
     recent_bytes: u64,
     cache_bytes: u64,
     /// What was given at start; the crate asks for it once.
@@ -81,18 +82,18 @@ impl<L: LogRead> LogView<L> {
     fn end(&self) -> u64 {
         self.recent
             .back()
-            .map_or_else(|| self.log.last_index().0, |e| e.index)
+            .map_or_else(|| self.log.last_index().0, |e| e.index.0)
     }
 
     fn recent_start(&self) -> u64 {
-        self.recent.front().map_or(u64::MAX, |e| e.index)
+        self.recent.front().map_or(u64::MAX, |e| e.index.0)
     }
 
     /// Takes over entries that are about to be appended, replacing any that stand in their place.
-    pub(super) fn append(&mut self, entries: &[eraftpb::Entry]) {
+    pub(super) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         assert!(
-            first.index <= self.end() + 1,
+            first.index.0 <= self.end() + 1,
             "entries {} leave a gap after {}",
             first.index,
             self.end()
@@ -108,7 +109,7 @@ impl<L: LogRead> LogView<L> {
     /// Forgets cached entries up to `index`, which is persisted, as far as the cache is over its bound.
     pub(super) fn evict(&mut self, index: u64) {
         while self.recent_bytes > self.cache_bytes
-            && self.recent.front().is_some_and(|e| e.index <= index)
+            && self.recent.front().is_some_and(|e| e.index.0 <= index)
         {
             let dropped = self
                 .recent
@@ -118,24 +119,47 @@ impl<L: LogRead> LogView<L> {
         }
     }
 
-    fn cached(&self, low: u64, high: u64, max_bytes: u64) -> Vec<eraftpb::Entry> {
-        let start = usize::try_from(low - self.recent_start()).expect("an offset into memory");
-        let count = usize::try_from(high - low).expect("a count of what is in memory");
-        let mut bytes = 0;
-        self.recent
-            .range(start..start + count)
-            .enumerate()
-            .take_while(|(i, entry)| {
+    /// Entries of `[low, high)`: as many as `max_bytes` holds, and at least one.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub(super) fn read(
+        &self,
+        low: u64,
+        high: u64,
+        max_bytes: u64,
+    ) -> Result<Vec<Entry>, LogReadError> {
+        let cached_from = high.min(self.recent_start()).max(low);
+        let mut entries = Vec::new();
+        if low < cached_from {
+            entries = self
+                .log
+                .entries(Index(low), Index(cached_from), max_bytes)?;
+        }
+        let mut bytes: u64 = entries.iter().map(entry_bytes).sum();
+        if low + entries.len() as u64 == cached_from {
+            for entry in self.cached(cached_from, high) {
                 bytes += entry_bytes(entry);
-                *i == 0 || bytes <= max_bytes
-            })
-            .map(|(_, entry)| entry.clone())
-            .collect()
+                if bytes > max_bytes && !entries.is_empty() {
+                    break;
+                }
+                entries.push(entry.clone());
+            }
+        }
+        Ok(entries)
+    }
+
+    fn cached(&self, low: u64, high: u64) -> impl Iterator<Item = &Entry> {
+        let offset = |index: u64| {
+            let offset = index.saturating_sub(self.recent_start());
+            usize::try_from(offset).expect("an offset into memory")
+        };
+        self.recent.range(offset(low)..offset(high))
     }
 }
 
-fn entry_bytes(entry: &eraftpb::Entry) -> u64 {
-    // What a length-prefixed entry costs beside its payload, rounded up.
+/// What an entry counts for; with what a length-prefixed one costs beside its payload, rounded up.
+pub(super) fn entry_bytes(entry: &Entry) -> u64 {
     const OVERHEAD_BYTES: usize = 32;
     (entry.data.len() + entry.context.len() + OVERHEAD_BYTES) as u64
 }
@@ -167,46 +191,27 @@ impl<L: LogRead> raft::Storage for LogView<L> {
         if low >= high {
             return Ok(Vec::new());
         }
-        let max_bytes = max_size.into().unwrap_or(u64::MAX);
-        if low >= self.recent_start() {
-            return Ok(self.cached(low, high, max_bytes));
-        }
-        if low < self.log.first_index().0 {
+        if low < self.first_index()? {
             return Err(raft::Error::Store(StorageError::Compacted));
         }
-        let to = high.min(self.recent_start());
-        let read = self
-            .log
-            .entries(Index(low), Index(to), max_bytes)
-            .map_err(unreadable)?;
-        let mut entries: Vec<_> = read.iter().map(entry_to_raft).collect();
-        // Whoever asks without a limit must get everything: an election looks for membership changes
-        // among all entries that are not applied yet.
-        let bytes: u64 = entries.iter().map(entry_bytes).sum();
-        if low + entries.len() as u64 == to && to < high && bytes < max_bytes {
-            entries.extend(self.cached(to, high, max_bytes - bytes));
-        }
-        Ok(entries)
+        let max_bytes = max_size.into().unwrap_or(u64::MAX);
+        let entries = self.read(low, high, max_bytes).map_err(unreadable)?;
+        Ok(entries.iter().map(entry_to_raft).collect())
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
         if index == 0 {
             return Ok(0);
         }
-        if index >= self.recent_start() {
-            let offset =
-                usize::try_from(index - self.recent_start()).expect("an offset into memory");
-            return self
-                .recent
-                .get(offset)
-                .map(|e| e.term)
-                .ok_or(raft::Error::Store(StorageError::Unavailable));
+        if index > self.end() {
+            return Err(raft::Error::Store(StorageError::Unavailable));
         }
-        match self.log.term(Index(index)).map_err(unreadable)? {
-            Some(term) => Ok(term.0),
-            None if index > self.end() => Err(raft::Error::Store(StorageError::Unavailable)),
-            None => Err(raft::Error::Store(StorageError::Compacted)),
+        if let Some(entry) = self.cached(index, index + 1).next() {
+            return Ok(entry.term.0);
         }
+        let term = self.log.term(Index(index)).map_err(unreadable)?;
+        term.map(|term| term.0)
+            .ok_or(raft::Error::Store(StorageError::Compacted))
     }
 
     fn first_index(&self) -> raft::Result<u64> {

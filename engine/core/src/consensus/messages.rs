@@ -4,50 +4,89 @@ use super::event::{AppendId, Outbound};
 use crate::types::MemberId;
 use bytes::Bytes;
 use prost_raft::Message as _;
-use raft::eraftpb;
+use raft::eraftpb::{Message, MessageType};
 use std::collections::VecDeque;
+
+/// Messages held at once. Heartbeats go on while a disk is stuck, so there must be a bound; the oldest
+/// go first, for a later message of a kind says all that an earlier one did.
+const HELD_MAX: usize = 4096;
 
 /// Holds messages back until the appends they depend on are persisted.
 #[derive(Default)]
 pub(super) struct Outbox {
     /// In the order they were made, so that a follower's answers never overtake each other.
-    held: VecDeque<(AppendId, Vec<eraftpb::Message>)>,
+    held: VecDeque<(AppendId, Message)>,
+    /// The newest append that is on disk, and the newest that was handed out.
+    persisted: AppendId,
+    appended: AppendId,
+    /// The append that makes the current term and vote durable.
+    term_append: AppendId,
 }
 
 impl Outbox {
-    /// Returns the messages that may leave at once and keeps the rest until `after` is persisted.
-    pub(super) fn push(
-        &mut self,
-        messages: Vec<eraftpb::Message>,
-        after: Option<AppendId>,
-        persisted: AppendId,
-    ) -> Vec<Outbound> {
-        match after {
-            _ if messages.is_empty() => Vec::new(),
-            Some(after) if after > persisted => {
-                self.held.push_back((after, messages));
-                Vec::new()
-            }
-            _ => messages.iter().map(encode).collect(),
-        }
+    pub(super) fn appended(&self) -> AppendId {
+        self.appended
     }
 
-    /// The messages that `persisted` sets free.
-    pub(super) fn release(&mut self, persisted: AppendId) -> Vec<Outbound> {
-        let mut free = Vec::new();
-        while self
-            .held
-            .front()
-            .is_some_and(|(after, _)| *after <= persisted)
-        {
-            let (_, messages) = self.held.pop_front().expect("the front was just looked at");
-            free.extend(messages.iter().map(encode));
+    /// How many messages wait for the disk.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Counts one more append; `new_term` says whether it changes term or vote.
+    pub(super) fn append(&mut self, new_term: bool) -> AppendId {
+        self.appended = AppendId(self.appended.0 + 1);
+        if new_term {
+            self.term_append = self.appended;
         }
+        self.appended
+    }
+
+    /// Keeps what must wait, and returns what may leave at once.
+    pub(super) fn push(&mut self, messages: Vec<Message>) -> Vec<Outbound> {
+        let mut free = Vec::new();
+        for message in messages {
+            let after = self.leaves_after(&message);
+            if after <= self.persisted {
+                free.push(encode(&message));
+            } else {
+                self.held.push_back((after, message));
+            }
+        }
+        self.held
+            .drain(..self.held.len().saturating_sub(HELD_MAX))
+            .for_each(drop);
         free
+    }
+
+    /// Notes that everything up to `id` is on disk, and returns the messages that this sets free.
+    pub(super) fn persisted(&mut self, id: AppendId) -> Vec<Outbound> {
+        self.persisted = self.persisted.max(id);
+        let mut free = Vec::new();
+        self.held.retain(|(after, message)| {
+            let leaves = *after <= self.persisted;
+            if leaves {
+                free.push(encode(message));
+            }
+            !leaves
+        });
+        free
+    }
+
+    /// Every message says "in this term", which must be on disk first (Raft thesis §3.8). Those that
+    /// say "my log holds" also wait for the log. A leader's appends do not say that (§10.2.1), nor does
+    /// an answer to a heartbeat.
+    fn leaves_after(&self, message: &Message) -> AppendId {
+        match message.msg_type() {
+            MessageType::MsgAppendResponse
+            | MessageType::MsgRequestVote
+            | MessageType::MsgRequestPreVote => self.appended,
+            _ => self.term_append,
+        }
     }
 }
 
-fn encode(message: &eraftpb::Message) -> Outbound {
+fn encode(message: &Message) -> Outbound {
     Outbound {
         to: MemberId(message.to),
         bytes: Bytes::from(message.encode_to_vec()),

@@ -15,7 +15,14 @@
 //! - A proposal is answered from its applied entry, by the caller of this module: the `raft` crate
 //!   turns a refused membership change into an empty entry without a word.
 //! - A peer's message that the crate would treat as fatal is refused before it is stepped.
+//! - A leader that applies its own removal leads no longer; the crate would go on, and stop the process
+//!   when it next counted itself.
+//! - A sole voter campaigns only once its log is on disk: it wins at once, and the crate takes the log
+//!   of a winner to be there.
+//! - What is committed and what is held in memory are bounded apart: a slow state machine leaves
+//!   entries in the log, a stuck disk drops the oldest messages.
 
+mod apply_window;
 mod config;
 mod convert;
 mod event;
@@ -24,6 +31,9 @@ mod messages;
 mod reads;
 mod replica;
 mod validate;
+
+#[cfg(test)]
+mod tests;
 
 pub use config::{ConsensusConfig, ConsensusConfigError};
 pub use event::{

@@ -8,22 +8,35 @@ use std::collections::VecDeque;
 
 /// Names one round. The crate matches confirmations by these bytes alone, so none is ever reused:
 /// member, boot and count are part of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RoundContext(Vec<u8>);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RoundContext {
+    member: u64,
+    boot_nonce: u64,
+    count: u64,
+}
 
 impl RoundContext {
-    fn new(member: u64, boot_nonce: u64, count: u64) -> Self {
-        Self([member, boot_nonce, count].map(u64::to_be_bytes).concat())
+    pub(super) fn to_vec(self) -> Vec<u8> {
+        [self.member, self.boot_nonce, self.count]
+            .map(u64::to_be_bytes)
+            .concat()
     }
 
-    pub(super) fn to_vec(&self) -> Vec<u8> {
-        self.0.clone()
+    /// Whether these bytes could be the context of a round that `member` began.
+    pub(super) fn is_of(bytes: &[u8], member: u64) -> bool {
+        bytes.len() == 3 * size_of::<u64>() && bytes.starts_with(&member.to_be_bytes())
     }
+}
+
+/// A read, and the tick at which it began to wait.
+struct Waiting {
+    since_tick: u64,
+    token: ReadToken,
 }
 
 struct Round {
     context: RoundContext,
-    tokens: Vec<ReadToken>,
+    reads: VecDeque<Waiting>,
     started_tick: u64,
 }
 
@@ -32,8 +45,8 @@ pub(super) struct Reads {
     boot_nonce: u64,
     count: u64,
     waiting_max: usize,
-    /// Each with the tick at which it began to wait.
-    waiting: VecDeque<(u64, ReadToken)>,
+    /// Oldest first.
+    waiting: VecDeque<Waiting>,
     round: Option<Round>,
 }
 
@@ -51,9 +64,13 @@ impl Reads {
 
     /// Returns whether there was room.
     pub(super) fn push(&mut self, token: ReadToken, tick: u64) -> bool {
-        let room = self.waiting.len() < self.waiting_max;
+        let in_round = self.round.as_ref().map_or(0, |round| round.reads.len());
+        let room = self.waiting.len() + in_round < self.waiting_max;
         if room {
-            self.waiting.push_back((tick, token));
+            self.waiting.push_back(Waiting {
+                since_tick: tick,
+                token,
+            });
         }
         room
     }
@@ -64,10 +81,14 @@ impl Reads {
             return None;
         }
         self.count += 1;
-        let context = RoundContext::new(self.member, self.boot_nonce, self.count);
+        let context = RoundContext {
+            member: self.member,
+            boot_nonce: self.boot_nonce,
+            count: self.count,
+        };
         self.round = Some(Round {
-            context: context.clone(),
-            tokens: self.waiting.drain(..).map(|(_, token)| token).collect(),
+            context,
+            reads: std::mem::take(&mut self.waiting),
             started_tick: tick,
         });
         Some(context)
@@ -75,39 +96,31 @@ impl Reads {
 
     /// The reads that the round of this context confirms; none if that round was given up.
     pub(super) fn confirm(&mut self, context: &[u8]) -> Vec<ReadToken> {
-        match self.round.take_if(|round| round.context.0 == context) {
-            Some(round) => round.tokens,
+        match self
+            .round
+            .take_if(|round| round.context.to_vec() == context)
+        {
+            Some(round) => round.reads.into_iter().map(|read| read.token).collect(),
             None => Vec::new(),
         }
     }
 
-    /// Gives up a round older than `round_ticks`: its messages may have been lost, or the leader had
-    /// not committed in its term yet. Its reads go back to the front of the queue.
+    /// Gives up a round older than `round_ticks`, whose messages may have been lost. Its reads go back
+    /// to the front of the queue.
     pub(super) fn retry(&mut self, tick: u64, round_ticks: u64) {
-        if let Some(round) = self
+        if let Some(mut round) = self
             .round
             .take_if(|round| tick - round.started_tick >= round_ticks)
         {
-            for token in round.tokens.into_iter().rev() {
-                self.waiting.push_front((round.started_tick, token));
-            }
+            round.reads.append(&mut self.waiting);
+            self.waiting = round.reads;
         }
     }
 
-    /// The reads that have waited for `timeout_ticks`.
+    /// The reads that have waited for `timeout_ticks`, however many rounds were tried for them.
     pub(super) fn expire(&mut self, tick: u64, timeout_ticks: u64) -> Vec<ReadToken> {
-        let mut expired = Vec::new();
-        while self
-            .waiting
-            .front()
-            .is_some_and(|(since, _)| tick - since >= timeout_ticks)
-        {
-            let (_, token) = self
-                .waiting
-                .pop_front()
-                .expect("the front was just looked at");
-            expired.push(token);
-        }
-        expired
+        let expired = |read: &&Waiting| tick - read.since_tick >= timeout_ticks;
+        let count = self.waiting.iter().take_while(expired).count();
+        self.waiting.drain(..count).map(|read| read.token).collect()
     }
 }

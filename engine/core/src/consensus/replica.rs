@@ -1,5 +1,6 @@
 //! [`Consensus`]: drives the `raft` crate's state machine, event by event.
 
+use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
 use super::convert;
 use super::event::{
@@ -14,6 +15,7 @@ use crate::types::{Entry, HardState, Index, MemberId, Term};
 use bytes::Bytes;
 use prost_raft::Message as _;
 use raft::{RawNode, StateRole, eraftpb};
+use std::collections::{BTreeMap, VecDeque};
 
 /// What a member knew when it last stopped.
 #[derive(Clone, Debug, Default)]
@@ -34,17 +36,15 @@ pub struct Consensus<L: LogRead> {
     node: RawNode<LogView<L>>,
     outbox: Outbox,
     reads: Reads,
+    /// Read rounds of peers that came before this leader could confirm any: the newest of each.
+    early_reads: BTreeMap<u64, eraftpb::Message>,
+    apply_window: ApplyWindow,
     actions: Vec<Action>,
     tick: u64,
     /// Elections that timed out here; with term and seed it decides the next election timeout.
     timeouts: u64,
-    /// The newest append that is on disk, and the newest that was handed out.
-    persisted: AppendId,
-    appended: AppendId,
     /// For each append that is out: the last of the crate's readies that it covers.
-    pending_readies: std::collections::VecDeque<(AppendId, u64)>,
-    /// The append that makes the current term and vote durable.
-    term_append: AppendId,
+    pending_readies: VecDeque<(AppendId, u64)>,
     /// The newest hard state, and whether the log has not been given it yet.
     hard_state: HardState,
     hard_state_unsaved: bool,
@@ -73,7 +73,6 @@ impl<L: LogRead> Consensus<L> {
             hard_state.commit,
             log.last_index()
         );
-        let alone = restored.voters == [config.id];
         let view = LogView::new(
             log,
             hard_state,
@@ -86,15 +85,14 @@ impl<L: LogRead> Consensus<L> {
             .expect("the configuration was validated and the log is readable");
         let mut consensus = Self {
             reads: Reads::new(config.id.0, config.boot_nonce, config.max_waiting_reads),
+            early_reads: BTreeMap::new(),
+            apply_window: ApplyWindow::new(restored.applied, config.max_apply_bytes),
             node,
             outbox: Outbox::default(),
             actions: Vec::new(),
             tick: 0,
             timeouts: 0,
-            persisted: AppendId(0),
-            appended: AppendId(0),
-            pending_readies: std::collections::VecDeque::new(),
-            term_append: AppendId(0),
+            pending_readies: VecDeque::new(),
             hard_state,
             hard_state_unsaved: false,
             state: State {
@@ -104,9 +102,7 @@ impl<L: LogRead> Consensus<L> {
             config,
         };
         consensus.set_election_timeout();
-        if alone {
-            consensus.campaign();
-        }
+        consensus.campaign_if_alone();
         Ok(consensus)
     }
 
@@ -126,7 +122,7 @@ impl<L: LogRead> Consensus<L> {
             Event::Read(token) => self.on_read(token),
             Event::Persisted(id) => self.on_persisted(id),
             Event::Applied { index, changes } => self.on_applied(index, &changes),
-            Event::TransferLeader(member) => self.node.transfer_leader(member.0),
+            Event::TransferLeader(member) => self.on_transfer(member),
             Event::Unreachable(member) => self.node.report_unreachable(member.0),
         }
         self.set_election_timeout();
@@ -136,7 +132,7 @@ impl<L: LogRead> Consensus<L> {
     /// Everything to do since the last call, in order.
     pub fn actions(&mut self) -> Vec<Action> {
         self.start_read_round();
-        while self.node.has_ready() {
+        while self.has_ready() {
             self.on_ready();
         }
         self.set_election_timeout();
@@ -175,6 +171,12 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
+    /// How many messages wait until the disk has what they depend on.
+    #[must_use]
+    pub fn held_messages(&self) -> usize {
+        self.outbox.held()
+    }
+
     /// The leader's view of every member, itself included; empty on any other member.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
@@ -197,6 +199,7 @@ impl<L: LogRead> Consensus<L> {
 
     fn on_tick(&mut self) {
         self.tick += 1;
+        self.prepare_for_tick();
         let elapsed = self.node.raft.election_elapsed;
         self.node.tick();
         let follows = self.node.raft.state != StateRole::Leader;
@@ -212,12 +215,55 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
+    /// Keeps the crate from two things that its tick would do, or not do.
+    fn prepare_for_tick(&mut self) {
+        let raft = &mut self.node.raft;
+        if raft.state != StateRole::Follower {
+            return;
+        }
+        let silent = raft.election_elapsed >= 2 * self.config.election_ticks;
+        if !raft.promotable() && silent && raft.leader_id != raft::INVALID_ID {
+            // Whoever has no vote never starts an election, and would believe in a dead leader for ever.
+            raft.become_follower(raft.term, raft::INVALID_ID);
+        }
+        if raft.prs().is_singleton() && !validate::log_is_on_disk(raft) {
+            // It would win at once, and the crate takes a winner's log to be on disk.
+            raft.election_elapsed = 0;
+        }
+    }
+
     fn on_message(&mut self, from: MemberId, bytes: &Bytes) -> Result<(), PeerMessageError> {
         let message = eraftpb::Message::decode(bytes.as_ref())?;
         validate::check(&self.node.raft, from.0, &message)?;
+        if message.msg_type() == eraftpb::MessageType::MsgReadIndex {
+            self.on_peer_read(message);
+            return Ok(());
+        }
         // The only error left is an answer from a member that was removed meanwhile.
         let _ = self.node.step(message);
         Ok(())
+    }
+
+    /// The crate loses a peer's round that comes before the term's first commit, and forwards one that
+    /// comes to a follower under a false sender. So here the first waits, and the second is dropped: its
+    /// sender will learn of another leader and ask that one.
+    fn on_peer_read(&mut self, message: eraftpb::Message) {
+        let raft = &mut self.node.raft;
+        if raft.state != StateRole::Leader || raft.prs().get(message.from).is_none() {
+            return;
+        }
+        if raft.commit_to_current_term() {
+            let _ = raft.step(message);
+        } else {
+            self.early_reads.insert(message.from, message);
+        }
+    }
+
+    fn on_transfer(&mut self, to: MemberId) {
+        // A follower would pass the request on under a false sender.
+        if self.node.raft.state == StateRole::Leader {
+            self.node.transfer_leader(to.0);
+        }
     }
 
     fn on_propose(&mut self, proposals: &[Proposal]) {
@@ -235,6 +281,7 @@ impl<L: LogRead> Consensus<L> {
             return self.refuse(tokens, Refusal::NotLeader);
         }
         let first = raft.raft_log.last_index() + 1;
+        let pending_change = raft.pending_conf_index;
         let message = eraftpb::Message {
             msg_type: eraftpb::MessageType::MsgPropose.into(),
             from: raft.id,
@@ -250,7 +297,11 @@ impl<L: LogRead> Consensus<L> {
                 });
                 self.actions.extend(proposed);
             }
-            Err(_) => self.refuse(tokens, Refusal::Overloaded),
+            Err(_) => {
+                // The crate notes a change as pending before it looks whether there is room for it.
+                raft.pending_conf_index = pending_change;
+                self.refuse(tokens, Refusal::Overloaded);
+            }
         }
     }
 
@@ -273,6 +324,7 @@ impl<L: LogRead> Consensus<L> {
     /// A leader cannot confirm a read before it committed an entry of its term (Raft thesis §6.4), and
     /// a follower cannot ask without a leader: until then reads wait here.
     fn start_read_round(&mut self) {
+        self.start_early_reads();
         let raft = &self.node.raft;
         let can_ask = match raft.state {
             StateRole::Leader => raft.commit_to_current_term(),
@@ -284,13 +336,22 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
+    fn start_early_reads(&mut self) {
+        if self.node.raft.state != StateRole::Leader {
+            self.early_reads.clear();
+        } else if self.node.raft.commit_to_current_term() {
+            for message in std::mem::take(&mut self.early_reads).into_values() {
+                let _ = self.node.raft.step(message);
+            }
+        }
+    }
+
     fn on_persisted(&mut self, id: AppendId) {
         assert!(
-            id <= self.appended,
+            id <= self.outbox.appended(),
             "append {id:?} was never handed out, the newest is {:?}",
-            self.appended
+            self.outbox.appended()
         );
-        self.persisted = self.persisted.max(id);
         let mut ready = None;
         while self
             .pending_readies
@@ -302,7 +363,7 @@ impl<L: LogRead> Consensus<L> {
         if let Some(ready) = ready {
             self.node.on_persist_ready(ready);
         }
-        let free = self.outbox.release(self.persisted);
+        let free = self.outbox.persisted(id);
         self.send(free);
         let persisted = self.node.raft.raft_log.persisted;
         self.node.mut_store().evict(persisted);
@@ -315,57 +376,63 @@ impl<L: LogRead> Consensus<L> {
                 .expect("the state machine accepted the change, so consensus does");
         }
         self.node.advance_apply_to(index.0);
-        let raft = &self.node.raft;
-        let voters = raft.prs().conf().voters().ids();
-        let alone = voters.len() == 1 && voters.contains(self.config.id.0);
-        if alone && raft.leader_id == raft::INVALID_ID {
-            self.campaign();
+        self.apply_window.applied(index);
+        self.hand_out();
+        self.step_down_if_removed();
+        self.campaign_if_alone();
+    }
+
+    /// A leader that is no voter any more must not go on (Raft thesis §4.2.2).
+    fn step_down_if_removed(&mut self) {
+        let raft = &mut self.node.raft;
+        if raft.state == StateRole::Leader && !raft.promotable() {
+            raft.become_follower(raft.term, raft::INVALID_ID);
         }
     }
 
     /// The only voter need not wait for an election timeout: nobody else could lead.
-    fn campaign(&mut self) {
-        // It fails only where the crate would refuse to campaign anyway; the timeout tries again.
-        let _ = self.node.campaign();
+    fn campaign_if_alone(&mut self) {
+        let raft = &self.node.raft;
+        let alone = raft.promotable() && raft.prs().is_singleton();
+        let may = raft.leader_id == raft::INVALID_ID && validate::log_is_on_disk(raft);
+        if alone && may {
+            // It fails only where the crate would refuse to campaign anyway; the timeout tries again.
+            let _ = self.node.campaign();
+        }
+    }
+
+    /// Whether the crate has something to say. What it wants to be applied does not count while there
+    /// is no room for it.
+    fn has_ready(&self) -> bool {
+        if !self.apply_window.is_full() {
+            return self.node.has_ready();
+        }
+        let raft = &self.node.raft;
+        let hard_state = convert::hard_state_from_raft(&raft.hard_state());
+        !raft.msgs.is_empty()
+            || !raft.read_states.is_empty()
+            || !raft.raft_log.unstable_entries().is_empty()
+            || hard_state != self.hard_state
+            || self.current_state() != self.state
     }
 
     fn on_ready(&mut self) {
+        let room = !self.apply_window.is_full();
+        let apply_bytes = if room { self.config.max_apply_bytes } else { 0 };
+        self.node.raft.set_max_committed_size_per_ready(apply_bytes);
         let mut ready = self.node.ready();
-        let number = ready.number();
-        let entries = ready.take_entries();
-        let durable_before = (self.hard_state.term, self.hard_state.vote);
-        if let Some(hard_state) = ready.hs() {
-            self.hard_state = convert::hard_state_from_raft(hard_state);
-            self.hard_state_unsaved = true;
-        }
-        let new_term = (self.hard_state.term, self.hard_state.vote) != durable_before;
         self.note_state();
 
-        let is_leader = self.node.raft.state == StateRole::Leader;
-        let direct = ready.take_messages();
-        let after_persist = ready.take_persisted_messages();
+        let mut messages = ready.take_messages();
+        messages.extend(ready.take_persisted_messages());
         let committed = ready.take_committed_entries();
         let read_states = ready.take_read_states();
+        self.append(ready);
 
-        if new_term || !entries.is_empty() {
-            self.append(number, new_term, entries);
-        } else {
-            self.cover(number);
+        for message in &mut messages {
+            self.align(message);
         }
-        self.node.advance_append_async(ready);
-        if self.pending_readies.is_empty() {
-            self.node.on_persist_ready(number);
-        }
-
-        // A leader does not wait for its entries, but it does for its term and vote.
-        let after = if is_leader {
-            self.term_append
-        } else {
-            self.appended
-        };
-        let mut messages = direct;
-        messages.extend(after_persist);
-        let free = self.outbox.push(messages, Some(after), self.persisted);
+        let free = self.outbox.push(messages);
         self.send(free);
         self.apply(committed);
         for read in read_states {
@@ -378,31 +445,68 @@ impl<L: LogRead> Consensus<L> {
         self.start_read_round();
     }
 
-    fn append(&mut self, ready: u64, new_term: bool, entries: Vec<eraftpb::Entry>) {
-        self.node.mut_store().append(&entries);
-        self.appended = AppendId(self.appended.0 + 1);
-        if new_term {
-            self.term_append = self.appended;
+    /// Hands out what the ready wants written; a ready with nothing to write is persisted as soon as
+    /// everything before it is.
+    fn append(&mut self, mut ready: raft::Ready) {
+        let durable = (self.hard_state.term, self.hard_state.vote);
+        if let Some(hard_state) = ready.hs() {
+            self.hard_state = convert::hard_state_from_raft(hard_state);
+            self.hard_state_unsaved = true;
         }
-        self.pending_readies.push_back((self.appended, ready));
-        let hard_state = std::mem::take(&mut self.hard_state_unsaved).then_some(self.hard_state);
-        self.actions.push(Action::Append {
-            id: self.appended,
-            hard_state,
-            entries: entries.into_iter().map(from_own_log).collect(),
-        });
+        let new_term = (self.hard_state.term, self.hard_state.vote) != durable;
+        let entries: Vec<_> = ready.take_entries().into_iter().map(own_entry).collect();
+        let number = ready.number();
+        if new_term || !entries.is_empty() {
+            self.node.mut_store().append(&entries);
+            let id = self.outbox.append(new_term);
+            self.pending_readies.push_back((id, number));
+            let unsaved = std::mem::take(&mut self.hard_state_unsaved);
+            self.actions.push(Action::Append {
+                id,
+                hard_state: unsaved.then_some(self.hard_state),
+                entries,
+            });
+        } else if let Some((_, covered)) = self.pending_readies.back_mut() {
+            *covered = number;
+        }
+        self.node.advance_append_async(ready);
+        if self.pending_readies.is_empty() {
+            self.node.on_persist_ready(number);
+        }
     }
 
-    /// A ready with nothing to write is persisted as soon as everything before it is.
-    fn cover(&mut self, ready: u64) {
-        if let Some((_, covered)) = self.pending_readies.back_mut() {
-            *covered = ready;
+    /// The crate adds entries to an append of the same member that is still empty, also if they do not
+    /// follow from where that one stood.
+    fn align(&self, message: &mut eraftpb::Message) {
+        let is_append = message.msg_type() == eraftpb::MessageType::MsgAppend;
+        let Some(first) = message.entries.first().filter(|_| is_append) else {
+            return;
+        };
+        let before = first.index - 1;
+        if before != message.index {
+            let log = &self.node.raft.raft_log;
+            message.log_term = log.term(before).expect("the entries after it were read");
+            message.index = before;
         }
     }
 
     fn apply(&mut self, committed: Vec<eraftpb::Entry>) {
-        if !committed.is_empty() {
-            let entries = committed.into_iter().map(from_own_log).collect();
+        let entries = committed.into_iter().map(own_entry).collect();
+        if let Some(entries) = self.apply_window.offer(entries) {
+            self.actions.push(Action::Apply(entries));
+        }
+    }
+
+    /// Hands out what had no room before.
+    fn hand_out(&mut self) {
+        while let Some((from, to)) = self.apply_window.next() {
+            let read = self
+                .node
+                .store()
+                .read(from, to, self.config.max_apply_bytes);
+            // As where the crate reads the log: without it, nothing can go on.
+            let entries = read.unwrap_or_else(|error| panic!("{error}"));
+            self.apply_window.hand_out(&entries);
             self.actions.push(Action::Apply(entries));
         }
     }
@@ -413,9 +517,9 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    fn note_state(&mut self) {
+    fn current_state(&self) -> State {
         let raft = &self.node.raft;
-        let state = State {
+        State {
             role: match raft.state {
                 StateRole::Follower => Role::Follower,
                 StateRole::PreCandidate => Role::PreCandidate,
@@ -424,7 +528,11 @@ impl<L: LogRead> Consensus<L> {
             },
             leader: (raft.leader_id != raft::INVALID_ID).then_some(MemberId(raft.leader_id)),
             term: Term(raft.term),
-        };
+        }
+    }
+
+    fn note_state(&mut self) {
+        let state = self.current_state();
         if state != self.state {
             self.state = state;
             // A round asked of the leader before, or in the term before, may never be answered.
@@ -447,7 +555,7 @@ impl<L: LogRead> Consensus<L> {
     }
 }
 
-fn from_own_log(entry: eraftpb::Entry) -> Entry {
+fn own_entry(entry: eraftpb::Entry) -> Entry {
     convert::entry_from_raft(entry)
         .expect("entries are checked when they are proposed here or taken from a peer")
 }

@@ -5,8 +5,16 @@
 //! do that, so everything is checked here first.
 
 use super::convert;
+use super::reads::RoundContext;
 use raft::eraftpb::{Message, MessageType};
-use raft::{Raft, Storage};
+use raft::{Raft, StateRole, Storage};
+
+/// A peer's term may be so far ahead. Far more than elections can bring about while a member is away,
+/// and too little for a few wrong messages to exhaust the terms there are.
+const TERM_JUMP_MAX: u64 = 1 << 32;
+
+/// Rounds of reads that a leader keeps track of for its peers; each has one at a time.
+const READ_ROUNDS_MAX: usize = 1024;
 
 /// Why a peer's message was dropped. It changed nothing.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +30,12 @@ pub enum PeerMessageError {
         /// In the stream's Hello.
         stream: u64,
     },
+    /// The stream is this member's own, or nobody's.
+    #[error("comes from {from}, which is no peer")]
+    NoPeer {
+        /// Who sent it.
+        from: u64,
+    },
     /// It is for somebody else.
     #[error("is for member {to}, this is member {id}")]
     Receiver {
@@ -33,10 +47,10 @@ pub enum PeerMessageError {
     /// Members never send this kind to each other.
     #[error("message type {0} is not one that members exchange")]
     Kind(i32),
-    /// It lacks a term, or has one where none belongs.
-    #[error("term {0} is impossible for its type")]
+    /// It lacks a term, has one where none belongs, or one that no cluster gets to.
+    #[error("has the impossible term {0}")]
     Term(u64),
-    /// Its entries do not follow each other, or are of a later term than the message.
+    /// Its entries do not follow each other, or their terms are impossible.
     #[error("entries do not follow from index {index} in term {term}")]
     Entries {
         /// The index before the first entry.
@@ -64,18 +78,33 @@ pub enum PeerMessageError {
         /// The last one here.
         last: u64,
     },
-    /// Only the current leader may send this.
+    /// Only the leader of that term may send this, and a term has one leader (Raft thesis §3.4).
     #[error("comes from member {from}, which does not lead here")]
     NotFromLeader {
         /// Who sent it.
         from: u64,
     },
-    /// It carries the wrong number of read contexts.
-    #[error("carries {count} read contexts instead of one")]
-    ReadContext {
-        /// How many.
-        count: usize,
+    /// It carries no read context, several, or one that its sender may not use.
+    #[error("carries a read context that is not its sender's")]
+    ReadContext,
+    /// Its sender has more reads to confirm than members ever have.
+    #[error("is a read beyond the {0} that are being confirmed")]
+    TooManyReads(usize),
+    /// It rejects an append that was never sent, or suggests one after it.
+    #[error("rejects the append after entry {index} and suggests entry {hint}")]
+    Rejection {
+        /// The entry before the rejected ones.
+        index: u64,
+        /// Where to go on instead.
+        hint: u64,
     },
+    /// It wants a snapshot; members do not ask for those.
+    #[error("asks for a snapshot")]
+    Snapshot,
+    /// It would make this member lead before its own log is on disk, so it answers or orders something
+    /// that cannot have happened.
+    #[error("comes before this member's log is on disk")]
+    Early,
 }
 
 /// # Errors
@@ -85,31 +114,18 @@ pub(super) fn check<S: Storage>(
     stream: u64,
     message: &Message,
 ) -> Result<(), PeerMessageError> {
-    if message.from != stream {
-        return Err(PeerMessageError::Sender {
-            claimed: message.from,
-            stream,
-        });
-    }
-    if message.to != raft.id {
-        return Err(PeerMessageError::Receiver {
-            to: message.to,
-            id: raft.id,
-        });
-    }
-    check_term(message)?;
+    check_address(raft, stream, message)?;
+    check_term(raft, message)?;
     match message.msg_type() {
         MessageType::MsgAppend => check_append(raft, message),
-        MessageType::MsgHeartbeat => check_index(raft, message, message.commit),
-        MessageType::MsgAppendResponse if !message.reject => {
-            check_index(raft, message, message.index)
-        }
-        MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => check_read(message),
-        MessageType::MsgTimeoutNow => check_leader(raft, message),
-        MessageType::MsgAppendResponse
-        | MessageType::MsgHeartbeatResponse
+        MessageType::MsgHeartbeat => check_heartbeat(raft, message),
+        MessageType::MsgAppendResponse => check_append_response(raft, message),
+        MessageType::MsgReadIndex => check_read(raft, message),
+        MessageType::MsgReadIndexResp => check_read_response(raft, message),
+        MessageType::MsgTimeoutNow => check_timeout_now(raft, message),
+        MessageType::MsgRequestVoteResponse => check_vote_response(raft, message),
+        MessageType::MsgHeartbeatResponse
         | MessageType::MsgRequestVote
-        | MessageType::MsgRequestVoteResponse
         | MessageType::MsgRequestPreVote
         | MessageType::MsgRequestPreVoteResponse => Ok(()),
         MessageType::MsgHup
@@ -123,25 +139,64 @@ pub(super) fn check<S: Storage>(
     }
 }
 
+fn check_address<S: Storage>(
+    raft: &Raft<S>,
+    stream: u64,
+    message: &Message,
+) -> Result<(), PeerMessageError> {
+    // The crate takes either for a message of its own.
+    if stream == raft.id || stream == raft::INVALID_ID {
+        return Err(PeerMessageError::NoPeer { from: stream });
+    }
+    if message.from != stream {
+        return Err(PeerMessageError::Sender {
+            claimed: message.from,
+            stream,
+        });
+    }
+    if message.to != raft.id {
+        return Err(PeerMessageError::Receiver {
+            to: message.to,
+            id: raft.id,
+        });
+    }
+    Ok(())
+}
+
 /// The crate takes a message without a term for a local one and skips all its checks of terms.
-fn check_term(message: &Message) -> Result<(), PeerMessageError> {
+fn check_term<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
     // An unknown type reads as the default one, so it is told apart by its number.
     if MessageType::from_i32(message.msg_type).is_none() {
         return Err(PeerMessageError::Kind(message.msg_type));
     }
     let without_term = message.msg_type() == MessageType::MsgReadIndex;
-    if (message.term == 0) != without_term {
+    let too_far = message.term.saturating_sub(raft.term) > TERM_JUMP_MAX;
+    if (message.term == 0) != without_term || too_far {
         return Err(PeerMessageError::Term(message.term));
     }
     Ok(())
 }
 
+/// The leader of a term never changes, once this member knows it.
+fn check_leader<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
+    let known = message.term == raft.term && raft.leader_id != raft::INVALID_ID;
+    if known && raft.leader_id != message.from {
+        return Err(PeerMessageError::NotFromLeader { from: message.from });
+    }
+    Ok(())
+}
+
 fn check_append<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
+    check_leader(raft, message)?;
     let broken = || PeerMessageError::Entries {
         index: message.index,
         term: message.term,
     };
-    let mut term = message.log_term;
+    // The crate reads the term of an entry beyond its log as 0, and would take 0 for a match.
+    if (message.index == 0) != (message.log_term == 0) || message.log_term > message.term {
+        return Err(broken());
+    }
+    let mut term = message.log_term.max(1);
     for (entry, offset) in message.entries.iter().zip(1..) {
         let index = message.index.checked_add(offset).ok_or_else(broken)?;
         if entry.index != index || entry.term < term || entry.term > message.term {
@@ -152,24 +207,51 @@ fn check_append<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), Pee
         }
         term = entry.term;
     }
+    check_committed(raft, message)
+}
+
+/// What is committed here is in the log of every later leader (Raft thesis §3.6.3).
+fn check_committed<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
     // A stale append of an earlier term is answered, not taken, so it may contradict anything.
     if message.term < raft.term {
         return Ok(());
     }
-    let committed = raft.raft_log.committed;
-    let contradiction = message
-        .entries
-        .iter()
-        .take_while(|entry| entry.index <= committed)
-        .find(|entry| {
-            raft.raft_log
-                .term(entry.index)
-                .is_ok_and(|term| term != entry.term)
-        });
-    match contradiction {
-        Some(entry) => Err(PeerMessageError::Contradiction { index: entry.index }),
+    let contradicts = |index: u64, term: u64| {
+        // Truncated entries read as term 0.
+        let here = raft.raft_log.term(index);
+        index <= raft.raft_log.committed && here.is_ok_and(|here| here != 0 && here != term)
+    };
+    let before = std::iter::once((message.index, message.log_term));
+    let entries = message.entries.iter().map(|e| (e.index, e.term));
+    match before
+        .chain(entries)
+        .find(|&(i, term)| contradicts(i, term))
+    {
+        Some((index, _)) => Err(PeerMessageError::Contradiction { index }),
         None => Ok(()),
     }
+}
+
+fn check_heartbeat<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
+    check_leader(raft, message)?;
+    check_index(raft, message, message.commit)
+}
+
+fn check_append_response<S: Storage>(
+    raft: &Raft<S>,
+    message: &Message,
+) -> Result<(), PeerMessageError> {
+    check_index(raft, message, message.index)?;
+    if message.request_snapshot != raft::INVALID_INDEX {
+        return Err(PeerMessageError::Snapshot);
+    }
+    if message.reject && message.reject_hint > message.index {
+        return Err(PeerMessageError::Rejection {
+            index: message.index,
+            hint: message.reject_hint,
+        });
+    }
+    Ok(())
 }
 
 fn check_index<S: Storage>(
@@ -184,16 +266,55 @@ fn check_index<S: Storage>(
     Ok(())
 }
 
-fn check_read(message: &Message) -> Result<(), PeerMessageError> {
-    match message.entries.len() {
-        1 => Ok(()),
-        count => Err(PeerMessageError::ReadContext { count }),
+fn check_read<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
+    check_context(message, message.from)?;
+    if raft.pending_read_count() >= READ_ROUNDS_MAX {
+        return Err(PeerMessageError::TooManyReads(READ_ROUNDS_MAX));
+    }
+    Ok(())
+}
+
+fn check_read_response<S: Storage>(
+    raft: &Raft<S>,
+    message: &Message,
+) -> Result<(), PeerMessageError> {
+    check_context(message, raft.id)?;
+    check_leader(raft, message)
+}
+
+fn check_context(message: &Message, member: u64) -> Result<(), PeerMessageError> {
+    match message.entries.as_slice() {
+        [entry] if RoundContext::is_of(&entry.data, member) => Ok(()),
+        _ => Err(PeerMessageError::ReadContext),
     }
 }
 
-fn check_leader<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
-    if message.term == raft.term && raft.leader_id == message.from {
-        return Ok(());
+fn check_timeout_now<S: Storage>(
+    raft: &Raft<S>,
+    message: &Message,
+) -> Result<(), PeerMessageError> {
+    if message.term != raft.term || raft.leader_id != message.from {
+        return Err(PeerMessageError::NotFromLeader { from: message.from });
     }
-    Err(PeerMessageError::NotFromLeader { from: message.from })
+    if raft.prs().is_singleton() && !log_is_on_disk(raft) {
+        return Err(PeerMessageError::Early);
+    }
+    Ok(())
+}
+
+/// A candidate asks for votes only once its log is on disk, and the crate relies on that when it wins.
+fn check_vote_response<S: Storage>(
+    raft: &Raft<S>,
+    message: &Message,
+) -> Result<(), PeerMessageError> {
+    let could_win = raft.state == StateRole::Candidate && !message.reject;
+    if could_win && message.term == raft.term && !log_is_on_disk(raft) {
+        return Err(PeerMessageError::Early);
+    }
+    Ok(())
+}
+
+/// Whether every entry of the log is on disk.
+pub(super) fn log_is_on_disk<S: Storage>(raft: &Raft<S>) -> bool {
+    raft.raft_log.persisted == raft.raft_log.last_index()
 }

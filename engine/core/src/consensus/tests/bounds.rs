@@ -1,0 +1,163 @@
+//! Nothing here grows without a bound, whatever is slow.
+
+use super::script::{check, check_with};
+use expect_test::expect;
+
+#[test]
+fn a_slow_state_machine_is_given_four_batches_and_no_more() {
+    check_with(
+        |config| config.max_apply_bytes = 30,
+        "
+            start 1
+            hold-apply 1
+            propose 1 a b c d e f
+            # All are committed, and what fits into four batches is handed out.
+            state
+            release-apply 1
+            state
+        ",
+        &expect![[r#"
+            > start 1
+              1 leads term 1
+              1 writes term 1 and vote 1, 1@1
+              1 applies 1, which is empty
+            > hold-apply 1
+            > propose 1 a b c d e f
+              1 takes a as 2@1
+              1 takes b as 3@1
+              1 takes c as 4@1
+              1 takes d as 5@1
+              1 takes e as 6@1
+              1 takes f as 7@1
+              1 writes 2@1, 3@1, 4@1, 5@1, 6@1, 7@1
+            # All are committed, and what fits into four batches is handed out.
+            > state
+              1 leads term 1; log [1 1 1 1 1 1 1], committed 7, applied 1, 4 handed out
+            > release-apply 1
+              1 applies 2: a
+              1 answers a: done
+              1 applies 3: b
+              1 answers b: done
+              1 applies 4: c
+              1 answers c: done
+              1 applies 5: d
+              1 answers d: done
+              1 applies 6: e
+              1 answers e: done
+              1 applies 7: f
+              1 answers f: done
+            > state
+              1 leads term 1; log [1 1 1 1 1 1 1], committed 7, applied 7
+        "#]],
+    );
+}
+
+#[test]
+fn a_leader_takes_only_so_much_that_is_not_committed() {
+    check_with(
+        |config| {
+            config.max_message_bytes = 8;
+            config.max_uncommitted_bytes = 8;
+        },
+        "
+            bootstrap 1
+            join 2
+            hold-disk 1
+            propose 1 12345
+            propose 1 67890
+            # A membership change that found no room does not stand in the way of the next one.
+            add-learner 1 2
+            release-disk 1
+            add-learner 1 2
+        ",
+        &expect![[r#"
+            > bootstrap 1
+              1 applies 1: membership, add-voter 1
+              1 leads term 2
+              1 writes term 2 and vote 1, 2@2
+              1 applies 2, which is empty
+            > join 2
+            > hold-disk 1
+            > propose 1 12345
+              1 takes 12345 as 3@2
+              1 writes 3@2
+            > propose 1 67890
+              1 refuses 67890: the leader takes no proposals now: too much is uncommitted, or leadership is being handed over
+            # A membership change that found no room does not stand in the way of the next one.
+            > add-learner 1 2
+              1 refuses add-learner 2: the leader takes no proposals now: too much is uncommitted, or leadership is being handed over
+            > release-disk 1
+              1 applies 3: 12345
+              1 answers 12345: done
+            > add-learner 1 2
+              1 takes add-learner 2 as 4@2
+              1 writes 4@2
+              1 applies 4: membership, add-learner 2
+              1 answers add-learner 2: done
+        "#]],
+    );
+}
+
+#[test]
+fn reads_that_wait_are_counted_with_those_of_the_round() {
+    check_with(
+        |config| config.max_waiting_reads = 2,
+        "
+            start 1 2 3
+            elect 1
+            read 1
+            read 1
+            read 1
+            deliver
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > read 1
+              1 is asked for read 1
+            > read 1
+              1 is asked for read 2
+            > read 1
+              1 is asked for read 3
+              1 refuses read 3: too many reads wait for confirmation
+            > deliver
+              1 may serve read 1 once 1 is applied
+              1 may serve read 2 once 1 is applied
+        "#]],
+    );
+}
+
+#[test]
+fn a_stuck_disk_holds_only_so_many_messages() {
+    // Each heartbeat is answered, and while the term is not on disk, each answer is held.
+    check(
+        "
+            member 1 voters=1 learners=2 log=1 term=1 commit=1 applied=1
+            member 2 voters=1 learners=2
+            hold-disk 2
+            deliver
+            count-held 2
+            tick 1 5000
+            deliver
+            count-held 2
+        ",
+        &expect![[r#"
+            > member 1 voters=1 learners=2 log=1 term=1 commit=1 applied=1
+              1 leads term 2
+              1 writes term 2 and vote 1, 2@2
+              1 applies 2, which is empty
+            > member 2 voters=1 learners=2
+            > hold-disk 2
+            > deliver
+            > count-held 2
+              2 holds 0 messages
+            > tick 1 5000
+            > deliver
+              2 follows 1 in term 2
+              2 writes term 2 and vote 0
+            > count-held 2
+              2 holds 4096 messages
+        "#]],
+    );
+}

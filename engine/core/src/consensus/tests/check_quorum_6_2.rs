@@ -1,0 +1,75 @@
+//! Raft thesis §6.2: a leader that hears from no majority for an election timeout steps down.
+
+use super::script::check;
+use expect_test::expect;
+
+#[test]
+fn a_leader_without_followers_steps_down() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            cut 1
+            propose 1 x
+            read 1
+            tick 1 20
+            state 1
+            propose 1 y
+            # The read fails once its time is over.
+            tick 1 40
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > cut 1
+            > propose 1 x
+              1 takes x as 2@1
+              1 writes 2@1
+            > read 1
+              1 is asked for read 1
+            > tick 1 20
+              1 knows no leader in term 1
+            > state 1
+              1 knows no leader in term 1; log [1 1], committed 1, applied 1
+            > propose 1 y
+              1 refuses y: this member does not lead
+            # The read fails once its time is over.
+            > tick 1 40
+              1 is a pre-candidate in term 1
+              1 refuses read 1: no leader confirmed the read in time
+        "#]],
+    );
+}
+
+#[test]
+fn one_follower_of_two_is_enough() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            cut 3
+            tick 1 5
+            deliver
+            tick 1 5
+            deliver
+            tick 1 5
+            deliver
+            state 1
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > cut 3
+            > tick 1 5
+            > deliver
+            > tick 1 5
+            > deliver
+            > tick 1 5
+            > deliver
+            > state 1
+              1 leads term 1; log [1], committed 1, applied 1
+        "#]],
+    );
+}

@@ -1,0 +1,110 @@
+//! Raft thesis §3.10: a leader brings its successor up to date, takes nothing new meanwhile, and tells it
+//! to stand for election at once.
+
+use super::script::check;
+use expect_test::expect;
+
+#[test]
+fn leadership_moves_within_a_round() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            propose 1 x
+            transfer 1 2
+            propose 1 y
+            deliver
+            state
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > propose 1 x
+              1 takes x as 2@1
+              1 writes 2@1
+            > transfer 1 2
+            > propose 1 y
+              1 refuses y: the leader takes no proposals now: too much is uncommitted, or leadership is being handed over
+            > deliver
+              2 writes 2@1
+              3 writes 2@1
+              1 applies 2: x
+              1 answers x: done
+              3 applies 2: x
+              2 applies 2: x
+              2 is a candidate in term 2
+              2 writes term 2 and vote 2
+              1 knows no leader in term 2
+              1 writes term 2 and vote 2
+              2 leads term 2
+              2 writes 3@2
+              1 follows 2 in term 2
+              1 writes 3@2
+              3 knows no leader in term 2
+              3 writes term 2 and vote 2
+              2 applies 3, which is empty
+              1 applies 3, which is empty
+              3 follows 2 in term 2
+              3 writes 3@2
+              3 applies 3, which is empty
+            > state
+              1 follows 2 in term 2; log [1 1 2], committed 3, applied 3
+              2 leads term 2; log [1 1 2], committed 3, applied 3
+              3 follows 2 in term 2; log [1 1 2], committed 3, applied 3
+        "#]],
+    );
+}
+
+#[test]
+fn a_transfer_that_does_not_succeed_ends_after_an_election_timeout() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            cut 2
+            transfer 1 2
+            propose 1 x
+            tick 1 5
+            deliver
+            tick 1 5
+            deliver
+            propose 1 y
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > cut 2
+            > transfer 1 2
+            > propose 1 x
+              1 refuses x: the leader takes no proposals now: too much is uncommitted, or leadership is being handed over
+            > tick 1 5
+            > deliver
+            > tick 1 5
+            > deliver
+            > propose 1 y
+              1 takes y as 2@1
+              1 writes 2@1
+        "#]],
+    );
+}
+
+#[test]
+fn only_a_leader_can_transfer() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            transfer 2 3
+            wire
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > transfer 2 3
+            > wire
+        "#]],
+    );
+}

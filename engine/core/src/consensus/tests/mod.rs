@@ -1,0 +1,25 @@
+//! Raft's rules as scripts: each file is named after the rule it shows, and says where the thesis
+//! (Ongaro 2014, "Consensus: Bridging Theory and Practice") states it.
+//!
+//! `UPDATE_EXPECT=1 cargo test -p dengine-core` rewrites the transcripts; read the difference before
+//! believing it.
+
+mod bootstrap_4_4;
+mod bounds;
+mod check_quorum_6_2;
+mod cluster;
+mod commit_only_own_term_3_6_2;
+mod determinism;
+mod leader_election_3_4;
+mod leader_sends_before_its_disk_10_2_1;
+mod leadership_transfer_3_10;
+mod linearizable_read_6_4;
+mod log_matching_3_5;
+mod member;
+mod membership_4_1;
+mod pre_vote_9_6;
+mod restart_3_8;
+mod script;
+mod sole_voter_waits_for_its_disk_3_8;
+mod vote_survives_restart_3_8;
+mod wire;
