@@ -2,11 +2,11 @@
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.ONESHELL:
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-down up down test images lint fix crds
 
-# Outside the checkout, so that a fresh checkout does not compile RocksDB again; ccache keeps its C++ even beyond that.
+# Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
+# has its C++.
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dengine
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
@@ -15,14 +15,20 @@ export CC := ccache cc
 export CXX := ccache c++
 endif
 
+# One profile everywhere: RocksDB is compiled once.
+CARGO_TEST := cargo test --release --locked --workspace
 E2E := cargo run --quiet --release --locked --package dengine-e2e --
+CRDGEN := cargo run --quiet --release --locked --package dengine-crds --bin crdgen
 CRDS := charts/dengine-operator/files/crds
-# Tests of whole processes are one binary each, those of Kubernetes are one of all.
-PROCESS_TESTS := $(patsubst %.rs,--test %,$(notdir $(wildcard $(addsuffix /tests/*.rs,engine engine/* crds operator bench-jobs))))
+CRDS_AGAIN := $(CARGO_TARGET_DIR)/crds
+# Tests of more than one unit: a file or a folder each. Those on Kubernetes are one program.
+TEST_FOLDERS := $(addsuffix /tests,engine $(wildcard engine/*) crds operator bench-jobs)
+TESTS := $(basename $(notdir $(wildcard $(addsuffix /*.rs,$(TEST_FOLDERS))))) \
+         $(notdir $(patsubst %/main.rs,%,$(wildcard $(addsuffix /*/main.rs,$(TEST_FOLDERS)))))
 
-# $(call part,NAME,COMMAND): runs, and notes how long it took.
-TIMES := $(shell mktemp --dry-run /tmp/dengine-test.XXXXXX)
-part = start=$$SECONDS; echo "== $(1)"; $(2); printf '%-44s %4d s\n' "$(1)" $$((SECONDS - start)) | tee -a $(TIMES)
+# $(call part,NAME,COMMANDS): runs them, and notes how long it took.
+TIMES := $(CARGO_TARGET_DIR)/test-times
+part = SECONDS=0; echo "== $(1)"; ($(2)) || exit 1; printf '%-28s %3d min %2d s\n' "$(1)" $$((SECONDS / 60)) $$((SECONDS % 60)) >>$(TIMES)
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
@@ -42,30 +48,30 @@ up: setup ## only bring up the local Kubernetes
 down: ## take the local Kubernetes down
 	@$(E2E) down
 
-test: setup ## every test, on a real Kubernetes too
-	@trap 'rm -f $(TIMES)' EXIT
-	$(call part,Build,cargo test --release --locked --workspace --no-run)
-	$(call part,Units and documentation,cargo test --release --locked --workspace --lib --bins --examples && cargo test --release --locked --workspace --doc)
-	$(call part,Processes,cargo test --release --locked --workspace --no-fail-fast $(PROCESS_TESTS))
-	$(call part,Kubernetes,cargo test --release --locked --workspace --no-fail-fast --test kubernetes)
-	echo "== How long each part took"
-	cat $(TIMES)
+test: setup ## every test, those on a real Kubernetes included
+	@mkdir -p $(CARGO_TARGET_DIR); rm -f $(TIMES)
+	@$(call part,Build,$(CARGO_TEST) --no-run)
+	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples)
+	@$(call part,Documentation,$(CARGO_TEST) --no-fail-fast --doc)
+	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))))
+	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes)
+	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
-images: setup ## write the container images to target/images as archives
+images: setup ## write the container images as archives, for kind load image-archive or ctr images import
 	@$(E2E) images
 
-lint: ## formats, lints and generated files; changes nothing
+lint: ## formats, lints, dependencies and generated files; changes nothing
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
-	@generated=$$(mktemp -d); trap 'rm -rf "$$generated"' EXIT
-	cargo run --quiet --release --locked --package dengine-crds --bin crdgen "$$generated"
-	diff --unified --recursive $(CRDS) "$$generated" || { echo "the CRDs are not what the types say: make crds" >&2; exit 1; }
+	@unformatted=$$(gofmt -l e2e/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
+	@rm -rf $(CRDS_AGAIN); $(CRDGEN) $(CRDS_AGAIN)
+	@diff --unified --recursive $(CRDS) $(CRDS_AGAIN) || { echo "the CRDs are not what the types say: make crds" >&2; exit 1; }
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; else echo "cargo-deny is not installed: dependencies not checked"; fi
 
 fix: ## format, and apply what the linter can fix itself
 	cargo fmt --all
 	cargo clippy --release --locked --workspace --all-targets --fix --allow-dirty --allow-staged
+	gofmt -w e2e/programs
 
-crds: ## write the CRDs of the chart anew from their Rust types
-	cargo run --quiet --release --locked --package dengine-crds --bin crdgen $(CRDS)
-
-
+crds: ## write the chart's CRDs anew from their Rust types
+	$(CRDGEN) $(CRDS)
