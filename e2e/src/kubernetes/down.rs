@@ -39,10 +39,21 @@ pub(super) fn clear(layout: &Layout) -> Result<()> {
         }
         remove_groups(Path::new(CGROUPS));
     }
+    remove_made_folders(layout);
     if layout.root().exists() {
         fs_err::remove_dir_all(layout.root())?;
     }
     Ok(())
+}
+
+/// The folders that the node needed to exist. One that has something in it by now is somebody else's, and stays.
+fn remove_made_folders(layout: &Layout) {
+    for folder in fs_err::read_to_string(layout.made_folders())
+        .unwrap_or_default()
+        .lines()
+    {
+        let _ = fs_err::remove_dir(folder);
+    }
 }
 
 /// Removes the pods' control groups of every hierarchy. One that still holds a process is not ours and stays: the kernel

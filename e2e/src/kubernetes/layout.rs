@@ -87,6 +87,12 @@ impl Layout {
         self.join("containerd.sock")
     }
 
+    /// The folders outside of the state that were made for the node, one a line.
+    #[must_use]
+    pub fn made_folders(&self) -> PathBuf {
+        self.join("made-folders")
+    }
+
     /// Keys and certificates.
     #[must_use]
     pub fn pki(&self) -> PathBuf {

@@ -4,9 +4,10 @@
 //! It only keeps programs running. Whether the cluster is healthy is for [`super::up`] to find out.
 
 use std::{
+    io::Write as _,
     net::TcpStream,
     os::unix::process::CommandExt as _,
-    path::PathBuf,
+    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -20,6 +21,13 @@ use super::{
 };
 use crate::{programs, shell};
 
+/// What the programs write to whatever their settings say.
+const HIDDEN: [&str; 4] = [
+    "/run",
+    "/var/lib/cni",
+    "/var/lib/kubelet",
+    "/var/log/containers",
+];
 /// How often the supervisor looks.
 const TICK: Duration = Duration::from_millis(50);
 /// A program that ended is started again after this.
@@ -35,7 +43,7 @@ pub fn run(layout: &Layout) -> Result<()> {
     if std::process::id() != 1 {
         bail!("`node` is what `dengine-e2e up` runs inside new namespaces; run `dengine-e2e up`");
     }
-    hide_the_machine()?;
+    hide_the_machine(layout)?;
     connect()?;
     let programs = programs::ensure()?;
     let own_program = layout.join("dengine-e2e");
@@ -43,24 +51,23 @@ pub fn run(layout: &Layout) -> Result<()> {
     Supervisor::new(layout.clone(), components).run()
 }
 
-/// Private folders in place of those that the programs write to whatever their settings say.
-fn hide_the_machine() -> Result<()> {
-    let folders = [
-        "/run",
-        "/var/lib/cni",
-        "/var/lib/kubelet",
-        "/var/log/containers",
-        "/var/log/pods",
-        "/etc/cni",
-    ];
-    for folder in folders.map(PathBuf::from) {
-        if folder.is_dir() {
-            shell::run(
-                shell::command("mount")
-                    .args(["-t", "tmpfs", "tmpfs"])
-                    .arg(&folder),
-            )?;
+/// Private folders in place of those that the programs write to whatever their settings say. What must be made on the
+/// machine for that is noted, for `down` to remove.
+fn hide_the_machine(layout: &Layout) -> Result<()> {
+    for folder in HIDDEN.map(Path::new) {
+        if !folder.is_dir() {
+            fs_err::create_dir_all(folder)?;
+            let mut made = fs_err::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(layout.made_folders())?;
+            writeln!(made, "{}", folder.display())?;
         }
+        shell::run(
+            shell::command("mount")
+                .args(["-t", "tmpfs", "tmpfs"])
+                .arg(folder),
+        )?;
     }
     Ok(())
 }
