@@ -57,7 +57,7 @@ test: setup ## every test, those on a real Kubernetes included
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
-images: setup ## write the container images as archives, for kind load image-archive or ctr images import
+images: setup ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images
 
 lint: ## formats, lints, dependencies and generated files; changes nothing

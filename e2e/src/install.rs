@@ -17,6 +17,8 @@ const PATIENCE: &str = "--timeout=180s";
 /// When Helm fails.
 pub fn operator(cluster: &Cluster, images: &[Archive]) -> Result<()> {
     let step = Step::start(format!("helm upgrade --install {RELEASE} {CHART}"));
+    // The operator has to get along with the strictest profile, so it gets no other.
+    cluster.apply(include_str!("../manifests/operator-namespace.yaml"))?;
     let mut helm = cluster.helm();
     helm.args(["upgrade", "--install", RELEASE])
         .arg(product::workspace()?.join(CHART));

@@ -28,7 +28,7 @@ enum Command {
     Up,
     /// Take the local Kubernetes down, with everything in it.
     Down,
-    /// Build DEngine's container images as archives, in the target folder's `images`.
+    /// Build DEngine's container images as archives in `target/images`.
     Images,
     /// A cluster of three on Kubernetes, benchmarked.
     Demo,

@@ -31,7 +31,7 @@ pub fn workspace() -> Result<PathBuf> {
     Ok(workspace.to_owned())
 }
 
-/// Builds what changed since the last time; the archives lie in `target/images`.
+/// Builds what changed since the last time; the archives lie in the checkout's `target/images`.
 ///
 /// # Errors
 /// When a build fails.
@@ -40,7 +40,7 @@ pub fn ensure() -> Result<Vec<Archive>> {
     let target = target_folder(&workspace)?;
     build_programs(&workspace)?;
     let mut step = Step::start("Images");
-    let folder = target.join("images");
+    let folder = workspace.join("target/images");
     let mut archives = Vec::new();
     for (program, source) in PROGRAMS {
         step.note(program);
