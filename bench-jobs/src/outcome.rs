@@ -1,0 +1,277 @@
+//! From what was measured to the result and the verdict on it. Pure.
+
+use dengine_crds::benchmark::{LatencyUs, Protocol, RunResult, Shape};
+use hdrhistogram::Histogram;
+use jiff::Timestamp;
+
+use crate::{load::Measured, target::Facts};
+
+/// The schema of the result allows no longer texts.
+const ERROR_CHARS_MAX: usize = 1000;
+
+/// Whether a result counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every request succeeded under one leader.
+    Succeeded,
+    /// A request failed, or the run did not come to its end. The text says what and how often.
+    Failed(String),
+    /// The leader changed meanwhile.
+    Invalid(String),
+}
+
+impl Verdict {
+    /// The exit status that `--help` promises.
+    #[must_use]
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Verdict::Succeeded => 0,
+            Verdict::Failed(_) => 1,
+            Verdict::Invalid(_) => 3,
+        }
+    }
+
+    /// Judges a result by itself alone, so that everyone who has it comes to the same verdict.
+    #[must_use]
+    pub fn of(result: &RunResult) -> Self {
+        if result.errors > 0 {
+            let first = result
+                .first_error
+                .as_deref()
+                .unwrap_or("no reason is known");
+            let (errors, requests) = (result.errors, result.requests);
+            return Verdict::Failed(if result.requests == result.errors && requests <= 1 {
+                first.to_owned()
+            } else {
+                format!("{errors} of {requests} requests failed; the first: {first}")
+            });
+        }
+        if result.requests < result.shape.total {
+            let (requests, total) = (result.requests, result.shape.total);
+            return Verdict::Failed(format!("only {requests} of {total} requests were sent"));
+        }
+        if !result.leader_was_stable() {
+            let term = |term: Option<u64>| term.map_or("unknown".to_owned(), |t| t.to_string());
+            let (before, after) = (term(result.term_before), term(result.term_after));
+            return Verdict::Invalid(format!(
+                "the leader changed during the run (term {before} before, {after} after); the \
+                 numbers do not count"
+            ));
+        }
+        Verdict::Succeeded
+    }
+}
+
+/// What is known of a run before and apart from its load.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// Wire protocol.
+    pub protocol: Protocol,
+    /// What was asked for.
+    pub shape: Shape,
+    /// Node that the load came from.
+    pub node: Option<String>,
+    /// When the first request was wanted.
+    pub started_at: Timestamp,
+    /// When the last answer was there.
+    pub finished_at: Timestamp,
+    /// What the target said of itself before the load.
+    pub before: Option<Facts>,
+    /// The same after it.
+    pub after: Option<Facts>,
+}
+
+/// The result of a load.
+#[must_use]
+pub fn result(frame: &Frame, measured: &Measured) -> RunResult {
+    let seconds = measured.elapsed.as_secs_f64();
+    let succeeded = measured.latency_us.len();
+    let facts = frame.after.as_ref().or(frame.before.as_ref());
+    let leader = facts.and_then(|facts| facts.leader.as_ref());
+    RunResult {
+        protocol: frame.protocol,
+        shape: frame.shape.clone(),
+        requests: measured.requests(),
+        errors: measured.errors,
+        first_error: measured.first_error.as_deref().map(shortened),
+        total_seconds: seconds,
+        ops_per_second: if seconds > 0.0 {
+            succeeded as f64 / seconds
+        } else {
+            0.0
+        },
+        latency_us: latency(&measured.latency_us),
+        durability: facts.and_then(|facts| facts.durability.clone()),
+        engine_version: facts.and_then(|facts| facts.version.clone()),
+        tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at: frame.started_at.to_string(),
+        finished_at: frame.finished_at.to_string(),
+        term_before: frame.before.as_ref().map(|facts| facts.term),
+        term_after: frame.after.as_ref().map(|facts| facts.term),
+        leader: leader.map(|leader| leader.name.clone()),
+        node: frame.node.clone(),
+    }
+}
+
+/// The result of a run that could not measure: one request, which failed.
+#[must_use]
+pub fn failed(frame: &Frame, reason: &str) -> RunResult {
+    let measured = Measured {
+        latency_us: crate::load::histogram(),
+        errors: 1,
+        first_error: Some(reason.to_owned()),
+        elapsed: std::time::Duration::ZERO,
+        revision: 0,
+    };
+    result(frame, &measured)
+}
+
+fn latency(us: &Histogram<u64>) -> LatencyUs {
+    if us.is_empty() {
+        return LatencyUs::default();
+    }
+    LatencyUs {
+        avg: (us.mean() * 10.0).round() / 10.0,
+        min: us.min(),
+        max: us.max(),
+        p50: us.value_at_quantile(0.5),
+        p90: us.value_at_quantile(0.9),
+        p99: us.value_at_quantile(0.99),
+        p999: us.value_at_quantile(0.999),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(ERROR_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use dengine_crds::benchmark::{ReadConsistency, Workload};
+
+    use super::*;
+    use crate::target::Leader;
+
+    pub(crate) fn facts(term: u64) -> Facts {
+        let leader = Leader {
+            name: "demo-1".to_owned(),
+            address: "demo-1:4100".to_owned(),
+        };
+        Facts {
+            version: Some("0.1.0".to_owned()),
+            durability: Some("fsync".to_owned()),
+            term,
+            leader: Some(leader),
+            members: ["demo-0", "demo-1", "demo-2"].map(str::to_owned).to_vec(),
+        }
+    }
+
+    pub(crate) fn frame() -> Frame {
+        Frame {
+            protocol: Protocol::Dengine,
+            shape: Shape {
+                workload: Workload::Range,
+                consistency: Some(ReadConsistency::Linearizable),
+                connections: 10,
+                clients: 100,
+                total: 1000,
+                key_size: 8,
+                value_size: 256,
+                key_space: 0,
+                sequential_keys: false,
+            },
+            node: None,
+            started_at: "2026-01-01T00:00:00Z".parse().unwrap(),
+            finished_at: "2026-01-01T00:00:02Z".parse().unwrap(),
+            before: Some(facts(2)),
+            after: Some(facts(2)),
+        }
+    }
+
+    pub(crate) fn measured(errors: u64) -> Measured {
+        let latency_us = histogram_of(1..=1000 - errors);
+        let first_error = (errors > 0).then(|| "unavailable: no leader".to_owned());
+        let elapsed = Duration::from_secs(2);
+        Measured {
+            latency_us,
+            errors,
+            first_error,
+            elapsed,
+            revision: 7,
+        }
+    }
+
+    fn histogram_of(values: impl Iterator<Item = u64>) -> Histogram<u64> {
+        let mut histogram = crate::load::histogram();
+        for value in values {
+            histogram.record(value).unwrap();
+        }
+        histogram
+    }
+
+    #[test]
+    fn numbers_come_from_the_histogram_and_the_clock() {
+        let result = result(&frame(), &measured(0));
+        assert_eq!((result.requests, result.errors), (1000, 0));
+        assert!((result.ops_per_second - 500.0).abs() < 1e-9);
+        let latency = result.latency_us;
+        assert_eq!((latency.min, latency.p50, latency.p90), (1, 500, 900));
+        assert_eq!((latency.p99, latency.p999, latency.max), (990, 999, 1000));
+        assert_eq!(result.leader.as_deref(), Some("demo-1"));
+        assert_eq!(Verdict::of(&result), Verdict::Succeeded);
+    }
+
+    #[test]
+    fn a_single_failed_request_fails_the_run() {
+        let result = result(&frame(), &measured(1));
+        assert_eq!((result.requests, result.errors), (1000, 1));
+        let verdict = Verdict::of(&result);
+        let text = "1 of 1000 requests failed; the first: unavailable: no leader";
+        assert_eq!(verdict, Verdict::Failed(text.to_owned()));
+        assert_eq!(verdict.exit_status(), 1);
+    }
+
+    #[test]
+    fn another_leader_makes_the_run_invalid_unless_it_failed_anyway() {
+        let moved = Frame {
+            after: Some(facts(3)),
+            ..frame()
+        };
+        let verdict = Verdict::of(&result(&moved, &measured(0)));
+        assert!(matches!(verdict, Verdict::Invalid(_)), "{verdict:?}");
+        assert_eq!(verdict.exit_status(), 3);
+        assert_eq!(Verdict::of(&result(&moved, &measured(2))).exit_status(), 1);
+        let silent = Frame {
+            after: None,
+            ..frame()
+        };
+        assert_eq!(Verdict::of(&result(&silent, &measured(0))).exit_status(), 3);
+    }
+
+    #[test]
+    fn a_run_that_never_began_is_a_failed_result_with_its_reason() {
+        let frame = Frame {
+            before: None,
+            after: None,
+            ..frame()
+        };
+        let result = failed(&frame, &"x".repeat(5000));
+        assert_eq!((result.requests, result.errors), (1, 1));
+        assert_eq!(
+            result.first_error.as_ref().map(String::len),
+            Some(ERROR_CHARS_MAX)
+        );
+        assert_eq!(Verdict::of(&result).exit_status(), 1);
+    }
+
+    #[test]
+    fn the_result_survives_its_json() {
+        let result = result(&frame(), &measured(3));
+        let json = serde_json::to_string_pretty(&result).unwrap();
+        assert_eq!(serde_json::from_str::<RunResult>(&json).unwrap(), result);
+        assert!(json.contains("\"opsPerSecond\": 498.5"), "{json}");
+        assert!(json.contains("\"latencyUs\""), "{json}");
+    }
+}

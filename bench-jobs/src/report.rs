@@ -1,0 +1,190 @@
+//! Delivers a result to the status of a `DEngineBenchmark`. The Job's ServiceAccount may only
+//! `patch` that one object's status, so nothing here reads anything.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use backon::{ExponentialBuilder, Retryable};
+use dengine_crds::{
+    benchmark::{DEngineBenchmark, RunResult},
+    names::managers,
+};
+use kube::{
+    Api, Client, Config, Resource,
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
+};
+
+use crate::cli::ReportTo;
+
+/// Longest time of one attempt.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Attempts after the first; with their pauses they last about two minutes, longer than an API
+/// server takes to restart.
+const RETRIES_MAX: usize = 15;
+
+/// Posts a result with the credentials of the pod, or of the user's kubeconfig.
+///
+/// # Errors
+/// If the object is gone, the result is refused, or the API server stays unreachable.
+pub async fn post(to: &ReportTo, run_id: &str, result: &RunResult) -> anyhow::Result<()> {
+    let mut config = Config::infer()
+        .await
+        .context("no access to a Kubernetes API server")?;
+    config.read_timeout = Some(ATTEMPT_TIMEOUT);
+    config.connect_timeout = Some(ATTEMPT_TIMEOUT);
+    let client = Client::try_from(config).context("cannot talk to the Kubernetes API server")?;
+    post_with(client, to, run_id, result, backoff()).await
+}
+
+fn backoff() -> ExponentialBuilder {
+    ExponentialBuilder::new()
+        .with_min_delay(Duration::from_millis(250))
+        .with_max_delay(Duration::from_secs(10))
+        .with_max_times(RETRIES_MAX)
+        .with_jitter()
+}
+
+async fn post_with(
+    client: Client,
+    to: &ReportTo,
+    run_id: &str,
+    result: &RunResult,
+    backoff: ExponentialBuilder,
+) -> anyhow::Result<()> {
+    // Untyped: only that the patch was accepted matters, not what the object looks like now.
+    let resource = ApiResource::erase::<DEngineBenchmark>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client, &to.namespace, &resource);
+    let patch = Patch::Apply(body(&to.name, run_id, result));
+    // Nobody else may own these fields; if someone does, the measurement wins.
+    let params = PatchParams::apply(managers::BENCH).force();
+    let attempt = || api.patch_status(&to.name, &params, &patch);
+    attempt
+        .retry(backoff)
+        .when(may_pass)
+        .notify(|error, pause| tracing::warn!(%error, ?pause, "posting the result failed"))
+        .await
+        .map(|_| ())
+        .with_context(|| {
+            format!(
+                "posting the result to the status of {}/{}",
+                to.namespace, to.name
+            )
+        })
+}
+
+fn body(name: &str, run_id: &str, result: &RunResult) -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": DEngineBenchmark::api_version(&()),
+        "kind": DEngineBenchmark::kind(&()),
+        "metadata": { "name": name },
+        "status": { "runs": { run_id: result } },
+    })
+}
+
+/// Whether another attempt could succeed. Permissions that were made a moment ago take a while to
+/// be seen, so a refusal for lack of them is repeated too.
+fn may_pass(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => !matches!(status.code, 400 | 404 | 405 | 415 | 422),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use kube::client::Body;
+    use tonic::codegen::http::{Request, Response};
+
+    use super::*;
+    use crate::outcome::{self, tests as sample};
+
+    type Seen = Arc<Mutex<Vec<(String, String, serde_json::Value)>>>;
+
+    /// An API server that answers with the given status codes, in turn, and keeps what it was sent.
+    fn api_server(codes: Vec<u16>) -> (Client, Seen) {
+        let seen = Seen::default();
+        let requests = Arc::clone(&seen);
+        let codes = Arc::new(Mutex::new(codes.into_iter()));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (seen, code) = (Arc::clone(&requests), codes.lock().unwrap().next().unwrap());
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap();
+                let line = format!("{} {}", head.method, head.uri);
+                let kind = head.headers["content-type"].to_str().unwrap().to_owned();
+                seen.lock()
+                    .unwrap()
+                    .push((line, kind, serde_json::from_slice(&body).unwrap()));
+                let answer = serde_json::json!({
+                    "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+                    "message": "scripted", "reason": "scripted", "code": code,
+                });
+                let response = Response::builder().status(code);
+                Ok::<_, tower::BoxError>(
+                    response
+                        .body(Body::from(answer.to_string().into_bytes()))
+                        .unwrap(),
+                )
+            }
+        });
+        (Client::new(service, "default"), seen)
+    }
+
+    async fn post_to(codes: Vec<u16>) -> (anyhow::Result<()>, Seen) {
+        let (client, seen) = api_server(codes);
+        let to = ReportTo {
+            namespace: "ns".to_owned(),
+            name: "bench".to_owned(),
+        };
+        let result = outcome::result(&sample::frame(), &sample::measured(0));
+        let backoff = ExponentialBuilder::new()
+            .with_min_delay(Duration::from_millis(1))
+            .with_max_delay(Duration::from_millis(2))
+            .with_max_times(3);
+        (
+            post_with(client, &to, "run-1", &result, backoff).await,
+            seen,
+        )
+    }
+
+    #[tokio::test]
+    async fn one_server_side_apply_on_the_status_and_nothing_else() {
+        let (posted, seen) = post_to(vec![200]).await;
+        posted.unwrap();
+        let seen = seen.lock().unwrap();
+        let [(line, kind, body)] = &seen[..] else {
+            panic!("{seen:?}")
+        };
+        let path = "/apis/dengine.io/v1alpha1/namespaces/ns/denginebenchmarks/bench/status";
+        assert!(line.starts_with(&format!("PATCH {path}?")), "{line}");
+        assert!(line.contains("fieldManager=dengine-bench") && line.contains("force=true"));
+        assert_eq!(kind, "application/apply-patch+yaml");
+        assert_eq!(body["metadata"], serde_json::json!({ "name": "bench" }));
+        assert_eq!(body["status"]["runs"]["run-1"]["requests"], 1000);
+        assert_eq!(
+            body["status"].as_object().unwrap().len(),
+            1,
+            "only what the Job may write"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_may_pass_is_tried_again_within_bounds() {
+        let (posted, seen) = post_to(vec![500, 403, 429, 200]).await;
+        posted.unwrap();
+        assert_eq!(seen.lock().unwrap().len(), 4);
+
+        let (posted, seen) = post_to(vec![503; 9]).await;
+        assert!(format!("{:#}", posted.unwrap_err()).contains("ns/bench"));
+        assert_eq!(seen.lock().unwrap().len(), 4);
+    }
+
+    #[tokio::test]
+    async fn an_object_that_is_gone_is_not_asked_for_again() {
+        let (posted, seen) = post_to(vec![404, 200]).await;
+        posted.unwrap_err();
+        assert_eq!(seen.lock().unwrap().len(), 1);
+    }
+}

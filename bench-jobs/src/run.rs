@@ -1,0 +1,308 @@
+//! One run from its checked command line to its delivered result.
+
+use std::{
+    fmt::Display,
+    future::Future,
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use dengine_crds::benchmark::{ReadConsistency, RunResult, Shape, Workload};
+use jiff::Timestamp;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use crate::{
+    cli::Cli,
+    keys::{self, Keys, Order},
+    load::{self, Measured, Operation, Plan},
+    outcome::{self, Frame, Verdict},
+    progress::Progress,
+    report,
+    summary::{self, Preload},
+    target::{Connect, Facts, Target},
+};
+
+/// Clients that fill the key space: enough to batch well, few enough not to overload.
+const PRELOAD_CLIENTS: u64 = 64;
+/// How long members may take to catch up with the filled key space before eventual reads.
+const SETTLE_LIMIT: Duration = Duration::from_secs(30);
+const SETTLE_POLL: Duration = Duration::from_millis(20);
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExitStatus(u8);
+
+impl From<ExitStatus> for ExitCode {
+    fn from(status: ExitStatus) -> Self {
+        ExitCode::from(status.0)
+    }
+}
+
+/// Carries a command line out: measures, prints, writes and posts.
+pub async fn run(cli: Cli) -> ExitStatus {
+    if let Err(error) = cli.validate() {
+        error.exit();
+    }
+    let ended = Run::new(&cli).carry_out().await;
+    let verdict = Verdict::of(&ended.result);
+    let delivered = deliver(&cli, &ended).await;
+    if let Err(error) = &delivered {
+        say(&mut io::stderr(), format_args!("error: {error:#}\n"));
+    }
+    ExitStatus(if delivered.is_err() {
+        verdict.exit_status().max(1)
+    } else {
+        verdict.exit_status()
+    })
+}
+
+/// A run that is over, well or not.
+struct Ended {
+    result: RunResult,
+    members: Vec<String>,
+    preload: Option<Preload>,
+}
+
+/// A run under way: what is known so far.
+struct Run<'a> {
+    cli: &'a Cli,
+    deadline: Instant,
+    frame: Frame,
+    preload: Option<Preload>,
+}
+
+impl<'a> Run<'a> {
+    fn new(cli: &'a Cli) -> Self {
+        let now = Timestamp::now();
+        let frame = Frame {
+            protocol: cli.options.protocol.into(),
+            shape: cli.shape(),
+            node: cli.options.node.clone(),
+            started_at: now,
+            finished_at: now,
+            before: None,
+            after: None,
+        };
+        Run {
+            cli,
+            deadline: Instant::now() + cli.options.timeout,
+            frame,
+            preload: None,
+        }
+    }
+
+    async fn carry_out(mut self) -> Ended {
+        let result = match self.measure().await {
+            Ok(measured) => outcome::result(&self.frame, &measured),
+            Err(error) => outcome::failed(&self.frame, &format!("{error:#}")),
+        };
+        let facts = self.frame.after.or(self.frame.before).unwrap_or_default();
+        Ended {
+            result,
+            members: facts.members,
+            preload: self.preload,
+        }
+    }
+
+    async fn measure(&mut self) -> anyhow::Result<Measured> {
+        let options = &self.cli.options;
+        let before = self.await_ready(&options.endpoints).await?;
+        let endpoints = match (options.target_leader, &before.leader) {
+            (true, Some(leader)) => vec![leader.address.clone()],
+            (true, None) => bail!("--target-leader: the cluster has no leader"),
+            (false, _) => options.endpoints.clone(),
+        };
+        self.frame.before = Some(before);
+        let connect = Connect {
+            protocol: self.frame.protocol,
+            endpoints,
+            connections: options.conns as usize,
+            request_timeout: options.request_timeout,
+            retry: false,
+        };
+        let target = Target::connect(&connect).await.context("connecting")?;
+        let shape = self.frame.shape.clone();
+        if shape.workload == Workload::Range {
+            let revision = self.fill(&connect, &shape).await?;
+            self.settle(&target, &shape, revision).await?;
+        }
+        self.warm_up(&target, &shape).await?;
+        // Asked again, because electing a leader during the preparation harms nobody.
+        self.frame.before = Some(self.await_ready(&connect.endpoints).await?);
+
+        self.frame.started_at = Timestamp::now();
+        let measured = self
+            .load(self.plan(&shape, shape.total), &target, "measuring")
+            .await;
+        self.frame.finished_at = Timestamp::now();
+        self.frame.after = self.await_ready(&connect.endpoints).await.ok();
+        Ok(measured)
+    }
+
+    async fn await_ready(&self, endpoints: &[String]) -> anyhow::Result<Facts> {
+        let limit = self.cli.options.ready_timeout;
+        Facts::await_ready(self.frame.protocol, endpoints, limit).await
+    }
+
+    fn plan(&self, shape: &Shape, total: u64) -> Plan {
+        let seed = self.cli.options.seed;
+        let operation = match (shape.workload, shape.consistency) {
+            (Workload::Put, _) => Operation::Put,
+            (Workload::Range, fresh) => {
+                Operation::Get(fresh.unwrap_or(ReadConsistency::Linearizable))
+            }
+        };
+        Plan {
+            operation,
+            clients: u64::from(shape.clients),
+            total,
+            keys: Keys::new(keys::space(shape), shape.key_size, Order::of(shape), seed),
+            value_size: shape.value_size,
+            seed,
+        }
+    }
+
+    /// Writes every key of the key space once; the revision of the last.
+    async fn fill(&mut self, connect: &Connect, shape: &Shape) -> anyhow::Result<u64> {
+        let keys = keys::space(shape);
+        let clients = PRELOAD_CLIENTS.min(keys);
+        let connections = connect.connections.min(clients as usize);
+        let connect = Connect {
+            connections,
+            retry: true,
+            ..connect.clone()
+        };
+        let target = Target::connect(&connect).await.context("connecting")?;
+        let plan = Plan {
+            operation: Operation::Put,
+            clients,
+            total: keys,
+            keys: Keys::new(
+                keys,
+                shape.key_size,
+                Order::Sequential,
+                self.cli.options.seed,
+            ),
+            ..self.plan(shape, keys)
+        };
+        let filled = self.load(plan, &target, "filling").await;
+        succeeded(&filled, keys).context("filling the key space")?;
+        self.preload = Some(Preload::of(&filled));
+        Ok(filled.revision)
+    }
+
+    /// Waits until every connection serves the filled key space: an eventual read may be answered by
+    /// a member that has not applied it yet.
+    async fn settle(&self, target: &Target, shape: &Shape, revision: u64) -> anyhow::Result<()> {
+        let keys = Keys::new(keys::space(shape), shape.key_size, Order::Sequential, 0);
+        let first = keys.client(0).key(0);
+        let settled = async {
+            for connection in 0..shape.connections as usize {
+                let mut lane = target.lane(connection);
+                loop {
+                    let fresh = ReadConsistency::Eventual;
+                    match lane.get(first.clone(), fresh).await {
+                        Ok(found) if found.revision >= revision => break,
+                        Ok(_) | Err(_) => sleep(SETTLE_POLL).await,
+                    }
+                }
+            }
+        };
+        timeout(SETTLE_LIMIT, settled).await.map_err(|_| {
+            anyhow::anyhow!("a member did not catch up with the keys within {SETTLE_LIMIT:?}")
+        })
+    }
+
+    /// Runs the same kind of requests for a while, so that connections, caches and branch predictors
+    /// are as they will be. A put writes one key per client, so the others are still new.
+    async fn warm_up(&self, target: &Target, shape: &Shape) -> anyhow::Result<()> {
+        let total = self.cli.warm_up();
+        let seed = self.cli.options.seed;
+        let space = u64::from(shape.clients).min(keys::space(shape));
+        let plan = Plan {
+            keys: Keys::new(space, shape.key_size, Order::Sequential, seed),
+            ..self.plan(shape, total)
+        };
+        let warmed = self.load(plan, target, "warming up").await;
+        succeeded(&warmed, total).context("warming up")
+    }
+
+    async fn load(&self, plan: Plan, target: &Target, phase: &'static str) -> Measured {
+        let deadline = self.deadline;
+        let limit = self.cli.options.timeout;
+        load::run(plan, target, &Progress { phase }, cut(deadline, limit)).await
+    }
+}
+
+/// Why a run ends before it is done: its time is up, or somebody ends it.
+async fn cut(deadline: Instant, limit: Duration) -> String {
+    tokio::select! {
+        () = sleep_until(deadline) => format!("the run was not done within --timeout {limit:?}"),
+        () = ended_by(SignalKind::interrupt()) => "the run was interrupted".to_owned(),
+        () = ended_by(SignalKind::terminate()) => "the run was terminated".to_owned(),
+    }
+}
+
+fn ended_by(kind: SignalKind) -> impl Future<Output = ()> {
+    let signals = signal(kind);
+    async move {
+        match signals {
+            Ok(mut signals) => {
+                signals.recv().await;
+            }
+            // Without a handler the signal ends the process by itself.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+fn succeeded(measured: &Measured, total: u64) -> anyhow::Result<()> {
+    match &measured.first_error {
+        Some(error) => bail!(
+            "{} of {total} requests failed; the first: {error}",
+            measured.errors
+        ),
+        None => Ok(()),
+    }
+}
+
+async fn deliver(cli: &Cli, ended: &Ended) -> anyhow::Result<()> {
+    let summary = summary::render(&ended.result, &ended.members, ended.preload);
+    let json_to_stdout = cli.options.json.as_deref() == Some(Path::new("-"));
+    if json_to_stdout {
+        say(&mut io::stderr(), &summary);
+    } else {
+        say(&mut io::stdout(), &summary);
+    }
+    let written = match &cli.options.json {
+        Some(path) => write_json(path, &ended.result),
+        None => Ok(()),
+    };
+    let posted = match (&cli.options.report_to, &cli.options.run_id) {
+        (Some(to), Some(run_id)) => report::post(to, run_id, &ended.result).await,
+        _ => Ok(()),
+    };
+    written.and(posted)
+}
+
+fn write_json(path: &Path, result: &RunResult) -> anyhow::Result<()> {
+    let mut json = serde_json::to_string_pretty(result).context("result as JSON")?;
+    json.push('\n');
+    if path == Path::new("-") {
+        say(&mut io::stdout(), &json);
+        return Ok(());
+    }
+    std::fs::write(path, json).with_context(|| format!("writing {}", path.display()))
+}
+
+/// Prints; a reader that is gone is no reason to fail a run.
+fn say(to: &mut impl Write, text: impl Display) {
+    let _ = write!(to, "{text}");
+    let _ = to.flush();
+}

@@ -1,0 +1,303 @@
+//! The result for people: aligned, units named, a failure before any number.
+
+use std::fmt::{self, Write};
+
+use dengine_crds::benchmark::{Protocol, RunResult, Workload};
+
+use crate::{load::Measured, outcome::Verdict};
+
+/// The key space that was filled before the measurement; reported apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Preload {
+    /// Keys that were written.
+    pub keys: u64,
+    /// Time that it took.
+    pub seconds: f64,
+}
+
+impl Preload {
+    /// What filling the key space came to.
+    #[must_use]
+    pub fn of(measured: &Measured) -> Self {
+        Preload {
+            keys: measured.requests(),
+            seconds: measured.elapsed.as_secs_f64(),
+        }
+    }
+}
+
+/// Renders a result. The verdict comes first if it is not a success.
+#[must_use]
+pub fn render(result: &RunResult, members: &[String], preload: Option<Preload>) -> String {
+    let mut out = String::new();
+    write(&mut out, result, members, preload).expect("writing to a string cannot fail");
+    out
+}
+
+fn write(
+    out: &mut String,
+    result: &RunResult,
+    members: &[String],
+    preload: Option<Preload>,
+) -> fmt::Result {
+    match Verdict::of(result) {
+        Verdict::Succeeded => {}
+        Verdict::Failed(why) => writeln!(out, "FAILED: {why}\n")?,
+        Verdict::Invalid(why) => writeln!(out, "INVALID: {why}\n")?,
+    }
+    write_setup(out, result, members, preload)?;
+    if result.requests > result.errors {
+        write_summary(out, result)?;
+        write_latency(out, result)?;
+    }
+    Ok(())
+}
+
+fn write_setup(
+    out: &mut String,
+    result: &RunResult,
+    members: &[String],
+    preload: Option<Preload>,
+) -> fmt::Result {
+    let shape = &result.shape;
+    writeln!(out, "Run")?;
+    line(out, "Target", &target(result))?;
+    if !members.is_empty() {
+        let leader = result.leader.as_deref().unwrap_or("unknown");
+        line(
+            out,
+            "Members",
+            &format!("{} (leader {leader})", members.join(", ")),
+        )?;
+    }
+    line(
+        out,
+        "Durability",
+        result
+            .durability
+            .as_deref()
+            .unwrap_or("not told by the target"),
+    )?;
+    line(out, "Workload", &workload(result))?;
+    let (clients, connections) = (
+        grouped(shape.clients.into()),
+        grouped(shape.connections.into()),
+    );
+    line(
+        out,
+        "Clients",
+        &format!("{clients} over {connections} connections, all in flight"),
+    )?;
+    if let Some(preload) = preload {
+        let keys = grouped(preload.keys);
+        line(
+            out,
+            "Filled",
+            &format!("{keys} keys in {:.2} s before the run", preload.seconds),
+        )?;
+    }
+    Ok(())
+}
+
+fn target(result: &RunResult) -> String {
+    let version = result
+        .engine_version
+        .as_deref()
+        .unwrap_or("of unknown version");
+    let name = match result.protocol {
+        Protocol::Dengine => "DEngine",
+        Protocol::Etcd => "etcd",
+    };
+    format!("{name} {version} (dengine-bench {})", result.tool_version)
+}
+
+fn workload(result: &RunResult) -> String {
+    let shape = &result.shape;
+    let keys = match (shape.sequential_keys, shape.key_space) {
+        (true, 0) => "sequential keys".to_owned(),
+        (true, space) => format!("sequential keys out of {}", grouped(space)),
+        (false, 0) => "each key once in random order".to_owned(),
+        (false, space) => format!("random keys out of {}", grouped(space)),
+    };
+    let kind = match (shape.workload, shape.consistency) {
+        (Workload::Put, _) => "put".to_owned(),
+        (Workload::Range, fresh) => format!("range {}", fresh.map_or("l", |fresh| fresh.as_str())),
+    };
+    format!(
+        "{kind}, {}-byte keys, {}-byte values, {keys}",
+        shape.key_size, shape.value_size
+    )
+}
+
+fn write_summary(out: &mut String, result: &RunResult) -> fmt::Result {
+    writeln!(out, "\nSummary")?;
+    line(out, "Total time", &format!("{:.3} s", result.total_seconds))?;
+    line(out, "Requests", &grouped(result.requests))?;
+    if result.errors > 0 {
+        line(out, "Failed", &grouped(result.errors))?;
+    }
+    let rate = grouped(result.ops_per_second.round() as u64);
+    line(out, "Throughput", &format!("{rate} requests/s"))
+}
+
+fn write_latency(out: &mut String, result: &RunResult) -> fmt::Result {
+    let us = &result.latency_us;
+    writeln!(
+        out,
+        "\nLatency (µs, from when the request was wanted to its answer)"
+    )?;
+    let rows = [
+        ("avg", us.avg.round() as u64),
+        ("min", us.min),
+        ("max", us.max),
+        ("p50", us.p50),
+        ("p90", us.p90),
+        ("p99", us.p99),
+        ("p99.9", us.p999),
+    ];
+    let width = rows
+        .iter()
+        .map(|(_, us)| grouped(*us).len())
+        .max()
+        .unwrap_or(0);
+    for (name, us) in rows {
+        writeln!(out, "  {name:<13}{:>width$}", grouped(us))?;
+    }
+    Ok(())
+}
+
+fn line(out: &mut String, name: &str, value: &str) -> fmt::Result {
+    writeln!(out, "  {name:<13}{value}")
+}
+
+/// `1234567` as `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+    use crate::outcome::{self, Frame, tests as sample};
+
+    fn check(frame: &Frame, errors: u64, preload: Option<Preload>, expect: &Expect) {
+        let result = outcome::result(frame, &sample::measured(errors));
+        expect.assert_eq(&render(&result, &sample::facts(2).members, preload));
+    }
+
+    #[test]
+    fn a_good_run() {
+        let preload = Some(Preload {
+            keys: 1000,
+            seconds: 0.5,
+        });
+        check(
+            &sample::frame(),
+            0,
+            preload,
+            &expect![[r#"
+            Run
+              Target       DEngine 0.1.0 (dengine-bench 0.1.0)
+              Members      demo-0, demo-1, demo-2 (leader demo-1)
+              Durability   fsync
+              Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+              Clients      100 over 10 connections, all in flight
+              Filled       1,000 keys in 0.50 s before the run
+
+            Summary
+              Total time   2.000 s
+              Requests     1,000
+              Throughput   500 requests/s
+
+            Latency (µs, from when the request was wanted to its answer)
+              avg            501
+              min              1
+              max          1,000
+              p50            500
+              p90            900
+              p99            990
+              p99.9          999
+        "#]],
+        );
+    }
+
+    #[test]
+    fn a_failed_run_says_so_first() {
+        check(
+            &sample::frame(),
+            12,
+            None,
+            &expect![[r#"
+            FAILED: 12 of 1000 requests failed; the first: unavailable: no leader
+
+            Run
+              Target       DEngine 0.1.0 (dengine-bench 0.1.0)
+              Members      demo-0, demo-1, demo-2 (leader demo-1)
+              Durability   fsync
+              Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+              Clients      100 over 10 connections, all in flight
+
+            Summary
+              Total time   2.000 s
+              Requests     1,000
+              Failed       12
+              Throughput   494 requests/s
+
+            Latency (µs, from when the request was wanted to its answer)
+              avg          495
+              min            1
+              max          988
+              p50          494
+              p90          890
+              p99          979
+              p99.9        988
+        "#]],
+        );
+    }
+
+    #[test]
+    fn a_run_under_two_leaders_says_so_first() {
+        let frame = Frame {
+            after: Some(sample::facts(3)),
+            ..sample::frame()
+        };
+        let result = outcome::result(&frame, &sample::measured(0));
+        assert!(render(&result, &[], None).starts_with("INVALID: the leader changed"));
+    }
+
+    #[test]
+    fn a_run_that_never_began_shows_no_numbers() {
+        let frame = Frame {
+            before: None,
+            after: None,
+            ..sample::frame()
+        };
+        let result = outcome::failed(&frame, "target not ready within 30s: connection refused");
+        expect![[r#"
+            FAILED: target not ready within 30s: connection refused
+
+            Run
+              Target       DEngine of unknown version (dengine-bench 0.1.0)
+              Durability   not told by the target
+              Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+              Clients      100 over 10 connections, all in flight
+        "#]]
+        .assert_eq(&render(&result, &[], None));
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        let shown: Vec<_> = [0, 999, 1000, 123_456, 1_234_567].map(grouped).to_vec();
+        assert_eq!(shown, ["0", "999", "1,000", "123,456", "1,234,567"]);
+    }
+}

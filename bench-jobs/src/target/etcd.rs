@@ -1,0 +1,136 @@
+//! etcd's v3 protocol, through `etcd-client`: one of its clients per connection.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use dengine_crds::benchmark::ReadConsistency;
+use etcd_client::{Client, ConnectOptions, GetOptions, KvClient};
+
+use super::{Connect, Facts, Found, Leader, one_cluster};
+
+/// Open connections.
+pub struct Connections(Vec<KvClient>);
+
+impl Connections {
+    pub(super) async fn open(connect: &Connect) -> anyhow::Result<Self> {
+        let mut connections = Vec::with_capacity(connect.connections);
+        for i in 0..connect.connections {
+            let endpoint = &connect.endpoints[i % connect.endpoints.len()];
+            let client = open(endpoint, connect.request_timeout).await?;
+            connections.push(client.kv_client());
+        }
+        Ok(Connections(connections))
+    }
+
+    pub(super) fn lane(&self, client: usize) -> Lane {
+        Lane(self.0[client % self.0.len()].clone())
+    }
+}
+
+async fn open(endpoint: &str, request_timeout: Duration) -> anyhow::Result<Client> {
+    let options = ConnectOptions::new()
+        .with_connect_timeout(Duration::from_secs(5))
+        .with_timeout(request_timeout);
+    Client::connect([endpoint], Some(options))
+        .await
+        .with_context(|| format!("etcd at {endpoint}"))
+}
+
+/// One client's way to the cluster.
+pub struct Lane(KvClient);
+
+impl Lane {
+    pub(super) async fn put(&mut self, key: Bytes, value: &Bytes) -> Result<u64, String> {
+        // etcd-client takes and sends owned vectors; the copies are its price, and small.
+        let put = self
+            .0
+            .put(key.to_vec(), value.to_vec(), None)
+            .await
+            .map_err(in_words)?;
+        Ok(put.header().map_or(0, |header| header.revision() as u64))
+    }
+
+    pub(super) async fn get(
+        &mut self,
+        key: Bytes,
+        fresh: ReadConsistency,
+    ) -> Result<Found, String> {
+        let options = match fresh {
+            ReadConsistency::Linearizable => None,
+            ReadConsistency::Eventual => Some(GetOptions::new().with_serializable()),
+        };
+        let got = self.0.get(key.to_vec(), options).await.map_err(in_words)?;
+        let revision = got.header().map_or(0, |header| header.revision() as u64);
+        Ok(Found {
+            exists: !got.kvs().is_empty(),
+            revision,
+        })
+    }
+}
+
+fn in_words(error: etcd_client::Error) -> String {
+    match error {
+        etcd_client::Error::GRpcStatus(status) => {
+            format!("{:?}: {}", status.code(), status.message())
+        }
+        other => other.to_string(),
+    }
+}
+
+pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
+    let mut facts = Facts::default();
+    let mut clusters = Vec::with_capacity(endpoints.len());
+    let mut leader_id = 0;
+    let mut last = None;
+    for endpoint in endpoints {
+        let mut client = open(endpoint, Duration::from_secs(5)).await?;
+        let asked = client
+            .status()
+            .await
+            .map_err(in_words)
+            .map_err(anyhow::Error::msg);
+        let status = asked.with_context(|| format!("status of {endpoint}"))?;
+        let cluster_id = status
+            .header()
+            .map_or(0, etcd_client::ResponseHeader::cluster_id);
+        clusters.push((endpoint.clone(), cluster_id));
+        facts.version = Some(status.version().to_owned());
+        facts.term = facts.term.max(status.raft_term());
+        leader_id = status.leader();
+        last = Some(client);
+    }
+    one_cluster(&clusters)?;
+    let mut client = last.context("no endpoints were given")?;
+    let listed = client
+        .member_list()
+        .await
+        .map_err(in_words)
+        .map_err(anyhow::Error::msg);
+    let listed = listed.context("members of the cluster")?;
+    let leader = listed
+        .members()
+        .iter()
+        .find(|member| member.id() == leader_id);
+    facts.leader = leader.map(|member| Leader {
+        name: member.name().to_owned(),
+        address: member
+            .client_urls()
+            .first()
+            .map(|url| host_port(url))
+            .unwrap_or_default(),
+    });
+    facts.members = listed
+        .members()
+        .iter()
+        .map(|member| member.name().to_owned())
+        .collect();
+    facts.members.sort();
+    Ok(facts)
+}
+
+fn host_port(url: &str) -> String {
+    url.trim_start_matches("http://")
+        .trim_end_matches('/')
+        .to_owned()
+}

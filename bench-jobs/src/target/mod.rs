@@ -1,0 +1,174 @@
+//! What is measured: connections to a cluster and what it says of itself. The two protocols meet
+//! here; everything outside this module is the same for both.
+
+mod dengine;
+mod etcd;
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use dengine_crds::benchmark::{Protocol, ReadConsistency};
+use tokio::time::{Instant, sleep};
+
+/// How long to wait between two questions to a target that is not ready.
+const READY_POLL: Duration = Duration::from_millis(250);
+
+/// How a [`Target`] is connected to.
+#[derive(Clone, Debug)]
+pub struct Connect {
+    /// Wire protocol.
+    pub protocol: Protocol,
+    /// `host:port` each.
+    pub endpoints: Vec<String>,
+    /// TCP connections; connection `i` leads to endpoint `i` modulo their number.
+    pub connections: usize,
+    /// Longest time of one request.
+    pub request_timeout: Duration,
+    /// Repeat what was not served. Never while measuring: there, each failure counts.
+    pub retry: bool,
+}
+
+/// Open connections.
+pub enum Target {
+    /// DEngine's protocol.
+    Dengine(dengine::Connections),
+    /// etcd's protocol.
+    Etcd(etcd::Connections),
+}
+
+impl Target {
+    /// Opens all connections.
+    ///
+    /// # Errors
+    /// If none could be opened, or an endpoint is no address.
+    pub async fn connect(connect: &Connect) -> anyhow::Result<Self> {
+        Ok(match connect.protocol {
+            Protocol::Dengine => Target::Dengine(dengine::Connections::open(connect).await?),
+            Protocol::Etcd => Target::Etcd(etcd::Connections::open(connect).await?),
+        })
+    }
+
+    /// The connection of a client: each has its fixed one, and they are shared evenly.
+    #[must_use]
+    pub fn lane(&self, client: usize) -> Lane {
+        match self {
+            Target::Dengine(connections) => Lane::Dengine(connections.lane(client)),
+            Target::Etcd(connections) => Lane::Etcd(Box::new(connections.lane(client))),
+        }
+    }
+}
+
+/// One client's way to the target.
+pub enum Lane {
+    /// DEngine's protocol.
+    Dengine(dengine::Lane),
+    /// etcd's protocol.
+    Etcd(Box<etcd::Lane>),
+}
+
+/// What a read found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Whether the key exists.
+    pub exists: bool,
+    /// The store's revision when it was read.
+    pub revision: u64,
+}
+
+impl Lane {
+    /// Writes a key; the revision that it took.
+    ///
+    /// # Errors
+    /// In words, for the summary.
+    pub async fn put(&mut self, key: Bytes, value: &Bytes) -> Result<u64, String> {
+        match self {
+            Lane::Dengine(lane) => lane.put(key, value.clone()).await,
+            Lane::Etcd(lane) => lane.put(key, value).await,
+        }
+    }
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// In words, for the summary.
+    pub async fn get(&mut self, key: Bytes, fresh: ReadConsistency) -> Result<Found, String> {
+        match self {
+            Lane::Dengine(lane) => lane.get(key, fresh).await,
+            Lane::Etcd(lane) => lane.get(key, fresh).await,
+        }
+    }
+}
+
+/// What a cluster says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Version of the server program.
+    pub version: Option<String>,
+    /// Durability mode; etcd does not tell.
+    pub durability: Option<String>,
+    /// Raft's term: another one later means that the leader changed.
+    pub term: u64,
+    /// Who leads.
+    pub leader: Option<Leader>,
+    /// Names of all members.
+    pub members: Vec<String>,
+}
+
+/// The member that leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// Its name.
+    pub name: String,
+    /// Its address for clients.
+    pub address: String,
+}
+
+impl Facts {
+    /// Asks every endpoint.
+    ///
+    /// # Errors
+    /// If one does not answer, is not ready, or belongs to another cluster than the others.
+    pub async fn ask(protocol: Protocol, endpoints: &[String]) -> anyhow::Result<Self> {
+        match protocol {
+            Protocol::Dengine => dengine::facts(endpoints).await,
+            Protocol::Etcd => etcd::facts(endpoints).await,
+        }
+    }
+
+    /// Asks until every endpoint is ready and the cluster has a leader.
+    ///
+    /// # Errors
+    /// What still was missing when the time was up.
+    pub async fn await_ready(
+        protocol: Protocol,
+        endpoints: &[String],
+        limit: Duration,
+    ) -> anyhow::Result<Self> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let missing = match Facts::ask(protocol, endpoints).await {
+                Ok(facts) if facts.leader.is_some() => return Ok(facts),
+                Ok(_) => anyhow::anyhow!("the cluster has no leader"),
+                Err(error) => error,
+            };
+            if Instant::now() + READY_POLL >= deadline {
+                return Err(missing).with_context(|| format!("target not ready within {limit:?}"));
+            }
+            sleep(READY_POLL).await;
+        }
+    }
+}
+
+/// All endpoints must be doors to one cluster, or the numbers would describe a mixture.
+fn one_cluster(ids: &[(String, u64)]) -> anyhow::Result<()> {
+    let Some((first, id)) = ids.first() else {
+        bail!("no endpoints were given")
+    };
+    match ids.iter().find(|(_, other)| other != id) {
+        Some((other, other_id)) => bail!(
+            "the endpoints belong to different clusters: {first} to {id}, {other} to {other_id}"
+        ),
+        None => Ok(()),
+    }
+}

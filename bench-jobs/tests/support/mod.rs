@@ -1,0 +1,260 @@
+//! A protocol peer on loopback: a real tonic server that plays a cluster of one, as the test tells
+//! it to. It keeps which keys exist; it is no model of DEngine.
+
+use std::{
+    collections::HashSet,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use dengine_api::v1::{
+    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse,
+    CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, DeleteResponse, GetRequest,
+    GetResponse, JoinRequest, JoinResponse, KeyValue, Member, MemberProgress, MembersRequest,
+    MembersResponse, PromoteRequest, PromoteResponse, PutRequest, PutResponse, RangeRequest,
+    RangeResponse, RemoveRequest, RemoveResponse, ResponseHeader, StatusRequest, StatusResponse,
+    TransferLeaderRequest, TransferLeaderResponse,
+    admin_server::{Admin, AdminServer},
+    kv_server::{Kv, KvServer},
+};
+use tokio::{net::TcpListener, sync::Barrier};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status, transport::Server};
+
+/// How the peer behaves.
+#[derive(Default)]
+pub(crate) struct Behaviour {
+    /// This put and every one so many later fails.
+    pub(crate) fail_every: Option<u64>,
+    /// From this put on there is another term.
+    pub(crate) elect_at: Option<u64>,
+    /// Each put waits for so long.
+    pub(crate) delay: Duration,
+    /// Puts wait for each other until so many are there at once.
+    pub(crate) together: Option<Barrier>,
+    /// From this put on nothing is answered.
+    pub(crate) hang_at: Option<u64>,
+}
+
+/// A running peer; its server ends with the test's runtime.
+#[derive(Clone)]
+pub(crate) struct Peer {
+    pub(crate) address: String,
+    behaviour: Arc<Behaviour>,
+    seen: Arc<Seen>,
+}
+
+/// What reached the peer.
+#[derive(Default)]
+struct Seen {
+    puts: AtomicU64,
+    gets: AtomicU64,
+    term: AtomicU64,
+    keys: Mutex<HashSet<Bytes>>,
+    callers: Mutex<HashSet<SocketAddr>>,
+}
+
+impl Peer {
+    pub(crate) async fn start(behaviour: Behaviour) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let peer = Peer {
+            address,
+            behaviour: Arc::new(behaviour),
+            seen: Arc::default(),
+        };
+        peer.seen.term.store(2, Ordering::Relaxed);
+        let served = Server::builder()
+            .add_service(KvServer::new(peer.clone()))
+            .add_service(AdminServer::new(peer.clone()))
+            .serve_with_incoming(TcpListenerStream::new(listener));
+        tokio::spawn(served);
+        peer
+    }
+
+    pub(crate) fn puts(&self) -> u64 {
+        self.seen.puts.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn gets(&self) -> u64 {
+        self.seen.gets.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn keys(&self) -> usize {
+        self.seen.keys.lock().unwrap().len()
+    }
+
+    /// Connections that carried puts or gets.
+    pub(crate) fn connections(&self) -> usize {
+        self.seen.callers.lock().unwrap().len()
+    }
+
+    fn note<M>(&self, request: &Request<M>) {
+        self.seen
+            .callers
+            .lock()
+            .unwrap()
+            .insert(request.remote_addr().unwrap());
+    }
+
+    fn header(&self) -> Option<ResponseHeader> {
+        let revision = self.puts() + 1;
+        let term = self.seen.term.load(Ordering::Relaxed);
+        Some(ResponseHeader {
+            cluster_id: 7,
+            member_id: 1,
+            revision,
+            term,
+        })
+    }
+
+    fn member(&self) -> Member {
+        Member {
+            id: 1,
+            name: "demo-0".to_owned(),
+            client_address: self.address.clone(),
+            voter: true,
+            ..Member::default()
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Kv for Peer {
+    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        self.note(&request);
+        let number = self.seen.puts.fetch_add(1, Ordering::Relaxed) + 1;
+        let behaviour = &self.behaviour;
+        if behaviour.hang_at.is_some_and(|at| number >= at) {
+            std::future::pending::<()>().await;
+        }
+        if behaviour.elect_at == Some(number) {
+            self.seen.term.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(barrier) = &behaviour.together {
+            barrier.wait().await;
+        }
+        tokio::time::sleep(behaviour.delay).await;
+        if behaviour
+            .fail_every
+            .is_some_and(|every| number.is_multiple_of(every))
+        {
+            return Err(Status::unavailable("scripted failure"));
+        }
+        self.seen
+            .keys
+            .lock()
+            .unwrap()
+            .insert(request.into_inner().key);
+        Ok(Response::new(PutResponse {
+            header: self.header(),
+            prev_kv: None,
+        }))
+    }
+
+    async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
+        self.note(&request);
+        self.seen.gets.fetch_add(1, Ordering::Relaxed);
+        let key = request.into_inner().key;
+        let exists = self.seen.keys.lock().unwrap().contains(&key);
+        let kv = exists.then(|| KeyValue {
+            key,
+            version: 1,
+            ..KeyValue::default()
+        });
+        Ok(Response::new(GetResponse {
+            header: self.header(),
+            kv,
+        }))
+    }
+
+    async fn delete(&self, _: Request<DeleteRequest>) -> Result<Response<DeleteResponse>, Status> {
+        Err(Status::unimplemented("delete"))
+    }
+
+    async fn compare_and_swap(
+        &self,
+        _: Request<CompareAndSwapRequest>,
+    ) -> Result<Response<CompareAndSwapResponse>, Status> {
+        Err(Status::unimplemented("compare and swap"))
+    }
+
+    async fn range(&self, _: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
+        Err(Status::unimplemented("range"))
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for Peer {
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        Ok(Response::new(StatusResponse {
+            name: "demo-0".to_owned(),
+            cluster_id: 7,
+            ready: true,
+            version: "9.9.9".to_owned(),
+            durability: "fsync".to_owned(),
+            ..StatusResponse::default()
+        }))
+    }
+
+    async fn members(
+        &self,
+        _: Request<MembersRequest>,
+    ) -> Result<Response<MembersResponse>, Status> {
+        let term = self.seen.term.load(Ordering::Relaxed);
+        let member = Some(self.member());
+        let members = vec![MemberProgress {
+            member,
+            leader: true,
+            reachable: true,
+            lag_entries: 0,
+        }];
+        Ok(Response::new(MembersResponse {
+            cluster_id: 7,
+            term,
+            leader_id: 1,
+            members,
+        }))
+    }
+
+    async fn bootstrap(
+        &self,
+        _: Request<BootstrapRequest>,
+    ) -> Result<Response<BootstrapResponse>, Status> {
+        Err(Status::unimplemented("bootstrap"))
+    }
+
+    async fn join(&self, _: Request<JoinRequest>) -> Result<Response<JoinResponse>, Status> {
+        Err(Status::unimplemented("join"))
+    }
+
+    async fn add_learner(
+        &self,
+        _: Request<AddLearnerRequest>,
+    ) -> Result<Response<AddLearnerResponse>, Status> {
+        Err(Status::unimplemented("add learner"))
+    }
+
+    async fn promote(
+        &self,
+        _: Request<PromoteRequest>,
+    ) -> Result<Response<PromoteResponse>, Status> {
+        Err(Status::unimplemented("promote"))
+    }
+
+    async fn remove(&self, _: Request<RemoveRequest>) -> Result<Response<RemoveResponse>, Status> {
+        Err(Status::unimplemented("remove"))
+    }
+
+    async fn transfer_leader(
+        &self,
+        _: Request<TransferLeaderRequest>,
+    ) -> Result<Response<TransferLeaderResponse>, Status> {
+        Err(Status::unimplemented("transfer leader"))
+    }
+}
