@@ -1,11 +1,18 @@
-//! Where the state machine's records lie. In memory until the RocksDB store replaces this alias.
+//! The storage of the state machine on disk.
+//!
+//! Only this module knows RocksDB. It implements [`dengine_core::kv::Store`] and passes that trait's
+//! conformance suite; what the bytes mean is none of its business.
+
+mod rocks;
+#[cfg(test)]
+mod tests;
+
+pub use rocks::{RocksCursor, RocksOptions, RocksStore};
 
 use dengine_core::kv::StoreError;
-use dengine_core::kv::store::MemoryStore;
+use std::path::Path;
 
-/// The store of a member.
-pub type RocksStore = MemoryStore;
-
-pub(crate) fn open(_path: &std::path::Path) -> Result<RocksStore, StoreError> {
-    Ok(RocksStore::default())
+/// Opens the store of a member.
+pub(crate) fn open(folder: &Path) -> Result<RocksStore, StoreError> {
+    RocksStore::open(folder, &RocksOptions::default())
 }

@@ -1,7 +1,7 @@
 //! The storage that the state machine needs: an ordered map of bytes with atomic batches.
 //!
 //! Whoever implements [`Store`] runs [`conformance::Suite`] against it. Nothing here knows what the
-//! bytes mean, except that data records share a prefix per key (see [`Cursors`](Scope)).
+//! bytes mean, except that the versions of one key share a prefix (see [`Scope::OneKey`]).
 
 mod batch;
 pub mod conformance;
@@ -89,7 +89,9 @@ pub enum StoreError {
         reason: String,
     },
     /// Bytes that we wrote read differently.
-    #[error("storage is damaged: {0}")]
+    #[error(
+        "storage is damaged: {0}; remove this member from the cluster and add it again with an empty folder"
+    )]
     Corrupt(String),
     /// Written by a later version of the program.
     #[error(

@@ -1,0 +1,287 @@
+//! [`Store`] on RocksDB.
+//!
+//! RocksDB's own write-ahead log is off: the replicated log is the only one. One column family, so
+//! each batch lies in one memtable; memtables reach the disk whole and in order, and what a crash leaves
+//! is the state after some batch, never a part of one.
+
+use bytes::Bytes;
+use dengine_core::kv::layout::version_prefix;
+use dengine_core::kv::store::{Cursor, Operation, Scope, Store, StoreError, WriteBatch};
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
+    LogLevel, Options, ReadOptions, SliceTransform, WriteOptions, properties,
+};
+use std::path::Path;
+
+/// Part of the format: filters made under one name are not used under another.
+const PREFIX_EXTRACTOR: &str = "dengine.version-prefix.1";
+const BLOOM_BITS_PER_KEY: f64 = 10.0;
+/// Share of a memtable for its own filter, which spares most searches for keys that are new.
+const MEMTABLE_BLOOM_RATIO: f64 = 0.05;
+const BLOCK_BYTES: usize = 8 << 10;
+/// Filling, full and being flushed. With one more, memory grows; with one less, a slow flush stops writes.
+const WRITE_BUFFERS_MAX: i32 = 3;
+const OPEN_FILES_MAX: i32 = 512;
+/// Hands dirty pages to the disk as they are made, or a long file's sync would hold up the log's.
+const BYTES_PER_SYNC: u64 = 1 << 20;
+const INFO_LOG_BYTES: usize = 1 << 20;
+const INFO_LOG_FILES: usize = 2;
+
+/// How much memory RocksDB may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RocksOptions {
+    /// Size of a memtable. Up to three exist. Small ones make many small files to merge.
+    pub write_buffer_bytes: usize,
+    /// Size of the cache for blocks, indexes and filters.
+    pub block_cache_bytes: usize,
+}
+
+impl Default for RocksOptions {
+    fn default() -> Self {
+        Self {
+            write_buffer_bytes: 32 << 20,
+            block_cache_bytes: 64 << 20,
+        }
+    }
+}
+
+/// A [`Store`] in a folder.
+pub struct RocksStore {
+    db: DB,
+    write: WriteOptions,
+}
+
+impl std::fmt::Debug for RocksStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RocksStore")
+            .field("path", &self.db.path())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RocksStore {
+    /// Opens the store in `folder`; makes both if they are not there.
+    ///
+    /// # Errors
+    /// If the folder cannot be used, is in use, is damaged, or holds something else; then nothing in it
+    /// was changed.
+    pub fn open(folder: &Path, options: &RocksOptions) -> Result<Self, StoreError> {
+        check_folder(folder)?;
+        let db = DB::open(&db_options(options), folder).map_err(|error| opening(folder, error))?;
+        let mut write = WriteOptions::default();
+        write.disable_wal(true);
+        Ok(Self { db, write })
+    }
+
+    fn property(&self, name: &properties::PropName) -> u64 {
+        // These properties always exist; an unknown size is no reason to fail.
+        self.db
+            .property_int_value(name)
+            .ok()
+            .flatten()
+            .unwrap_or_default()
+    }
+}
+
+impl Store for RocksStore {
+    type Cursor<'a> = RocksCursor<'a>;
+
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        let found = self.db.get_pinned(key);
+        let found = found.map_err(|error| failed("reading a record", error))?;
+        Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn cursor(&self, scope: Scope) -> RocksCursor<'_> {
+        let mut options = ReadOptions::default();
+        match scope {
+            Scope::OneKey => options.set_prefix_same_as_start(true),
+            Scope::Between(range) => {
+                options.set_total_order_seek(true);
+                options.set_iterate_lower_bound(range.start);
+                options.set_iterate_upper_bound(range.end);
+            }
+        }
+        RocksCursor {
+            iterator: self.db.raw_iterator_opt(options),
+        }
+    }
+
+    fn write(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        /// What RocksDB adds to an operation: its kind and two lengths.
+        const OVERHEAD_BYTES: usize = 11;
+        let mut operations = rocksdb::WriteBatch::with_capacity_bytes(
+            12 + batch.size_bytes() + batch.len() * OVERHEAD_BYTES,
+        );
+        for operation in batch.operations() {
+            match operation {
+                Operation::Put { key, value } => operations.put(key, value),
+                Operation::Delete { key } => operations.delete(key),
+            }
+        }
+        self.db
+            .write_opt(operations, &self.write)
+            .map_err(|error| failed("writing a batch", error))
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        let mut options = FlushOptions::default();
+        options.set_wait(true);
+        self.db
+            .flush_opt(&options)
+            .map_err(|error| failed("flushing", error))
+    }
+
+    fn approximate_bytes(&self) -> u64 {
+        self.property(properties::TOTAL_SST_FILES_SIZE)
+            + self.property(properties::CUR_SIZE_ALL_MEM_TABLES)
+    }
+}
+
+/// The [`Cursor`] of a [`RocksStore`].
+pub struct RocksCursor<'a> {
+    iterator: DBRawIterator<'a>,
+}
+
+impl RocksCursor<'_> {
+    /// An iterator that stands nowhere has come to the end, or has failed.
+    fn check(&self) -> Result<(), StoreError> {
+        if self.iterator.valid() {
+            return Ok(());
+        }
+        self.iterator
+            .status()
+            .map_err(|error| failed("reading records", error))
+    }
+}
+
+impl Cursor for RocksCursor<'_> {
+    fn seek(&mut self, key: &[u8]) -> Result<(), StoreError> {
+        self.iterator.seek(key);
+        self.check()
+    }
+
+    fn next(&mut self) -> Result<(), StoreError> {
+        self.iterator.next();
+        self.check()
+    }
+
+    fn record(&self) -> Option<(&[u8], &[u8])> {
+        self.iterator.item()
+    }
+}
+
+fn db_options(wanted: &RocksOptions) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_prefix_extractor(SliceTransform::create(
+        PREFIX_EXTRACTOR,
+        |key| version_prefix(key).unwrap_or_default(),
+        Some(|key| version_prefix(key).is_some()),
+    ));
+    options.set_block_based_table_factory(&table_options(wanted));
+    options.set_write_buffer_size(wanted.write_buffer_bytes);
+    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX);
+    options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO);
+    // One thread applies, so there is nothing to make concurrent.
+    options.set_allow_concurrent_memtable_write(false);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_level_compaction_dynamic_level_bytes(true);
+    options.set_max_background_jobs(2);
+    options.set_bytes_per_sync(BYTES_PER_SYNC);
+    options.set_max_open_files(OPEN_FILES_MAX);
+    options.set_log_level(LogLevel::Warn);
+    options.set_max_log_file_size(INFO_LOG_BYTES);
+    options.set_keep_log_file_num(INFO_LOG_FILES);
+    options.set_stats_dump_period_sec(0);
+    options.set_stats_persist_period_sec(0);
+    options
+}
+
+fn table_options(wanted: &RocksOptions) -> BlockBasedOptions {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_size(BLOCK_BYTES);
+    table.set_block_cache(&Cache::new_lru_cache(wanted.block_cache_bytes));
+    // Indexes and filters grow with the data; in the cache they have a bound.
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, false);
+    // Data is never looked up by its whole key: the revision is not known beforehand.
+    table.set_whole_key_filtering(false);
+    table
+}
+
+/// Refuses a folder that RocksDB would take for an empty one and fill, though it is not.
+fn check_folder(folder: &Path) -> Result<(), StoreError> {
+    let entries = match fs_err::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(unusable(&error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| unusable(&error))?;
+        names.push(entry.file_name().to_string_lossy().into_owned());
+    }
+    if names.iter().any(|name| name == "CURRENT") {
+        return Ok(());
+    }
+    if names.iter().any(|name| name.ends_with(".sst")) {
+        return Err(StoreError::Corrupt(format!(
+            "the file CURRENT is missing in {}",
+            folder.display()
+        )));
+    }
+    match names.iter().find(|name| !may_precede_current(name)) {
+        None => Ok(()),
+        Some(name) => Err(StoreError::Foreign(format!(
+            "{} holds {name} and no state; choose an empty folder",
+            folder.display()
+        ))),
+    }
+}
+
+/// Whether a crash during the very first open can leave this file without a `CURRENT`.
+fn may_precede_current(name: &str) -> bool {
+    let prefixes = [
+        "LOCK",
+        "LOG",
+        "IDENTITY",
+        "MANIFEST-",
+        "OPTIONS-",
+        "lost+found",
+    ];
+    let suffixes = [".dbtmp", ".log"];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+        || suffixes.iter().any(|suffix| name.ends_with(suffix))
+}
+
+fn unusable(error: &std::io::Error) -> StoreError {
+    StoreError::Failed {
+        doing: "looking at its folder",
+        reason: error.to_string(),
+    }
+}
+
+fn opening(folder: &Path, error: rocksdb::Error) -> StoreError {
+    match failed("opening its folder", error) {
+        StoreError::Failed { doing, reason } if reason.contains("lock") => StoreError::Failed {
+            doing,
+            reason: format!(
+                "{} is in use; stop the other process that has it open ({reason})",
+                folder.display()
+            ),
+        },
+        other => other,
+    }
+}
+
+fn failed(doing: &'static str, error: rocksdb::Error) -> StoreError {
+    match error.kind() {
+        ErrorKind::Corruption => StoreError::Corrupt(format!("{doing}: {error}")),
+        _ => StoreError::Failed {
+            doing,
+            reason: error.into_string(),
+        },
+    }
+}

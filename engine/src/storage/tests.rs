@@ -1,0 +1,249 @@
+//! RocksDB as a [`Store`], and the state machine on it.
+
+use super::{RocksOptions, RocksStore};
+use bytes::Bytes;
+use dengine_core::kv::store::conformance::Suite;
+use dengine_core::kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
+use dengine_core::kv::{
+    Command, KeyRange, RangeQuery, RangeResult, ReadError, StateMachine, Store, StoreError,
+};
+use dengine_core::types::{Entry, EntryKind, Index, Term};
+use std::io::{BufRead as _, Write as _};
+use std::path::Path;
+use tempfile::TempDir;
+
+/// So small that a test's data fills several memtables.
+const SMALL: RocksOptions = RocksOptions {
+    write_buffer_bytes: 64 << 10,
+    block_cache_bytes: 1 << 20,
+};
+
+/// A store with a folder of its own, which goes with it.
+struct Owned {
+    store: RocksStore,
+    _folder: TempDir,
+}
+
+impl Owned {
+    fn new(options: &RocksOptions) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = RocksStore::open(folder.path(), options).expect("an empty folder opens");
+        Self {
+            store,
+            _folder: folder,
+        }
+    }
+}
+
+impl Store for Owned {
+    type Cursor<'a> = super::RocksCursor<'a>;
+
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.store.get(key)
+    }
+
+    fn cursor(&self, scope: Scope) -> Self::Cursor<'_> {
+        self.store.cursor(scope)
+    }
+
+    fn write(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        self.store.write(batch)
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        self.store.flush()
+    }
+
+    fn approximate_bytes(&self) -> u64 {
+        self.store.approximate_bytes()
+    }
+}
+
+#[test]
+fn conforms() {
+    Suite::new(|| Owned::new(&RocksOptions::default())).test_all();
+}
+
+#[test]
+fn conforms_with_tiny_memtables() {
+    Suite::new(|| Owned::new(&SMALL)).test_all();
+}
+
+/// A put, or now and then a delete, of one of 50 keys.
+fn entry(index: u64) -> Entry {
+    let key = Bytes::from(format!("key {}", index * 7 % 50));
+    let command = if index.is_multiple_of(10) {
+        Command::Delete {
+            keys: KeyRange::From(key),
+            prev_kv: false,
+        }
+    } else {
+        Command::Put {
+            key,
+            value: Bytes::from(vec![index.to_be_bytes()[7]; 100]),
+            prev_kv: false,
+        }
+    };
+    Entry {
+        index: Index(index),
+        term: Term(1),
+        kind: EntryKind::Command,
+        context: Bytes::new(),
+        data: command.encode(),
+    }
+}
+
+fn dump(store: &impl Store) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut cursor = store.cursor(Scope::Between(Vec::new()..vec![0xff; 16]));
+    let mut records = Vec::new();
+    cursor.seek(&[]).expect("seek");
+    while let Some((key, value)) = cursor.record() {
+        records.push((key.to_vec(), value.to_vec()));
+        cursor.next().expect("next");
+    }
+    records
+}
+
+/// What the first `count` entries leave in a store.
+fn expected(count: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let store = MemoryStore::default();
+    let mut machine = StateMachine::open(store.clone()).expect("open");
+    let entries: Vec<_> = (1..=count).map(entry).collect();
+    machine.apply(&entries).expect("apply");
+    dump(&store)
+}
+
+/// Where the child of the test below finds its folder.
+const CRASH_FOLDER: &str = "DENGINE_TEST_CRASH_FOLDER";
+
+/// Applies entries and flushes now and then until it is killed, and says what it has flushed.
+fn apply_until_killed(folder: &Path) {
+    let store = RocksStore::open(folder, &SMALL).expect("open");
+    let mut machine = StateMachine::open(store).expect("open");
+    for index in machine.applied().0.0 + 1.. {
+        machine.apply(&[entry(index)]).expect("apply");
+        if index.is_multiple_of(300) {
+            let flushed = machine.flush().expect("flush");
+            writeln!(std::io::stdout(), "\nflushed {flushed}").expect("the parent listens");
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_the_state_after_some_entry_at_or_behind_its_last_flush() {
+    if let Some(folder) = std::env::var_os(CRASH_FOLDER) {
+        return apply_until_killed(Path::new(&folder));
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    for round in 1..=4 {
+        let flushed = kill_after_flushes(folder.path(), round);
+        let store = RocksStore::open(folder.path(), &SMALL).expect("open after the kill");
+        let machine = StateMachine::open(store).expect("open after the kill");
+        let applied = machine.applied().0;
+        drop(machine);
+        assert!(
+            applied.0 >= flushed,
+            "{applied} lies before {flushed}, which was flushed"
+        );
+        let store = RocksStore::open(folder.path(), &SMALL).expect("open once more");
+        assert_eq!(dump(&store), expected(applied.0));
+    }
+}
+
+/// Runs this program as the child, kills it after so many flushes and returns the last one.
+fn kill_after_flushes(folder: &Path, flushes: usize) -> u64 {
+    let test = "storage::tests::a_killed_process_leaves_the_state_after_some_entry_at_or_behind_its_last_flush";
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", test, "--nocapture"])
+        .env(CRASH_FOLDER, folder)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the child starts");
+    let output = std::io::BufReader::new(child.stdout.take().expect("it is piped"));
+    let flushed = output
+        .lines()
+        .map(|line| line.expect("the child writes text"))
+        .filter_map(|line| line.strip_prefix("flushed ").map(|index| index.parse()))
+        .nth(flushes)
+        .expect("the child runs until it is killed");
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    flushed.expect("an index")
+}
+
+#[test]
+fn a_folder_with_other_files_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs_err::write(folder.path().join("holiday.jpg"), "x").expect("write");
+    let error = RocksStore::open(folder.path(), &SMALL).expect_err("not ours");
+    assert!(matches!(error, StoreError::Foreign(_)), "{error}");
+    assert!(error.to_string().contains("holiday.jpg"), "{error}");
+    assert_eq!(fs_err::read_dir(folder.path()).expect("list").count(), 1);
+}
+
+#[test]
+fn a_folder_in_use_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let _store = RocksStore::open(folder.path(), &SMALL).expect("open");
+    let error = RocksStore::open(folder.path(), &SMALL).expect_err("in use");
+    assert!(
+        error.to_string().contains("stop the other process"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_missing_current_file_is_damage_and_not_an_empty_store() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = RocksStore::open(folder.path(), &SMALL).expect("open");
+    let mut batch = WriteBatch::default();
+    batch.put(b"a", b"1");
+    store.write(&batch).expect("write");
+    store.flush().expect("flush");
+    drop(store);
+    fs_err::remove_file(folder.path().join("CURRENT")).expect("remove");
+    let error = RocksStore::open(folder.path(), &SMALL).expect_err("damaged");
+    assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
+}
+
+/// Everything a user can read from the folder.
+fn read_all(folder: &Path) -> Result<RangeResult, ReadError> {
+    let machine = StateMachine::open(RocksStore::open(folder, &SMALL)?)?;
+    let all = RangeQuery::new(KeyRange::From(Bytes::new()));
+    machine.reader().range(&all)
+}
+
+#[test]
+fn flipped_bits_are_damage_and_never_other_data() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = RocksStore::open(folder.path(), &SMALL).expect("open");
+    let mut machine = StateMachine::open(store).expect("open");
+    let entries: Vec<_> = (1..=9).map(entry).collect();
+    machine.apply(&entries).expect("apply");
+    machine.flush().expect("flush");
+    drop(machine);
+    let whole = read_all(folder.path()).expect("nothing is damaged yet");
+    let mut files = fs_err::read_dir(folder.path()).expect("list");
+    let file = files
+        .find_map(|entry| {
+            let path = entry.expect("list").path();
+            path.extension()
+                .is_some_and(|extension| extension == "sst")
+                .then_some(path)
+        })
+        .expect("the flush made a file");
+    let content = fs_err::read(&file).expect("read");
+    let mut noticed = 0;
+    for at in (0..content.len()).step_by(17) {
+        let mut damaged = content.clone();
+        damaged[at] ^= 0x10;
+        fs_err::write(&file, damaged).expect("write");
+        // Some bytes hold no data: filters, padding, statistics.
+        match read_all(folder.path()) {
+            Ok(found) => assert_eq!(found, whole, "byte {at}"),
+            Err(ReadError::Store(StoreError::Corrupt(_))) => noticed += 1,
+            Err(other) => panic!("byte {at}: {other}"),
+        }
+    }
+    assert!(noticed > 0);
+}
