@@ -12,6 +12,7 @@
 //! waits for on its way, inside this tool too, counts. Failed requests are counted, never timed.
 
 pub mod cli;
+pub mod cut;
 pub mod keys;
 pub mod load;
 pub mod outcome;

@@ -104,8 +104,8 @@ pub fn result(frame: &Frame, measured: &Measured) -> RunResult {
         durability: facts.and_then(|facts| facts.durability.clone()),
         engine_version: facts.and_then(|facts| facts.version.clone()),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
-        started_at: frame.started_at.to_string(),
-        finished_at: frame.finished_at.to_string(),
+        started_at: format!("{:.3}", frame.started_at),
+        finished_at: format!("{:.3}", frame.finished_at),
         term_before: frame.before.as_ref().map(|facts| facts.term),
         term_after: frame.after.as_ref().map(|facts| facts.term),
         leader: leader.map(|leader| leader.name.clone()),
@@ -220,6 +220,7 @@ pub(crate) mod tests {
         assert_eq!((latency.min, latency.p50, latency.p90), (1, 500, 900));
         assert_eq!((latency.p99, latency.p999, latency.max), (990, 999, 1000));
         assert_eq!(result.leader.as_deref(), Some("demo-1"));
+        assert_eq!(result.finished_at, "2026-01-01T00:00:02.000Z");
         assert_eq!(Verdict::of(&result), Verdict::Succeeded);
     }
 

@@ -64,6 +64,7 @@ async fn post_with(
         .notify(|error, pause| tracing::warn!(%error, ?pause, "posting the result failed"))
         .await
         .map(|_| ())
+        .map_err(in_words)
         .with_context(|| {
             format!(
                 "posting the result to the status of {}/{}",
@@ -79,6 +80,14 @@ fn body(name: &str, run_id: &str, result: &RunResult) -> serde_json::Value {
         "metadata": { "name": name },
         "status": { "runs": { run_id: result } },
     })
+}
+
+/// Without the structure that the API server's refusals carry along.
+fn in_words(error: kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) => anyhow::anyhow!("{}: {}", status.code, status.message),
+        other => other.into(),
+    }
 }
 
 /// Whether another attempt could succeed. Permissions that were made a moment ago take a while to
@@ -184,7 +193,11 @@ mod tests {
     #[tokio::test]
     async fn an_object_that_is_gone_is_not_asked_for_again() {
         let (posted, seen) = post_to(vec![404, 200]).await;
-        posted.unwrap_err();
+        let error = format!("{:#}", posted.unwrap_err());
+        assert_eq!(
+            error,
+            "posting the result to the status of ns/bench: 404: scripted"
+        );
         assert_eq!(seen.lock().unwrap().len(), 1);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Display,
-    future::Future,
     io::{self, Write},
     path::Path,
     process::ExitCode,
@@ -12,13 +11,11 @@ use std::{
 use anyhow::{Context, bail};
 use dengine_crds::benchmark::{ReadConsistency, RunResult, Shape, Workload};
 use jiff::Timestamp;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    time::{Instant, sleep, sleep_until, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 use crate::{
     cli::Cli,
+    cut::Cut,
     keys::{self, Keys, Order},
     load::{self, Measured, Operation, Plan},
     outcome::{self, Frame, Verdict},
@@ -32,6 +29,8 @@ use crate::{
 const PRELOAD_CLIENTS: u64 = 64;
 /// How long members may take to catch up with the filled key space before eventual reads.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
+/// How long to ask for the leader after a run that failed.
+const AFTER_FAILURE_LIMIT: Duration = Duration::from_secs(3);
 const SETTLE_POLL: Duration = Duration::from_millis(20);
 
 /// How the program ends.
@@ -49,7 +48,13 @@ pub async fn run(cli: Cli) -> ExitStatus {
     if let Err(error) = cli.validate() {
         error.exit();
     }
-    let ended = Run::new(&cli).carry_out().await;
+    let ended = match Run::new(&cli) {
+        Ok(run) => run.carry_out().await,
+        Err(error) => {
+            say(&mut io::stderr(), format_args!("error: {error:#}\n"));
+            return ExitStatus(1);
+        }
+    };
     let verdict = Verdict::of(&ended.result);
     let delivered = deliver(&cli, &ended).await;
     if let Err(error) = &delivered {
@@ -72,13 +77,13 @@ struct Ended {
 /// A run under way: what is known so far.
 struct Run<'a> {
     cli: &'a Cli,
-    deadline: Instant,
+    cut: Cut,
     frame: Frame,
     preload: Option<Preload>,
 }
 
 impl<'a> Run<'a> {
-    fn new(cli: &'a Cli) -> Self {
+    fn new(cli: &'a Cli) -> anyhow::Result<Self> {
         let now = Timestamp::now();
         let frame = Frame {
             protocol: cli.options.protocol.into(),
@@ -89,18 +94,22 @@ impl<'a> Run<'a> {
             before: None,
             after: None,
         };
-        Run {
+        let cut = Cut::after(cli.options.timeout).context("signal handlers")?;
+        Ok(Run {
             cli,
-            deadline: Instant::now() + cli.options.timeout,
+            cut,
             frame,
             preload: None,
-        }
+        })
     }
 
     async fn carry_out(mut self) -> Ended {
-        let result = match self.measure().await {
+        let result = match self.prepare_and_measure().await {
             Ok(measured) => outcome::result(&self.frame, &measured),
-            Err(error) => outcome::failed(&self.frame, &format!("{error:#}")),
+            Err(error) => {
+                self.frame.finished_at = Timestamp::now();
+                outcome::failed(&self.frame, &format!("{error:#}"))
+            }
         };
         let facts = self.frame.after.or(self.frame.before).unwrap_or_default();
         Ended {
@@ -110,9 +119,31 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn measure(&mut self) -> anyhow::Result<Measured> {
+    async fn prepare_and_measure(&mut self) -> anyhow::Result<Measured> {
+        let cut = self.cut.clone();
+        let (connect, target) = cut.unless(self.prepare()).await?;
+
+        let shape = &self.frame.shape;
+        let plan = self.plan(shape, shape.total);
+        self.frame.started_at = Timestamp::now();
+        let measured = self.load(plan, &target, "measuring").await;
+        self.frame.finished_at = Timestamp::now();
+
+        let patience = match measured.errors {
+            0 => self.cli.options.ready_timeout,
+            // The numbers do not count anyway, and a terminated pod has little time left.
+            _ => AFTER_FAILURE_LIMIT,
+        };
+        self.frame.after = self.await_ready(&connect.endpoints, patience).await.ok();
+        Ok(measured)
+    }
+
+    /// Everything before the first request that counts.
+    async fn prepare(&mut self) -> anyhow::Result<(Connect, Target)> {
         let options = &self.cli.options;
-        let before = self.await_ready(&options.endpoints).await?;
+        let before = self
+            .await_ready(&options.endpoints, options.ready_timeout)
+            .await?;
         let endpoints = match (options.target_leader, &before.leader) {
             (true, Some(leader)) => vec![leader.address.clone()],
             (true, None) => bail!("--target-leader: the cluster has no leader"),
@@ -134,19 +165,14 @@ impl<'a> Run<'a> {
         }
         self.warm_up(&target, &shape).await?;
         // Asked again, because electing a leader during the preparation harms nobody.
-        self.frame.before = Some(self.await_ready(&connect.endpoints).await?);
-
-        self.frame.started_at = Timestamp::now();
-        let measured = self
-            .load(self.plan(&shape, shape.total), &target, "measuring")
-            .await;
-        self.frame.finished_at = Timestamp::now();
-        self.frame.after = self.await_ready(&connect.endpoints).await.ok();
-        Ok(measured)
+        let before = self
+            .await_ready(&connect.endpoints, options.ready_timeout)
+            .await?;
+        self.frame.before = Some(before);
+        Ok((connect, target))
     }
 
-    async fn await_ready(&self, endpoints: &[String]) -> anyhow::Result<Facts> {
-        let limit = self.cli.options.ready_timeout;
+    async fn await_ready(&self, endpoints: &[String], limit: Duration) -> anyhow::Result<Facts> {
         Facts::await_ready(self.frame.protocol, endpoints, limit).await
     }
 
@@ -234,31 +260,7 @@ impl<'a> Run<'a> {
     }
 
     async fn load(&self, plan: Plan, target: &Target, phase: &'static str) -> Measured {
-        let deadline = self.deadline;
-        let limit = self.cli.options.timeout;
-        load::run(plan, target, &Progress { phase }, cut(deadline, limit)).await
-    }
-}
-
-/// Why a run ends before it is done: its time is up, or somebody ends it.
-async fn cut(deadline: Instant, limit: Duration) -> String {
-    tokio::select! {
-        () = sleep_until(deadline) => format!("the run was not done within --timeout {limit:?}"),
-        () = ended_by(SignalKind::interrupt()) => "the run was interrupted".to_owned(),
-        () = ended_by(SignalKind::terminate()) => "the run was terminated".to_owned(),
-    }
-}
-
-fn ended_by(kind: SignalKind) -> impl Future<Output = ()> {
-    let signals = signal(kind);
-    async move {
-        match signals {
-            Ok(mut signals) => {
-                signals.recv().await;
-            }
-            // Without a handler the signal ends the process by itself.
-            Err(_) => std::future::pending().await,
-        }
+        load::run(plan, target, &Progress { phase }, self.cut.reason()).await
     }
 }
 

@@ -147,13 +147,13 @@ async fn latencies_hold_the_whole_wait() {
         ..Behaviour::default()
     })
     .await;
-    let arguments = "put --clients 4 --total 20 --warm-up 0";
+    let arguments = "put --total 10 --warm-up 0";
     let (_, result, _) = result(&peer.address, arguments).await;
     assert!(result.latency_us.min >= 30_000, "{:?}", result.latency_us);
-    // A closed loop without gaps: five requests of each client fill the run's time.
-    let spent = 5.0 * result.latency_us.avg / 1e6;
+    // A closed loop without gaps: the latencies of its one client fill the run's time.
+    let spent = 10.0 * result.latency_us.avg / 1e6;
     assert!(
-        spent > 0.95 * result.total_seconds,
+        spent > 0.99 * result.total_seconds,
         "{spent} of {} s",
         result.total_seconds
     );
@@ -192,6 +192,55 @@ async fn a_run_ends_with_its_time() {
         "{:?}",
         began.elapsed()
     );
+}
+
+/// Sends SIGTERM to a run once `until` is done, and returns how it ended.
+async fn terminated(endpoint: &str, arguments: &str, until: impl AsyncFn()) -> (i32, String) {
+    let child = Command::new(env!("CARGO_BIN_EXE_dengine-bench"))
+        .args(arguments.split_whitespace())
+        .args(["--endpoints", endpoint])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    until().await;
+    let pid = child.id().unwrap().to_string();
+    assert!(
+        Command::new("kill")
+            .arg(pid)
+            .status()
+            .await
+            .unwrap()
+            .success()
+    );
+    let output = child.wait_with_output().await.unwrap();
+    (
+        output.status.code().unwrap(),
+        String::from_utf8(output.stdout).unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn a_terminated_run_still_delivers_its_result() {
+    // While measuring, and while warming up.
+    for arguments in ["put --warm-up 0", "put"] {
+        let peer = Peer::start(Behaviour {
+            hang_at: Some(1),
+            ..Behaviour::default()
+        })
+        .await;
+        let hangs = async || {
+            while peer.puts() == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let (status, summary) = terminated(&peer.address, arguments, hangs).await;
+        assert_eq!(status, 1);
+        let (first, _) = summary.split_once('\n').unwrap();
+        assert!(first.starts_with("FAILED: "), "{first}");
+        assert!(first.contains("the run was terminated"), "{first}");
+    }
 }
 
 #[tokio::test]

@@ -72,10 +72,17 @@ impl Lane {
 fn in_words(error: etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) => {
-            format!("{:?}: {}", status.code(), status.message())
+            let said = format!("{:?}: {}", status.code(), status.message());
+            // What went wrong on this side is in the innermost cause.
+            innermost(&status).map_or(said.clone(), |cause| format!("{said}: {cause}"))
         }
         other => other.to_string(),
     }
+}
+
+fn innermost(error: &dyn std::error::Error) -> Option<String> {
+    let source = error.source()?;
+    innermost(source).or_else(|| Some(source.to_string()))
 }
 
 pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
