@@ -29,6 +29,8 @@ const LATENCY_DIGITS: u8 = 3;
 const SHARDS: usize = 16;
 /// A run that fails so often has failed; going on would only load a cluster in trouble.
 pub const ERRORS_MAX: u64 = 1_000;
+/// Each client has its own value, unless all of them together would be larger than this.
+const VALUES_BYTES_MAX: u64 = 64 << 20;
 /// A client waits so long after a failure, so that a dead target is not hammered.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(10);
 
@@ -107,13 +109,16 @@ pub async fn run(
 ) -> Measured {
     let (start, started) = watch::channel(None);
     let shared = Arc::new(Shared::new());
+    let values = values(&plan);
     let mut tasks = JoinSet::new();
     for client in 0..plan.clients {
         let lane = target.lane(client as usize);
+        let value = values[client as usize % values.len()].clone();
         tasks.spawn(run_client(
             plan,
             client,
             lane,
+            value,
             Arc::clone(&shared),
             started.clone(),
         ));
@@ -147,17 +152,24 @@ pub async fn run(
     shared.measured(end_at - start_at)
 }
 
+fn values(plan: &Plan) -> Vec<Bytes> {
+    let distinct = (VALUES_BYTES_MAX / u64::from(plan.value_size.max(1))).clamp(1, plan.clients);
+    (0..distinct)
+        .map(|i| keys::value(plan.value_size, plan.seed.wrapping_add(i)))
+        .collect()
+}
+
 /// Sends a client's requests one after the other; returns when the last was answered.
 async fn run_client(
     plan: Plan,
     client: u64,
     mut lane: Lane,
+    value: Bytes,
     shared: Arc<Shared>,
     mut started: watch::Receiver<Option<Instant>>,
 ) -> Instant {
     let shard = &shared.shards[client as usize % SHARDS];
     let mut keys = plan.keys.client(client);
-    let value = keys::value(plan.value_size, plan.seed.wrapping_add(client));
     let start = started.wait_for(Option::is_some).await.map(|start| *start);
     let Ok(Some(mut wanted)) = start else {
         return Instant::now();

@@ -25,8 +25,9 @@ const CONNECTIONS_MAX: usize = 10_000;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// TCP connections that calls are spread over, endpoint after endpoint. More help many
-    /// concurrent callers; fail-over may open one more for each endpoint that has none. Default 1.
+    /// TCP connections that calls are spread over; connection `i` leads to endpoint `i` modulo their
+    /// number. More help many concurrent callers. An endpoint that would get none is held ready for
+    /// fail-over with one. Default 1.
     pub connections: usize,
     /// Longest time to establish one connection. Too short and a busy member looks dead. Default 2 s.
     pub connect_timeout: Duration,
