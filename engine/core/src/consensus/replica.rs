@@ -171,6 +171,12 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
+    /// Term, vote and commit index as of now, on disk or not.
+    #[must_use]
+    pub fn hard_state(&self) -> HardState {
+        convert::hard_state_from_raft(&self.node.raft.hard_state())
+    }
+
     /// How many messages wait until the disk has what they depend on.
     #[must_use]
     pub fn held_messages(&self) -> usize {
@@ -408,11 +414,10 @@ impl<L: LogRead> Consensus<L> {
             return self.node.has_ready();
         }
         let raft = &self.node.raft;
-        let hard_state = convert::hard_state_from_raft(&raft.hard_state());
         !raft.msgs.is_empty()
             || !raft.read_states.is_empty()
             || !raft.raft_log.unstable_entries().is_empty()
-            || hard_state != self.hard_state
+            || self.hard_state() != self.hard_state
             || self.current_state() != self.state
     }
 

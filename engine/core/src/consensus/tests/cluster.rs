@@ -72,7 +72,7 @@ impl Cluster {
 
     pub(super) fn propose_change(&mut self, id: u64, text: &str) {
         let proposal = self.proposal(id, text);
-        let change = parse_change(text.as_bytes());
+        let change = parse_change(text.as_bytes()).expect("a membership change");
         self.step(id, Event::ProposeChange { proposal, change });
     }
 
@@ -174,7 +174,7 @@ impl Cluster {
     }
 
     /// Carries out actions until there are none.
-    fn settle(&mut self, id: u64) {
+    pub(super) fn settle(&mut self, id: u64) {
         loop {
             let actions = self.member(id).consensus.actions();
             if actions.is_empty() {

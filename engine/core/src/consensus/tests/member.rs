@@ -118,31 +118,39 @@ impl Machine {
     pub(super) fn apply(&mut self, entry: &Entry) -> Option<ConfigChange> {
         assert_eq!(entry.index, self.applied.next(), "applied in order, once");
         self.applied = entry.index;
-        let change = (entry.kind == EntryKind::Membership).then(|| parse_change(&entry.data))?;
-        self.voters.retain(|id| *id != change.member);
-        self.learners.retain(|id| *id != change.member);
+        let membership = entry.kind == EntryKind::Membership;
+        let change = membership.then(|| parse_change(&entry.data)).flatten()?;
+        let others = |ids: &[MemberId]| -> Vec<MemberId> {
+            ids.iter()
+                .copied()
+                .filter(|id| *id != change.member)
+                .collect()
+        };
+        let (mut voters, mut learners) = (others(&self.voters), others(&self.learners));
         match change.kind {
-            ConfigChangeKind::AddVoter => self.voters.push(change.member),
-            ConfigChangeKind::AddLearner => self.learners.push(change.member),
+            ConfigChangeKind::AddVoter => voters.push(change.member),
+            ConfigChangeKind::AddLearner => learners.push(change.member),
             ConfigChangeKind::Remove => {}
         }
+        // A cluster without voters is refused, as the real state machine does.
+        voters.first()?;
+        (self.voters, self.learners) = (voters, learners);
         Some(change)
     }
 }
 
-/// How the harness writes a membership change into an entry.
-pub(super) fn parse_change(data: &[u8]) -> ConfigChange {
-    let text = std::str::from_utf8(data).unwrap();
-    let (kind, member) = text.split_once(' ').unwrap();
-    ConfigChange {
+/// A membership change as the harness writes it into an entry.
+pub(super) fn parse_change(data: &[u8]) -> Option<ConfigChange> {
+    let (kind, member) = std::str::from_utf8(data).ok()?.split_once(' ')?;
+    Some(ConfigChange {
         kind: match kind {
             "add-learner" => ConfigChangeKind::AddLearner,
             "add-voter" | "promote" => ConfigChangeKind::AddVoter,
             "remove" => ConfigChangeKind::Remove,
-            other => panic!("no membership change {other:?}"),
+            _ => return None,
         },
-        member: MemberId(member.parse().unwrap()),
-    }
+        member: MemberId(member.parse().ok()?),
+    })
 }
 
 pub(super) struct Member {

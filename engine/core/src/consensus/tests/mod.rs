@@ -17,6 +17,7 @@ mod linearizable_read_6_4;
 mod log_matching_3_5;
 mod member;
 mod membership_4_1;
+mod peer_messages;
 mod pre_vote_9_6;
 mod restart_3_8;
 mod script;

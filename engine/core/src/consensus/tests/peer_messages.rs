@@ -1,0 +1,601 @@
+//! Whatever a peer sends, the process goes on; and a message that is refused changes nothing.
+
+use super::cluster::Cluster;
+use super::script::run;
+use super::wire;
+use crate::consensus::{Event, PeerMessageError};
+use crate::types::{HardState, MemberId};
+use bytes::Bytes;
+use proptest::prelude::*;
+use prost_raft::Message as _;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+
+/// Members in many places of Raft; it is always member 1 that gets the messages.
+const SETUPS: [&str; 9] = [
+    "start 1 2 3",
+    "start 1 2 3
+     elect 1",
+    "start 1 2 3
+     elect 2",
+    "start 1 2 3
+     timeout 1",
+    "start 1 2 3
+     hold-disk 1
+     timeout 1
+     deliver 1->2
+     deliver 2->1",
+    "start 1 2 3
+     elect 2
+     hold-disk 1
+     propose 2 x y
+     deliver 2->1
+     timeout 1",
+    "start 1 2 3
+     elect 1
+     hold-disk 1
+     hold-apply 1
+     propose 1 x y
+     deliver
+     read 1
+     add-learner 1 4",
+    "join 1",
+    "member 1 voters=1 log=1,1,2 term=3 commit=2 applied=1
+     member 2
+     hold-disk 1
+     add-learner 1 2",
+];
+
+/// Everything of member 1 that a message could change.
+type Fingerprint = (String, HardState, String);
+
+fn fingerprint(cluster: &Cluster) -> Fingerprint {
+    let member = &cluster.members[&1];
+    let raft = member.consensus.hard_state();
+    (
+        cluster.status(1),
+        raft,
+        format!("{:?}", member.consensus.progress()),
+    )
+}
+
+/// Offers a message to member 1 and checks that a refusal changed nothing.
+fn offer(cluster: &mut Cluster, stream: u64, bytes: Bytes) -> Result<(), PeerMessageError> {
+    let before = fingerprint(cluster);
+    let from = MemberId(stream);
+    let taken = cluster
+        .member(1)
+        .consensus
+        .step(Event::Message { from, bytes });
+    if taken.is_err() {
+        assert_eq!(cluster.member(1).consensus.actions(), []);
+        assert_eq!(fingerprint(cluster), before);
+    }
+    cluster.settle(1);
+    taken
+}
+
+fn encode(message: &Message) -> Bytes {
+    Bytes::from(message.encode_to_vec())
+}
+
+/// Numbers where things happen, and numbers where things overflow.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        8 => 0..6_u64,
+        1 => u64::MAX - 2..=u64::MAX,
+        1 => any::<u64>(),
+    ]
+}
+
+prop_compose! {
+    fn entry()(index in number(), term in number(), kind in 0..4_i32, data in prop::collection::vec(any::<u8>(), 0..8), context in 0..4_u8) -> Entry {
+        let data = match context {
+            // A read's context of member 1 or 2.
+            0 | 1 => [u64::from(context) + 1, 1, 1].map(u64::to_be_bytes).concat(),
+            _ => data,
+        };
+        Entry { entry_type: kind, term, index, data, ..Entry::default() }
+    }
+}
+
+prop_compose! {
+    fn message()(
+        kind in prop_oneof![9 => 0..19_i32, 1 => any::<i32>()],
+        from in 0..5_u64,
+        to in prop_oneof![9 => Just(1_u64), 1 => 0..3_u64],
+        numbers in prop::array::uniform7(number()),
+        entries in prop::collection::vec(entry(), 0..4),
+        follow in any::<bool>(),
+        (reject, transfer, round) in any::<(bool, bool, bool)>(),
+    ) -> Message {
+        let [term, log_term, index, commit, commit_term, hint, snapshot] = numbers;
+        let mut message = Message {
+            msg_type: kind, from, to, term, log_term, index, commit, commit_term, entries, reject,
+            reject_hint: hint,
+            request_snapshot: if snapshot > 1 { 0 } else { snapshot },
+            ..Message::default()
+        };
+        if message.msg_type() == MessageType::MsgReadIndex {
+            message.term = 0;
+        }
+        if follow {
+            for (entry, offset) in message.entries.iter_mut().zip(1..) {
+                entry.index = index.wrapping_add(offset);
+                entry.term = term;
+            }
+        }
+        if transfer {
+            message.context = b"CampaignTransfer".to_vec();
+        } else if round {
+            message.context = [1_u64, 1, 1].map(u64::to_be_bytes).concat();
+        }
+        message
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Offer(Message),
+    Mutate(usize, Message, u32),
+    Bytes(Vec<u8>),
+    Tick(u64),
+    Propose,
+    Read,
+    Sync,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => message().prop_map(Step::Offer),
+        8 => (any::<usize>(), message(), any::<u32>()).prop_map(|(i, m, fields)| Step::Mutate(i, m, fields)),
+        1 => prop::collection::vec(any::<u8>(), 0..64).prop_map(Step::Bytes),
+        2 => (1..12_u64).prop_map(Step::Tick),
+        1 => Just(Step::Propose),
+        1 => Just(Step::Read),
+        1 => Just(Step::Sync),
+    ]
+}
+
+fn perform(cluster: &mut Cluster, step: Step) {
+    match step {
+        Step::Offer(message) => {
+            let _ = offer(cluster, message.from, encode(&message));
+        }
+        Step::Mutate(which, donor, fields) => mutate(cluster, which, donor, fields),
+        Step::Bytes(bytes) => {
+            let _ = offer(cluster, 2, Bytes::from(bytes));
+        }
+        Step::Tick(ticks) => (0..ticks).for_each(|_| cluster.step(1, Event::Tick)),
+        Step::Propose => cluster.propose(1, &["a"]),
+        Step::Read => cluster.read(1),
+        Step::Sync => drop(cluster.sync_one(1)),
+    }
+}
+
+/// Takes a real message to member 1 and exchanges some of its fields.
+fn mutate(cluster: &mut Cluster, which: usize, donor: Message, fields: u32) {
+    for id in [2, 3] {
+        if cluster.members.contains_key(&id) {
+            cluster.step(id, Event::Tick);
+        }
+        while cluster.deliver_one((1, id), false) {}
+    }
+    let real: Vec<_> = [2, 3]
+        .iter()
+        .filter_map(|from| cluster.links.get(&(*from, 1)))
+        .flatten()
+        .cloned()
+        .collect();
+    let Some(bytes) = real.get(which % real.len().max(1)) else {
+        return;
+    };
+    let mut message = wire::decode(bytes);
+    let takes = |bit: u32| fields & (1 << bit) != 0 && fields & (1 << (bit + 16)) != 0;
+    if takes(0) {
+        message.msg_type = donor.msg_type;
+    }
+    if takes(1) {
+        message.term = donor.term;
+    }
+    if takes(2) {
+        message.log_term = donor.log_term;
+    }
+    if takes(3) {
+        message.index = donor.index;
+    }
+    if takes(4) {
+        message.commit = donor.commit;
+    }
+    if takes(5) {
+        message.entries.extend(donor.entries);
+    }
+    if takes(6) {
+        message.reject = !message.reject;
+    }
+    if takes(7) {
+        message.reject_hint = donor.reject_hint;
+    }
+    if takes(8) {
+        message.context = donor.context;
+    }
+    if takes(9) {
+        message.commit_term = donor.commit_term;
+    }
+    if takes(10) {
+        message.request_snapshot = donor.request_snapshot;
+    }
+    let _ = offer(cluster, message.from, encode(&message));
+}
+
+proptest! {
+    #[test]
+    fn no_message_panics_and_a_refused_one_changes_nothing(
+        setup in prop::sample::select(&SETUPS[..]),
+        steps in prop::collection::vec(step(), 1..24),
+    ) {
+        let mut cluster = run(Cluster::default(), setup);
+        for step in steps {
+            perform(&mut cluster, step);
+        }
+    }
+
+    #[test]
+    fn flipped_bits_never_panic(
+        setup in prop::sample::select(&SETUPS[..]),
+        message in message(),
+        flips in prop::collection::vec((any::<usize>(), 0..8_u32), 1..4),
+    ) {
+        let mut cluster = run(Cluster::default(), setup);
+        let mut bytes = message.encode_to_vec();
+        for (at, bit) in flips {
+            if let Some(len) = std::num::NonZeroUsize::new(bytes.len()) {
+                bytes[at % len] ^= 1_u8 << bit;
+            }
+        }
+        let _ = offer(&mut cluster, message.from, Bytes::from(bytes));
+    }
+}
+
+/// A message from member 2 to member 1 in term 1.
+fn from_2(kind: MessageType) -> Message {
+    let term = u64::from(kind != MessageType::MsgReadIndex);
+    Message {
+        msg_type: kind.into(),
+        from: 2,
+        to: 1,
+        term,
+        ..Message::default()
+    }
+}
+
+fn past_entry(index: u64, term: u64) -> Entry {
+    Entry {
+        index,
+        term,
+        ..Entry::default()
+    }
+}
+
+/// Offers `message` to member 1 after `setup`, and returns why it was refused.
+fn refusal(setup: &str, message: &Message) -> String {
+    let mut cluster = run(Cluster::default(), setup);
+    let error = offer(&mut cluster, 2, encode(message)).expect_err("it must be refused");
+    error.to_string()
+}
+
+const FOLLOWER: &str = "start 1 2 3
+                        elect 2";
+const LEADER: &str = "start 1 2 3
+                      elect 1";
+
+#[test]
+fn whose_it_is() {
+    let heartbeat = from_2(MessageType::MsgHeartbeat);
+    let of_3 = Message {
+        from: 3,
+        ..heartbeat.clone()
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &of_3),
+        "claims to be from member 3 on a stream of member 2"
+    );
+    let to_3 = Message {
+        to: 3,
+        ..heartbeat.clone()
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &to_3),
+        "is for member 3, this is member 1"
+    );
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    for own in [0, 1] {
+        let message = Message {
+            from: own,
+            ..heartbeat.clone()
+        };
+        let error = offer(&mut cluster, own, encode(&message)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("comes from {own}, which is no peer")
+        );
+    }
+}
+
+#[test]
+fn what_kind_it_is() {
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    let error = offer(&mut cluster, 2, Bytes::from_static(b"\xff")).unwrap_err();
+    assert!(matches!(error, PeerMessageError::Decode(_)), "{error}");
+    let local = [
+        MessageType::MsgHup,
+        MessageType::MsgBeat,
+        MessageType::MsgPropose,
+        MessageType::MsgSnapshot,
+        MessageType::MsgUnreachable,
+        MessageType::MsgSnapStatus,
+        MessageType::MsgCheckQuorum,
+        MessageType::MsgTransferLeader,
+    ];
+    for kind in local {
+        let expected = format!(
+            "message type {} is not one that members exchange",
+            kind as i32
+        );
+        assert_eq!(refusal(FOLLOWER, &from_2(kind)), expected);
+    }
+    let unknown = Message {
+        msg_type: 99,
+        ..from_2(MessageType::MsgHeartbeat)
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &unknown),
+        "message type 99 is not one that members exchange"
+    );
+}
+
+#[test]
+fn which_term_it_is_of() {
+    let heartbeat = from_2(MessageType::MsgHeartbeat);
+    let without = Message {
+        term: 0,
+        ..heartbeat.clone()
+    };
+    assert_eq!(refusal(FOLLOWER, &without), "has the impossible term 0");
+    let too_far = Message {
+        term: u64::MAX,
+        ..heartbeat
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &too_far),
+        format!("has the impossible term {}", u64::MAX)
+    );
+    let read = Message {
+        term: 1,
+        ..from_2(MessageType::MsgReadIndex)
+    };
+    assert_eq!(refusal(LEADER, &read), "has the impossible term 1");
+}
+
+#[test]
+fn which_entries_it_carries() {
+    let append = |index, log_term, entries: &[Entry]| Message {
+        index,
+        log_term,
+        entries: entries.to_vec(),
+        ..from_2(MessageType::MsgAppend)
+    };
+    let broken = [
+        // A gap, an overflow, terms that go down, a term after the message's, no term.
+        append(1, 1, &[past_entry(3, 1)]),
+        append(u64::MAX, 1, &[past_entry(0, 1)]),
+        append(1, 1, &[past_entry(2, 0)]),
+        append(1, 1, &[past_entry(2, 2)]),
+        append(0, 0, &[past_entry(1, 0)]),
+        // The crate reads the term of an entry it does not have as 0, and would find a match.
+        append(7, 0, &[past_entry(8, 1)]),
+        append(0, 1, &[]),
+        append(1, 2, &[]),
+    ];
+    for message in broken {
+        let expected = format!(
+            "entries do not follow from index {} in term 1",
+            message.index
+        );
+        assert_eq!(refusal(FOLLOWER, &message), expected);
+    }
+    for (kind, data) in [
+        (EntryType::EntryConfChange as i32, &b""[..]),
+        (2, b"\xff"),
+        (9, b""),
+    ] {
+        let entry = Entry {
+            entry_type: kind,
+            data: data.to_vec(),
+            ..past_entry(2, 1)
+        };
+        assert_eq!(
+            refusal(FOLLOWER, &append(1, 1, &[entry])),
+            "entry 2 cannot be read"
+        );
+    }
+}
+
+#[test]
+fn what_is_committed_stays() {
+    let follower = "member 1 voters=1,2,3 log=1,1,2 term=2 commit=2 applied=2";
+    let append = Message {
+        term: 3,
+        index: 1,
+        log_term: 1,
+        entries: vec![past_entry(2, 3)],
+        ..from_2(MessageType::MsgAppend)
+    };
+    assert_eq!(
+        refusal(follower, &append),
+        "contradicts the committed entry 2"
+    );
+    let after = Message {
+        index: 2,
+        log_term: 2,
+        entries: vec![],
+        ..append.clone()
+    };
+    assert_eq!(
+        refusal(follower, &after),
+        "contradicts the committed entry 2"
+    );
+    // One of an earlier term is answered, so that its sender learns of the later one.
+    let mut cluster = run(Cluster::default(), follower);
+    let stale = Message {
+        term: 1,
+        entries: vec![past_entry(2, 1)],
+        ..append
+    };
+    offer(&mut cluster, 2, encode(&stale)).unwrap();
+}
+
+#[test]
+fn what_is_beyond_the_log() {
+    let heartbeat = Message {
+        commit: 9,
+        ..from_2(MessageType::MsgHeartbeat)
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &heartbeat),
+        "speaks of entry 9; the log here ends at 1"
+    );
+    let response = Message {
+        index: 9,
+        ..from_2(MessageType::MsgAppendResponse)
+    };
+    assert_eq!(
+        refusal(LEADER, &response),
+        "speaks of entry 9; the log here ends at 1"
+    );
+    let rejection = Message {
+        reject: true,
+        ..response
+    };
+    assert_eq!(
+        refusal(LEADER, &rejection),
+        "speaks of entry 9; the log here ends at 1"
+    );
+    let hint = Message {
+        index: 1,
+        reject_hint: u64::MAX,
+        ..rejection.clone()
+    };
+    let expected = format!(
+        "rejects the append after entry 1 and suggests entry {}",
+        u64::MAX
+    );
+    assert_eq!(refusal(LEADER, &hint), expected);
+    let snapshot = Message {
+        index: 1,
+        request_snapshot: 1,
+        ..rejection
+    };
+    assert_eq!(refusal(LEADER, &snapshot), "asks for a snapshot");
+}
+
+#[test]
+fn a_term_has_one_leader() {
+    let follower = "start 1 2 3
+                    elect 3";
+    let read = Message {
+        entries: vec![Entry {
+            data: [1_u64, 1, 1].map(u64::to_be_bytes).concat(),
+            ..Entry::default()
+        }],
+        ..from_2(MessageType::MsgReadIndexResp)
+    };
+    let kinds = [
+        MessageType::MsgAppend,
+        MessageType::MsgHeartbeat,
+        MessageType::MsgTimeoutNow,
+    ];
+    for message in kinds.map(from_2).into_iter().chain([read]) {
+        let expected = "comes from member 2, which does not lead here";
+        assert_eq!(refusal(follower, &message), expected);
+        assert_eq!(refusal(LEADER, &message), expected);
+    }
+}
+
+#[test]
+fn a_read_carries_its_senders_context() {
+    let entry = |member: u64| Entry {
+        data: [member, 1, 1].map(u64::to_be_bytes).concat(),
+        ..Entry::default()
+    };
+    let cases = [
+        vec![],
+        vec![Entry::default()],
+        vec![entry(3)],
+        vec![entry(2), entry(2)],
+    ];
+    for entries in cases {
+        let read = Message {
+            entries,
+            ..from_2(MessageType::MsgReadIndex)
+        };
+        assert_eq!(
+            refusal(LEADER, &read),
+            "carries a read context that is not its sender's"
+        );
+    }
+    let mut cluster = run(Cluster::default(), LEADER);
+    let mut read = from_2(MessageType::MsgReadIndex);
+    for count in 0..1024_u64 {
+        let data = [2, 1, count].map(u64::to_be_bytes).concat();
+        read.entries = vec![Entry {
+            data,
+            ..Entry::default()
+        }];
+        offer(&mut cluster, 2, encode(&read)).unwrap();
+    }
+    let error = offer(&mut cluster, 2, encode(&read)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "is a read beyond the 1024 that are being confirmed"
+    );
+}
+
+#[test]
+fn nobody_makes_a_member_lead_before_its_log_is_on_disk() {
+    let vote = |term| Message {
+        term,
+        ..from_2(MessageType::MsgRequestVoteResponse)
+    };
+    let candidate = "start 1 2 3
+                     elect 3
+                     hold-disk 1
+                     propose 3 x
+                     deliver 3->1
+                     tick 2 10
+                     timeout 1";
+    let mut cluster = run(Cluster::default(), candidate);
+    let granted = Message {
+        term: 2,
+        ..from_2(MessageType::MsgRequestPreVoteResponse)
+    };
+    offer(&mut cluster, 2, encode(&granted)).unwrap();
+    let error = offer(&mut cluster, 2, encode(&vote(2))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "comes before this member's log is on disk"
+    );
+
+    let alone = "start 2 1
+                 elect 2
+                 hold-apply 2
+                 remove 2 2
+                 deliver
+                 hold-disk 1
+                 propose 2 x
+                 deliver 2->1";
+    let timeout_now = from_2(MessageType::MsgTimeoutNow);
+    assert_eq!(
+        refusal(alone, &timeout_now),
+        "comes before this member's log is on disk"
+    );
+}
