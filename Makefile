@@ -17,7 +17,7 @@ endif
 
 # One profile everywhere: RocksDB is compiled once.
 CARGO_TEST := cargo test --release --locked --workspace
-E2E := cargo run --quiet --release --locked --package dengine-e2e --
+E2E := cargo run --release --locked --package dengine-e2e --
 CRDGEN := cargo run --quiet --release --locked --package dengine-crds --bin crdgen
 CRDS := charts/dengine-operator/files/crds
 CRDS_AGAIN := $(CARGO_TARGET_DIR)/crds

@@ -56,14 +56,14 @@ pub fn ensure() -> Result<Vec<Archive>> {
 }
 
 fn build_programs(workspace: &Path) -> Result<()> {
-    let step =
+    let mut step =
         Step::start("Programs (the first build compiles RocksDB: 10 to 25 minutes on two cores)");
     let mut cargo = cargo(workspace);
     cargo.args(["build", "--release", "--locked"]);
     for (program, _) in PROGRAMS {
         cargo.args(["--package", program]);
     }
-    shell::run(&mut cargo)?;
+    shell::run_watched(&mut cargo, |line| step.detail(line.trim()))?;
     step.done("");
     Ok(())
 }

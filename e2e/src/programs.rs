@@ -173,10 +173,13 @@ impl Module {
             go.current_dir(&source)
                 .env("CGO_ENABLED", "0")
                 .env("GOFLAGS", "-mod=readonly -buildvcs=false");
-            go.args(["build", "-trimpath", "-ldflags", self.ldflags, "-o"])
+            go.args(["build", "-v", "-trimpath", "-ldflags", self.ldflags, "-o"])
                 .arg(&unfinished)
                 .arg(package);
-            shell::run(&mut go).context("is Go 1.24 or newer installed?")?;
+            shell::run_watched(&mut go, |package| {
+                step.detail(format_args!("{program}: {package}"));
+            })
+            .context("is Go 1.24 or newer installed?")?;
             fs_err::rename(&unfinished, folder.join(program))?;
         }
         Ok(())

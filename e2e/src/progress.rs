@@ -8,6 +8,9 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// How often a long step says where it is, if nobody watches it live.
+const DETAIL_INTERVAL: Duration = Duration::from_secs(20);
+
 /// One thing being done. Dropped without [`Step::done`] it failed.
 #[derive(Debug)]
 pub struct Step {
@@ -15,6 +18,7 @@ pub struct Step {
     title: String,
     started: Instant,
     last_note: String,
+    last_detail: Instant,
     finished: bool,
 }
 
@@ -42,6 +46,7 @@ impl Step {
             title,
             started: Instant::now(),
             last_note: String::new(),
+            last_detail: Instant::now(),
             finished: false,
         }
     }
@@ -57,6 +62,16 @@ impl Step {
         }
         self.bar.set_message(note.clone());
         self.last_note = note;
+    }
+
+    /// Says how far a long step is: on a terminal at once, elsewhere now and then.
+    pub fn detail(&mut self, detail: impl Display) {
+        if on_terminal() {
+            self.bar.set_message(detail.to_string());
+        } else if self.last_detail.elapsed() > DETAIL_INTERVAL {
+            self.last_detail = Instant::now();
+            say(format_args!("    {detail}"));
+        }
     }
 
     /// Ends the step well.

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsStr,
-    io::Write as _,
+    io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -76,6 +76,37 @@ pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     drop(stdin);
     let output = child.wait_with_output()?;
     finished(command, &output)
+}
+
+/// Like [`run`], handing each line of standard error to `seen` while the program runs.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_watched(command: &mut Command, mut seen: impl FnMut(&str)) -> Result<()> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {}", shown(command)))?;
+    let stderr = child.stderr.take().expect("stderr was piped above");
+    let mut said = String::new();
+    for line in BufReader::new(stderr).lines() {
+        let line = line?;
+        seen(&line);
+        said.push_str(&line);
+        said.push('\n');
+    }
+    let status = child.wait()?;
+    finished(
+        command,
+        &Output {
+            status,
+            stdout: Vec::new(),
+            stderr: said.into_bytes(),
+        },
+    )
+    .map(drop)
 }
 
 /// The last lines of a text, for an error message.
