@@ -76,12 +76,11 @@ pub trait DiskFile: Send + Sync + 'static {
     /// succeed although the bytes are lost: the caller has to stop.
     fn sync_data(&self) -> Result<(), DiskError>;
 
-    /// Makes the file `bytes` long and fills all of it with written zeros, so that later writes
-    /// within it need neither space nor metadata.
+    /// Makes an empty file `bytes` long, with zeros, and sets the space aside where the disk can do that.
     ///
     /// # Errors
     /// If there is no space ([`DiskError::is_no_space`]) or the disk cannot write.
-    fn allocate(&self, bytes: u64) -> Result<(), DiskError>;
+    fn reserve(&self, bytes: u64) -> Result<(), DiskError>;
 
     /// Length in bytes.
     ///

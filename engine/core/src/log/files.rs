@@ -1,7 +1,7 @@
 //! The files behind the segments: making spares, turning them into segments, clearing up.
 
 use super::LogOptions;
-use super::disk::{Disk, DiskError, DiskFile as _};
+use super::disk::{Disk, DiskError, DiskFile};
 use super::error::LogError;
 use super::format::SegmentHeader;
 use super::names::Name;
@@ -10,6 +10,9 @@ use super::segments::{SegmentFile, Segments};
 use super::state::{Position, State};
 use crate::types::HardState;
 use std::sync::Arc;
+
+/// Zeros are written in pieces of at most this size.
+const PIECE_BYTES: u32 = 1 << 20;
 
 /// A file of the usual segment size that is not in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,23 +30,79 @@ pub(super) fn epoch(seed: u64, number: u64) -> u64 {
     (z ^ (z >> 31)).max(1)
 }
 
-/// Makes a file of zeros; it has its space before it has its name.
-pub(super) fn make_spare<D: Disk>(disk: &D, number: u64, capacity: u32) -> Result<Spare, LogError> {
-    let unfinished = Name::Unfinished(number).to_string();
-    let file = disk.create(&unfinished).map_err(no_space)?;
-    let filled = file
-        .allocate(u64::from(capacity))
-        .and_then(|()| file.sync_data());
-    if let Err(error) = filled {
-        disk.remove(&unfinished)?;
-        return Err(no_space(error));
+/// A spare that is being filled with zeros, piece by piece. It has its space before the first piece,
+/// and its name as a spare after the last.
+#[derive(Debug)]
+pub(super) struct Filling<F> {
+    file: F,
+    number: u64,
+    capacity: u32,
+    filled: u32,
+}
+
+impl<F: DiskFile> Filling<F> {
+    pub(super) fn begin<D: Disk<File = F>>(
+        disk: &D,
+        number: u64,
+        capacity: u32,
+    ) -> Result<Self, LogError> {
+        let name = Name::Unfinished(number).to_string();
+        let file = disk.create(&name).map_err(no_space)?;
+        if let Err(error) = file.reserve(u64::from(capacity)) {
+            disk.remove(&name)?;
+            return Err(no_space(error));
+        }
+        Ok(Self {
+            file,
+            number,
+            capacity,
+            filled: 0,
+        })
     }
-    disk.rename(&unfinished, &Name::Spare(number).to_string())?;
-    disk.sync_dir()?;
-    Ok(Spare {
-        number,
-        recycled: false,
-    })
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// How many bytes are filled and durable; `None` if all are.
+    pub(super) fn filled(&self) -> Option<u32> {
+        (self.filled < self.capacity).then_some(self.filled)
+    }
+
+    /// Fills the next `bytes` bytes. Syncing each piece keeps what a single sync has to write small, so
+    /// that the log's own syncs do not wait behind it.
+    pub(super) fn fill(&mut self, bytes: u32) -> Result<(), DiskError> {
+        let piece = bytes.min(self.capacity - self.filled);
+        self.file
+            .write_at(u64::from(self.filled), &vec![0; piece as usize])?;
+        self.file.sync_data()?;
+        self.filled += piece;
+        Ok(())
+    }
+
+    /// Fills what is left and names the spare. If there turns out to be no space, nothing is left of it.
+    pub(super) fn finish<D: Disk<File = F>>(mut self, disk: &D) -> Result<Spare, LogError> {
+        while self.filled().is_some() {
+            if let Err(error) = self.fill(PIECE_BYTES) {
+                return Err(self.abandon(disk, error));
+            }
+        }
+        let unfinished = Name::Unfinished(self.number).to_string();
+        disk.rename(&unfinished, &Name::Spare(self.number).to_string())?;
+        disk.sync_dir()?;
+        Ok(Spare {
+            number: self.number,
+            recycled: false,
+        })
+    }
+
+    /// Gives the space back after a failure.
+    pub(super) fn abandon<D: Disk<File = F>>(self, disk: &D, error: DiskError) -> LogError {
+        match disk.remove(&Name::Unfinished(self.number).to_string()) {
+            Ok(()) => no_space(error),
+            Err(error) => LogError::Disk(error),
+        }
+    }
 }
 
 fn no_space(error: DiskError) -> LogError {
@@ -110,7 +169,7 @@ pub(super) fn create_log<D: Disk>(
     let number = 1;
     let spare = match spares.pop() {
         Some(spare) => spare,
-        None => make_spare(disk, number, options.segment_bytes)?,
+        None => Filling::begin(disk, number, options.segment_bytes)?.finish(disk)?,
     };
     let header = SegmentHeader {
         number,

@@ -424,11 +424,11 @@ impl DiskFile for MemoryFile {
         Ok(())
     }
 
-    fn allocate(&self, bytes: u64) -> Result<(), DiskError> {
-        self.check_space("allocate space for", bytes)?;
-        let (_state, mut content) = self.lock("allocate space for")?;
-        content.current.clear();
-        content.write(0, &vec![0; to_usize(bytes)]);
+    fn reserve(&self, bytes: u64) -> Result<(), DiskError> {
+        self.check_space("reserve space for", bytes)?;
+        self.lock("reserve space for")?
+            .1
+            .write(0, &vec![0; to_usize(bytes)]);
         Ok(())
     }
 

@@ -21,9 +21,6 @@ pub struct RealFile {
     file: File,
 }
 
-/// Zeros are written in pieces of this size.
-const ZEROS_BYTES: usize = 1 << 20;
-
 impl RealDisk {
     /// Opens `path`, making the directory if it is missing (its parent has to exist).
     ///
@@ -162,28 +159,16 @@ impl DiskFile for RealFile {
             .map_err(|error| self.fail("sync", error))
     }
 
-    fn allocate(&self, bytes: u64) -> Result<(), DiskError> {
-        // Reserving first makes one extent and finds a full disk before anything is written. Where
-        // the file system cannot do that, the zeros below reserve as well.
+    fn reserve(&self, bytes: u64) -> Result<(), DiskError> {
+        // It finds a full disk before anything is written, and makes one extent. Some file systems cannot
+        // do it; there the first write to each place reserves.
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
-            Err(error) => return Err(self.fail("allocate space for", error)),
-        }
-        let zeros = vec![0; ZEROS_BYTES.min(usize::try_from(bytes).unwrap_or(ZEROS_BYTES))];
-        let mut offset = 0;
-        while offset < bytes {
-            let piece = (bytes - offset).min(zeros.len() as u64);
-            self.file
-                .write_all_at(
-                    &zeros[..usize::try_from(piece).expect("at most ZEROS_BYTES")],
-                    offset,
-                )
-                .map_err(|error| self.fail("allocate space for", error))?;
-            offset += piece;
+            Err(error) => return Err(self.fail("reserve space for", error)),
         }
         self.file
             .set_len(bytes)
-            .map_err(|error| self.fail("allocate space for", error))
+            .map_err(|error| self.fail("reserve space for", error))
     }
 
     fn len(&self) -> Result<u64, DiskError> {

@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, DiskError, DiskFile as _};
 use super::error::LogError;
-use super::files::{Spare, begin_segment, clear_spares, create_log, epoch, make_spare};
+use super::files::{Filling, Spare, begin_segment, clear_spares, create_log, epoch};
 use super::format::{
     CONTEXT_BYTES_MAX, SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader, batch_bytes,
     encode_batch, entry_bytes, seal,
@@ -32,6 +32,8 @@ pub struct Log<D: Disk> {
     /// Checksum of the last batch.
     previous_crc: u32,
     spares: Vec<Spare>,
+    /// The next spare, as long as it is not complete.
+    filling: Option<Filling<D::File>>,
     buffer: Vec<u8>,
     pending: Vec<Pending>,
     /// The first failure after which nothing is known any more.
@@ -94,6 +96,7 @@ impl<D: Disk> Log<D> {
             disk,
             options,
             spares,
+            filling: None,
             buffer: Vec::new(),
             pending: Vec::new(),
             poison: None,
@@ -190,20 +193,42 @@ impl<D: Disk> Log<D> {
         }
     }
 
-    /// Makes the next segment's file ready, if it is not, so that the append that needs it does not have
-    /// to. Worth calling when there is nothing else to do.
+    /// Fills a piece of the next segment's file with zeros, if that lags behind the filling of the
+    /// present one. Call it after a sync, when the callers have their answers: otherwise the append that
+    /// needs the next segment has to write all of it at once.
     ///
     /// # Errors
-    /// [`LogError::NoSpace`] leaves the log as it was. After any other error it is unusable.
+    /// [`LogError::NoSpace`] leaves the log as it was, and may be passed over. After any other error it is
+    /// unusable.
     pub fn prepare(&mut self) -> Result<(), LogError> {
         self.check_poison()?;
-        if !self.spares.is_empty() {
+        // Twice the present one's pace, so that it is complete when that is half full.
+        let due = 2 * (u64::from(self.offset) - u64::from(SEGMENT_HEADER_BYTES));
+        let done = self.filling.as_ref().and_then(Filling::filled).unwrap_or(0);
+        if !self.spares.is_empty() || u64::from(done) >= due {
             return Ok(());
         }
-        let made = make_spare(&self.disk, self.spare_number(), self.options.segment_bytes);
-        let spare = self.usable_or_fatal(made)?;
-        self.spares.push(spare);
+        let prepared = self.fill_piece();
+        let spare = self.usable_or_fatal(prepared)?;
+        self.spares.extend(spare);
         Ok(())
+    }
+
+    fn fill_piece(&mut self) -> Result<Option<Spare>, LogError> {
+        let mut filling = match self.filling.take() {
+            Some(filling) => filling,
+            None => self.begin_filling(self.options.segment_bytes)?,
+        };
+        // A 64th of the segment, so that it costs little at a time whatever the size.
+        let piece = (self.options.segment_bytes / 64).max(SEGMENT_HEADER_BYTES);
+        if let Err(error) = filling.fill(piece) {
+            return Err(filling.abandon(&self.disk, error));
+        }
+        if filling.filled().is_none() {
+            return filling.finish(&self.disk).map(Some);
+        }
+        self.filling = Some(filling);
+        Ok(None)
     }
 
     /// Reads what this log holds, from any thread.
@@ -344,14 +369,8 @@ impl<D: Disk> Log<D> {
         let capacity = (SEGMENT_HEADER_BYTES + bytes)
             .next_multiple_of(SEGMENT_HEADER_BYTES)
             .max(self.options.segment_bytes);
-        let spare = match self.spares.pop() {
-            Some(spare) if capacity == self.options.segment_bytes => spare,
-            kept => {
-                self.spares.extend(kept);
-                let made = make_spare(&self.disk, self.spare_number(), capacity);
-                self.usable_or_fatal(made)?
-            }
-        };
+        let taken = self.take_spare(capacity);
+        let spare = self.usable_or_fatal(taken)?;
         self.sync()?;
         let header = {
             let shared = self.shared.read();
@@ -375,10 +394,25 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// A number that no spare has.
-    fn spare_number(&self) -> u64 {
-        let numbers = self.spares.iter().map(|spare| spare.number);
-        numbers.fold(self.current.number, u64::max) + 1
+    /// A file of `capacity` bytes that nobody uses.
+    fn take_spare(&mut self, capacity: u32) -> Result<Spare, LogError> {
+        if capacity == self.options.segment_bytes {
+            if let Some(spare) = self.spares.pop() {
+                return Ok(spare);
+            }
+            if let Some(filling) = self.filling.take() {
+                return filling.finish(&self.disk);
+            }
+        }
+        self.begin_filling(capacity)?.finish(&self.disk)
+    }
+
+    /// Begins a spare under a number that no other has.
+    fn begin_filling(&self, capacity: u32) -> Result<Filling<D::File>, LogError> {
+        let spares = self.spares.iter().map(|spare| spare.number);
+        let numbers = spares.chain(self.filling.as_ref().map(Filling::number));
+        let number = numbers.fold(self.current.number, u64::max) + 1;
+        Filling::begin(&self.disk, number, capacity)
     }
 
     /// Keeps a dropped segment's file for later use, or removes it. The order of the names that are left

@@ -2,7 +2,7 @@
 
 use dengine_core::log::conformance::{batch, small_options};
 use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Batch, Log, LogError, LogOptions};
+use dengine_core::log::{Batch, Disk as _, Log, LogError, LogOptions};
 use dengine_core::types::{HardState, Index, MemberId, Term};
 
 const SEGMENT: u64 = 2 * 4096;
@@ -98,9 +98,18 @@ fn prepared_space_outlasts_a_full_disk() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     log.prepare().unwrap();
+    assert_eq!(
+        disk.list().unwrap().len(),
+        1,
+        "an empty segment needs no successor"
+    );
+    for index in 1..=3 {
+        log.append(&batch(1, index..=index, 700)).unwrap();
+        log.prepare().unwrap();
+    }
     log.prepare().unwrap();
     disk.set_space_bytes(Some(2 * SEGMENT));
-    for index in 1..=10 {
+    for index in 4..=10 {
         log.append(&batch(1, index..=index, 500)).unwrap();
     }
     drop(log);
@@ -112,10 +121,11 @@ fn prepared_space_outlasts_a_full_disk() {
 fn a_large_batch_gets_a_segment_of_its_own() {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
+    log.append(&batch(1, 1..=1, 2000)).unwrap();
     log.prepare().unwrap();
     let entries = [
-        batch(1, 1..=2, 50_000).entries,
-        batch(1, 3..=200, 300).entries,
+        batch(1, 2..=3, 50_000).entries,
+        batch(1, 4..=200, 300).entries,
     ]
     .concat();
     let large = Batch {
@@ -130,17 +140,17 @@ fn a_large_batch_gets_a_segment_of_its_own() {
     assert_eq!((recovered.last_index, recovered.segments), (Index(205), 3));
     let reader = log.reader();
     assert_eq!(
-        reader.entries(Index(1), Index(201), u64::MAX).unwrap(),
+        reader.entries(Index(2), Index(201), u64::MAX).unwrap(),
         large.entries
     );
     assert_eq!(
-        reader.entries(Index(2), Index(4), 49_000).unwrap(),
+        reader.entries(Index(3), Index(5), 49_000).unwrap(),
         large.entries[1..2]
     );
     log.truncate_prefix(Index(200)).unwrap();
     assert_eq!(reader.first_index(), Index(201));
     // Only files of the usual size are kept for later.
-    let lengths = dengine_core::log::Disk::list(&disk).unwrap();
+    let lengths = disk.list().unwrap();
     assert!(
         lengths
             .iter()
