@@ -337,16 +337,7 @@ impl Replica {
         }
         match change {
             MembershipChange::Promote(id) => {
-                let progress = self.parts.consensus.progress();
-                let matched = progress.iter().find(|p| p.member == *id).map(|p| p.matched);
-                let last = self.parts.consensus.last_index().0;
-                let lag = last - matched.unwrap_or_default().0.min(last);
-                if matched == Some(Index(0)) || lag > PROMOTION_LAG_ENTRIES_MAX {
-                    return Err(RequestError::Refused(format!(
-                        "member {id} lacks {lag} log entries; it can vote once it lacks at most \
-                         {PROMOTION_LAG_ENTRIES_MAX}"
-                    )));
-                }
+                self.check_promotion(*id).map_err(RequestError::Refused)?;
             }
             MembershipChange::Remove(id) => {
                 self.check_removal(*id).map_err(RequestError::Refused)?;
@@ -354,6 +345,27 @@ impl Replica {
             MembershipChange::AddLearner(_) | MembershipChange::Bootstrap { .. } => {}
         }
         Ok(config_change(change))
+    }
+
+    fn check_promotion(&self, id: MemberId) -> Result<(), String> {
+        let progress = self.parts.consensus.progress();
+        let matched = progress.iter().find(|p| p.member == id).map(|p| p.matched);
+        let last = self.parts.consensus.last_index().0;
+        let lag = match matched {
+            None | Some(Index(0)) => {
+                return Err(format!(
+                    "member {id} has not acknowledged any log entry yet"
+                ));
+            }
+            Some(matched) => last - matched.0.min(last),
+        };
+        if lag > PROMOTION_LAG_ENTRIES_MAX {
+            return Err(format!(
+                "member {id} lacks {lag} log entries; it can vote once it lacks at most \
+                 {PROMOTION_LAG_ENTRIES_MAX}"
+            ));
+        }
+        Ok(())
     }
 
     fn check_removal(&self, id: MemberId) -> Result<(), String> {
