@@ -107,6 +107,20 @@ impl Cluster {
         }
     }
 
+    /// The chart's values that name exactly these images. In another's cluster whatever it has under the tag is used.
+    #[must_use]
+    pub fn pinned(&self, images: &[Archive]) -> Vec<String> {
+        let value = |image: &Archive| match image.name() {
+            "dengine" => format!("defaultImages.server={}", image.pinned_tag()),
+            "dengine-bench" => format!("defaultImages.bench={}", image.pinned_tag()),
+            _ => format!("image.tag={}", image.pinned()),
+        };
+        match self {
+            Self::Local(_) => images.iter().map(value).collect(),
+            Self::Current { .. } => Vec::new(),
+        }
+    }
+
     /// The kubeconfig that a person should use, if it is not the usual one.
     #[must_use]
     pub fn kubeconfig(&self) -> Option<PathBuf> {

@@ -8,6 +8,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{programs::hex, shell};
 
+/// The tag of every image that is built here.
+const TAG: &str = ":dev";
+
 /// What every Dockerfile of ours looks like where the repository has none: the local cluster's own programs.
 fn plain_dockerfile(program: &str, user: &str) -> String {
     format!("FROM scratch\nCOPY rootfs/ /\nUSER {user}\nENTRYPOINT [\"/{program}\"]\n")
@@ -33,6 +36,28 @@ pub struct Archive {
     pub file: PathBuf,
     /// Changes when the image's content does.
     pub digest: String,
+}
+
+impl Archive {
+    /// The image's name without registry and tag.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.tag
+            .trim_start_matches("localhost/")
+            .trim_end_matches(TAG)
+    }
+
+    /// A tag that changes with the content: a pod that names it never runs an older image that is already there.
+    #[must_use]
+    pub fn pinned(&self) -> &str {
+        &self.digest[..12]
+    }
+
+    /// The image under its pinned tag.
+    #[must_use]
+    pub fn pinned_tag(&self) -> String {
+        format!("localhost/{}:{}", self.name(), self.pinned())
+    }
 }
 
 impl Image {
@@ -63,7 +88,7 @@ impl Image {
         self.assemble(&work.path().join("rootfs"))?;
         let digest = self.digest(work.path())?;
         let archive = Archive {
-            tag: format!("localhost/{}:dev", self.name),
+            tag: format!("localhost/{}{TAG}", self.name),
             file: folder.join(format!("{}.tar", self.name)),
             digest,
         };

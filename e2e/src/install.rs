@@ -29,13 +29,12 @@ pub fn operator(cluster: &Cluster, images: &[Archive]) -> Result<()> {
         "--wait",
         PATIENCE,
     ]);
-    // The tag stays while the image changes: a changed annotation is what restarts the operator.
-    if let Some(image) = images.iter().find(|image| image.tag.contains("operator")) {
-        helm.arg(format!(
-            "--set-string=podAnnotations.dengine\\.io/image-digest={}",
-            &image.digest[..16]
-        ));
-    }
+    helm.args(
+        cluster
+            .pinned(images)
+            .iter()
+            .map(|value| format!("--set-string={value}")),
+    );
     shell::run(&mut helm).with_context(|| crate::observe::report(cluster, NAMESPACE))?;
     step.done("");
     Ok(())

@@ -249,7 +249,7 @@ impl Local {
         &self.programs
     }
 
-    /// Gives the node an image, unless it has it.
+    /// Gives the node an image under its tag and its pinned tag, unless it has it.
     ///
     /// # Errors
     /// When containerd refuses it.
@@ -260,11 +260,17 @@ impl Local {
         if fs_err::read_to_string(&stamp).is_ok_and(|digest| digest == image.digest) {
             return Ok(());
         }
-        let mut ctr = shell::command("ctr");
-        ctr.arg("--address").arg(self.layout.containerd_socket());
-        ctr.args(["--namespace", "k8s.io", "images", "import"])
-            .arg(&image.file);
-        shell::run(&mut ctr).with_context(|| format!("loading {} into containerd", image.tag))?;
+        let ctr = |arguments: &[&str]| {
+            let mut ctr = shell::command("ctr");
+            ctr.arg("--address").arg(self.layout.containerd_socket());
+            shell::run(
+                ctr.args(["--namespace", "k8s.io", "images"])
+                    .args(arguments),
+            )
+            .with_context(|| format!("loading {} into containerd", image.tag))
+        };
+        ctr(&["import", &image.file.display().to_string()])?;
+        ctr(&["tag", "--force", &image.tag, &image.pinned_tag()])?;
         fs_err::write(stamp, &image.digest)?;
         Ok(())
     }
