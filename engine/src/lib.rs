@@ -1,7 +1,7 @@
 //! A strongly consistent key-value engine: embed it, or run the `dengine` server.
 //!
-//! [`Node`] is one member. It is complete without a network front: `server` serves it over gRPC, and an
-//! embedding program calls it directly.
+//! [`Node`] is one member. It is complete without a network front: [`server`] serves it over gRPC, and an
+//! embedding program calls it directly (`examples/embedded.rs`).
 //!
 //! What may not live in this crate: anything of Kubernetes.
 
@@ -9,9 +9,12 @@ pub mod config;
 pub mod error;
 pub mod folder;
 pub mod node;
+pub mod server;
 pub mod storage;
+pub mod telemetry;
 mod transport;
 
 pub use config::Config;
+pub use dengine_core::{kv, types};
 pub use error::{Fatal, LeaderHint, RequestError, StartError};
 pub use node::{NewMember, Node, NodeStatus};

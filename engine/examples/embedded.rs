@@ -1,0 +1,41 @@
+//! A cluster of one inside a program: `cargo run --release --example embedded`
+#![expect(clippy::print_stdout, reason = "an example shows what it did")]
+
+use dengine::{Config, Node, kv::Command, types::ClusterId};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let data_dir = std::env::temp_dir().join("dengine-embedded");
+    let config = Config {
+        name: "embedded".into(),
+        data_dir,
+        ..Config::default()
+    };
+    let node = Node::start(config.validated()?).await?;
+
+    // Once in the life of the folder; when the program runs again, this changes nothing.
+    let folder_id = node.status().folder_id;
+    node.bootstrap(ClusterId(1), &folder_id).await?;
+    node.status_changes()
+        .wait_for(|status| status.ready)
+        .await?;
+
+    // Answered once it is on the disk.
+    let put = Command::Put {
+        key: "hello".into(),
+        value: "world".into(),
+        prev_kv: false,
+    };
+    let written = node.write(put).await?;
+
+    // A linearizable read: first confirm that this member is up to date, then read its own state.
+    node.read_barrier().await?;
+    let (revision, found) = node.reader()?.get(&"hello".into(), None)?;
+    println!(
+        "{:?} at revision {}: {found:?}",
+        written.outcome, revision.0
+    );
+
+    node.shutdown().await;
+    Ok(())
+}

@@ -1,0 +1,333 @@
+//! `dengine init`: forms waiting members into a cluster.
+//!
+//! Nothing is remembered between runs; each looks at what the members say and does what is missing. Every
+//! endpoint must answer before anything is changed, so that no existing cluster is overlooked.
+
+use std::{future::Future, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Args;
+use dengine_api::v1::{
+    AddLearnerRequest, JoinRequest, Lifecycle, Member, MemberProgress, StatusResponse,
+};
+use dengine_client::{AdminClient, Error};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{EXIT_OK, say};
+
+/// Pause before something is asked again.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// What `dengine init` takes.
+#[derive(Debug, Args)]
+pub(super) struct InitArgs {
+    /// Client addresses of all members, comma-separated; the first begins the cluster.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
+    endpoints: Vec<String>,
+
+    /// Longest time for everything, in seconds.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout_s: u64,
+}
+
+/// Forms the cluster, or finds that it is formed.
+pub(super) fn run(args: InitArgs) -> anyhow::Result<u8> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let deadline = Instant::now() + Duration::from_secs(args.timeout_s);
+    runtime.block_on(async {
+        let mut init = Init::reach(args.endpoints, deadline).await?;
+        let cluster_id = init.bootstrap().await?;
+        init.gather(cluster_id).await?;
+        init.report(cluster_id).await
+    })?;
+    Ok(EXIT_OK)
+}
+
+struct Init {
+    members: Vec<Reached>,
+    deadline: Instant,
+}
+
+/// A member that answered.
+struct Reached {
+    endpoint: String,
+    client: AdminClient,
+    status: StatusResponse,
+}
+
+impl Init {
+    async fn reach(endpoints: Vec<String>, deadline: Instant) -> anyhow::Result<Self> {
+        let mut members: Vec<Reached> = Vec::with_capacity(endpoints.len());
+        for endpoint in endpoints {
+            let reached = retried(deadline, &format!("waiting for {endpoint}"), || async {
+                let client = AdminClient::connect(&endpoint).await?;
+                let status = client.status().await?;
+                Ok(Reached {
+                    endpoint: endpoint.clone(),
+                    client,
+                    status,
+                })
+            })
+            .await?;
+            let twin = members
+                .iter()
+                .find(|it| it.status.folder_id == reached.status.folder_id);
+            if let Some(twin) = twin {
+                bail!(
+                    "{} and {} are the same member: name each once",
+                    twin.endpoint,
+                    endpoint
+                );
+            }
+            say(&format!("{endpoint}: {}", describe(&reached.status)));
+            members.push(reached);
+        }
+        Ok(Self { members, deadline })
+    }
+
+    /// The cluster that the members belong to; if there is none, the first begins it.
+    async fn bootstrap(&mut self) -> anyhow::Result<u64> {
+        let mut known: Vec<_> = self
+            .members
+            .iter()
+            .map(|it| it.status.cluster_id)
+            .filter(|id| *id != 0)
+            .collect();
+        known.sort_unstable();
+        known.dedup();
+        match known[..] {
+            [] => {}
+            [cluster_id] => {
+                say(&format!("cluster {cluster_id}: exists already"));
+                return Ok(cluster_id);
+            }
+            _ => {
+                bail!("these members belong to different clusters ({known:?}); nothing was changed")
+            }
+        }
+        let cluster_id = rand::random_range(1..=u64::MAX);
+        let first = &mut self.members[0];
+        let folder_id = first.status.folder_id.clone();
+        first
+            .client
+            .bootstrap(cluster_id, folder_id)
+            .await
+            .with_context(|| format!("{} could not begin a cluster", first.endpoint))?;
+        first.status.cluster_id = cluster_id;
+        say(&format!(
+            "cluster {cluster_id}: begun by {}",
+            first.endpoint
+        ));
+        Ok(cluster_id)
+    }
+
+    /// Makes everyone a voter, one after the other, so that a quorum is never in doubt.
+    async fn gather(&mut self, cluster_id: u64) -> anyhow::Result<()> {
+        for place in 0..self.members.len() {
+            let known = self.members(cluster_id).await?;
+            let Reached {
+                endpoint, status, ..
+            } = &self.members[place];
+            let (endpoint, status) = (endpoint.clone(), status.clone());
+            let found = known
+                .iter()
+                .find(|it| it.folder_id == status.folder_id)
+                .cloned();
+            let member = match found {
+                Some(member) => member,
+                None => self.add(&endpoint, &status, &known).await?,
+            };
+            if status.cluster_id == 0 {
+                self.join(place, cluster_id, &member).await?;
+            }
+            if !member.voter {
+                self.promote(&endpoint, member.id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn add(
+        &mut self,
+        endpoint: &str,
+        status: &StatusResponse,
+        known: &[Member],
+    ) -> anyhow::Result<Member> {
+        if status.cluster_id != 0 {
+            bail!(
+                "{endpoint} was member {} of this cluster and has been removed; its folder can't come back: start it with an empty --data-dir",
+                status.member_id
+            );
+        }
+        if let Some(old) = known.iter().find(|it| it.name == status.name) {
+            bail!(
+                "{endpoint} has an empty folder, but its name {:?} belongs to member {}, whose folder is gone: remove that member first (Admin.Remove), then run this again",
+                status.name,
+                old.id
+            );
+        }
+        let request = AddLearnerRequest {
+            name: status.name.clone(),
+            peer_address: status.peer_address.clone(),
+            client_address: status.client_address.clone(),
+            folder_id: status.folder_id.clone(),
+        };
+        let response = self
+            .ask_cluster(&format!("adding {endpoint}"), |client| {
+                let request = request.clone();
+                async move { client.add_learner(request).await }
+            })
+            .await?;
+        let member = response
+            .member
+            .context("the cluster did not say whom it added")?;
+        say(&format!("{endpoint}: added as learner {}", member.id));
+        Ok(member)
+    }
+
+    async fn join(&mut self, place: usize, cluster_id: u64, member: &Member) -> anyhow::Result<()> {
+        let deadline = self.deadline;
+        let newcomer = &mut self.members[place];
+        let request = JoinRequest {
+            cluster_id,
+            member_id: member.id,
+            folder_id: newcomer.status.folder_id.clone(),
+        };
+        let client = newcomer.client.clone();
+        retried(deadline, &format!("joining {}", newcomer.endpoint), || {
+            let (client, request) = (client.clone(), request.clone());
+            async move { client.join(request).await }
+        })
+        .await?;
+        newcomer.status.cluster_id = cluster_id;
+        say(&format!(
+            "{}: joined as member {}",
+            newcomer.endpoint, member.id
+        ));
+        Ok(())
+    }
+
+    async fn promote(&mut self, endpoint: &str, id: u64) -> anyhow::Result<()> {
+        self.ask_cluster(
+            &format!("waiting for {endpoint} to catch up"),
+            |client| async move {
+                match client.promote(id).await {
+                    // Not caught up yet, which the error says in words for a person.
+                    Err(Error::Refused { message, .. }) => Err(Error::Unavailable {
+                        message,
+                        leader: None,
+                    }),
+                    other => other,
+                }
+            },
+        )
+        .await?;
+        say(&format!("{endpoint}: promoted to voter"));
+        Ok(())
+    }
+
+    async fn members(&self, cluster_id: u64) -> anyhow::Result<Vec<Member>> {
+        let progress = self.progress(cluster_id).await?;
+        Ok(progress.into_iter().filter_map(|it| it.member).collect())
+    }
+
+    async fn progress(&self, cluster_id: u64) -> anyhow::Result<Vec<MemberProgress>> {
+        let response = self
+            .ask_cluster("waiting for a leader", |client| async move {
+                client.members().await
+            })
+            .await?;
+        ensure!(
+            response.cluster_id == cluster_id,
+            "cluster {} answered instead of cluster {cluster_id}",
+            response.cluster_id
+        );
+        Ok(response.members)
+    }
+
+    /// Asks the members that belong to the cluster, in turn, until one answers.
+    async fn ask_cluster<T, F>(
+        &self,
+        what: &str,
+        ask: impl Fn(AdminClient) -> F,
+    ) -> anyhow::Result<T>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut belonging = self
+            .members
+            .iter()
+            .filter(|it| it.status.cluster_id != 0)
+            .cycle();
+        retried(self.deadline, what, || {
+            let next = belonging.next().expect("someone began the cluster");
+            ask(next.client.clone())
+        })
+        .await
+    }
+
+    async fn report(&self, cluster_id: u64) -> anyhow::Result<()> {
+        let members = self.progress(cluster_id).await?;
+        say(&format!(
+            "cluster {cluster_id} is ready: {} members",
+            members.len()
+        ));
+        for MemberProgress { member, leader, .. } in members {
+            let member = member.context("a member without a description")?;
+            let part = match (leader, member.voter) {
+                (true, _) => "leader",
+                (false, true) => "voter",
+                (false, false) => "learner",
+            };
+            say(&format!(
+                "  {} {} {} {part}",
+                member.id, member.name, member.client_address
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn describe(status: &StatusResponse) -> String {
+    let what = match status.lifecycle() {
+        Lifecycle::Waiting => "waits for a cluster".to_owned(),
+        Lifecycle::Running | Lifecycle::Unspecified => {
+            format!(
+                "is member {} of cluster {}",
+                status.member_id, status.cluster_id
+            )
+        }
+    };
+    format!("{:?} {what}", status.name)
+}
+
+/// Repeats `ask` while its error may pass and there is time. All calls made so are idempotent, so one
+/// whose outcome is unknown is simply made again.
+async fn retried<T, F>(
+    deadline: Instant,
+    what: &str,
+    mut ask: impl FnMut() -> F,
+) -> anyhow::Result<T>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    let mut told = false;
+    loop {
+        let error = match timeout_at(deadline, ask()).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(error)) => error,
+            Err(_) => bail!("{what}: no answer in time (--timeout-s)"),
+        };
+        let passes = error.retryable() || matches!(error, Error::UnknownOutcome { .. });
+        if !passes || Instant::now() + RETRY_PAUSE >= deadline {
+            return Err(error).with_context(|| what.to_owned());
+        }
+        if !told {
+            say(&format!("{what}: {error}"));
+            told = true;
+        }
+        sleep(RETRY_PAUSE).await;
+    }
+}

@@ -1,0 +1,143 @@
+//! The command line of the `dengine` program: what can be asked of it, and how it ends.
+//!
+//! Each subcommand is a module; nothing here is needed to embed the engine.
+
+mod health;
+mod init;
+mod serve;
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use dengine::config::{Config, ConfigError};
+
+/// The program did what it was asked.
+const EXIT_OK: u8 = 0;
+/// It could not, or had to stop.
+const EXIT_FAILED: u8 = 1;
+/// The command line or the configuration is wrong; nothing was started. clap ends with the same.
+const EXIT_USAGE: u8 = 2;
+
+/// A strongly consistent key-value store on Raft and RocksDB.
+///
+/// Start three members, then form them into a cluster once:
+///
+///   dengine serve --name a --data-dir /tmp/a --listen-client 127.0.0.1:4100 --listen-peer 127.0.0.1:4101 --listen-monitor 127.0.0.1:4102
+///   dengine serve --name b --data-dir /tmp/b --listen-client 127.0.0.1:4200 --listen-peer 127.0.0.1:4201 --listen-monitor 127.0.0.1:4202
+///   dengine serve --name c --data-dir /tmp/c --listen-client 127.0.0.1:4300 --listen-peer 127.0.0.1:4301 --listen-monitor 127.0.0.1:4302
+///   dengine init --endpoints 127.0.0.1:4100,127.0.0.1:4200,127.0.0.1:4300
+///
+/// Exit codes: 0 done, or stopped by a signal in good order; 1 failed; 2 wrong usage or configuration,
+/// and nothing was changed.
+#[derive(Debug, Parser)]
+#[command(name = "dengine", version, verbatim_doc_comment, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run one member.
+    ///
+    /// With an empty data folder it waits until `dengine init` (or the Kubernetes operator) gives it an
+    /// identity; with a used one it takes up where it stopped. SIGTERM or SIGINT stops it in good
+    /// order, a second one at once.
+    Serve(Box<serve::ServeArgs>),
+    /// Form waiting members into a cluster, once.
+    ///
+    /// Bootstraps the first endpoint, then adds, joins and promotes the others. Safe to run again: what
+    /// is done already is left alone.
+    Init(init::InitArgs),
+    /// Ask a member for its health; exits 0 if it is serving, else 1.
+    Health(health::HealthArgs),
+}
+
+/// Runs the program on the process's own arguments.
+pub(crate) fn run() -> ExitCode {
+    let cli = match Cli::from_arg_matches(&command().get_matches()) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    let result = match cli.command {
+        Command::Serve(args) => serve::run(&args),
+        Command::Init(args) => init::run(args),
+        Command::Health(args) => health::run(&args),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            complain(&format!("error: {error:#}"));
+            let usage = error.downcast_ref::<ConfigError>().is_some();
+            ExitCode::from(if usage { EXIT_USAGE } else { EXIT_FAILED })
+        }
+    }
+}
+
+/// The command line, with the default of every setting shown where the setting is.
+fn command() -> clap::Command {
+    let defaults = Config::flag_defaults();
+    Cli::command().mut_subcommand("serve", |serve| {
+        serve.mut_args(|arg| {
+            let default = defaults
+                .iter()
+                .find(|(flag, _)| arg.get_long() == Some(flag));
+            match default {
+                Some((_, value)) if !value.is_empty() => with_default(arg, value),
+                _ => arg,
+            }
+        })
+    })
+}
+
+/// clap's own default would hide whether the flag was given, and so would win over the file.
+fn with_default(arg: clap::Arg, value: &str) -> clap::Arg {
+    let shown = |help: Option<&clap::builder::StyledStr>| {
+        help.map(|help| format!("{help} [default: {value}]"))
+    };
+    let (short, long) = (shown(arg.get_help()), shown(arg.get_long_help()));
+    let arg = match short {
+        Some(help) => arg.help(help),
+        None => arg,
+    };
+    match long {
+        Some(help) => arg.long_help(help),
+        None => arg,
+    }
+}
+
+/// Writes a line for the person who runs the program. A closed pipe is no reason to fail.
+fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn help_shows_defaults_and_variables() {
+        let mut command = command();
+        let serve = command.find_subcommand_mut("serve").unwrap();
+        let help = serve.render_long_help().to_string();
+        for part in [
+            "[default: 127.0.0.1:4100]",
+            "DENGINE_MAX_KEY_BYTES",
+            "[default: 32768]",
+        ] {
+            assert!(help.contains(part), "{part} is missing");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `dengine serve`: one member, from configuration to a clean end.
+
+use std::{future::pending, path::PathBuf, time::Duration};
+
+use anyhow::Context as _;
+use clap::Args;
+use dengine::{
+    config::{self, Config, ConfigOverrides},
+    node::Node,
+    server::{self, Listeners},
+    telemetry,
+};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::{EXIT_FAILED, EXIT_OK, say};
+
+/// What `dengine serve` takes.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// TOML file with settings; environment and flags win over it. Unknown settings are refused.
+    #[arg(long, value_name = "FILE", env = "DENGINE_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// Print the settings that result from file, environment and flags as TOML, and exit.
+    #[arg(long)]
+    print_config: bool,
+
+    #[command(flatten)]
+    overrides: ConfigOverrides,
+}
+
+/// Runs a member until a signal or a failure ends it.
+pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
+    let config = config::load(args.config.as_deref(), &args.overrides)?;
+    if args.print_config {
+        say(config.to_toml().trim_end());
+        return Ok(EXIT_OK);
+    }
+    telemetry::install_log_lines(config.log_format, &config.log_level)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime's threads can't be started")?;
+    let code = runtime.block_on(serve(config))?;
+    // Requests that outlasted everybody's patience end with the process.
+    runtime.shutdown_background();
+    Ok(code)
+}
+
+async fn serve(config: Config) -> anyhow::Result<u8> {
+    let mut stop_signals = StopSignals::install()?;
+    let metrics = telemetry::install_metrics()?;
+    let listeners = Listeners::bind(&config).await?;
+    let node = Node::start(config.clone()).await?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        name = config.name,
+        data_dir = %config.data_dir.display(),
+        client = config.advertise_client,
+        peer = config.advertise_peer,
+        monitor = %config.listen_monitor,
+        folder_id = node.status().folder_id,
+        "member started"
+    );
+    let stop = CancellationToken::new();
+    let mut serving = Box::pin(server::serve(
+        node.clone(),
+        &config,
+        listeners,
+        metrics,
+        stop.clone(),
+    ));
+    let code = tokio::select! {
+        biased;
+        fatal = node.stopped() => {
+            // Nothing may be acknowledged any more, so nobody waits for requests in flight.
+            tracing::error!(error = %fatal, "member ends");
+            return Ok(EXIT_FAILED);
+        }
+        name = stop_signals.next() => {
+            tracing::info!(signal = name, "stopping");
+            EXIT_OK
+        }
+        served = &mut serving => {
+            served?;
+            EXIT_FAILED
+        }
+    };
+    stop.cancel();
+    let wind_down = async {
+        let _ = tokio::time::timeout(config.limits.shutdown_timeout(), serving).await;
+        node.shutdown().await;
+    };
+    tokio::select! {
+        () = wind_down => tracing::info!("stopped"),
+        () = tokio::time::sleep(config.limits.shutdown_timeout() + SHUTDOWN_GRACE) => {
+            tracing::warn!("gave up waiting for the member's threads; the log is safe as it is");
+        }
+        name = stop_signals.next() => tracing::warn!(signal = name, "stopping at once"),
+    }
+    Ok(code)
+}
+
+/// What the node's threads get after the requests in flight had their time: one flush and sync.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+
+/// The signals by which people and Kubernetes end a process.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn install() -> anyhow::Result<Self> {
+        let install = |kind| signal(kind).context("signals can't be handled");
+        Ok(Self {
+            terminate: install(SignalKind::terminate())?,
+            interrupt: install(SignalKind::interrupt())?,
+        })
+    }
+
+    /// The name of the next one.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            Some(()) = self.terminate.recv() => "SIGTERM",
+            Some(()) = self.interrupt.recv() => "SIGINT",
+            else => pending().await,
+        }
+    }
+}

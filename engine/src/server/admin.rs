@@ -1,0 +1,183 @@
+//! The `Admin` service. Not bounded by the gate: who repairs a busy cluster must get through.
+
+use dengine_api::v1::{
+    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, JoinRequest,
+    JoinResponse, MembersRequest, MembersResponse, PromoteRequest, PromoteResponse, RemoveRequest,
+    RemoveResponse, StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
+    admin_client::AdminClient, admin_server::Admin,
+};
+use dengine_core::types::{ClusterId, MemberId};
+use tonic::{Request, Response, Status};
+
+use super::{
+    forward::{Effect, Forwarder, Origin},
+    messages::{member, members, members_view, node_status},
+    status::request_status,
+};
+use crate::{
+    config::Config,
+    node::{NewMember, Node},
+};
+
+/// Serves `Admin` from a node.
+pub(super) struct AdminService {
+    node: Node,
+    config: Config,
+    forwarder: Forwarder,
+}
+
+/// What a call of the service returns.
+type Answer<T> = Result<Response<T>, Status>;
+
+impl AdminService {
+    /// `config` completes what the node tells of itself.
+    pub(super) fn new(node: Node, config: Config, forwarder: Forwarder) -> Self {
+        Self {
+            node,
+            config,
+            forwarder,
+        }
+    }
+}
+
+fn answer<T>(result: Result<T, Status>) -> Answer<T> {
+    result.map(Response::new)
+}
+
+#[tonic::async_trait]
+impl Admin for AdminService {
+    async fn bootstrap(&self, request: Request<BootstrapRequest>) -> Answer<BootstrapResponse> {
+        let BootstrapRequest {
+            cluster_id,
+            folder_id,
+        } = request.into_inner();
+        let result = self.node.bootstrap(ClusterId(cluster_id), &folder_id).await;
+        answer(match result {
+            Ok(first) => Ok(BootstrapResponse {
+                member: Some(member(first)),
+            }),
+            Err(error) => Err(request_status(&error)),
+        })
+    }
+
+    async fn join(&self, request: Request<JoinRequest>) -> Answer<JoinResponse> {
+        let JoinRequest {
+            cluster_id,
+            member_id,
+            folder_id,
+        } = request.into_inner();
+        let result = self
+            .node
+            .join(ClusterId(cluster_id), MemberId(member_id), &folder_id)
+            .await;
+        answer(
+            result
+                .map(|()| JoinResponse {})
+                .map_err(|error| request_status(&error)),
+        )
+    }
+
+    async fn status(&self, _: Request<StatusRequest>) -> Answer<StatusResponse> {
+        answer(Ok(node_status(self.node.status(), &self.config)))
+    }
+
+    async fn members(&self, request: Request<MembersRequest>) -> Answer<MembersResponse> {
+        let origin = Origin::of(&request);
+        answer(match self.node.members().await {
+            Ok(view) => Ok(members_view(view)),
+            Err(error) => {
+                let call =
+                    |channel, ask| async move { AdminClient::new(channel).members(ask).await };
+                let ask = request.into_inner();
+                self.forwarder
+                    .instead(error, origin, "Members", Effect::Reads, ask, call)
+                    .await
+            }
+        })
+    }
+
+    async fn add_learner(&self, request: Request<AddLearnerRequest>) -> Answer<AddLearnerResponse> {
+        let origin = Origin::of(&request);
+        let add = request.into_inner();
+        let new = NewMember {
+            name: add.name.clone(),
+            peer_address: add.peer_address.clone(),
+            client_address: add.client_address.clone(),
+            folder_id: add.folder_id.clone(),
+        };
+        answer(match self.node.add_learner(new).await {
+            Ok((id, membership)) => Ok(AddLearnerResponse {
+                cluster_id: membership.cluster_id.0,
+                member: membership.members.get(&id).cloned().map(member),
+                members: members(&membership),
+            }),
+            Err(error) => {
+                let call =
+                    |channel, add| async move { AdminClient::new(channel).add_learner(add).await };
+                self.forwarder
+                    .instead(error, origin, "AddLearner", Effect::Writes, add, call)
+                    .await
+            }
+        })
+    }
+
+    async fn promote(&self, request: Request<PromoteRequest>) -> Answer<PromoteResponse> {
+        let origin = Origin::of(&request);
+        let promote = request.into_inner();
+        answer(match self.node.promote(MemberId(promote.member_id)).await {
+            Ok(membership) => Ok(PromoteResponse {
+                members: members(&membership),
+            }),
+            Err(error) => {
+                let call =
+                    |channel, ask| async move { AdminClient::new(channel).promote(ask).await };
+                self.forwarder
+                    .instead(error, origin, "Promote", Effect::Writes, promote, call)
+                    .await
+            }
+        })
+    }
+
+    async fn remove(&self, request: Request<RemoveRequest>) -> Answer<RemoveResponse> {
+        let origin = Origin::of(&request);
+        let remove = request.into_inner();
+        answer(match self.node.remove(MemberId(remove.member_id)).await {
+            Ok(membership) => Ok(RemoveResponse {
+                members: members(&membership),
+            }),
+            Err(error) => {
+                let call =
+                    |channel, ask| async move { AdminClient::new(channel).remove(ask).await };
+                self.forwarder
+                    .instead(error, origin, "Remove", Effect::Writes, remove, call)
+                    .await
+            }
+        })
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<TransferLeaderRequest>,
+    ) -> Answer<TransferLeaderResponse> {
+        let origin = Origin::of(&request);
+        let transfer = request.into_inner();
+        answer(
+            match self
+                .node
+                .transfer_leader(MemberId(transfer.member_id))
+                .await
+            {
+                Ok(term) => Ok(TransferLeaderResponse { term: term.0 }),
+                Err(error) => {
+                    let call = |channel, ask| async move {
+                        AdminClient::new(channel).transfer_leader(ask).await
+                    };
+                    let effect = Effect::Writes;
+                    self.forwarder
+                        .instead(error, origin, "TransferLeader", effect, transfer, call)
+                        .await
+                }
+            },
+        )
+    }
+}

@@ -1,0 +1,261 @@
+//! Passes a request on to the leader: once, over a connection that is kept.
+//!
+//! An error that the leader itself returned is handed on as it is. An error of the connection says nothing
+//! about what the leader did with a write, so it becomes DEADLINE_EXCEEDED unless no connection was made.
+
+use std::{
+    collections::HashMap,
+    error::Error as _,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use dengine_api::{FORWARDED_METADATA, LEADER_HINT_METADATA};
+use metrics::counter;
+use tonic::{
+    ConnectError, Request, Response, Status,
+    metadata::MetadataValue,
+    transport::{Channel, Endpoint},
+};
+
+use super::status::request_status;
+use crate::{
+    error::{LeaderHint, RequestError},
+    telemetry::metrics as names,
+};
+
+/// Longest wait for a connection to the leader.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections kept; a cluster has at most 32 members, and addresses that changed are forgotten by this.
+const CONNECTIONS_MAX: usize = 64;
+/// As on the serving side: one connection carries all that this member forwards.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+
+/// What becomes of a request whose connection broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// It changes nothing: it was not served, and may be asked again.
+    Reads,
+    /// It may or may not have taken effect.
+    Writes,
+}
+
+/// Reaches leaders. Clones share their connections.
+#[derive(Clone, Debug)]
+pub(super) struct Forwarder {
+    channels: Arc<Mutex<HashMap<String, Channel>>>,
+    timeout: Duration,
+}
+
+/// Whether a request came from a client or from a member that passed it on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// May be forwarded.
+    Client,
+    /// Is never forwarded again, so that members that disagree on the leader form no loop.
+    Member,
+}
+
+impl Origin {
+    /// Reads it off a request.
+    pub(super) fn of<T>(request: &Request<T>) -> Self {
+        match request.metadata().get(FORWARDED_METADATA) {
+            Some(_) => Self::Member,
+            None => Self::Client,
+        }
+    }
+}
+
+impl Forwarder {
+    /// Waits at most `timeout` for a leader's answer.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self {
+            channels: Arc::default(),
+            timeout,
+        }
+    }
+
+    /// What to answer a request that this member refused with `error`: if only because another member
+    /// leads, and the request was not forwarded before, `call` is made on that member.
+    pub(super) async fn instead<M, T, F>(
+        &self,
+        error: RequestError,
+        origin: Origin,
+        method: &'static str,
+        effect: Effect,
+        message: M,
+        call: impl FnOnce(Channel, Request<M>) -> F,
+    ) -> Result<T, Status>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let leader = match (error, origin) {
+            (
+                RequestError::NotLeader {
+                    leader: Some(leader),
+                },
+                Origin::Client,
+            ) => leader,
+            (error, _) => return Err(request_status(&error)),
+        };
+        let channel = self.channel(&leader)?;
+        let mut request = Request::new(message);
+        request
+            .metadata_mut()
+            .insert(FORWARDED_METADATA, MetadataValue::from_static("1"));
+        counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => method).increment(1);
+        match tokio::time::timeout(self.timeout, call(channel, request)).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(self.judge(&status, &leader, effect)),
+            Err(_) => Err(self.unanswered("no answer in time", &leader, effect)),
+        }
+    }
+
+    /// A connection to the leader, established when it is first used.
+    fn channel(&self, leader: &LeaderHint) -> Result<Channel, Status> {
+        let address = &leader.client_address;
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = channels.get(address) {
+            return Ok(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
+            Status::unavailable(format!(
+                "the leader's client address {address:?} is unusable: {error}"
+            ))
+        })?;
+        let channel = endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_keep_alive_interval(Duration::from_secs(5))
+            .keep_alive_timeout(Duration::from_secs(5))
+            .connect_lazy();
+        if channels.len() >= CONNECTIONS_MAX {
+            channels.clear();
+        }
+        channels.insert(address.clone(), channel.clone());
+        Ok(channel)
+    }
+
+    /// tonic gives a status a source only if it made it up itself, from an error of the connection.
+    fn judge(&self, status: &Status, leader: &LeaderHint, effect: Effect) -> Status {
+        if status.source().is_none() {
+            return handed_on(status);
+        }
+        if never_connected(status) {
+            return unreachable(leader, status.message());
+        }
+        self.unanswered(status.message(), leader, effect)
+    }
+
+    fn unanswered(&self, reason: &str, leader: &LeaderHint, effect: Effect) -> Status {
+        match effect {
+            Effect::Reads => unreachable(leader, reason),
+            Effect::Writes => {
+                tracing::debug!(leader = %leader.id, reason, "a forwarded write got no answer");
+                request_status(&RequestError::UnknownOutcome {
+                    waited: self.timeout,
+                })
+            }
+        }
+    }
+}
+
+/// The leader's own answer, without the headers that belonged to its response.
+fn handed_on(status: &Status) -> Status {
+    let mut own = Status::new(status.code(), status.message());
+    if let Some(hint) = status.metadata().get(LEADER_HINT_METADATA) {
+        own.metadata_mut()
+            .insert(LEADER_HINT_METADATA, hint.clone());
+    }
+    own
+}
+
+fn unreachable(leader: &LeaderHint, reason: &str) -> Status {
+    let address = &leader.client_address;
+    Status::unavailable(format!(
+        "member {} leads, but can't be reached at {address} ({reason}); nothing was changed, try again",
+        leader.id
+    ))
+}
+
+fn never_connected(status: &Status) -> bool {
+    let mut source = status.source();
+    while let Some(error) = source {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_api::v1::{PutRequest, kv_client::KvClient};
+    use dengine_core::types::MemberId;
+    use tokio::net::TcpListener;
+    use tonic::Code;
+
+    use super::*;
+
+    async fn forward_put(address: String, origin: Origin) -> Status {
+        let leader = LeaderHint {
+            id: MemberId(1),
+            client_address: address,
+        };
+        let error = RequestError::NotLeader {
+            leader: Some(leader),
+        };
+        let put = PutRequest::default();
+        Forwarder::new(Duration::from_millis(300))
+            .instead(
+                error,
+                origin,
+                "Put",
+                Effect::Writes,
+                put,
+                |channel, request| async move { KvClient::new(channel).put(request).await },
+            )
+            .await
+            .unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn without_a_connection_nothing_was_changed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        assert_eq!(
+            forward_put(address, Origin::Client).await.code(),
+            Code::Unavailable
+        );
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_breaks_or_stays_silent_leaves_the_outcome_open() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let silent = tokio::spawn(async move {
+            let held = listener.accept().await.unwrap();
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            drop(held);
+        });
+        let status = forward_put(address, Origin::Client).await;
+        assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+        silent.abort();
+    }
+
+    #[tokio::test]
+    async fn a_forwarded_request_is_not_forwarded_again() {
+        let status = forward_put("127.0.0.1:1".into(), Origin::Member).await;
+        assert_eq!(status.code(), Code::Unavailable);
+        assert_eq!(
+            status.metadata().get(LEADER_HINT_METADATA).unwrap(),
+            "127.0.0.1:1"
+        );
+    }
+}

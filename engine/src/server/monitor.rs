@@ -1,0 +1,86 @@
+//! The monitor port: health over gRPC and metrics over HTTP, in plain text, holding no data.
+
+use std::{io, time::Duration};
+
+use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
+use metrics::gauge;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic_health::pb::health_server::{Health, HealthServer};
+
+use crate::{
+    node::{Node, NodeStatus, Role},
+    telemetry::metrics as names,
+};
+
+/// The format of Prometheus' text exposition.
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// How often the recorder folds what was recorded into its histograms, scraped or not; bounds its memory.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Clone)]
+struct Source {
+    node: Node,
+    metrics: PrometheusHandle,
+}
+
+/// Serves until `stop` is cancelled.
+pub(super) async fn serve(
+    listener: TcpListener,
+    node: Node,
+    health: HealthServer<impl Health>,
+    metrics: PrometheusHandle,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let upkeep = tokio::spawn(keep_up(metrics.clone(), stop.clone()));
+    let routes: Router = Routes::new(health).into_axum_router();
+    let scrape = Router::new()
+        .route("/metrics", get(render))
+        .with_state(Source { node, metrics });
+    axum::serve(listener, routes.merge(scrape))
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await?;
+    upkeep.abort();
+    Ok(())
+}
+
+async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        metrics.run_upkeep();
+        tokio::time::sleep(UPKEEP_INTERVAL).await;
+    }
+}
+
+async fn render(State(source): State<Source>) -> impl IntoResponse {
+    record_status(&source.node.status());
+    if let Some(bytes) = resident_bytes() {
+        gauge!(names::RESIDENT_MEMORY_BYTES).set(bytes as f64);
+    }
+    gauge!(names::BUILD_INFO, names::VERSION => env!("CARGO_PKG_VERSION")).set(1);
+    (
+        [(header::CONTENT_TYPE, CONTENT_TYPE)],
+        source.metrics.render(),
+    )
+}
+
+/// The node's state is shown as of the scrape; recording each change would cost every write.
+fn record_status(status: &NodeStatus) {
+    gauge!(names::READY).set(f64::from(u8::from(status.ready)));
+    gauge!(names::LEADER).set(f64::from(u8::from(status.role == Role::Leader)));
+    gauge!(names::TERM).set(status.term.0 as f64);
+    gauge!(names::LAST_INDEX).set(status.last_index.0 as f64);
+    gauge!(names::COMMIT_INDEX).set(status.commit_index.0 as f64);
+    gauge!(names::APPLIED_INDEX).set(status.applied_index.0 as f64);
+    gauge!(names::REVISION).set(status.revision.0 as f64);
+    gauge!(names::LOG_SIZE_BYTES).set(status.log_bytes as f64);
+    gauge!(names::STATE_SIZE_BYTES).set(status.state_bytes as f64);
+}
+
+/// From Linux' `/proc`; elsewhere it is not known.
+fn resident_bytes() -> Option<u64> {
+    let statm = fs_err::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}

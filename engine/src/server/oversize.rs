@@ -1,0 +1,124 @@
+//! Messages beyond the decoder's limit get the answer that the API promises for what is too large.
+//!
+//! tonic refuses such a message before any service sees it, with OUT_OF_RANGE, which in our API means a
+//! revision that can't be read. Here that answer becomes INVALID_ARGUMENT with the limits and their flags.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tonic::{
+    Code, Status,
+    codegen::http::{HeaderMap, Request, Response},
+};
+use tower::{Layer, Service};
+
+use crate::config::Limits;
+
+/// What tonic 0.14 begins the message with; a test of real processes sends such a message.
+const TONIC_MESSAGE: &str = "Error, decoded message length too large";
+
+/// Wraps services so that oversized messages are answered as promised.
+#[derive(Clone, Debug)]
+pub(super) struct OversizeLayer {
+    message: Arc<str>,
+}
+
+impl OversizeLayer {
+    /// Names the limits in the answer.
+    pub(super) fn new(limits: &Limits) -> Self {
+        let message = format!(
+            "the request is larger than any this member takes: keys up to {} bytes (--max-key-bytes), values up to {} bytes (--max-value-bytes)",
+            limits.max_key_bytes, limits.max_value_bytes
+        );
+        Self {
+            message: message.into(),
+        }
+    }
+}
+
+impl<S> Layer<S> for OversizeLayer {
+    type Service = Oversize<S>;
+
+    fn layer(&self, inner: S) -> Oversize<S> {
+        Oversize {
+            inner,
+            message: Arc::clone(&self.message),
+        }
+    }
+}
+
+/// A service behind [`OversizeLayer`].
+#[derive(Clone, Debug)]
+pub(super) struct Oversize<S> {
+    inner: S,
+    message: Arc<str>,
+}
+
+impl<S, B, R> Service<Request<B>> for Oversize<S>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let response = self.inner.call(request);
+        let message = Arc::clone(&self.message);
+        Box::pin(async move {
+            let mut response = response.await?;
+            correct(response.headers_mut(), &message);
+            Ok(response)
+        })
+    }
+}
+
+/// An error that was found before any answer began is in the headers alone.
+fn correct(headers: &mut HeaderMap, message: &str) {
+    if headers
+        .get(Status::GRPC_STATUS)
+        .is_none_or(|code| code.as_bytes() != b"11")
+    {
+        return;
+    }
+    let oversized = Status::from_header_map(headers)
+        .is_some_and(|status| status.message().starts_with(TONIC_MESSAGE));
+    if oversized {
+        let status = Status::new(Code::InvalidArgument, message);
+        // Only fails for a message that no header can hold; then tonic's own answer stays.
+        let _ = status.add_header(headers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(status: &Status, expect: Code) {
+        let mut headers = HeaderMap::new();
+        status.add_header(&mut headers).unwrap();
+        correct(&mut headers, "too large");
+        assert_eq!(Status::from_header_map(&headers).unwrap().code(), expect);
+    }
+
+    #[test]
+    fn only_the_decoders_refusal_is_corrected() {
+        check(
+            &Status::out_of_range(format!("{TONIC_MESSAGE}: found 9")),
+            Code::InvalidArgument,
+        );
+        check(
+            &Status::out_of_range("revision 5 is compacted"),
+            Code::OutOfRange,
+        );
+        check(&Status::unavailable(TONIC_MESSAGE), Code::Unavailable);
+    }
+}

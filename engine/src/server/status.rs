@@ -1,0 +1,99 @@
+//! Errors of the engine as gRPC status codes: the one place that decides which is which.
+
+use dengine_api::LEADER_HINT_METADATA;
+use dengine_core::kv::ReadError;
+use tonic::{Code, Status, metadata::MetadataValue};
+
+use crate::error::RequestError;
+
+/// The status that answers a request which ended with `error`.
+pub(super) fn request_status(error: &RequestError) -> Status {
+    let code = match error {
+        RequestError::NotLeader { .. }
+        | RequestError::WaitingForIdentity
+        | RequestError::NotServed { .. }
+        | RequestError::ShuttingDown => Code::Unavailable,
+        RequestError::Busy { .. } => Code::ResourceExhausted,
+        RequestError::UnknownOutcome { .. } => Code::DeadlineExceeded,
+        RequestError::Refused(_) => Code::FailedPrecondition,
+        RequestError::Invalid(_) => Code::InvalidArgument,
+        RequestError::Storage(_) => Code::Internal,
+    };
+    let mut status = Status::new(code, error.to_string());
+    if let RequestError::NotLeader {
+        leader: Some(leader),
+    } = error
+        && let Ok(address) = MetadataValue::try_from(leader.client_address.as_str())
+    {
+        status.metadata_mut().insert(LEADER_HINT_METADATA, address);
+    }
+    status
+}
+
+/// The status that answers a read which ended with `error`.
+pub(super) fn read_status(error: &ReadError) -> Status {
+    let code = match error {
+        ReadError::Future { .. } | ReadError::Compacted { .. } => Code::OutOfRange,
+        ReadError::Store(_) => Code::Internal,
+    };
+    Status::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use dengine_core::types::MemberId;
+
+    use super::*;
+    use crate::error::LeaderHint;
+
+    fn check(error: &RequestError, code: Code) {
+        let status = request_status(error);
+        assert_eq!(status.code(), code, "{error}");
+        // The API promises that UNAVAILABLE and RESOURCE_EXHAUSTED, and they alone, may be retried.
+        let retry = matches!(code, Code::Unavailable | Code::ResourceExhausted);
+        assert_eq!(error.retryable(), retry, "{error}");
+    }
+
+    #[test]
+    fn codes_say_what_the_caller_may_do() {
+        check(&RequestError::NotLeader { leader: None }, Code::Unavailable);
+        check(&RequestError::WaitingForIdentity, Code::Unavailable);
+        check(
+            &RequestError::NotServed { reason: "x".into() },
+            Code::Unavailable,
+        );
+        check(&RequestError::ShuttingDown, Code::Unavailable);
+        check(
+            &RequestError::Busy {
+                what: "writes",
+                limit: 1,
+            },
+            Code::ResourceExhausted,
+        );
+        let waited = Duration::from_secs(1);
+        check(
+            &RequestError::UnknownOutcome { waited },
+            Code::DeadlineExceeded,
+        );
+        check(&RequestError::Refused("x".into()), Code::FailedPrecondition);
+        check(&RequestError::Invalid("x".into()), Code::InvalidArgument);
+        check(&RequestError::Storage("x".into()), Code::Internal);
+    }
+
+    #[test]
+    fn who_asks_the_wrong_member_is_told_the_right_one() {
+        let leader = LeaderHint {
+            id: MemberId(2),
+            client_address: "b:4100".into(),
+        };
+        let status = request_status(&RequestError::NotLeader {
+            leader: Some(leader),
+        });
+        assert_eq!(
+            status.metadata().get(LEADER_HINT_METADATA).unwrap(),
+            "b:4100"
+        );
+    }
+}

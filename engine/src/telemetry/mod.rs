@@ -1,0 +1,71 @@
+//! What a member tells about itself: log lines, and numbers for Prometheus.
+//!
+//! Recording needs nothing from here but the names in [`metrics`]; only a program that wants to see the
+//! numbers calls [`install_metrics`]. An embedding program brings its own subscriber and recorder, or none.
+
+pub mod metrics;
+
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::{EnvFilter, Layer as _, Registry, layer::SubscriberExt as _};
+
+use crate::config::LogFormat;
+
+/// Bounds of the latency histograms in seconds: from a read served from memory to the longest request.
+const SECONDS_BUCKETS: [f64; 17] = [
+    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0,
+];
+/// Bounds of the histograms of how many entries one batch held: powers of two.
+const ENTRIES_BUCKETS: [f64; 13] = [
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0,
+];
+/// Why log lines can't be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The level is not one.
+    #[error("log_level {level:?} is not understood: {reason}")]
+    Level {
+        /// As configured.
+        level: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The program has set a subscriber before.
+    #[error("log lines are set up already")]
+    LinesInstalled,
+    /// The program has set a recorder before.
+    #[error("metrics are set up already: {0}")]
+    MetricsInstalled(#[from] BuildError),
+}
+
+/// Sends log lines of at least `level` to standard error, for the whole process.
+///
+/// # Errors
+/// The level is not understood, or lines go somewhere already.
+pub fn install_log_lines(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::try_new(level).map_err(|error| TelemetryError::Level {
+        level: level.to_owned(),
+        reason: error.to_string(),
+    })?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Text => lines.with_target(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let subscriber = Registry::default().with(lines.with_filter(filter));
+    tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::LinesInstalled)
+}
+
+/// Collects the numbers of the whole process; the handle renders them.
+///
+/// # Errors
+/// The process has a recorder already.
+pub fn install_metrics() -> Result<PrometheusHandle, TelemetryError> {
+    let suffix = |suffix: &str| Matcher::Suffix(suffix.to_owned());
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(suffix("_seconds"), &SECONDS_BUCKETS)?
+        .set_buckets_for_metric(suffix("_entries"), &ENTRIES_BUCKETS)?
+        .install_recorder()?;
+    metrics::describe();
+    Ok(handle)
+}
