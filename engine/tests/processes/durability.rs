@@ -1,0 +1,189 @@
+//! Acknowledged means synced. Killing a process proves nothing about the disk, so here a library stands
+//! between the members and their disks, and delays, counts or fails every sync.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use dengine_client::{Consistency, Error};
+use futures::future::join_all;
+
+use crate::harness::{Cluster, Load, Member};
+
+/// What every sync takes longer.
+const DELAY: Duration = Duration::from_millis(20);
+
+/// The shim, built with the system's C compiler.
+struct Shim {
+    folder: tempfile::TempDir,
+}
+
+impl Shim {
+    fn build() -> Self {
+        let folder = crate::harness::scratch();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/sync_shim.c");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])
+            .arg(folder.path().join("shim.so"))
+            .arg(source)
+            .arg("-ldl")
+            .output()
+            .expect("a C compiler is there: RocksDB needs one too");
+        assert!(
+            built.status.success(),
+            "{}",
+            String::from_utf8_lossy(&built.stderr)
+        );
+        Self { folder }
+    }
+
+    fn between(&self, member: &mut Member) {
+        member.env("LD_PRELOAD", self.folder.path().join("shim.so"));
+        member.env("SHIM_COUNT_FILE", self.path("count", member));
+        member.env("SHIM_FAIL_FILE", self.path("fail", member));
+    }
+
+    fn delay(&self, member: &mut Member) {
+        self.between(member);
+        member.env("SHIM_DELAY_US", DELAY.as_micros().to_string());
+    }
+
+    fn path(&self, what: &str, member: &Member) -> PathBuf {
+        self.folder.path().join(format!("{what}-{}", member.name))
+    }
+
+    fn fail(&self, member: &Member) {
+        fs_err::write(self.path("fail", member), "").unwrap();
+    }
+
+    fn heal(&self, member: &Member) {
+        fs_err::remove_file(self.path("fail", member)).unwrap();
+    }
+
+    /// Syncs of the member that succeeded so far.
+    fn count(&self, member: &Member) -> u64 {
+        fs_err::metadata(self.path("count", member)).map_or(0, |count| count.len())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_acknowledgement_waits_for_the_disks_of_a_majority() {
+    let shim = Shim::build();
+    let cluster = Cluster::form_with(3, |member| shim.delay(member)).await;
+    let client = cluster.client().await;
+    client.put("warm", "up").await.unwrap();
+    let counts = || {
+        cluster
+            .members
+            .iter()
+            .map(|member| shim.count(member))
+            .collect::<Vec<_>>()
+    };
+    for n in 0..10 {
+        let before = counts();
+        let begun = Instant::now();
+        client.put(format!("k{n}"), "v").await.unwrap();
+        let took = begun.elapsed();
+        let after = counts();
+        assert!(took >= DELAY, "write {n} was acknowledged after {took:?}");
+        let synced = before
+            .iter()
+            .zip(&after)
+            .filter(|(before, after)| after > before)
+            .count();
+        assert!(
+            synced >= 2,
+            "write {n}: syncs of the members before {before:?}, after {after:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_that_come_together_share_a_sync() {
+    const WRITES: u64 = 200;
+    let shim = Shim::build();
+    let cluster = Cluster::form_with(3, |member| shim.delay(member)).await;
+    let client = cluster.client().await;
+    client.put("warm", "up").await.unwrap();
+    let total = || {
+        cluster
+            .members
+            .iter()
+            .map(|member| shim.count(member))
+            .sum::<u64>()
+    };
+    let before = total();
+    let begun = Instant::now();
+    let puts = (0..WRITES).map(|n| client.put(format!("k{n}"), "v"));
+    for put in join_all(puts).await {
+        put.unwrap();
+    }
+    assert!(begun.elapsed() >= DELAY);
+    let syncs = total() - before;
+    // Three members that sync every write for itself would need 600.
+    assert!(syncs < WRITES, "{syncs} syncs for {WRITES} writes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_sync_fails_acknowledges_nothing_more_and_ends() {
+    let shim = Shim::build();
+    let mut cluster = Cluster::form_with(1, |member| shim.between(member)).await;
+    let client = cluster.members[0].client().await;
+    for n in 0..10 {
+        client.put(format!("before-{n}"), "v").await.unwrap();
+    }
+    shim.fail(&cluster.members[0]);
+    let syncs = shim.count(&cluster.members[0]);
+    let puts = (0..50).map(|n| client.put(format!("after-{n}"), "v"));
+    for put in join_all(puts).await {
+        match put {
+            Ok(_) => panic!("acknowledged, but never synced"),
+            Err(Error::UnknownOutcome { .. } | Error::Unavailable { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let status = cluster.members[0].wait_for_end();
+    assert_eq!(status.code(), Some(1));
+    assert_eq!(
+        shim.count(&cluster.members[0]),
+        syncs,
+        "a failed sync is not tried again"
+    );
+    let logged = cluster.members[0].logged();
+    assert!(
+        logged.contains("the log failed") && logged.contains("Check the disk"),
+        "{logged}"
+    );
+
+    shim.heal(&cluster.members[0]);
+    cluster.members[0].start();
+    cluster.members[0].ready().await;
+    let client = cluster.members[0].client().await;
+    for n in 0..10 {
+        let read = client
+            .get(format!("before-{n}"), Consistency::Linearizable)
+            .await
+            .unwrap();
+        assert!(read.kv.is_some(), "before-{n} was acknowledged");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_disk_fails_is_replaced_and_nothing_is_lost() {
+    let shim = Shim::build();
+    let mut cluster = Cluster::form_with(3, |member| shim.between(member)).await;
+    let client = cluster.client().await;
+    let load = Load::start(&client);
+    load.progress(100).await;
+    let leader = cluster.leader().await;
+    shim.fail(&cluster.members[leader]);
+    assert_eq!(cluster.members[leader].wait_for_end().code(), Some(1));
+    load.progress(100).await;
+    shim.heal(&cluster.members[leader]);
+    cluster.members[leader].start();
+    cluster.members[leader].ready().await;
+    load.progress(100).await;
+    load.finish(&client).await;
+}

@@ -1,0 +1,234 @@
+//! One `dengine serve` process, over all the times that it is started and killed.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use dengine_api::v1::StatusResponse;
+use dengine_client::{AdminClient, Client, ClientOptions, RetryPolicy};
+
+use super::{PATIENCE, eventually, ports::free_port};
+
+/// Raft's tick in these tests: elections take a few hundred milliseconds, and a machine that builds
+/// something beside does not look dead.
+const TICK_MS: &str = "50";
+
+/// One member. Killed, by its process id, when dropped.
+pub(crate) struct Member {
+    pub(crate) name: String,
+    /// What its processes write to standard error, one start after the other.
+    pub(crate) log: PathBuf,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) client_port: u16,
+    pub(crate) peer_port: u16,
+    pub(crate) monitor_port: u16,
+    extra: Vec<OsString>,
+    environment: Vec<(String, OsString)>,
+    child: Option<Child>,
+}
+
+impl Member {
+    /// Describes a member whose folders lie in `home`; [`start`](Self::start) starts it.
+    pub(crate) fn new(home: &Path, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            log: home.join(format!("{name}.log")),
+            data_dir: home.join(name),
+            client_port: free_port(),
+            peer_port: free_port(),
+            monitor_port: free_port(),
+            extra: Vec::new(),
+            environment: Vec::new(),
+            child: None,
+        }
+    }
+
+    /// Adds command-line arguments to every start from now on.
+    pub(crate) fn args<I: Into<OsString>>(mut self, args: impl IntoIterator<Item = I>) -> Self {
+        self.extra.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets a variable in the environment of every start from now on.
+    pub(crate) fn env(&mut self, name: &str, value: impl Into<OsString>) {
+        self.environment.push((name.to_owned(), value.into()));
+    }
+
+    /// `host:port` for clients.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.client_port)
+    }
+
+    /// Starts a process on the member's folder.
+    pub(crate) fn start(&mut self) {
+        assert!(self.child.is_none(), "{} runs already", self.name);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .unwrap();
+        let child = self
+            .command()
+            .stderr(log)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+    }
+
+    fn command(&self) -> Command {
+        let local = |port: u16| format!("127.0.0.1:{port}");
+        let mut command = dengine();
+        command
+            .args(["serve", "--name", &self.name, "--tick-ms", TICK_MS])
+            .args(["--listen-client", &local(self.client_port)])
+            .args(["--listen-peer", &local(self.peer_port)])
+            .args(["--listen-monitor", &local(self.monitor_port)])
+            .args(["--log-segment-bytes", "8388608"])
+            .arg("--data-dir")
+            .arg(&self.data_dir)
+            .args(&self.extra)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Starts a process that must end by itself, and returns what it said.
+    pub(crate) fn run_to_end(&self) -> Output {
+        let mut child = self
+            .command()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        if wait_for_exit(&mut child).is_none() {
+            child.kill().unwrap();
+            let output = child.wait_with_output().unwrap();
+            panic!(
+                "{} did not end: {}",
+                self.name,
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        child.wait_with_output().unwrap()
+    }
+
+    /// SIGKILL: the process gets no chance to put anything in order.
+    pub(crate) fn kill(&mut self) {
+        let mut child = self.child.take().expect("only a running member is killed");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM, and waits for the end.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("only a running member is stopped");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        wait_for_exit(&mut child).expect("a member ends within seconds of SIGTERM")
+    }
+
+    /// Waits until the process ends by itself.
+    pub(crate) fn wait_for_end(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("only a running member ends");
+        wait_for_exit(&mut child).unwrap_or_else(|| {
+            self.child = Some(child);
+            panic!("{} did not end by itself", self.name)
+        })
+    }
+
+    /// Kills it and empties its folder.
+    pub(crate) fn wipe(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+        fs_err::remove_dir_all(&self.data_dir).unwrap();
+    }
+
+    /// Everything it has logged.
+    pub(crate) fn logged(&self) -> String {
+        fs_err::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its `Admin` service, as soon as it answers.
+    pub(crate) async fn admin(&self) -> AdminClient {
+        let address = self.address();
+        eventually(&format!("{} answers", self.name), || async {
+            let admin = AdminClient::connect(&address).await.ok()?;
+            admin.status().await.ok().map(|_| admin)
+        })
+        .await
+    }
+
+    /// What it says of itself, as soon as it answers.
+    pub(crate) async fn status(&self) -> StatusResponse {
+        self.admin().await.status().await.unwrap()
+    }
+
+    /// A client of this member alone that returns every failure at once.
+    pub(crate) async fn client(&self) -> Client {
+        let options = ClientOptions {
+            retry: RetryPolicy::NONE,
+            ..ClientOptions::default()
+        };
+        let address = self.address();
+        eventually(&format!("{} accepts clients", self.name), || async {
+            Client::connect_with([address.clone()], options.clone())
+                .await
+                .ok()
+        })
+        .await
+    }
+
+    /// Waits until it says that it is ready.
+    pub(crate) async fn ready(&self) {
+        let address = self.address();
+        eventually(&format!("{} is ready", self.name), || async {
+            let admin = AdminClient::connect(&address).await.ok()?;
+            admin.status().await.ok()?.ready.then_some(())
+        })
+        .await;
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        #[expect(
+            clippy::print_stderr,
+            reason = "the test harness shows it with the failed test"
+        )]
+        if std::thread::panicking() {
+            let logged = self.logged();
+            let lines: Vec<_> = logged.lines().collect();
+            let last = &lines[lines.len().saturating_sub(30)..];
+            eprintln!("--- last lines of {}:\n{}", self.name, last.join("\n"));
+        }
+    }
+}
+
+fn wait_for_exit(child: &mut Child) -> Option<ExitStatus> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
+}
+
+/// The program under test, without the caller's own settings.
+pub(crate) fn dengine() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dengine"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DENGINE_")) {
+        command.env_remove(name);
+    }
+    command
+}

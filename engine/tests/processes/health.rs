@@ -1,0 +1,126 @@
+//! Probes hear the truth: `ready` follows the quorum, `live` does not.
+
+use dengine_api::health::{LIVE, READY};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tonic::transport::Endpoint;
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+use crate::harness::{Cluster, Member, becomes, dengine, eventually};
+
+async fn ask(port: u16, service: &str) -> ServingStatus {
+    let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
+    let Ok(channel) = endpoint.connect().await else {
+        return ServingStatus::Unknown;
+    };
+    let request = HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    match HealthClient::new(channel).check(request).await {
+        Ok(response) => response.into_inner().status(),
+        Err(_) => ServingStatus::ServiceUnknown,
+    }
+}
+
+async fn both_ports_say(member: &Member, service: &str, expect: ServingStatus) {
+    for port in [member.client_port, member.monitor_port] {
+        becomes(&format!("{service:?} of {}", member.name), expect, || {
+            ask(port, service)
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_member_without_a_quorum_is_not_ready_and_still_alive() {
+    let mut cluster = Cluster::form(3).await;
+    for member in &cluster.members {
+        both_ports_say(member, READY, ServingStatus::Serving).await;
+        both_ports_say(member, "", ServingStatus::Serving).await;
+        both_ports_say(member, LIVE, ServingStatus::Serving).await;
+    }
+    cluster.members[1].kill();
+    cluster.members[2].kill();
+    both_ports_say(&cluster.members[0], READY, ServingStatus::NotServing).await;
+    both_ports_say(&cluster.members[0], "", ServingStatus::NotServing).await;
+    assert_eq!(
+        ask(cluster.members[0].monitor_port, LIVE).await,
+        ServingStatus::Serving
+    );
+    assert_eq!(
+        ask(cluster.members[0].client_port, LIVE).await,
+        ServingStatus::Serving
+    );
+
+    cluster.members[1].start();
+    both_ports_say(&cluster.members[0], READY, ServingStatus::Serving).await;
+    both_ports_say(&cluster.members[1], READY, ServingStatus::Serving).await;
+}
+
+#[tokio::test]
+async fn a_waiting_member_is_alive_and_not_ready() {
+    let cluster = Cluster::start(1, |_| {});
+    let member = &cluster.members[0];
+    both_ports_say(member, LIVE, ServingStatus::Serving).await;
+    both_ports_say(member, READY, ServingStatus::NotServing).await;
+    assert_eq!(
+        ask(member.monitor_port, "no such").await,
+        ServingStatus::ServiceUnknown
+    );
+}
+
+#[tokio::test]
+async fn the_health_command_tells_by_its_exit_code() {
+    let mut cluster = Cluster::form(1).await;
+    let member = &cluster.members[0];
+    let monitor = format!("127.0.0.1:{}", member.monitor_port);
+    let code = |endpoint: &str, service: &str| {
+        let mut command = dengine();
+        command.args(["health", "--endpoint", endpoint, "--service", service]);
+        command.output().unwrap().status.code()
+    };
+    assert_eq!(code(&member.address(), "ready"), Some(0));
+    assert_eq!(code(&monitor, "live"), Some(0));
+    assert_eq!(code(&monitor, "no such"), Some(1));
+    cluster.members[0].kill();
+    assert_eq!(code(&monitor, "live"), Some(1));
+}
+
+#[tokio::test]
+async fn metrics_are_there_and_carry_units() {
+    let cluster = Cluster::form(1).await;
+    let client = cluster.client().await;
+    client.put("k", "v").await.unwrap();
+    let port = cluster.members[0].monitor_port;
+    // What a member says of its own state may be one tick old.
+    let text = eventually("the put is seen in the metrics", || async {
+        let text = scrape(port).await;
+        text.contains("dengine_revision 2\n").then_some(text)
+    })
+    .await;
+    for part in [
+        "dengine_request_seconds_bucket{method=\"Put\",code=\"OK\"",
+        "dengine_log_sync_seconds_bucket",
+        "dengine_apply_seconds_bucket",
+        "dengine_ready 1\n",
+        "dengine_leader 1\n",
+        "dengine_build_info{version=",
+        "process_resident_memory_bytes",
+        "# HELP dengine_request_seconds",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+}
+
+async fn scrape(port: u16) -> String {
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port))
+        .await
+        .unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    response
+}

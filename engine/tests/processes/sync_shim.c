@@ -1,0 +1,45 @@
+/* Stands between a member and the disk: delays, counts and fails fsync and fdatasync.
+ *
+ * SHIM_DELAY_US     microseconds that every call takes longer
+ * SHIM_COUNT_FILE   grows by one byte with every call that succeeded
+ * SHIM_FAIL_FILE    while this file exists, every call fails with EIO
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+static int synced(const char *name, int fd) {
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
+    const char *fail = getenv("SHIM_FAIL_FILE");
+    const char *delay = getenv("SHIM_DELAY_US");
+    const char *count = getenv("SHIM_COUNT_FILE");
+    if (fail != NULL && access(fail, F_OK) == 0) {
+        errno = EIO;
+        return -1;
+    }
+    if (delay != NULL) {
+        long us = atol(delay);
+        struct timespec pause = {us / 1000000, (us % 1000000) * 1000};
+        while (nanosleep(&pause, &pause) != 0 && errno == EINTR) {
+        }
+    }
+    int result = real(fd);
+    if (result == 0 && count != NULL) {
+        int file = open(count, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        if (file >= 0) {
+            if (write(file, "s", 1) != 1) {
+                abort();
+            }
+            close(file);
+        }
+    }
+    return result;
+}
+
+int fsync(int fd) { return synced("fsync", fd); }
+
+int fdatasync(int fd) { return synced("fdatasync", fd); }
