@@ -1,5 +1,6 @@
 //! One member: its consensus, and a log, a disk and a state machine that do only what the script says.
 
+use crate::consensus::log_view::entry_bytes;
 use crate::consensus::{
     AppendId, ConfigChange, ConfigChangeKind, Consensus, ConsensusConfig, LogRead, LogReadError,
     Restored,
@@ -48,7 +49,7 @@ impl LogRead for MemoryLog {
         let mut bytes = 0;
         let entries = log[from.0 as usize - 1..to.0 as usize - 1].iter();
         let fits = entries.enumerate().take_while(|(i, entry)| {
-            bytes += (entry.data.len() + entry.context.len()) as u64;
+            bytes += entry_bytes(entry);
             *i == 0 || bytes <= max_bytes
         });
         Ok(fits.map(|(_, entry)| entry.clone()).collect())

@@ -6,6 +6,7 @@
 
 mod bootstrap_4_4;
 mod bounds;
+mod chaos;
 mod check_quorum_6_2;
 mod cluster;
 mod commit_only_own_term_3_6_2;
@@ -15,6 +16,7 @@ mod leader_sends_before_its_disk_10_2_1;
 mod leadership_transfer_3_10;
 mod linearizable_read_6_4;
 mod log_matching_3_5;
+mod log_view_model;
 mod member;
 mod membership_4_1;
 mod peer_messages;
