@@ -115,7 +115,7 @@ pub struct DEngineBenchmarkSpec {
         regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
     )]
     pub run_id: String,
-    /// After this the Job is ended and the run has failed.
+    /// After this the run is cut short and has failed.
     #[serde(default = "default_timeout_seconds")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_seconds: u32,

@@ -1,1 +1,22 @@
 //! Kubernetes operator of DEngine.
+//!
+//! Each controller goes observe (I/O) → validate (pure) → plan (pure) → carry out (I/O) → status (pure).
+//! Invariants: at most one step that touches a quorum at a time, derived anew each time from what is
+//! true; nothing is written when nothing changed; no data is deleted but that of a member that the
+//! operator removed. Deliberately absent: finalizers, webhooks, and any memory between two looks at a
+//! cluster other than its status.
+
+pub mod apply;
+pub mod benchmark;
+pub mod cluster;
+pub mod conditions;
+pub mod context;
+pub mod hash;
+pub mod http;
+pub mod members;
+pub mod options;
+pub mod pod;
+pub mod quantity;
+pub mod run;
+pub mod scope;
+pub mod telemetry;

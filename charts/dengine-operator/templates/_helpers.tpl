@@ -1,0 +1,75 @@
+{{/* Name of the operator's own objects. */}}
+{{- define "dengine-operator.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-operator" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that never change, by which the operator's pods are selected. */}}
+{{- define "dengine-operator.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* All labels of the operator's own objects. */}}
+{{- define "dengine-operator.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "dengine-operator.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: dengine
+{{- end -}}
+
+{{- define "dengine-operator.lease" -}}
+{{- .Values.leaderElection.leaseName | default (include "dengine-operator.fullname" .) -}}
+{{- end -}}
+
+{{/* What the operator may do where its clusters are. Each rule says what for. */}}
+{{- define "dengine-operator.rules" -}}
+# What people ask for. Read only: the operator never changes a spec.
+- apiGroups: [dengine.io]
+  resources: [dengineclusters, denginebenchmarks]
+  verbs: [get, list, watch]
+# How it stands. `patch` is server-side apply. It is also what a benchmark's Job is allowed to do to its own benchmark;
+# one can only grant what one has.
+- apiGroups: [dengine.io]
+  resources: [dengineclusters/status, denginebenchmarks/status]
+  verbs: [patch]
+# Owner references that hold up foreground deletion; some API servers ask for this.
+- apiGroups: [dengine.io]
+  resources: [dengineclusters/finalizers, denginebenchmarks/finalizers]
+  verbs: [update]
+# The members. The operator restarts a member by deleting its pod.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, delete]
+# Volumes grow (patch), and go once their member was removed (delete). Claims are made by the StatefulSet.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch, patch, delete]
+# What a cluster and a benchmark consist of. Owner references delete it, not the operator.
+- apiGroups: [""]
+  resources: [services, serviceaccounts]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, patch]
+# A Job's permission to patch the status of its own benchmark.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, create, patch]
+# What happened, for people. `patch` counts a repeated event.
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}

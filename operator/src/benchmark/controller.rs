@@ -1,0 +1,85 @@
+//! Watches benchmarks and their Jobs, and runs the reconciliations.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dengine_crds::DEngineBenchmark;
+use dengine_crds::names::labels;
+use futures::StreamExt;
+use k8s_openapi::api::batch::v1::Job;
+use kube::ResourceExt;
+use kube::runtime::controller::{self, Action, Controller};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+
+use super::ReconcileError;
+use crate::cluster::controller::cached;
+use crate::context::Context;
+use crate::scope::Scope;
+use crate::telemetry;
+
+/// Changes that arrive together are looked at together.
+const DEBOUNCE: Duration = Duration::from_millis(50);
+
+/// What every reconciliation of a benchmark gets.
+struct Shared {
+    context: Context,
+    jobs: Store<Job>,
+}
+
+/// Runs until `stop` resolves and what runs then has ended.
+pub async fn run(
+    context: Context,
+    scope: Scope,
+    concurrency: u16,
+    stop: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    let (reader, writer) = reflector::store();
+    // Not only changes of the spec: the Job's result arrives in the status.
+    let benchmarks = telemetry::watched(watcher(
+        scope.api(&context.client),
+        watcher::Config::default(),
+    ))
+    .default_backoff()
+    .reflect(writer)
+    .applied_objects();
+    let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_BENCHMARK);
+    let (jobs, changed) = cached(&context, &scope, &selector);
+    Controller::for_stream(benchmarks, reader)
+        .with_config(
+            controller::Config::default()
+                .debounce(DEBOUNCE)
+                .concurrency(concurrency),
+        )
+        .watches_stream(changed, by_label)
+        .graceful_shutdown_on(stop)
+        .run(reconcile, on_error, Arc::new(Shared { context, jobs }))
+        .for_each(|result| async move {
+            if let Err(error) = result {
+                telemetry::reconcile_failed(telemetry::BENCHMARK, &error);
+            }
+        })
+        .await;
+}
+
+async fn reconcile(
+    benchmark: Arc<DEngineBenchmark>,
+    shared: Arc<Shared>,
+) -> Result<Action, ReconcileError> {
+    // An error means that the watch ended, and with it this process' work.
+    let _ = shared.jobs.wait_until_ready().await;
+    let started = Instant::now();
+    let result = super::reconcile(&benchmark, &shared.context, &shared.jobs).await;
+    telemetry::reconciled(telemetry::BENCHMARK, started.elapsed());
+    result
+}
+
+fn on_error(_: Arc<DEngineBenchmark>, _: &ReconcileError, _: Arc<Shared>) -> Action {
+    Action::requeue(Duration::from_secs(2))
+}
+
+fn by_label(job: Job) -> Option<ObjectRef<DEngineBenchmark>> {
+    let benchmark = job.labels().get(labels::BENCHMARK)?;
+    Some(ObjectRef::new(benchmark).within(&job.namespace()?))
+}

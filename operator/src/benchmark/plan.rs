@@ -1,0 +1,347 @@
+//! Decides what to do about one benchmark. Pure.
+//!
+//! A run is recorded before its Job is made and, once final, never repeated. A run that was started
+//! is brought to its end before the next begins, so that two loads never spoil each other.
+
+use dengine_crds::benchmark::{BenchmarkPhase, RunResult};
+use dengine_crds::reasons::benchmark as reasons;
+
+/// What is known about one benchmark.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// The run that the spec asks for.
+    pub wanted_run: String,
+    /// The run that the status says was started last.
+    pub recorded: Option<Recorded>,
+    /// Whether what is to be measured can be.
+    pub target: Target,
+    /// The Job of the recorded run.
+    pub job: Option<Job>,
+    /// What the recorded run's Job posted.
+    pub result: Option<RunResult>,
+}
+
+/// A run in the status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// Its id.
+    pub run_id: String,
+    /// The Job was made.
+    pub job_made: bool,
+    /// It is over.
+    pub is_final: bool,
+}
+
+/// Whether the target can be measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Target {
+    /// It can.
+    #[default]
+    Ready,
+    /// There is no such cluster.
+    NotFound(String),
+    /// The cluster is not Ready; in its own words.
+    NotReady(String),
+}
+
+/// The Job of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Kubernetes' identity of it.
+    pub uid: String,
+    /// How it stands.
+    pub state: JobState,
+    /// It is set to be cleaned away.
+    pub has_ttl: bool,
+}
+
+/// How a Job stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// It runs, or is about to.
+    Running,
+    /// It ended well.
+    Succeeded,
+    /// It ended badly; in Kubernetes' words.
+    Failed(String),
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
+pub enum Step {
+    /// The target can not be measured now.
+    Refuse {
+        reason: &'static str,
+        message: String,
+    },
+    /// Write the wanted run into the status.
+    Record,
+    /// Make the Job of the recorded run.
+    MakeJob,
+    /// Note that the recorded run's Job was made.
+    NoteJob { uid: String },
+    /// The Job runs.
+    Wait,
+    /// The recorded run is over.
+    Finish(Ending),
+    /// Let Kubernetes clean the Job away.
+    SetTtl,
+    /// Nothing.
+    Done,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ending {
+    /// One word.
+    pub phase: BenchmarkPhase,
+    /// Why.
+    pub reason: &'static str,
+    /// In words.
+    pub message: String,
+}
+
+/// The next step for this benchmark.
+pub fn plan(observed: &Observed) -> Step {
+    match &observed.recorded {
+        Some(recorded) if !recorded.is_final => run(observed, recorded),
+        Some(recorded) if recorded.run_id == observed.wanted_run => match &observed.job {
+            Some(job) if !job.has_ttl => Step::SetTtl,
+            _ => Step::Done,
+        },
+        _ => begin(observed),
+    }
+}
+
+fn begin(observed: &Observed) -> Step {
+    refusal(&observed.target).unwrap_or(Step::Record)
+}
+
+fn refusal(target: &Target) -> Option<Step> {
+    let (reason, message) = match target {
+        Target::Ready => return None,
+        Target::NotFound(name) => (
+            reasons::TARGET_NOT_FOUND,
+            format!("there is no DEngineCluster {name} in this namespace"),
+        ),
+        Target::NotReady(words) => (reasons::TARGET_NOT_READY, words.clone()),
+    };
+    Some(Step::Refuse { reason, message })
+}
+
+fn run(observed: &Observed, recorded: &Recorded) -> Step {
+    if let Some(result) = &observed.result {
+        return Step::Finish(judge(result));
+    }
+    match (&observed.job, recorded.job_made) {
+        (Some(job), false) => Step::NoteJob {
+            uid: job.uid.clone(),
+        },
+        (Some(job), true) => match &job.state {
+            JobState::Running => Step::Wait,
+            JobState::Failed(words) => ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, words),
+            JobState::Succeeded => ending(
+                BenchmarkPhase::ResultMissing,
+                reasons::RESULT_MISSING,
+                "the Job ended well and its result never arrived",
+            ),
+        },
+        (None, true) => ending(
+            BenchmarkPhase::ResultMissing,
+            reasons::RESULT_MISSING,
+            "the Job is gone and its result never arrived; change runId to run again",
+        ),
+        // The spec may have moved on before the Job was made; then there is nothing to bring to an end.
+        (None, false) if recorded.run_id != observed.wanted_run => begin(observed),
+        (None, false) => refusal(&observed.target).unwrap_or(Step::MakeJob),
+    }
+}
+
+fn ending(phase: BenchmarkPhase, reason: &'static str, message: &str) -> Step {
+    Step::Finish(Ending {
+        phase,
+        reason,
+        message: message.to_owned(),
+    })
+}
+
+/// A result with failed requests is no measurement, and neither is one under two leaders.
+fn judge(result: &RunResult) -> Ending {
+    if result.errors > 0 {
+        let first = result.first_error.as_deref().unwrap_or("no details");
+        return Ending {
+            phase: BenchmarkPhase::Failed,
+            reason: reasons::REQUESTS_FAILED,
+            message: format!(
+                "{} of {} requests failed, the first: {first}",
+                result.errors, result.requests
+            ),
+        };
+    }
+    if !result.leader_was_stable() {
+        return Ending {
+            phase: BenchmarkPhase::Invalid,
+            reason: reasons::LEADER_CHANGED,
+            message: "the leader changed during the run, so it measured an election too".to_owned(),
+        };
+    }
+    Ending {
+        phase: BenchmarkPhase::Succeeded,
+        reason: reasons::SUCCEEDED,
+        message: format!(
+            "{} requests, {:.0} per second",
+            result.requests, result.ops_per_second
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_crds::benchmark::{LatencyUs, Protocol, Shape, Workload};
+
+    use super::*;
+
+    pub(crate) fn result(errors: u64) -> RunResult {
+        RunResult {
+            protocol: Protocol::Dengine,
+            shape: Shape {
+                workload: Workload::Put,
+                consistency: None,
+                connections: 1,
+                clients: 1,
+                total: 10,
+                key_size: 8,
+                value_size: 8,
+                key_space: 0,
+                sequential_keys: false,
+            },
+            requests: 10,
+            errors,
+            first_error: (errors > 0).then(|| "unavailable".to_owned()),
+            total_seconds: 1.0,
+            ops_per_second: 10.0,
+            latency_us: LatencyUs::default(),
+            durability: Some("fsync".to_owned()),
+            engine_version: None,
+            tool_version: "0".to_owned(),
+            started_at: String::new(),
+            finished_at: String::new(),
+            term_before: Some(2),
+            term_after: Some(2),
+            leader: None,
+            node: None,
+        }
+    }
+
+    fn recorded(run_id: &str, job_made: bool, is_final: bool) -> Option<Recorded> {
+        Some(Recorded {
+            run_id: run_id.to_owned(),
+            job_made,
+            is_final,
+        })
+    }
+
+    fn job(state: JobState) -> Option<Job> {
+        Some(Job {
+            uid: "u".to_owned(),
+            state,
+            has_ttl: false,
+        })
+    }
+
+    fn new() -> Observed {
+        Observed {
+            wanted_run: "1".to_owned(),
+            ..Observed::default()
+        }
+    }
+
+    fn phase(step: &Step) -> Option<BenchmarkPhase> {
+        match step {
+            Step::Finish(ending) => Some(ending.phase),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_run_is_recorded_then_made_then_noted_then_awaited() {
+        let mut observed = new();
+        assert_eq!(plan(&observed), Step::Record);
+        observed.recorded = recorded("1", false, false);
+        assert_eq!(plan(&observed), Step::MakeJob);
+        observed.job = job(JobState::Running);
+        assert_eq!(
+            plan(&observed),
+            Step::NoteJob {
+                uid: "u".to_owned()
+            }
+        );
+        observed.recorded = recorded("1", true, false);
+        assert_eq!(plan(&observed), Step::Wait);
+    }
+
+    #[test]
+    fn a_finished_run_is_not_repeated_because_its_job_is_gone() {
+        let mut observed = new();
+        observed.recorded = recorded("1", true, true);
+        assert_eq!(plan(&observed), Step::Done);
+        observed.wanted_run = "2".to_owned();
+        assert_eq!(plan(&observed), Step::Record);
+    }
+
+    #[test]
+    fn failed_and_missing_results_are_different_ends() {
+        let mut observed = new();
+        observed.recorded = recorded("1", true, false);
+        assert_eq!(
+            phase(&plan(&observed)),
+            Some(BenchmarkPhase::ResultMissing),
+            "the Job is gone"
+        );
+        observed.job = job(JobState::Succeeded);
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::ResultMissing));
+        observed.job = job(JobState::Failed("DeadlineExceeded".to_owned()));
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Failed));
+        observed.result = Some(result(1));
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Failed));
+        observed.result = Some(result(0));
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+        observed.result = Some(RunResult {
+            term_after: Some(3),
+            ..result(0)
+        });
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Invalid));
+    }
+
+    #[test]
+    fn the_job_may_be_cleaned_away_only_after_the_end() {
+        let mut observed = new();
+        observed.recorded = recorded("1", true, false);
+        observed.job = job(JobState::Running);
+        assert_eq!(plan(&observed), Step::Wait);
+        observed.recorded = recorded("1", true, true);
+        assert_eq!(plan(&observed), Step::SetTtl);
+    }
+
+    #[test]
+    fn a_started_run_ends_before_the_next_begins() {
+        let mut observed = new();
+        observed.wanted_run = "2".to_owned();
+        observed.recorded = recorded("1", true, false);
+        observed.job = job(JobState::Running);
+        assert_eq!(plan(&observed), Step::Wait);
+        observed.recorded = recorded("1", false, false);
+        observed.job = None;
+        assert_eq!(plan(&observed), Step::Record, "nothing had been started");
+    }
+
+    #[test]
+    fn a_cluster_that_is_not_ready_is_not_measured() {
+        let mut observed = new();
+        observed.target = Target::NotReady("1 of 3 members serve".to_owned());
+        assert!(matches!(plan(&observed), Step::Refuse { .. }));
+        observed.recorded = recorded("1", false, false);
+        assert!(matches!(plan(&observed), Step::Refuse { .. }));
+    }
+}

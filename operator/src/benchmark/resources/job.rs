@@ -1,0 +1,176 @@
+//! The Job of one run. It runs once: a second try would be a second measurement. It gets no TTL here,
+//! because a Job that is cleaned away before its result is in looks like one that never ran.
+
+use std::collections::BTreeMap;
+
+use dengine_api::ports;
+use dengine_crds::benchmark::{Protocol, ReadConsistency, Workload};
+use dengine_crds::names::{self, annotations};
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, EnvVarSource, LocalObjectReference, ObjectFieldSelector, PodSpec,
+    PodTemplateSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{Benchmark, labels, meta};
+use crate::pod;
+
+/// The tool keeps the run's time itself and posts what it has; Kubernetes ends only what hangs. The
+/// slack is for pulling the image, waiting for the target and posting.
+const DEADLINE_SLACK_SECONDS: i64 = 120;
+
+/// The Job of the run that the spec asks for.
+pub fn build(benchmark: &Benchmark) -> Job {
+    let spec = &benchmark.spec;
+    let run = BTreeMap::from([(annotations::RUN_ID.to_owned(), spec.run_id.clone())]);
+    let job = names::benchmark::job(&benchmark.name, &spec.run_id);
+    Job {
+        metadata: ObjectMeta {
+            annotations: Some(run.clone()),
+            ..meta(benchmark, job)
+        },
+        spec: Some(JobSpec {
+            parallelism: Some(1),
+            completions: Some(1),
+            backoff_limit: Some(0),
+            active_deadline_seconds: Some(i64::from(spec.timeout_seconds) + DEADLINE_SLACK_SECONDS),
+            template: PodTemplateSpec {
+                metadata: Some(ObjectMeta {
+                    labels: Some(labels(&benchmark.name)),
+                    annotations: Some(run),
+                    ..ObjectMeta::default()
+                }),
+                spec: Some(pod_spec(benchmark)),
+            },
+            ..JobSpec::default()
+        }),
+        ..Job::default()
+    }
+}
+
+fn pod_spec(benchmark: &Benchmark) -> PodSpec {
+    let spec = &benchmark.spec;
+    let secrets: Vec<LocalObjectReference> = spec
+        .image_pull_secrets
+        .iter()
+        .map(|secret| LocalObjectReference {
+            name: secret.name.clone(),
+        })
+        .collect();
+    PodSpec {
+        restart_policy: Some("Never".to_owned()),
+        service_account_name: Some(names::benchmark::reporter(&benchmark.name)),
+        automount_service_account_token: Some(true),
+        enable_service_links: Some(false),
+        security_context: Some(pod::security_context()),
+        image_pull_secrets: (!secrets.is_empty()).then_some(secrets),
+        containers: vec![Container {
+            name: "dengine-bench".to_owned(),
+            image: Some(benchmark.image.clone()),
+            image_pull_policy: spec
+                .image_pull_policy
+                .map(|policy| policy.as_str().to_owned()),
+            args: Some(args(benchmark)),
+            env: Some(vec![EnvVar {
+                name: "NODE_NAME".to_owned(),
+                value_from: Some(EnvVarSource {
+                    field_ref: Some(ObjectFieldSelector {
+                        api_version: Some("v1".to_owned()),
+                        field_path: "spec.nodeName".to_owned(),
+                    }),
+                    ..EnvVarSource::default()
+                }),
+                ..EnvVar::default()
+            }]),
+            resources: pod::resources(&spec.resources),
+            security_context: Some(pod::container_security_context()),
+            ..Container::default()
+        }],
+        ..pod::scheduled(&spec.scheduling, &labels(&benchmark.name))
+    }
+}
+
+/// The very flags that a person would type.
+fn args(benchmark: &Benchmark) -> Vec<String> {
+    let spec = &benchmark.spec;
+    let (protocol, endpoints) = match (&spec.target.cluster_ref, &spec.target.etcd) {
+        (Some(cluster), _) => {
+            let service = names::cluster::client_service(&cluster.name);
+            let endpoint = format!("{service}.{}.svc:{}", benchmark.namespace, ports::CLIENT);
+            (Protocol::Dengine, vec![endpoint])
+        }
+        (None, Some(etcd)) => (Protocol::Etcd, etcd.endpoints.clone()),
+        // The schema refuses a target without either.
+        (None, None) => (Protocol::Dengine, Vec::new()),
+    };
+    let mut args = vec![spec.workload.as_str().to_owned()];
+    args.push(format!("--protocol={}", protocol.as_str()));
+    args.extend(
+        endpoints
+            .iter()
+            .map(|endpoint| format!("--endpoints={endpoint}")),
+    );
+    args.push(format!("--conns={}", spec.connections));
+    args.push(format!("--clients={}", spec.clients));
+    args.push(format!("--total={}", spec.total));
+    args.push(format!("--key-size={}", spec.key_size));
+    args.push(format!("--value-size={}", spec.value_size));
+    if spec.key_space > 0 {
+        args.push(format!("--key-space={}", spec.key_space));
+    }
+    if spec.sequential_keys {
+        args.push("--sequential-keys".to_owned());
+    }
+    if spec.workload == Workload::Range {
+        let consistency = spec.consistency.unwrap_or(ReadConsistency::Linearizable);
+        args.push(format!("--consistency={}", consistency.as_str()));
+    }
+    args.push(format!("--timeout={}s", spec.timeout_seconds));
+    args.push(format!(
+        "--report-to={}/{}",
+        benchmark.namespace, benchmark.name
+    ));
+    args.push(format!("--run-id={}", spec.run_id));
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benchmark::resources::tests::benchmark;
+
+    #[test]
+    fn flags_are_those_that_a_person_would_type() {
+        let put = benchmark("{workload: put, target: {clusterRef: {name: demo}}}");
+        assert_eq!(
+            args(&put).join(" "),
+            "put --protocol=dengine --endpoints=demo-client.test.svc:4100 --conns=10 --clients=100 \
+             --total=10000 --key-size=8 --value-size=256 --timeout=600s --report-to=test/demo-write --run-id=1"
+        );
+        let range = benchmark(
+            "{workload: range, keySpace: 5, sequentialKeys: true, target: {etcd: {endpoints: [a, b]}}}",
+        );
+        assert_eq!(
+            args(&range).join(" "),
+            "range --protocol=etcd --endpoints=a --endpoints=b --conns=10 --clients=100 \
+             --total=10000 --key-size=8 --value-size=256 --key-space=5 --sequential-keys \
+             --consistency=l --timeout=600s --report-to=test/demo-write --run-id=1"
+        );
+    }
+
+    #[test]
+    fn a_run_happens_once_and_is_not_cleaned_away_before_its_result() {
+        let job = build(&benchmark(
+            "{workload: put, timeoutSeconds: 60, target: {clusterRef: {name: demo}}}",
+        ));
+        let spec = job.spec.unwrap();
+        assert_eq!(spec.backoff_limit, Some(0));
+        assert_eq!(spec.active_deadline_seconds, Some(180));
+        assert_eq!(spec.ttl_seconds_after_finished, None);
+        assert_eq!(
+            spec.template.spec.unwrap().restart_policy.as_deref(),
+            Some("Never")
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! What a run consists of, one file per object. Pure.
+
+pub mod job;
+pub mod role;
+pub mod role_binding;
+pub mod service_account;
+
+use std::collections::BTreeMap;
+
+use dengine_crds::DEngineBenchmarkSpec;
+use dengine_crds::names::{self, labels};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+/// A benchmark whose run can be built.
+#[derive(Clone, Debug)]
+pub struct Benchmark {
+    /// Name of the custom resource.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Makes Kubernetes delete what we make once the custom resource is deleted.
+    pub owner: OwnerReference,
+    /// The spec.
+    pub spec: DEngineBenchmarkSpec,
+    /// Image of the load generator.
+    pub image: String,
+}
+
+fn labels(benchmark: &str) -> BTreeMap<String, String> {
+    [
+        (labels::NAME, labels::NAME_VALUE),
+        (labels::INSTANCE, benchmark),
+        (labels::MANAGED_BY, labels::MANAGED_BY_VALUE),
+        (labels::COMPONENT, labels::COMPONENT_BENCHMARK),
+        (labels::BENCHMARK, benchmark),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .collect()
+}
+
+fn meta(benchmark: &Benchmark, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(benchmark.namespace.clone()),
+        labels: Some(labels(&benchmark.name)),
+        owner_references: Some(vec![benchmark.owner.clone()]),
+        ..ObjectMeta::default()
+    }
+}
+
+fn reporter(benchmark: &Benchmark) -> ObjectMeta {
+    meta(benchmark, names::benchmark::reporter(&benchmark.name))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn benchmark(spec: &str) -> Benchmark {
+        Benchmark {
+            name: "demo-write".to_owned(),
+            namespace: "test".to_owned(),
+            owner: OwnerReference::default(),
+            spec: serde_yaml::from_str(spec).unwrap(),
+            image: "localhost/dengine-bench:dev".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The identity with which a Job posts its result.
+
+use k8s_openapi::api::core::v1::ServiceAccount;
+
+use super::{Benchmark, reporter};
+
+/// The ServiceAccount `NAME-reporter`. The Job's pod asks for its token, nobody else gets one.
+pub fn build(benchmark: &Benchmark) -> ServiceAccount {
+    ServiceAccount {
+        metadata: reporter(benchmark),
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::benchmark::resources::tests::benchmark;
+
+    #[test]
+    fn only_who_asks_gets_the_token() {
+        let account = super::build(&benchmark("{workload: put, target: {}}"));
+        assert_eq!(account.automount_service_account_token, Some(false));
+    }
+}

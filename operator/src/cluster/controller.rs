@@ -1,0 +1,191 @@
+//! Watches everything that may change what a cluster needs, and runs the reconciliations.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dengine_crds::names::labels;
+use dengine_crds::{DEngineBenchmark, DEngineCluster};
+use futures::{Stream, StreamExt};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::controller::{self, Action, Controller};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{Predicate, WatchStreamExt, predicates, watcher};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use super::benchmarks::reports_to;
+use super::observe::Caches;
+use crate::context::Context;
+use crate::scope::Scope;
+use crate::telemetry;
+
+/// Changes that arrive together are looked at together.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+
+/// What every reconciliation of a cluster gets.
+pub struct Shared {
+    /// Shared with the other controller.
+    pub context: Context,
+    /// Kept up to date by this controller's watches.
+    pub caches: Caches,
+}
+
+/// Runs until `stop` resolves and what runs then has ended.
+pub async fn run(
+    context: Context,
+    scope: Scope,
+    concurrency: u16,
+    stop: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    let predicate = predicates::generation.combine(predicates::annotations);
+    let (reader, writer) = reflector::store();
+    let clusters = telemetry::watched(watcher(
+        scope.api(&context.client),
+        watcher::Config::default(),
+    ))
+    .default_backoff()
+    .reflect(writer)
+    .applied_objects()
+    .predicate_filter(predicate, Default::default());
+    let controller = Controller::for_stream(clusters, reader).with_config(
+        controller::Config::default()
+            .debounce(DEBOUNCE)
+            .concurrency(concurrency),
+    );
+
+    let (stateful_sets, controller) = feed(controller, &context, &scope, by_label);
+    let (pods, controller) = feed(controller, &context, &scope, by_label);
+    let (claims, controller) = feed(controller, &context, &scope, by_label);
+    let (services, controller) = feed(controller, &context, &scope, by_label);
+    let (accounts, controller) = feed(controller, &context, &scope, by_label);
+    let (budgets, controller) = feed(controller, &context, &scope, by_label);
+    let (benchmarks, controller) = feed_with(controller, &context, &scope, "", by_target);
+    let caches = Caches {
+        stateful_sets,
+        pods,
+        claims,
+        services,
+        accounts,
+        budgets,
+        benchmarks,
+    };
+
+    let shared = Arc::new(Shared { context, caches });
+    controller
+        .graceful_shutdown_on(stop)
+        .run(reconcile, super::on_error, shared)
+        .for_each(|result| async move {
+            if let Err(error) = result {
+                telemetry::reconcile_failed(telemetry::CLUSTER, &error);
+            }
+        })
+        .await;
+}
+
+async fn reconcile(
+    cluster: Arc<DEngineCluster>,
+    shared: Arc<Shared>,
+) -> Result<Action, super::ReconcileError> {
+    shared.caches.wait_until_ready().await;
+    let started = Instant::now();
+    let result = super::reconcile(&cluster, &shared.context, &shared.caches).await;
+    telemetry::reconciled(telemetry::CLUSTER, started.elapsed());
+    result
+}
+
+impl Caches {
+    /// Nothing may be decided from a cache that has not seen everything once.
+    async fn wait_until_ready(&self) {
+        // An error means that the watches ended, and with them this process' work.
+        let _ = tokio::join!(
+            self.stateful_sets.wait_until_ready(),
+            self.pods.wait_until_ready(),
+            self.claims.wait_until_ready(),
+            self.services.wait_until_ready(),
+            self.accounts.wait_until_ready(),
+            self.budgets.wait_until_ready(),
+            self.benchmarks.wait_until_ready(),
+        );
+    }
+}
+
+/// Watches objects of a kind that the operator made for members: they fill a cache and trigger the
+/// cluster that they belong to.
+fn feed<K, M, I>(
+    controller: Controller<DEngineCluster>,
+    context: &Context,
+    scope: &Scope,
+    mapper: M,
+) -> (Store<K>, Controller<DEngineCluster>)
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    M: Fn(K) -> I + Send + Sync + 'static,
+    I: IntoIterator<Item = ObjectRef<DEngineCluster>> + 'static,
+    I::IntoIter: Send,
+{
+    let selector = format!(
+        "{}={},{}={}",
+        labels::MANAGED_BY,
+        labels::MANAGED_BY_VALUE,
+        labels::COMPONENT,
+        labels::COMPONENT_MEMBER
+    );
+    feed_with(controller, context, scope, &selector, mapper)
+}
+
+fn feed_with<K, M, I>(
+    controller: Controller<DEngineCluster>,
+    context: &Context,
+    scope: &Scope,
+    selector: &str,
+    mapper: M,
+) -> (Store<K>, Controller<DEngineCluster>)
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    M: Fn(K) -> I + Send + Sync + 'static,
+    I: IntoIterator<Item = ObjectRef<DEngineCluster>> + 'static,
+    I::IntoIter: Send,
+{
+    let (store, stream) = cached(context, scope, selector);
+    (store, controller.watches_stream(stream, mapper))
+}
+
+/// A cache of the selected objects, and a stream of those that changed or went away.
+pub fn cached<K>(
+    context: &Context,
+    scope: &Scope,
+    selector: &str,
+) -> (
+    Store<K>,
+    impl Stream<Item = watcher::Result<K>> + Send + 'static + use<K>,
+)
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let (store, writer) = reflector::store();
+    let config = match selector {
+        "" => watcher::Config::default(),
+        selector => watcher::Config::default().labels(selector),
+    };
+    let stream = telemetry::watched(watcher(scope.api(&context.client), config))
+        .default_backoff()
+        .modify(|object: &mut K| object.managed_fields_mut().clear())
+        .reflect(writer)
+        .touched_objects();
+    (store, stream)
+}
+
+fn by_label<K: Resource>(object: K) -> Option<ObjectRef<DEngineCluster>> {
+    let cluster = object.labels().get(labels::CLUSTER)?;
+    Some(ObjectRef::new(cluster).within(&object.namespace()?))
+}
+
+fn by_target(benchmark: DEngineBenchmark) -> Option<ObjectRef<DEngineCluster>> {
+    let cluster = reports_to(&benchmark)?;
+    Some(ObjectRef::new(&cluster).within(&benchmark.namespace()?))
+}

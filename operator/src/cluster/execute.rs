@@ -1,0 +1,311 @@
+//! Carries out one step. Each is safe to repeat: members answer a repeated change as they did the
+//! first time, and deletions name the UID of what was seen.
+
+use std::collections::BTreeMap;
+
+use dengine_api::{ports, v1};
+use dengine_client::AdminClient;
+use dengine_crds::DEngineCluster;
+use dengine_crds::names::{self, annotations, managers};
+use dengine_crds::reasons::events;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use serde_json::json;
+
+use super::model::{Identity, Observed, Ordinal};
+use super::observe::{Observation, mark};
+use super::plan::{Removal, Step};
+use super::status_writer;
+use super::validate::Cluster;
+use crate::apply::is_code;
+use crate::context::{Context, Happening};
+
+/// Why a step was not carried out. The next reconciliation derives anew what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The Kubernetes API refused or did not answer.
+    #[error("{0}")]
+    Kube(#[from] kube::Error),
+    /// A member refused or did not answer.
+    #[error("{0}")]
+    Member(#[from] dengine_client::Error),
+    /// Nobody can be asked.
+    #[error("no member answers")]
+    NobodyAnswers,
+}
+
+impl StepError {
+    /// Somebody answered that it can not be done yet; waiting is normal.
+    pub fn is_not_yet(&self) -> bool {
+        match self {
+            Self::Kube(error) => is_code(error, 409) || is_code(error, 404),
+            Self::Member(dengine_client::Error::Refused { .. }) => true,
+            Self::Member(error) => error.retryable(),
+            Self::NobodyAnswers => true,
+        }
+    }
+}
+
+/// Carries out the step. Answers what people should know of.
+///
+/// # Errors
+/// If somebody refused or did not answer.
+pub async fn execute(
+    context: &Context,
+    cluster: &Cluster,
+    resource: &mut DEngineCluster,
+    observation: &mut Observation,
+    step: &Step,
+) -> Result<Option<Happening>, StepError> {
+    match step {
+        Step::Done | Step::Wait(_) | Step::Blocked(_) => Ok(None),
+        Step::RecordNewCluster { ordinal, folder_id } => {
+            let cluster_id = rand::random_range(1..=u64::MAX);
+            record(
+                context,
+                resource,
+                observation,
+                cluster_id,
+                Some(folder_id.clone()),
+            )
+            .await?;
+            tracing::info!(
+                cluster = cluster.name,
+                cluster_id,
+                ordinal,
+                "recorded a new cluster"
+            );
+            Ok(None)
+        }
+        Step::RecordAdopted { cluster_id } => {
+            record(context, resource, observation, *cluster_id, None).await?;
+            let note = format!("adopted the existing cluster {cluster_id} from its volumes");
+            Ok(Some(Happening::normal(events::ADOPTED, note)))
+        }
+        Step::Bootstrap {
+            ordinal,
+            cluster_id,
+            folder_id,
+        } => {
+            let member = member(context, observation, *ordinal).await?;
+            member.bootstrap(*cluster_id, folder_id.clone()).await?;
+            let pod = names::cluster::pod(&cluster.name, *ordinal);
+            let note = format!("{pod} is the first voter of cluster {cluster_id}");
+            Ok(Some(Happening::normal(events::BOOTSTRAPPED, note)))
+        }
+        Step::MarkClaim {
+            ordinal,
+            claim_uid,
+            identity,
+        } => {
+            mark_claim(context, cluster, *ordinal, claim_uid, *identity).await?;
+            Ok(None)
+        }
+        Step::RestartPod { ordinal, pod_uid } => restart(context, cluster, *ordinal, pod_uid).await,
+        Step::DeleteClaim { ordinal, claim_uid } => {
+            delete_claim(context, cluster, *ordinal, claim_uid).await
+        }
+        Step::AddLearner { .. }
+        | Step::Join { .. }
+        | Step::Promote { .. }
+        | Step::Remove { .. }
+        | Step::TransferLeader { .. } => {
+            change(context, cluster, observation, step).await.map(Some)
+        }
+    }
+}
+
+/// Steps that a quorum of the members has to agree to.
+async fn change(
+    context: &Context,
+    cluster: &Cluster,
+    observation: &Observation,
+    step: &Step,
+) -> Result<Happening, StepError> {
+    let leader = leader(context, observation).await?;
+    let happening = match step {
+        Step::AddLearner { ordinal, folder_id } => {
+            let request = newcomer(cluster, *ordinal, folder_id);
+            let note = format!("added {} as a learner", request.name);
+            leader.add_learner(request).await?;
+            Happening::normal(events::MEMBER_ADDED, note)
+        }
+        Step::Join {
+            ordinal,
+            member_id,
+            folder_id,
+        } => {
+            let join = v1::JoinRequest {
+                cluster_id: observation
+                    .observed
+                    .cluster_id
+                    .ok_or(StepError::NobodyAnswers)?,
+                member_id: *member_id,
+                folder_id: folder_id.clone(),
+            };
+            member(context, observation, *ordinal)
+                .await?
+                .join(join)
+                .await?;
+            let pod = names::cluster::pod(&cluster.name, *ordinal);
+            Happening::normal(
+                events::MEMBER_JOINED,
+                format!("{pod} joined as member {member_id}"),
+            )
+        }
+        Step::Promote { member_id, name } => {
+            leader.promote(*member_id).await?;
+            Happening::normal(events::MEMBER_PROMOTED, format!("{name} votes"))
+        }
+        Step::Remove {
+            member_id,
+            name,
+            why,
+        } => {
+            leader.remove(*member_id).await?;
+            let (what, warning) = match why {
+                Removal::DataLost => ("its data is gone; it joins anew", true),
+                Removal::ScaleDown => ("fewer members are wanted", false),
+            };
+            let note = format!("removed {name} (member {member_id}): {what}");
+            Happening {
+                reason: events::MEMBER_REMOVED,
+                note,
+                warning,
+            }
+        }
+        Step::TransferLeader { member_id, name } => {
+            leader.transfer_leader(*member_id).await?;
+            Happening::normal(events::LEADER_TRANSFERRED, format!("{name} leads now"))
+        }
+        other => unreachable!("{other:?} is no change of the membership"),
+    };
+    Ok(happening)
+}
+
+/// Writes the identity into the status before any member gets it. The resource version makes sure
+/// that nobody recorded another one meanwhile.
+async fn record(
+    context: &Context,
+    resource: &mut DEngineCluster,
+    observation: &mut Observation,
+    cluster_id: u64,
+    seed_folder_id: Option<String>,
+) -> Result<(), StepError> {
+    let mut status = resource.status.clone().unwrap_or_default();
+    status.cluster_id = Some(cluster_id.to_string());
+    status.seed_folder_id.clone_from(&seed_folder_id);
+    let version = resource.metadata.resource_version.clone();
+    *resource = status_writer::write(&context.client, resource, &status, version).await?;
+    observation.observed.cluster_id = Some(cluster_id);
+    observation.observed.seed_folder_id = seed_folder_id;
+    Ok(())
+}
+
+fn newcomer(cluster: &Cluster, ordinal: Ordinal, folder_id: &str) -> v1::AddLearnerRequest {
+    let name = names::cluster::pod(&cluster.name, ordinal);
+    let host = names::cluster::member_host(&cluster.name, &cluster.namespace, &name);
+    v1::AddLearnerRequest {
+        peer_address: format!("{host}:{}", ports::PEER),
+        client_address: format!("{host}:{}", ports::CLIENT),
+        folder_id: folder_id.to_owned(),
+        name,
+    }
+}
+
+async fn member(
+    context: &Context,
+    observation: &Observation,
+    ordinal: Ordinal,
+) -> Result<AdminClient, StepError> {
+    let ip = observation
+        .addresses
+        .get(&ordinal)
+        .ok_or(StepError::NobodyAnswers)?;
+    Ok(context.members.client(ip).await?)
+}
+
+/// The leader if its pod answers, else any member of the cluster: it forwards.
+async fn leader(context: &Context, observation: &Observation) -> Result<AdminClient, StepError> {
+    let ordinal = any_of(&observation.observed, &observation.addresses);
+    member(
+        context,
+        observation,
+        ordinal.ok_or(StepError::NobodyAnswers)?,
+    )
+    .await
+}
+
+fn any_of(observed: &Observed, addresses: &BTreeMap<Ordinal, String>) -> Option<Ordinal> {
+    let membership = observed.membership.as_ref()?;
+    let answering = |ordinal: &Ordinal| addresses.contains_key(ordinal);
+    let leader = membership
+        .leader()
+        .and_then(|leader| leader.ordinal)
+        .filter(answering);
+    leader.or_else(|| {
+        let healthy = membership
+            .voters()
+            .filter(|member| observed.is_healthy(member));
+        healthy.filter_map(|member| member.ordinal).find(answering)
+    })
+}
+
+async fn restart(
+    context: &Context,
+    cluster: &Cluster,
+    ordinal: Ordinal,
+    pod_uid: &str,
+) -> Result<Option<Happening>, StepError> {
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &cluster.namespace);
+    let pod = names::cluster::pod(&cluster.name, ordinal);
+    api.delete(&pod, &exactly(pod_uid)).await?;
+    let note = format!("restarting {pod}, so that it runs what the spec asks for");
+    Ok(Some(Happening::normal(events::MEMBER_RESTARTED, note)))
+}
+
+async fn mark_claim(
+    context: &Context,
+    cluster: &Cluster,
+    ordinal: Ordinal,
+    claim_uid: &str,
+    identity: Identity,
+) -> Result<(), StepError> {
+    let api: Api<PersistentVolumeClaim> =
+        Api::namespaced(context.client.clone(), &cluster.namespace);
+    let patch = json!({"metadata": {
+        "uid": claim_uid,
+        "annotations": { annotations::REMOVED_MEMBER: mark(identity) },
+    }});
+    let claim = names::cluster::claim(&cluster.name, ordinal);
+    api.patch(&claim, &by_us(), &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+async fn delete_claim(
+    context: &Context,
+    cluster: &Cluster,
+    ordinal: Ordinal,
+    claim_uid: &str,
+) -> Result<Option<Happening>, StepError> {
+    let api: Api<PersistentVolumeClaim> =
+        Api::namespaced(context.client.clone(), &cluster.namespace);
+    let claim = names::cluster::claim(&cluster.name, ordinal);
+    api.delete(&claim, &exactly(claim_uid)).await?;
+    let note = format!("deleted the volume claim {claim}: its member was removed");
+    Ok(Some(Happening::normal(events::VOLUME_DELETED, note)))
+}
+
+fn exactly(uid: &str) -> DeleteParams {
+    DeleteParams::default().preconditions(Preconditions {
+        uid: Some(uid.to_owned()),
+        resource_version: None,
+    })
+}
+
+fn by_us() -> PatchParams {
+    PatchParams {
+        field_manager: Some(managers::OPERATOR.to_owned()),
+        ..PatchParams::default()
+    }
+}

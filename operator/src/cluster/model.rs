@@ -1,0 +1,176 @@
+//! What the planner knows: the truth about one cluster at one moment, without any Kubernetes or gRPC
+//! type. Everything in here is observed; nothing is remembered, but for the recorded identity.
+
+use std::collections::BTreeMap;
+
+/// Ordinal of a pod in its StatefulSet.
+pub type Ordinal = u32;
+
+/// What the spec asks of the membership; the rest of the spec is in the pod template's hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Voting members.
+    pub replicas: u32,
+    /// Hash of the pod template that every member should run.
+    pub template_hash: String,
+}
+
+/// Everything observed about one cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    /// Recorded in the status before any member got it.
+    pub cluster_id: Option<u64>,
+    /// Recorded with the cluster id: the folder that becomes the first voter. `None` if it was adopted.
+    pub seed_folder_id: Option<String>,
+    /// Whether the status ever listed a member, so that acknowledged data may exist.
+    pub had_members: bool,
+    /// Size of the StatefulSet; `None` while there is none.
+    pub stateful_set_replicas: Option<u32>,
+    /// Pods of the StatefulSet.
+    pub pods: BTreeMap<Ordinal, Pod>,
+    /// Volume claims of the StatefulSet.
+    pub claims: BTreeMap<Ordinal, Claim>,
+    /// Confirmed by a quorum; `None` if no quorum answered.
+    pub membership: Option<Membership>,
+}
+
+/// One pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Kubernetes' identity of this very pod.
+    pub uid: String,
+    /// It is being deleted.
+    pub terminating: bool,
+    /// Kubernetes' readiness.
+    pub ready: bool,
+    /// Hash of the template it was made from.
+    pub template_hash: Option<String>,
+    /// What the member says of itself; `None` if it does not answer.
+    pub report: Option<Report>,
+    /// Why the pod does not run, in Kubernetes' words.
+    pub trouble: Option<String>,
+}
+
+/// What a member says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Identity of its data folder.
+    pub folder_id: String,
+    /// `None` while it waits for one.
+    pub identity: Option<Identity>,
+    /// Version of the server program.
+    pub version: String,
+    /// Raft's term as this member knows it.
+    pub term: u64,
+    /// It could answer a linearizable read now.
+    pub ready: bool,
+}
+
+/// Which member of which cluster a folder is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster_id: u64,
+    /// The member.
+    pub member_id: u64,
+}
+
+/// One volume claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Kubernetes' identity of this very claim.
+    pub uid: String,
+    /// The identity whose removal the operator set out to do; its data is then no longer needed.
+    pub marked_for: Option<Identity>,
+    /// It is being deleted.
+    pub terminating: bool,
+}
+
+/// The member list with the leader's view of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// The cluster that answered.
+    pub cluster_id: u64,
+    /// Raft's term.
+    pub term: u64,
+    /// The members in the order of their ids.
+    pub members: Vec<Member>,
+}
+
+/// One entry of the member list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    /// Raft's id.
+    pub id: u64,
+    /// Name: that of its pod.
+    pub name: String,
+    /// Ordinal of the pod of that name; `None` if the name is not one of ours.
+    pub ordinal: Option<Ordinal>,
+    /// The folder that the id is bound to.
+    pub folder_id: String,
+    /// It votes.
+    pub voter: bool,
+    /// It leads.
+    pub leader: bool,
+    /// The leader heard from it lately.
+    pub reachable: bool,
+    /// Log entries it has not acknowledged.
+    pub lag_entries: u64,
+}
+
+/// Up to this many unacknowledged entries a member counts as caught up: a busy log is always a batch
+/// or two ahead of its followers.
+pub const LAG_CAUGHT_UP_ENTRIES_MAX: u64 = 5_000;
+
+impl Observed {
+    /// What the pod of this member says, if it is the member it should be.
+    pub fn report_of(&self, member: &Member) -> Option<&Report> {
+        let report = self.pods.get(&member.ordinal?)?.report.as_ref()?;
+        (report.folder_id == member.folder_id).then_some(report)
+    }
+
+    /// Takes part: its pod answers with its own folder, the leader hears from it, and nobody is about
+    /// to take the pod away.
+    pub fn is_healthy(&self, member: &Member) -> bool {
+        let stays = member
+            .ordinal
+            .and_then(|ordinal| self.pods.get(&ordinal))
+            .is_some_and(|pod| !pod.terminating);
+        let knows_itself = self
+            .report_of(member)
+            .and_then(|report| report.identity)
+            .is_some_and(|identity| identity.member_id == member.id);
+        stays && knows_itself && (member.reachable || member.leader)
+    }
+
+    /// Healthy, and close enough behind the leader to stand in for another member.
+    pub fn is_current(&self, member: &Member) -> bool {
+        self.is_healthy(member) && member.lag_entries <= LAG_CAUGHT_UP_ENTRIES_MAX
+    }
+
+    /// The member whose name is that of this pod.
+    pub fn member_at(&self, ordinal: Ordinal) -> Option<&Member> {
+        self.membership
+            .as_ref()?
+            .members
+            .iter()
+            .find(|member| member.ordinal == Some(ordinal))
+    }
+}
+
+impl Membership {
+    /// Members that vote.
+    pub fn voters(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.voter)
+    }
+
+    /// The member that leads.
+    pub fn leader(&self) -> Option<&Member> {
+        self.members.iter().find(|member| member.leader)
+    }
+}
+
+/// Voters that must agree among `voters`.
+pub fn quorum(voters: usize) -> usize {
+    voters / 2 + 1
+}

@@ -1,0 +1,322 @@
+//! Gathers the truth about one cluster: pods, claims and the StatefulSet from the caches, what each
+//! member says of itself, and the member list as a quorum confirms it. I/O, no decisions.
+
+use std::collections::BTreeMap;
+
+use dengine_api::v1;
+use dengine_crds::DEngineClusterStatus;
+use dengine_crds::names::{self, annotations, labels};
+use futures::future::join_all;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1 as core;
+use kube::ResourceExt;
+use kube::runtime::reflector::{ObjectRef, Store};
+
+use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
+use super::validate::Cluster;
+use crate::members::Members;
+
+/// Caches of what the operator made, filtered by its labels.
+#[derive(Clone, Debug)]
+pub struct Caches {
+    /// StatefulSets of clusters.
+    pub stateful_sets: Store<StatefulSet>,
+    /// Pods of members.
+    pub pods: Store<core::Pod>,
+    /// Claims of members.
+    pub claims: Store<core::PersistentVolumeClaim>,
+    /// Services of clusters.
+    pub services: Store<core::Service>,
+    /// ServiceAccounts of clusters.
+    pub accounts: Store<core::ServiceAccount>,
+    /// PodDisruptionBudgets of clusters.
+    pub budgets: Store<k8s_openapi::api::policy::v1::PodDisruptionBudget>,
+    /// Every benchmark.
+    pub benchmarks: Store<dengine_crds::DEngineBenchmark>,
+}
+
+/// What was observed, with what is needed to act on it.
+#[derive(Debug)]
+pub struct Observation {
+    /// For the planner and the status.
+    pub observed: Observed,
+    /// Addresses of the pods.
+    pub addresses: BTreeMap<Ordinal, String>,
+    /// The StatefulSet as it is.
+    pub stateful_set: Option<std::sync::Arc<StatefulSet>>,
+    /// The claims as they are.
+    pub claims: BTreeMap<Ordinal, std::sync::Arc<core::PersistentVolumeClaim>>,
+}
+
+/// Observes one cluster.
+pub async fn observe(
+    caches: &Caches,
+    members: &Members,
+    cluster: &Cluster,
+    status: &DEngineClusterStatus,
+) -> Observation {
+    let pods = of_cluster(&caches.pods, cluster, |pod| {
+        ordinal_of(cluster, &pod.name_any())
+    });
+    let claims = of_cluster(&caches.claims, cluster, |claim| {
+        claim_ordinal(cluster, &claim.name_any())
+    });
+    let stateful_set = find(
+        &caches.stateful_sets,
+        cluster,
+        &names::cluster::stateful_set(&cluster.name),
+    );
+    let addresses: BTreeMap<Ordinal, String> = pods
+        .iter()
+        .filter_map(|(ordinal, pod)| Some((*ordinal, address(pod)?)))
+        .collect();
+
+    let asked = addresses
+        .iter()
+        .map(|(ordinal, ip)| async move { (*ordinal, members.status(ip).await) });
+    let answers: BTreeMap<Ordinal, v1::StatusResponse> = join_all(asked)
+        .await
+        .into_iter()
+        .filter_map(|(ordinal, status)| Some((ordinal, status?)))
+        .collect();
+
+    let cluster_id = status.cluster_id.as_ref().and_then(|id| id.parse().ok());
+    let membership = membership(members, cluster, cluster_id, &addresses, &answers).await;
+    let observed = Observed {
+        cluster_id,
+        seed_folder_id: status.seed_folder_id.clone(),
+        had_members: !status.members.is_empty(),
+        stateful_set_replicas: stateful_set.as_ref().map(|set| replicas(set)),
+        pods: pods
+            .iter()
+            .map(|(ordinal, pod)| (*ordinal, view(pod, answers.get(ordinal))))
+            .collect(),
+        claims: claims
+            .iter()
+            .map(|(ordinal, claim)| (*ordinal, claim_view(claim)))
+            .collect(),
+        membership,
+    };
+    Observation {
+        observed,
+        addresses,
+        stateful_set,
+        claims,
+    }
+}
+
+/// The object of this name in the cluster's namespace.
+pub fn find<K>(store: &Store<K>, cluster: &Cluster, name: &str) -> Option<std::sync::Arc<K>>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + 'static,
+{
+    store.get(&ObjectRef::new(name).within(&cluster.namespace))
+}
+
+fn of_cluster<K>(
+    store: &Store<K>,
+    cluster: &Cluster,
+    ordinal: impl Fn(&K) -> Option<Ordinal>,
+) -> BTreeMap<Ordinal, std::sync::Arc<K>>
+where
+    K: kube::Resource<DynamicType = ()> + Clone + 'static,
+{
+    store
+        .state()
+        .into_iter()
+        .filter(|object| object.namespace().as_deref() == Some(&cluster.namespace))
+        .filter(|object| object.labels().get(labels::CLUSTER) == Some(&cluster.name))
+        .filter_map(|object| Some((ordinal(&object)?, object)))
+        .collect()
+}
+
+fn ordinal_of(cluster: &Cluster, pod: &str) -> Option<Ordinal> {
+    names::cluster::ordinal(&cluster.name, pod)
+}
+
+fn claim_ordinal(cluster: &Cluster, claim: &str) -> Option<Ordinal> {
+    let pod = claim
+        .strip_prefix(names::cluster::VOLUME)?
+        .strip_prefix('-')?;
+    ordinal_of(cluster, pod)
+}
+
+fn replicas(set: &StatefulSet) -> u32 {
+    let replicas = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.replicas)
+        .unwrap_or(1);
+    u32::try_from(replicas).unwrap_or(0)
+}
+
+/// Only of a pod that runs and stays.
+fn address(pod: &core::Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let runs = status.phase.as_deref() == Some("Running");
+    let stays = pod.metadata.deletion_timestamp.is_none();
+    (runs && stays)
+        .then(|| status.pod_ip.clone())
+        .flatten()
+        .filter(|ip| !ip.is_empty())
+}
+
+fn view(pod: &core::Pod, answer: Option<&v1::StatusResponse>) -> Pod {
+    Pod {
+        uid: pod.uid().unwrap_or_default(),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
+        ready: condition(pod, "Ready").is_some_and(|condition| condition.status == "True"),
+        template_hash: pod.annotations().get(annotations::TEMPLATE_HASH).cloned(),
+        report: answer.map(report),
+        trouble: trouble(pod),
+    }
+}
+
+fn report(status: &v1::StatusResponse) -> Report {
+    let running = status.lifecycle() == v1::Lifecycle::Running;
+    Report {
+        folder_id: status.folder_id.clone(),
+        identity: running.then_some(Identity {
+            cluster_id: status.cluster_id,
+            member_id: status.member_id,
+        }),
+        version: status.version.clone(),
+        term: status.term,
+        ready: status.ready,
+    }
+}
+
+fn condition<'a>(pod: &'a core::Pod, type_: &str) -> Option<&'a core::PodCondition> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Why the pod does not run: it can not be scheduled, or its container does not stay up.
+fn trouble(pod: &core::Pod) -> Option<String> {
+    if let Some(scheduled) = condition(pod, "PodScheduled").filter(|c| c.status == "False") {
+        return Some(
+            scheduled
+                .message
+                .clone()
+                .unwrap_or_else(|| "not scheduled".to_owned()),
+        );
+    }
+    let container = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    let state = container.state.as_ref()?;
+    if let Some(terminated) = &state.terminated {
+        return Some(format!(
+            "the container ended with code {}",
+            terminated.exit_code
+        ));
+    }
+    let waiting = state.waiting.as_ref()?;
+    let reason = waiting.reason.clone()?;
+    let passing = matches!(reason.as_str(), "ContainerCreating" | "PodInitializing");
+    (!passing).then(|| match &waiting.message {
+        Some(message) => format!("{reason}: {message}"),
+        None => reason,
+    })
+}
+
+fn claim_view(claim: &core::PersistentVolumeClaim) -> Claim {
+    Claim {
+        uid: claim.uid().unwrap_or_default(),
+        marked_for: claim
+            .annotations()
+            .get(annotations::REMOVED_MEMBER)
+            .and_then(|text| parse_mark(text)),
+        terminating: claim.metadata.deletion_timestamp.is_some(),
+    }
+}
+
+/// Text of the annotation that notes whose removal makes a claim superfluous.
+pub fn mark(identity: Identity) -> String {
+    format!("{}/{}", identity.cluster_id, identity.member_id)
+}
+
+fn parse_mark(text: &str) -> Option<Identity> {
+    let (cluster_id, member_id) = text.split_once('/')?;
+    Some(Identity {
+        cluster_id: cluster_id.parse().ok()?,
+        member_id: member_id.parse().ok()?,
+    })
+}
+
+/// Asks whoever leads, then anybody else of the cluster: each forwards to the leader.
+async fn membership(
+    members: &Members,
+    cluster: &Cluster,
+    cluster_id: Option<u64>,
+    addresses: &BTreeMap<Ordinal, String>,
+    answers: &BTreeMap<Ordinal, v1::StatusResponse>,
+) -> Option<Membership> {
+    let cluster_id = cluster_id?;
+    let mut asked: Vec<(&Ordinal, &v1::StatusResponse)> = answers
+        .iter()
+        .filter(|(_, status)| status.lifecycle() == v1::Lifecycle::Running)
+        .filter(|(_, status)| status.cluster_id == cluster_id)
+        .collect();
+    asked.sort_by_key(|(_, status)| status.role() != v1::Role::Leader);
+    for (ordinal, _) in asked {
+        let Some(ip) = addresses.get(ordinal) else {
+            continue;
+        };
+        match members.members(ip).await {
+            Some(response) if response.cluster_id == cluster_id => {
+                return Some(membership_view(cluster, response));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn membership_view(cluster: &Cluster, response: v1::MembersResponse) -> Membership {
+    let mut members: Vec<Member> = response
+        .members
+        .into_iter()
+        .filter_map(|progress| {
+            let member = progress.member?;
+            Some(Member {
+                id: member.id,
+                ordinal: ordinal_of(cluster, &member.name),
+                name: member.name,
+                folder_id: member.folder_id,
+                voter: member.voter,
+                leader: progress.leader,
+                reachable: progress.reachable,
+                lag_entries: progress.lag_entries,
+            })
+        })
+        .collect();
+    members.sort_by_key(|member| member.id);
+    Membership {
+        cluster_id: response.cluster_id,
+        term: response.term,
+        members,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::validate::tests::cluster;
+
+    #[test]
+    fn claims_of_other_clusters_are_not_ours() {
+        let demo = cluster("demo");
+        assert_eq!(claim_ordinal(&demo, "data-demo-2"), Some(2));
+        assert_eq!(claim_ordinal(&demo, "data-demo-x-2"), None);
+        assert_eq!(claim_ordinal(&demo, "other-demo-2"), None);
+    }
+
+    #[test]
+    fn a_mark_survives_being_written() {
+        let identity = Identity {
+            cluster_id: u64::MAX,
+            member_id: 7,
+        };
+        assert_eq!(parse_mark(&mark(identity)), Some(identity));
+        assert_eq!(parse_mark("7"), None);
+    }
+}

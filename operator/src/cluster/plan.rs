@@ -1,0 +1,485 @@
+//! Decides the next step of one cluster. Pure: the same observation always gives the same step, and
+//! a crash before, during or after any step is harmless because the next one is derived anew.
+//!
+//! Order: identity, then repair, then growth, then shrinking, then roll-out. A step that touches
+//! quorum is taken only if a majority of the voters that remain is healthy afterwards.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::model::{Identity, Member, Membership, Observed, Ordinal, Pod, Wanted, quorum};
+
+/// The one thing to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
+pub enum Step {
+    /// Everything is as wanted.
+    Done,
+    /// Nothing to do until something changes by itself.
+    Wait(Waiting),
+    /// Nothing may be done until a person or a member changes something.
+    Blocked(Blocked),
+    /// Draw a cluster id and record it with the folder that will be the first voter.
+    RecordNewCluster { ordinal: Ordinal, folder_id: String },
+    /// Record the cluster that the folders already belong to.
+    RecordAdopted { cluster_id: u64 },
+    /// Make the recorded folder the first voter of the recorded cluster.
+    Bootstrap {
+        ordinal: Ordinal,
+        cluster_id: u64,
+        folder_id: String,
+    },
+    /// Add an empty member to the cluster.
+    AddLearner { ordinal: Ordinal, folder_id: String },
+    /// Tell an empty member which learner it is.
+    Join {
+        ordinal: Ordinal,
+        member_id: u64,
+        folder_id: String,
+    },
+    /// Let a learner vote.
+    Promote { member_id: u64, name: String },
+    /// Note on the claim that its member is about to be removed and its data no longer needed.
+    MarkClaim {
+        ordinal: Ordinal,
+        claim_uid: String,
+        identity: Identity,
+    },
+    /// Remove a member.
+    Remove {
+        member_id: u64,
+        name: String,
+        why: Removal,
+    },
+    /// Hand over leadership.
+    TransferLeader { member_id: u64, name: String },
+    /// Delete a pod so that it comes back from the current template.
+    RestartPod { ordinal: Ordinal, pod_uid: String },
+    /// Delete a claim whose member was removed.
+    DeleteClaim { ordinal: Ordinal, claim_uid: String },
+}
+
+/// What the cluster waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
+pub enum Waiting {
+    /// Pods that have to answer first.
+    Pods(BTreeSet<Ordinal>),
+    /// The recorded seed's pod has to answer.
+    Seed,
+    /// A quorum has to answer.
+    Quorum,
+    /// A learner receives the log.
+    CatchUp { name: String },
+    /// A member has to serve again before the next is restarted.
+    Member { name: String },
+}
+
+/// Why nothing may be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
+pub enum Blocked {
+    /// Folders belong to other clusters.
+    ForeignData {
+        names: BTreeSet<Ordinal>,
+        cluster_ids: BTreeSet<u64>,
+    },
+    /// Every folder is empty though the cluster once had members.
+    AllEmpty,
+    /// A pod holds the folder of a member that somebody removed by hand.
+    RemovedByHand { ordinal: Ordinal, member_id: u64 },
+    /// The member list has an entry that no pod of this cluster can be.
+    UnknownMember { name: String },
+    /// The step would leave no healthy majority.
+    Quorum { name: String },
+}
+
+/// Why a member is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Its pod came back with another folder.
+    DataLost,
+    /// Fewer members are wanted.
+    ScaleDown,
+}
+
+/// The next step for this cluster.
+pub fn plan(observed: &Observed, wanted: &Wanted) -> Step {
+    if let Some(step) = free_stuck_pod(observed, wanted) {
+        return step;
+    }
+    let Some(cluster_id) = observed.cluster_id else {
+        return identify(observed, wanted);
+    };
+    if let Some(blocked) = foreign(observed, cluster_id) {
+        return Step::Blocked(blocked);
+    }
+    match &observed.membership {
+        Some(membership) => run(observed, wanted, membership),
+        None => start(observed, wanted, cluster_id),
+    }
+}
+
+/// Size that the StatefulSet should have. Never below what holds a member, so that shrinking it can
+/// only take pods that the cluster has already let go.
+pub fn stateful_set_replicas(observed: &Observed, wanted: &Wanted) -> u32 {
+    let current = observed.stateful_set_replicas.unwrap_or(0);
+    match &observed.membership {
+        Some(membership) => {
+            let holds_member = membership
+                .members
+                .iter()
+                .filter_map(|member| member.ordinal);
+            let size = holds_member.max().map_or(0, |ordinal| ordinal + 1);
+            size.max(wanted.replicas)
+        }
+        None => current.max(wanted.replicas),
+    }
+}
+
+/// A pod from an older template that does not even answer takes no part: replacing it costs nothing
+/// and may be the only way out of a bad image. Needs no quorum.
+fn free_stuck_pod(observed: &Observed, wanted: &Wanted) -> Option<Step> {
+    let (ordinal, pod) = observed.pods.iter().find(|(_, pod)| {
+        pod.report.is_none() && !pod.ready && pod.trouble.is_some() && is_outdated(pod, wanted)
+    })?;
+    Some(restart(*ordinal, pod))
+}
+
+/// No cluster id is recorded: adopt the one that exists, or draw one if it is certain that none does.
+fn identify(observed: &Observed, wanted: &Wanted) -> Step {
+    let identities: Vec<(Ordinal, Identity)> = reports(observed)
+        .filter_map(|(ordinal, report)| Some((ordinal, report.identity?)))
+        .collect();
+    let cluster_ids: BTreeSet<u64> = identities.iter().map(|(_, id)| id.cluster_id).collect();
+    if cluster_ids.len() > 1 {
+        let names = identities.iter().map(|(ordinal, _)| *ordinal).collect();
+        return Step::Blocked(Blocked::ForeignData { names, cluster_ids });
+    }
+    let silent = silent_pods(observed, wanted);
+    if let Some(cluster_id) = cluster_ids.first() {
+        let confirmed = identities.len() >= quorum(wanted.replicas as usize) || silent.is_empty();
+        return if confirmed {
+            Step::RecordAdopted {
+                cluster_id: *cluster_id,
+            }
+        } else {
+            Step::Wait(Waiting::Pods(silent))
+        };
+    }
+    // A folder that does not answer may hold a cluster, so every one has to say that it is empty.
+    if !silent.is_empty() {
+        return Step::Wait(Waiting::Pods(silent));
+    }
+    match reports(observed).next() {
+        Some((ordinal, report)) => Step::RecordNewCluster {
+            ordinal,
+            folder_id: report.folder_id.clone(),
+        },
+        None => Step::Wait(Waiting::Pods((0..wanted.replicas).collect())),
+    }
+}
+
+/// A cluster id is recorded and no quorum answers: either nobody has the identity yet, or we wait.
+fn start(observed: &Observed, wanted: &Wanted, cluster_id: u64) -> Step {
+    if reports(observed).any(|(_, report)| report.identity.is_some()) || observed.had_members {
+        let silent = silent_pods(observed, wanted);
+        let all_empty = silent.is_empty() && reports(observed).all(|(_, r)| r.identity.is_none());
+        return if all_empty {
+            Step::Blocked(Blocked::AllEmpty)
+        } else {
+            Step::Wait(Waiting::Quorum)
+        };
+    }
+    let Some(seed) = &observed.seed_folder_id else {
+        return Step::Wait(Waiting::Quorum);
+    };
+    match reports(observed).find(|(_, report)| report.folder_id == *seed) {
+        Some((ordinal, _)) => Step::Bootstrap {
+            ordinal,
+            cluster_id,
+            folder_id: seed.clone(),
+        },
+        None if silent_pods(observed, wanted).is_empty() => Step::Blocked(Blocked::AllEmpty),
+        None => Step::Wait(Waiting::Seed),
+    }
+}
+
+/// A quorum answers.
+fn run(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Step {
+    repair(observed, wanted, membership)
+        .or_else(|| grow(observed, wanted, membership))
+        .or_else(|| shrink(observed, wanted, membership))
+        .or_else(|| roll_out(observed, wanted, membership))
+        .unwrap_or(Step::Done)
+}
+
+/// Removes members whose data is gone, and joins those that were added.
+fn repair(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
+    for member in &membership.members {
+        let Some(ordinal) = member.ordinal else {
+            return Some(Step::Blocked(Blocked::UnknownMember {
+                name: member.name.clone(),
+            }));
+        };
+        let pod = observed.pods.get(&ordinal).filter(|pod| !pod.terminating);
+        let Some(report) = pod.and_then(|pod| pod.report.as_ref()) else {
+            continue;
+        };
+        if report.folder_id != member.folder_id && report.identity.is_none() {
+            return Some(remove(observed, membership, member, Removal::DataLost));
+        }
+        if report.folder_id == member.folder_id && report.identity.is_none() {
+            return Some(Step::Join {
+                ordinal,
+                member_id: member.id,
+                folder_id: member.folder_id.clone(),
+            });
+        }
+    }
+    return_of_the_removed(observed, wanted, membership)
+}
+
+/// A pod that holds the folder of a member which is no longer one: its id is never used again, so the
+/// folder is of no use. We clear it if we removed the member ourselves.
+fn return_of_the_removed(
+    observed: &Observed,
+    wanted: &Wanted,
+    membership: &Membership,
+) -> Option<Step> {
+    let gone = |id: u64| membership.members.iter().all(|member| member.id != id);
+    for (ordinal, claim) in &observed.claims {
+        let pod = observed.pods.get(ordinal);
+        let in_use = pod
+            .and_then(|pod| pod.report.as_ref())
+            .and_then(|report| report.identity);
+        let Some(marked) = claim.marked_for else {
+            continue;
+        };
+        let removed = marked.cluster_id == membership.cluster_id && gone(marked.member_id);
+        // Without a pod nobody writes to the claim; with one, it must be the removed member's.
+        let still_its_own =
+            in_use == Some(marked) || (pod.is_none() && *ordinal >= wanted.replicas);
+        if !removed || !still_its_own {
+            continue;
+        }
+        if !claim.terminating {
+            let claim_uid = claim.uid.clone();
+            return Some(Step::DeleteClaim {
+                ordinal: *ordinal,
+                claim_uid,
+            });
+        }
+        // The claim goes once its pod does.
+        if let Some(pod) = pod.filter(|pod| !pod.terminating && *ordinal < wanted.replicas) {
+            return Some(restart(*ordinal, pod));
+        }
+    }
+    reports(observed)
+        .filter(|(ordinal, _)| *ordinal < wanted.replicas)
+        .filter_map(|(ordinal, report)| Some((ordinal, report.identity?.member_id)))
+        .find(|(_, member_id)| gone(*member_id))
+        .map(|(ordinal, member_id)| Step::Blocked(Blocked::RemovedByHand { ordinal, member_id }))
+}
+
+/// Promotes the learner that is there, or adds the next one. One at a time.
+fn grow(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
+    let mut learners = membership.members.iter().filter(|member| {
+        !member.voter
+            && member
+                .ordinal
+                .is_some_and(|ordinal| ordinal < wanted.replicas)
+    });
+    if let Some(learner) = learners.find(|learner| observed.is_healthy(learner)) {
+        return Some(if observed.is_current(learner) {
+            Step::Promote {
+                member_id: learner.id,
+                name: learner.name.clone(),
+            }
+        } else {
+            Step::Wait(Waiting::CatchUp {
+                name: learner.name.clone(),
+            })
+        });
+    }
+    reports(observed)
+        .filter(|(ordinal, report)| *ordinal < wanted.replicas && report.identity.is_none())
+        .find(|(ordinal, _)| observed.member_at(*ordinal).is_none())
+        .map(|(ordinal, report)| Step::AddLearner {
+            ordinal,
+            folder_id: report.folder_id.clone(),
+        })
+}
+
+/// Removes the members that are too many, highest ordinal first. Waits for growth to end.
+fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
+    let surplus = membership
+        .members
+        .iter()
+        .filter(|member| {
+            member
+                .ordinal
+                .is_some_and(|ordinal| ordinal >= wanted.replicas)
+        })
+        .max_by_key(|member| member.ordinal)?;
+    let ordinal = surplus.ordinal?;
+    if surplus.leader {
+        return Some(hand_over(observed, membership, surplus, |member| {
+            member
+                .ordinal
+                .is_some_and(|ordinal| ordinal < wanted.replicas)
+        }));
+    }
+    let identity = Identity {
+        cluster_id: membership.cluster_id,
+        member_id: surplus.id,
+    };
+    let removal = remove(observed, membership, surplus, Removal::ScaleDown);
+    match observed.claims.get(&ordinal) {
+        Some(claim)
+            if claim.marked_for != Some(identity) && matches!(removal, Step::Remove { .. }) =>
+        {
+            Some(Step::MarkClaim {
+                ordinal,
+                claim_uid: claim.uid.clone(),
+                identity,
+            })
+        }
+        _ => Some(removal),
+    }
+}
+
+/// Restarts members that run an older template: one at a time, the leader last, each only while all
+/// others serve. A member that takes no part anyway is not kept waiting.
+fn roll_out(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
+    let mut outdated: Vec<(Ordinal, &Pod)> = observed
+        .pods
+        .iter()
+        .filter(|(_, pod)| is_outdated(pod, wanted))
+        .map(|(ordinal, pod)| (*ordinal, pod))
+        .collect();
+    let leads = |ordinal: Ordinal| observed.member_at(ordinal).is_some_and(|m| m.leader);
+    // Those that serve least go first, then from the highest ordinal down.
+    outdated.sort_by_key(|(ordinal, pod)| (leads(*ordinal), pod.ready, Reverse(*ordinal)));
+    let (ordinal, pod) = *outdated.first()?;
+
+    let Some(member) = observed
+        .member_at(ordinal)
+        .filter(|m| m.leader || m.reachable)
+    else {
+        return Some(restart(ordinal, pod));
+    };
+    let others = membership
+        .members
+        .iter()
+        .filter(|other| other.id != member.id);
+    let Some(busy) = others.clone().find(|other| !serves(observed, other)) else {
+        let alone = membership.voters().count() == 1;
+        let survivors = others.filter(|other| other.voter).count();
+        let keeps_quorum = survivors >= quorum(membership.voters().count());
+        return Some(if member.leader && !alone {
+            hand_over(observed, membership, member, |_| true)
+        } else if keeps_quorum || !member.voter || (alone && wanted.replicas == 1) {
+            restart(ordinal, pod)
+        } else {
+            Step::Blocked(Blocked::Quorum {
+                name: member.name.clone(),
+            })
+        });
+    };
+    Some(Step::Wait(Waiting::Member {
+        name: busy.name.clone(),
+    }))
+}
+
+fn serves(observed: &Observed, member: &Member) -> bool {
+    let ready = member
+        .ordinal
+        .and_then(|ordinal| observed.pods.get(&ordinal))
+        .is_some_and(|pod| pod.ready);
+    ready && observed.is_current(member)
+}
+
+fn hand_over(
+    observed: &Observed,
+    membership: &Membership,
+    from: &Member,
+    eligible: impl Fn(&Member) -> bool,
+) -> Step {
+    membership
+        .voters()
+        .filter(|member| member.id != from.id && eligible(member) && observed.is_current(member))
+        .min_by_key(|member| member.lag_entries)
+        .map_or_else(
+            || {
+                Step::Wait(Waiting::Member {
+                    name: from.name.clone(),
+                })
+            },
+            |to| Step::TransferLeader {
+                member_id: to.id,
+                name: to.name.clone(),
+            },
+        )
+}
+
+/// Removing a member is safe if the voters that remain have a healthy majority among them.
+fn remove(observed: &Observed, membership: &Membership, member: &Member, why: Removal) -> Step {
+    let remaining: Vec<&Member> = membership.voters().filter(|m| m.id != member.id).collect();
+    let healthy = remaining.iter().filter(|m| observed.is_healthy(m)).count();
+    let safe = !member.voter || (!remaining.is_empty() && healthy >= quorum(remaining.len()));
+    if safe {
+        Step::Remove {
+            member_id: member.id,
+            name: member.name.clone(),
+            why,
+        }
+    } else {
+        Step::Blocked(Blocked::Quorum {
+            name: member.name.clone(),
+        })
+    }
+}
+
+fn foreign(observed: &Observed, cluster_id: u64) -> Option<Blocked> {
+    let others: Vec<(Ordinal, u64)> = reports(observed)
+        .filter_map(|(ordinal, report)| Some((ordinal, report.identity?.cluster_id)))
+        .filter(|(_, id)| *id != cluster_id)
+        .collect();
+    (!others.is_empty()).then(|| Blocked::ForeignData {
+        names: others.iter().map(|(ordinal, _)| *ordinal).collect(),
+        cluster_ids: others.iter().map(|(_, id)| *id).collect(),
+    })
+}
+
+/// Whether the pod was made from another template than the wanted one.
+pub fn is_outdated(pod: &Pod, wanted: &Wanted) -> bool {
+    !pod.terminating && pod.template_hash.as_deref() != Some(wanted.template_hash.as_str())
+}
+
+fn restart(ordinal: Ordinal, pod: &Pod) -> Step {
+    Step::RestartPod {
+        ordinal,
+        pod_uid: pod.uid.clone(),
+    }
+}
+
+fn reports(observed: &Observed) -> impl Iterator<Item = (Ordinal, &super::model::Report)> {
+    observed
+        .pods
+        .iter()
+        .filter(|(_, pod)| !pod.terminating)
+        .filter_map(|(ordinal, pod)| Some((*ordinal, pod.report.as_ref()?)))
+}
+
+/// Pods that should be there and do not answer; also existing ones beyond, since their folders count.
+fn silent_pods(observed: &Observed, wanted: &Wanted) -> BTreeSet<Ordinal> {
+    let size = observed
+        .stateful_set_replicas
+        .unwrap_or(0)
+        .max(wanted.replicas);
+    let answers: BTreeSet<Ordinal> = reports(observed).map(|(ordinal, _)| ordinal).collect();
+    (0..size)
+        .filter(|ordinal| !answers.contains(ordinal))
+        .collect()
+}

@@ -1,0 +1,60 @@
+//! What a cluster consists of, one file per object. Pure: from the validated cluster to the object.
+//!
+//! The pod template is the one input of a roll-out: nothing may enter it that can change without the
+//! spec, least of all the operator's own version.
+
+pub mod client_service;
+pub mod peer_service;
+pub mod pod_disruption_budget;
+pub mod service_account;
+pub mod stateful_set;
+
+use std::collections::BTreeMap;
+
+use dengine_crds::names::labels;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::validate::Cluster;
+
+/// Labels by which the objects of one cluster are found and its pods selected. Never changes: a
+/// StatefulSet's selector can not.
+pub fn selector(cluster: &str) -> BTreeMap<String, String> {
+    [
+        (labels::NAME, labels::NAME_VALUE),
+        (labels::COMPONENT, labels::COMPONENT_MEMBER),
+        (labels::CLUSTER, cluster),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .collect()
+}
+
+/// All labels of an object of this cluster.
+pub fn labels(cluster: &str) -> BTreeMap<String, String> {
+    let mut labels = selector(cluster);
+    labels.insert(labels::INSTANCE.to_owned(), cluster.to_owned());
+    labels.insert(
+        labels::MANAGED_BY.to_owned(),
+        labels::MANAGED_BY_VALUE.to_owned(),
+    );
+    labels
+}
+
+/// The selector as text, for the scale subresource.
+pub fn selector_text(cluster: &str) -> String {
+    selector(cluster)
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+fn meta(cluster: &Cluster, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(cluster.namespace.clone()),
+        labels: Some(labels(&cluster.name)),
+        owner_references: Some(vec![cluster.owner.clone()]),
+        ..ObjectMeta::default()
+    }
+}

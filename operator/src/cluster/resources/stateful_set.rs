@@ -1,0 +1,352 @@
+//! The StatefulSet of the members. `OnDelete`, because the operator restarts members itself, one at a
+//! time and the leader last; `Parallel`, because an empty member only waits and may do so beside others.
+//! Volumes are retained both ways: the operator deletes a claim itself, once its member is removed.
+
+use std::collections::BTreeMap;
+
+use dengine_api::{health, ports};
+use dengine_crds::cluster::Engine;
+use dengine_crds::names::{self, annotations};
+use k8s_openapi::api::apps::v1::{
+    StatefulSet, StatefulSetPersistentVolumeClaimRetentionPolicy, StatefulSetSpec,
+    StatefulSetUpdateStrategy,
+};
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, ContainerPort, EnvVar, EnvVarSource, GRPCAction, LocalObjectReference,
+    ObjectFieldSelector, PersistentVolumeClaim, PersistentVolumeClaimSpec, PodAffinityTerm,
+    PodAntiAffinity, PodSpec, PodTemplateSpec, Probe, VolumeMount, VolumeResourceRequirements,
+    WeightedPodAffinityTerm,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+
+use super::{labels, meta, selector};
+use crate::cluster::validate::Cluster;
+use crate::{hash, pod};
+
+/// Where the volume is mounted; the data lives one level below, clear of `lost+found`.
+const MOUNT: &str = "/var/lib/dengine";
+const DATA_DIR: &str = "/var/lib/dengine/data";
+
+/// A stopping member hands over leadership and finishes what is in flight.
+const TERMINATION_GRACE_SECONDS: i64 = 30;
+
+/// The StatefulSet `NAME` of this size. `claim_size` is that of the claim template that exists, since
+/// Kubernetes refuses to change it; claims grow one by one.
+pub fn build(cluster: &Cluster, replicas: u32, claim_size: Option<&str>) -> StatefulSet {
+    StatefulSet {
+        metadata: meta(cluster, names::cluster::stateful_set(&cluster.name)),
+        spec: Some(StatefulSetSpec {
+            replicas: Some(i32::try_from(replicas).expect("a handful of members")),
+            service_name: Some(names::cluster::peer_service(&cluster.name)),
+            pod_management_policy: Some("Parallel".to_owned()),
+            update_strategy: Some(StatefulSetUpdateStrategy {
+                type_: Some("OnDelete".to_owned()),
+                ..StatefulSetUpdateStrategy::default()
+            }),
+            persistent_volume_claim_retention_policy: Some(
+                StatefulSetPersistentVolumeClaimRetentionPolicy {
+                    when_deleted: Some("Retain".to_owned()),
+                    when_scaled: Some("Retain".to_owned()),
+                },
+            ),
+            selector: LabelSelector {
+                match_labels: Some(selector(&cluster.name)),
+                ..LabelSelector::default()
+            },
+            template: template(cluster),
+            volume_claim_templates: Some(vec![claim_template(cluster, claim_size)]),
+            ..StatefulSetSpec::default()
+        }),
+        ..StatefulSet::default()
+    }
+}
+
+/// Hash of the pod template: a pod that carries another one is outdated.
+pub fn template_hash(cluster: &Cluster) -> String {
+    let template = bare_template(cluster);
+    hash::of(&serde_json::to_value(template).expect("a template is plain data"))
+}
+
+fn template(cluster: &Cluster) -> PodTemplateSpec {
+    let mut template = bare_template(cluster);
+    let metadata = template.metadata.get_or_insert_default();
+    let hash = (
+        annotations::TEMPLATE_HASH.to_owned(),
+        template_hash(cluster),
+    );
+    metadata.annotations.get_or_insert_default().extend([hash]);
+    template
+}
+
+fn bare_template(cluster: &Cluster) -> PodTemplateSpec {
+    let spec = &cluster.spec;
+    let restarted_at = cluster
+        .restarted_at
+        .iter()
+        .map(|value| (annotations::RESTARTED_AT.to_owned(), value.clone()));
+    PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: Some(labels(&cluster.name)),
+            annotations: Some(restarted_at.collect()),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(PodSpec {
+            service_account_name: Some(names::cluster::stateful_set(&cluster.name)),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            termination_grace_period_seconds: Some(TERMINATION_GRACE_SECONDS),
+            security_context: Some(pod::security_context()),
+            image_pull_secrets: image_pull_secrets(cluster),
+            affinity: Some(spread_over_nodes(cluster)),
+            containers: vec![container(cluster)],
+            ..pod::scheduled(&spec.scheduling, &selector(&cluster.name))
+        }),
+    }
+}
+
+fn image_pull_secrets(cluster: &Cluster) -> Option<Vec<LocalObjectReference>> {
+    let secrets = &cluster.spec.image_pull_secrets;
+    (!secrets.is_empty()).then(|| {
+        secrets
+            .iter()
+            .map(|secret| LocalObjectReference {
+                name: secret.name.clone(),
+            })
+            .collect()
+    })
+}
+
+/// Preferred, not required: a cluster on fewer nodes than members still comes up.
+fn spread_over_nodes(cluster: &Cluster) -> Affinity {
+    Affinity {
+        pod_anti_affinity: Some(PodAntiAffinity {
+            preferred_during_scheduling_ignored_during_execution: Some(vec![
+                WeightedPodAffinityTerm {
+                    weight: 100,
+                    pod_affinity_term: PodAffinityTerm {
+                        topology_key: "kubernetes.io/hostname".to_owned(),
+                        label_selector: Some(LabelSelector {
+                            match_labels: Some(selector(&cluster.name)),
+                            ..LabelSelector::default()
+                        }),
+                        ..PodAffinityTerm::default()
+                    },
+                },
+            ]),
+            ..PodAntiAffinity::default()
+        }),
+        ..Affinity::default()
+    }
+}
+
+fn container(cluster: &Cluster) -> Container {
+    let port = |name: &str, port: u16| ContainerPort {
+        name: Some(name.to_owned()),
+        container_port: i32::from(port),
+        protocol: Some("TCP".to_owned()),
+        ..ContainerPort::default()
+    };
+    Container {
+        name: names::cluster::CONTAINER.to_owned(),
+        image: Some(cluster.image.clone()),
+        image_pull_policy: cluster
+            .spec
+            .image_pull_policy
+            .map(|p| p.as_str().to_owned()),
+        args: Some(args(cluster)),
+        env: Some(env(&cluster.spec.engine)),
+        ports: Some(vec![
+            port("client", ports::CLIENT),
+            port("peer", ports::PEER),
+            port("monitor", ports::MONITOR),
+        ]),
+        resources: pod::resources(&cluster.spec.resources),
+        security_context: Some(pod::container_security_context()),
+        volume_mounts: Some(vec![VolumeMount {
+            name: names::cluster::VOLUME.to_owned(),
+            mount_path: MOUNT.to_owned(),
+            ..VolumeMount::default()
+        }]),
+        // Opening a large folder may take minutes; liveness starts to count after that.
+        startup_probe: Some(probe(health::LIVE, 2, 300)),
+        liveness_probe: Some(probe(health::LIVE, 10, 6)),
+        readiness_probe: Some(probe(health::READY, 2, 3)),
+        ..Container::default()
+    }
+}
+
+/// What differs between members, or names a place, is an argument; settings are environment.
+fn args(cluster: &Cluster) -> Vec<String> {
+    let host = names::cluster::member_host(&cluster.name, &cluster.namespace, "$(POD_NAME)");
+    vec![
+        "serve".to_owned(),
+        "--name=$(POD_NAME)".to_owned(),
+        format!("--data-dir={DATA_DIR}"),
+        format!("--listen-client=0.0.0.0:{}", ports::CLIENT),
+        format!("--listen-peer=0.0.0.0:{}", ports::PEER),
+        format!("--listen-monitor=0.0.0.0:{}", ports::MONITOR),
+        format!("--advertise-client={host}:{}", ports::CLIENT),
+        format!("--advertise-peer={host}:{}", ports::PEER),
+    ]
+}
+
+fn env(engine: &Engine) -> Vec<EnvVar> {
+    let set = |name: &str, value: String| EnvVar {
+        name: name.to_owned(),
+        value: Some(value),
+        ..EnvVar::default()
+    };
+    vec![
+        EnvVar {
+            name: "POD_NAME".to_owned(),
+            value_from: Some(EnvVarSource {
+                field_ref: Some(ObjectFieldSelector {
+                    api_version: Some("v1".to_owned()),
+                    field_path: "metadata.name".to_owned(),
+                }),
+                ..EnvVarSource::default()
+            }),
+            ..EnvVar::default()
+        },
+        set("DENGINE_DURABILITY", engine.durability.as_str().to_owned()),
+        set("DENGINE_TICK_MS", engine.tick_ms.to_string()),
+        set("DENGINE_ELECTION_TICKS", engine.election_ticks.to_string()),
+        set("DENGINE_MAX_KEY_BYTES", engine.max_key_bytes.to_string()),
+        set(
+            "DENGINE_MAX_VALUE_BYTES",
+            engine.max_value_bytes.to_string(),
+        ),
+        set("DENGINE_LOG_LEVEL", engine.log_level.as_str().to_owned()),
+        set("DENGINE_LOG_FORMAT", "json".to_owned()),
+    ]
+}
+
+fn probe(service: &str, period_seconds: i32, failures: i32) -> Probe {
+    Probe {
+        grpc: Some(GRPCAction {
+            port: i32::from(ports::MONITOR),
+            service: Some(service.to_owned()),
+        }),
+        period_seconds: Some(period_seconds),
+        timeout_seconds: Some(2),
+        failure_threshold: Some(failures),
+        ..Probe::default()
+    }
+}
+
+fn claim_template(cluster: &Cluster, claim_size: Option<&str>) -> PersistentVolumeClaim {
+    let storage = &cluster.spec.storage;
+    let size = claim_size.unwrap_or(&storage.size).to_owned();
+    PersistentVolumeClaim {
+        metadata: ObjectMeta {
+            name: Some(names::cluster::VOLUME.to_owned()),
+            labels: Some(labels(&cluster.name)),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PersistentVolumeClaimSpec {
+            access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
+            storage_class_name: storage.storage_class_name.clone(),
+            resources: Some(VolumeResourceRequirements {
+                requests: Some(BTreeMap::from([("storage".to_owned(), Quantity(size))])),
+                ..VolumeResourceRequirements::default()
+            }),
+            ..PersistentVolumeClaimSpec::default()
+        }),
+        ..PersistentVolumeClaim::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::validate::tests::{cluster, cluster_with};
+
+    fn pod_spec(cluster: &Cluster) -> PodSpec {
+        build(cluster, 3, None).spec.unwrap().template.spec.unwrap()
+    }
+
+    #[test]
+    fn no_stray_scale_and_no_rolling_update_touches_data() {
+        let spec = build(&cluster("demo"), 3, None).spec.unwrap();
+        let retention = spec.persistent_volume_claim_retention_policy.unwrap();
+        assert_eq!(retention.when_deleted.as_deref(), Some("Retain"));
+        assert_eq!(retention.when_scaled.as_deref(), Some("Retain"));
+        assert_eq!(
+            spec.update_strategy.unwrap().type_.as_deref(),
+            Some("OnDelete")
+        );
+        assert_eq!(spec.pod_management_policy.as_deref(), Some("Parallel"));
+    }
+
+    #[test]
+    fn pods_pass_the_restricted_standard() {
+        let spec = pod_spec(&cluster("demo"));
+        let pod = spec.security_context.unwrap();
+        assert_eq!(pod.run_as_non_root, Some(true));
+        assert_eq!(pod.seccomp_profile.unwrap().type_, "RuntimeDefault");
+        let container = spec.containers[0].security_context.clone().unwrap();
+        assert_eq!(container.allow_privilege_escalation, Some(false));
+        assert_eq!(container.read_only_root_filesystem, Some(true));
+        assert_eq!(
+            container.capabilities.unwrap().drop,
+            Some(vec!["ALL".to_owned()])
+        );
+        assert_eq!(spec.automount_service_account_token, Some(false));
+    }
+
+    #[test]
+    fn members_advertise_the_name_that_outlives_their_pod() {
+        let args = pod_spec(&cluster("demo")).containers[0]
+            .args
+            .clone()
+            .unwrap();
+        assert!(args.contains(&"--advertise-peer=$(POD_NAME).demo-peer.test.svc:4101".to_owned()));
+        assert!(
+            args.contains(&"--advertise-client=$(POD_NAME).demo-peer.test.svc:4100".to_owned())
+        );
+    }
+
+    #[test]
+    fn readiness_may_depend_on_the_quorum_and_liveness_may_not() {
+        let container = pod_spec(&cluster("demo")).containers.remove(0);
+        let service = |probe: Option<Probe>| probe.unwrap().grpc.unwrap().service.unwrap();
+        assert_eq!(service(container.readiness_probe), "ready");
+        assert_eq!(service(container.liveness_probe), "live");
+        assert_eq!(service(container.startup_probe), "live");
+    }
+
+    #[test]
+    fn only_what_a_pod_needs_to_restart_for_changes_the_hash() {
+        let base = template_hash(&cluster("demo"));
+        for same in ["{replicas: 5}", "{paused: true}", "{storage: {size: 2Gi}}"] {
+            assert_eq!(template_hash(&cluster_with("demo", same)), base, "{same}");
+        }
+        for other in [
+            "{image: other}",
+            "{engine: {tickMs: 50}}",
+            "{resources: {requests: {cpu: 1}}}",
+            "{scheduling: {nodeSelector: {disk: fast}}}",
+        ] {
+            assert_ne!(template_hash(&cluster_with("demo", other)), base, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_template_names_neither_operator_nor_version() {
+        let template = build(&cluster("demo"), 3, None).spec.unwrap().template;
+        let text = serde_json::to_string(&template).unwrap();
+        assert!(!text.contains(env!("CARGO_PKG_VERSION")), "{text}");
+    }
+
+    #[test]
+    fn the_claim_template_keeps_the_size_that_it_was_made_with() {
+        let grown = cluster_with("demo", "{storage: {size: 2Gi}}");
+        let spec = build(&grown, 3, Some("1Gi")).spec.unwrap();
+        let claim = spec.volume_claim_templates.unwrap().remove(0).spec.unwrap();
+        assert_eq!(
+            claim.resources.unwrap().requests.unwrap()["storage"].0,
+            "1Gi"
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! Sets conditions so that their transition time moves only when their status does. Pure.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// The Kubernetes API limits a condition's message; ours stay far below.
+const MESSAGE_CHARS_MAX: usize = 1024;
+
+/// What a condition says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    holds: bool,
+    reason: &'static str,
+    message: String,
+}
+
+impl State {
+    /// The condition holds.
+    pub fn yes(reason: &'static str, message: &str) -> Self {
+        Self {
+            holds: true,
+            reason,
+            message: shortened(message),
+        }
+    }
+
+    /// The condition does not hold.
+    pub fn no(reason: &'static str, message: &str) -> Self {
+        Self {
+            holds: false,
+            reason,
+            message: shortened(message),
+        }
+    }
+}
+
+/// Conditions under construction, on top of those that were there.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    list: Vec<Condition>,
+    generation: Option<i64>,
+    now: Time,
+}
+
+impl Conditions {
+    /// Starts from the conditions that were there.
+    pub fn new(previous: &[Condition], generation: Option<i64>, now: Time) -> Self {
+        Self {
+            list: previous.to_vec(),
+            generation,
+            now,
+        }
+    }
+
+    /// Sets one condition.
+    pub fn set(&mut self, type_: &str, state: State) {
+        let status = if state.holds { "True" } else { "False" };
+        let before = self.list.iter().find(|condition| condition.type_ == type_);
+        let since = before
+            .filter(|condition| condition.status == status)
+            .map_or_else(
+                || self.now.clone(),
+                |condition| condition.last_transition_time.clone(),
+            );
+        let condition = Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: state.reason.to_owned(),
+            message: state.message,
+            observed_generation: self.generation,
+            last_transition_time: since,
+        };
+        match self
+            .list
+            .iter_mut()
+            .find(|condition| condition.type_ == type_)
+        {
+            Some(place) => *place = condition,
+            None => self.list.push(condition),
+        }
+    }
+
+    /// Whether a condition holds.
+    pub fn is_true(&self, type_: &str) -> bool {
+        is_true(&self.list, type_)
+    }
+
+    /// The conditions, in the order in which they were first set.
+    pub fn into_vec(self) -> Vec<Condition> {
+        self.list
+    }
+}
+
+/// Whether a condition in this list holds.
+pub fn is_true(list: &[Condition], type_: &str) -> bool {
+    list.iter()
+        .any(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+fn shortened(message: &str) -> String {
+    message.chars().take(MESSAGE_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+
+    fn at(second: i64) -> Time {
+        Time(Timestamp::from_second(second).unwrap())
+    }
+
+    #[test]
+    fn the_transition_time_moves_only_with_the_status() {
+        let mut conditions = Conditions::new(&[], Some(1), at(10));
+        conditions.set("Ready", State::no("Starting", "one of three"));
+        let mut conditions = Conditions::new(&conditions.into_vec(), Some(1), at(20));
+        conditions.set("Ready", State::no("Starting", "two of three"));
+        let list = conditions.into_vec();
+        assert_eq!(list[0].last_transition_time, at(10));
+        assert_eq!(list[0].message, "two of three");
+
+        let mut conditions = Conditions::new(&list, Some(2), at(30));
+        conditions.set("Ready", State::yes("AsSpecified", "three of three"));
+        let list = conditions.into_vec();
+        assert_eq!(list[0].last_transition_time, at(30));
+        assert_eq!(list[0].observed_generation, Some(2));
+        assert_eq!(list.len(), 1);
+    }
+}

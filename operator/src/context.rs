@@ -1,0 +1,98 @@
+//! What both controllers share: the client, the members, the recorder of events and the operator's
+//! own settings.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+
+use crate::cluster::validate::Defaults;
+use crate::members::Members;
+
+/// What a reconciliation needs besides its object.
+#[derive(Clone)]
+pub struct Context {
+    /// The Kubernetes API.
+    pub client: Client,
+    /// Connections to members.
+    pub members: std::sync::Arc<Members>,
+    /// What specs may leave out.
+    pub defaults: Defaults,
+    /// How often a cluster is looked at when nothing seems to happen.
+    pub poll_interval: Duration,
+    recorder: Recorder,
+}
+
+impl Context {
+    /// A context that speaks through this client.
+    pub fn new(client: Client, defaults: Defaults, poll_interval: Duration) -> Self {
+        let reporter = Reporter::from(dengine_crds::names::managers::OPERATOR);
+        Self {
+            recorder: Recorder::new(client.clone(), reporter),
+            members: std::sync::Arc::default(),
+            client,
+            defaults,
+            poll_interval,
+        }
+    }
+
+    /// Tells people what happened. An event that can not be written is logged and otherwise ignored:
+    /// it decides nothing.
+    pub async fn tell(&self, about: &ObjectReference, what: &Happening) {
+        let event = Event {
+            type_: if what.warning {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            reason: what.reason.to_owned(),
+            note: Some(what.note.clone()),
+            // The recorder counts events of equal action as one and keeps the first note.
+            action: what.note.chars().take(128).collect(),
+            secondary: None,
+        };
+        if let Err(error) = self.recorder.publish(&event, about).await {
+            tracing::warn!(%error, reason = what.reason, "an event could not be written");
+        }
+    }
+}
+
+/// Something that people should know of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happening {
+    /// One of the constants in `dengine_crds::reasons::events`.
+    pub reason: &'static str,
+    /// In words.
+    pub note: String,
+    /// Somebody may have to act.
+    pub warning: bool,
+}
+
+impl Happening {
+    /// What was to be expected.
+    pub fn normal(reason: &'static str, note: impl Into<String>) -> Self {
+        Self {
+            reason,
+            note: note.into(),
+            warning: false,
+        }
+    }
+
+    /// What was not.
+    pub fn warning(reason: &'static str, note: impl Into<String>) -> Self {
+        Self {
+            reason,
+            note: note.into(),
+            warning: true,
+        }
+    }
+}
+
+/// Now, in the seconds that Kubernetes stores.
+pub fn now() -> Time {
+    let second = Timestamp::now().as_second();
+    Time(Timestamp::from_second(second).expect("the present is in range"))
+}

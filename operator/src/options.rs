@@ -1,0 +1,112 @@
+//! What the operator is told on its command line or in its environment.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::telemetry::LogFormat;
+
+/// Kubernetes operator of DEngine: makes every DEngineCluster what its spec asks for, and runs
+/// every DEngineBenchmark.
+///
+/// Several may run; the one that holds the lease works, the others wait. It finds the Kubernetes API
+/// as kubectl does, or as a pod.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "dengine-operator", version)]
+pub struct Options {
+    /// Look only at this namespace. Without it: at all.
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_NAMESPACE_SCOPE",
+        value_name = "NAMESPACE"
+    )]
+    pub namespace_scope: Option<String>,
+
+    /// Image of the server for clusters whose spec names none.
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_DEFAULT_IMAGE",
+        default_value = "localhost/dengine:dev",
+        value_name = "IMAGE"
+    )]
+    pub default_image: String,
+
+    /// Image of dengine-bench for benchmarks whose spec names none.
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_DEFAULT_BENCH_IMAGE",
+        default_value = "localhost/dengine-bench:dev",
+        value_name = "IMAGE"
+    )]
+    pub default_bench_image: String,
+
+    /// Where /metrics, /healthz and /readyz are served.
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_LISTEN",
+        default_value = "0.0.0.0:8080",
+        value_name = "ADDRESS"
+    )]
+    pub listen: SocketAddr,
+
+    /// Name of the Lease that decides which of several operators works.
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_LEASE_NAME",
+        default_value = "dengine-operator",
+        value_name = "NAME"
+    )]
+    pub lease_name: String,
+
+    /// Namespace of that Lease: the operator's own.
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_LEASE_NAMESPACE",
+        default_value = "default",
+        value_name = "NAMESPACE"
+    )]
+    pub lease_namespace: String,
+
+    /// Seconds after which another operator takes over from one that went silent.
+    #[arg(long, env = "DENGINE_OPERATOR_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(5..=600))]
+    pub lease_seconds: u64,
+
+    /// Milliseconds between two looks at a cluster where nothing seems to happen.
+    #[arg(long, env = "DENGINE_OPERATOR_POLL_INTERVAL_MS", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    pub poll_interval_ms: u64,
+
+    /// Clusters, and benchmarks, that are worked on at once.
+    #[arg(long, env = "DENGINE_OPERATOR_CONCURRENCY", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub concurrency: u16,
+
+    /// What is logged: a level, or directives such as info,dengine_operator=debug.
+    #[arg(
+        long,
+        env = "DENGINE_OPERATOR_LOG_LEVEL",
+        default_value = "info",
+        value_name = "FILTER"
+    )]
+    pub log_level: String,
+
+    /// How log lines on standard error look.
+    #[arg(long, env = "DENGINE_OPERATOR_LOG_FORMAT", default_value = "json")]
+    pub log_format: LogFormat,
+}
+
+impl Options {
+    /// Time between two looks at a cluster.
+    pub fn poll_interval(&self) -> Duration {
+        Duration::from_millis(self.poll_interval_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Options::command().debug_assert();
+    }
+}

@@ -1,0 +1,139 @@
+//! The operator as a process: waits for the lease, works while it holds it, and ends when told to or
+//! when it lost the lease. A process that lost it starts over rather than to untangle what it held.
+
+use std::future::Future;
+
+use anyhow::{Context as _, bail};
+use kube::Client;
+use kube_lease_manager::LeaseManagerBuilder;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::cluster::validate::Defaults;
+use crate::context::Context;
+use crate::options::Options;
+use crate::scope::Scope;
+use crate::{benchmark, cluster, http, telemetry};
+
+/// Runs until a signal ends it or the lease is lost.
+///
+/// # Errors
+/// If the Kubernetes API can not be found, the port is taken, or the lease was lost.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let metrics = telemetry::metrics()?;
+    let (stop, stopped) = watch::channel(false);
+    stop_on_signal(stop.clone())?;
+    let server = tokio::spawn(http::serve(options.listen, metrics, until(stopped.clone())));
+
+    let client = Client::try_default()
+        .await
+        .context("the Kubernetes API can not be found")?;
+    let holder = holder();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        holder,
+        "waiting for the lease"
+    );
+    let lease = LeaseManagerBuilder::new(client.clone(), &options.lease_name)
+        .with_namespace(&options.lease_namespace)
+        .with_identity(&holder)
+        .with_duration(options.lease_seconds)
+        .with_grace((options.lease_seconds / 3).max(1))
+        .build()
+        .await
+        .context("the lease can not be read")?;
+    let (mut holds, lease_task) = lease.watch().await;
+    telemetry::leads(false);
+
+    let acquired = tokio::select! {
+        acquired = acquire(&mut holds) => acquired.map(|()| true)?,
+        () = until(stopped.clone()) => false,
+    };
+    let outcome = if acquired {
+        work(client, &options, holds.clone(), stop, stopped).await
+    } else {
+        Ok(())
+    };
+    // Closing the channel gives the lease back, so that another operator need not wait for its end.
+    drop(holds);
+    if let Err(error) = lease_task.await {
+        tracing::warn!(%error, "the lease was not given back");
+    }
+    server
+        .await
+        .context("the HTTP server")?
+        .context("the HTTP server")?;
+    outcome
+}
+
+async fn acquire(holds: &mut watch::Receiver<bool>) -> anyhow::Result<()> {
+    let acquired = holds.wait_for(|holds| *holds).await;
+    acquired.map(|_| ()).context("the lease can not be watched")
+}
+
+async fn work(
+    client: Client,
+    options: &Options,
+    mut holds: watch::Receiver<bool>,
+    stop: watch::Sender<bool>,
+    stopped: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    tracing::info!("holding the lease");
+    telemetry::leads(true);
+    let defaults = Defaults {
+        image: options.default_image.clone(),
+        bench_image: options.default_bench_image.clone(),
+    };
+    let scope = Scope {
+        namespace: options.namespace_scope.clone(),
+    };
+    let context = Context::new(client, defaults, options.poll_interval());
+    let clusters = cluster::controller::run(
+        context.clone(),
+        scope.clone(),
+        options.concurrency,
+        until(stopped.clone()),
+    );
+    let benchmarks =
+        benchmark::controller::run(context, scope, options.concurrency, until(stopped.clone()));
+    let lost = tokio::select! {
+        _ = async { tokio::join!(clusters, benchmarks) } => false,
+        _ = holds.wait_for(|holds| !*holds) => true,
+    };
+    telemetry::leads(false);
+    // Whoever waits on it ends with us.
+    let _ = stop.send(true);
+    if lost {
+        bail!("lost the lease: another operator works now");
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Resolves once the operator should stop.
+fn until(mut stopped: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + Sync + 'static {
+    async move {
+        // A closed channel means that whoever could stop us is gone.
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    }
+}
+
+fn stop_on_signal(stop: watch::Sender<bool>) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("asked to stop");
+        let _ = stop.send(true);
+    });
+    Ok(())
+}
+
+/// The pod's name on Kubernetes; unique, since a container may restart in the same pod.
+fn holder() -> String {
+    let pod = std::env::var("POD_NAME").unwrap_or_else(|_| "dengine-operator".to_owned());
+    format!("{pod}-{:08x}", rand::random::<u32>())
+}
