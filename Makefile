@@ -17,8 +17,11 @@ endif
 
 # One profile everywhere: RocksDB is compiled once.
 CARGO_TEST := cargo test --release --locked --workspace
-E2E := cargo run --release --locked --package dengine-e2e --
-CRDGEN := cargo run --quiet --release --locked --package dengine-crds --bin crdgen
+# Always the whole workspace: what a dependency is compiled with depends on which packages are asked for, and
+# with several answers it would be compiled several times.
+BUILD := cargo build --release --locked --workspace --bins
+E2E := $(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-e2e
+CRDGEN := $(BUILD) --quiet && $(CARGO_TARGET_DIR)/release/crdgen
 CRDS := charts/dengine-operator/files/crds
 CRDS_AGAIN := $(CARGO_TARGET_DIR)/crds
 # Tests of more than one unit: a file or a folder each. Those on Kubernetes are one program.
