@@ -12,6 +12,10 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use crate::cluster::validate::Defaults;
 use crate::members::Members;
 
+/// The API server refuses events with longer notes or actions; it counts bytes.
+const NOTE_CHARS_MAX: usize = 500;
+const ACTION_CHARS_MAX: usize = 60;
+
 /// What a reconciliation needs besides its object.
 #[derive(Clone)]
 pub struct Context {
@@ -49,9 +53,9 @@ impl Context {
                 EventType::Normal
             },
             reason: what.reason.to_owned(),
-            note: Some(what.note.clone()),
+            note: Some(what.note.chars().take(NOTE_CHARS_MAX).collect()),
             // The recorder counts events of equal action as one and keeps the first note.
-            action: what.note.chars().take(128).collect(),
+            action: what.note.chars().take(ACTION_CHARS_MAX).collect(),
             secondary: None,
         };
         if let Err(error) = self.recorder.publish(&event, about).await {

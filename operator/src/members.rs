@@ -15,6 +15,9 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Looking must not hold up everything else when a member hangs.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Connections that are kept. Addresses of pods that are gone stay until then; starting over is cheap.
+const CONNECTIONS_MAX: usize = 1024;
+
 /// Connections that were used lately.
 #[derive(Debug, Default)]
 pub struct Members {
@@ -53,15 +56,15 @@ impl Members {
             request_timeout: CHANGE_TIMEOUT,
         };
         let client = AdminClient::connect_with(&address(ip), options).await?;
-        self.connections
-            .lock()
-            .await
-            .insert(ip.to_owned(), client.clone());
+        let mut connections = self.connections.lock().await;
+        if connections.len() >= CONNECTIONS_MAX {
+            connections.clear();
+        }
+        connections.insert(ip.to_owned(), client.clone());
         Ok(client)
     }
 
-    /// Drops the connection, so that the next call makes a new one. Called for every address that did
-    /// not answer, which also keeps the map to the addresses in use.
+    /// Drops the connection, so that the next call makes a new one.
     pub async fn forget(&self, ip: &str) {
         self.connections.lock().await.remove(ip);
     }

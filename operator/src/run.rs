@@ -1,8 +1,6 @@
 //! The operator as a process: waits for the lease, works while it holds it, and ends when told to or
 //! when it lost the lease. A process that lost it starts over rather than to untangle what it held.
 
-use std::future::Future;
-
 use anyhow::{Context as _, bail};
 use kube::Client;
 use kube_lease_manager::LeaseManagerBuilder;
@@ -111,11 +109,9 @@ async fn work(
 }
 
 /// Resolves once the operator should stop.
-fn until(mut stopped: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + Sync + 'static {
-    async move {
-        // A closed channel means that whoever could stop us is gone.
-        let _ = stopped.wait_for(|stopped| *stopped).await;
-    }
+async fn until(mut stopped: watch::Receiver<bool>) {
+    // A closed channel means that whoever could stop us is gone.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 fn stop_on_signal(stop: watch::Sender<bool>) -> anyhow::Result<()> {

@@ -79,6 +79,10 @@ fn on_error(_: Arc<DEngineBenchmark>, _: &ReconcileError, _: Arc<Shared>) -> Act
     Action::requeue(Duration::from_secs(2))
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what `watches_stream` calls it with"
+)]
 fn by_label(job: Job) -> Option<ObjectRef<DEngineBenchmark>> {
     let benchmark = job.labels().get(labels::BENCHMARK)?;
     Some(ObjectRef::new(benchmark).within(&job.namespace()?))

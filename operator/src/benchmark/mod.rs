@@ -7,7 +7,7 @@ pub mod status;
 
 use std::time::Duration;
 
-use dengine_crds::benchmark::RunResult;
+use dengine_crds::benchmark::{BenchmarkPhase, RunResult};
 use dengine_crds::names::{annotations, managers};
 use dengine_crds::reasons::{benchmark as reasons, events};
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, DEngineCluster, conditions as types};
@@ -87,8 +87,9 @@ pub async fn reconcile(
         image: resource
             .spec
             .image
-            .clone()
-            .unwrap_or_else(|| context.defaults.bench_image.clone()),
+            .as_ref()
+            .unwrap_or(&context.defaults.bench_image)
+            .clone(),
         spec: resource.spec.clone(),
     };
     let observed = observe(context, &benchmark, &resource, job).await?;
@@ -97,29 +98,25 @@ pub async fn reconcile(
         Ok(()) => Outcome::Taken(step.clone()),
         Err(error) => refused(context, &resource, &error).await,
     };
-    let status = status::derive(&resource, &outcome, observed.result.as_ref(), now());
+    let status = status::derive(&resource, &outcome, observed.result.as_ref(), &now());
     match write(context, &resource, &status).await {
         // The Job posted its result meanwhile: what follows from it is derived anew.
         Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
         written => written?,
     }
-    if let (Outcome::Taken(Step::Finish(ending)), about) = (&outcome, resource.object_ref(&())) {
+    if let Outcome::Taken(Step::Finish(ending)) = &outcome {
         let note = format!(
             "run {}: {}",
-            status.run_id.as_deref().unwrap_or(""),
+            status.run_id.unwrap_or_default(),
             ending.message
         );
-        let warning = ending.phase != dengine_crds::benchmark::BenchmarkPhase::Succeeded;
-        context
-            .tell(
-                &about,
-                &Happening {
-                    reason: events::RUN_FINISHED,
-                    note,
-                    warning,
-                },
-            )
-            .await;
+        let warning = ending.phase != BenchmarkPhase::Succeeded;
+        let happening = Happening {
+            reason: events::RUN_FINISHED,
+            note,
+            warning,
+        };
+        context.tell(&resource.object_ref(&()), &happening).await;
     }
     Ok(Action::requeue(again(&outcome)))
 }
@@ -158,9 +155,7 @@ async fn observe(
     let recorded = status.run_id.clone().map(|run_id| Recorded {
         run_id,
         job_made: status.job_uid.is_some(),
-        is_final: status
-            .phase
-            .is_some_and(dengine_crds::benchmark::BenchmarkPhase::is_final),
+        is_final: status.phase.is_some_and(BenchmarkPhase::is_final),
     });
     let job = job.filter(|job| {
         job.owner_references()
@@ -301,8 +296,15 @@ async fn make_job(
 async fn refused(context: &Context, resource: &DEngineBenchmark, error: &StepError) -> Outcome {
     tracing::warn!(benchmark = resource.name_any(), %error, "step failed");
     let message = error.to_string();
-    let happening = Happening::warning(events::STEP_FAILED, message.clone());
-    context.tell(&resource.object_ref(&()), &happening).await;
+    // Once, not with every repetition: the condition keeps the words for as long as it goes on.
+    let conditions = resource.status.iter().flat_map(|status| &status.conditions);
+    let said = conditions
+        .filter(|condition| condition.type_ == types::FAILED)
+        .any(|condition| message.starts_with(&condition.message));
+    if !said {
+        let happening = Happening::warning(events::STEP_FAILED, message.clone());
+        context.tell(&resource.object_ref(&()), &happening).await;
+    }
     let reason = match error {
         StepError::NameTaken(_) | StepError::Apply(ApplyError::NameTaken { .. }) => {
             reasons::NAME_TAKEN

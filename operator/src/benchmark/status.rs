@@ -29,7 +29,7 @@ pub fn derive(
     resource: &DEngineBenchmark,
     outcome: &Outcome,
     result: Option<&RunResult>,
-    now: Time,
+    now: &Time,
 ) -> DEngineBenchmarkStatus {
     let previous = resource.status.clone().unwrap_or_default();
     let generation = resource.metadata.generation;
@@ -41,7 +41,7 @@ pub fn derive(
         ..previous
     };
     match outcome {
-        Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, result, &now),
+        Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, result, now),
         Outcome::Failed { reason, message } => {
             conditions.set(types::FAILED, State::no(reason, message));
         }
@@ -179,7 +179,7 @@ mod tests {
             job_uid: Some("old".to_owned()),
             ..DEngineBenchmarkStatus::default()
         });
-        let status = derive(&resource, &Outcome::Taken(Step::Record), None, at(1));
+        let status = derive(&resource, &Outcome::Taken(Step::Record), None, &at(1));
         assert_eq!(status.run_id.as_deref(), Some("1"));
         assert_eq!((status.ops_per_second, status.job_uid), (None, None));
         assert_eq!(status.phase, Some(BenchmarkPhase::Pending));
@@ -193,8 +193,8 @@ mod tests {
             message: "1 of 3".to_owned(),
         };
         let outcome = Outcome::Taken(refuse);
-        resource.status = Some(derive(&resource, &outcome, None, at(1)));
-        let again = derive(&resource, &outcome, None, at(2));
+        resource.status = Some(derive(&resource, &outcome, None, &at(1)));
+        let again = derive(&resource, &outcome, None, &at(2));
         assert_eq!(resource.status, Some(again));
     }
 }

@@ -180,11 +180,19 @@ where
     (store, stream)
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what `watches_stream` calls it with"
+)]
 fn by_label<K: Resource>(object: K) -> Option<ObjectRef<DEngineCluster>> {
     let cluster = object.labels().get(labels::CLUSTER)?;
     Some(ObjectRef::new(cluster).within(&object.namespace()?))
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what `watches_stream` calls it with"
+)]
 fn by_target(benchmark: DEngineBenchmark) -> Option<ObjectRef<DEngineCluster>> {
     let cluster = reports_to(&benchmark)?;
     Some(ObjectRef::new(&cluster).within(&benchmark.namespace()?))

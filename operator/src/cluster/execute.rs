@@ -60,18 +60,11 @@ pub async fn execute(
     match step {
         Step::Done | Step::Wait(_) | Step::Blocked(_) => Ok(None),
         Step::RecordNewCluster { ordinal, folder_id } => {
-            let cluster_id = rand::random_range(1..=u64::MAX);
-            record(
-                context,
-                resource,
-                observation,
-                cluster_id,
-                Some(folder_id.clone()),
-            )
-            .await?;
+            let (id, seed) = (rand::random_range(1..=u64::MAX), Some(folder_id.clone()));
+            record(context, resource, observation, id, seed).await?;
             tracing::info!(
                 cluster = cluster.name,
-                cluster_id,
+                id,
                 ordinal,
                 "recorded a new cluster"
             );
@@ -135,23 +128,17 @@ async fn change(
             member_id,
             folder_id,
         } => {
+            let cluster_id = observation.observed.cluster_id;
             let join = v1::JoinRequest {
-                cluster_id: observation
-                    .observed
-                    .cluster_id
-                    .ok_or(StepError::NobodyAnswers)?,
+                cluster_id: cluster_id.ok_or(StepError::NobodyAnswers)?,
                 member_id: *member_id,
                 folder_id: folder_id.clone(),
             };
-            member(context, observation, *ordinal)
-                .await?
-                .join(join)
-                .await?;
+            let newcomer = member(context, observation, *ordinal).await?;
+            newcomer.join(join).await?;
             let pod = names::cluster::pod(&cluster.name, *ordinal);
-            Happening::normal(
-                events::MEMBER_JOINED,
-                format!("{pod} joined as member {member_id}"),
-            )
+            let note = format!("{pod} joined as member {member_id}");
+            Happening::normal(events::MEMBER_JOINED, note)
         }
         Step::Promote { member_id, name } => {
             leader.promote(*member_id).await?;

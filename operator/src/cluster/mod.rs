@@ -17,8 +17,8 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dengine_crds::DEngineCluster;
 use dengine_crds::reasons::{cluster as reasons, events};
+use dengine_crds::{DEngineCluster, conditions as types};
 use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
@@ -121,16 +121,10 @@ async fn carry_out(
     wanted: &Wanted,
     step: &Step,
 ) -> Option<(&'static str, String)> {
-    let about = resource.object_ref(&());
     if let Err(error) = objects::ensure(context, caches, cluster, observation, wanted).await {
-        tracing::warn!(cluster = cluster.name, %error, "objects could not be applied");
-        context
-            .tell(
-                &about,
-                &Happening::warning(events::STEP_FAILED, error.to_string()),
-            )
-            .await;
-        return Some((error.reason(), error.to_string()));
+        let failure = (error.reason(), error.to_string());
+        tell_failure(context, resource, &failure.1).await;
+        return Some(failure);
     }
     match execute::execute(context, cluster, resource, observation, step).await {
         Ok(Some(happening)) => {
@@ -140,7 +134,7 @@ async fn carry_out(
                 note = happening.note,
                 "step taken"
             );
-            context.tell(&about, &happening).await;
+            context.tell(&resource.object_ref(&()), &happening).await;
             None
         }
         Ok(None) => None,
@@ -149,17 +143,24 @@ async fn carry_out(
             None
         }
         Err(error) => {
-            tracing::warn!(cluster = cluster.name, ?step, %error, "step failed");
             let (_, _, words) = words::progress(step, &observation.observed);
-            let message = format!("{words}: {error}");
-            context
-                .tell(
-                    &about,
-                    &Happening::warning(events::STEP_FAILED, message.clone()),
-                )
-                .await;
-            Some((reasons::STEP_FAILED, message))
+            let failure = (reasons::STEP_FAILED, format!("{words}: {error}"));
+            tell_failure(context, resource, &failure.1).await;
+            Some(failure)
         }
+    }
+}
+
+/// Once, not with every repetition: the condition keeps the words for as long as it goes on.
+async fn tell_failure(context: &Context, resource: &DEngineCluster, message: &str) {
+    tracing::warn!(cluster = resource.name_any(), message, "a step failed");
+    let conditions = resource.status.iter().flat_map(|status| &status.conditions);
+    let said = conditions
+        .filter(|condition| condition.type_ == types::PROGRESSING)
+        .any(|condition| message.starts_with(&condition.message));
+    if !said {
+        let happening = Happening::warning(events::STEP_FAILED, message);
+        context.tell(&resource.object_ref(&()), &happening).await;
     }
 }
 

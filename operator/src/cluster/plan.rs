@@ -7,6 +7,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use dengine_crds::cluster::REPLICAS_MAX;
+
 use super::model::{Identity, Member, Membership, Observed, Ordinal, Pod, Wanted, quorum};
 
 /// The one thing to do next.
@@ -133,7 +135,15 @@ pub fn stateful_set_replicas(observed: &Observed, wanted: &Wanted) -> u32 {
             let size = holds_member.max().map_or(0, |ordinal| ordinal + 1);
             size.max(wanted.replicas)
         }
-        None => current.max(wanted.replicas),
+        // Whoever has a claim may be needed for the quorum, also if somebody scaled it away by hand.
+        None => {
+            let held = observed
+                .claims
+                .iter()
+                .filter(|(_, claim)| !claim.terminating);
+            let size = held.map(|(ordinal, _)| ordinal + 1).max().unwrap_or(0);
+            current.max(wanted.replicas).max(size.min(REPLICAS_MAX))
+        }
     }
 }
 
@@ -260,7 +270,9 @@ fn return_of_the_removed(
         // Without a pod nobody writes to the claim; with one, it must be the removed member's.
         let still_its_own =
             in_use == Some(marked) || (pod.is_none() && *ordinal >= wanted.replicas);
-        if !removed || !still_its_own {
+        // The mark may be older than the member that lives there now.
+        let vacant = observed.member_at(*ordinal).is_none();
+        if !removed || !still_its_own || !vacant {
             continue;
         }
         if !claim.terminating {

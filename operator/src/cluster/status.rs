@@ -7,7 +7,7 @@ use dengine_crds::reasons::cluster as reasons;
 use dengine_crds::{DEngineCluster, DEngineClusterStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::model::{LAG_CAUGHT_UP_ENTRIES_MAX, Member, Observed, Wanted, quorum};
+use super::model::{LAG_CAUGHT_UP_ENTRIES_MAX, Member, Membership, Observed, Wanted, quorum};
 use super::plan::{Step, is_outdated};
 use super::resources::selector_text;
 use super::words;
@@ -132,8 +132,8 @@ fn member(observed: &Observed, member: &Member) -> MemberStatus {
         },
         lag: match member.lag_entries {
             _ if !member.reachable && !member.leader => Lag::Unknown,
-            0..=LAG_CAUGHT_UP_ENTRIES_MAX => Lag::CaughtUp,
-            ..=LAG_BEHIND_ENTRIES_MAX => Lag::Behind,
+            entries if entries <= LAG_CAUGHT_UP_ENTRIES_MAX => Lag::CaughtUp,
+            entries if entries <= LAG_BEHIND_ENTRIES_MAX => Lag::Behind,
             _ => Lag::FarBehind,
         },
         healthy: observed.is_healthy(member),
@@ -258,7 +258,7 @@ impl Facts<'_> {
             .observed
             .membership
             .iter()
-            .flat_map(|m| m.voters())
+            .flat_map(Membership::voters)
             .count();
         let wanted = self.wanted.replicas;
         if ready == wanted && voters == wanted as usize {
@@ -292,7 +292,7 @@ impl Facts<'_> {
             .observed
             .membership
             .iter()
-            .flat_map(|membership| membership.voters())
+            .flat_map(Membership::voters)
             .filter(|member| !self.observed.is_healthy(member))
             .map(|member| member.name.as_str())
             .collect();
@@ -333,7 +333,7 @@ impl Facts<'_> {
                 (true, Some(_)) => ClusterPhase::Bootstrapping,
                 (false, _) => ClusterPhase::Unavailable,
             }
-        } else if is(types::DEGRADED) {
+        } else if is(types::DEGRADED) && (is(types::MEMBERS_UPDATED) || !is(types::PROGRESSING)) {
             ClusterPhase::Degraded
         } else if is(types::READY) && settled {
             ClusterPhase::Ready

@@ -56,7 +56,7 @@ pub enum InvalidSpec {
 /// If the spec can not be carried out.
 pub fn validate(resource: &DEngineCluster, defaults: &Defaults) -> Result<Cluster, InvalidSpec> {
     let spec = &resource.spec;
-    if spec.replicas % 2 == 0 || spec.replicas > REPLICAS_MAX {
+    if spec.replicas.is_multiple_of(2) || spec.replicas > REPLICAS_MAX {
         return Err(InvalidSpec::Replicas(spec.replicas));
     }
     if quantity::parse(&spec.storage.size).is_none() {

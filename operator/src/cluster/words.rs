@@ -9,69 +9,63 @@ use super::plan::{Blocked, Removal, Step, Waiting};
 
 /// Whether a step is work towards the spec, with its reason and its words.
 pub(super) fn progress(step: &Step, observed: &Observed) -> (bool, &'static str, String) {
-    let (reason, words) = match step {
+    let (works, (reason, words)) = match step {
         Step::Done => {
-            return (
-                false,
-                reasons::AS_SPECIFIED,
-                "everything is as the spec asks".to_owned(),
-            );
+            let words = "everything is as the spec asks".to_owned();
+            (false, (reasons::AS_SPECIFIED, words))
         }
-        Step::Blocked(blocked) => {
-            let (reason, words) = self::blocked(blocked);
-            return (false, reason, words);
+        Step::Blocked(blocked) => (false, self::blocked(blocked)),
+        Step::Wait(waiting) => (true, self::waiting(waiting, observed)),
+        step => (true, doing(step)),
+    };
+    (works, reason, words)
+}
+
+fn doing(step: &Step) -> (&'static str, String) {
+    match step {
+        Step::RecordAdopted { cluster_id } => {
+            let words = format!("adopting the existing cluster {cluster_id}");
+            (reasons::BOOTSTRAPPING, words)
         }
-        Step::Wait(waiting) => self::waiting(waiting, observed),
-        Step::RecordNewCluster { .. } | Step::Bootstrap { .. } => (
-            reasons::BOOTSTRAPPING,
-            "giving the first member its identity".to_owned(),
-        ),
-        Step::RecordAdopted { cluster_id } => (
-            reasons::BOOTSTRAPPING,
-            format!("adopting the existing cluster {cluster_id}"),
-        ),
-        Step::AddLearner { ordinal, .. } => (
-            reasons::ADDING_MEMBER,
-            format!("adding member {ordinal} as a learner"),
-        ),
-        Step::Join { ordinal, .. } => (
-            reasons::ADDING_MEMBER,
-            format!("telling member {ordinal} its identity"),
-        ),
+        Step::AddLearner { ordinal, .. } => {
+            let words = format!("adding member {ordinal} as a learner");
+            (reasons::ADDING_MEMBER, words)
+        }
+        Step::Join { ordinal, .. } => {
+            let words = format!("telling member {ordinal} its identity");
+            (reasons::ADDING_MEMBER, words)
+        }
         Step::Promote { name, .. } => (reasons::ADDING_MEMBER, format!("letting {name} vote")),
-        Step::MarkClaim { ordinal, .. } => (
-            reasons::REMOVING_MEMBER,
-            format!("about to remove member {ordinal}"),
-        ),
-        Step::Remove {
-            name,
-            why: Removal::DataLost,
-            ..
-        } => (
-            reasons::REPLACING_MEMBER,
-            format!("{name} came back without its data and is replaced"),
-        ),
-        Step::Remove {
-            name,
-            why: Removal::ScaleDown,
-            ..
-        } => (
-            reasons::REMOVING_MEMBER,
-            format!("removing {name}: fewer members are wanted"),
-        ),
-        Step::TransferLeader { name, .. } => (
-            reasons::TRANSFERRING_LEADER,
-            format!("handing leadership to {name}"),
-        ),
+        Step::MarkClaim { ordinal, .. } => {
+            let words = format!("about to remove member {ordinal}");
+            (reasons::REMOVING_MEMBER, words)
+        }
+        Step::Remove { name, why, .. } => match why {
+            Removal::DataLost => {
+                let words = format!("{name} came back without its data and is replaced");
+                (reasons::REPLACING_MEMBER, words)
+            }
+            Removal::ScaleDown => {
+                let words = format!("removing {name}: fewer members are wanted");
+                (reasons::REMOVING_MEMBER, words)
+            }
+        },
+        Step::TransferLeader { name, .. } => {
+            let words = format!("handing leadership to {name}");
+            (reasons::TRANSFERRING_LEADER, words)
+        }
         Step::RestartPod { ordinal, .. } => {
             (reasons::ROLLING_OUT, format!("restarting member {ordinal}"))
         }
-        Step::DeleteClaim { ordinal, .. } => (
-            reasons::REMOVING_MEMBER,
-            format!("deleting the volume claim of removed member {ordinal}"),
-        ),
-    };
-    (true, reason, words)
+        Step::DeleteClaim { ordinal, .. } => {
+            let words = format!("deleting the volume claim of removed member {ordinal}");
+            (reasons::REMOVING_MEMBER, words)
+        }
+        _ => {
+            let words = "giving the first member its identity".to_owned();
+            (reasons::BOOTSTRAPPING, words)
+        }
+    }
 }
 
 fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {

@@ -1,0 +1,436 @@
+//! Single situations with the one step that is right in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dengine_operator::cluster::model::{
+    Claim, Identity, Member, Membership, Observed, Pod, Report, Wanted,
+};
+use dengine_operator::cluster::plan::{
+    Blocked, Removal, Step, Waiting, plan, stateful_set_replicas,
+};
+
+const CLUSTER: u64 = 7;
+
+fn wanted(replicas: u32) -> Wanted {
+    Wanted {
+        replicas,
+        template_hash: "new".to_owned(),
+    }
+}
+
+fn folder(ordinal: u32) -> String {
+    format!("folder-{ordinal}")
+}
+
+/// A ready pod whose folder is empty.
+fn empty_pod(ordinal: u32) -> Pod {
+    Pod {
+        uid: format!("pod-{ordinal}"),
+        terminating: false,
+        ready: true,
+        template_hash: Some("new".to_owned()),
+        report: Some(Report {
+            folder_id: folder(ordinal),
+            identity: None,
+            version: "1.0.0".to_owned(),
+            term: 0,
+            ready: false,
+        }),
+        trouble: None,
+    }
+}
+
+fn pod_of(ordinal: u32, member_id: u64) -> Pod {
+    let mut pod = empty_pod(ordinal);
+    identify(&mut pod, CLUSTER, member_id);
+    pod
+}
+
+fn identify(pod: &mut Pod, cluster_id: u64, member_id: u64) {
+    pod.report.as_mut().unwrap().identity = Some(Identity {
+        cluster_id,
+        member_id,
+    });
+}
+
+fn member(ordinal: u32, leader: bool) -> Member {
+    Member {
+        id: u64::from(ordinal) + 1,
+        name: format!("demo-{ordinal}"),
+        ordinal: Some(ordinal),
+        folder_id: folder(ordinal),
+        voter: true,
+        leader,
+        reachable: true,
+        lag_entries: 0,
+    }
+}
+
+/// A cluster of this many voters in which all is well; 0 leads.
+fn healthy(size: u32) -> Observed {
+    Observed {
+        cluster_id: Some(CLUSTER),
+        seed_folder_id: Some(folder(0)),
+        had_members: true,
+        stateful_set_replicas: Some(size),
+        pods: (0..size)
+            .map(|i| (i, pod_of(i, u64::from(i) + 1)))
+            .collect(),
+        claims: (0..size).map(|i| (i, claim(i))).collect(),
+        membership: Some(Membership {
+            cluster_id: CLUSTER,
+            term: 2,
+            members: (0..size).map(|i| member(i, i == 0)).collect(),
+        }),
+    }
+}
+
+fn claim(ordinal: u32) -> Claim {
+    Claim {
+        uid: format!("claim-{ordinal}"),
+        marked_for: None,
+        terminating: false,
+    }
+}
+
+fn members(observed: &mut Observed) -> &mut Vec<Member> {
+    &mut observed.membership.as_mut().unwrap().members
+}
+
+fn pod(observed: &mut Observed, ordinal: u32) -> &mut Pod {
+    observed.pods.get_mut(&ordinal).unwrap()
+}
+
+/// Pods that are there and empty, nothing recorded.
+fn new_cluster(size: u32) -> Observed {
+    Observed {
+        stateful_set_replicas: Some(size),
+        pods: (0..size).map(|i| (i, empty_pod(i))).collect(),
+        claims: BTreeMap::new(),
+        ..Observed::default()
+    }
+}
+
+#[test]
+fn a_healthy_cluster_needs_nothing() {
+    assert_eq!(plan(&healthy(3), &wanted(3)), Step::Done);
+}
+
+#[test]
+fn a_new_cluster_is_recorded_before_it_is_bootstrapped() {
+    let mut observed = new_cluster(3);
+    let record = Step::RecordNewCluster {
+        ordinal: 0,
+        folder_id: folder(0),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), record);
+    observed.cluster_id = Some(CLUSTER);
+    observed.seed_folder_id = Some(folder(0));
+    let bootstrap = Step::Bootstrap {
+        ordinal: 0,
+        cluster_id: CLUSTER,
+        folder_id: folder(0),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), bootstrap);
+}
+
+#[test]
+fn no_cluster_is_drawn_while_a_folder_could_still_hold_one() {
+    let mut observed = new_cluster(3);
+    pod(&mut observed, 2).report = None;
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([2])));
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+}
+
+#[test]
+fn a_lost_status_adopts_what_a_quorum_of_folders_says() {
+    let mut observed = new_cluster(3);
+    identify(pod(&mut observed, 0), CLUSTER, 1);
+    identify(pod(&mut observed, 1), CLUSTER, 2);
+    pod(&mut observed, 2).report = None;
+    assert_eq!(
+        plan(&observed, &wanted(3)),
+        Step::RecordAdopted {
+            cluster_id: CLUSTER
+        }
+    );
+    pod(&mut observed, 1).report = None;
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([1, 2])));
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+}
+
+#[test]
+fn folders_of_two_clusters_are_left_to_a_person() {
+    let mut observed = new_cluster(3);
+    identify(pod(&mut observed, 0), 1, 1);
+    identify(pod(&mut observed, 1), 2, 1);
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::Blocked(Blocked::ForeignData { .. })
+    ));
+    let mut observed = healthy(3);
+    identify(pod(&mut observed, 1), 2, 1);
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::Blocked(Blocked::ForeignData { .. })
+    ));
+}
+
+#[test]
+fn a_wiped_single_member_never_forms_a_second_cluster() {
+    let mut observed = healthy(1);
+    observed.membership = None;
+    *pod(&mut observed, 0) = empty_pod(0);
+    assert_eq!(
+        plan(&observed, &wanted(1)),
+        Step::Blocked(Blocked::AllEmpty)
+    );
+}
+
+#[test]
+fn newcomers_are_added_told_and_promoted_one_at_a_time() {
+    let mut observed = healthy(1);
+    observed.pods.insert(1, empty_pod(1));
+    observed.pods.insert(2, empty_pod(2));
+    let add = Step::AddLearner {
+        ordinal: 1,
+        folder_id: folder(1),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), add);
+
+    members(&mut observed).push(Member {
+        voter: false,
+        reachable: false,
+        ..member(1, false)
+    });
+    let join = Step::Join {
+        ordinal: 1,
+        member_id: 2,
+        folder_id: folder(1),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), join);
+
+    observed.pods.insert(1, pod_of(1, 2));
+    members(&mut observed)[1].reachable = true;
+    members(&mut observed)[1].lag_entries = 1_000_000;
+    let catch_up = Step::Wait(Waiting::CatchUp {
+        name: "demo-1".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), catch_up);
+
+    members(&mut observed)[1].lag_entries = 0;
+    let promote = Step::Promote {
+        member_id: 2,
+        name: "demo-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), promote);
+
+    members(&mut observed)[1].voter = true;
+    let add = Step::AddLearner {
+        ordinal: 2,
+        folder_id: folder(2),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), add);
+}
+
+#[test]
+fn a_pod_that_is_briefly_gone_is_no_scale_in() {
+    let mut observed = healthy(3);
+    observed.pods.remove(&1);
+    members(&mut observed)[1].reachable = false;
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done);
+    assert_eq!(stateful_set_replicas(&observed, &wanted(3)), 3);
+}
+
+#[test]
+fn a_member_without_its_data_is_replaced() {
+    let mut observed = healthy(3);
+    members(&mut observed)[1].reachable = false;
+    pod(&mut observed, 1).report.as_mut().unwrap().folder_id = "fresh".to_owned();
+    pod(&mut observed, 1).report.as_mut().unwrap().identity = None;
+    let name = "demo-1".to_owned();
+    let remove = Step::Remove {
+        member_id: 2,
+        name,
+        why: Removal::DataLost,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), remove);
+
+    members(&mut observed).remove(1);
+    let add = Step::AddLearner {
+        ordinal: 1,
+        folder_id: "fresh".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), add);
+}
+
+#[test]
+fn scaling_down_marks_removes_shrinks_and_only_then_deletes() {
+    let mut observed = healthy(5);
+    let identity = Identity {
+        cluster_id: CLUSTER,
+        member_id: 5,
+    };
+    let claim_uid = "claim-4".to_owned();
+    let mark = Step::MarkClaim {
+        ordinal: 4,
+        claim_uid: claim_uid.clone(),
+        identity,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), mark);
+    assert_eq!(stateful_set_replicas(&observed, &wanted(3)), 5);
+
+    observed.claims.get_mut(&4).unwrap().marked_for = Some(identity);
+    let name = "demo-4".to_owned();
+    let remove = Step::Remove {
+        member_id: 5,
+        name,
+        why: Removal::ScaleDown,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), remove);
+
+    members(&mut observed).remove(4);
+    assert_eq!(stateful_set_replicas(&observed, &wanted(3)), 4);
+    observed.pods.remove(&4);
+    assert_eq!(
+        plan(&observed, &wanted(3)),
+        Step::DeleteClaim {
+            ordinal: 4,
+            claim_uid
+        }
+    );
+}
+
+#[test]
+fn a_leader_that_is_too_many_hands_over_first() {
+    let mut observed = healthy(3);
+    members(&mut observed)[0].leader = false;
+    members(&mut observed)[2].leader = true;
+    let transfer = Step::TransferLeader {
+        member_id: 1,
+        name: "demo-0".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(1)), transfer);
+}
+
+#[test]
+fn nothing_is_removed_when_the_rest_has_no_healthy_majority() {
+    let mut observed = healthy(3);
+    members(&mut observed)[1].reachable = false;
+    pod(&mut observed, 1).report = None;
+    let blocked = Step::Blocked(Blocked::Quorum {
+        name: "demo-2".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(1)), blocked);
+}
+
+#[test]
+fn a_claim_that_was_not_marked_is_never_deleted() {
+    let mut observed = healthy(3);
+    observed.claims.insert(3, claim(3));
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done);
+}
+
+#[test]
+fn a_removed_member_that_comes_back_is_cleared_if_we_removed_it() {
+    let mut observed = healthy(3);
+    observed.stateful_set_replicas = Some(5);
+    observed.pods.insert(3, pod_of(3, 9));
+    observed.claims.insert(3, claim(3));
+    let by_hand = Step::Blocked(Blocked::RemovedByHand {
+        ordinal: 3,
+        member_id: 9,
+    });
+    assert_eq!(plan(&observed, &wanted(5)), by_hand);
+
+    let claim = observed.claims.get_mut(&3).unwrap();
+    claim.marked_for = Some(Identity {
+        cluster_id: CLUSTER,
+        member_id: 9,
+    });
+    let delete = Step::DeleteClaim {
+        ordinal: 3,
+        claim_uid: "claim-3".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), delete);
+    observed.claims.get_mut(&3).unwrap().terminating = true;
+    let restart = Step::RestartPod {
+        ordinal: 3,
+        pod_uid: "pod-3".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), restart);
+}
+
+#[test]
+fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
+    let mut observed = healthy(3);
+    for ordinal in 0..3 {
+        pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
+    }
+    let restart = |ordinal: u32| Step::RestartPod {
+        ordinal,
+        pod_uid: format!("pod-{ordinal}"),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), restart(2));
+
+    // While it is away, nobody else goes.
+    pod(&mut observed, 2).template_hash = Some("new".to_owned());
+    pod(&mut observed, 2).ready = false;
+    let waiting = Step::Wait(Waiting::Member {
+        name: "demo-2".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+
+    pod(&mut observed, 2).ready = true;
+    assert_eq!(plan(&observed, &wanted(3)), restart(1));
+    pod(&mut observed, 1).template_hash = Some("new".to_owned());
+    let transfer = Step::TransferLeader {
+        member_id: 2,
+        name: "demo-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), transfer);
+    members(&mut observed)[0].leader = false;
+    members(&mut observed)[1].leader = true;
+    assert_eq!(plan(&observed, &wanted(3)), restart(0));
+}
+
+#[test]
+fn a_bad_image_can_be_undone_without_a_quorum() {
+    let mut observed = healthy(3);
+    observed.membership = None;
+    for ordinal in 0..3 {
+        let pod = pod(&mut observed, ordinal);
+        (pod.report, pod.ready) = (None, false);
+        pod.trouble = Some("ImagePullBackOff".to_owned());
+        pod.template_hash = Some("bad".to_owned());
+    }
+    let restart = Step::RestartPod {
+        ordinal: 0,
+        pod_uid: "pod-0".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), restart);
+}
+
+#[test]
+fn the_only_member_is_restarted_when_it_is_meant_to_be_the_only_one() {
+    let mut observed = healthy(1);
+    pod(&mut observed, 0).template_hash = Some("old".to_owned());
+    let restart = Step::RestartPod {
+        ordinal: 0,
+        pod_uid: "pod-0".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(1)), restart);
+    observed.stateful_set_replicas = Some(3);
+    let blocked = Step::Blocked(Blocked::Quorum {
+        name: "demo-0".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), blocked);
+}
+
+#[test]
+fn without_a_quorum_the_stateful_set_does_not_shrink() {
+    let mut observed = healthy(5);
+    observed.membership = None;
+    assert_eq!(stateful_set_replicas(&observed, &wanted(3)), 5);
+    assert_eq!(plan(&observed, &wanted(3)), Step::Wait(Waiting::Quorum));
+}

@@ -1,0 +1,94 @@
+//! The planner against a model of Kubernetes and of a cluster: whatever crashes, is wiped, scaled or
+//! changed in between, no step of the operator takes a cluster below quorum or deletes a member's
+//! data, and once the faults end the cluster becomes what its spec asks for.
+#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+
+mod cases;
+mod world;
+
+use dengine_operator::cluster::plan::Step;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use world::World;
+
+/// What happens to a cluster that the operator did not do.
+#[derive(Clone, Debug)]
+enum Fault {
+    /// A pod stops to answer.
+    Down(u32),
+    /// It answers again.
+    Up(u32),
+    /// Kubernetes takes a pod away; the StatefulSet makes it anew.
+    Evict(u32),
+    /// A volume's content is lost; the claim stays.
+    Wipe(u32),
+    /// A claim is deleted with its pod.
+    LoseClaim(u32),
+    /// Somebody scales the StatefulSet by hand.
+    StrayScale(u32),
+    /// The spec asks for another number of members.
+    Replicas(u32),
+    /// The spec asks for another pod.
+    Template,
+    /// The operator takes a step.
+    Step,
+    /// The operator takes a step and crashes before it can note anything in the status.
+    StepAndCrash,
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    let pod = 0..7_u32;
+    prop_oneof![
+        2 => pod.clone().prop_map(Fault::Down),
+        4 => pod.clone().prop_map(Fault::Up),
+        1 => pod.clone().prop_map(Fault::Evict),
+        1 => pod.clone().prop_map(Fault::Wipe),
+        1 => pod.prop_map(Fault::LoseClaim),
+        1 => (0..8_u32).prop_map(Fault::StrayScale),
+        1 => select(vec![1, 3, 5, 7]).prop_map(Fault::Replicas),
+        1 => Just(Fault::Template),
+        24 => Just(Fault::Step),
+        4 => Just(Fault::StepAndCrash),
+    ]
+}
+
+/// Long enough for the largest change: seven members replaced, one step at a time.
+const STEPS_TO_SETTLE: usize = 300;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_step_costs_quorum_and_peace_brings_the_spec(
+        replicas in select(vec![1_u32, 3, 5]),
+        faults in prop::collection::vec(fault(), 0..120),
+    ) {
+        let mut world = World::new(replicas);
+        for fault in faults {
+            match fault {
+                Fault::Down(pod) => world.set_up(pod, false),
+                Fault::Up(pod) => world.set_up(pod, true),
+                Fault::Evict(pod) => world.evict(pod),
+                Fault::Wipe(pod) => world.wipe(pod),
+                Fault::LoseClaim(pod) => world.lose_claim(pod),
+                Fault::StrayScale(size) => world.scale_by_hand(size),
+                Fault::Replicas(replicas) => world.wanted_replicas = replicas,
+                Fault::Template => world.template += 1,
+                Fault::Step => { world.step(false); }
+                Fault::StepAndCrash => { world.step(true); }
+            }
+        }
+        world.end_faults();
+        // What was lost with a majority of the volumes, no operator may bring back.
+        if world.data_is_lost() {
+            return Ok(());
+        }
+        for _ in 0..STEPS_TO_SETTLE {
+            if world.step(false) == Step::Done && world.is_as_wanted() {
+                return Ok(());
+            }
+        }
+        prop_assert!(false, "never settled: {:?} next, {world:#?}", world.plan());
+    }
+}

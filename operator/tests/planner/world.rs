@@ -1,0 +1,409 @@
+//! A model of everything the planner looks at and acts on. It checks each step as it is taken.
+
+use std::collections::BTreeMap;
+
+use dengine_operator::cluster::model::{
+    Claim, Identity, Member, Membership, Observed, Pod, Report, Wanted, quorum,
+};
+use dengine_operator::cluster::plan::{Step, plan, stateful_set_replicas};
+
+const CLUSTER_ID: u64 = 77;
+
+/// One cluster in its Kubernetes.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    pub(crate) wanted_replicas: u32,
+    pub(crate) template: u64,
+    set_replicas: Option<u32>,
+    pods: BTreeMap<u32, SimPod>,
+    claims: BTreeMap<u32, SimClaim>,
+    members: Vec<SimMember>,
+    leader: Option<u64>,
+    recorded: Option<(u64, Option<String>)>,
+    had_members: bool,
+    bootstrapped: Option<String>,
+    next: u64,
+}
+
+#[derive(Clone, Debug)]
+struct SimPod {
+    uid: String,
+    up: bool,
+    template: u64,
+}
+
+#[derive(Clone, Debug)]
+struct SimClaim {
+    uid: String,
+    folder_id: String,
+    member_id: Option<u64>,
+    marked_for: Option<Identity>,
+    terminating: bool,
+}
+
+#[derive(Clone, Debug)]
+struct SimMember {
+    id: u64,
+    ordinal: u32,
+    folder_id: String,
+    voter: bool,
+}
+
+impl World {
+    pub(crate) fn new(replicas: u32) -> Self {
+        Self {
+            wanted_replicas: replicas,
+            template: 0,
+            set_replicas: None,
+            pods: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            members: Vec::new(),
+            leader: None,
+            recorded: None,
+            had_members: false,
+            bootstrapped: None,
+            next: 0,
+        }
+    }
+
+    /// Observes, plans and carries out one step, as a reconciliation does.
+    pub(crate) fn step(&mut self, crash_before_status: bool) -> Step {
+        let observed = self.observe();
+        let step = plan(&observed, &self.wanted());
+        let size = stateful_set_replicas(&observed, &self.wanted());
+        self.check_size(size);
+        self.set_replicas = Some(size);
+        let had_quorum = self.has_quorum();
+        let alone = self.voters().count() == 1;
+        self.carry_out(&step);
+        let costs_quorum = had_quorum && !self.has_quorum();
+        let restarts_the_only_one =
+            alone && self.wanted_replicas == 1 && matches!(step, Step::RestartPod { .. });
+        assert!(
+            !costs_quorum || restarts_the_only_one,
+            "{step:?} cost the quorum: {self:#?}"
+        );
+        if !crash_before_status && observed.membership.is_some() {
+            self.had_members = true;
+        }
+        self.kubernetes();
+        self.elect();
+        step
+    }
+
+    pub(crate) fn plan(&self) -> Step {
+        plan(&self.observe(), &self.wanted())
+    }
+
+    pub(crate) fn set_up(&mut self, pod: u32, up: bool) {
+        if let Some(pod) = self.pods.get_mut(&pod) {
+            pod.up = up;
+        }
+        self.elect();
+    }
+
+    pub(crate) fn evict(&mut self, pod: u32) {
+        self.pods.remove(&pod);
+        self.elect();
+    }
+
+    pub(crate) fn wipe(&mut self, pod: u32) {
+        let folder_id = self.fresh("folder");
+        if let Some(claim) = self.claims.get_mut(&pod) {
+            claim.folder_id = folder_id;
+            claim.member_id = None;
+        }
+        self.elect();
+    }
+
+    pub(crate) fn lose_claim(&mut self, pod: u32) {
+        self.pods.remove(&pod);
+        self.claims.remove(&pod);
+        self.elect();
+    }
+
+    pub(crate) fn scale_by_hand(&mut self, size: u32) {
+        if self.set_replicas.is_some() {
+            self.set_replicas = Some(size);
+            self.kubernetes();
+            self.elect();
+        }
+    }
+
+    pub(crate) fn end_faults(&mut self) {
+        self.kubernetes();
+        for pod in self.pods.values_mut() {
+            pod.up = true;
+        }
+        self.elect();
+    }
+
+    /// Too many volumes went for the rest to be a quorum, or the chosen seed's did before it mattered.
+    pub(crate) fn data_is_lost(&self) -> bool {
+        let seed = self.recorded.as_ref().and_then(|(_, seed)| seed.clone());
+        let seed_gone = seed.is_some_and(|seed| self.claims.values().all(|c| c.folder_id != seed));
+        let never_started = self.members.is_empty();
+        if never_started {
+            seed_gone
+        } else {
+            !self.could_have_quorum()
+        }
+    }
+
+    pub(crate) fn is_as_wanted(&self) -> bool {
+        let mut voters: Vec<u32> = self.voters().map(|member| member.ordinal).collect();
+        voters.sort_unstable();
+        voters == (0..self.wanted_replicas).collect::<Vec<_>>()
+            && self.members.iter().all(|member| member.voter)
+            && self.set_replicas == Some(self.wanted_replicas)
+            && self.pods.values().all(|pod| pod.template == self.template)
+    }
+
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            replicas: self.wanted_replicas,
+            template_hash: self.template.to_string(),
+        }
+    }
+
+    fn observe(&self) -> Observed {
+        let reports = |pod: &SimPod, ordinal: u32| {
+            let claim = self.claims.get(&ordinal).filter(|_| pod.up)?;
+            Some(Report {
+                folder_id: claim.folder_id.clone(),
+                identity: claim.member_id.map(identity),
+                version: "1.0.0".to_owned(),
+                term: 1,
+                ready: true,
+            })
+        };
+        Observed {
+            cluster_id: self.recorded.as_ref().map(|(id, _)| *id),
+            seed_folder_id: self.recorded.as_ref().and_then(|(_, seed)| seed.clone()),
+            had_members: self.had_members,
+            stateful_set_replicas: self.set_replicas,
+            pods: self
+                .pods
+                .iter()
+                .map(|(ordinal, pod)| {
+                    let view = Pod {
+                        uid: pod.uid.clone(),
+                        terminating: false,
+                        ready: pod.up,
+                        template_hash: Some(pod.template.to_string()),
+                        report: reports(pod, *ordinal),
+                        trouble: (!pod.up).then(|| "CrashLoopBackOff".to_owned()),
+                    };
+                    (*ordinal, view)
+                })
+                .collect(),
+            claims: self
+                .claims
+                .iter()
+                .map(|(ordinal, claim)| {
+                    let view = Claim {
+                        uid: claim.uid.clone(),
+                        marked_for: claim.marked_for,
+                        terminating: claim.terminating,
+                    };
+                    (*ordinal, view)
+                })
+                .collect(),
+            membership: (self.recorded.is_some() && self.has_quorum()).then(|| self.membership()),
+        }
+    }
+
+    fn membership(&self) -> Membership {
+        let members = self.members.iter().map(|member| Member {
+            id: member.id,
+            name: format!("demo-{}", member.ordinal),
+            ordinal: Some(member.ordinal),
+            folder_id: member.folder_id.clone(),
+            voter: member.voter,
+            leader: self.leader == Some(member.id),
+            reachable: self.is_live(member),
+            lag_entries: 0,
+        });
+        Membership {
+            cluster_id: CLUSTER_ID,
+            term: 1,
+            members: members.collect(),
+        }
+    }
+
+    fn carry_out(&mut self, step: &Step) {
+        match step {
+            Step::Done | Step::Wait(_) | Step::Blocked(_) => {}
+            Step::RecordNewCluster { folder_id, .. } => {
+                assert!(
+                    self.recorded.is_none() && self.bootstrapped.is_none(),
+                    "a second cluster"
+                );
+                self.recorded = Some((CLUSTER_ID, Some(folder_id.clone())));
+            }
+            Step::RecordAdopted { cluster_id } => self.recorded = Some((*cluster_id, None)),
+            Step::Bootstrap {
+                ordinal, folder_id, ..
+            } => self.bootstrap(*ordinal, folder_id),
+            Step::AddLearner { ordinal, folder_id } => self.add(*ordinal, folder_id, false),
+            Step::Join {
+                ordinal,
+                member_id,
+                folder_id,
+            } => {
+                let claim = self.claims.get_mut(ordinal).expect("a pod has a claim");
+                assert_eq!(claim.folder_id, *folder_id);
+                claim.member_id = Some(*member_id);
+            }
+            Step::Promote { member_id, .. } => {
+                let member = self
+                    .members
+                    .iter_mut()
+                    .find(|member| member.id == *member_id);
+                member.expect("a member").voter = true;
+            }
+            Step::MarkClaim {
+                ordinal, identity, ..
+            } => {
+                let claim = self.claims.get_mut(ordinal).expect("it was observed");
+                claim.marked_for = Some(*identity);
+            }
+            Step::Remove { member_id, .. } => {
+                assert_ne!(self.leader, Some(*member_id), "a leader is not removed");
+                self.members.retain(|member| member.id != *member_id);
+            }
+            Step::TransferLeader { member_id, .. } => self.leader = Some(*member_id),
+            Step::RestartPod { ordinal, .. } => {
+                self.pods.remove(ordinal);
+            }
+            Step::DeleteClaim { ordinal, .. } => {
+                let claim = self.claims.get_mut(ordinal).expect("it was observed");
+                let of_a_member = self.members.iter().any(|m| m.folder_id == claim.folder_id);
+                assert!(!of_a_member, "a member's data was deleted");
+                claim.terminating = true;
+            }
+        }
+    }
+
+    fn bootstrap(&mut self, ordinal: u32, folder_id: &str) {
+        assert!(self.bootstrapped.is_none(), "bootstrapped twice");
+        self.bootstrapped = Some(folder_id.to_owned());
+        self.add(ordinal, folder_id, true);
+        let id = self.members[0].id;
+        self.claims
+            .get_mut(&ordinal)
+            .expect("a pod has a claim")
+            .member_id = Some(id);
+    }
+
+    fn add(&mut self, ordinal: u32, folder_id: &str, voter: bool) {
+        self.next += 1;
+        let folder_id = folder_id.to_owned();
+        self.members.push(SimMember {
+            id: self.next,
+            ordinal,
+            folder_id,
+            voter,
+        });
+    }
+
+    /// What the StatefulSet controller and the garbage collectors do.
+    fn kubernetes(&mut self) {
+        let Some(size) = self.set_replicas else {
+            return;
+        };
+        self.pods.retain(|ordinal, _| *ordinal < size);
+        let pods = &self.pods;
+        self.claims
+            .retain(|ordinal, claim| !claim.terminating || pods.contains_key(ordinal));
+        for ordinal in 0..size {
+            if self.pods.contains_key(&ordinal) {
+                continue;
+            }
+            if !self.claims.contains_key(&ordinal) {
+                let claim = SimClaim {
+                    uid: self.fresh("claim"),
+                    folder_id: self.fresh("folder"),
+                    member_id: None,
+                    marked_for: None,
+                    terminating: false,
+                };
+                self.claims.insert(ordinal, claim);
+            }
+            let pod = SimPod {
+                uid: self.fresh("pod"),
+                up: true,
+                template: self.template,
+            };
+            self.pods.insert(ordinal, pod);
+        }
+    }
+
+    fn check_size(&self, size: u32) {
+        let known = self.has_quorum() && self.recorded.is_some();
+        let largest = self
+            .members
+            .iter()
+            .map(|member| member.ordinal + 1)
+            .max()
+            .unwrap_or(0);
+        let shrinks = self.set_replicas.is_some_and(|current| size < current);
+        assert!(size >= self.wanted_replicas);
+        assert!(
+            !known || size >= largest,
+            "a member's pod would be taken: {self:#?}"
+        );
+        assert!(known || !shrinks, "shrunk without knowing the members");
+    }
+
+    fn elect(&mut self) {
+        let lives = |id: u64| {
+            self.voters()
+                .any(|member| member.id == id && self.is_live(member))
+        };
+        if !self.has_quorum() {
+            self.leader = None;
+        } else if !self.leader.is_some_and(lives) {
+            let leader = self
+                .voters()
+                .find(|member| self.is_live(member))
+                .map(|member| member.id);
+            self.leader = leader;
+        }
+    }
+
+    fn voters(&self) -> impl Iterator<Item = &SimMember> {
+        self.members.iter().filter(|member| member.voter)
+    }
+
+    fn has_data(&self, member: &SimMember) -> bool {
+        self.claims.get(&member.ordinal).is_some_and(|claim| {
+            claim.folder_id == member.folder_id && claim.member_id == Some(member.id)
+        })
+    }
+
+    fn is_live(&self, member: &SimMember) -> bool {
+        self.has_data(member) && self.pods.get(&member.ordinal).is_some_and(|pod| pod.up)
+    }
+
+    fn has_quorum(&self) -> bool {
+        let voters = self.voters().count();
+        voters > 0 && self.voters().filter(|m| self.is_live(m)).count() >= quorum(voters)
+    }
+
+    fn could_have_quorum(&self) -> bool {
+        self.voters().filter(|m| self.has_data(m)).count() >= quorum(self.voters().count())
+    }
+
+    fn fresh(&mut self, what: &str) -> String {
+        self.next += 1;
+        format!("{what}-{}", self.next)
+    }
+}
+
+fn identity(member_id: u64) -> Identity {
+    Identity {
+        cluster_id: CLUSTER_ID,
+        member_id,
+    }
+}
