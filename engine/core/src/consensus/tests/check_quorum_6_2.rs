@@ -73,3 +73,39 @@ fn one_follower_of_two_is_enough() {
         "#]],
     );
 }
+
+#[test]
+fn a_leader_knows_at_any_time_whom_it_heard_from() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            cut 3
+            # In the tenth tick the leader checks its quorum; what it knows of the others stays.
+            tick 1 9
+            deliver
+            heard 1
+            tick 1 1
+            heard 1
+            deliver
+            heard 1
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > cut 3
+            # In the tenth tick the leader checks its quorum; what it knows of the others stays.
+            > tick 1 9
+            > deliver
+            > heard 1
+              1 heard from 1, 2, 3
+            > tick 1 1
+            > heard 1
+              1 heard from 1, 2
+            > deliver
+            > heard 1
+              1 heard from 1, 2
+        "#]],
+    );
+}

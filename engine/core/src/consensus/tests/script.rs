@@ -24,6 +24,7 @@
 //! | `read 2` | asks for a linearizable read |
 //! | `transfer 1 2` | asks the first to hand leadership to the second |
 //! | `count-held 1` | says how many messages wait for its disk |
+//! | `heard 1` | says whom a leader heard from lately |
 //! | `state`, `state 1` | shows where members stand |
 
 use super::cluster::{Cluster, Link, describe_state};
@@ -114,6 +115,12 @@ fn command(cluster: &mut Cluster, name: &str, args: &[&str]) {
         ("count-held", [_]) => {
             let held = cluster.member(id()).consensus.held_messages();
             cluster.note(id(), format_args!("holds {held} messages"));
+        }
+        ("heard", [_]) => {
+            let mut progress = cluster.member(id()).consensus.progress();
+            progress.retain(|member| member.recently_active);
+            let heard: Vec<_> = progress.iter().map(|p| p.member.to_string()).collect();
+            cluster.note(id(), format_args!("heard from {}", heard.join(", ")));
         }
         ("state", args) => show_state(cluster, args),
         _ => panic!("no command {name} {args:?}"),

@@ -1,17 +1,21 @@
 //! [`Consensus`]: drives the `raft` crate's state machine, event by event.
+//!
+//! Here is what goes in; `ready` has what comes out, `reading` the rounds of linearizable reads, and
+//! `progress` what a leader knows of the others.
+
+mod progress;
+mod reading;
+mod ready;
 
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
 use super::convert;
-use super::event::{
-    Action, AppendId, ConfigChange, Event, Outbound, Progress, Proposal, ReadToken, Refusal, Role,
-    State, Token,
-};
+use super::event::{Action, AppendId, ConfigChange, Event, Proposal, Refusal, Role, State, Token};
 use super::log_view::{LogRead, LogView};
 use super::messages::Outbox;
 use super::reads::Reads;
 use super::validate::{self, PeerMessageError};
-use crate::types::{Entry, HardState, Index, MemberId, Term};
+use crate::types::{HardState, Index, MemberId, Term};
 use bytes::Bytes;
 use prost_raft::Message as _;
 use raft::{RawNode, StateRole, eraftpb};
@@ -39,6 +43,8 @@ pub struct Consensus<L: LogRead> {
     /// Read rounds of peers that came before this leader could confirm any: the newest of each.
     early_reads: BTreeMap<u64, eraftpb::Message>,
     apply_window: ApplyWindow,
+    /// The tick at which each member was last heard from.
+    heard: BTreeMap<u64, u64>,
     actions: Vec<Action>,
     tick: u64,
     /// Elections that timed out here; with term and seed it decides the next election timeout.
@@ -89,6 +95,7 @@ impl<L: LogRead> Consensus<L> {
             apply_window: ApplyWindow::new(restored.applied, config.max_apply_bytes),
             node,
             outbox: Outbox::default(),
+            heard: BTreeMap::new(),
             actions: Vec::new(),
             tick: 0,
             timeouts: 0,
@@ -183,26 +190,6 @@ impl<L: LogRead> Consensus<L> {
         self.outbox.held()
     }
 
-    /// The leader's view of every member, itself included; empty on any other member.
-    #[must_use]
-    pub fn progress(&self) -> Vec<Progress> {
-        if self.state.role != Role::Leader {
-            return Vec::new();
-        }
-        let tracker = self.node.raft.prs();
-        let mut progress: Vec<_> = tracker
-            .iter()
-            .map(|(&id, progress)| Progress {
-                member: MemberId(id),
-                matched: Index(progress.matched),
-                recently_active: progress.recent_active || id == self.config.id.0,
-                voter: tracker.conf().voters().contains(id),
-            })
-            .collect();
-        progress.sort_by_key(|p| p.member);
-        progress
-    }
-
     fn on_tick(&mut self) {
         self.tick += 1;
         self.prepare_for_tick();
@@ -241,6 +228,7 @@ impl<L: LogRead> Consensus<L> {
     fn on_message(&mut self, from: MemberId, bytes: &Bytes) -> Result<(), PeerMessageError> {
         let message = eraftpb::Message::decode(bytes.as_ref())?;
         validate::check(&self.node.raft, from.0, &message)?;
+        self.note_heard(from);
         if message.msg_type() == eraftpb::MessageType::MsgReadIndex {
             self.on_peer_read(message);
             return Ok(());
@@ -248,21 +236,6 @@ impl<L: LogRead> Consensus<L> {
         // The only error left is an answer from a member that was removed meanwhile.
         let _ = self.node.step(message);
         Ok(())
-    }
-
-    /// The crate loses a peer's round that comes before the term's first commit, and forwards one that
-    /// comes to a follower under a false sender. So here the first waits, and the second is dropped: its
-    /// sender will learn of another leader and ask that one.
-    fn on_peer_read(&mut self, message: eraftpb::Message) {
-        let raft = &mut self.node.raft;
-        if raft.state != StateRole::Leader || raft.prs().get(message.from).is_none() {
-            return;
-        }
-        if raft.commit_to_current_term() {
-            let _ = raft.step(message);
-        } else {
-            self.early_reads.insert(message.from, message);
-        }
     }
 
     fn on_transfer(&mut self, to: MemberId) {
@@ -318,40 +291,6 @@ impl<L: LogRead> Consensus<L> {
         self.actions.extend(refused);
     }
 
-    fn on_read(&mut self, token: ReadToken) {
-        if !self.reads.push(token, self.tick) {
-            self.actions.push(Action::ReadRefused {
-                tokens: vec![token],
-                refusal: Refusal::TooManyReads,
-            });
-        }
-    }
-
-    /// A leader cannot confirm a read before it committed an entry of its term (Raft thesis §6.4), and
-    /// a follower cannot ask without a leader: until then reads wait here.
-    fn start_read_round(&mut self) {
-        self.start_early_reads();
-        let raft = &self.node.raft;
-        let can_ask = match raft.state {
-            StateRole::Leader => raft.commit_to_current_term(),
-            StateRole::Follower => raft.leader_id != raft::INVALID_ID,
-            StateRole::PreCandidate | StateRole::Candidate => false,
-        };
-        if can_ask && let Some(context) = self.reads.start_round(self.tick) {
-            self.node.read_index(context.to_vec());
-        }
-    }
-
-    fn start_early_reads(&mut self) {
-        if self.node.raft.state != StateRole::Leader {
-            self.early_reads.clear();
-        } else if self.node.raft.commit_to_current_term() {
-            for message in std::mem::take(&mut self.early_reads).into_values() {
-                let _ = self.node.raft.step(message);
-            }
-        }
-    }
-
     fn on_persisted(&mut self, id: AppendId) {
         assert!(
             id <= self.outbox.appended(),
@@ -381,6 +320,7 @@ impl<L: LogRead> Consensus<L> {
                 .apply_conf_change(&convert::conf_change(*change))
                 .expect("the state machine accepted the change, so consensus does");
         }
+        self.forget_removed();
         self.node.advance_apply_to(index.0);
         self.apply_window.applied(index);
         self.hand_out();
@@ -407,145 +347,6 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// Whether the crate has something to say. What it wants to be applied does not count while there
-    /// is no room for it.
-    fn has_ready(&self) -> bool {
-        if !self.apply_window.is_full() {
-            return self.node.has_ready();
-        }
-        let raft = &self.node.raft;
-        !raft.msgs.is_empty()
-            || !raft.read_states.is_empty()
-            || !raft.raft_log.unstable_entries().is_empty()
-            || self.hard_state() != self.hard_state
-            || self.current_state() != self.state
-    }
-
-    fn on_ready(&mut self) {
-        let room = !self.apply_window.is_full();
-        let apply_bytes = if room { self.config.max_apply_bytes } else { 0 };
-        self.node.raft.set_max_committed_size_per_ready(apply_bytes);
-        let mut ready = self.node.ready();
-        self.note_state();
-
-        let mut messages = ready.take_messages();
-        messages.extend(ready.take_persisted_messages());
-        let committed = ready.take_committed_entries();
-        let read_states = ready.take_read_states();
-        self.append(ready);
-
-        for message in &mut messages {
-            self.align(message);
-        }
-        let free = self.outbox.push(messages);
-        self.send(free);
-        self.apply(committed);
-        for read in read_states {
-            let tokens = self.reads.confirm(&read.request_ctx);
-            if !tokens.is_empty() {
-                let index = Index(read.index);
-                self.actions.push(Action::ReadReady { tokens, index });
-            }
-        }
-        self.start_read_round();
-    }
-
-    /// Hands out what the ready wants written; a ready with nothing to write is persisted as soon as
-    /// everything before it is.
-    fn append(&mut self, mut ready: raft::Ready) {
-        let durable = (self.hard_state.term, self.hard_state.vote);
-        if let Some(hard_state) = ready.hs() {
-            self.hard_state = convert::hard_state_from_raft(hard_state);
-            self.hard_state_unsaved = true;
-        }
-        let new_term = (self.hard_state.term, self.hard_state.vote) != durable;
-        let entries: Vec<_> = ready.take_entries().into_iter().map(own_entry).collect();
-        let number = ready.number();
-        if new_term || !entries.is_empty() {
-            self.node.mut_store().append(&entries);
-            let id = self.outbox.append(new_term);
-            self.pending_readies.push_back((id, number));
-            let unsaved = std::mem::take(&mut self.hard_state_unsaved);
-            self.actions.push(Action::Append {
-                id,
-                hard_state: unsaved.then_some(self.hard_state),
-                entries,
-            });
-        } else if let Some((_, covered)) = self.pending_readies.back_mut() {
-            *covered = number;
-        }
-        self.node.advance_append_async(ready);
-        if self.pending_readies.is_empty() {
-            self.node.on_persist_ready(number);
-        }
-    }
-
-    /// The crate adds entries to an append of the same member that is still empty, also if they do not
-    /// follow from where that one stood.
-    fn align(&self, message: &mut eraftpb::Message) {
-        let is_append = message.msg_type() == eraftpb::MessageType::MsgAppend;
-        let Some(first) = message.entries.first().filter(|_| is_append) else {
-            return;
-        };
-        let before = first.index - 1;
-        if before != message.index {
-            let log = &self.node.raft.raft_log;
-            message.log_term = log.term(before).expect("the entries after it were read");
-            message.index = before;
-        }
-    }
-
-    fn apply(&mut self, committed: Vec<eraftpb::Entry>) {
-        let entries = committed.into_iter().map(own_entry).collect();
-        if let Some(entries) = self.apply_window.offer(entries) {
-            self.actions.push(Action::Apply(entries));
-        }
-    }
-
-    /// Hands out what had no room before.
-    fn hand_out(&mut self) {
-        while let Some((from, to)) = self.apply_window.next() {
-            let read = self
-                .node
-                .store()
-                .read(from, to, self.config.max_apply_bytes);
-            // As where the crate reads the log: without it, nothing can go on.
-            let entries = read.unwrap_or_else(|error| panic!("{error}"));
-            self.apply_window.hand_out(&entries);
-            self.actions.push(Action::Apply(entries));
-        }
-    }
-
-    fn send(&mut self, messages: Vec<Outbound>) {
-        if !messages.is_empty() {
-            self.actions.push(Action::Send(messages));
-        }
-    }
-
-    fn current_state(&self) -> State {
-        let raft = &self.node.raft;
-        State {
-            role: match raft.state {
-                StateRole::Follower => Role::Follower,
-                StateRole::PreCandidate => Role::PreCandidate,
-                StateRole::Candidate => Role::Candidate,
-                StateRole::Leader => Role::Leader,
-            },
-            leader: (raft.leader_id != raft::INVALID_ID).then_some(MemberId(raft.leader_id)),
-            term: Term(raft.term),
-        }
-    }
-
-    fn note_state(&mut self) {
-        let state = self.current_state();
-        if state != self.state {
-            self.state = state;
-            // A round asked of the leader before, or in the term before, may never be answered.
-            self.reads.retry(self.tick, 0);
-            self.actions.push(Action::StateChanged(state));
-        }
-    }
-
     /// Replaces whatever the crate drew from its own generator. Must follow every call that may redraw
     /// it, and depends only on seed, member, term and how often elections timed out here.
     fn set_election_timeout(&mut self) {
@@ -558,11 +359,6 @@ impl<L: LogRead> Consensus<L> {
         let timeout = self.config.election_ticks + offset;
         self.node.raft.set_randomized_election_timeout(timeout);
     }
-}
-
-fn own_entry(entry: eraftpb::Entry) -> Entry {
-    convert::entry_from_raft(entry)
-        .expect("entries are checked when they are proposed here or taken from a peer")
 }
 
 /// SplitMix64's finalizer: spreads every input bit over the output.

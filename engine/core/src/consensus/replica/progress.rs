@@ -1,0 +1,48 @@
+//! What a leader knows of the others.
+
+use super::Consensus;
+use crate::consensus::event::{Progress, Role};
+use crate::consensus::log_view::LogRead;
+use crate::types::{Index, MemberId};
+
+impl<L: LogRead> Consensus<L> {
+    /// The leader's view of every member, itself included; empty on any other member.
+    #[must_use]
+    pub fn progress(&self) -> Vec<Progress> {
+        if self.state.role != Role::Leader {
+            return Vec::new();
+        }
+        let tracker = self.node.raft.prs();
+        let mut progress: Vec<_> = tracker
+            .iter()
+            .map(|(&id, progress)| Progress {
+                member: MemberId(id),
+                matched: Index(progress.matched),
+                recently_active: self.was_heard(id),
+                voter: tracker.conf().voters().contains(id),
+            })
+            .collect();
+        progress.sort_by_key(|p| p.member);
+        progress
+    }
+
+    pub(super) fn note_heard(&mut self, from: MemberId) {
+        if self.node.raft.prs().get(from.0).is_some() {
+            self.heard.insert(from.0, self.tick);
+        }
+    }
+
+    /// The crate's own mark is wiped whenever it checks its quorum, and would be false for a moment in
+    /// every election timeout.
+    fn was_heard(&self, id: u64) -> bool {
+        let timeout = self.config.election_ticks as u64;
+        let heard = self.heard.get(&id);
+        id == self.config.id.0 || heard.is_some_and(|heard| self.tick - heard < timeout)
+    }
+
+    /// Forgets members that were removed.
+    pub(super) fn forget_removed(&mut self) {
+        let tracker = self.node.raft.prs();
+        self.heard.retain(|id, _| tracker.get(*id).is_some());
+    }
+}

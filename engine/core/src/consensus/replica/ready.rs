@@ -1,0 +1,154 @@
+//! What comes out: the crate's readies, turned into actions.
+
+use super::Consensus;
+use crate::consensus::convert;
+use crate::consensus::event::{Action, Outbound, Role, State};
+use crate::consensus::log_view::LogRead;
+use crate::types::{Entry, Index, MemberId, Term};
+use raft::{StateRole, eraftpb};
+
+impl<L: LogRead> Consensus<L> {
+    /// Whether the crate has something to say. What it wants to be applied does not count while there
+    /// is no room for it.
+    pub(super) fn has_ready(&self) -> bool {
+        if !self.apply_window.is_full() {
+            return self.node.has_ready();
+        }
+        let raft = &self.node.raft;
+        !raft.msgs.is_empty()
+            || !raft.read_states.is_empty()
+            || !raft.raft_log.unstable_entries().is_empty()
+            || self.hard_state() != self.hard_state
+            || self.current_state() != self.state
+    }
+
+    pub(super) fn on_ready(&mut self) {
+        let room = !self.apply_window.is_full();
+        let apply_bytes = if room { self.config.max_apply_bytes } else { 0 };
+        self.node.raft.set_max_committed_size_per_ready(apply_bytes);
+        let mut ready = self.node.ready();
+        self.note_state();
+
+        let mut messages = ready.take_messages();
+        messages.extend(ready.take_persisted_messages());
+        let committed = ready.take_committed_entries();
+        let read_states = ready.take_read_states();
+        self.append(ready);
+
+        for message in &mut messages {
+            self.align(message);
+        }
+        let free = self.outbox.push(messages);
+        self.send(free);
+        self.apply(committed);
+        for read in read_states {
+            let tokens = self.reads.confirm(&read.request_ctx);
+            if !tokens.is_empty() {
+                let index = Index(read.index);
+                self.actions.push(Action::ReadReady { tokens, index });
+            }
+        }
+        self.start_read_round();
+    }
+
+    /// Hands out what the ready wants written; a ready with nothing to write is persisted as soon as
+    /// everything before it is.
+    fn append(&mut self, mut ready: raft::Ready) {
+        let durable = (self.hard_state.term, self.hard_state.vote);
+        if let Some(hard_state) = ready.hs() {
+            self.hard_state = convert::hard_state_from_raft(hard_state);
+            self.hard_state_unsaved = true;
+        }
+        let new_term = (self.hard_state.term, self.hard_state.vote) != durable;
+        let entries: Vec<_> = ready.take_entries().into_iter().map(own_entry).collect();
+        let number = ready.number();
+        if new_term || !entries.is_empty() {
+            self.node.mut_store().append(&entries);
+            let id = self.outbox.append(new_term);
+            self.pending_readies.push_back((id, number));
+            let unsaved = std::mem::take(&mut self.hard_state_unsaved);
+            self.actions.push(Action::Append {
+                id,
+                hard_state: unsaved.then_some(self.hard_state),
+                entries,
+            });
+        } else if let Some((_, covered)) = self.pending_readies.back_mut() {
+            *covered = number;
+        }
+        self.node.advance_append_async(ready);
+        if self.pending_readies.is_empty() {
+            self.node.on_persist_ready(number);
+        }
+    }
+
+    /// The crate adds entries to an append of the same member that is still empty, also if they do not
+    /// follow from where that one stood.
+    fn align(&self, message: &mut eraftpb::Message) {
+        let is_append = message.msg_type() == eraftpb::MessageType::MsgAppend;
+        let Some(first) = message.entries.first().filter(|_| is_append) else {
+            return;
+        };
+        let before = first.index - 1;
+        if before != message.index {
+            let log = &self.node.raft.raft_log;
+            message.log_term = log.term(before).expect("the entries after it were read");
+            message.index = before;
+        }
+    }
+
+    fn apply(&mut self, committed: Vec<eraftpb::Entry>) {
+        let entries = committed.into_iter().map(own_entry).collect();
+        if let Some(entries) = self.apply_window.offer(entries) {
+            self.actions.push(Action::Apply(entries));
+        }
+    }
+
+    /// Hands out what had no room before.
+    pub(super) fn hand_out(&mut self) {
+        while let Some((from, to)) = self.apply_window.next() {
+            let read = self
+                .node
+                .store()
+                .read(from, to, self.config.max_apply_bytes);
+            // As where the crate reads the log: without it, nothing can go on.
+            let entries = read.unwrap_or_else(|error| panic!("{error}"));
+            self.apply_window.hand_out(&entries);
+            self.actions.push(Action::Apply(entries));
+        }
+    }
+
+    pub(super) fn send(&mut self, messages: Vec<Outbound>) {
+        if !messages.is_empty() {
+            self.actions.push(Action::Send(messages));
+        }
+    }
+
+    fn current_state(&self) -> State {
+        let raft = &self.node.raft;
+        State {
+            role: match raft.state {
+                StateRole::Follower => Role::Follower,
+                StateRole::PreCandidate => Role::PreCandidate,
+                StateRole::Candidate => Role::Candidate,
+                StateRole::Leader => Role::Leader,
+            },
+            leader: (raft.leader_id != raft::INVALID_ID).then_some(MemberId(raft.leader_id)),
+            term: Term(raft.term),
+        }
+    }
+
+    fn note_state(&mut self) {
+        let state = self.current_state();
+        if state != self.state {
+            self.state = state;
+            // A round asked of the leader before, or in the term before, may never be answered.
+            self.reads.retry(self.tick, 0);
+            self.actions.push(Action::StateChanged(state));
+        }
+    }
+}
+
+fn own_entry(entry: eraftpb::Entry) -> Entry {
+    convert::entry_from_raft(entry)
+        .expect("entries are checked when they are proposed here or taken from a peer")
+}
