@@ -42,10 +42,11 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
         .enable_all()
         .build()
         .context("the runtime's threads can't be started")?;
-    let code = runtime.block_on(serve(config))?;
-    // Requests that outlasted everybody's patience end with the process.
-    runtime.shutdown_background();
-    Ok(code)
+    let code = runtime.block_on(serve(config));
+    // Requests that outlasted everybody's patience end here, and with them the last handles of the
+    // store: RocksDB must be closed before the process runs its exit handlers.
+    runtime.shutdown_timeout(SHUTDOWN_GRACE);
+    code
 }
 
 async fn serve(config: Config) -> anyhow::Result<u8> {
@@ -76,6 +77,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
         fatal = node.stopped() => {
             // Nothing may be acknowledged any more, so nobody waits for requests in flight.
             tracing::error!(error = %fatal, "member ends");
+            let _ = tokio::time::timeout(SHUTDOWN_GRACE, node.shutdown()).await;
             return Ok(EXIT_FAILED);
         }
         name = stop_signals.next() => {
