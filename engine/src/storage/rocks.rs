@@ -11,6 +11,7 @@ use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
     LogLevel, Options, ReadOptions, SliceTransform, WriteOptions, properties,
 };
+use std::io;
 use std::path::Path;
 
 /// Part of the format: filters made under one name are not used under another.
@@ -67,6 +68,7 @@ impl RocksStore {
     /// was changed.
     pub fn open(folder: &Path, options: &RocksOptions) -> Result<Self, StoreError> {
         check_folder(folder)?;
+        make_durably(folder)?;
         let db = DB::open(&db_options(options), folder).map_err(|error| opening(folder, error))?;
         let mut write = WriteOptions::default();
         write.disable_wal(true);
@@ -215,7 +217,7 @@ fn table_options(wanted: &RocksOptions) -> BlockBasedOptions {
 fn check_folder(folder: &Path) -> Result<(), StoreError> {
     let entries = match fs_err::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(unusable(&error)),
     };
     let mut names = Vec::new();
@@ -241,6 +243,18 @@ fn check_folder(folder: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// RocksDB would make the folder too, but not make its name durable.
+fn make_durably(folder: &Path) -> Result<(), StoreError> {
+    let make = || {
+        fs_err::create_dir_all(folder)?;
+        match folder.parent() {
+            Some(parent) if parent != Path::new("") => fs_err::File::open(parent)?.sync_all(),
+            _ => fs_err::File::open(".")?.sync_all(),
+        }
+    };
+    make().map_err(|error| unusable(&error))
+}
+
 /// Whether a crash during the very first open can leave this file without a `CURRENT`.
 fn may_precede_current(name: &str) -> bool {
     let prefixes = [
@@ -256,7 +270,7 @@ fn may_precede_current(name: &str) -> bool {
         || suffixes.iter().any(|suffix| name.ends_with(suffix))
 }
 
-fn unusable(error: &std::io::Error) -> StoreError {
+fn unusable(error: &io::Error) -> StoreError {
     StoreError::Failed {
         doing: "looking at its folder",
         reason: error.to_string(),

@@ -1,6 +1,6 @@
 //! What every [`Store`] must do, as a library: `Suite::new(make).test_all()`.
 
-use super::{Cursor, Operation, Scope, Store, WriteBatch};
+use super::{Cursor, MemoryStore, Operation, Scope, Store, WriteBatch};
 use crate::kv::layout::{Stamp, put_data_key};
 use crate::types::Revision;
 use std::ops::Range;
@@ -39,6 +39,7 @@ where
         self.cursors_outlive_a_flush();
         self.shows_batches_whole();
         self.takes_large_records();
+        self.behaves_as_the_one_in_memory();
     }
 
     fn is_empty_at_first(&self) {
@@ -216,6 +217,71 @@ where
         store.flush().expect("flush");
         assert_eq!(store.get(&key).expect("get").as_deref(), Some(&value[..]));
         assert!(store.approximate_bytes() > 0);
+    }
+
+    /// Random writes, flushes and reads, all of which have to look the same on a [`MemoryStore`].
+    fn behaves_as_the_one_in_memory(&self) {
+        for seed in 1..=8 {
+            let (store, model) = ((self.make)(), MemoryStore::default());
+            let mut random = Random(seed);
+            for step in 0..200 {
+                match random.below(8) {
+                    0 => store.flush().expect("flush"),
+                    1..=3 => {
+                        let batch = random.batch();
+                        store.write(&batch).expect("write");
+                        model.write(&batch).expect("write");
+                    }
+                    4 => {
+                        let key = random.key();
+                        let found = store.get(&key).expect("get");
+                        assert_eq!(Ok(found), model.get(&key), "seed {seed}, step {step}");
+                    }
+                    5 => {
+                        let (one, other) = (random.key(), random.key());
+                        let range = one.clone().min(other.clone())..one.max(other);
+                        let found = records(&store, range.clone());
+                        assert_eq!(found, records(&model, range), "seed {seed}, step {step}");
+                    }
+                    _ => {
+                        let from = random.key();
+                        let found = drain(&mut store.cursor(Scope::OneKey), &from);
+                        let expected = drain(&mut model.cursor(Scope::OneKey), &from);
+                        assert_eq!(found, expected, "seed {seed}, step {step}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Enough randomness for a test, and the same each time (xorshift64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    /// One of few versions of one of few keys, some of which begin as others do.
+    fn key(&mut self) -> Vec<u8> {
+        let user_key = &b"k\0k\0\xff\0"[..self.below(7) as usize];
+        data_key(user_key, self.below(6))
+    }
+
+    fn batch(&mut self) -> WriteBatch {
+        let mut batch = WriteBatch::default();
+        for _ in 0..self.below(8) {
+            let key = self.key();
+            match self.below(3) {
+                0 => batch.delete(&key),
+                size => batch.put(&key, &self.0.to_le_bytes()[..size as usize]),
+            }
+        }
+        batch
     }
 }
 
