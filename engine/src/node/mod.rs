@@ -232,6 +232,7 @@ impl Node {
         self.read_barrier().await?;
         let membership = running.membership();
         if let Some(member) = find_folder(&membership, &new.folder_id) {
+            running.settle().await?;
             return Ok((member, membership));
         }
         let id = membership.next_member_id();
@@ -253,9 +254,10 @@ impl Node {
     /// [`RequestError::Refused`] if there is no such member or it lags too far behind.
     pub async fn promote(&self, id: MemberId) -> Result<Arc<Membership>, RequestError> {
         let membership = self.current_membership().await?;
+        let running = self.running()?;
         match membership.members.get(&id) {
-            Some(member) if member.voter => Ok(membership),
-            Some(_) => self.running()?.change(MembershipChange::Promote(id)).await,
+            Some(member) if member.voter => running.settle().await.map(|()| membership),
+            Some(_) => running.change(MembershipChange::Promote(id)).await,
             None => Err(RequestError::Refused(format!("there is no member {id}"))),
         }
     }
@@ -271,10 +273,11 @@ impl Node {
                 "there was never a member {id}"
             )));
         }
+        let running = self.running()?;
         if !membership.members.contains_key(&id) {
-            return Ok(membership);
+            return running.settle().await.map(|()| membership);
         }
-        self.running()?.change(MembershipChange::Remove(id)).await
+        running.change(MembershipChange::Remove(id)).await
     }
 
     /// Hands leadership to a voter, and returns its term once it leads. This member must lead.

@@ -75,6 +75,7 @@ impl Running {
         let peers = Peers::new(
             &start.config,
             start.identity,
+            start.folder_id.clone(),
             runtime.clone(),
             members.clone(),
             introduced.clone(),
@@ -157,19 +158,34 @@ impl Running {
         self.propose(|reply| Request::Write { data, reply }).await
     }
 
-    /// Replicates a membership change, and answers with the members after it.
+    /// Replicates a membership change, settles it, and answers with the members after it.
     pub(super) async fn change(
         &self,
         change: MembershipChange,
     ) -> Result<Arc<Membership>, RequestError> {
+        let begin = Instant::now();
         let written = self
             .propose(|reply| Request::Change { change, reply })
             .await?;
         match written.outcome {
-            Outcome::Membership(Ok(membership)) => Ok(membership),
+            // If it can't be settled, nothing milder is true: it was made. Changes may be repeated.
+            Outcome::Membership(Ok(membership)) => match self.settle().await {
+                Ok(()) => Ok(membership),
+                Err(_) => Err(RequestError::UnknownOutcome {
+                    waited: begin.elapsed(),
+                }),
+            },
             Outcome::Membership(Err(refusal)) => Err(RequestError::Refused(refusal.to_string())),
             other => unreachable!("a membership entry came to {other:?}"),
         }
+    }
+
+    /// Makes sure that the membership as it is outlives any crash of a quorum: an entry behind its last
+    /// change takes the news that the change is committed onto the disks of one. Without that, members
+    /// that restart would still count votes by the membership before, and might wait for somebody who
+    /// is gone.
+    pub(super) async fn settle(&self) -> Result<(), RequestError> {
+        self.write(Bytes::new()).await.map(|_| ())
     }
 
     /// Asks the replica for something that changes nothing.

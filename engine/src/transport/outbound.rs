@@ -38,6 +38,7 @@ pub(crate) struct Peers {
 /// What every link needs.
 struct Own {
     identity: Identity,
+    folder_id: String,
     peer_address: String,
     batch_bytes: usize,
     frame_bytes_max: usize,
@@ -54,6 +55,7 @@ impl Peers {
     pub(crate) fn new(
         config: &Config,
         identity: Identity,
+        folder_id: String,
         runtime: tokio::runtime::Handle,
         membership: watch::Receiver<Arc<Membership>>,
         introduced: Introduced,
@@ -62,6 +64,7 @@ impl Peers {
         Self {
             own: Arc::new(Own {
                 identity,
+                folder_id,
                 peer_address: config.advertise_peer.clone(),
                 batch_bytes: config.limits.max_batch_bytes,
                 frame_bytes_max: frame_bytes_max(config),
@@ -239,6 +242,7 @@ impl LinkTask {
                 from: self.own.identity.member_id.0,
                 to: self.to.0,
                 peer_address: self.own.peer_address.clone(),
+                folder_id: self.own.folder_id.clone(),
             })),
         }
     }
