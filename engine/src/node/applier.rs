@@ -1,5 +1,6 @@
 //! The thread that applies committed entries and answers those who proposed them.
 
+use super::flusher::FlushTrigger;
 use super::input::Input;
 use super::metrics;
 use super::pending::{Expected, Pending};
@@ -30,6 +31,7 @@ pub(super) struct Applier {
     pending: Pending,
     replica: Sender<Input>,
     membership: watch::Sender<Arc<Membership>>,
+    flush: FlushTrigger,
 }
 
 impl Applier {
@@ -37,12 +39,14 @@ impl Applier {
         machine: StateMachine<RocksStore>,
         replica: Sender<Input>,
         membership: watch::Sender<Arc<Membership>>,
+        flush: FlushTrigger,
     ) -> Self {
         Self {
             machine,
             pending: Pending::default(),
             replica,
             membership,
+            flush,
         }
     }
 
@@ -95,6 +99,8 @@ impl Applier {
         for applied in applied {
             self.pending.applied(applied);
         }
+        let bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
+        self.flush.applied(bytes);
         // If the replica is gone, nobody needs to know.
         let _ = self.replica.send(Input::Applied { index, changes });
         Ok(())

@@ -15,6 +15,7 @@
 
 mod applier;
 mod bootstrap;
+mod flusher;
 mod input;
 mod log_writer;
 pub mod metrics;

@@ -1,6 +1,7 @@
 //! A member that takes part: its threads, and the ways into them.
 
 use super::applier::Applier;
+use super::flusher::{self, FlushTrigger};
 use super::input::{Input, Reply, Request};
 use super::replica::{self, Replica};
 use super::status::NodeStatus;
@@ -95,11 +96,18 @@ impl Running {
             status: start.status,
             fatal: start.fatal.clone(),
         });
-        let applier = Applier::new(machine, inbox.clone(), membership);
+        let (flush_requests, flushes) = mpsc::sync_channel(1);
+        let flush = FlushTrigger::new(flush_requests, start.config.log.flush_bytes);
+        let flusher = machine.flusher();
+        let flush_replica = inbox.clone();
+        let applier = Applier::new(machine, inbox.clone(), membership, flush);
         let log_replica = inbox.clone();
         let threads = vec![
             spawn("dengine-log", &start.fatal, move || {
                 log_writer::run(log, &appends, &log_replica);
+            })?,
+            spawn("dengine-flush", &start.fatal, move || {
+                flusher::run(&flusher, &flushes, &flush_replica);
             })?,
             spawn("dengine-apply", &start.fatal, move || applier.run(&applies))?,
             spawn("dengine-replica", &start.fatal, move || replica.run(&input))?,
