@@ -170,3 +170,32 @@ fn read_piece<F: DiskFile>(piece: &Piece<F>) -> Result<Vec<Entry>, LogError> {
         Err(file.corrupt(batch.offset, "this batch is not the one that was here"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Log;
+    use super::super::conformance::{batch, small_options};
+    use super::super::memory::MemoryDisk;
+    use super::*;
+
+    /// Between looking up where entries are and reading them, their segment may be dropped.
+    #[test]
+    fn a_file_that_is_being_read_is_not_used_again() {
+        let disk = MemoryDisk::new();
+        let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
+        let append = |log: &mut Log<MemoryDisk>, indexes: std::ops::RangeInclusive<u64>| {
+            for index in indexes {
+                log.append(&batch(1, index..=index, 400)).unwrap();
+            }
+        };
+        append(&mut log, 1..=10);
+        let pieces = log.reader().pieces(Index(1), Index(2), 1).unwrap();
+        log.truncate_prefix(Index(10)).unwrap();
+        assert!(log.reader().first_index() > Index(1));
+        append(&mut log, 11..=40);
+        assert_eq!(
+            read_piece(&pieces[0]).unwrap(),
+            batch(1, 1..=1, 400).entries
+        );
+    }
+}

@@ -284,14 +284,12 @@ fn log_again(mut log: Log<MemoryDisk>, disk: &MemoryDisk, before: &[Entry], entr
 /// A write that the disk reported and never did: an older, well-formed batch stands in its place.
 #[test]
 fn a_batch_in_anothers_place_is_refused() {
-    let history = |second: u64| {
+    let history = |second: u8| {
         let disk = MemoryDisk::new();
         let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
-        for batch in [
-            batch(1, 1..=2, 100),
-            batch(second, 3..=4, 100),
-            batch(3, 5..=6, 100),
-        ] {
+        let mut batches = [1..=2, 3..=4, 5..=6].map(|range| batch(1, range, 100));
+        batches[1].entries[0].data = vec![second; 100].into();
+        for batch in batches {
             log.append(&batch).unwrap();
             log.sync().unwrap();
         }
