@@ -21,15 +21,23 @@ pub(super) struct AppendJob {
 pub(super) fn run(mut log: Log<RealDisk>, jobs: &Receiver<AppendJob>, replica: &Sender<Input>) {
     while let Ok(first) = jobs.recv() {
         let (id, batches) = collect(first, jobs);
-        let answer = match write(&mut log, &batches) {
-            Ok(()) => Input::Persisted(id),
-            Err(error) => Input::Failed(Fatal::Log(error.to_string())),
-        };
-        let failed = matches!(answer, Input::Failed(_));
-        if replica.send(answer).is_err() || failed {
+        if let Err(error) = write(&mut log, &batches) {
+            return fail(&error, replica);
+        }
+        if replica.send(Input::Persisted(id)).is_err() {
             return;
         }
+        // The callers have their answers; no space for the next segment is not yet a failure.
+        match log.prepare() {
+            Err(error) if !error.is_usable() => return fail(&error, replica),
+            _ => {}
+        }
     }
+}
+
+fn fail(error: &LogError, replica: &Sender<Input>) {
+    // If the replica is gone, somebody reported before us.
+    let _ = replica.send(Input::Failed(Fatal::Log(error.to_string())));
 }
 
 /// Everything that queued while the last sync ran. More than one batch only if entries are overwritten.

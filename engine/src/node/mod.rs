@@ -86,6 +86,7 @@ impl Node {
     /// # Errors
     /// Why it cannot start; the folder is unchanged.
     pub async fn start(config: Config) -> Result<Self, StartError> {
+        let config = config.validated()?;
         let folder = Folder::open(&config.data_dir)?;
         let folder_id = folder.folder_id().to_owned();
         let identity = folder.identity();
