@@ -224,6 +224,11 @@ impl Replica {
                 reason: format!("member {} did not take over in time", late.to),
             }));
         }
+        if let Some(to) = self.transfer.as_ref().map(|t| t.to) {
+            // The first attempt is lost on a voter that has not applied its own promotion yet. Asking
+            // again while one is under way changes nothing.
+            self.step(Event::TransferLeader(to));
+        }
         self.send_apply(ApplyJob::Prune);
         for replies in self.reads_at.values_mut() {
             replies.retain(|reply| !reply.is_closed());
