@@ -365,6 +365,10 @@ impl Cli {
                 .iter()
                 .all(|endpoint| !endpoint.is_empty()),
             "--endpoints holds an empty one".to_owned(),
+        )?;
+        require(
+            i64::try_from(options.seed).is_ok(),
+            format!("--seed must be at most {}", i64::MAX),
         )
     }
 

@@ -1,6 +1,6 @@
 //! From what was measured to the result and the verdict on it. Pure.
 
-use dengine_crds::benchmark::{LatencyUs, Protocol, RunResult, Shape};
+use dengine_crds::benchmark::{LatencyUs, Preload, Protocol, RunResult, Shape};
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
 
@@ -8,6 +8,8 @@ use crate::{load::Measured, target::Facts};
 
 /// The schema of the result allows no longer texts.
 const ERROR_CHARS_MAX: usize = 1000;
+const NAME_CHARS_MAX: usize = 63;
+const MEMBERS_MAX: usize = 16;
 
 /// Whether a result counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +71,14 @@ pub struct Frame {
     pub protocol: Protocol,
     /// What was asked for.
     pub shape: Shape,
+    /// Whether all load goes to the leader.
+    pub target_leader: bool,
+    /// Seed of keys and values.
+    pub seed: u64,
+    /// Requests before the first one that counts.
+    pub warm_up: u64,
+    /// How the key space was filled, once it is.
+    pub preload: Option<Preload>,
     /// Node that the load came from.
     pub node: Option<String>,
     /// When the first request was wanted.
@@ -93,7 +103,10 @@ pub fn result(frame: &Frame, measured: &Measured) -> RunResult {
         shape: frame.shape.clone(),
         requests: measured.requests(),
         errors: measured.errors,
-        first_error: measured.first_error.as_deref().map(shortened),
+        first_error: measured
+            .first_error
+            .as_deref()
+            .map(|error| shortened(error, ERROR_CHARS_MAX)),
         total_seconds: seconds,
         ops_per_second: if seconds > 0.0 {
             succeeded as f64 / seconds
@@ -108,7 +121,12 @@ pub fn result(frame: &Frame, measured: &Measured) -> RunResult {
         finished_at: format!("{:.3}", frame.finished_at),
         term_before: frame.before.as_ref().map(|facts| facts.term),
         term_after: frame.after.as_ref().map(|facts| facts.term),
-        leader: leader.map(|leader| leader.name.clone()),
+        leader: leader.map(|leader| shortened(&leader.name, NAME_CHARS_MAX)),
+        members: facts.map(names).unwrap_or_default(),
+        target_leader: frame.target_leader,
+        seed: frame.seed,
+        warm_up: frame.warm_up,
+        preload: frame.preload,
         node: frame.node.clone(),
     }
 }
@@ -141,8 +159,15 @@ fn latency(us: &Histogram<u64>) -> LatencyUs {
     }
 }
 
-fn shortened(text: &str) -> String {
-    text.chars().take(ERROR_CHARS_MAX).collect()
+fn names(facts: &Facts) -> Vec<String> {
+    let members = facts.members.iter().take(MEMBERS_MAX);
+    members
+        .map(|name| shortened(name, NAME_CHARS_MAX))
+        .collect()
+}
+
+fn shortened(text: &str, chars_max: usize) -> String {
+    text.chars().take(chars_max).collect()
 }
 
 #[cfg(test)]
@@ -182,6 +207,10 @@ pub(crate) mod tests {
                 key_space: 0,
                 sequential_keys: false,
             },
+            target_leader: false,
+            seed: 1,
+            warm_up: 100,
+            preload: None,
             node: None,
             started_at: "2026-01-01T00:00:00Z".parse().unwrap(),
             finished_at: "2026-01-01T00:00:02Z".parse().unwrap(),
@@ -220,6 +249,7 @@ pub(crate) mod tests {
         assert_eq!((latency.min, latency.p50, latency.p90), (1, 500, 900));
         assert_eq!((latency.p99, latency.p999, latency.max), (990, 999, 1000));
         assert_eq!(result.leader.as_deref(), Some("demo-1"));
+        assert_eq!(result.members, ["demo-0", "demo-1", "demo-2"]);
         assert_eq!(result.finished_at, "2026-01-01T00:00:02.000Z");
         assert_eq!(Verdict::of(&result), Verdict::Succeeded);
     }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use dengine_crds::benchmark::{ReadConsistency, RunResult, Shape, Workload};
+use dengine_crds::benchmark::{Preload, ReadConsistency, RunResult, Shape, Workload};
 use jiff::Timestamp;
 use tokio::time::{sleep, timeout};
 
@@ -20,8 +20,7 @@ use crate::{
     load::{self, Measured, Operation, Plan},
     outcome::{self, Frame, Verdict},
     progress::Progress,
-    report,
-    summary::{self, Preload},
+    report, summary,
     target::{Connect, Facts, Target},
 };
 
@@ -48,15 +47,15 @@ pub async fn run(cli: Cli) -> ExitStatus {
     if let Err(error) = cli.validate() {
         error.exit();
     }
-    let ended = match Run::new(&cli) {
+    let result = match Run::new(&cli) {
         Ok(run) => run.carry_out().await,
         Err(error) => {
             say(&mut io::stderr(), format_args!("error: {error:#}\n"));
             return ExitStatus(1);
         }
     };
-    let verdict = Verdict::of(&ended.result);
-    let delivered = deliver(&cli, &ended).await;
+    let verdict = Verdict::of(&result);
+    let delivered = deliver(&cli, &result).await;
     if let Err(error) = &delivered {
         say(&mut io::stderr(), format_args!("error: {error:#}\n"));
     }
@@ -67,19 +66,11 @@ pub async fn run(cli: Cli) -> ExitStatus {
     })
 }
 
-/// A run that is over, well or not.
-struct Ended {
-    result: RunResult,
-    members: Vec<String>,
-    preload: Option<Preload>,
-}
-
 /// A run under way: what is known so far.
 struct Run<'a> {
     cli: &'a Cli,
     cut: Cut,
     frame: Frame,
-    preload: Option<Preload>,
 }
 
 impl<'a> Run<'a> {
@@ -88,6 +79,10 @@ impl<'a> Run<'a> {
         let frame = Frame {
             protocol: cli.options.protocol.into(),
             shape: cli.shape(),
+            target_leader: cli.options.target_leader,
+            seed: cli.options.seed,
+            warm_up: cli.warm_up(),
+            preload: None,
             node: cli.options.node.clone(),
             started_at: now,
             finished_at: now,
@@ -95,27 +90,16 @@ impl<'a> Run<'a> {
             after: None,
         };
         let cut = Cut::after(cli.options.timeout).context("signal handlers")?;
-        Ok(Run {
-            cli,
-            cut,
-            frame,
-            preload: None,
-        })
+        Ok(Run { cli, cut, frame })
     }
 
-    async fn carry_out(mut self) -> Ended {
-        let result = match self.prepare_and_measure().await {
+    async fn carry_out(mut self) -> RunResult {
+        match self.prepare_and_measure().await {
             Ok(measured) => outcome::result(&self.frame, &measured),
             Err(error) => {
                 self.frame.finished_at = Timestamp::now();
                 outcome::failed(&self.frame, &format!("{error:#}"))
             }
-        };
-        let facts = self.frame.after.or(self.frame.before).unwrap_or_default();
-        Ended {
-            result,
-            members: facts.members,
-            preload: self.preload,
         }
     }
 
@@ -219,7 +203,10 @@ impl<'a> Run<'a> {
         };
         let filled = self.load(plan, &target, "filling").await;
         succeeded(&filled, keys).context("filling the key space")?;
-        self.preload = Some(Preload::of(&filled));
+        self.frame.preload = Some(Preload {
+            keys: filled.requests(),
+            total_seconds: filled.elapsed.as_secs_f64(),
+        });
         Ok(filled.revision)
     }
 
@@ -274,8 +261,8 @@ fn succeeded(measured: &Measured, total: u64) -> anyhow::Result<()> {
     }
 }
 
-async fn deliver(cli: &Cli, ended: &Ended) -> anyhow::Result<()> {
-    let summary = summary::render(&ended.result, &ended.members, ended.preload);
+async fn deliver(cli: &Cli, result: &RunResult) -> anyhow::Result<()> {
+    let summary = summary::render(result);
     let json_to_stdout = cli.options.json.as_deref() == Some(Path::new("-"));
     if json_to_stdout {
         say(&mut io::stderr(), &summary);
@@ -283,11 +270,11 @@ async fn deliver(cli: &Cli, ended: &Ended) -> anyhow::Result<()> {
         say(&mut io::stdout(), &summary);
     }
     let written = match &cli.options.json {
-        Some(path) => write_json(path, &ended.result),
+        Some(path) => write_json(path, result),
         None => Ok(()),
     };
     let posted = match (&cli.options.report_to, &cli.options.run_id) {
-        (Some(to), Some(run_id)) => report::post(to, run_id, &ended.result).await,
+        (Some(to), Some(run_id)) => report::post(to, run_id, result).await,
         _ => Ok(()),
     };
     written.and(posted)

@@ -4,48 +4,23 @@ use std::fmt::{self, Write};
 
 use dengine_crds::benchmark::{Protocol, RunResult, Workload};
 
-use crate::{load::Measured, outcome::Verdict};
-
-/// The key space that was filled before the measurement; reported apart.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Preload {
-    /// Keys that were written.
-    pub keys: u64,
-    /// Time that it took.
-    pub seconds: f64,
-}
-
-impl Preload {
-    /// What filling the key space came to.
-    #[must_use]
-    pub fn of(measured: &Measured) -> Self {
-        Preload {
-            keys: measured.requests(),
-            seconds: measured.elapsed.as_secs_f64(),
-        }
-    }
-}
+use crate::outcome::Verdict;
 
 /// Renders a result. The verdict comes first if it is not a success.
 #[must_use]
-pub fn render(result: &RunResult, members: &[String], preload: Option<Preload>) -> String {
+pub fn render(result: &RunResult) -> String {
     let mut out = String::new();
-    write(&mut out, result, members, preload).expect("writing to a string cannot fail");
+    write(&mut out, result).expect("writing to a string cannot fail");
     out
 }
 
-fn write(
-    out: &mut String,
-    result: &RunResult,
-    members: &[String],
-    preload: Option<Preload>,
-) -> fmt::Result {
+fn write(out: &mut String, result: &RunResult) -> fmt::Result {
     match Verdict::of(result) {
         Verdict::Succeeded => {}
         Verdict::Failed(why) => writeln!(out, "FAILED: {why}\n")?,
         Verdict::Invalid(why) => writeln!(out, "INVALID: {why}\n")?,
     }
-    write_setup(out, result, members, preload)?;
+    write_setup(out, result)?;
     if result.requests > result.errors {
         write_summary(out, result)?;
         write_latency(out, result)?;
@@ -53,21 +28,16 @@ fn write(
     Ok(())
 }
 
-fn write_setup(
-    out: &mut String,
-    result: &RunResult,
-    members: &[String],
-    preload: Option<Preload>,
-) -> fmt::Result {
+fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
     let shape = &result.shape;
     writeln!(out, "Run")?;
     line(out, "Target", &target(result))?;
-    if !members.is_empty() {
+    if !result.members.is_empty() {
         let leader = result.leader.as_deref().unwrap_or("unknown");
         line(
             out,
             "Members",
-            &format!("{} (leader {leader})", members.join(", ")),
+            &format!("{} (leader {leader})", result.members.join(", ")),
         )?;
     }
     line(
@@ -83,17 +53,25 @@ fn write_setup(
         grouped(shape.clients.into()),
         grouped(shape.connections.into()),
     );
+    let place = if result.target_leader {
+        " to the leader"
+    } else {
+        ""
+    };
     line(
         out,
         "Clients",
-        &format!("{clients} over {connections} connections, all in flight"),
+        &format!("{clients} over {connections} connections{place}, all in flight"),
     )?;
-    if let Some(preload) = preload {
+    if let Some(preload) = result.preload {
         let keys = grouped(preload.keys);
         line(
             out,
             "Filled",
-            &format!("{keys} keys in {:.2} s before the run", preload.seconds),
+            &format!(
+                "{keys} keys in {:.2} s before the run",
+                preload.total_seconds
+            ),
         )?;
     }
     Ok(())
@@ -185,49 +163,53 @@ fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use dengine_crds::benchmark::Preload;
     use expect_test::{Expect, expect};
 
     use super::*;
     use crate::outcome::{self, Frame, tests as sample};
 
-    fn check(frame: &Frame, errors: u64, preload: Option<Preload>, expect: &Expect) {
-        let result = outcome::result(frame, &sample::measured(errors));
-        expect.assert_eq(&render(&result, &sample::facts(2).members, preload));
+    fn check(frame: &Frame, errors: u64, expect: &Expect) {
+        expect.assert_eq(&render(&outcome::result(frame, &sample::measured(errors))));
     }
 
     #[test]
     fn a_good_run() {
         let preload = Some(Preload {
             keys: 1000,
-            seconds: 0.5,
+            total_seconds: 0.5,
         });
-        check(
-            &sample::frame(),
-            0,
+        let frame = Frame {
             preload,
+            target_leader: true,
+            ..sample::frame()
+        };
+        check(
+            &frame,
+            0,
             &expect![[r#"
-            Run
-              Target       DEngine 0.1.0 (dengine-bench 0.1.0)
-              Members      demo-0, demo-1, demo-2 (leader demo-1)
-              Durability   fsync
-              Workload     range l, 8-byte keys, 256-byte values, each key once in random order
-              Clients      100 over 10 connections, all in flight
-              Filled       1,000 keys in 0.50 s before the run
+                Run
+                  Target       DEngine 0.1.0 (dengine-bench 0.1.0)
+                  Members      demo-0, demo-1, demo-2 (leader demo-1)
+                  Durability   fsync
+                  Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+                  Clients      100 over 10 connections to the leader, all in flight
+                  Filled       1,000 keys in 0.50 s before the run
 
-            Summary
-              Total time   2.000 s
-              Requests     1,000
-              Throughput   500 requests/s
+                Summary
+                  Total time   2.000 s
+                  Requests     1,000
+                  Throughput   500 requests/s
 
-            Latency (µs, from when the request was wanted to its answer)
-              avg            501
-              min              1
-              max          1,000
-              p50            500
-              p90            900
-              p99            990
-              p99.9          999
-        "#]],
+                Latency (µs, from when the request was wanted to its answer)
+                  avg            501
+                  min              1
+                  max          1,000
+                  p50            500
+                  p90            900
+                  p99            990
+                  p99.9          999
+            "#]],
         );
     }
 
@@ -236,7 +218,6 @@ mod tests {
         check(
             &sample::frame(),
             12,
-            None,
             &expect![[r#"
             FAILED: 12 of 1000 requests failed; the first: unavailable: no leader
 
@@ -272,7 +253,7 @@ mod tests {
             ..sample::frame()
         };
         let result = outcome::result(&frame, &sample::measured(0));
-        assert!(render(&result, &[], None).starts_with("INVALID: the leader changed"));
+        assert!(render(&result).starts_with("INVALID: the leader changed"));
     }
 
     #[test]
@@ -292,7 +273,7 @@ mod tests {
               Workload     range l, 8-byte keys, 256-byte values, each key once in random order
               Clients      100 over 10 connections, all in flight
         "#]]
-        .assert_eq(&render(&result, &[], None));
+        .assert_eq(&render(&result));
     }
 
     #[test]

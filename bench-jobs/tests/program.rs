@@ -63,6 +63,10 @@ async fn a_good_run_sends_exactly_what_was_asked_for() {
     assert_eq!(result.engine_version.as_deref(), Some("9.9.9"));
     assert_eq!(result.leader.as_deref(), Some("demo-0"));
     assert_eq!(result.node.as_deref(), Some("n1"));
+    assert_eq!(
+        (result.members, result.warm_up),
+        (vec!["demo-0".to_owned()], 7)
+    );
     assert_eq!((result.term_before, result.term_after), (Some(2), Some(2)));
     assert!(summary.starts_with("Run\n"), "{summary}");
 }
@@ -169,6 +173,7 @@ async fn a_range_reads_keys_that_exist() {
         assert_eq!(status, 0, "{summary}");
         assert_eq!(result.requests, 300);
         assert!(summary.contains("100 keys in"), "{summary}");
+        assert_eq!(result.preload.unwrap().keys, 100);
     }
     assert_eq!((peer.keys(), peer.puts()), (100, 200));
     assert!(peer.gets() >= 2 * 304);

@@ -361,10 +361,33 @@ pub struct RunResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub leader: Option<String>,
+    /// Names of the members when the run ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 63)))]
+    pub members: Vec<String>,
+    /// Whether all load went to the leader, instead of to every endpoint.
+    pub target_leader: bool,
+    /// Seed of keys and values: the same one sends the same requests.
+    pub seed: u64,
+    /// Requests before the first one that counts.
+    pub warm_up: u64,
+    /// How the keys were written that a range workload reads; it counts nowhere else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preload: Option<Preload>,
     /// Node that the load came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
+}
+
+/// The key space that was filled before a run.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Preload {
+    /// Keys that were written, one request each.
+    pub keys: u64,
+    /// Time that it took.
+    pub total_seconds: f64,
 }
 
 impl RunResult {

@@ -39,6 +39,21 @@ pub struct Archive {
 }
 
 impl Archive {
+    /// The archive that [`Image::ensure`] left in a folder.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find(folder: &Path, name: &str) -> Result<Self> {
+        let file = folder.join(format!("{name}.tar"));
+        fs_err::metadata(&file)?;
+        let digest = fs_err::read_to_string(folder.join(format!("{name}.digest")))?;
+        Ok(Self {
+            tag: format!("localhost/{name}{TAG}"),
+            file,
+            digest,
+        })
+    }
+
     /// The image's name without registry and tag.
     #[must_use]
     pub fn name(&self) -> &str {

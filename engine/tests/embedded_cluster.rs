@@ -1,6 +1,8 @@
 //! Three members in one process, through the library alone: forming a cluster, writing, reading, handing
 //! over, removing, and coming back after a restart.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something fails")]
+
 use bytes::Bytes;
 use dengine::{Config, NewMember, Node, RequestError};
 use dengine_core::kv::{Command, Outcome};

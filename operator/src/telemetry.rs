@@ -1,11 +1,10 @@
 //! Logs and metrics of the operator itself: their set-up, and every name in one place.
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use clap::ValueEnum;
 use futures::{Stream, StreamExt};
-use kube::runtime::watcher;
+use kube::runtime::{controller, watcher};
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
@@ -78,8 +77,16 @@ pub fn reconciled(controller: &'static str, took: Duration) {
     histogram!(RECONCILE_SECONDS, "controller" => controller).record(took.as_secs_f64());
 }
 
-/// Logs and counts a reconciliation that ended early.
-pub fn reconcile_failed<E: Display>(controller: &'static str, error: &E) {
+/// Logs and counts a reconciliation that ended early. That an object is gone when something of its own
+/// changes is how deletion looks.
+pub fn reconcile_failed<E>(controller: &'static str, error: &controller::Error<E, watcher::Error>)
+where
+    E: std::error::Error + 'static,
+{
+    if let controller::Error::ObjectNotFound(object) = error {
+        tracing::debug!(%object, "gone");
+        return;
+    }
     counter!(RECONCILE_ERRORS, "controller" => controller).increment(1);
     tracing::warn!(controller, %error, "a reconciliation ended early");
 }

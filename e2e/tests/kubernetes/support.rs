@@ -85,7 +85,7 @@ impl World {
             "apiVersion": "dengine.io/v1alpha1",
             "kind": "DEngineCluster",
             "metadata": {"name": name},
-            "spec": {"replicas": replicas, "storage": {"size": "256Mi"}},
+            "spec": {"replicas": replicas, "storage": {"size": "1Gi"}},
         }))?;
         self.api::<DEngineCluster>()
             .create(&PostParams::default(), &made)

@@ -103,7 +103,7 @@ impl Peer for PeerService {
         let mut frames = request.into_inner();
         let hello = read_hello(&mut frames).await?;
         let entrance = Arc::clone(&self.gate.0);
-        let from = entrance
+        entrance
             .get()
             .ok_or_else(|| Status::failed_precondition("this member belongs to no cluster yet"))?
             .admit(&hello)?;
@@ -115,7 +115,7 @@ impl Peer for PeerService {
         tokio::spawn(async move {
             let entrance = entrance.get().expect("it was just used");
             let end = stop
-                .run_until_cancelled(entrance.receive(from, frames))
+                .run_until_cancelled(entrance.receive(&hello, frames))
                 .await;
             if let Some(Err(status)) = end {
                 // The peer may be gone already; it will come back with a new stream.
@@ -165,7 +165,13 @@ impl PeerEntrance {
             return refuse(format!("member {from} is not a peer of this one"));
         }
         let membership = self.membership.borrow();
-        if membership.members.contains_key(&from) {
+        if let Some(member) = membership.members.get(&from) {
+            if member.folder_id != hello.folder_id {
+                return refuse(format!(
+                    "member {from} has folder {}, not {}: its folder was wiped or replaced",
+                    member.folder_id, hello.folder_id
+                ));
+            }
             return Ok(from);
         }
         if from <= membership.last_member_id {
@@ -175,8 +181,11 @@ impl PeerEntrance {
         Ok(from)
     }
 
-    async fn receive(&self, from: MemberId, mut frames: Streaming<Frame>) -> Result<(), Status> {
+    async fn receive(&self, hello: &Hello, mut frames: Streaming<Frame>) -> Result<(), Status> {
         while let Some(frame) = frames.message().await? {
+            // Again each time: since the stream was opened the log may have told that the peer was
+            // removed, or that it is not who it said.
+            let from = self.admit(hello)?;
             match frame.kind {
                 Some(frame::Kind::Batch(batch)) => self.deliver(from, batch).await?,
                 _ => return Err(Status::invalid_argument("only batches follow the Hello")),

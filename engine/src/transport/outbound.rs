@@ -9,6 +9,7 @@ use dengine_api::peer::peer_client::PeerClient;
 use dengine_api::peer::{Batch, Frame, Hello, frame};
 use dengine_core::consensus::Outbound;
 use dengine_core::kv::Membership;
+use dengine_core::replica;
 use dengine_core::types::MemberId;
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
@@ -38,6 +39,7 @@ pub(crate) struct Peers {
 /// What every link needs.
 struct Own {
     identity: Identity,
+    folder_id: String,
     peer_address: String,
     batch_bytes: usize,
     frame_bytes_max: usize,
@@ -54,6 +56,7 @@ impl Peers {
     pub(crate) fn new(
         config: &Config,
         identity: Identity,
+        folder_id: String,
         runtime: tokio::runtime::Handle,
         membership: watch::Receiver<Arc<Membership>>,
         introduced: Introduced,
@@ -62,6 +65,7 @@ impl Peers {
         Self {
             own: Arc::new(Own {
                 identity,
+                folder_id,
                 peer_address: config.advertise_peer.clone(),
                 batch_bytes: config.limits.max_batch_bytes,
                 frame_bytes_max: frame_bytes_max(config),
@@ -153,7 +157,10 @@ impl LinkTask {
             }
             tracing::debug!(to = self.to.0, address = self.address, %status, "a peer cannot be reached");
             // If the replica is gone, this link is about to be dropped.
-            let _ = self.own.inbox.send(Input::Unreachable(self.to));
+            let _ = self
+                .own
+                .inbox
+                .send(replica::Input::Unreachable(self.to).into());
             tokio::time::sleep(retry).await;
             retry = (2 * retry).min(RETRY_MAX);
             // What queued meanwhile is stale; Raft says it again.
@@ -239,6 +246,7 @@ impl LinkTask {
                 from: self.own.identity.member_id.0,
                 to: self.to.0,
                 peer_address: self.own.peer_address.clone(),
+                folder_id: self.own.folder_id.clone(),
             })),
         }
     }

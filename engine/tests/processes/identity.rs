@@ -3,14 +3,15 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use dengine_client::{
     Error,
-    proto::{AddLearnerRequest, JoinRequest},
+    proto::{AddLearnerRequest, JoinRequest, Lifecycle},
 };
 
-use crate::harness::{Cluster, Member, scratch};
+use crate::harness::{Cluster, Member, becomes, scratch};
 
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>, part: &str) {
     match result {
@@ -33,6 +34,99 @@ fn content(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
     }
     found
+}
+
+#[tokio::test]
+async fn a_wiped_member_never_takes_part_under_its_old_id() {
+    let mut cluster = Cluster::form(3).await;
+    let wiped = cluster.follower().await;
+    let old = cluster.members[wiped].status().await;
+    cluster.members[wiped].wipe();
+    cluster.members[wiped].start();
+    let new = cluster.members[wiped].status().await;
+    assert_eq!((new.lifecycle(), new.cluster_id), (Lifecycle::Waiting, 0));
+    assert_ne!(new.folder_id, old.folder_id);
+
+    // With one more down, its vote would be the one that is missing.
+    let mut other = cluster.leader().await;
+    if other == wiped {
+        other = (wiped + 1) % 3;
+    }
+    let last = 3 - wiped - other;
+    cluster.members[other].kill();
+    let survivor = cluster.members[last].admin().await;
+    let ready = || {
+        let survivor = survivor.clone();
+        async move { survivor.status().await.unwrap().ready }
+    };
+    becomes("the survivor's readiness", false, ready).await;
+
+    // Not even when somebody tells it that it is its old self.
+    let admin = cluster.members[wiped].admin().await;
+    let join = JoinRequest {
+        cluster_id: old.cluster_id,
+        member_id: old.member_id,
+        folder_id: new.folder_id.clone(),
+    };
+    let _ = admin.join(join).await;
+    let client = cluster.members[last].client().await;
+    for _ in 0..5 {
+        assert!(
+            client.put("k", "v").await.is_err(),
+            "acknowledged without a quorum"
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(!ready().await);
+    }
+    // The member that was only down brings the quorum back.
+    cluster.members[other].start();
+    becomes("the survivor's readiness", true, ready).await;
+    client.put("k", "v").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_wiped_member_forms_no_second_cluster_and_comes_back_as_a_new_one() {
+    let mut cluster = Cluster::form(3).await;
+    let wiped = cluster.follower().await;
+    let old = cluster.members[wiped].status().await;
+    let others: Vec<_> = (0..3).filter(|place| *place != wiped).collect();
+    for place in &others {
+        cluster.members[*place].kill();
+    }
+    cluster.members[wiped].wipe();
+    cluster.members[wiped].start();
+    // The only one up, for many election timeouts: it waits.
+    cluster.members[wiped].admin().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let alone = cluster.members[wiped].status().await;
+    assert_eq!(
+        (alone.lifecycle(), alone.cluster_id),
+        (Lifecycle::Waiting, 0)
+    );
+    for place in &others {
+        cluster.members[*place].start();
+    }
+    cluster.leader().await;
+
+    // Its old entry is in the way, and the program says what to do.
+    let output = cluster.init();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && said.contains("remove that member first"),
+        "{said}"
+    );
+    let admin = cluster.members[others[0]].admin().await;
+    admin.remove(old.member_id).await.unwrap();
+    let output = cluster.init();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let new = cluster.members[wiped].status().await;
+    assert_eq!(new.cluster_id, old.cluster_id);
+    assert!(new.member_id > old.member_id, "ids are never used again");
+    assert_eq!(admin.members().await.unwrap().members.len(), 3);
 }
 
 #[tokio::test]

@@ -230,6 +230,11 @@ mod tests {
             term_before: Some(2),
             term_after: Some(2),
             leader: None,
+            members: Vec::new(),
+            target_leader: false,
+            seed: 0,
+            warm_up: 0,
+            preload: None,
             node: None,
         }
     }

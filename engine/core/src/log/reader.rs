@@ -90,6 +90,13 @@ impl<D: Disk> LogReader<D> {
         self.shared.read().bytes()
     }
 
+    /// The first entry of the newest part of the log that takes at least `bytes` on disk; the log's first
+    /// one if all of it takes less.
+    #[must_use]
+    pub fn keep_from(&self, bytes: u64) -> Index {
+        self.shared.read().keep_from(bytes)
+    }
+
     /// The term of any entry from [`LogReader::base`] to [`LogReader::last`]; `None` elsewhere.
     #[must_use]
     pub fn term(&self, index: Index) -> Option<Term> {
@@ -168,5 +175,34 @@ fn read_piece<F: DiskFile>(piece: &Piece<F>) -> Result<Vec<Entry>, LogError> {
         Ok(entries)
     } else {
         Err(file.corrupt(batch.offset, "this batch is not the one that was here"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Log;
+    use super::super::conformance::{batch, small_options};
+    use super::super::memory::MemoryDisk;
+    use super::*;
+
+    /// Between looking up where entries are and reading them, their segment may be dropped.
+    #[test]
+    fn a_file_that_is_being_read_is_not_used_again() {
+        let disk = MemoryDisk::new();
+        let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
+        let append = |log: &mut Log<MemoryDisk>, indexes: std::ops::RangeInclusive<u64>| {
+            for index in indexes {
+                log.append(&batch(1, index..=index, 400)).unwrap();
+            }
+        };
+        append(&mut log, 1..=10);
+        let pieces = log.reader().pieces(Index(1), Index(2), 1).unwrap();
+        log.truncate_prefix(Index(10)).unwrap();
+        assert!(log.reader().first_index() > Index(1));
+        append(&mut log, 11..=40);
+        assert_eq!(
+            read_piece(&pieces[0]).unwrap(),
+            batch(1, 1..=1, 400).entries
+        );
     }
 }

@@ -54,6 +54,16 @@ fn sample() -> Sample {
     }
 }
 
+impl Sample {
+    /// Where a segment gets damaged: everywhere, but of the zeros in the first two only here and there.
+    fn places(&self, number: usize) -> impl Iterator<Item = usize> + use<> {
+        let bytes = self.disk.contents(&self.files[number]);
+        let data_end = end_of_data(&self.disk, &self.files[number]);
+        let used = move |at: &usize| *at < 128 || (HEADER - 8..data_end + 8).contains(at);
+        (0..bytes.len()).filter(move |at| number == 2 || used(at) || at % 61 == 0)
+    }
+}
+
 fn segments(disk: &MemoryDisk) -> Vec<String> {
     let mut names = dengine_core::log::Disk::list(disk).unwrap();
     names.retain(|name| name.ends_with(".segment"));
@@ -147,8 +157,8 @@ fn disk_equal(one: &MemoryDisk, other: &MemoryDisk, file: &str, end: usize) -> b
 #[test]
 fn a_file_that_was_cut_is_refused_at_every_point() {
     let sample = sample();
-    for file in &sample.files {
-        for point in 0..sample.disk.contents(file).len() {
+    for (number, file) in sample.files.iter().enumerate() {
+        for point in sample.places(number) {
             let disk = sample.disk.duplicate();
             disk.edit(file, |bytes| bytes.truncate(point));
             let (found, offset) = corrupt(open(&disk, &sample.entries));
@@ -166,7 +176,7 @@ fn a_flipped_bit_anywhere_is_refused_or_cuts_the_last_batch() {
     };
     for (number, file) in sample.files.iter().enumerate() {
         let data_end = end_of_data(&sample.disk, file);
-        for byte in 0..sample.disk.contents(file).len() {
+        for byte in sample.places(number) {
             let disk = sample.disk.duplicate();
             disk.flip_bit(file, byte, (byte % 8) as u8);
             let opened = open(&disk, &sample.entries);
@@ -269,6 +279,36 @@ fn log_again(mut log: Log<MemoryDisk>, disk: &MemoryDisk, before: &[Entry], entr
         (recovered.last_index, recovered.torn),
         (Index(all.len() as u64), None)
     );
+}
+
+/// A write that the disk reported and never did: an older, well-formed batch stands in its place.
+#[test]
+fn a_batch_in_anothers_place_is_refused() {
+    let history = |second: u8| {
+        let disk = MemoryDisk::new();
+        let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
+        let mut batches = [1..=2, 3..=4, 5..=6].map(|range| batch(1, range, 100));
+        batches[1].entries[0].data = vec![second; 100].into();
+        for batch in batches {
+            log.append(&batch).unwrap();
+            log.sync().unwrap();
+        }
+        let file = segments(&disk).remove(0);
+        (disk, file)
+    };
+    let ((disk, file), (other, _)) = (history(1), history(2));
+    // Header, hard state and two entries with one and two, three and four bytes of context.
+    let second = HEADER + (48 + 24 + 2 * (16 + 100) + 1 + 2_usize).next_multiple_of(8);
+    let third = second + (48 + 24 + 2 * (16 + 100) + 3 + 4_usize).next_multiple_of(8);
+    let exchanged = other.contents(&file)[second..third].to_vec();
+    disk.edit(&file, |bytes| {
+        bytes[second..third].copy_from_slice(&exchanged);
+    });
+    let error = Log::open(disk, small_options()).unwrap_err();
+    let LogError::Corrupt { offset, .. } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(offset, third as u64);
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn recover(cluster: &mut Cluster) {
         perform(cluster, &Step::HoldDisk(id, false));
         perform(cluster, &Step::HoldApply(id, false));
     }
-    for _ in 0..200 {
+    for _ in 0..80 {
         for id in 1..=4 {
             cluster.step(id, Event::Tick);
         }
@@ -124,8 +124,8 @@ fn recover(cluster: &mut Cluster) {
 }
 
 proptest! {
-    // A quarter of the usual number of cases, for each is a long story.
-    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
+    // An eighth of the usual number of cases, for each is a long story.
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 8))]
 
     #[test]
     fn safety_holds_and_progress_returns(

@@ -230,7 +230,7 @@ fn mutate(cluster: &mut Cluster, which: usize, donor: Message, fields: u32) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 2))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
 
     #[test]
     fn no_message_panics_and_a_refused_one_changes_nothing(
