@@ -8,4 +8,5 @@ pub mod check;
 pub mod consensus;
 pub mod kv;
 pub mod log;
+pub mod replica;
 pub mod types;
