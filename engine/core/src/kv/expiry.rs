@@ -40,7 +40,7 @@ struct DueSession {
 }
 
 impl Expiry {
-    /// Takes note of what was put and used since the last call.
+    /// Takes note of what was put and used since the last call. Goes through all open sessions.
     ///
     /// # Errors
     /// If the storage fails.
