@@ -6,8 +6,7 @@
 //! - [`machine`]: applies entries, and [`outcome`] is what comes of them.
 //! - [`reader`]: reads the newest or a past revision meanwhile, and history for watches.
 //! - [`collector`]: removes what compaction gave up, meanwhile.
-//! - [`upkeep`]: what a leader proposes by itself, after a clock that is passed in: [`expiry`] of keys and
-//!   sessions, and compaction by [`retention`].
+//! - [`retention`], [`expiry`]: what a leader proposes by itself, after a clock that is passed in.
 //!
 //! The semantics are etcd's: the empty store is at revision 1; a request that changes something takes
 //! one revision, however many keys it changes; everything else takes none. Nothing here knows the time,
@@ -29,7 +28,6 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 mod transition;
-pub mod upkeep;
 
 pub use collector::{Collected, Collector};
 pub use command::{
@@ -47,7 +45,6 @@ pub use reader::{
 };
 pub use retention::{Retention, RetentionSetting};
 pub use store::{Store, StoreError};
-pub use upkeep::Upkeep;
 
 use crate::types::Revision;
 use bytes::Bytes;

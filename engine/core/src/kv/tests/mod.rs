@@ -10,7 +10,6 @@ mod machine;
 mod membership;
 mod model;
 mod sessions;
-mod upkeep;
 
 use super::store::{MemoryStore, conformance::Suite};
 use super::{
