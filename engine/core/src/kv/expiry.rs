@@ -1,10 +1,10 @@
 //! When keys and sessions expire: says which commands a leader should propose.
 //!
 //! No clock. A leader begins with an empty [`Expiry`], shows it the state every now and then, and asks what is
-//! due. A time to live counts from when this leader has first seen the change that gave it, so it may
-//! last longer than asked for, by the delay of a tick, a change of leaders or a part of a session's time, and
-//! never ends early. What is
-//! proposed names the change it is about, so that nothing happens if there was another one since.
+//! due. A time to live counts from when this leader has first seen the change that gave it, so it may last
+//! longer than asked for, by the delay of a tick, a change of leaders or a part of a session's time, and
+//! never ends early. What is proposed names the change it is about, so that nothing happens if there was
+//! another one since.
 
 use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, SessionInfo, Store};
 use crate::types::{Index, Moment, Revision, SessionId};

@@ -49,6 +49,9 @@ pub use store::{Store, StoreError};
 use crate::types::Revision;
 use bytes::Bytes;
 
+// These bounds are part of what commands mean: members with other ones would come to other states. Whoever
+// changes one raises `COMMAND_VERSION`.
+
 /// How many sessions may be open. Each costs at most [`SESSION_BYTES_MAX`] and one [`REPLY_BYTES_MAX`]
 /// on disk.
 pub const SESSIONS_MAX: u64 = 10_000;
