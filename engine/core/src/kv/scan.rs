@@ -43,6 +43,7 @@ impl Found<'_> {
             create_revision: self.create_revision,
             mod_revision: self.revision,
             version: self.version,
+            ttl_ms: 0,
         }
     }
 }

@@ -7,7 +7,7 @@ mod membership;
 mod model;
 
 use super::store::{MemoryStore, conformance::Suite};
-use super::{Command, KeyRange, MembershipChange};
+use super::{Command, KeyRange, MembershipChange, Request};
 use crate::types::{Entry, EntryKind, Index, Term};
 use bytes::Bytes;
 
@@ -25,6 +25,7 @@ fn put(key: &str, value: &str) -> Command {
         key: bytes(key),
         value: bytes(value),
         prev_kv: true,
+        ttl_ms: 0,
     }
 }
 
@@ -58,7 +59,7 @@ fn entry(index: u64, kind: EntryKind, data: Bytes) -> Entry {
 }
 
 fn command_entry(index: u64, command: Command) -> Entry {
-    entry(index, EntryKind::Command, command.encode())
+    entry(index, EntryKind::Command, Request::from(command).encode())
 }
 
 fn change_entry(index: u64, change: MembershipChange) -> Entry {

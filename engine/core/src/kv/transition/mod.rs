@@ -3,14 +3,16 @@
 //! Nothing here is visible until the batch is written. Later entries of the run see earlier ones
 //! through `pending`.
 
-use super::layout::{
+use crate::kv::Outcome;
+use crate::kv::layout::{
     MEMBERSHIP_KEY, STATE_KEY, Stamp, State, Version, encode_state, put_change_key, put_data_key,
     put_version,
 };
-use super::machine::Outcome;
-use super::scan::{find, scan};
-use super::store::{Scope, Store, StoreError, WriteBatch};
-use super::{Command, Expected, KeyRange, KeyValue, Membership, MembershipChange};
+use crate::kv::scan::{find, scan};
+use crate::kv::store::{Scope, Store, StoreError, WriteBatch};
+use crate::kv::{
+    Command, CommandError, Expected, KeyRange, KeyValue, Membership, MembershipChange, Request,
+};
 use crate::types::{Entry, EntryKind, Revision};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 /// The step while it is being gathered.
-pub(super) struct Transition<'a, S: Store> {
+pub(in crate::kv) struct Transition<'a, S: Store> {
     store: &'a S,
     /// The state before the step.
     before: S::Cursor<'a>,
@@ -31,14 +33,14 @@ pub(super) struct Transition<'a, S: Store> {
 }
 
 /// The step when it is complete.
-pub(super) struct Finished {
-    pub(super) batch: WriteBatch,
-    pub(super) state: State,
-    pub(super) membership: Arc<Membership>,
+pub(in crate::kv) struct Finished {
+    pub(in crate::kv) batch: WriteBatch,
+    pub(in crate::kv) state: State,
+    pub(in crate::kv) membership: Arc<Membership>,
 }
 
 impl<'a, S: Store> Transition<'a, S> {
-    pub(super) fn new(store: &'a S, state: State, membership: Arc<Membership>) -> Self {
+    pub(in crate::kv) fn new(store: &'a S, state: State, membership: Arc<Membership>) -> Self {
         Self {
             store,
             before: store.cursor(Scope::OneKey),
@@ -51,12 +53,12 @@ impl<'a, S: Store> Transition<'a, S> {
     }
 
     /// Adds the effects of one entry.
-    pub(super) fn apply(&mut self, entry: &Entry) -> Result<Outcome, StoreError> {
+    pub(in crate::kv) fn apply(&mut self, entry: &Entry) -> Result<Outcome, StoreError> {
         let outcome = match entry.kind {
             EntryKind::Membership => self.change_membership(&entry.data)?,
             EntryKind::Command if entry.data.is_empty() => Outcome::Empty,
-            EntryKind::Command => match Command::decode(entry.data.clone())? {
-                Ok(command) => self.command(command)?,
+            EntryKind::Command => match Request::decode(entry.data.clone())? {
+                Ok(request) => self.command(request.command)?,
                 Err(reason) => Outcome::Rejected(reason),
             },
         };
@@ -66,7 +68,7 @@ impl<'a, S: Store> Transition<'a, S> {
     }
 
     /// Closes the step; it is no longer looking at the store then.
-    pub(super) fn finish(mut self) -> Finished {
+    pub(in crate::kv) fn finish(mut self) -> Finished {
         self.batch.put(STATE_KEY, &encode_state(&self.state));
         Finished {
             batch: self.batch,
@@ -81,6 +83,7 @@ impl<'a, S: Store> Transition<'a, S> {
                 key,
                 value,
                 prev_kv,
+                ttl_ms: _,
             } => {
                 let prev = self.newest(&key, prev_kv)?;
                 let revision = self.put(key, value, prev.as_ref());
@@ -94,7 +97,11 @@ impl<'a, S: Store> Transition<'a, S> {
                 key,
                 expected,
                 value,
+                ttl_ms: _,
             } => self.compare_and_swap(key, &expected, value),
+            _ => Ok(Outcome::Rejected(CommandError::Malformed(
+                "not built yet".to_owned(),
+            ))),
         }
     }
 
@@ -131,6 +138,7 @@ impl<'a, S: Store> Transition<'a, S> {
             create_revision: prev.map_or(stamp.revision, |prev| prev.create_revision),
             mod_revision: stamp.revision,
             version: prev.map_or(1, |prev| prev.version + 1),
+            ttl_ms: 0,
         };
         let record = Version::Live {
             create_revision: new.create_revision,

@@ -3,6 +3,14 @@
 //! Every read is made at one revision, by default the newest that is published. Versions at or below a
 //! published revision never change, so a read needs no lock and sees whole batches only.
 
+mod changes;
+mod expiring;
+mod hash;
+
+pub use changes::{Changes, ChangesQuery, Event, EventKind};
+pub use expiring::{ExpiringKey, SessionInfo};
+pub use hash::LogicalHash;
+
 use super::machine::Shared;
 use super::scan::{find, scan};
 use super::store::{Scope, Store, StoreError};
@@ -101,6 +109,12 @@ impl<S> Reader<S> {
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.shared.revision()
+    }
+
+    /// The first revision that can be read and watched; 0: all of history.
+    #[must_use]
+    pub fn compact_revision(&self) -> Revision {
+        self.shared.compact_revision()
     }
 
     /// The last entry whose effects can be read.
