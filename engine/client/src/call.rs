@@ -61,12 +61,7 @@ impl Shared {
     }
 
     /// Sends `message` until it is answered or must not be sent again.
-    pub(crate) async fn call<M, W, F, Fut>(
-        &self,
-        call: Call<'_>,
-        message: &M,
-        send: F,
-    ) -> Result<W>
+    pub(crate) async fn call<M, W, F, Fut>(&self, call: Call<'_>, message: &M, send: F) -> Result<W>
     where
         M: Message,
         F: Fn(KvClient<Channel>, Request<M>) -> Fut,
@@ -87,7 +82,10 @@ impl Shared {
             if let Some(ticket) = ticket {
                 message.stamp(ticket.stamp());
             }
-            let failure = match self.attempt(operation, message, deadline, &send, channel).await {
+            let failure = match self
+                .attempt(operation, message, deadline, &send, channel)
+                .await
+            {
                 Ok(response) => return Ok(response),
                 Err(failure) => failure,
             };

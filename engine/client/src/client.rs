@@ -198,8 +198,11 @@ impl Client {
             prev_kv,
             session: None,
         };
-        self.write(delete, |mut kv, delete| async move { kv.delete(delete).await })
-            .await
+        self.write(
+            delete,
+            |mut kv, delete| async move { kv.delete(delete).await },
+        )
+        .await
     }
 
     /// Sets a key if it is as expected.

@@ -294,8 +294,7 @@ mod tests {
                 let unknown = matches!(failure.error, Error::UnknownOutcome { .. });
                 let proof = &failure.proof;
                 assert_eq!(unknown, proof.may_have_taken_effect(operation), "{code:?}");
-                let again = proof.may_pass(operation)
-                    && (operation == Operation::Read || !unknown);
+                let again = proof.may_pass(operation) && (operation == Operation::Read || !unknown);
                 if operation != Operation::Once {
                     assert_eq!(failure.error.retryable(), again, "{operation:?} {code:?}");
                 }

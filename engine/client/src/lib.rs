@@ -74,7 +74,7 @@ pub use watch::{Event, EventKind, Watch, WatchQuery, WatchUpdate};
 pub mod proto {
     pub use dengine_api::v1::{
         AddLearnerRequest, AddLearnerResponse, BootstrapResponse, HashResponse, JoinRequest,
-        JoinResponse, Lifecycle, Member, MemberProgress, MembersResponse, PromoteResponse, RemoveResponse, Role,
-        SnapshotResponse, StatusResponse, TransferLeaderResponse,
+        JoinResponse, Lifecycle, Member, MemberProgress, MembersResponse, PromoteResponse,
+        RemoveResponse, Role, SnapshotResponse, StatusResponse, TransferLeaderResponse,
     };
 }

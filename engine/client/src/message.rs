@@ -49,9 +49,19 @@ macro_rules! others {
     };
 }
 
-writes!(PutRequest, DeleteRequest, CompareAndSwapRequest, BatchRequest, CompactRequest);
+writes!(
+    PutRequest,
+    DeleteRequest,
+    CompareAndSwapRequest,
+    BatchRequest,
+    CompactRequest
+);
 reads!(GetRequest, RangeRequest);
-others!(OpenSessionRequest, KeepAliveSessionRequest, CloseSessionRequest);
+others!(
+    OpenSessionRequest,
+    KeepAliveSessionRequest,
+    CloseSessionRequest
+);
 
 fn wire(stamp: Stamp) -> v1::SessionStamp {
     v1::SessionStamp {

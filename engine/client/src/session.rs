@@ -62,10 +62,10 @@ impl Session {
             ttl_ms: ttl_ms(Some(options.ttl)),
         };
         // Were it opened twice, one of the two would expire unused: no harm.
-        let open = |mut kv: KvClient<Channel>, request| async move { kv.open_session(request).await };
-        let opened: v1::OpenSessionResponse = shared
-            .call(background(shared), &request, open)
-            .await?;
+        let open =
+            |mut kv: KvClient<Channel>, request| async move { kv.open_session(request).await };
+        let opened: v1::OpenSessionResponse =
+            shared.call(background(shared), &request, open).await?;
         let session = Arc::new(Session {
             sequencer: Mutex::new(Sequencer::new(opened.session_id, WINDOW)),
             ended: Notify::new(),
@@ -91,7 +91,8 @@ impl Session {
         let request = v1::CloseSessionRequest {
             session_id: self.id(),
         };
-        let close = |mut kv: KvClient<Channel>, request| async move { kv.close_session(request).await };
+        let close =
+            |mut kv: KvClient<Channel>, request| async move { kv.close_session(request).await };
         shared
             .call(background(shared), &request, close)
             .await
@@ -104,7 +105,11 @@ impl Session {
     }
 
     /// A place for one write, as soon as the window has one, but not after `deadline`.
-    pub(crate) async fn ticket(self: &Arc<Self>, shared: &Shared, deadline: Duration) -> Result<Ticket> {
+    pub(crate) async fn ticket(
+        self: &Arc<Self>,
+        shared: &Shared,
+        deadline: Duration,
+    ) -> Result<Ticket> {
         loop {
             if self.lost.load(Ordering::Relaxed) {
                 return Err(Error::SessionLost {
@@ -119,7 +124,10 @@ impl Session {
                     stamp,
                 });
             }
-            if timeout_at(shared.pool.instant(deadline), ended).await.is_err() {
+            if timeout_at(shared.pool.instant(deadline), ended)
+                .await
+                .is_err()
+            {
                 return Err(Error::Overloaded {
                     message: format!("{WINDOW} writes of this session are under way already"),
                 });
@@ -190,8 +198,9 @@ async fn keep_alive(session: Weak<Session>, shared: Arc<Shared>, mut pace: Pace)
         };
         let sent = shared.pool.now();
         let request = v1::KeepAliveSessionRequest { session_id };
-        let keep =
-            |mut kv: KvClient<Channel>, request: Request<_>| async move { kv.keep_alive_session(request).await };
+        let keep = |mut kv: KvClient<Channel>, request: Request<_>| async move {
+            kv.keep_alive_session(request).await
+        };
         match shared.call(background(&shared), &request, keep).await {
             Ok(v1::KeepAliveSessionResponse { .. }) => pace.kept(sent),
             Err(Error::Refused { message, .. }) => {

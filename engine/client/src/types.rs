@@ -129,7 +129,14 @@ macro_rules! answers {
     };
 }
 
-answers!(PutResult, DeleteResult, SwapResult, GetResult, RangeResult, CompactResult);
+answers!(
+    PutResult,
+    DeleteResult,
+    SwapResult,
+    GetResult,
+    RangeResult,
+    CompactResult
+);
 
 /// How to set a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

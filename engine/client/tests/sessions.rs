@@ -29,7 +29,10 @@ async fn connect(peer: &Peer) -> Client {
 
 async fn with_session(peer: &Peer) -> Client {
     let client = connect(peer).await;
-    client.with_session(SessionOptions::default()).await.unwrap()
+    client
+        .with_session(SessionOptions::default())
+        .await
+        .unwrap()
 }
 
 #[tokio::test]

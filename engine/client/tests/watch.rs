@@ -7,9 +7,7 @@ mod support;
 
 use std::time::Duration;
 
-use dengine_api::v1::{
-    CancelCause, Event, KeyValue, ResponseHeader, WatchResponse, event::Kind,
-};
+use dengine_api::v1::{CancelCause, Event, KeyValue, ResponseHeader, WatchResponse, event::Kind};
 use dengine_client::{
     Client, ClientOptions, Error, KeyRange, RetryPolicy, Watch, WatchQuery, WatchUpdate,
 };
@@ -116,7 +114,11 @@ async fn check(scripts: Vec<Script>, expect: &[&[&str]], starts: &[u64]) {
 async fn a_broken_stream_is_resumed_behind_the_last_response() {
     let broken = Err(Status::unavailable("scripted"));
     let scripts = vec![
-        vec![created(3), told(4, false, vec![event(3, "a"), event(4, "b")]), broken],
+        vec![
+            created(3),
+            told(4, false, vec![event(3, "a"), event(4, "b")]),
+            broken,
+        ],
         vec![created(5), told(7, false, vec![event(7, "c")])],
     ];
     check(scripts, &[&["a", "b"], &["c"]], &[0, 5]).await;
@@ -124,9 +126,17 @@ async fn a_broken_stream_is_resumed_behind_the_last_response() {
 
 #[tokio::test]
 async fn a_watch_that_was_shed_goes_on_where_it_was() {
-    for cause in [CancelCause::TooSlow, CancelCause::Unavailable, CancelCause::TooMany] {
+    for cause in [
+        CancelCause::TooSlow,
+        CancelCause::Unavailable,
+        CancelCause::TooMany,
+    ] {
         let scripts = vec![
-            vec![created(3), told(3, false, vec![event(3, "a")]), ended(cause)],
+            vec![
+                created(3),
+                told(3, false, vec![event(3, "a")]),
+                ended(cause),
+            ],
             vec![created(4), told(4, false, vec![event(4, "b")])],
         ];
         check(scripts, &[&["a"], &["b"]], &[0, 4]).await;
@@ -142,7 +152,11 @@ async fn a_revision_in_fragments_is_told_once_over_two_streams() {
     };
     let scripts = vec![
         vec![created(3), told(3, true, parts(0, 2)), broken],
-        vec![created(3), told(3, true, parts(0, 1)), told(3, false, parts(1, 3))],
+        vec![
+            created(3),
+            told(3, true, parts(0, 1)),
+            told(3, false, parts(1, 3)),
+        ],
     ];
     check(scripts, &[&["a", "b"], &["c"]], &[0, 3]).await;
 }
@@ -173,7 +187,12 @@ async fn what_is_compacted_is_told_and_not_skipped() {
     peer.watches([vec![created(3), ended(CancelCause::Compacted)]]);
     let mut watch = watch(&peer, all()).await;
     let error = watch.next().await.unwrap_err();
-    assert_eq!(error, Error::Compacted { compact_revision: 8 });
+    assert_eq!(
+        error,
+        Error::Compacted {
+            compact_revision: 8
+        }
+    );
 }
 
 #[tokio::test]

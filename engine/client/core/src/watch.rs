@@ -164,7 +164,10 @@ mod tests {
         cursor.events([5, 5], 5, true).unwrap();
         assert!(cursor.progress(5).is_err());
         cursor.resume();
-        assert!(cursor.events([5], 5, false).is_err(), "one event is missing");
+        assert!(
+            cursor.events([5], 5, false).is_err(),
+            "one event is missing"
+        );
     }
 
     #[test]

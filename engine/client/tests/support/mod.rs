@@ -11,12 +11,11 @@ use bytes::Bytes;
 use dengine_api::{
     LEADER_HINT_METADATA,
     v1::{
-        BatchRequest, BatchResponse, CloseSessionRequest, CloseSessionResponse,
-        CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
-        DeleteRequest, DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest,
-        KeepAliveSessionResponse, KeyValue, OpenSessionRequest, OpenSessionResponse, PutRequest,
-        PutResponse, RangeRequest, RangeResponse, ResponseHeader, SessionStamp, WatchCreate,
-        WatchRequest, WatchResponse,
+        BatchRequest, BatchResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest,
+        CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
+        DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
+        KeyValue, OpenSessionRequest, OpenSessionResponse, PutRequest, PutResponse, RangeRequest,
+        RangeResponse, ResponseHeader, SessionStamp, WatchCreate, WatchRequest, WatchResponse,
         compare_and_swap_request::Expected,
         kv_server::{Kv, KvServer},
         watch_request,
@@ -340,8 +339,7 @@ impl Kv for Peer {
 
 #[tonic::async_trait]
 impl Watch for Peer {
-    type WatchStream =
-        std::pin::Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
+    type WatchStream = std::pin::Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
 
     async fn watch(
         &self,
