@@ -2,82 +2,102 @@
 
 use super::input::Input;
 use super::metrics;
+use crate::config::{Config, Durability};
 use crate::error::Fatal;
-use dengine_core::consensus::AppendId;
-use dengine_core::log::{Batch, Log, LogError, RealDisk};
-use dengine_core::types::{Entry, HardState};
-use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant;
+use dengine_core::log::{Log, LogError, RealDisk};
+use dengine_core::replica::{self, LogJob, LogWork};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
 
-/// One append, as consensus handed it out.
-pub(super) struct AppendJob {
-    pub(super) id: AppendId,
-    pub(super) hard_state: Option<HardState>,
-    pub(super) entries: Vec<Entry>,
+pub(super) struct LogThread {
+    log: Log<RealDisk>,
+    replica: Sender<Input>,
+    durability: Durability,
+    sync_interval: Duration,
+    sync_bytes: u64,
+    /// What was written and not synced, which only `memory-first` leaves behind.
+    unsynced_bytes: u64,
+    /// When it must be synced.
+    sync_at: Option<Instant>,
 }
 
-/// Works until the replica thread lets go of the queue. A failure is reported once and ends the
-/// thread: after a failed sync nothing can be known about what is on the disk.
-pub(super) fn run(mut log: Log<RealDisk>, jobs: &Receiver<AppendJob>, replica: &Sender<Input>) {
-    while let Ok(first) = jobs.recv() {
-        let (id, batches) = collect(first, jobs);
-        if let Err(error) = write(&mut log, &batches) {
-            return fail(&error, replica);
-        }
-        if replica.send(Input::Persisted(id)).is_err() {
-            return;
-        }
-        // The callers have their answers; no space for the next segment is not yet a failure.
-        match log.prepare() {
-            Err(error) if !error.is_usable() => return fail(&error, replica),
-            _ => {}
-        }
-    }
-}
-
-fn fail(error: &LogError, replica: &Sender<Input>) {
-    // If the replica is gone, somebody reported before us.
-    let _ = replica.send(Input::Failed(Fatal::Log(error.to_string())));
-}
-
-/// Everything that queued while the last sync ran. More than one batch only if entries are overwritten.
-fn collect(first: AppendJob, jobs: &Receiver<AppendJob>) -> (AppendId, Vec<Batch>) {
-    let mut id = first.id;
-    let mut batches = vec![batch(first)];
-    while let Ok(job) = jobs.try_recv() {
-        id = job.id;
-        let last = batches.last_mut().expect("it holds the first one");
-        if follows(last, &job) {
-            last.hard_state = job.hard_state.or(last.hard_state);
-            last.entries.extend(job.entries);
-        } else {
-            batches.push(batch(job));
+impl LogThread {
+    pub(super) fn new(log: Log<RealDisk>, replica: Sender<Input>, config: &Config) -> Self {
+        Self {
+            log,
+            replica,
+            durability: config.durability,
+            sync_interval: Duration::from_millis(config.log.sync_interval_ms),
+            sync_bytes: config.log.sync_bytes,
+            unsynced_bytes: 0,
+            sync_at: None,
         }
     }
-    (id, batches)
-}
 
-fn follows(batch: &Batch, job: &AppendJob) -> bool {
-    match (batch.entries.last(), job.entries.first()) {
-        (Some(last), Some(next)) => next.index == last.index.next(),
-        _ => true,
+    /// Works until the replica thread lets go of the queue. A failure is reported once and ends the
+    /// thread: after a failed sync nothing can be known about what is on the disk.
+    pub(super) fn run(mut self, jobs: &Receiver<LogJob>) {
+        if let Err(error) = self.work(jobs) {
+            // If the replica is gone, somebody reported before us.
+            let _ = self
+                .replica
+                .send(Input::Failed(Fatal::Log(error.to_string())));
+        }
     }
-}
 
-fn batch(job: AppendJob) -> Batch {
-    Batch {
-        hard_state: job.hard_state,
-        entries: job.entries,
+    fn work(&mut self, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
+        loop {
+            match self.next(jobs) {
+                Ok(first) => {
+                    let queued = std::iter::from_fn(|| jobs.try_recv().ok());
+                    self.perform(&LogWork::collect(std::iter::once(first).chain(queued)))?;
+                }
+                Err(RecvTimeoutError::Timeout) => self.sync()?,
+                Err(RecvTimeoutError::Disconnected) => return self.log.sync(),
+            }
+        }
     }
-}
 
-fn write(log: &mut Log<RealDisk>, batches: &[Batch]) -> Result<(), LogError> {
-    for batch in batches {
-        ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(batch.entries.len() as f64);
-        log.append(batch)?;
+    fn next(&self, jobs: &Receiver<LogJob>) -> Result<LogJob, RecvTimeoutError> {
+        match self.sync_at {
+            Some(at) => jobs.recv_timeout(at.saturating_duration_since(Instant::now())),
+            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
     }
-    let start = Instant::now();
-    log.sync()?;
-    ::metrics::histogram!(metrics::LOG_SYNC_SECONDS).record(start.elapsed().as_secs_f64());
-    Ok(())
+
+    fn perform(&mut self, work: &LogWork) -> Result<(), LogError> {
+        if let Some(id) = work.persisted() {
+            ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(work.entries() as f64);
+            let must_sync = work.must_sync(self.log.hard_state());
+            work.write(&mut self.log)?;
+            if must_sync || self.durability == Durability::Fsync {
+                self.sync()?;
+            } else {
+                self.sync_later(work.bytes())?;
+            }
+            // If the replica is gone, nobody needs to know.
+            let _ = self.replica.send(replica::Input::Persisted(id).into());
+        }
+        work.tidy(&mut self.log)
+    }
+
+    fn sync_later(&mut self, bytes: u64) -> Result<(), LogError> {
+        self.unsynced_bytes += bytes;
+        self.sync_at
+            .get_or_insert_with(|| Instant::now() + self.sync_interval);
+        let due = self.sync_at.is_some_and(|at| at <= Instant::now());
+        if due || self.unsynced_bytes >= self.sync_bytes {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), LogError> {
+        let start = Instant::now();
+        self.log.sync()?;
+        ::metrics::histogram!(metrics::LOG_SYNC_SECONDS).record(start.elapsed().as_secs_f64());
+        self.unsynced_bytes = 0;
+        self.sync_at = None;
+        Ok(())
+    }
 }

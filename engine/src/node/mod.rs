@@ -15,21 +15,22 @@
 
 mod applier;
 mod bootstrap;
+mod clock;
 mod flusher;
 mod input;
 mod log_writer;
 pub mod metrics;
-mod pending;
 mod replica;
 mod running;
 mod status;
 
-use crate::config::Config;
+use crate::config::{Config, Durability};
 use crate::error::{Fatal, RequestError, StartError};
 use crate::folder::{Folder, Identity};
 use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
-use dengine_core::kv::{Member, Membership, MembershipChange, Outcome, Reader, Request};
+use dengine_core::kv::{self, Member, Membership, MembershipChange, Reader};
+pub use dengine_core::replica::Written;
 use dengine_core::types::{ClusterId, MemberId, Term};
 pub(crate) use input::Input;
 use input::Request;
@@ -39,14 +40,9 @@ use tokio::sync::watch;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 
-/// What a write came to.
-#[derive(Clone, Debug)]
-pub struct Written {
-    /// The term of the leader that ordered it.
-    pub term: Term,
-    /// The state machine's answer.
-    pub outcome: Outcome,
-}
+/// What there may be too many of, in the message that says so.
+const READS: &str = "reads that wait for a quorum";
+const REQUESTS: &str = "requests";
 
 /// Who wants to join; see [`Node::add_learner`].
 #[derive(Clone, Debug)]
@@ -121,7 +117,7 @@ impl Node {
     ///
     /// # Errors
     /// See [`RequestError`]; only after [`RequestError::UnknownOutcome`] may it have taken effect.
-    pub async fn write(&self, request: impl Into<Request>) -> Result<Written, RequestError> {
+    pub async fn write(&self, request: impl Into<kv::Request>) -> Result<Written, RequestError> {
         self.running()?.write(request.into().encode()).await
     }
 
@@ -130,12 +126,18 @@ impl Node {
     /// # Errors
     /// No quorum confirmed it in time; nothing was changed.
     pub async fn read_barrier(&self) -> Result<(), RequestError> {
-        let running = self.running()?;
-        running
-            .request("reads that wait for a quorum", |reply| Request::Read {
-                reply,
-            })
-            .await
+        let read = |caller| Request::Read { caller }.into();
+        self.running()?.request(READS, read).await
+    }
+
+    /// The same as [`Node::read_barrier`], and while this member leads and holds a lease, without asking
+    /// anybody. It rests on the clocks of the members running at the same speed within ten percent.
+    ///
+    /// # Errors
+    /// As [`Node::read_barrier`].
+    pub async fn lease_barrier(&self) -> Result<(), RequestError> {
+        let read = |caller| Request::LeaseRead { caller }.into();
+        self.running()?.request(READS, read).await
     }
 
     /// Reads this member's own state, however old.
@@ -216,10 +218,7 @@ impl Node {
     /// This member does not lead.
     pub async fn members(&self) -> Result<MembersView, RequestError> {
         self.read_barrier().await?;
-        let running = self.running()?;
-        running
-            .request("requests", |reply| Request::Members { reply })
-            .await
+        self.running()?.request(REQUESTS, Input::Members).await
     }
 
     /// Adds a member that gets the log and does not vote. Idempotent by folder id. This member must lead.
@@ -287,20 +286,36 @@ impl Node {
     /// # Errors
     /// [`RequestError::Refused`] if it is no voter; [`RequestError::NotServed`] if it did not take over.
     pub async fn transfer_leader(&self, id: MemberId) -> Result<Term, RequestError> {
-        let running = self.running()?;
-        running
-            .request("requests", |reply| Request::TransferLeader {
-                to: id,
-                reply,
-            })
-            .await
+        self.transfer(Some(id)).await
     }
 
-    /// Stops the member and waits until its threads have ended.
+    async fn transfer(&self, to: Option<MemberId>) -> Result<Term, RequestError> {
+        let transfer = |caller| Request::Transfer { to, caller }.into();
+        self.running()?.request(REQUESTS, transfer).await
+    }
+
+    /// Hands leadership to whoever suits best, if this member leads: whoever is about to stop should, so that
+    /// the cluster need not miss a leader for an election timeout.
+    pub async fn hand_over(&self) {
+        if self.status().role == Role::Leader
+            && let Err(error) = self.transfer(None).await
+        {
+            // The others elect one of them when they miss this one.
+            tracing::info!(%error, "leadership was not handed over");
+        }
+    }
+
+    /// Stops the member and waits until its threads have ended. See [`Node::hand_over`].
     pub async fn shutdown(&self) {
         self.inner.listener.stop();
         if let Some(running) = self.inner.running.get() {
             running.stop().await;
+        }
+        // A failed member may have lost what it wrote.
+        if self.inner.fatal.borrow().is_none()
+            && let Err(error) = self.inner.folder.lock().await.mark_clean()
+        {
+            tracing::warn!(%error, "the folder is not marked as clean");
         }
     }
 
@@ -360,6 +375,10 @@ impl Node {
 
     async fn run(&self, folder: &Folder, identity: Identity) -> Result<(), StartError> {
         let inner = &self.inner;
+        folder.check_power()?;
+        if inner.config.durability == Durability::MemoryFirst {
+            folder.mark_memory_first()?;
+        }
         let running = Running::start(running::Start {
             config: inner.config.clone(),
             folder_id: inner.folder_id.clone(),

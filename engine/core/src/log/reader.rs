@@ -90,6 +90,13 @@ impl<D: Disk> LogReader<D> {
         self.shared.read().bytes()
     }
 
+    /// The first entry of the newest part of the log that takes at least `bytes` on disk; the log's first
+    /// one if all of it takes less.
+    #[must_use]
+    pub fn keep_from(&self, bytes: u64) -> Index {
+        self.shared.read().keep_from(bytes)
+    }
+
     /// The term of any entry from [`LogReader::base`] to [`LogReader::last`]; `None` elsewhere.
     #[must_use]
     pub fn term(&self, index: Index) -> Option<Term> {

@@ -128,6 +128,20 @@ impl<F: DiskFile> Segments<F> {
         }
     }
 
+    /// The first entry of the newest batches that hold at least `bytes` together; the log's first entry if
+    /// all of them hold less.
+    pub(super) fn keep_from(&self, bytes: u64) -> Index {
+        let mut held = 0;
+        let newest_first = self.segments.iter().rev();
+        let mut batches = newest_first.flat_map(|segment| segment.batches.iter().rev());
+        let enough = batches.find(|batch| {
+            held += u64::from(batch.bytes);
+            held >= bytes
+        });
+        let first = self.state.first_index();
+        enough.map_or(first, |batch| batch.first.max(first))
+    }
+
     /// Takes the oldest segment off if all its live entries are at most `upto` and it is not the
     /// current one; the log then begins behind them.
     pub(super) fn pop_segment(&mut self, upto: Index) -> Option<Arc<SegmentFile<F>>> {
