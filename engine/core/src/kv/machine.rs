@@ -6,7 +6,7 @@ use super::layout::{
 };
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
 use super::transition::Transition;
-use super::{Applied, Membership, Reader};
+use super::{Applied, Collector, Membership, Reader};
 use crate::types::{Entry, Index, Revision, Term};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -122,6 +122,12 @@ impl<S: Store> StateMachine<S> {
     #[must_use]
     pub fn reader(&self) -> Reader<S> {
         Reader::new(Arc::clone(&self.shared))
+    }
+
+    /// Collects garbage beside `apply`, from any thread.
+    #[must_use]
+    pub fn collector(&self) -> Collector<S> {
+        Collector::new(Arc::clone(&self.shared))
     }
 
     /// Flushes beside `apply`, from any thread.

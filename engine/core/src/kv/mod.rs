@@ -4,29 +4,37 @@
 //! - [`layout`]: which bytes the state machine keeps there.
 //! - [`command`], [`membership`]: what log entries hold.
 //! - [`machine`]: applies entries, and [`outcome`] is what comes of them.
-//! - [`reader`]: reads the newest or a past revision meanwhile.
+//! - [`reader`]: reads the newest or a past revision meanwhile, and history for watches.
+//! - [`collector`]: removes what compaction gave up, meanwhile.
+//! - [`retention`], [`expiry`]: what a leader proposes, by rules and a clock that is passed in.
 //!
 //! The semantics are etcd's: the empty store is at revision 1; a request that changes something takes
 //! one revision, however many keys it changes; everything else takes none. Nothing here knows the time,
 //! draws a random number or depends on the order of a hash map: equal entries make equal bytes.
 
+pub mod collector;
 pub mod command;
+pub mod expiry;
 mod key_range;
 pub mod layout;
 pub mod machine;
 pub mod membership;
 pub mod outcome;
 pub mod reader;
+pub mod retention;
 mod scan;
+mod session;
 pub mod store;
 #[cfg(test)]
 mod tests;
 mod transition;
 
+pub use collector::{Collected, Collector};
 pub use command::{
     Batch, BatchOperation, Command, CommandError, Compare, CompareTarget, Expected, ExpiredKey,
     Relation, Request, SessionStamp,
 };
+pub use expiry::Expiry;
 pub use key_range::KeyRange;
 pub use machine::{Flusher, StateMachine};
 pub use membership::{Member, Membership, MembershipChange, MembershipRefusal};
@@ -35,6 +43,7 @@ pub use reader::{
     Changes, ChangesQuery, Event, EventKind, ExpiringKey, LogicalHash, RangeQuery, RangeResult,
     ReadError, Reader, SessionInfo,
 };
+pub use retention::{Retention, RetentionSetting};
 pub use store::{Store, StoreError};
 
 use crate::types::Revision;

@@ -113,7 +113,7 @@ fn duplicate_key(operations: &[BatchOperation]) -> Option<&Bytes> {
         BatchOperation::Delete { keys, .. } => {
             // Only the first key at or behind the start can be the first one inside.
             let from = (Bound::Included(keys.start()), Bound::Unbounded);
-            let first = puts.range(from).next().copied();
+            let first = puts.range::<Bytes, _>(from).next().copied();
             first.filter(|key| keys.contains(key))
         }
         BatchOperation::Put { .. } | BatchOperation::Get { .. } => None,

@@ -1,5 +1,9 @@
 //! What becomes of entries: the answers, equal on every member.
 
+mod encoding;
+
+pub(super) use encoding::{decode_kept, encode_kept};
+
 use super::{CommandError, KeyValue, Membership, MembershipRefusal};
 use crate::types::{Index, Revision, SessionId, Term};
 use bytes::Bytes;
@@ -89,8 +93,9 @@ pub enum Outcome {
     /// The command cannot be done; no data changed.
     Refused(Refusal),
     /// The command was applied earlier, once, and this was the answer, except that the pairs of it are
-    /// left out: with them it was larger than [`REPLY_BYTES_MAX`](super::REPLY_BYTES_MAX), too large to
-    /// be kept. Answers only commands that are repeated.
+    /// left out, and of a batch all answers: with them it was larger than
+    /// [`REPLY_BYTES_MAX`](super::REPLY_BYTES_MAX), too large to be kept. Only who repeats a command gets
+    /// this.
     Trimmed(Box<Outcome>),
 }
 
@@ -124,11 +129,8 @@ pub enum BatchAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A batch would change a key twice.
-    #[error("duplicate key in the batch: {}", key.escape_ascii())]
-    DuplicateKey {
-        /// Which.
-        key: Bytes,
-    },
+    #[error("the batch would change a key twice")]
+    DuplicateKey,
     /// The revision has not happened yet.
     #[error("revision {requested} lies in the future: the store is at revision {current}")]
     Future {
@@ -157,7 +159,7 @@ pub enum Refusal {
         /// The highest acknowledged one.
         acknowledged: u64,
     },
-    /// The client has to acknowledge answers first.
+    /// The client has to acknowledge answers first. Then it may repeat the command under its sequence.
     #[error(
         "the session keeps {replies} answers of {bytes} bytes and can keep no more: acknowledge some"
     )]

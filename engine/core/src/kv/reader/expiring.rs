@@ -1,9 +1,15 @@
 //! What may expire, for the leader, who has a clock.
 
 use super::{ReadError, Reader};
-use crate::kv::Store;
+use crate::kv::layout::{
+    expiring_range, put_expiring_key, session_range, split_expiring_key, split_session_key, ttl,
+};
+use crate::kv::session::Session;
+use crate::kv::store::{Cursor, Scope};
+use crate::kv::{Store, StoreError};
 use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
+use std::ops::Range;
 
 /// A key that may be expired some time after its last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +51,25 @@ impl<S: Store> Reader<S> {
         after: Option<&ExpiringKey>,
         limit: usize,
     ) -> Result<Vec<ExpiringKey>, ReadError> {
-        let _ = (after, limit);
-        Ok(Vec::new())
+        let mut range = expiring_range();
+        if let Some(last) = after {
+            range.start.clear();
+            put_expiring_key(&mut range.start, last.mod_revision, &last.key);
+            // The first byte string behind that record.
+            range.start.push(0);
+        }
+        self.records(range, limit, read_expiring)
+    }
+
+    /// The keys with a time to live that this revision was the last to change.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn expiring_keys_of(&self, revision: Revision) -> Result<Vec<ExpiringKey>, ReadError> {
+        let mut range = Vec::new()..Vec::new();
+        put_expiring_key(&mut range.start, revision, &[]);
+        put_expiring_key(&mut range.end, Revision(revision.0 + 1), &[]);
+        self.records(range, usize::MAX, read_expiring)
     }
 
     /// The open sessions in the order of their ids: at most `limit` behind `after`.
@@ -54,7 +77,44 @@ impl<S: Store> Reader<S> {
     /// # Errors
     /// If the storage fails.
     pub fn sessions(&self, after: SessionId, limit: usize) -> Result<Vec<SessionInfo>, ReadError> {
-        let _ = (after, limit);
-        Ok(Vec::new())
+        self.records(session_range(after), limit, |key, record| {
+            let id = split_session_key(key)?;
+            let session = Session::decode(id, record)?;
+            Ok(SessionInfo {
+                id,
+                ttl_ms: session.ttl_ms,
+                last_used: session.last_used,
+                acknowledged: session.acknowledged,
+                replies: session.replies.len() as u64,
+                reply_bytes: session.reply_bytes(),
+            })
+        })
     }
+
+    fn records<T>(
+        &self,
+        range: Range<Vec<u8>>,
+        limit: usize,
+        read: impl Fn(&[u8], &[u8]) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, ReadError> {
+        let mut cursor = self.shared.store.cursor(Scope::Between(range.clone()));
+        cursor.seek(&range.start)?;
+        let mut found = Vec::new();
+        while found.len() < limit
+            && let Some((key, record)) = cursor.record()
+        {
+            found.push(read(key, record)?);
+            cursor.next()?;
+        }
+        Ok(found)
+    }
+}
+
+fn read_expiring(key: &[u8], record: &[u8]) -> Result<ExpiringKey, StoreError> {
+    let (mod_revision, key) = split_expiring_key(key)?;
+    Ok(ExpiringKey {
+        key: Bytes::copy_from_slice(key),
+        mod_revision,
+        ttl_ms: ttl(record)?,
+    })
 }

@@ -1,0 +1,159 @@
+//! When keys and sessions expire: says which commands a leader should propose.
+//!
+//! No clock. A leader begins with an empty [`Expiry`], shows it the state every now and then, and asks what is
+//! due. A time to live counts from when this leader has first seen the change that gave it, so it may
+//! last longer than asked for, by the delay of a tick or a change of leaders, and never ends early. What is
+//! proposed names the change it is about, so that nothing happens if there was another one since.
+
+use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, Store};
+use crate::types::{Index, Revision, SessionId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many records are read at once.
+const PAGE: usize = 1024;
+const NS_PER_MS: u64 = 1_000_000;
+/// What was proposed is proposed again after this time, if it is still there.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// What one leader knows about time.
+#[derive(Clone, Debug, Default)]
+pub struct Expiry {
+    /// The last key with a time to live that was seen.
+    seen_to: Option<ExpiringKey>,
+    /// Some keys are due then. Their names stay in the store.
+    keys: BTreeSet<DueKeys>,
+    sessions: BTreeMap<SessionId, DueSession>,
+}
+
+/// The keys that this revision was the last to change and that it gave this time to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct DueKeys {
+    at_ns: u64,
+    revision: Revision,
+    ttl_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct DueSession {
+    at_ns: u64,
+    last_used: Index,
+}
+
+impl Expiry {
+    /// Takes note of what was put and used since the last call.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn observe<S: Store>(&mut self, reader: &Reader<S>, now_ns: u64) -> Result<(), ReadError> {
+        self.observe_keys(reader, now_ns)?;
+        self.observe_sessions(reader, now_ns)
+    }
+
+    /// What to propose now: about at most `keys_max` keys, and as many sessions. What is not applied is
+    /// due again a second later.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn due<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        now_ns: u64,
+        keys_max: usize,
+    ) -> Result<Vec<Command>, ReadError> {
+        let mut commands = self.due_sessions(now_ns, keys_max);
+        let keys = self.due_keys(reader, now_ns, keys_max)?;
+        if !keys.is_empty() {
+            commands.push(Command::ExpireKeys { keys });
+        }
+        Ok(commands)
+    }
+
+    fn observe_keys<S: Store>(&mut self, reader: &Reader<S>, now_ns: u64) -> Result<(), ReadError> {
+        loop {
+            let page = reader.expiring_keys(self.seen_to.as_ref(), PAGE)?;
+            self.keys.extend(page.iter().map(|key| DueKeys {
+                at_ns: deadline(now_ns, key.ttl_ms),
+                revision: key.mod_revision,
+                ttl_ms: key.ttl_ms,
+            }));
+            let complete = page.len() < PAGE;
+            self.seen_to = page.into_iter().next_back().or(self.seen_to.take());
+            if complete {
+                return Ok(());
+            }
+        }
+    }
+
+    fn observe_sessions<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        now_ns: u64,
+    ) -> Result<(), ReadError> {
+        let mut open = BTreeMap::new();
+        let mut after = SessionId(0);
+        loop {
+            let page = reader.sessions(after, PAGE)?;
+            for session in &page {
+                let known = self.sessions.get(&session.id).copied();
+                let unused = known.filter(|known| known.last_used == session.last_used);
+                let due = unused.unwrap_or(DueSession {
+                    at_ns: deadline(now_ns, session.ttl_ms),
+                    last_used: session.last_used,
+                });
+                open.insert(session.id, due);
+                after = session.id;
+            }
+            if page.len() < PAGE {
+                self.sessions = open;
+                return Ok(());
+            }
+        }
+    }
+
+    fn due_sessions(&mut self, now_ns: u64, max: usize) -> Vec<Command> {
+        let due = self
+            .sessions
+            .iter_mut()
+            .filter(|(_, it)| it.at_ns <= now_ns);
+        due.take(max)
+            .map(|(&session, it)| {
+                it.at_ns = now_ns.saturating_add(RETRY_NS);
+                Command::ExpireSession {
+                    session,
+                    last_used: it.last_used,
+                }
+            })
+            .collect()
+    }
+
+    fn due_keys<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        now_ns: u64,
+        max: usize,
+    ) -> Result<Vec<ExpiredKey>, ReadError> {
+        let mut expired = Vec::new();
+        while expired.len() < max
+            && let Some(due) = self.keys.first().copied()
+            && due.at_ns <= now_ns
+        {
+            let found = expired.len();
+            let keys = reader.expiring_keys_of(due.revision)?;
+            let keys = keys.into_iter().filter(|key| key.ttl_ms == due.ttl_ms);
+            expired.extend(keys.map(|key| ExpiredKey {
+                key: key.key,
+                mod_revision: key.mod_revision,
+            }));
+            self.keys.pop_first();
+            if expired.len() > found {
+                let at_ns = now_ns.saturating_add(RETRY_NS);
+                self.keys.insert(DueKeys { at_ns, ..due });
+            }
+        }
+        Ok(expired)
+    }
+}
+
+fn deadline(now_ns: u64, ttl_ms: u64) -> u64 {
+    now_ns.saturating_add(ttl_ms.saturating_mul(NS_PER_MS))
+}
