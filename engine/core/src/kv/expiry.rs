@@ -6,14 +6,14 @@
 //! proposed names the change it is about, so that nothing happens if there was another one since.
 
 use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, Store};
-use crate::types::{Index, Revision, SessionId};
+use crate::types::{Index, Moment, Revision, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// How many records are read at once.
 const PAGE: usize = 1024;
-const NS_PER_MS: u64 = 1_000_000;
 /// What was proposed is proposed again after this time, if it is still there.
-const RETRY_NS: u64 = 1_000_000_000;
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What one leader knows about time.
 #[derive(Clone, Debug, Default)]
@@ -28,14 +28,14 @@ pub struct Expiry {
 /// The keys that this revision was the last to change and that it gave this time to live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct DueKeys {
-    at_ns: u64,
+    at: Moment,
     revision: Revision,
     ttl_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct DueSession {
-    at_ns: u64,
+    at: Moment,
     last_used: Index,
 }
 
@@ -44,9 +44,9 @@ impl Expiry {
     ///
     /// # Errors
     /// If the storage fails.
-    pub fn observe<S: Store>(&mut self, reader: &Reader<S>, now_ns: u64) -> Result<(), ReadError> {
-        self.observe_keys(reader, now_ns)?;
-        self.observe_sessions(reader, now_ns)
+    pub fn observe<S: Store>(&mut self, reader: &Reader<S>, now: Moment) -> Result<(), ReadError> {
+        self.observe_keys(reader, now)?;
+        self.observe_sessions(reader, now)
     }
 
     /// What to propose now: about at most `keys_max` keys, and as many sessions. What is not applied is
@@ -57,22 +57,22 @@ impl Expiry {
     pub fn due<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now_ns: u64,
+        now: Moment,
         keys_max: usize,
     ) -> Result<Vec<Command>, ReadError> {
-        let mut commands = self.due_sessions(now_ns, keys_max);
-        let keys = self.due_keys(reader, now_ns, keys_max)?;
+        let mut commands = self.due_sessions(now, keys_max);
+        let keys = self.due_keys(reader, now, keys_max)?;
         if !keys.is_empty() {
             commands.push(Command::ExpireKeys { keys });
         }
         Ok(commands)
     }
 
-    fn observe_keys<S: Store>(&mut self, reader: &Reader<S>, now_ns: u64) -> Result<(), ReadError> {
+    fn observe_keys<S: Store>(&mut self, reader: &Reader<S>, now: Moment) -> Result<(), ReadError> {
         loop {
             let page = reader.expiring_keys(self.seen_to.as_ref(), PAGE)?;
             self.keys.extend(page.iter().map(|key| DueKeys {
-                at_ns: deadline(now_ns, key.ttl_ms),
+                at: deadline(now, key.ttl_ms),
                 revision: key.mod_revision,
                 ttl_ms: key.ttl_ms,
             }));
@@ -87,7 +87,7 @@ impl Expiry {
     fn observe_sessions<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now_ns: u64,
+        now: Moment,
     ) -> Result<(), ReadError> {
         let mut open = BTreeMap::new();
         let mut after = SessionId(0);
@@ -97,7 +97,7 @@ impl Expiry {
                 let known = self.sessions.get(&session.id).copied();
                 let unused = known.filter(|known| known.last_used == session.last_used);
                 let due = unused.unwrap_or(DueSession {
-                    at_ns: deadline(now_ns, session.ttl_ms),
+                    at: deadline(now, session.ttl_ms),
                     last_used: session.last_used,
                 });
                 open.insert(session.id, due);
@@ -110,14 +110,11 @@ impl Expiry {
         }
     }
 
-    fn due_sessions(&mut self, now_ns: u64, max: usize) -> Vec<Command> {
-        let due = self
-            .sessions
-            .iter_mut()
-            .filter(|(_, it)| it.at_ns <= now_ns);
+    fn due_sessions(&mut self, now: Moment, max: usize) -> Vec<Command> {
+        let due = self.sessions.iter_mut().filter(|(_, it)| it.at <= now);
         due.take(max)
             .map(|(&session, it)| {
-                it.at_ns = now_ns.saturating_add(RETRY_NS);
+                it.at = now.after(RETRY);
                 Command::ExpireSession {
                     session,
                     last_used: it.last_used,
@@ -129,13 +126,13 @@ impl Expiry {
     fn due_keys<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now_ns: u64,
+        now: Moment,
         max: usize,
     ) -> Result<Vec<ExpiredKey>, ReadError> {
         let mut expired = Vec::new();
         while expired.len() < max
             && let Some(due) = self.keys.first().copied()
-            && due.at_ns <= now_ns
+            && due.at <= now
         {
             let found = expired.len();
             let keys = reader.expiring_keys_of(due.revision)?;
@@ -146,14 +143,14 @@ impl Expiry {
             }));
             self.keys.pop_first();
             if expired.len() > found {
-                let at_ns = now_ns.saturating_add(RETRY_NS);
-                self.keys.insert(DueKeys { at_ns, ..due });
+                let at = now.after(RETRY);
+                self.keys.insert(DueKeys { at, ..due });
             }
         }
         Ok(expired)
     }
 }
 
-fn deadline(now_ns: u64, ttl_ms: u64) -> u64 {
-    now_ns.saturating_add(ttl_ms.saturating_mul(NS_PER_MS))
+fn deadline(now: Moment, ttl_ms: u64) -> Moment {
+    now.after(Duration::from_millis(ttl_ms))
 }

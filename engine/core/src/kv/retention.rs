@@ -3,11 +3,12 @@
 //! No clock and no I/O. Every member may [`observe`](Retention::observe) all the time, so that a new leader
 //! knows how old its revisions are; only the leader proposes.
 
-use crate::types::Revision;
+use crate::types::{Moment, Revision};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Into how many parts the duration is cut: history may become so much older than asked for.
-const SAMPLES: u64 = 64;
+const SAMPLES: u32 = 64;
 /// History may become longer than asked for by this part, so that not every write is followed by a
 /// compaction.
 const SLACK: u64 = 16;
@@ -17,8 +18,8 @@ const SLACK: u64 = 16;
 pub struct RetentionSetting {
     /// The newest so many revisions.
     pub revisions: Option<u64>,
-    /// What was to be seen within the last so many nanoseconds.
-    pub duration_ns: Option<u64>,
+    /// What was to be seen within this time.
+    pub duration: Option<Duration>,
 }
 
 /// Watches the revision grow.
@@ -32,7 +33,7 @@ pub struct Retention {
 /// The store was at this revision at this time.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    at_ns: u64,
+    at: Moment,
     revision: Revision,
 }
 
@@ -46,25 +47,21 @@ impl Retention {
         }
     }
 
-    /// Takes note of the store's revision. Call it on every tick, or less often. The time has any origin
-    /// and never goes back; a step back is ignored.
-    pub fn observe(&mut self, now_ns: u64, revision: Revision) {
-        let Some(duration_ns) = self.setting.duration_ns else {
+    /// Takes note of the store's revision. Call it on every tick, or less often.
+    pub fn observe(&mut self, now: Moment, revision: Revision) {
+        let Some(duration) = self.setting.duration else {
             return;
         };
-        let interval_ns = duration_ns / SAMPLES;
         let wanted = self.samples.back().is_none_or(|last| {
-            let next_ns = last.at_ns.saturating_add(interval_ns);
-            now_ns >= next_ns && now_ns > last.at_ns
+            // A moment that went back is none of this clock.
+            now > last.at && now.since(last.at) >= duration / SAMPLES
         });
         if wanted {
-            self.samples.push_back(Sample {
-                at_ns: now_ns,
-                revision,
-            });
+            let at = now;
+            self.samples.push_back(Sample { at, revision });
         }
         // The newest of those that are old enough is the only one that is still of use.
-        let old_enough = |sample: &Sample| sample.at_ns.saturating_add(duration_ns) <= now_ns;
+        let old_enough = |sample: &Sample| now.since(sample.at) >= duration;
         while self.samples.get(1).is_some_and(old_enough) {
             self.samples.pop_front();
         }
@@ -75,15 +72,12 @@ impl Retention {
     #[must_use]
     pub fn proposal(
         &self,
-        now_ns: u64,
+        now: Moment,
         revision: Revision,
         compacted: Revision,
     ) -> Option<Revision> {
         let by_count = self.setting.revisions.map(|kept| by_count(revision, kept));
-        let by_time = self
-            .setting
-            .duration_ns
-            .map(|kept_ns| self.by_time(now_ns, kept_ns));
+        let by_time = self.setting.duration.map(|kept| self.by_time(now, kept));
         let target = match (by_count, by_time) {
             (Some(count), Some(time)) => count.min(time),
             (one, other) => one.or(other)?,
@@ -95,13 +89,10 @@ impl Retention {
     }
 
     /// The revision that the store had when the duration began; 0 if nobody looked then.
-    fn by_time(&self, now_ns: u64, kept_ns: u64) -> Revision {
-        let samples = self.samples.iter().rev();
-        samples
-            .filter(|sample| sample.at_ns.saturating_add(kept_ns) <= now_ns)
-            .map(|sample| sample.revision)
-            .next()
-            .unwrap_or_default()
+    fn by_time(&self, now: Moment, kept: Duration) -> Revision {
+        let mut newest_first = self.samples.iter().rev();
+        let seen = newest_first.find(|sample| now.since(sample.at) >= kept);
+        seen.map_or(Revision(0), |sample| sample.revision)
     }
 }
 
@@ -114,26 +105,28 @@ fn by_count(revision: Revision, kept: u64) -> Revision {
 mod tests {
     use super::*;
 
-    const SECOND: u64 = 1_000_000_000;
-
     fn setting(revisions: Option<u64>, seconds: Option<u64>) -> Retention {
         Retention::new(RetentionSetting {
             revisions,
-            duration_ns: seconds.map(|seconds| seconds * SECOND),
+            duration: seconds.map(Duration::from_secs),
         })
+    }
+
+    fn at(second: u64) -> Moment {
+        Moment(0).after(Duration::from_secs(second))
     }
 
     /// One revision a second, from revision 1 at second 0.
     fn after(mut retention: Retention, seconds: u64) -> Retention {
         for second in 0..=seconds {
-            retention.observe(second * SECOND, Revision(second + 1));
+            retention.observe(at(second), Revision(second + 1));
         }
         retention
     }
 
     fn proposal(retention: &Retention, second: u64, compacted: u64) -> Option<u64> {
         let revision = Revision(second + 1);
-        let proposal = retention.proposal(second * SECOND, revision, Revision(compacted));
+        let proposal = retention.proposal(at(second), revision, Revision(compacted));
         proposal.map(|revision| revision.0)
     }
 
@@ -177,7 +170,7 @@ mod tests {
     #[test]
     fn a_new_observer_keeps_what_it_did_not_see_age() {
         let mut retention = setting(None, Some(600));
-        retention.observe(5000 * SECOND, Revision(5001));
+        retention.observe(at(5000), Revision(5001));
         assert_eq!(proposal(&retention, 5000, 0), None);
         assert_eq!(proposal(&retention, 5600, 0), Some(5001));
     }
@@ -185,11 +178,11 @@ mod tests {
     #[test]
     fn samples_are_bounded_and_time_does_not_go_back() {
         let mut retention = after(setting(None, Some(600)), 100_000);
-        assert!(retention.samples.len() as u64 <= SAMPLES + 2);
+        assert!(retention.samples.len() <= SAMPLES as usize + 2);
         let before = retention.samples.len();
-        retention.observe(5, Revision(200_000));
+        retention.observe(at(5), Revision(200_000));
         assert_eq!(retention.samples.len(), before);
-        retention.observe(u64::MAX, Revision(200_000));
-        let _ = retention.proposal(u64::MAX, Revision(u64::MAX), Revision(u64::MAX));
+        retention.observe(Moment(u64::MAX), Revision(200_000));
+        let _ = retention.proposal(Moment(u64::MAX), Revision(u64::MAX), Revision(u64::MAX));
     }
 }

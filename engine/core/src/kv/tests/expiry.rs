@@ -6,9 +6,12 @@ use crate::kv::{
     Batch, BatchOperation, Command, Expected, ExpiredKey, Expiry, KeyRange, Outcome, Reader,
     StateMachine,
 };
-use crate::types::{Revision, SessionId};
+use crate::types::{Moment, Revision, SessionId};
+use std::time::Duration;
 
-const MS: u64 = 1_000_000;
+fn ms(at: u64) -> Moment {
+    Moment(0).after(Duration::from_millis(at))
+}
 
 fn expire(keys: &[(&str, u64)]) -> Command {
     Command::ExpireKeys {
@@ -156,8 +159,8 @@ fn a_leader_proposes_an_expiry_when_the_time_is_over() {
     run(&mut machine, [put_for("a", "1", 70), put_for("b", "1", 20)]);
     let mut leader = Expiry::default();
     let reader = machine.reader();
-    leader.observe(&reader, 1000 * MS).expect("observe");
-    let due = |leader: &mut Expiry, at_ms: u64| leader.due(&reader, at_ms * MS, 9).expect("due");
+    leader.observe(&reader, ms(1000)).expect("observe");
+    let due = |leader: &mut Expiry, at_ms: u64| leader.due(&reader, ms(at_ms), 9).expect("due");
     assert_eq!(due(&mut leader, 1019), []);
     assert_eq!(due(&mut leader, 1020), [expire(&[("b", 3)])]);
     assert_eq!(due(&mut leader, 1021), [], "it is proposed already");
@@ -173,10 +176,10 @@ fn a_new_leader_starts_the_clock_again() {
     run(&mut machine, [put_for("a", "1", 70)]);
     let reader = machine.reader();
     let mut leader = Expiry::default();
-    leader.observe(&reader, 5_000_000 * MS).expect("observe");
-    let early = leader.due(&reader, 5_000_069 * MS, 9).expect("due");
+    leader.observe(&reader, ms(5_000_000)).expect("observe");
+    let early = leader.due(&reader, ms(5_000_069), 9).expect("due");
     assert_eq!(early, []);
-    let due = leader.due(&reader, 5_000_070 * MS, 9).expect("due");
+    let due = leader.due(&reader, ms(5_000_070), 9).expect("due");
     assert_eq!(due, [expire(&[("a", 2)])]);
 }
 
@@ -186,11 +189,11 @@ fn a_key_that_was_put_again_gets_its_whole_time() {
     run(&mut machine, [put_for("a", "1", 70)]);
     let reader = machine.reader();
     let mut leader = Expiry::default();
-    leader.observe(&reader, 0).expect("observe");
+    leader.observe(&reader, ms(0)).expect("observe");
     run(&mut machine, [put_for("a", "2", 70)]);
-    leader.observe(&reader, 50 * MS).expect("observe");
-    assert_eq!(leader.due(&reader, 119 * MS, 9).expect("due"), []);
-    let due = leader.due(&reader, 120 * MS, 9).expect("due");
+    leader.observe(&reader, ms(50)).expect("observe");
+    assert_eq!(leader.due(&reader, ms(119), 9).expect("due"), []);
+    let due = leader.due(&reader, ms(120), 9).expect("due");
     assert_eq!(due, [expire(&[("a", 3)])]);
 }
 
@@ -201,12 +204,12 @@ fn a_session_is_due_when_nothing_used_it() {
     let session = SessionId(1);
     let reader = machine.reader();
     let mut leader = Expiry::default();
-    leader.observe(&reader, 0).expect("observe");
-    assert_eq!(leader.due(&reader, 99 * MS, 9).expect("due"), []);
+    leader.observe(&reader, ms(0)).expect("observe");
+    assert_eq!(leader.due(&reader, ms(99), 9).expect("due"), []);
     run(&mut machine, [Command::KeepAlive { session }]);
-    leader.observe(&reader, 99 * MS).expect("observe");
-    assert_eq!(leader.due(&reader, 198 * MS, 9).expect("due"), []);
-    let due = leader.due(&reader, 199 * MS, 9).expect("due");
+    leader.observe(&reader, ms(99)).expect("observe");
+    assert_eq!(leader.due(&reader, ms(198), 9).expect("due"), []);
+    let due = leader.due(&reader, ms(199), 9).expect("due");
     let [Command::ExpireSession { last_used, .. }] = due[..] else {
         panic!("{due:?}");
     };
@@ -215,8 +218,8 @@ fn a_session_is_due_when_nothing_used_it() {
         run(&mut machine, due),
         Outcome::SessionClosed { closed: true }
     );
-    leader.observe(&reader, 5000 * MS).expect("observe");
-    assert_eq!(leader.due(&reader, 5000 * MS, 9).expect("due"), []);
+    leader.observe(&reader, ms(5000)).expect("observe");
+    assert_eq!(leader.due(&reader, ms(5000), 9).expect("due"), []);
 }
 
 #[test]
@@ -230,8 +233,8 @@ fn ranges_of_any_keys_expire_after_a_restart() {
     drop(machine);
     let mut machine = StateMachine::open(store).expect("open again");
     let mut leader = Expiry::default();
-    leader.observe(&machine.reader(), 0).expect("observe");
-    let due = leader.due(&machine.reader(), 70 * MS, 9).expect("due");
+    leader.observe(&machine.reader(), ms(0)).expect("observe");
+    let due = leader.due(&machine.reader(), ms(70), 9).expect("due");
     assert_eq!(run(&mut machine, due), expired(4, 2));
     let all = machine
         .reader()
