@@ -9,3 +9,4 @@ pub mod kv;
 pub mod log;
 pub mod replica;
 pub mod types;
+pub mod watch;
