@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down up down test images lint fix crds
+.PHONY: help setup demo demo-down up down test torture fuzz images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -59,6 +59,14 @@ test: setup ## every test, those on a real Kubernetes included
 	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))))
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
+
+torture: setup ## real members under faults, checked for linearizability (DURATION=5m, SEED=; as root)
+	@DENGINE_TORTURE_DURATION=$(or $(DURATION),5m) DENGINE_TORTURE_SEED=$(SEED) \
+	  $(CARGO_TEST) --test torture -- --nocapture
+
+fuzz: setup ## bent bytes into every decoder (DURATION=1m for each, SEED=)
+	@DENGINE_FUZZ_DURATION=$(or $(DURATION),1m) DENGINE_FUZZ_SEED=$(SEED) \
+	  $(CARGO_TEST) --test fuzz -- --nocapture
 
 images: setup ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images
