@@ -10,3 +10,4 @@ pub mod kv;
 pub mod log;
 pub mod replica;
 pub mod types;
+pub mod watch;
