@@ -166,9 +166,8 @@ impl StreamTask {
     }
 
     async fn create(&mut self, create: &WatchCreate) -> Result<(), End> {
-        let next_id = self.watches.keys().next_back().map_or(1, |last| last + 1);
         let watch_id = match create.watch_id {
-            0 => next_id,
+            0 => self.free_id(),
             chosen => chosen,
         };
         match self.begin(watch_id, create) {
@@ -184,6 +183,18 @@ impl StreamTask {
                     .await
             }
         }
+    }
+
+    /// An id that no watch of the stream has; clients may have chosen any of them.
+    fn free_id(&self) -> u64 {
+        let mut free = 1;
+        for id in self.watches.keys() {
+            if *id != free {
+                break;
+            }
+            free += 1;
+        }
+        free
     }
 
     fn begin(&self, watch_id: u64, create: &WatchCreate) -> Result<Active, Ending> {
