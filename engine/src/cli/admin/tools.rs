@@ -65,7 +65,7 @@ pub(super) async fn snapshot(cluster: &Cluster, as_json: bool) -> anyhow::Result
     let header = ["MEMBER", "INDEX", "STATE", "RESULT"];
     report(
         as_json,
-        table(header, rows.collect()),
+        &table(header, rows.collect()),
         &asked,
         |made| json!({ "index": made.index, "bytes": made.bytes }),
     );

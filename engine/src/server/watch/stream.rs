@@ -11,6 +11,7 @@ use dengine_core::{
     watch::{Misfit, Page, Watch},
 };
 use futures::{Stream, StreamExt, stream};
+use metrics::{counter, gauge};
 use tokio::{
     sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot},
     time::{Instant, MissedTickBehavior, interval, timeout},
@@ -23,7 +24,7 @@ use super::{
     hub::{PageError, WantsPrev},
     messages::{self, Ending},
 };
-use crate::{node::Lifecycle, server::status::request_status};
+use crate::{node::Lifecycle, server::status::request_status, telemetry::metrics as names};
 
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
@@ -52,6 +53,23 @@ struct Active {
     told_at: Instant,
     _wants_prev: Option<WantsPrev>,
     _place: OwnedSemaphorePermit,
+    _counted: Counted,
+}
+
+/// Counts a watch for as long as it is there.
+struct Counted;
+
+impl Counted {
+    fn up() -> Self {
+        gauge!(names::WATCHES).increment(1);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        gauge!(names::WATCHES).decrement(1);
+    }
 }
 
 /// Why the stream ends.
@@ -236,6 +254,7 @@ impl StreamTask {
             progress_notify: create.progress_notify,
             told_at: Instant::now(),
             _place: place,
+            _counted: Counted::up(),
         })
     }
 
@@ -404,6 +423,7 @@ impl StreamTask {
                     "nothing was read for {:?} (--watch-stall-timeout-ms); begin anew at the revision named",
                     self.shared.limits.watch_stall_timeout()
                 );
+                counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
                 let status = Status::resource_exhausted(format!("the watch is too slow: {reason}"));
                 (CancelCause::TooSlow, reason, status)
             }
