@@ -7,4 +7,5 @@
 pub mod consensus;
 pub mod kv;
 pub mod log;
+pub mod snapshot;
 pub mod types;

@@ -90,6 +90,14 @@ impl<D: Disk> LogReader<D> {
         self.shared.read().bytes()
     }
 
+    /// The last entry that may be dropped ([`Log::truncate_prefix`](super::Log::truncate_prefix)) so that the
+    /// newest entries, `keep_bytes` of them or more, stay for followers that are behind. Whole segments stay,
+    /// since only whole segments go.
+    #[must_use]
+    pub fn droppable(&self, keep_bytes: u64) -> Index {
+        self.shared.read().droppable(keep_bytes)
+    }
+
     /// The term of any entry from [`LogReader::base`] to [`LogReader::last`]; `None` elsewhere.
     #[must_use]
     pub fn term(&self, index: Index) -> Option<Term> {

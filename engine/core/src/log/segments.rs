@@ -91,6 +91,22 @@ impl<F: DiskFile> Segments<F> {
         capacities.sum()
     }
 
+    /// The last entry before the newest segments that together hold `keep_bytes` of batches.
+    pub(super) fn droppable(&self, keep_bytes: u64) -> Index {
+        let mut kept = 0;
+        let mut first = self.state.last().index.next();
+        for segment in self.segments.iter().rev() {
+            if let (Some(oldest), Some(newest)) = (segment.batches.first(), segment.batches.last()) {
+                kept += u64::from(newest.offset + newest.bytes - oldest.offset);
+                first = oldest.first;
+            }
+            if kept >= keep_bytes {
+                return Index(first.0 - 1);
+            }
+        }
+        self.state.base().index
+    }
+
     pub(super) fn count(&self) -> usize {
         self.segments.len()
     }
