@@ -1,7 +1,7 @@
 //! The errors of the library: why a member did not start, why it ended, why it did not serve a request.
 
-use dengine_core::types::MemberId;
-use std::{path::PathBuf, time::Duration};
+pub use dengine_core::replica::{LeaderHint, RequestError};
+use std::path::PathBuf;
 
 /// Why a member did not start. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -80,80 +80,4 @@ pub enum Fatal {
     /// A thread of the member panicked: a bug.
     #[error("the {0} thread panicked; this is a bug in dengine, please report it with the log")]
     Panicked(&'static str),
-}
-
-/// Whom to ask instead.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaderHint {
-    /// The leader's id.
-    pub id: MemberId,
-    /// `host:port` for clients.
-    pub client_address: String,
-}
-
-/// Why a request was not served.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
-    /// Only the leader can do this. Nothing was changed.
-    #[error("this member does not lead{}", .leader.as_ref().map_or_else(
-        || ", and knows no leader".to_owned(),
-        |l| format!("; member {} at {} does", l.id, l.client_address),
-    ))]
-    NotLeader {
-        /// Who does, if known.
-        leader: Option<LeaderHint>,
-    },
-    /// This member has an empty folder and no identity yet.
-    #[error("this member belongs to no cluster yet: bootstrap it, or join it to a cluster")]
-    WaitingForIdentity,
-    /// A bound is reached. Nothing was changed.
-    #[error("too many {what} (at most {limit}); try again later")]
-    Busy {
-        /// Of what.
-        what: &'static str,
-        /// The bound.
-        limit: usize,
-    },
-    /// Not served this time. Nothing was changed; a retry may succeed.
-    #[error("not served: {reason}; nothing was changed, try again")]
-    NotServed {
-        /// Why.
-        reason: String,
-    },
-    /// Nobody knows whether the write took effect, or will.
-    #[error("no answer within {waited:?}: the write may or may not take effect")]
-    UnknownOutcome {
-        /// How long it was waited for.
-        waited: Duration,
-    },
-    /// The cluster is not in a state in which this may be done. Nothing was changed.
-    #[error("{0}")]
-    Refused(String),
-    /// The request can never succeed as it is.
-    #[error("{0}")]
-    Invalid(String),
-    /// This member is stopping. Nothing was changed.
-    #[error("this member is shutting down")]
-    ShuttingDown,
-    /// The store failed; the member is about to end.
-    #[error("the store failed: {0}")]
-    Storage(String),
-}
-
-impl RequestError {
-    /// Whether nothing was changed and the same request may succeed later or elsewhere.
-    #[must_use]
-    pub fn retryable(&self) -> bool {
-        match self {
-            Self::NotLeader { .. }
-            | Self::WaitingForIdentity
-            | Self::Busy { .. }
-            | Self::NotServed { .. }
-            | Self::ShuttingDown => true,
-            Self::UnknownOutcome { .. }
-            | Self::Refused(_)
-            | Self::Invalid(_)
-            | Self::Storage(_) => false,
-        }
-    }
 }

@@ -7,5 +7,9 @@
 pub mod consensus;
 pub mod kv;
 pub mod log;
+<<<<<<< HEAD
 pub mod snapshot;
+=======
+pub mod replica;
+>>>>>>> main
 pub mod types;

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use std::fmt;
+use std::time::Duration;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
@@ -44,6 +45,27 @@ impl Index {
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
+    }
+}
+
+/// A moment on a member's own clock: nanoseconds since some origin, on a clock that never goes back and
+/// counts on while the machine sleeps (`CLOCK_BOOTTIME`). Moments of different members mean nothing to
+/// each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// So much later.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+
+    /// The time since `earlier`; zero if that is later.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 

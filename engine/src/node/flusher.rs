@@ -6,6 +6,7 @@ use super::input::Input;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::kv::Flusher;
+use dengine_core::replica;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 
 /// Asks for a flush whenever enough was applied. One request may wait while a flush runs; it covers
@@ -38,7 +39,11 @@ impl FlushTrigger {
 pub(super) fn run(flusher: &Flusher<RocksStore>, requests: &Receiver<()>, replica: &Sender<Input>) {
     while requests.recv().is_ok() {
         match flusher.flush() {
-            Ok(index) => tracing::debug!(index = index.0, "flushed the state machine"),
+            Ok(index) => {
+                tracing::debug!(index = index.0, "flushed the state machine");
+                // If the replica is gone, nobody needs to know.
+                let _ = replica.send(replica::Input::Flushed(index).into());
+            }
             Err(error) => {
                 // If the replica is gone too, somebody reported before us.
                 let _ = replica.send(Input::Failed(Fatal::State(error.to_string())));

@@ -4,59 +4,73 @@
 //! semaphore that it gives back when it was handled, and the log writer and the applier answer once for
 //! what they were given. So the replica never waits for the threads that it feeds, and they never for it.
 
-use super::Written;
 use super::status::MembersView;
 use crate::error::{Fatal, RequestError};
 use bytes::Bytes;
-use dengine_core::consensus::{AppendId, ConfigChange};
-use dengine_core::kv::MembershipChange;
-use dengine_core::types::{Index, MemberId, Term};
+use dengine_core::replica::{self, Caller, Env, Written};
+use dengine_core::types::{MemberId, Term};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// Answers one caller.
-pub(crate) type Reply<T> = oneshot::Sender<Result<T, RequestError>>;
+pub(crate) struct Reply<T>(oneshot::Sender<Result<T, RequestError>>);
+
+/// Where the answer comes out.
+pub(crate) type Answer<T> = oneshot::Receiver<Result<T, RequestError>>;
+
+impl<T> Reply<T> {
+    pub(super) fn channel() -> (Self, Answer<T>) {
+        let (reply, answer) = oneshot::channel();
+        (Self(reply), answer)
+    }
+}
+
+impl<T> Caller<T> for Reply<T> {
+    fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    fn answer(self, answer: Result<T, RequestError>) {
+        // Whoever asked may have given up.
+        let _ = self.0.send(answer);
+    }
+}
+
+/// The callers of a real member wait on channels.
+pub(crate) enum Channels {}
+
+impl Env for Channels {
+    type Write = Reply<Written>;
+    type Read = Reply<()>;
+    type Transfer = Reply<Term>;
+}
+
+pub(crate) type Request = replica::Request<Channels>;
 
 pub(crate) enum Input {
-    /// From a caller; the permit counts it among the requests that wait for the replica.
-    Request(Request),
+    /// For the replica as it is.
+    Replica(replica::Input<Channels>),
     /// From a peer's stream. The permit counts its bytes.
     Message {
         from: MemberId,
         bytes: Bytes,
         permit: OwnedSemaphorePermit,
     },
-    /// A peer could not be reached.
-    Unreachable(MemberId),
-    /// From the log writer.
-    Persisted(AppendId),
-    /// From the applier.
-    Applied {
-        index: Index,
-        changes: Vec<ConfigChange>,
-    },
+    /// Who the members are, as the leader sees them.
+    Members(Reply<MembersView>),
     /// A thread failed; nothing may be acknowledged any more.
     Failed(Fatal),
     /// End the thread.
     Stop,
 }
 
-pub(crate) enum Request {
-    Write {
-        data: Bytes,
-        reply: Reply<Written>,
-    },
-    Change {
-        change: MembershipChange,
-        reply: Reply<Written>,
-    },
-    Read {
-        reply: Reply<()>,
-    },
-    Members {
-        reply: Reply<MembersView>,
-    },
-    TransferLeader {
-        to: MemberId,
-        reply: Reply<Term>,
-    },
+impl From<replica::Input<Channels>> for Input {
+    fn from(input: replica::Input<Channels>) -> Self {
+        Self::Replica(input)
+    }
+}
+
+impl From<Request> for Input {
+    fn from(request: Request) -> Self {
+        Self::Replica(replica::Input::Request(request))
+    }
 }

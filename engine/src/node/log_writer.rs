@@ -3,81 +3,38 @@
 use super::input::Input;
 use super::metrics;
 use crate::error::Fatal;
-use dengine_core::consensus::AppendId;
-use dengine_core::log::{Batch, Log, LogError, RealDisk};
-use dengine_core::types::{Entry, HardState};
+use dengine_core::log::{Log, LogError, RealDisk};
+use dengine_core::replica::{self, LogJob, LogWork};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-/// One append, as consensus handed it out.
-pub(super) struct AppendJob {
-    pub(super) id: AppendId,
-    pub(super) hard_state: Option<HardState>,
-    pub(super) entries: Vec<Entry>,
-}
-
 /// Works until the replica thread lets go of the queue. A failure is reported once and ends the
 /// thread: after a failed sync nothing can be known about what is on the disk.
-pub(super) fn run(mut log: Log<RealDisk>, jobs: &Receiver<AppendJob>, replica: &Sender<Input>) {
+pub(super) fn run(mut log: Log<RealDisk>, jobs: &Receiver<LogJob>, replica: &Sender<Input>) {
     while let Ok(first) = jobs.recv() {
-        let (id, batches) = collect(first, jobs);
-        if let Err(error) = write(&mut log, &batches) {
-            return fail(&error, replica);
-        }
-        if replica.send(Input::Persisted(id)).is_err() {
+        let queued = std::iter::from_fn(|| jobs.try_recv().ok());
+        let work = LogWork::collect(std::iter::once(first).chain(queued));
+        if let Err(error) = perform(&work, &mut log, replica) {
+            // If the replica is gone, somebody reported before us.
+            let _ = replica.send(Input::Failed(Fatal::Log(error.to_string())));
             return;
         }
-        // The callers have their answers; no space for the next segment is not yet a failure.
-        match log.prepare() {
-            Err(error) if !error.is_usable() => return fail(&error, replica),
-            _ => {}
-        }
     }
 }
 
-fn fail(error: &LogError, replica: &Sender<Input>) {
-    // If the replica is gone, somebody reported before us.
-    let _ = replica.send(Input::Failed(Fatal::Log(error.to_string())));
-}
-
-/// Everything that queued while the last sync ran. More than one batch only if entries are overwritten.
-fn collect(first: AppendJob, jobs: &Receiver<AppendJob>) -> (AppendId, Vec<Batch>) {
-    let mut id = first.id;
-    let mut batches = vec![batch(first)];
-    while let Ok(job) = jobs.try_recv() {
-        id = job.id;
-        let last = batches.last_mut().expect("it holds the first one");
-        if follows(last, &job) {
-            last.hard_state = job.hard_state.or(last.hard_state);
-            last.entries.extend(job.entries);
-        } else {
-            batches.push(batch(job));
-        }
+fn perform(
+    work: &LogWork,
+    log: &mut Log<RealDisk>,
+    replica: &Sender<Input>,
+) -> Result<(), LogError> {
+    if let Some(id) = work.persisted() {
+        ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(work.entries() as f64);
+        work.write(log)?;
+        let start = Instant::now();
+        log.sync()?;
+        ::metrics::histogram!(metrics::LOG_SYNC_SECONDS).record(start.elapsed().as_secs_f64());
+        // If the replica is gone, nobody needs to know.
+        let _ = replica.send(replica::Input::Persisted(id).into());
     }
-    (id, batches)
-}
-
-fn follows(batch: &Batch, job: &AppendJob) -> bool {
-    match (batch.entries.last(), job.entries.first()) {
-        (Some(last), Some(next)) => next.index == last.index.next(),
-        _ => true,
-    }
-}
-
-fn batch(job: AppendJob) -> Batch {
-    Batch {
-        hard_state: job.hard_state,
-        entries: job.entries,
-    }
-}
-
-fn write(log: &mut Log<RealDisk>, batches: &[Batch]) -> Result<(), LogError> {
-    for batch in batches {
-        ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(batch.entries.len() as f64);
-        log.append(batch)?;
-    }
-    let start = Instant::now();
-    log.sync()?;
-    ::metrics::histogram!(metrics::LOG_SYNC_SECONDS).record(start.elapsed().as_secs_f64());
-    Ok(())
+    work.tidy(log)
 }

@@ -16,5 +16,7 @@ pub const PEER_MESSAGES_DROPPED_TOTAL: &str = "dengine_peer_messages_dropped_tot
 pub const LEADER_CHANGES_TOTAL: &str = "dengine_leader_changes_total";
 /// Rounds of messages that confirmed linearizable reads (counter).
 pub const READ_ROUNDS_TOTAL: &str = "dengine_read_rounds_total";
-/// Linearizable reads that were confirmed (counter).
+/// Reads that the leader's lease answered, without a round (counter).
+pub const LEASE_READS_TOTAL: &str = "dengine_lease_reads_total";
+/// Linearizable and lease reads that were confirmed (counter).
 pub const READS_CONFIRMED_TOTAL: &str = "dengine_reads_confirmed_total";

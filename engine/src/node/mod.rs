@@ -15,11 +15,11 @@
 
 mod applier;
 mod bootstrap;
+mod clock;
 mod flusher;
 mod input;
 mod log_writer;
 pub mod metrics;
-mod pending;
 mod replica;
 mod running;
 mod status;
@@ -29,7 +29,8 @@ use crate::error::{Fatal, RequestError, StartError};
 use crate::folder::{Folder, Identity};
 use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
-use dengine_core::kv::{Command, Member, Membership, MembershipChange, Outcome, Reader};
+use dengine_core::kv::{Command, Member, Membership, MembershipChange, Reader};
+pub use dengine_core::replica::Written;
 use dengine_core::types::{ClusterId, MemberId, Term};
 pub(crate) use input::Input;
 use input::Request;
@@ -39,14 +40,9 @@ use tokio::sync::watch;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 
-/// What a write came to.
-#[derive(Clone, Debug)]
-pub struct Written {
-    /// The term of the leader that ordered it.
-    pub term: Term,
-    /// The state machine's answer.
-    pub outcome: Outcome,
-}
+/// What there may be too many of, in the message that says so.
+const READS: &str = "reads that wait for a quorum";
+const REQUESTS: &str = "requests";
 
 /// Who wants to join; see [`Node::add_learner`].
 #[derive(Clone, Debug)]
@@ -130,12 +126,18 @@ impl Node {
     /// # Errors
     /// No quorum confirmed it in time; nothing was changed.
     pub async fn read_barrier(&self) -> Result<(), RequestError> {
-        let running = self.running()?;
-        running
-            .request("reads that wait for a quorum", |reply| Request::Read {
-                reply,
-            })
-            .await
+        let read = |caller| Request::Read { caller }.into();
+        self.running()?.request(READS, read).await
+    }
+
+    /// The same as [`Node::read_barrier`], and while this member leads and holds a lease, without asking
+    /// anybody. It rests on the clocks of the members running at the same speed within ten percent.
+    ///
+    /// # Errors
+    /// As [`Node::read_barrier`].
+    pub async fn lease_barrier(&self) -> Result<(), RequestError> {
+        let read = |caller| Request::LeaseRead { caller }.into();
+        self.running()?.request(READS, read).await
     }
 
     /// Reads this member's own state, however old.
@@ -216,10 +218,7 @@ impl Node {
     /// This member does not lead.
     pub async fn members(&self) -> Result<MembersView, RequestError> {
         self.read_barrier().await?;
-        let running = self.running()?;
-        running
-            .request("requests", |reply| Request::Members { reply })
-            .await
+        self.running()?.request(REQUESTS, Input::Members).await
     }
 
     /// Adds a member that gets the log and does not vote. Idempotent by folder id. This member must lead.
@@ -287,17 +286,23 @@ impl Node {
     /// # Errors
     /// [`RequestError::Refused`] if it is no voter; [`RequestError::NotServed`] if it did not take over.
     pub async fn transfer_leader(&self, id: MemberId) -> Result<Term, RequestError> {
-        let running = self.running()?;
-        running
-            .request("requests", |reply| Request::TransferLeader {
-                to: id,
-                reply,
-            })
-            .await
+        self.transfer(Some(id)).await
     }
 
-    /// Stops the member and waits until its threads have ended.
+    async fn transfer(&self, to: Option<MemberId>) -> Result<Term, RequestError> {
+        let transfer = |caller| Request::Transfer { to, caller }.into();
+        self.running()?.request(REQUESTS, transfer).await
+    }
+
+    /// Stops the member and waits until its threads have ended. A leader first hands over, so that the
+    /// cluster need not miss it for an election timeout.
     pub async fn shutdown(&self) {
+        if self.status().role == Role::Leader
+            && let Err(error) = self.transfer(None).await
+        {
+            // The others elect one of them when they miss this one.
+            tracing::info!(%error, "leadership was not handed over");
+        }
         self.inner.listener.stop();
         if let Some(running) = self.inner.running.get() {
             running.stop().await;

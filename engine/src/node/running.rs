@@ -1,9 +1,9 @@
 //! A member that takes part: its threads, and the ways into them.
 
-use super::applier::Applier;
+use super::applier::ApplyThread;
 use super::flusher::{self, FlushTrigger};
-use super::input::{Input, Reply, Request};
-use super::replica::{self, Replica};
+use super::input::{Answer, Channels, Input, Reply, Request};
+use super::replica::ReplicaThread;
 use super::status::NodeStatus;
 use super::{Written, log_writer};
 use crate::config::Config;
@@ -12,16 +12,16 @@ use crate::folder::Identity;
 use crate::storage::{self, RocksStore};
 use crate::transport::{PeerEntrance, Peers};
 use bytes::Bytes;
-use dengine_core::consensus::{Consensus, ConsensusConfig, Restored};
+use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::{Membership, MembershipChange, Outcome, Reader, StateMachine};
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
-use dengine_core::types::HardState;
+use dengine_core::replica::{Applier, Counts, Replica, ReplicaConfig};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Semaphore, watch};
 
 /// Semaphores count bytes in these, because their permits are 32-bit numbers.
 const PERMIT_BYTES: usize = 1024;
@@ -65,7 +65,7 @@ impl Running {
     fn start_blocking(start: Start, runtime: &tokio::runtime::Handle) -> Result<Self, StartError> {
         let machine = open_state(&start.state_path)?;
         let (log, recovered) = open_log(&start.log_path, &start.config, start.identity)?;
-        let consensus = restore(&start, &machine, &log, &recovered)?;
+        let replica = restore(&start, &machine, &log, &recovered)?;
 
         let (inbox, input) = mpsc::channel();
         let (log_jobs, appends) = mpsc::channel();
@@ -82,25 +82,30 @@ impl Running {
             introduced.clone(),
             inbox.clone(),
         );
-        let replica = Replica::new(replica::Parts {
+        let replica = ReplicaThread {
             config: start.config.clone(),
             identity: start.identity,
             folder_id: start.folder_id,
-            consensus,
+            replica,
             log_jobs,
             apply_jobs,
             peers,
             reader: reader.clone(),
             log_reader: log.reader(),
-            membership: members.clone(),
             status: start.status,
             fatal: start.fatal.clone(),
-        });
+            counted: Counts::default(),
+        };
         let (flush_requests, flushes) = mpsc::sync_channel(1);
         let flush = FlushTrigger::new(flush_requests, start.config.log.flush_bytes);
         let flusher = machine.flusher();
         let flush_replica = inbox.clone();
-        let applier = Applier::new(machine, inbox.clone(), membership, flush);
+        let applier = ApplyThread {
+            applier: Applier::new(machine),
+            replica: inbox.clone(),
+            membership,
+            flush,
+        };
         let log_replica = inbox.clone();
         let threads = vec![
             spawn("dengine-log", &start.fatal, move || {
@@ -163,7 +168,7 @@ impl Running {
                     what: "bytes of writes that wait to be acknowledged",
                     limit: limits.max_pending_proposal_bytes,
                 })?;
-        self.propose(|reply| Request::Write { data, reply }).await
+        self.propose(|caller| Request::Write { data, caller }).await
     }
 
     /// Replicates a membership change, settles it, and answers with the members after it.
@@ -173,7 +178,7 @@ impl Running {
     ) -> Result<Arc<Membership>, RequestError> {
         let begin = Instant::now();
         let written = self
-            .propose(|reply| Request::Change { change, reply })
+            .propose(|caller| Request::Change { change, caller })
             .await?;
         match written.outcome {
             // If it can't be settled, nothing milder is true: it was made. Changes may be repeated.
@@ -200,7 +205,7 @@ impl Running {
     pub(super) async fn request<T>(
         &self,
         what: &'static str,
-        make: impl FnOnce(Reply<T>) -> Request,
+        make: impl FnOnce(Reply<T>) -> Input,
     ) -> Result<T, RequestError> {
         let _count = self.reads.try_acquire().map_err(|_| RequestError::Busy {
             what,
@@ -221,7 +226,8 @@ impl Running {
         make: impl FnOnce(Reply<Written>) -> Request,
     ) -> Result<Written, RequestError> {
         let begin = Instant::now();
-        match tokio::time::timeout(self.config.limits.request_timeout(), self.ask(make)?).await {
+        let answer = self.ask(|reply| make(reply).into())?;
+        match tokio::time::timeout(self.config.limits.request_timeout(), answer).await {
             Ok(Ok(answer)) => answer,
             // The replica ended with the proposal in its log, or it took too long.
             Ok(Err(_)) | Err(_) => Err(RequestError::UnknownOutcome {
@@ -230,13 +236,10 @@ impl Running {
         }
     }
 
-    fn ask<T>(
-        &self,
-        make: impl FnOnce(Reply<T>) -> Request,
-    ) -> Result<oneshot::Receiver<Result<T, RequestError>>, RequestError> {
-        let (reply, answer) = oneshot::channel();
+    fn ask<T>(&self, make: impl FnOnce(Reply<T>) -> Input) -> Result<Answer<T>, RequestError> {
+        let (reply, answer) = Reply::channel();
         self.inbox
-            .send(Input::Request(make(reply)))
+            .send(make(reply))
             .map_err(|_| RequestError::ShuttingDown)?;
         Ok(answer)
     }
@@ -296,7 +299,7 @@ fn restore(
     machine: &StateMachine<RocksStore>,
     log: &Log<RealDisk>,
     recovered: &Recovered,
-) -> Result<Consensus<LogReader<RealDisk>>, StartError> {
+) -> Result<Replica<LogReader<RealDisk>, Channels>, StartError> {
     if let Some(torn) = &recovered.torn {
         tracing::warn!(
             file = %torn.file.display(),
@@ -317,17 +320,6 @@ fn restore(
             applied: applied.0,
         });
     }
-    let membership = machine.membership();
-    let restored = Restored {
-        // The commit index is not synced on its own, but what was applied was committed.
-        hard_state: HardState {
-            commit: recovered.hard_state.commit.max(applied),
-            ..recovered.hard_state
-        },
-        applied,
-        voters: membership.voters().map(|m| m.id).collect(),
-        learners: membership.learners().map(|m| m.id).collect(),
-    };
     let limits = &start.config.limits;
     let message_bytes = limits.max_batch_bytes as u64;
     let config = ConsensusConfig {
@@ -340,10 +332,24 @@ fn restore(
         max_uncommitted_bytes: (limits.max_pending_proposal_bytes as u64).max(message_bytes),
         max_waiting_reads: limits.max_pending_reads,
         boot_nonce: rand::random(),
+        tick: start.config.tick(),
         ..ConsensusConfig::new(start.identity.member_id, rand::random())
     };
-    Ok(Consensus::new(config, restored, log.reader())
-        .expect("Config::validated checked everything that consensus does"))
+    let boot_nonce = config.boot_nonce;
+    let replica = ReplicaConfig {
+        member_id: start.identity.member_id,
+        boot_nonce,
+        election_timeout: start.config.election_timeout(),
+        max_waiting_reads: limits.max_pending_reads,
+        // Nothing is dropped before there are snapshots for those who would miss it.
+        log_keep_bytes: u64::MAX,
+        log_keep_bytes_for_followers: u64::MAX,
+    };
+    let hard_state = recovered.hard_state;
+    Ok(
+        Replica::new(replica, config, hard_state, log.reader(), machine)
+            .expect("Config::validated checked everything that consensus does"),
+    )
 }
 
 fn spawn(

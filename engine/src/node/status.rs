@@ -1,7 +1,7 @@
 //! What a member tells about itself and, while it leads, about the others.
 
 use crate::error::LeaderHint;
-use dengine_core::kv::Member;
+pub use dengine_core::replica::{MemberProgress, Role};
 use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
 
 /// Whether the member takes part in a cluster.
@@ -11,19 +11,6 @@ pub enum Lifecycle {
     Waiting,
     /// Has an identity and takes part.
     Running,
-}
-
-/// The member's part in its cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Orders the log.
-    Leader,
-    /// Votes and follows, or waits for a leader.
-    Follower,
-    /// Asks for votes, or asks whether it should.
-    Candidate,
-    /// Receives the log and does not vote.
-    Learner,
 }
 
 /// What a member knows of itself. Without an identity, ids and positions are 0.
@@ -45,6 +32,8 @@ pub struct NodeStatus {
     pub leader: Option<LeaderHint>,
     /// The latest term it knows.
     pub term: Term,
+    /// The first entry of its log that is still there.
+    pub first_index: Index,
     /// The end of its log.
     pub last_index: Index,
     /// How far it knows the log to be committed.
@@ -72,6 +61,7 @@ impl NodeStatus {
             role: Role::Learner,
             leader: None,
             term: Term(0),
+            first_index: Index(0),
             last_index: Index(0),
             commit_index: Index(0),
             applied_index: Index(0),
@@ -81,19 +71,6 @@ impl NodeStatus {
             state_bytes: 0,
         }
     }
-}
-
-/// The leader's view of one member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberProgress {
-    /// Who.
-    pub member: Member,
-    /// Whether it is the leader itself.
-    pub leader: bool,
-    /// Whether the leader heard from it within the last election timeout.
-    pub reachable: bool,
-    /// Entries that the leader holds and it has not acknowledged.
-    pub lag_entries: u64,
 }
 
 /// The cluster as its leader sees it.

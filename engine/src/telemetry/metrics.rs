@@ -96,7 +96,11 @@ fn describe_node() {
     );
     describe_counter!(
         node::READS_CONFIRMED_TOTAL,
-        "Linearizable reads that were confirmed"
+        "Linearizable and lease reads that were confirmed"
+    );
+    describe_counter!(
+        node::LEASE_READS_TOTAL,
+        "Reads that the leader's lease answered without a round"
     );
 }
 

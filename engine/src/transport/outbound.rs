@@ -9,6 +9,7 @@ use dengine_api::peer::peer_client::PeerClient;
 use dengine_api::peer::{Batch, Frame, Hello, frame};
 use dengine_core::consensus::Outbound;
 use dengine_core::kv::Membership;
+use dengine_core::replica;
 use dengine_core::types::MemberId;
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
@@ -156,7 +157,10 @@ impl LinkTask {
             }
             tracing::debug!(to = self.to.0, address = self.address, %status, "a peer cannot be reached");
             // If the replica is gone, this link is about to be dropped.
-            let _ = self.own.inbox.send(Input::Unreachable(self.to));
+            let _ = self
+                .own
+                .inbox
+                .send(replica::Input::Unreachable(self.to).into());
             tokio::time::sleep(retry).await;
             retry = (2 * retry).min(RETRY_MAX);
             // What queued meanwhile is stale; Raft says it again.

@@ -1,6 +1,7 @@
 //! Settings of [`super::Consensus`]. Times are in ticks; the caller decides how long one is.
 
 use crate::types::MemberId;
+use std::time::Duration;
 
 /// What a member must know before it can take part.
 #[derive(Clone, Debug)]
@@ -31,6 +32,10 @@ pub struct ConsensusConfig {
     pub max_waiting_reads: usize,
     /// A read that found no leader or no quorum within this many ticks fails.
     pub read_timeout_ticks: u64,
+    /// How long the caller's ticks are; a lease lasts for so many of them.
+    pub tick: Duration,
+    /// By how many percent the clocks of two members may differ in speed. Leases are so much shorter.
+    pub max_clock_drift_percent: u32,
     /// Decides the election timeouts of this run together with the member's id, and nothing else.
     pub seed: u64,
     /// Makes the contexts of this run's read rounds differ from those of earlier runs.
@@ -80,6 +85,8 @@ impl ConsensusConfig {
             cache_bytes: 16 << 20,
             max_waiting_reads: 65_536,
             read_timeout_ticks: 50,
+            tick: Duration::from_millis(100),
+            max_clock_drift_percent: 10,
             seed,
             boot_nonce: seed,
         }
@@ -106,6 +113,16 @@ impl ConsensusConfig {
             });
         }
         Ok(())
+    }
+
+    /// How long a leader may rely on a round that a quorum acknowledged, from when it sent it: no member of
+    /// that quorum helps to elect another before, not even if its clock is the fastest allowed. One tick
+    /// less than the election timeout, because a timeout that begins between two ticks counts the first
+    /// whole.
+    pub(super) fn lease(&self) -> Duration {
+        let ticks = u32::try_from(self.election_ticks - 1).unwrap_or(u32::MAX);
+        let whole = self.tick.saturating_mul(ticks);
+        whole * 100u32.saturating_sub(self.max_clock_drift_percent) / 100
     }
 
     pub(super) fn to_raft(&self, applied: u64) -> raft::Config {

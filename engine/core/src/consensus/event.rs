@@ -1,5 +1,6 @@
 //! What goes into [`super::Consensus`] and what comes out of it.
 
+use crate::log::Position;
 use crate::types::{Entry, HardState, Index, MemberId, Term};
 use bytes::Bytes;
 
@@ -70,6 +71,9 @@ pub enum Event {
     },
     /// Confirm that reads from now on are linearizable.
     Read(ReadToken),
+    /// The same, and the leader's lease will do. Valid only if the clock was observed
+    /// ([`super::Consensus::observe`]) after the read was asked for.
+    LeaseRead(ReadToken),
     /// Everything up to and including this append is on disk.
     Persisted(AppendId),
     /// The state machine has applied everything up to `index`; `changes` are the membership changes
@@ -84,6 +88,35 @@ pub enum Event {
     TransferLeader(MemberId),
     /// A message to this member could not be sent.
     Unreachable(MemberId),
+    /// A snapshot that [`Action::MakeSnapshot`] asked for can be sent; `None`: it could not be made.
+    SnapshotMade(Option<SnapshotMeta>),
+    /// How the sending that [`Action::SendSnapshot`] asked for ended.
+    SnapshotSent {
+        /// To whom.
+        to: MemberId,
+        /// Whether it has all of it.
+        ok: bool,
+    },
+    /// A snapshot that a leader sent is here, complete and on disk.
+    Snapshot {
+        /// Who sent it.
+        from: MemberId,
+        /// The message of [`Action::SendSnapshot`].
+        message: Bytes,
+    },
+    /// The log is about to forget its entries up to this one. The state machine has them on disk.
+    Truncate(Index),
+}
+
+/// What a snapshot holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotMeta {
+    /// The last entry that is applied in it.
+    pub last: Position,
+    /// Who votes, as of then.
+    pub voters: Vec<MemberId>,
+    /// Who only listens, as of then.
+    pub learners: Vec<MemberId>,
 }
 
 /// One message to one peer.
@@ -154,6 +187,8 @@ pub enum Action {
         tokens: Vec<ReadToken>,
         /// How far to apply first.
         index: Index,
+        /// The leader's lease did it, and nobody was asked.
+        by_lease: bool,
     },
     /// These reads cannot be confirmed.
     ReadRefused {
@@ -164,6 +199,24 @@ pub enum Action {
     },
     /// The role, the leader or the term is another one.
     StateChanged(State),
+    /// A follower needs a snapshot of what is applied here. Make one, then report
+    /// [`Event::SnapshotMade`]; one that was made before may go now.
+    MakeSnapshot,
+    /// Send the snapshot that was made last, then report [`Event::SnapshotSent`].
+    SendSnapshot {
+        /// To whom.
+        to: MemberId,
+        /// What the receiver gives to its consensus once it has the snapshot.
+        message: Bytes,
+    },
+    /// The snapshot that was received replaces log and state machine. Reset the log to this; that is the
+    /// moment from which the member is another one, and it starts anew. Nothing follows this action.
+    Install {
+        /// The last entry of the snapshot.
+        base: Position,
+        /// Goes with it.
+        hard_state: HardState,
+    },
 }
 
 /// What a member does (Raft thesis §3.3, and §9.6 for the pre-candidate).

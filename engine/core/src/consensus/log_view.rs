@@ -7,7 +7,8 @@
 use super::convert::{entry_to_raft, hard_state_to_raft};
 use crate::log::{Disk, LogReader};
 use crate::types::{Entry, HardState, Index, MemberId, Term};
-use raft::{GetEntriesContext, RaftState, StorageError, eraftpb};
+use raft::{GetEntriesContext, RaftState, Storage as _, StorageError, eraftpb};
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// Reads the persisted part of the log.
@@ -16,11 +17,15 @@ pub trait LogRead: Send + 'static {
     fn first_index(&self) -> Index;
     /// The last entry; `Index(0)` if there never was one.
     fn last_index(&self) -> Index;
-    /// The term of an entry in `[first_index, last_index]`; `None` outside.
+    /// The term of an entry in `[first_index - 1, last_index]`; `None` outside. The entry before the first
+    /// is remembered by its term alone.
     ///
     /// # Errors
     /// The log cannot be read.
     fn term(&self, index: Index) -> Result<Option<Term>, LogReadError>;
+    /// The first entry of the newest part of the log that holds at least `bytes`; the log's first one if
+    /// all of it holds less.
+    fn keep_from(&self, bytes: u64) -> Index;
     /// Entries from `from` on and before `to`: as many as `max_bytes` holds, and at least one. Without
     /// a limit, which is `u64::MAX`, it must be all of them.
     ///
@@ -42,6 +47,10 @@ impl<D: Disk> LogRead for LogReader<D> {
         Ok(LogReader::term(self, index))
     }
 
+    fn keep_from(&self, bytes: u64) -> Index {
+        LogReader::keep_from(self, bytes)
+    }
+
     fn entries(&self, from: Index, to: Index, max_bytes: u64) -> Result<Vec<Entry>, LogReadError> {
         LogReader::entries(self, from, to, max_bytes).map_err(|e| LogReadError(e.to_string()))
     }
@@ -58,8 +67,17 @@ pub(super) struct LogView<L> {
     recent: VecDeque<Entry>,
     recent_bytes: u64,
     cache_bytes: u64,
+    /// The first entry that may be read. Raised before the log drops what lies below, so that no read
+    /// ever meets a file that is going.
+    first: u64,
+    /// The term of the entry before it.
+    base_term: u64,
     /// What was given at start; the crate asks for it once.
     initial: (HardState, Vec<MemberId>, Vec<MemberId>),
+    /// What can be sent to a follower whose entries are gone.
+    snapshot: Option<eraftpb::Snapshot>,
+    /// The crate wanted a snapshot, and there was none that would do.
+    snapshot_wanted: Cell<bool>,
 }
 
 impl<L: LogRead> LogView<L> {
@@ -70,7 +88,13 @@ impl<L: LogRead> LogView<L> {
         learners: Vec<MemberId>,
         cache_bytes: u64,
     ) -> Self {
+        let first = log.first_index().0.max(1);
+        let base_term = log.term(Index(first - 1)).ok().flatten();
         Self {
+            first,
+            base_term: base_term.map_or(0, |term| term.0),
+            snapshot: None,
+            snapshot_wanted: Cell::new(false),
             log,
             recent: VecDeque::new(),
             recent_bytes: 0,
@@ -106,17 +130,56 @@ impl<L: LogRead> LogView<L> {
         self.recent.extend(entries.iter().cloned());
     }
 
+    /// Forgets that there are entries up to `index`, which is applied.
+    pub(super) fn truncate(&mut self, index: Index) {
+        if index.0 < self.first {
+            return;
+        }
+        self.base_term = self.term(index.0).expect("an applied entry has a term");
+        self.first = index.0 + 1;
+        while self.recent.front().is_some_and(|e| e.index <= index) {
+            self.pop_front();
+        }
+    }
+
+    /// What followers may be sent from now on.
+    pub(super) fn offer_snapshot(&mut self, snapshot: Option<eraftpb::Snapshot>) {
+        self.snapshot = snapshot;
+        self.snapshot_wanted.set(false);
+    }
+
+    /// Whether a snapshot was asked for that is not there.
+    pub(super) fn wants_snapshot(&self) -> bool {
+        self.snapshot_wanted.get()
+    }
+
+    /// The last entry of the snapshot that is on offer.
+    pub(super) fn snapshot_index(&self) -> Option<Index> {
+        let snapshot = self.snapshot.as_ref()?;
+        Some(Index(snapshot.get_metadata().index))
+    }
+
     /// Forgets cached entries up to `index`, which is persisted, as far as the cache is over its bound.
     pub(super) fn evict(&mut self, index: u64) {
         while self.recent_bytes > self.cache_bytes
             && self.recent.front().is_some_and(|e| e.index.0 <= index)
         {
-            let dropped = self
-                .recent
-                .pop_front()
-                .expect("the front was just looked at");
+            self.pop_front();
+        }
+    }
+
+    fn pop_front(&mut self) {
+        if let Some(dropped) = self.recent.pop_front() {
             self.recent_bytes -= entry_bytes(&dropped);
         }
+    }
+
+    /// Whether `to` could go on from this snapshot with the entries that are left.
+    fn serves(&self, snapshot: &eraftpb::Snapshot, to: u64) -> bool {
+        let meta = snapshot.get_metadata();
+        let conf = meta.get_conf_state();
+        let member = conf.voters.contains(&to) || conf.learners.contains(&to);
+        member && meta.index + 1 >= self.first
     }
 
     /// Entries of `[low, high)`: as many as `max_bytes` holds, and at least one.
@@ -200,8 +263,11 @@ impl<L: LogRead> raft::Storage for LogView<L> {
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
-        if index == 0 {
-            return Ok(0);
+        if index + 1 == self.first {
+            return Ok(self.base_term);
+        }
+        if index < self.first {
+            return Err(raft::Error::Store(StorageError::Compacted));
         }
         if index > self.end() {
             return Err(raft::Error::Store(StorageError::Unavailable));
@@ -215,15 +281,18 @@ impl<L: LogRead> raft::Storage for LogView<L> {
     }
 
     fn first_index(&self) -> raft::Result<u64> {
-        Ok(self.log.first_index().0.min(self.recent_start()).max(1))
+        Ok(self.first)
     }
 
     fn last_index(&self) -> raft::Result<u64> {
         Ok(self.end())
     }
 
-    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<eraftpb::Snapshot> {
-        // The log is never truncated before snapshots exist, so no follower can need one.
+    fn snapshot(&self, _request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
+        if let Some(snapshot) = self.snapshot.as_ref().filter(|s| self.serves(s, to)) {
+            return Ok(snapshot.clone());
+        }
+        self.snapshot_wanted.set(true);
         Err(raft::Error::Store(
             StorageError::SnapshotTemporarilyUnavailable,
         ))

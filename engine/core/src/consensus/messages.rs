@@ -1,9 +1,6 @@
 //! Which messages may leave now, and which must wait for the disk.
 
-use super::event::{AppendId, Outbound};
-use crate::types::MemberId;
-use bytes::Bytes;
-use prost_raft::Message as _;
+use super::event::AppendId;
 use raft::eraftpb::{Message, MessageType};
 use std::collections::VecDeque;
 
@@ -43,12 +40,12 @@ impl Outbox {
     }
 
     /// Keeps what must wait, and returns what may leave at once.
-    pub(super) fn push(&mut self, messages: Vec<Message>) -> Vec<Outbound> {
+    pub(super) fn push(&mut self, messages: Vec<Message>) -> Vec<Message> {
         let mut free = Vec::new();
         for message in messages {
             let after = self.leaves_after(&message);
             if after <= self.persisted {
-                free.push(encode(&message));
+                free.push(message);
             } else {
                 self.held.push_back((after, message));
             }
@@ -60,17 +57,14 @@ impl Outbox {
     }
 
     /// Notes that everything up to `id` is on disk, and returns the messages that this sets free.
-    pub(super) fn persisted(&mut self, id: AppendId) -> Vec<Outbound> {
+    pub(super) fn persisted(&mut self, id: AppendId) -> Vec<Message> {
         self.persisted = self.persisted.max(id);
-        let mut free = Vec::new();
-        self.held.retain(|(after, message)| {
-            let leaves = *after <= self.persisted;
-            if leaves {
-                free.push(encode(message));
-            }
-            !leaves
-        });
-        free
+        let held = std::mem::take(&mut self.held);
+        let (free, held) = held
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|(after, _)| *after <= self.persisted);
+        self.held = held;
+        free.into_iter().map(|(_, message)| message).collect()
     }
 
     /// Every message says "in this term", which must be on disk first (Raft thesis §3.8). Those that
@@ -83,12 +77,5 @@ impl Outbox {
             | MessageType::MsgRequestPreVote => self.appended,
             _ => self.term_append,
         }
-    }
-}
-
-fn encode(message: &Message) -> Outbound {
-    Outbound {
-        to: MemberId(message.to),
-        bytes: Bytes::from(message.encode_to_vec()),
     }
 }

@@ -19,27 +19,32 @@
 //!   when it next counted itself.
 //! - A sole voter campaigns only once its log is on disk: it wins at once, and the crate takes the log
 //!   of a winner to be there.
+//! - A member that starts grants no vote for one election timeout: it may have promised a lease to a
+//!   leader that it no longer remembers.
+//! - A snapshot is installed by replacing log and state machine and starting anew; there is no other
+//!   way, and a crash at any point of it ends in the same place.
 //! - What is committed and what is held in memory are bounded apart: a slow state machine leaves
 //!   entries in the log, a stuck disk drops the oldest messages.
 
 mod apply_window;
 mod config;
 mod convert;
+mod driver;
 mod event;
+mod lease;
 mod log_view;
 mod messages;
 mod reads;
-mod replica;
 mod validate;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::{ConsensusConfig, ConsensusConfigError};
+pub use driver::{Consensus, Restored};
 pub use event::{
     Action, AppendId, ConfigChange, ConfigChangeKind, Event, Outbound, Progress, Proposal,
-    ReadToken, Refusal, Role, State, Token,
+    ReadToken, Refusal, Role, SnapshotMeta, State, Token,
 };
 pub use log_view::{LogRead, LogReadError};
-pub use replica::{Consensus, Restored};
 pub use validate::PeerMessageError;

@@ -4,6 +4,7 @@
 //! index was noted when the round began, and says nothing of writes acknowledged after that.
 
 use super::event::ReadToken;
+use crate::types::Moment;
 use std::collections::VecDeque;
 
 /// Names one round. The crate matches confirmations by these bytes alone, so none is ever reused:
@@ -38,6 +39,16 @@ struct Round {
     context: RoundContext,
     reads: VecDeque<Waiting>,
     started_tick: u64,
+    /// When it was sent, or earlier; `None` if it proves nothing any more for a lease.
+    started: Option<Moment>,
+}
+
+/// What a confirmed round is good for.
+#[derive(Default)]
+pub(super) struct Confirmed {
+    pub(super) tokens: Vec<ReadToken>,
+    /// From when on a leader's lease may be counted.
+    pub(super) started: Option<Moment>,
 }
 
 pub(super) struct Reads {
@@ -76,8 +87,20 @@ impl Reads {
     }
 
     /// Begins a round for every read that waits, unless one is out.
-    pub(super) fn start_round(&mut self, tick: u64) -> Option<RoundContext> {
-        if self.round.is_some() || self.waiting.is_empty() {
+    pub(super) fn start_round(&mut self, tick: u64, now: Moment) -> Option<RoundContext> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        self.start(tick, now)
+    }
+
+    /// Begins a round for the lease alone, unless one is out: that one renews it as well.
+    pub(super) fn start_renewal(&mut self, tick: u64, now: Moment) -> Option<RoundContext> {
+        self.start(tick, now)
+    }
+
+    fn start(&mut self, tick: u64, now: Moment) -> Option<RoundContext> {
+        if self.round.is_some() {
             return None;
         }
         self.count += 1;
@@ -90,18 +113,29 @@ impl Reads {
             context,
             reads: std::mem::take(&mut self.waiting),
             started_tick: tick,
+            started: Some(now),
         });
         Some(context)
     }
 
-    /// The reads that the round of this context confirms; none if that round was given up.
-    pub(super) fn confirm(&mut self, context: &[u8]) -> Vec<ReadToken> {
+    /// What the round of this context confirms; nothing if that round was given up.
+    pub(super) fn confirm(&mut self, context: &[u8]) -> Confirmed {
         match self
             .round
             .take_if(|round| round.context.to_vec() == context)
         {
-            Some(round) => round.reads.into_iter().map(|read| read.token).collect(),
-            None => Vec::new(),
+            Some(round) => Confirmed {
+                tokens: round.reads.into_iter().map(|read| read.token).collect(),
+                started: round.started,
+            },
+            None => Confirmed::default(),
+        }
+    }
+
+    /// The round that is out is no longer good for a lease.
+    pub(super) fn discount(&mut self) {
+        if let Some(round) = &mut self.round {
+            round.started = None;
         }
     }
 

@@ -101,6 +101,9 @@ pub enum PeerMessageError {
     /// It wants a snapshot; members do not ask for those.
     #[error("asks for a snapshot")]
     Snapshot,
+    /// What it says of a snapshot contradicts itself.
+    #[error("describes an impossible snapshot")]
+    SnapshotMeta,
     /// It would make this member lead before its own log is on disk, so it answers or orders something
     /// that cannot have happened.
     #[error("comes before this member's log is on disk")]
@@ -137,6 +140,40 @@ pub(super) fn check<S: Storage>(
         | MessageType::MsgCheckQuorum
         | MessageType::MsgTransferLeader => Err(PeerMessageError::Kind(message.msg_type)),
     }
+}
+
+/// # Errors
+/// The first reason not to step `message`, with which a snapshot came.
+pub(super) fn check_snapshot<S: Storage>(
+    raft: &Raft<S>,
+    stream: u64,
+    message: &Message,
+) -> Result<(), PeerMessageError> {
+    check_address(raft, stream, message)?;
+    check_term(raft, message)?;
+    check_leader(raft, message)?;
+    if message.msg_type() != MessageType::MsgSnapshot {
+        return Err(PeerMessageError::Kind(message.msg_type));
+    }
+    let meta = message.get_snapshot().get_metadata();
+    let conf = meta.get_conf_state();
+    let mut members: Vec<_> = conf.voters.iter().chain(&conf.learners).collect();
+    members.sort_unstable();
+    members.dedup();
+    let joint = [&conf.voters_outgoing, &conf.learners_next];
+    let single = joint.iter().all(|ids| ids.is_empty()) && !conf.auto_leave;
+    let distinct = members.len() == conf.voters.len() + conf.learners.len();
+    let position = meta.index > 0 && (1..=message.term).contains(&meta.term);
+    if !position || conf.voters.is_empty() || !distinct || !single || members.contains(&&0) {
+        return Err(PeerMessageError::SnapshotMeta);
+    }
+    let here = raft.raft_log.term(meta.index);
+    let committed = meta.index <= raft.raft_log.committed;
+    // Truncated entries read as term 0.
+    if committed && here.is_ok_and(|here| here != 0 && here != meta.term) {
+        return Err(PeerMessageError::Contradiction { index: meta.index });
+    }
+    Ok(())
 }
 
 fn check_address<S: Storage>(

@@ -250,8 +250,8 @@ fn segments_are_rotated_dropped_and_used_again<F: Directory>(directory: &F) {
         };
         assert_eq!((reader.base(), reader.term(base.index)), (base, Some(base.term)));
         assert_eq!(reader.term(first), Some(Term(first.0 / 10)));
-        assert_eq!(reader.droppable(u64::MAX), base.index);
-        assert!(reader.droppable(0) > reader.droppable(8192) && reader.droppable(0) < last);
+        assert_eq!(reader.keep_from(u64::MAX), first);
+        assert!(reader.keep_from(0) > reader.keep_from(8193));
         drop((log, reader));
         let recovered;
         (log, recovered) = Log::open(directory.open(), small_options()).expect(WORKS);
@@ -289,7 +289,6 @@ fn a_log_is_reset<F: Directory>(directory: &F) {
     assert_eq!((reader.base(), reader.last()), (base, base));
     assert_eq!(reader.term(Index(499)), None);
     assert_eq!(reader.term(base.index), Some(base.term));
-    assert_eq!(reader.droppable(0), base.index);
     log.truncate_prefix(base.index).expect(WORKS);
     assert_eq!((reader.base(), reader.term(base.index)), (base, Some(base.term)));
     let entries = batch(4, 501..=510, 10).entries;

@@ -90,12 +90,11 @@ impl<D: Disk> LogReader<D> {
         self.shared.read().bytes()
     }
 
-    /// The last entry that may be dropped ([`Log::truncate_prefix`](super::Log::truncate_prefix)) so that the
-    /// newest entries, `keep_bytes` of them or more, stay for followers that are behind. Whole segments stay,
-    /// since only whole segments go.
+    /// The first entry of the newest part of the log that takes at least `bytes` on disk; the log's first
+    /// one if all of it takes less.
     #[must_use]
-    pub fn droppable(&self, keep_bytes: u64) -> Index {
-        self.shared.read().droppable(keep_bytes)
+    pub fn keep_from(&self, bytes: u64) -> Index {
+        self.shared.read().keep_from(bytes)
     }
 
     /// The term of any entry from [`LogReader::base`] to [`LogReader::last`]; `None` elsewhere.

@@ -91,22 +91,6 @@ impl<F: DiskFile> Segments<F> {
         capacities.sum()
     }
 
-    /// The last entry before the newest segments that together hold `keep_bytes` of batches.
-    pub(super) fn droppable(&self, keep_bytes: u64) -> Index {
-        let mut kept = 0;
-        let mut first = self.state.last().index.next();
-        for segment in self.segments.iter().rev() {
-            if let (Some(oldest), Some(newest)) = (segment.batches.first(), segment.batches.last()) {
-                kept += u64::from(newest.offset + newest.bytes - oldest.offset);
-                first = oldest.first;
-            }
-            if kept >= keep_bytes {
-                return Index(first.0 - 1);
-            }
-        }
-        self.state.base().index
-    }
-
     pub(super) fn count(&self) -> usize {
         self.segments.len()
     }
@@ -142,6 +126,20 @@ impl<F: DiskFile> Segments<F> {
                 break;
             }
         }
+    }
+
+    /// The first entry of the newest batches that hold at least `bytes` together; the log's first entry if
+    /// all of them hold less.
+    pub(super) fn keep_from(&self, bytes: u64) -> Index {
+        let mut held = 0;
+        let newest_first = self.segments.iter().rev();
+        let mut batches = newest_first.flat_map(|segment| segment.batches.iter().rev());
+        let enough = batches.find(|batch| {
+            held += u64::from(batch.bytes);
+            held >= bytes
+        });
+        let first = self.state.first_index();
+        enough.map_or(first, |batch| batch.first.max(first))
     }
 
     /// Takes the oldest segment off if all its live entries are at most `upto` and it is not the

@@ -37,7 +37,9 @@ impl Cluster {
     }
 
     pub(super) fn start(&mut self, id: u64, disk: Disk, machine: Machine) {
-        let member = Member::start(&self.config(id), disk, machine, 1);
+        let mut member = Member::start(&self.config(id), disk, machine, 1);
+        // Scripts begin with members that have been up for a while.
+        member.consensus.grant_votes();
         self.members.insert(id, member);
         self.settle(id);
     }
@@ -89,10 +91,28 @@ impl Cluster {
     }
 
     pub(super) fn read(&mut self, id: u64) {
-        self.reads += 1;
-        let token = ReadToken(self.reads);
-        self.note(id, format!("is asked for read {}", token.0));
+        let token = self.read_token(id, "read");
         self.step(id, Event::Read(token));
+    }
+
+    pub(super) fn lease_read(&mut self, id: u64) {
+        let token = self.read_token(id, "lease read");
+        self.step(id, Event::LeaseRead(token));
+    }
+
+    fn read_token(&mut self, id: u64, kind: &str) -> ReadToken {
+        self.reads += 1;
+        self.note(id, format!("is asked for {kind} {}", self.reads));
+        ReadToken(self.reads)
+    }
+
+    /// Lets one tick pass on a member's clock.
+    pub(super) fn tick(&mut self, id: u64) {
+        let tick = self.config(id).tick;
+        let member = self.member(id);
+        member.clock = member.clock.after(tick);
+        member.consensus.observe(member.clock);
+        self.step(id, Event::Tick);
     }
 
     /// Delivers the oldest message of a link; `false` if there is none.
@@ -220,7 +240,7 @@ impl Cluster {
                 let (text, _) = self.proposed.remove(&token).unwrap();
                 self.note(id, format_args!("refuses {text}: {refusal}"));
             }
-            Action::ReadReady { tokens, index } => {
+            Action::ReadReady { tokens, index, .. } => {
                 self.note(
                     id,
                     format_args!("may serve {} once {index} is applied", names(&tokens)),
@@ -230,6 +250,9 @@ impl Cluster {
                 self.note(id, format_args!("refuses {}: {refusal}", names(&tokens)));
             }
             Action::StateChanged(state) => self.note(id, describe_state(state)),
+            Action::MakeSnapshot | Action::SendSnapshot { .. } | Action::Install { .. } => {
+                unreachable!("no script truncates the log")
+            }
         }
     }
 

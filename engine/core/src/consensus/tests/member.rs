@@ -5,7 +5,7 @@ use crate::consensus::{
     AppendId, ConfigChange, ConfigChangeKind, Consensus, ConsensusConfig, LogRead, LogReadError,
     Restored,
 };
-use crate::types::{Entry, EntryKind, HardState, Index, MemberId, Term};
+use crate::types::{Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -42,6 +42,10 @@ impl LogRead for MemoryLog {
         let log = self.0.lock().unwrap();
         let entry = index.0.checked_sub(1).and_then(|i| log.get(i as usize));
         Ok(entry.map(|entry| entry.term))
+    }
+
+    fn keep_from(&self, _bytes: u64) -> Index {
+        Index(1)
     }
 
     fn entries(&self, from: Index, to: Index, max_bytes: u64) -> Result<Vec<Entry>, LogReadError> {
@@ -161,6 +165,7 @@ pub(super) struct Member {
     /// What was proposed here, by where it went into the log: its text and its context.
     pub(super) proposals: BTreeMap<Index, (String, Bytes)>,
     pub(super) boots: u64,
+    pub(super) clock: Moment,
 }
 
 impl Member {
@@ -189,6 +194,7 @@ impl Member {
             machine,
             proposals: BTreeMap::new(),
             boots,
+            clock: Moment(0),
         }
     }
 

@@ -14,6 +14,7 @@ mod determinism;
 mod leader_election_3_4;
 mod leader_sends_before_its_disk_10_2_1;
 mod leadership_transfer_3_10;
+mod lease_6_4_1;
 mod linearizable_read_6_4;
 mod log_matching_3_5;
 mod log_view_model;

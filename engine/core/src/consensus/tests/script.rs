@@ -9,7 +9,7 @@
 //! | `member 1 voters=1,2 learners=3 log=1,1,2 term=2 vote=1 commit=1 applied=1` | starts a member with a past; `log` lists its entries' terms |
 //! | `bootstrap 1` | starts the first member of a cluster: a log of one membership entry, and nothing applied |
 //! | `join 4` | starts a member that knows nothing |
-//! | `restart 1` | starts it again with what is on its disk |
+//! | `restart 1`, `up-for-a-while 1` | starts it again with what is on its disk; lets it grant votes again |
 //! | `tick 1 10` | lets ticks pass |
 //! | `timeout 1` | lets ticks pass until it asks for votes |
 //! | `elect 1` | `timeout` and `deliver`, without showing how it wins |
@@ -21,7 +21,7 @@
 //! | `hold-apply 1`, `release-apply 1` | lets the state machine wait |
 //! | `propose 1 x y` | proposes commands at a member |
 //! | `add-learner 1 4`, `promote 1 4`, `remove 1 4` | proposes a membership change at the first about the second |
-//! | `read 2` | asks for a linearizable read |
+//! | `read 2`, `lease-read 2` | asks for a linearizable read, or one for which the lease will do |
 //! | `transfer 1 2` | asks the first to hand leadership to the second |
 //! | `count-held 1` | says how many messages wait for its disk |
 //! | `heard 1` | says whom a leader heard from lately |
@@ -79,7 +79,7 @@ fn command(cluster: &mut Cluster, name: &str, args: &[&str]) {
         ("bootstrap", [_]) => bootstrap(cluster, id()),
         ("join", [_]) => cluster.start(id(), Disk::default(), Machine::default()),
         ("restart", [_]) => cluster.restart(id()),
-        ("tick", [_, ticks]) => (0..number(ticks)).for_each(|_| cluster.step(id(), Event::Tick)),
+        ("tick", [_, ticks]) => (0..number(ticks)).for_each(|_| cluster.tick(id())),
         ("timeout", [_]) => timeout(cluster, id()),
         ("elect", [_]) => elect(cluster, id()),
         ("deliver", []) => cluster.deliver_all(),
@@ -109,6 +109,8 @@ fn command(cluster: &mut Cluster, name: &str, args: &[&str]) {
             cluster.propose_change(id(), &format!("{name} {about}"));
         }
         ("read", [_]) => cluster.read(id()),
+        ("lease-read", [_]) => cluster.lease_read(id()),
+        ("up-for-a-while", [_]) => cluster.member(id()).consensus.grant_votes(),
         ("transfer", [_, to]) => {
             cluster.step(id(), Event::TransferLeader(MemberId(number(to))));
         }

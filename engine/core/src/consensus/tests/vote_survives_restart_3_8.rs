@@ -66,6 +66,7 @@ fn a_vote_that_was_told_is_remembered() {
             deliver 1->2
             lose 2->1
             restart 2
+            up-for-a-while 2
             deliver 3->2
             wire
         ",
@@ -94,6 +95,7 @@ fn a_vote_that_was_told_is_remembered() {
               2 writes term 1 and vote 1
             > lose 2->1
             > restart 2
+            > up-for-a-while 2
             > deliver 3->2
               3->2 RequestVote: term 1, log ends at 0@0
             > wire

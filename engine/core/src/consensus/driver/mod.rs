@@ -6,19 +6,22 @@
 mod progress;
 mod reading;
 mod ready;
+mod snapshots;
 
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
 use super::convert;
 use super::event::{Action, AppendId, ConfigChange, Event, Proposal, Refusal, Role, State, Token};
+use super::lease::Lease;
 use super::log_view::{LogRead, LogView};
 use super::messages::Outbox;
 use super::reads::Reads;
 use super::validate::{self, PeerMessageError};
-use crate::types::{HardState, Index, MemberId, Term};
+use crate::types::{HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
 use prost_raft::Message as _;
 use raft::{RawNode, StateRole, eraftpb};
+use snapshots::Snapshots;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What a member knew when it last stopped.
@@ -42,11 +45,19 @@ pub struct Consensus<L: LogRead> {
     reads: Reads,
     /// Read rounds of peers that came before this leader could confirm any: the newest of each.
     early_reads: BTreeMap<u64, eraftpb::Message>,
+    lease: Lease,
+    /// Until this tick somebody may want the lease, so it is renewed.
+    lease_wanted_until: u64,
+    snapshots: Snapshots,
     apply_window: ApplyWindow,
     /// The tick at which each member was last heard from.
     heard: BTreeMap<u64, u64>,
     actions: Vec<Action>,
     tick: u64,
+    /// The caller's clock when it last told.
+    now: Moment,
+    /// From this tick on votes are granted.
+    votes_from: u64,
     /// Elections that timed out here; with term and seed it decides the next election timeout.
     timeouts: u64,
     /// For each append that is out: the last of the crate's readies that it covers.
@@ -92,12 +103,21 @@ impl<L: LogRead> Consensus<L> {
         let mut consensus = Self {
             reads: Reads::new(config.id.0, config.boot_nonce, config.max_waiting_reads),
             early_reads: BTreeMap::new(),
+            lease: Lease::new(config.lease()),
+            lease_wanted_until: 0,
+            snapshots: Snapshots::default(),
             apply_window: ApplyWindow::new(restored.applied, config.max_apply_bytes),
             node,
             outbox: Outbox::default(),
             heard: BTreeMap::new(),
             actions: Vec::new(),
             tick: 0,
+            now: Moment(0),
+            // Whoever never knew a term has acknowledged nothing yet.
+            votes_from: match hard_state.term {
+                Term(0) => 0,
+                Term(_) => config.election_ticks as u64,
+            },
             timeouts: 0,
             pending_readies: VecDeque::new(),
             hard_state,
@@ -113,11 +133,19 @@ impl<L: LogRead> Consensus<L> {
         Ok(consensus)
     }
 
+    /// Tells the time. What is stepped after this happened after `now`.
+    pub fn observe(&mut self, now: Moment) {
+        self.now = self.now.max(now);
+    }
+
     /// Takes one event in. What follows from it is returned by [`Self::actions`].
     ///
     /// # Errors
     /// A peer's message was refused; nothing changed.
     pub fn step(&mut self, event: Event) -> Result<(), PeerMessageError> {
+        if self.snapshots.is_installing() {
+            return Ok(());
+        }
         match event {
             Event::Tick => self.on_tick(),
             Event::Message { from, bytes } => self.on_message(from, &bytes)?,
@@ -127,10 +155,15 @@ impl<L: LogRead> Consensus<L> {
                 self.propose(&[proposal.token], vec![entry]);
             }
             Event::Read(token) => self.on_read(token),
+            Event::LeaseRead(token) => self.on_lease_read(token),
             Event::Persisted(id) => self.on_persisted(id),
             Event::Applied { index, changes } => self.on_applied(index, &changes),
             Event::TransferLeader(member) => self.on_transfer(member),
             Event::Unreachable(member) => self.node.report_unreachable(member.0),
+            Event::SnapshotMade(made) => self.on_snapshot_made(made),
+            Event::SnapshotSent { to, ok } => self.on_snapshot_sent(to, ok),
+            Event::Snapshot { from, message } => self.on_snapshot(from, &message)?,
+            Event::Truncate(index) => self.node.mut_store().truncate(index),
         }
         self.set_election_timeout();
         Ok(())
@@ -138,10 +171,15 @@ impl<L: LogRead> Consensus<L> {
 
     /// Everything to do since the last call, in order.
     pub fn actions(&mut self) -> Vec<Action> {
+        if self.snapshots.is_installing() {
+            self.install();
+            return std::mem::take(&mut self.actions);
+        }
         self.start_read_round();
         while self.has_ready() {
             self.on_ready();
         }
+        self.ask_for_snapshot();
         self.set_election_timeout();
         std::mem::take(&mut self.actions)
     }
@@ -156,6 +194,12 @@ impl<L: LogRead> Consensus<L> {
     #[must_use]
     pub fn commit_index(&self) -> Index {
         Index(self.node.raft.raft_log.committed)
+    }
+
+    /// The first entry of this member's log that may be read.
+    #[must_use]
+    pub fn first_index(&self) -> Index {
+        Index(self.node.raft.raft_log.first_index())
     }
 
     /// The last entry of this member's log.
@@ -199,6 +243,7 @@ impl<L: LogRead> Consensus<L> {
         if follows && elapsed > 0 && self.node.raft.election_elapsed == 0 {
             self.timeouts += 1;
         }
+        self.renew_lease();
         let round_ticks = self.config.election_ticks as u64;
         self.reads.retry(self.tick, round_ticks);
         let tokens = self.reads.expire(self.tick, self.config.read_timeout_ticks);
@@ -229,9 +274,18 @@ impl<L: LogRead> Consensus<L> {
         let message = eraftpb::Message::decode(bytes.as_ref())?;
         validate::check(&self.node.raft, from.0, &message)?;
         self.note_heard(from);
-        if message.msg_type() == eraftpb::MessageType::MsgReadIndex {
-            self.on_peer_read(message);
-            return Ok(());
+        match message.msg_type() {
+            eraftpb::MessageType::MsgReadIndex => {
+                self.on_peer_read(message);
+                return Ok(());
+            }
+            eraftpb::MessageType::MsgRequestVote | eraftpb::MessageType::MsgRequestPreVote
+                if self.tick < self.votes_from =>
+            {
+                // Before it stopped, this member may have acknowledged a round that a lease rests on.
+                return Ok(());
+            }
+            _ => {}
         }
         // The only error left is an answer from a member that was removed meanwhile.
         let _ = self.node.step(message);
@@ -241,6 +295,8 @@ impl<L: LogRead> Consensus<L> {
     fn on_transfer(&mut self, to: MemberId) {
         // A follower would pass the request on under a false sender.
         if self.node.raft.state == StateRole::Leader {
+            // Whoever is told to campaign at once is voted for in spite of the lease.
+            self.lease.end(Term(self.node.raft.term));
             self.node.transfer_leader(to.0);
         }
     }
@@ -320,7 +376,12 @@ impl<L: LogRead> Consensus<L> {
                 .apply_conf_change(&convert::conf_change(*change))
                 .expect("the state machine accepted the change, so consensus does");
         }
-        self.forget_removed();
+        if !changes.is_empty() {
+            // What a quorum of the members before acknowledged may be no quorum's word any more.
+            self.lease.drop_until_confirmed();
+            self.reads.discount();
+            self.forget_removed();
+        }
         self.node.advance_apply_to(index.0);
         self.apply_window.applied(index);
         self.hand_out();
@@ -334,6 +395,12 @@ impl<L: LogRead> Consensus<L> {
         if raft.state == StateRole::Leader && !raft.promotable() {
             raft.become_follower(raft.term, raft::INVALID_ID);
         }
+    }
+
+    /// As if the member had been up for an election timeout.
+    #[cfg(test)]
+    pub(crate) fn grant_votes(&mut self) {
+        self.votes_from = 0;
     }
 
     /// The only voter need not wait for an election timeout: nobody else could lead.

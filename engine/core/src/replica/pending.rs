@@ -1,28 +1,38 @@
 //! Who waits for which entry.
 
-use super::Written;
-use super::input::Reply;
-use crate::error::RequestError;
+use super::env::{Caller, Written};
+use super::error::RequestError;
+use crate::kv::Applied;
+use crate::types::Index;
 use bytes::Bytes;
-use dengine_core::kv::Applied;
-use dengine_core::types::Index;
 use std::collections::BTreeMap;
 
 /// Somebody waits for the entry at `index`, which is theirs only if it carries `context`.
-pub(super) struct Expected {
-    pub(super) index: Index,
-    pub(super) context: Bytes,
-    pub(super) reply: Reply<Written>,
+#[derive(Debug)]
+pub struct Expected<C> {
+    /// Where it was put.
+    pub index: Index,
+    /// What it carries.
+    pub context: Bytes,
+    /// Who waits.
+    pub caller: C,
 }
 
 /// The callers whose proposals are in the log and not yet applied.
-#[derive(Default)]
-pub(super) struct Pending {
-    by_index: BTreeMap<Index, Expected>,
+pub(super) struct Pending<C> {
+    by_index: BTreeMap<Index, Expected<C>>,
 }
 
-impl Pending {
-    pub(super) fn expect(&mut self, expected: Expected) {
+impl<C> Default for Pending<C> {
+    fn default() -> Self {
+        Self {
+            by_index: BTreeMap::new(),
+        }
+    }
+}
+
+impl<C: Caller<Written>> Pending<C> {
+    pub(super) fn expect(&mut self, expected: Expected<C>) {
         // Two proposals at one index: this member led twice, and the first was overwritten.
         if let Some(lost) = self.by_index.insert(expected.index, expected) {
             lost.overwritten();
@@ -36,8 +46,8 @@ impl Pending {
             return;
         };
         if expected.context == applied.context {
-            // A caller that gave up has dropped its end; the write stands all the same.
-            let _ = expected.reply.send(Ok(Written {
+            // A caller that gave up is gone; the write stands all the same.
+            expected.caller.answer(Ok(Written {
                 term: applied.term,
                 outcome: applied.outcome,
             }));
@@ -49,13 +59,13 @@ impl Pending {
     /// Forgets callers that gave up.
     pub(super) fn prune(&mut self) {
         self.by_index
-            .retain(|_, expected| !expected.reply.is_closed());
+            .retain(|_, expected| !expected.caller.is_gone());
     }
 }
 
-impl Expected {
+impl<C: Caller<Written>> Expected<C> {
     fn overwritten(self) {
-        let _ = self.reply.send(Err(RequestError::NotServed {
+        self.caller.answer(Err(RequestError::NotServed {
             reason: "the leader changed before a quorum had it".to_owned(),
         }));
     }

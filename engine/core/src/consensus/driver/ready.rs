@@ -5,6 +5,8 @@ use crate::consensus::convert;
 use crate::consensus::event::{Action, Outbound, Role, State};
 use crate::consensus::log_view::LogRead;
 use crate::types::{Entry, Index, MemberId, Term};
+use bytes::Bytes;
+use prost_raft::Message as _;
 use raft::{StateRole, eraftpb};
 
 impl<L: LogRead> Consensus<L> {
@@ -42,11 +44,7 @@ impl<L: LogRead> Consensus<L> {
         self.send(free);
         self.apply(committed);
         for read in read_states {
-            let tokens = self.reads.confirm(&read.request_ctx);
-            if !tokens.is_empty() {
-                let index = Index(read.index);
-                self.actions.push(Action::ReadReady { tokens, index });
-            }
+            self.on_round_confirmed(&read.request_ctx, Index(read.index));
         }
         self.start_read_round();
     }
@@ -117,9 +115,19 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    pub(super) fn send(&mut self, messages: Vec<Outbound>) {
-        if !messages.is_empty() {
-            self.actions.push(Action::Send(messages));
+    pub(super) fn send(&mut self, messages: Vec<eraftpb::Message>) {
+        let mut small = Vec::with_capacity(messages.len());
+        for message in messages {
+            let to = MemberId(message.to);
+            let bytes = Bytes::from(message.encode_to_vec());
+            if message.msg_type() == eraftpb::MessageType::MsgSnapshot {
+                self.send_snapshot(to, bytes);
+            } else {
+                small.push(Outbound { to, bytes });
+            }
+        }
+        if !small.is_empty() {
+            self.actions.push(Action::Send(small));
         }
     }
 

@@ -1,0 +1,110 @@
+//! Linearizable reads: this member's rounds, those that peers ask of it when it leads, and its lease.
+
+use super::Consensus;
+use crate::consensus::event::{Action, ReadToken, Refusal};
+use crate::consensus::log_view::LogRead;
+use crate::types::{Index, Term};
+use raft::{StateRole, eraftpb};
+
+/// A lease is kept up for so many election timeouts after somebody last asked for it.
+const LEASE_KEPT_TIMEOUTS: u64 = 3;
+
+impl<L: LogRead> Consensus<L> {
+    pub(super) fn on_read(&mut self, token: ReadToken) {
+        if !self.reads.push(token, self.tick) {
+            self.actions.push(Action::ReadRefused {
+                tokens: vec![token],
+                refusal: Refusal::TooManyReads,
+            });
+        }
+    }
+
+    /// Answers from the lease if it holds, else by a round, which renews it.
+    pub(super) fn on_lease_read(&mut self, token: ReadToken) {
+        self.lease_wanted_until =
+            self.tick + LEASE_KEPT_TIMEOUTS * self.config.election_ticks as u64;
+        let raft = &self.node.raft;
+        let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
+        if leads && self.lease.holds(Term(raft.term), self.now) {
+            let index = Index(raft.raft_log.committed);
+            self.actions.push(Action::ReadReady {
+                tokens: vec![token],
+                index,
+                by_lease: true,
+            });
+        } else {
+            self.on_read(token);
+        }
+    }
+
+    /// Keeps the lease of a leader that is asked for it, so that reads need not wait for a round of theirs.
+    pub(super) fn renew_lease(&mut self) {
+        let raft = &self.node.raft;
+        let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
+        let due = self.tick.is_multiple_of(self.config.heartbeat_ticks as u64);
+        if leads && due && self.tick < self.lease_wanted_until {
+            if let Some(context) = self.reads.start_renewal(self.tick, self.now) {
+                self.node.read_index(context.to_vec());
+            }
+        }
+    }
+
+    /// Takes note of a confirmed round, and hands out the reads that it was for.
+    pub(super) fn on_round_confirmed(&mut self, context: &[u8], index: Index) {
+        let confirmed = self.reads.confirm(context);
+        let raft = &self.node.raft;
+        if let Some(started) = confirmed
+            .started
+            .filter(|_| raft.state == StateRole::Leader)
+        {
+            self.lease.confirm(Term(raft.term), started);
+        }
+        if !confirmed.tokens.is_empty() {
+            self.actions.push(Action::ReadReady {
+                tokens: confirmed.tokens,
+                index,
+                by_lease: false,
+            });
+        }
+    }
+
+    /// A leader cannot confirm a read before it committed an entry of its term (Raft thesis §6.4), and
+    /// a follower cannot ask without a leader: until then reads wait here.
+    pub(super) fn start_read_round(&mut self) {
+        self.start_early_reads();
+        let raft = &self.node.raft;
+        let can_ask = match raft.state {
+            StateRole::Leader => raft.commit_to_current_term(),
+            StateRole::Follower => raft.leader_id != raft::INVALID_ID,
+            StateRole::PreCandidate | StateRole::Candidate => false,
+        };
+        if can_ask && let Some(context) = self.reads.start_round(self.tick, self.now) {
+            self.node.read_index(context.to_vec());
+        }
+    }
+
+    fn start_early_reads(&mut self) {
+        if self.node.raft.state != StateRole::Leader {
+            self.early_reads.clear();
+        } else if self.node.raft.commit_to_current_term() {
+            for message in std::mem::take(&mut self.early_reads).into_values() {
+                let _ = self.node.raft.step(message);
+            }
+        }
+    }
+
+    /// The crate loses a peer's round that comes before the term's first commit, and forwards one that
+    /// comes to a follower under a false sender. So here the first waits, and the second is dropped: its
+    /// sender will learn of another leader and ask that one.
+    pub(super) fn on_peer_read(&mut self, message: eraftpb::Message) {
+        let raft = &mut self.node.raft;
+        if raft.state != StateRole::Leader || raft.prs().get(message.from).is_none() {
+            return;
+        }
+        if raft.commit_to_current_term() {
+            let _ = raft.step(message);
+        } else {
+            self.early_reads.insert(message.from, message);
+        }
+    }
+}

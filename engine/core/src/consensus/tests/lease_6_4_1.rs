@@ -1,0 +1,234 @@
+//! Raft thesis §6.4.1: a leader that a quorum has acknowledged lately answers reads by itself.
+
+use super::script::check;
+use expect_test::expect;
+
+#[test]
+fn a_lease_read_asks_nobody_while_the_lease_holds() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            # The first one needs a round, which begins the lease.
+            lease-read 1
+            deliver
+            cut 1
+            lease-read 1
+            tick 1 8
+            lease-read 1
+            # Nine ticks, less a tenth for the clocks' drift: here it ends.
+            tick 1 1
+            lease-read 1
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            # The first one needs a round, which begins the lease.
+            > lease-read 1
+              1 is asked for lease read 1
+            > deliver
+              1 may serve read 1 once 1 is applied
+            > cut 1
+            > lease-read 1
+              1 is asked for lease read 2
+              1 may serve read 2 once 1 is applied
+            > tick 1 8
+            > lease-read 1
+              1 is asked for lease read 3
+              1 may serve read 3 once 1 is applied
+            # Nine ticks, less a tenth for the clocks' drift: here it ends.
+            > tick 1 1
+            > lease-read 1
+              1 is asked for lease read 4
+        "#]],
+    );
+}
+
+#[test]
+fn the_lease_counts_from_when_the_round_was_sent() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            lease-read 1
+            tick 1 6
+            deliver
+            tick 1 2
+            lease-read 1
+            tick 1 1
+            lose
+            cut 1
+            lease-read 1
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > lease-read 1
+              1 is asked for lease read 1
+            > tick 1 6
+            > deliver
+              1 may serve read 1 once 1 is applied
+            > tick 1 2
+            > lease-read 1
+              1 is asked for lease read 2
+              1 may serve read 2 once 1 is applied
+            > tick 1 1
+            > lose
+            > cut 1
+            > lease-read 1
+              1 is asked for lease read 3
+        "#]],
+    );
+}
+
+#[test]
+fn a_transfer_ends_the_lease_for_its_term() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            lease-read 1
+            deliver
+            cut 1
+            transfer 1 2
+            lease-read 1
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > lease-read 1
+              1 is asked for lease read 1
+            > deliver
+              1 may serve read 1 once 1 is applied
+            > cut 1
+            > transfer 1 2
+            > lease-read 1
+              1 is asked for lease read 2
+        "#]],
+    );
+}
+
+#[test]
+fn a_membership_change_drops_the_lease() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            lease-read 1
+            deliver
+            join 4
+            add-learner 1 4
+            deliver
+            cut 1
+            lease-read 1
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > lease-read 1
+              1 is asked for lease read 1
+            > deliver
+              1 may serve read 1 once 1 is applied
+            > join 4
+            > add-learner 1 4
+              1 takes add-learner 4 as 2@1
+              1 writes 2@1
+            > deliver
+              2 writes 2@1
+              3 writes 2@1
+              1 applies 2: membership, add-learner 4
+              1 answers add-learner 4: done
+              2 applies 2: membership, add-learner 4
+              3 applies 2: membership, add-learner 4
+              4 follows 1 in term 1
+              4 writes term 1 and vote 0
+              4 writes 1@1, 2@1
+              4 applies 1, which is empty
+              4 applies 2: membership, add-learner 4
+            > cut 1
+            > lease-read 1
+              1 is asked for lease read 2
+        "#]],
+    );
+}
+
+#[test]
+fn a_restarted_member_helps_nobody_within_the_lease_it_may_have_acknowledged() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            lease-read 1
+            deliver
+            restart 2
+            restart 3
+            lose
+            cut 1
+            timeout 3
+            deliver 3->2
+            wire
+            # It is up for an election timeout now.
+            tick 2 10
+            lose
+            timeout 3
+            deliver 3->2
+            wire
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > lease-read 1
+              1 is asked for lease read 1
+            > deliver
+              1 may serve read 1 once 1 is applied
+            > restart 2
+            > restart 3
+            > lose
+            > cut 1
+            > timeout 3
+              3 is a pre-candidate in term 1
+            > deliver 3->2
+              3->2 RequestPreVote: term 2, log ends at 1@1
+            > wire
+            # It is up for an election timeout now.
+            > tick 2 10
+            > lose
+            > timeout 3
+            > deliver 3->2
+              3->2 RequestPreVote: term 2, log ends at 1@1
+            > wire
+              2->3 RequestPreVoteResponse: term 2, yes
+        "#]],
+    );
+}
+
+#[test]
+fn only_the_leader_has_a_lease() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            lease-read 2
+            deliver
+            lease-read 2
+            lose
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > lease-read 2
+              2 is asked for lease read 1
+            > deliver
+              2 may serve read 1 once 1 is applied
+            > lease-read 2
+              2 is asked for lease read 2
+            > lose
+        "#]],
+    );
+}

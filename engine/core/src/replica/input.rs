@@ -1,0 +1,146 @@
+//! What goes into a replica and what comes out of it.
+
+use super::applier::AppliedRange;
+use super::env::Env;
+use super::pending::Expected;
+use crate::consensus::{AppendId, Outbound, PeerMessageError, SnapshotMeta, State};
+use crate::kv::MembershipChange;
+use crate::log::Position;
+use crate::types::{Entry, HardState, Index, MemberId};
+use bytes::Bytes;
+
+/// Something that happened.
+pub enum Input<E: Env> {
+    /// One tick of time passed. Ticks that were missed are skipped, never replayed: time that the member
+    /// did not see says nothing about the leader.
+    Tick,
+    /// From a caller.
+    Request(Request<E>),
+    /// From a peer's stream.
+    Message {
+        /// Whose stream it is.
+        from: MemberId,
+        /// As that member's consensus encoded it.
+        bytes: Bytes,
+    },
+    /// A peer could not be reached.
+    Unreachable(MemberId),
+    /// From the log writer: everything up to this append is on disk.
+    Persisted(AppendId),
+    /// From the applier.
+    Applied(AppliedRange),
+    /// The state machine has everything up to this entry on disk.
+    Flushed(Index),
+    /// Answers [`Effect::MakeSnapshot`]; `None` if it could not be made.
+    SnapshotMade(Option<SnapshotMeta>),
+    /// Answers [`Effect::SendSnapshot`].
+    SnapshotSent {
+        /// To whom it was sent.
+        to: MemberId,
+        /// Whether the receiver has all of it.
+        ok: bool,
+    },
+    /// A leader's snapshot is here: complete, checked and on disk.
+    SnapshotStaged {
+        /// Who sent it.
+        from: MemberId,
+        /// The message that came with it.
+        message: Bytes,
+    },
+}
+
+/// What callers ask for.
+pub enum Request<E: Env> {
+    /// Replicate a command.
+    Write {
+        /// The encoded command.
+        data: Bytes,
+        /// Answered once it is applied.
+        caller: E::Write,
+    },
+    /// Replicate a membership change.
+    Change {
+        /// Which one.
+        change: MembershipChange,
+        /// Answered once it is applied.
+        caller: E::Write,
+    },
+    /// Answer once a read of the state machine sees every write that was acknowledged before.
+    Read {
+        /// Answered then.
+        caller: E::Read,
+    },
+    /// The same, and the leader's lease will do.
+    LeaseRead {
+        /// Answered then.
+        caller: E::Read,
+    },
+    /// Hand leadership to `to`, or to whom suits best.
+    Transfer {
+        /// The voter that shall lead.
+        to: Option<MemberId>,
+        /// Answered once it does.
+        caller: E::Transfer,
+    },
+}
+
+/// Something to be done. Effects are carried out in order; each kind may have its own thread that keeps
+/// the order of its kind.
+pub enum Effect<E: Env> {
+    /// For the log writer.
+    Log(LogJob),
+    /// For the applier.
+    Apply(ApplyJob<E>),
+    /// Send these to peers; any may be lost.
+    Send(Vec<Outbound>),
+    /// Role, leader or term changed.
+    StateChanged(State),
+    /// A peer sent what no member sends. It changed nothing.
+    PeerRefused(PeerMessageError),
+    /// Make a snapshot of the state machine as it is now, in place of the last one; then
+    /// [`Input::SnapshotMade`].
+    MakeSnapshot,
+    /// Send the snapshot that was made last; then [`Input::SnapshotSent`].
+    SendSnapshot {
+        /// To whom.
+        to: MemberId,
+        /// What the receiver gives back as [`Input::SnapshotStaged`].
+        message: Bytes,
+    },
+    /// Forget the snapshot that was staged: this member does not need it.
+    DiscardStaged,
+    /// End this replica, reset the log ([`LogJob::Reset`]), and start the member anew from its folder. No
+    /// effect follows.
+    Install {
+        /// The last entry of the snapshot.
+        base: Position,
+        /// Goes with it.
+        hard_state: HardState,
+    },
+}
+
+/// What the log writer does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogJob {
+    /// Write and sync; then [`Input::Persisted`].
+    Append {
+        /// To report with.
+        id: AppendId,
+        /// Replaces the hard state.
+        hard_state: Option<HardState>,
+        /// Appended, after the log was cut where the first of them belongs.
+        entries: Vec<Entry>,
+    },
+    /// Forget the entries up to this one.
+    TruncatePrefix(Index),
+}
+
+/// What the applier does.
+pub enum ApplyJob<E: Env> {
+    /// These callers wait; comes before the entries that they wait for.
+    Expect(Vec<Expected<E::Write>>),
+    /// These are committed.
+    Entries(Vec<Entry>),
+    /// Forget callers that gave up.
+    Prune,
+}

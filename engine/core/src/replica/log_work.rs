@@ -1,0 +1,136 @@
+//! Group commit: what queued while the log was synced becomes one write and one sync.
+
+use super::input::LogJob;
+use crate::consensus::AppendId;
+use crate::log::{Batch, Disk, Log, LogError};
+use crate::types::{Entry, HardState, Index};
+
+/// What the log writer does next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogWork {
+    /// More than one only if entries are overwritten.
+    batches: Vec<Batch>,
+    /// The newest append among them.
+    newest: Option<AppendId>,
+    truncate: Option<Index>,
+}
+
+impl LogWork {
+    /// Everything that queued.
+    pub fn collect(jobs: impl IntoIterator<Item = LogJob>) -> Self {
+        let mut work = Self::default();
+        for job in jobs {
+            match job {
+                LogJob::Append {
+                    id,
+                    hard_state,
+                    entries,
+                } => work.append(id, hard_state, entries),
+                LogJob::TruncatePrefix(index) => work.truncate = work.truncate.max(Some(index)),
+            }
+        }
+        work
+    }
+
+    fn append(&mut self, id: AppendId, hard_state: Option<HardState>, entries: Vec<Entry>) {
+        self.newest = Some(id);
+        match self
+            .batches
+            .last_mut()
+            .filter(|last| follows(last, &entries))
+        {
+            Some(last) => {
+                last.hard_state = hard_state.or(last.hard_state);
+                last.entries.extend(entries);
+            }
+            None => self.batches.push(Batch {
+                hard_state,
+                entries,
+            }),
+        }
+    }
+
+    /// How many entries it writes.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.batches.iter().map(|batch| batch.entries.len()).sum()
+    }
+
+    /// Appends to the log, which must be synced after this.
+    ///
+    /// # Errors
+    /// The log could not be written. Nothing may be acknowledged any more.
+    pub fn write<D: Disk>(&self, log: &mut Log<D>) -> Result<(), LogError> {
+        self.batches.iter().try_for_each(|batch| log.append(batch))
+    }
+
+    /// What is on disk once the log was synced.
+    #[must_use]
+    pub fn persisted(&self) -> Option<AppendId> {
+        self.newest
+    }
+
+    /// What can wait until the callers have their answers: drops old segments and gets the next one
+    /// ready.
+    ///
+    /// # Errors
+    /// The log can no longer be used. That there is no space for the next segment is not yet an error.
+    pub fn tidy<D: Disk>(&self, log: &mut Log<D>) -> Result<(), LogError> {
+        let truncated = self
+            .truncate
+            .map_or(Ok(()), |upto| log.truncate_prefix(upto));
+        match truncated.and_then(|()| log.prepare()) {
+            Err(error) if !error.is_usable() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn follows(batch: &Batch, entries: &[Entry]) -> bool {
+    match (batch.entries.last(), entries.first()) {
+        (Some(last), Some(next)) => next.index == last.index.next(),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{EntryKind, MemberId, Term};
+    use bytes::Bytes;
+
+    fn append(id: u64, term: u64, indexes: std::ops::Range<u64>) -> LogJob {
+        let entry = |index| Entry {
+            index: Index(index),
+            term: Term(term),
+            kind: EntryKind::Command,
+            context: Bytes::new(),
+            data: Bytes::new(),
+        };
+        LogJob::Append {
+            id: AppendId(id),
+            hard_state: Some(HardState {
+                term: Term(term),
+                vote: MemberId(1),
+                commit: Index(0),
+            }),
+            entries: indexes.map(entry).collect(),
+        }
+    }
+
+    #[test]
+    fn what_follows_becomes_one_batch() {
+        let work = LogWork::collect([append(1, 1, 1..3), append(2, 1, 3..4), append(3, 2, 0..0)]);
+        assert_eq!(work.batches.len(), 1);
+        assert_eq!(work.entries(), 3);
+        assert_eq!(work.persisted(), Some(AppendId(3)));
+        assert_eq!(work.batches[0].hard_state.unwrap().term, Term(2));
+    }
+
+    #[test]
+    fn what_overwrites_becomes_a_batch_of_its_own() {
+        let work = LogWork::collect([append(1, 1, 1..4), append(2, 2, 2..3)]);
+        assert_eq!(work.batches.len(), 2);
+        assert_eq!(work.batches[1].entries[0].term, Term(2));
+    }
+}

@@ -1,0 +1,369 @@
+//! One member's ordering: what happens in which order between its callers, its peers, its log and its
+//! state machine.
+//!
+//! ```text
+//!            Input                                Effect
+//! callers ──────────▶ ┌─────────┐ ──▶ LogJob ──▶ LogWork (write, sync) ──▶ Persisted ─┐
+//! peers   ──────────▶ │ Replica │ ──▶ ApplyJob ──▶ Applier ──▶ callers, Applied ──────┤
+//! clock   ──────────▶ └─────────┘ ──▶ messages to peers                               │
+//!                          ▲                                                          │
+//!                          └──────────────────────────────────────────────────────────┘
+//! ```
+//! Three parts, each synchronous and each without a thread: [`Replica`] decides, [`LogWork`] is what the
+//! log writer does at once, [`Applier`] applies and answers. `dengine` gives each a thread and connects
+//! them by queues; the simulator runs the same three in one thread and chooses when each goes on.
+//!
+//! What may not live here: clocks (a [`Moment`] is passed in), threads, I/O other than through
+//! [`crate::log`] and [`crate::kv`].
+
+mod applier;
+mod env;
+mod error;
+mod input;
+mod log_work;
+mod membership;
+mod pending;
+mod reads;
+mod snapshots;
+mod status;
+mod transfer;
+
+pub use applier::{AppliedRange, Applier};
+pub use env::{Caller, Env, Written};
+pub use error::{LeaderHint, RequestError};
+pub use input::{ApplyJob, Effect, Input, LogJob, Request};
+pub use log_work::LogWork;
+pub use pending::Expected;
+pub use status::{MemberProgress, ReplicaStatus, Role};
+
+use crate::consensus::{
+    Action, Consensus, ConsensusConfig, ConsensusConfigError, Event, LogRead, Proposal, Refusal,
+    Restored, State, Token,
+};
+use crate::kv::{Membership, MembershipChange, StateMachine, Store};
+use crate::types::{HardState, Index, MemberId, Moment, Revision};
+use bytes::Bytes;
+use reads::Reads;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use transfer::Transfer;
+
+/// How a replica works.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    /// This member.
+    pub member_id: MemberId,
+    /// Drawn at random at each start: no two starts may give two proposals the same context.
+    pub boot_nonce: u64,
+    /// How long a follower waits for a leader, at least.
+    pub election_timeout: Duration,
+    /// Reads that may wait; for the message that says there are too many.
+    pub max_waiting_reads: usize,
+    /// Bytes of the newest log segments that are kept although the state machine is on disk, so that a
+    /// member that was away for a while gets entries instead of a snapshot.
+    pub log_keep_bytes: u64,
+    /// The same while a member that answers still needs older ones.
+    pub log_keep_bytes_for_followers: u64,
+}
+
+struct Proposed<C> {
+    context: Bytes,
+    caller: C,
+}
+
+/// Decides what a member does. See the module's documentation.
+pub struct Replica<L: LogRead, E: Env> {
+    config: ReplicaConfig,
+    consensus: Consensus<L>,
+    log: L,
+    now: Moment,
+    next_token: u64,
+    /// Collected until [`Replica::effects`]; then one proposal of them all.
+    proposals: Vec<Proposal>,
+    /// Handed to consensus, which has not said yet where they stand.
+    proposed: HashMap<Token, Proposed<E::Write>>,
+    /// Where they stand, for the applier.
+    expected: Vec<Expected<E::Write>>,
+    reads: Reads<E::Read>,
+    counts: Counts,
+    membership: Arc<Membership>,
+    applied: Index,
+    flushed: Index,
+    revision: Revision,
+    /// Where the last membership change of this leader stands; another must wait until it is applied.
+    change_at: Index,
+    transfer: Option<Transfer<E::Transfer>>,
+    effects: Vec<Effect<E>>,
+}
+
+/// How often things happened since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Rounds of messages that confirmed reads.
+    pub read_rounds: u64,
+    /// Reads that were confirmed by a round or by the lease.
+    pub reads_confirmed: u64,
+    /// Reads that the lease answered.
+    pub lease_reads: u64,
+}
+
+impl<L: LogRead + Clone, E: Env> Replica<L, E> {
+    /// Starts a member from its log and its state machine. `hard_state` is the log's last one.
+    ///
+    /// # Errors
+    /// The configuration cannot work.
+    ///
+    /// # Panics
+    /// The log does not reach what the state machine has applied.
+    pub fn new<S: Store>(
+        config: ReplicaConfig,
+        consensus: ConsensusConfig,
+        hard_state: HardState,
+        log: L,
+        machine: &StateMachine<S>,
+    ) -> Result<Self, ConsensusConfigError> {
+        let (applied, _) = machine.applied();
+        let membership = machine.membership();
+        let restored = Restored {
+            // The commit index is not synced on its own, but what was applied was committed.
+            hard_state: HardState {
+                commit: hard_state.commit.max(applied),
+                ..hard_state
+            },
+            applied,
+            voters: membership.voters().map(|m| m.id).collect(),
+            learners: membership.learners().map(|m| m.id).collect(),
+        };
+        Ok(Self {
+            consensus: Consensus::new(consensus, restored, log.clone())?,
+            config,
+            log,
+            now: Moment(0),
+            next_token: 0,
+            proposals: Vec::new(),
+            proposed: HashMap::new(),
+            expected: Vec::new(),
+            reads: Reads::default(),
+            counts: Counts::default(),
+            membership,
+            applied,
+            flushed: Index(0),
+            revision: machine.revision(),
+            change_at: Index(0),
+            transfer: None,
+            effects: Vec::new(),
+        })
+    }
+}
+
+impl<L: LogRead, E: Env> Replica<L, E> {
+    /// Takes one input in, which happened no earlier than `now`. What follows is returned by
+    /// [`Self::effects`]; many inputs may share one call of that.
+    pub fn handle(&mut self, input: Input<E>, now: Moment) {
+        self.observe(now);
+        match input {
+            Input::Tick => self.on_tick(),
+            Input::Request(request) => self.on_request(request),
+            Input::Message { from, bytes } => self.step(Event::Message { from, bytes }),
+            Input::Unreachable(member) => self.step(Event::Unreachable(member)),
+            Input::Persisted(id) => self.step(Event::Persisted(id)),
+            Input::Applied(range) => self.on_applied(range),
+            Input::Flushed(index) => self.on_flushed(index),
+            Input::SnapshotMade(made) => self.step(Event::SnapshotMade(made)),
+            Input::SnapshotSent { to, ok } => self.step(Event::SnapshotSent { to, ok }),
+            Input::SnapshotStaged { from, message } => self.on_snapshot_staged(from, message),
+        }
+    }
+
+    /// Everything to do since the last call, in order. The clock must be read for this call, after the
+    /// last input was taken in: leases are judged by it.
+    pub fn effects(&mut self, now: Moment) -> Vec<Effect<E>> {
+        self.observe(now);
+        self.ask_lease_reads();
+        let proposals = std::mem::take(&mut self.proposals);
+        if !proposals.is_empty() {
+            self.step(Event::Propose(proposals));
+        }
+        for action in self.consensus.actions() {
+            self.on_action(action);
+        }
+        self.hand_over_expected();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// The members as of the last applied entry.
+    #[must_use]
+    pub fn membership(&self) -> &Arc<Membership> {
+        &self.membership
+    }
+
+    /// How often things happened since the start.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What decides: for checks of invariants.
+    #[must_use]
+    pub fn consensus(&self) -> &Consensus<L> {
+        &self.consensus
+    }
+
+    fn observe(&mut self, now: Moment) {
+        self.now = self.now.max(now);
+        self.consensus.observe(self.now);
+    }
+
+    fn step(&mut self, event: Event) {
+        if let Err(refusal) = self.consensus.step(event) {
+            self.effects.push(Effect::PeerRefused(refusal));
+        }
+    }
+
+    fn on_tick(&mut self) {
+        self.step(Event::Tick);
+        self.tick_transfer();
+        self.prune_reads();
+        self.effects.push(Effect::Apply(ApplyJob::Prune));
+    }
+
+    fn on_request(&mut self, request: Request<E>) {
+        match request {
+            Request::Write { data, caller } => {
+                let proposal = self.proposal(data, caller);
+                self.proposals.push(proposal);
+            }
+            Request::Change { change, caller } => self.on_change(change, caller),
+            Request::Read { caller } => self.on_read(caller),
+            Request::LeaseRead { caller } => self.on_lease_read(caller),
+            Request::Transfer { to, caller } => self.on_transfer(to, caller),
+        }
+    }
+
+    fn on_change(&mut self, change: MembershipChange, caller: E::Write) {
+        match self.check_change(&change) {
+            Ok(config_change) => {
+                let proposal = self.proposal(change.encode(), caller);
+                self.step(Event::ProposeChange {
+                    proposal,
+                    change: config_change,
+                });
+                self.change_at = self.consensus.last_index();
+            }
+            Err(error) => caller.answer(Err(error)),
+        }
+    }
+
+    fn proposal(&mut self, data: Bytes, caller: E::Write) -> Proposal {
+        let token = Token(self.token());
+        // Unique over all members and all their starts, so that an entry answers only its own caller.
+        let id = self.config.member_id.0;
+        let unique = [id, self.config.boot_nonce, token.0].map(u64::to_be_bytes);
+        let context = Bytes::from(unique.concat());
+        let proposed = Proposed {
+            context: context.clone(),
+            caller,
+        };
+        self.proposed.insert(token, proposed);
+        Proposal {
+            token,
+            context,
+            data,
+        }
+    }
+
+    fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    fn on_applied(&mut self, range: AppliedRange) {
+        let index = range.index;
+        self.applied = index;
+        self.revision = range.revision;
+        if let Some(membership) = range.membership {
+            self.membership = membership;
+        }
+        let changes = range.changes;
+        self.step(Event::Applied { index, changes });
+        self.answer_reads();
+    }
+
+    fn on_action(&mut self, action: Action) {
+        let effect = match action {
+            Action::Proposed { token, index, .. } => return self.on_proposed(token, index),
+            Action::Refused { token, refusal } => return self.on_refused(token, refusal),
+            Action::ReadReady {
+                tokens,
+                index,
+                by_lease,
+            } => return self.on_reads_confirmed(&tokens, index, by_lease),
+            Action::ReadRefused { tokens, refusal } => {
+                return self.on_reads_refused(&tokens, refusal);
+            }
+            Action::Append {
+                id,
+                hard_state,
+                entries,
+            } => Effect::Log(LogJob::Append {
+                id,
+                hard_state,
+                entries,
+            }),
+            Action::Apply(entries) => {
+                self.hand_over_expected();
+                Effect::Apply(ApplyJob::Entries(entries))
+            }
+            Action::Send(messages) => Effect::Send(messages),
+            Action::StateChanged(state) => self.on_state(state),
+            Action::MakeSnapshot => Effect::MakeSnapshot,
+            Action::SendSnapshot { to, message } => Effect::SendSnapshot { to, message },
+            Action::Install { base, hard_state } => Effect::Install { base, hard_state },
+        };
+        self.effects.push(effect);
+    }
+
+    fn on_proposed(&mut self, token: Token, index: Index) {
+        let proposed = self.proposed.remove(&token).expect("it was just proposed");
+        self.expected.push(Expected {
+            index,
+            context: proposed.context,
+            caller: proposed.caller,
+        });
+    }
+
+    /// The applier must know of callers before it applies what they wait for.
+    fn hand_over_expected(&mut self) {
+        if !self.expected.is_empty() {
+            let expected = std::mem::take(&mut self.expected);
+            self.effects.push(Effect::Apply(ApplyJob::Expect(expected)));
+        }
+    }
+
+    fn on_refused(&mut self, token: Token, refusal: Refusal) {
+        let proposed = self.proposed.remove(&token).expect("it was just proposed");
+        let error = self.request_error(refusal);
+        proposed.caller.answer(Err(error));
+    }
+
+    fn on_state(&mut self, state: State) -> Effect<E> {
+        self.finish_transfer(state);
+        Effect::StateChanged(state)
+    }
+
+    fn request_error(&self, refusal: Refusal) -> RequestError {
+        match refusal {
+            Refusal::NotLeader => RequestError::NotLeader {
+                leader: self.leader_hint(),
+            },
+            Refusal::TooManyReads => RequestError::Busy {
+                what: "reads that wait for a quorum",
+                limit: self.config.max_waiting_reads,
+            },
+            Refusal::Overloaded | Refusal::NoQuorum => RequestError::NotServed {
+                reason: refusal.to_string(),
+            },
+        }
+    }
+}
