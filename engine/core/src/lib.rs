@@ -7,9 +7,6 @@
 pub mod consensus;
 pub mod kv;
 pub mod log;
-<<<<<<< HEAD
-pub mod snapshot;
-=======
 pub mod replica;
->>>>>>> main
+pub mod snapshot;
 pub mod types;

@@ -248,7 +248,10 @@ fn segments_are_rotated_dropped_and_used_again<F: Directory>(directory: &F) {
             index: Index(first.0 - 1),
             term: Term((first.0 - 1) / 10),
         };
-        assert_eq!((reader.base(), reader.term(base.index)), (base, Some(base.term)));
+        assert_eq!(
+            (reader.base(), reader.term(base.index)),
+            (base, Some(base.term))
+        );
         assert_eq!(reader.term(first), Some(Term(first.0 / 10)));
         assert_eq!(reader.keep_from(u64::MAX), first);
         assert!(reader.keep_from(0) > reader.keep_from(8193));
@@ -290,7 +293,10 @@ fn a_log_is_reset<F: Directory>(directory: &F) {
     assert_eq!(reader.term(Index(499)), None);
     assert_eq!(reader.term(base.index), Some(base.term));
     log.truncate_prefix(base.index).expect(WORKS);
-    assert_eq!((reader.base(), reader.term(base.index)), (base, Some(base.term)));
+    assert_eq!(
+        (reader.base(), reader.term(base.index)),
+        (base, Some(base.term))
+    );
     let entries = batch(4, 501..=510, 10).entries;
     let append = Batch {
         hard_state: None,

@@ -34,14 +34,26 @@ fn is_reset(disk: &MemoryDisk) -> bool {
     let (mut log, recovered) = open(disk);
     let reader = log.reader();
     if recovered.base != BASE {
-        assert_eq!((recovered.base, recovered.last_index), (Position::default(), Index(62)));
+        assert_eq!(
+            (recovered.base, recovered.last_index),
+            (Position::default(), Index(62))
+        );
         let all = reader.entries(Index(1), Index(63), u64::MAX).unwrap();
         assert_eq!(all.len(), 62);
         return false;
     }
-    assert_eq!((recovered.last_index, recovered.last_term), (BASE.index, BASE.term));
-    assert_eq!((recovered.first_index, recovered.hard_state), (Index(501), HARD_STATE));
-    assert_eq!((reader.term(Index(500)), reader.term(Index(499))), (Some(Term(3)), None));
+    assert_eq!(
+        (recovered.last_index, recovered.last_term),
+        (BASE.index, BASE.term)
+    );
+    assert_eq!(
+        (recovered.first_index, recovered.hard_state),
+        (Index(501), HARD_STATE)
+    );
+    assert_eq!(
+        (reader.term(Index(500)), reader.term(Index(499))),
+        (Some(Term(3)), None)
+    );
     // It goes on behind the base, whether or not the old segments were dropped.
     let entries = batch(4, 501..=503, 10).entries;
     log.append(&Batch {
@@ -54,7 +66,12 @@ fn is_reset(disk: &MemoryDisk) -> bool {
     drop(log);
     let (log, recovered) = open(disk);
     assert_eq!((recovered.base, recovered.last_index), (BASE, Index(503)));
-    assert_eq!(log.reader().entries(Index(501), Index(504), u64::MAX).unwrap(), entries);
+    assert_eq!(
+        log.reader()
+            .entries(Index(501), Index(504), u64::MAX)
+            .unwrap(),
+        entries
+    );
     true
 }
 
@@ -64,7 +81,7 @@ fn an_unsynced_reset_has_happened_or_not() {
     for seed in 0..32u32 {
         let disk = before();
         open(&disk).0.reset(BASE, HARD_STATE).unwrap();
-        let mut state = seed;
+        let mut state = seed.wrapping_mul(0x9e37_79b9);
         disk.power_loss(|| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             state >> 31 == 1
@@ -101,7 +118,8 @@ fn a_crash_while_the_old_segments_go_changes_nothing() {
         let _ = log.truncate_prefix(BASE.index);
         drop(log);
         disk.power_loss(|| syncs % 2 == 0);
-        assert!(is_reset(&disk));
+        // The copy has no failure left in it.
+        assert!(is_reset(&disk.duplicate()));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Reads a checkpoint's files in chunks.
 
-use super::{CHUNK_BYTES_MAX, Chunk, FILES_MAX, FileEntry, Manifest, Place, SnapshotError, SnapshotId};
+use super::{
+    CHUNK_BYTES_MAX, Chunk, FILES_MAX, FileEntry, Manifest, Place, SnapshotError, SnapshotId,
+};
 use crate::log::{Disk, DiskFile, Position};
 use crate::types::ClusterId;
 use bytes::Bytes;
@@ -60,8 +62,12 @@ impl<D: Disk> Outgoing<D> {
         let left = file.bytes.checked_sub(place.offset);
         let left = left.filter(|left| *left > 0).ok_or_else(no_such_place)?;
         let wanted = bytes_max.clamp(1, CHUNK_BYTES_MAX) as u64;
-        let mut bytes = vec![0; usize::try_from(left.min(wanted)).expect("bounded by CHUNK_BYTES_MAX")];
-        let read = self.disk.open(&file.name)?.read_at(place.offset, &mut bytes)?;
+        let mut bytes =
+            vec![0; usize::try_from(left.min(wanted)).expect("bounded by CHUNK_BYTES_MAX")];
+        let read = self
+            .disk
+            .open(&file.name)?
+            .read_at(place.offset, &mut bytes)?;
         if read < bytes.len() {
             return Err(SnapshotError::Damaged {
                 file: file.name.clone(),
@@ -84,7 +90,10 @@ pub(super) fn advance(manifest: &Manifest, place: Place, bytes: u64) -> Place {
         offset: place.offset + bytes,
         ..place
     };
-    while manifest.file(next).is_some_and(|file| next.offset >= file.bytes) {
+    while manifest
+        .file(next)
+        .is_some_and(|file| next.offset >= file.bytes)
+    {
         next = Place {
             file: next.file + 1,
             offset: 0,

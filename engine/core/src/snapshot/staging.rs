@@ -9,7 +9,9 @@
 //! It is removed in the opposite order.
 
 use super::outgoing::advance;
-use super::{CHUNK_BYTES_MAX, Chunk, FileEntry, MANIFEST_BYTES_MAX, Manifest, Place, SnapshotError};
+use super::{
+    CHUNK_BYTES_MAX, Chunk, FileEntry, MANIFEST_BYTES_MAX, Manifest, Place, SnapshotError,
+};
 use crate::kv::StoreError;
 use crate::log::{Disk, DiskError, DiskFile, Position};
 use crate::types::{ClusterId, Index};
@@ -117,14 +119,18 @@ impl<D: Disk> Staging<D> {
             };
             return match &self.staged {
                 Some(staged) if self.holds(base) => match self.verify(&staged.manifest) {
-                    Err(SnapshotError::Damaged { file, what }) => {
-                        Err(missing(format!("the one that is here is damaged: {file}: {what}")))
-                    }
+                    Err(SnapshotError::Damaged { file, what }) => Err(missing(format!(
+                        "the one that is here is damaged: {file}: {what}"
+                    ))),
                     verified => verified.map(|()| Decision::Install),
                 },
                 Some(staged) => Err(missing(format!(
                     "the one that is here is {} and ends at entry {}",
-                    if staged.complete { "complete" } else { "not complete" },
+                    if staged.complete {
+                        "complete"
+                    } else {
+                        "not complete"
+                    },
                     staged.manifest.last().index
                 ))),
                 None => Err(missing("there is none".to_owned())),
@@ -325,10 +331,7 @@ impl<D: Disk> Staging<D> {
 
     /// Writes one of our own small files, whole or not at all.
     fn write_named(&self, name: &str, bytes: &[u8]) -> Result<(), DiskError> {
-        if self.disk.list()?.iter().any(|name| name == UNFINISHED) {
-            self.disk.remove(UNFINISHED)?;
-        }
-        let file = self.disk.create(UNFINISHED)?;
+        let file = create(&self.disk, UNFINISHED)?;
         file.write_at(0, bytes)?;
         file.sync_data()?;
         self.disk.rename(UNFINISHED, name)?;
@@ -354,7 +357,7 @@ impl<F: DiskFile> Progress<F> {
     {
         let file = match self.file.take() {
             Some(file) => file,
-            None => disk.create(&entry.name)?,
+            None => create(disk, &entry.name)?,
         };
         file.write_at(chunk.place.offset, &chunk.bytes)?;
         self.unsynced += chunk.bytes.len() as u64;
@@ -367,6 +370,15 @@ impl<F: DiskFile> Progress<F> {
         self.file = Some(file);
         Ok(())
     }
+}
+
+/// Makes an empty file. One that is there was left over, or received behind a file that turned out to be
+/// damaged.
+fn create<D: Disk>(disk: &D, name: &str) -> Result<D::File, DiskError> {
+    if disk.list()?.iter().any(|other| other == name) {
+        disk.remove(name)?;
+    }
+    disk.create(name)
 }
 
 /// Whether this chunk may follow what is there.
@@ -460,7 +472,8 @@ fn checksum(file: &impl DiskFile, bytes: u64) -> Result<u32, DiskError> {
     let mut buffer = vec![0; PIECE_BYTES];
     let (mut offset, mut crc) = (0, 0);
     while offset < bytes {
-        let piece = usize::try_from(bytes - offset).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+        let piece =
+            usize::try_from(bytes - offset).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
         let read = file.read_at(offset, &mut buffer[..piece])?;
         crc = crc32c::crc32c_append(crc, &buffer[..read]);
         if read < piece {

@@ -8,6 +8,7 @@ use crate::kv::{Command, StateMachine};
 use crate::log::Position;
 use crate::types::{Entry, EntryKind, Index, Term};
 use bytes::Bytes;
+use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Batches are written until so many checkpoints were made beside them.
@@ -19,14 +20,22 @@ const KEYS: u64 = 50;
 ///
 /// # Panics
 /// If the store fails a check.
-pub fn test_all<S: Checkpoint<P>, P>(store: impl Fn() -> S, place: impl Fn() -> P) {
-    holds_what_was_written_and_nothing_later(&store(), &place());
-    holds_a_state_between_two_batches(&store(), place);
-    tells_its_last_entry(store(), &place());
-    assert!(S::open_checkpoint(&place()).is_err(), "an empty place");
+pub fn test_all<S, P, Q>(store: impl Fn() -> S, place: impl Fn() -> Q)
+where
+    S: Checkpoint<P>,
+    P: ?Sized,
+    Q: Borrow<P>,
+{
+    holds_what_was_written_and_nothing_later(&store(), place().borrow());
+    holds_a_state_between_two_batches(&store(), &place);
+    tells_its_last_entry(store(), place().borrow());
+    assert!(
+        S::open_checkpoint(place().borrow()).is_err(),
+        "an empty place"
+    );
 }
 
-fn holds_what_was_written_and_nothing_later<S: Checkpoint<P>, P>(store: &S, place: &P) {
+fn holds_what_was_written_and_nothing_later<S: Checkpoint<P>, P: ?Sized>(store: &S, place: &P) {
     write(store, 1);
     store.checkpoint(place).expect("checkpoint");
     write(store, 2);
@@ -35,7 +44,12 @@ fn holds_what_was_written_and_nothing_later<S: Checkpoint<P>, P>(store: &S, plac
     assert_eq!(number(store), Some(2));
 }
 
-fn holds_a_state_between_two_batches<S: Checkpoint<P>, P>(store: &S, place: impl Fn() -> P) {
+fn holds_a_state_between_two_batches<S, P, Q>(store: &S, place: impl Fn() -> Q)
+where
+    S: Checkpoint<P>,
+    P: ?Sized,
+    Q: Borrow<P>,
+{
     let (done, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -50,17 +64,20 @@ fn holds_a_state_between_two_batches<S: Checkpoint<P>, P>(store: &S, place: impl
         for _ in 0..CHECKPOINTS {
             let place = place();
             let before = written.load(Ordering::SeqCst);
-            store.checkpoint(&place).expect("checkpoint");
+            store.checkpoint(place.borrow()).expect("checkpoint");
             let after = written.load(Ordering::SeqCst);
-            let found = number(&S::open_checkpoint(&place).expect("open")).unwrap_or(0);
+            let found = number(&S::open_checkpoint(place.borrow()).expect("open")).unwrap_or(0);
             // The writer may have been between its write and its word of it.
-            assert!((before..=after + 1).contains(&found), "{before} to {after}, not {found}");
+            assert!(
+                (before..=after + 1).contains(&found),
+                "{before} to {after}, not {found}"
+            );
         }
         done.store(true, Ordering::SeqCst);
     });
 }
 
-fn tells_its_last_entry<S: Checkpoint<P>, P>(store: S, place: &P) {
+fn tells_its_last_entry<S: Checkpoint<P>, P: ?Sized>(store: S, place: &P) {
     let mut machine = StateMachine::open(store).expect("open");
     let entries: Vec<_> = (1..=7).map(entry).collect();
     machine.apply(&entries).expect("apply");
@@ -106,7 +123,13 @@ fn number(store: &impl Store) -> Option<u64> {
         numbers.push(u64::from_be_bytes(value.try_into().expect("a number")));
         cursor.next().expect("next");
     }
-    assert!(numbers.is_empty() || numbers.len() as u64 == KEYS, "part of a batch");
-    assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+    assert!(
+        numbers.is_empty() || numbers.len() as u64 == KEYS,
+        "part of a batch"
+    );
+    assert!(
+        numbers.iter().all(|number| *number == numbers[0]),
+        "{numbers:?}"
+    );
     numbers.first().copied()
 }

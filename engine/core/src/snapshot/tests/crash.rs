@@ -25,7 +25,11 @@ fn change(left: &AtomicU64) -> Result<(), DiskError> {
     let less = |left: u64| left.checked_sub(1);
     match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
         Ok(_) => Ok(()),
-        Err(_) => Err(DiskError::new("go on with", Path::new("."), io::ErrorKind::Other.into())),
+        Err(_) => Err(DiskError::new(
+            "go on with",
+            Path::new("."),
+            io::ErrorKind::Other.into(),
+        )),
     }
 }
 
@@ -109,7 +113,9 @@ fn keeps() -> impl Iterator<Item = Box<dyn FnMut() -> bool>> {
     let random = (1..=6u64).map(|seed| {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Box::new(move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             state >> 63 == 1
         }) as Box<dyn FnMut() -> bool>
     });
@@ -149,7 +155,10 @@ fn check_whole_or_resumable(disk: &MemoryDisk, from: &Outgoing<MemoryDisk>) {
     if to.holds(position(LAST, 3)) {
         let staged = to.manifest().unwrap().id();
         assert!(holds_files(disk, &outgoing(staged.0)));
-        assert_eq!(to.decide(position(LAST, 3), Index(1)).unwrap(), Decision::Install);
+        assert_eq!(
+            to.decide(position(LAST, 3), Index(1)).unwrap(),
+            Decision::Install
+        );
     } else {
         to.decide(position(LAST, 3), Index(1)).unwrap_err();
     }
@@ -158,7 +167,10 @@ fn check_whole_or_resumable(disk: &MemoryDisk, from: &Outgoing<MemoryDisk>) {
     let mut attempts = 0;
     while let Err(error) = send(from, &mut to) {
         attempts += 1;
-        assert!(matches!(error, SnapshotError::Damaged { .. }) && attempts < 5, "{error}");
+        assert!(
+            matches!(error, SnapshotError::Damaged { .. }) && attempts < 5,
+            "{error}"
+        );
     }
     assert!(holds_files(disk, from));
     assert!(to.holds(position(LAST, 3)));
@@ -171,7 +183,10 @@ fn a_power_loss_while_receiving() {
         &MemoryDisk::new(),
         |to| send(&from, to),
         |disk, done| {
-            assert!(!done || open(disk.clone()).holds(position(LAST, 3)), "it was promised");
+            assert!(
+                !done || open(disk.clone()).holds(position(LAST, 3)),
+                "it was promised"
+            );
             check_whole_or_resumable(disk, &from);
         },
     );
@@ -187,7 +202,10 @@ fn a_power_loss_while_a_staged_snapshot_is_replaced() {
         |disk, done| {
             let to = open(disk.clone());
             let new_there = to.manifest() == Some(new.manifest());
-            assert!(!done || (new_there && to.holds(position(LAST, 3))), "it was promised");
+            assert!(
+                !done || (new_there && to.holds(position(LAST, 3))),
+                "it was promised"
+            );
             check_whole_or_resumable(disk, &new);
         },
     );
@@ -197,14 +215,10 @@ fn a_power_loss_while_a_staged_snapshot_is_replaced() {
 fn a_power_loss_while_a_snapshot_is_thrown_away() {
     let (disk, other) = (MemoryDisk::new(), outgoing(2));
     send(&outgoing(1), &mut open(disk.clone())).unwrap();
-    cut_everywhere(
-        &disk,
-        Staging::clear,
-        |disk, done| {
-            assert!(!done || disk.list().unwrap().is_empty(), "it was promised");
-            check_whole_or_resumable(disk, &other);
-        },
-    );
+    cut_everywhere(&disk, Staging::clear, |disk, done| {
+        assert!(!done || disk.list().unwrap().is_empty(), "it was promised");
+        check_whole_or_resumable(disk, &other);
+    });
 }
 
 /// A sync that fails leaves bytes that read well and are not on disk.

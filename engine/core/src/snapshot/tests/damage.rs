@@ -14,7 +14,10 @@ fn no_flipped_bit_is_ever_installed() {
             let damaged = disk.duplicate();
             damaged.flip_bit(&name, byte, byte as u8 % 8);
             let error = install(&damaged).unwrap_err();
-            assert!(matches!(error, SnapshotError::Missing { .. }), "{name}, byte {byte}: {error}");
+            assert!(
+                matches!(error, SnapshotError::Missing { .. }),
+                "{name}, byte {byte}: {error}"
+            );
         }
         let gone = disk.duplicate();
         gone.remove(&name).unwrap();
@@ -28,9 +31,12 @@ fn a_flipped_bit_in_what_is_half_there_costs_a_file_and_nothing_else() {
     let mut to = open(half.clone());
     let mut place = to.begin(from.manifest().clone()).unwrap();
     while place.file < 3 {
-        place = to.receive(&from.read(place, CHUNK).unwrap().unwrap()).unwrap();
+        place = to
+            .receive(&from.read(place, CHUNK).unwrap().unwrap())
+            .unwrap();
     }
-    to.receive(&from.read(place, CHUNK).unwrap().unwrap()).unwrap();
+    to.receive(&from.read(place, CHUNK).unwrap().unwrap())
+        .unwrap();
     for name in half.list().unwrap() {
         for byte in 0..half.contents(&name).len() {
             let disk = half.duplicate();
@@ -42,7 +48,10 @@ fn a_flipped_bit_in_what_is_half_there_costs_a_file_and_nothing_else() {
                 send(&from, &mut to).unwrap();
             }
             assert!(holds_files(&disk, &from), "{name}, byte {byte}");
-            assert_eq!(to.decide(position(LAST, 3), Index(1)).unwrap(), Decision::Install);
+            assert_eq!(
+                to.decide(position(LAST, 3), Index(1)).unwrap(),
+                Decision::Install
+            );
         }
     }
 }

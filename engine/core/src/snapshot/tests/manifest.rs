@@ -34,7 +34,10 @@ fn is_read_back() {
     assert_eq!(Manifest::decode(&manifest.encode()).unwrap(), manifest);
     let names: Vec<_> = manifest.files().iter().map(|file| &file.name[..]).collect();
     assert_eq!(names, ["A-1_2", "a.sst", "b"]);
-    assert_eq!((manifest.bytes(), manifest.cluster(), manifest.last()), (15, CLUSTER, position(8, 9)));
+    assert_eq!(
+        (manifest.bytes(), manifest.cluster(), manifest.last()),
+        (15, CLUSTER, position(8, 9))
+    );
 }
 
 #[test]
@@ -54,7 +57,10 @@ fn every_flipped_bit_and_every_cut_is_refused() {
 
 #[test]
 fn what_is_sealed_well_and_wrong_is_refused() {
-    assert_eq!(sealed(|_| {}), manifest(vec![file("a"), file("b")]).unwrap().encode());
+    assert_eq!(
+        sealed(|_| {}),
+        manifest(vec![file("a"), file("b")]).unwrap().encode()
+    );
     type Edit = fn(&mut Vec<u8>);
     let cases: [(Edit, &str); 10] = [
         (|b| b.push(0), "something follows"),
@@ -82,8 +88,21 @@ fn no_name_leaves_the_folder_or_means_something() {
     let reserved = format!("{RESERVED}snapshot.complete");
     let long = "a".repeat(NAME_BYTES_MAX + 1);
     let bad = [
-        "", ".", "..", "../x", "/etc/passwd", "a/b", "a\\b", "a\0b", "a b", ".hidden", "ä", "a:b", "a\n",
-        &reserved, &long,
+        "",
+        ".",
+        "..",
+        "../x",
+        "/etc/passwd",
+        "a/b",
+        "a\\b",
+        "a\0b",
+        "a b",
+        ".hidden",
+        "ä",
+        "a:b",
+        "a\n",
+        &reserved,
+        &long,
     ];
     for name in bad {
         let error = manifest(vec![file(name)]).unwrap_err().to_string();
@@ -104,13 +123,23 @@ fn no_name_leaves_the_folder_or_means_something() {
 
 #[test]
 fn it_has_a_bounded_number_of_files_and_at_least_one() {
-    let files = |count: usize| (0..count).map(|n| file(&format!("{n:064}"))).collect::<Vec<_>>();
-    assert_eq!(manifest(files(FILES_MAX)).unwrap().encode().len(), MANIFEST_BYTES_MAX);
+    let files = |count: usize| {
+        (0..count)
+            .map(|n| file(&format!("{n:064}")))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        manifest(files(FILES_MAX)).unwrap().encode().len(),
+        MANIFEST_BYTES_MAX
+    );
     manifest(files(FILES_MAX + 1)).unwrap_err();
     manifest(Vec::new()).unwrap_err();
     let mut huge = files(2);
     huge[0].bytes = u64::MAX;
     manifest(huge).unwrap_err();
-    let empty = FileEntry { bytes: 0, ..file("a") };
+    let empty = FileEntry {
+        bytes: 0,
+        ..file("a")
+    };
     manifest(vec![empty]).unwrap_err();
 }

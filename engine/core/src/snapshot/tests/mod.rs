@@ -6,8 +6,8 @@ mod manifest;
 mod staging;
 
 use super::{
-    Checkpoint as _, Chunk, FileEntry, Manifest, Outgoing, Place, SnapshotError, SnapshotId, Staging,
-    conformance, describe,
+    Checkpoint as _, Chunk, FileEntry, Manifest, Outgoing, Place, SnapshotError, SnapshotId,
+    Staging, conformance, describe,
 };
 use crate::kv::store::{MemoryStore, Store as _, WriteBatch};
 use crate::kv::{StateMachine, StoreError};
@@ -31,7 +31,12 @@ fn position(index: u64, term: u64) -> Position {
 const LAST: u64 = 20;
 
 /// Files of all kinds: empty, of one byte, of several chunks.
-const FILES: [(&str, usize); 4] = [("000001.sst", 1300), ("CURRENT", 1), ("EMPTY", 0), ("last", 700)];
+const FILES: [(&str, usize); 4] = [
+    ("000001.sst", 1300),
+    ("CURRENT", 1),
+    ("EMPTY", 0),
+    ("last", 700),
+];
 
 /// Chunks of this size make several of the larger files.
 const CHUNK: usize = 256;
@@ -41,7 +46,9 @@ fn outgoing(id: u128) -> Outgoing<MemoryDisk> {
     let disk = MemoryDisk::new();
     for (name, bytes) in FILES {
         let file = disk.create(name).unwrap();
-        let content: Vec<u8> = (0..bytes).map(|at| (at as u128 * 7 + id) as u8 | 1).collect();
+        let content: Vec<u8> = (0..bytes)
+            .map(|at| (at as u128 * 7 + id) as u8 | 1)
+            .collect();
         file.write_at(0, &content).unwrap();
     }
     Outgoing::new(disk, CLUSTER, SnapshotId(id), position(LAST, 3)).unwrap()
@@ -82,7 +89,7 @@ fn holds_files(disk: &MemoryDisk, from: &Outgoing<MemoryDisk>) -> bool {
 
 #[test]
 fn the_store_in_memory_conforms() {
-    conformance::test_all(MemoryStore::default, MemoryDisk::new);
+    conformance::test_all::<_, MemoryDisk, _>(MemoryStore::default, MemoryDisk::new);
 }
 
 #[test]
@@ -126,7 +133,8 @@ fn a_state_travels() {
     while let Some(chunk) = from.read(place, CHUNK).unwrap() {
         place = to.receive(&chunk).unwrap();
     }
-    to.finish(|disk| Ok(describe::<MemoryStore, _>(disk)?.0)).unwrap();
+    to.finish(|disk| Ok(describe::<MemoryStore, _>(disk)?.0))
+        .unwrap();
     assert!(to.holds(last));
     let there = StateMachine::open(MemoryStore::open_checkpoint(to.disk()).unwrap()).unwrap();
     assert_eq!(there.applied(), (Index(LAST), Term(3)));

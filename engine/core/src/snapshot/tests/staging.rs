@@ -26,12 +26,22 @@ fn a_broken_stream_goes_on_where_it_ended() {
         let mut to = open(disk.clone());
         let mut place = to.begin(from.manifest().clone()).unwrap();
         for _ in 0..received {
-            let Some(chunk) = from.read(place, CHUNK).unwrap() else { break };
+            let Some(chunk) = from.read(place, CHUNK).unwrap() else {
+                break;
+            };
             place = to.receive(&chunk).unwrap();
         }
-        assert_eq!(to.begin(from.manifest().clone()).unwrap(), place, "the same process");
+        assert_eq!(
+            to.begin(from.manifest().clone()).unwrap(),
+            place,
+            "the same process"
+        );
         let mut to = open(disk.clone());
-        assert_eq!(to.begin(from.manifest().clone()).unwrap(), place, "another process");
+        assert_eq!(
+            to.begin(from.manifest().clone()).unwrap(),
+            place,
+            "another process"
+        );
         send(&from, &mut to).unwrap();
         assert!(holds_files(&disk, &from));
     }
@@ -70,13 +80,43 @@ fn only_the_chunk_that_is_due_is_taken() {
     let chunk = |place, bytes: &[u8]| Chunk::new(place, Bytes::copy_from_slice(bytes));
     let names = disk.list().unwrap();
     refused(to.receive(&first), "is due");
-    refused(to.receive(&chunk(Place { file: 1, offset: 0 }, b"x")), "is due");
-    refused(to.receive(&chunk(Place { file: 99, offset: 0 }, b"x")), "is due");
-    refused(to.receive(&chunk(Place { file: 0, offset: u64::MAX }, b"x")), "is due");
+    refused(
+        to.receive(&chunk(Place { file: 1, offset: 0 }, b"x")),
+        "is due",
+    );
+    refused(
+        to.receive(&chunk(
+            Place {
+                file: 99,
+                offset: 0,
+            },
+            b"x",
+        )),
+        "is due",
+    );
+    refused(
+        to.receive(&chunk(
+            Place {
+                file: 0,
+                offset: u64::MAX,
+            },
+            b"x",
+        )),
+        "is due",
+    );
     refused(to.receive(&chunk(place, b"")), "0 bytes");
-    refused(to.receive(&chunk(place, &vec![1; CHUNK_BYTES_MAX + 1])), "bytes");
-    refused(to.receive(&chunk(place, &[1; 1300 - CHUNK + 1])), "past the end");
-    let wrong = Chunk { crc: 1, ..chunk(place, b"x") };
+    refused(
+        to.receive(&chunk(place, &vec![1; CHUNK_BYTES_MAX + 1])),
+        "bytes",
+    );
+    refused(
+        to.receive(&chunk(place, &[1; 1300 - CHUNK + 1])),
+        "past the end",
+    );
+    let wrong = Chunk {
+        crc: 1,
+        ..chunk(place, b"x")
+    };
     refused(to.receive(&wrong), "checksum");
     refused(to.finish(looks_right), "not complete");
     assert_eq!(disk.list().unwrap(), names);
@@ -92,7 +132,10 @@ fn a_file_that_is_not_what_was_announced_is_sent_again() {
     to.begin(from.manifest().clone()).unwrap();
     let lie = Chunk::new(Place::default(), Bytes::from(vec![9; 1300]));
     let error = to.receive(&lie).unwrap_err();
-    assert!(matches!(&error, SnapshotError::Damaged { file, .. } if file == "000001.sst"), "{error}");
+    assert!(
+        matches!(&error, SnapshotError::Damaged { file, .. } if file == "000001.sst"),
+        "{error}"
+    );
     assert_eq!(to.begin(from.manifest().clone()).unwrap(), Place::default());
     send(&from, &mut to).unwrap();
     assert!(holds_files(&disk, &from));
@@ -134,9 +177,15 @@ fn a_snapshot_that_is_too_large_or_of_another_cluster_is_refused_and_changes_not
 /// What follows from where the log begins, where the state ends, and what is staged.
 #[test]
 fn decides_when_a_member_is_opened() {
-    let (nothing, partial, complete, litter) =
-        (MemoryDisk::new(), MemoryDisk::new(), MemoryDisk::new(), MemoryDisk::new());
-    open(partial.clone()).begin(outgoing(1).manifest().clone()).unwrap();
+    let (nothing, partial, complete, litter) = (
+        MemoryDisk::new(),
+        MemoryDisk::new(),
+        MemoryDisk::new(),
+        MemoryDisk::new(),
+    );
+    open(partial.clone())
+        .begin(outgoing(1).manifest().clone())
+        .unwrap();
     send(&outgoing(1), &mut open(complete.clone())).unwrap();
     litter.create("litter").unwrap();
     let decide = |disk: &MemoryDisk, base: u64, applied: u64| {
@@ -147,8 +196,16 @@ fn decides_when_a_member_is_opened() {
     // The log still leads on from the state.
     for base in [0, 5, 10] {
         assert_eq!(decide(&nothing, base, 10), Ok(Nothing));
-        assert_eq!(decide(&partial, base, 10), Ok(Nothing), "it may be gone on with");
-        assert_eq!(decide(&complete, base, 10), Ok(Nothing), "nothing was decided yet");
+        assert_eq!(
+            decide(&partial, base, 10),
+            Ok(Nothing),
+            "it may be gone on with"
+        );
+        assert_eq!(
+            decide(&complete, base, 10),
+            Ok(Nothing),
+            "nothing was decided yet"
+        );
         assert_eq!(decide(&litter, base, 10), Ok(Discard));
     }
     assert_eq!(decide(&nothing, 20, 20), Ok(Nothing));
@@ -158,10 +215,17 @@ fn decides_when_a_member_is_opened() {
     }
     // The log was reset.
     assert_eq!(decide(&complete, LAST, 10), Ok(Install));
-    assert_eq!(decide(&complete, LAST, 0), Ok(Install), "the old state may be gone already");
+    assert_eq!(
+        decide(&complete, LAST, 0),
+        Ok(Install),
+        "the old state may be gone already"
+    );
     let damaged = |disk: &MemoryDisk, base: u64, expected: &str| {
         let error = decide(disk, base, 10).unwrap_err();
-        assert!(error.contains(expected) && error.contains("must not take part"), "{error}");
+        assert!(
+            error.contains(expected) && error.contains("must not take part"),
+            "{error}"
+        );
     };
     damaged(&nothing, LAST, "there is none");
     damaged(&litter, LAST, "there is none");
