@@ -67,8 +67,8 @@ impl Manifest {
         mut files: Vec<FileEntry>,
     ) -> Result<Self, SnapshotError> {
         files.sort_by(|a, b| a.name.cmp(&b.name));
-        let lengths = files.iter().map(|file| file.bytes);
-        let bytes = lengths.fold(Some(0u64), |sum, bytes| sum?.checked_add(bytes));
+        let mut lengths = files.iter().map(|file| file.bytes);
+        let bytes = lengths.try_fold(0u64, u64::checked_add);
         let manifest = Self {
             cluster,
             id,
