@@ -203,7 +203,10 @@ mod tests {
 
     fn check_installed(dir: &Path, paths: &SnapshotPaths) {
         assert!(paths.settle(CLUSTER, BASE, Index(10)).unwrap());
-        assert_eq!(std::fs::read_to_string(dir.join("state/content")).unwrap(), "new");
+        assert_eq!(
+            std::fs::read_to_string(dir.join("state/content")).unwrap(),
+            "new"
+        );
         assert_eq!(listed(&dir.join("state")), ["content"]);
         // The next start finds nothing to do.
         paths.prepare().unwrap();
@@ -215,7 +218,11 @@ mod tests {
     #[test]
     fn a_decided_snapshot_becomes_the_state() {
         let (dir, paths) = folder();
-        assert!(!paths.settle(CLUSTER, Position::default(), Index(10)).unwrap());
+        assert!(
+            !paths
+                .settle(CLUSTER, Position::default(), Index(10))
+                .unwrap()
+        );
         check_installed(dir.path(), &paths);
     }
 

@@ -111,7 +111,13 @@ fn a_checkpoint_is_only_the_files_of_a_state_and_opens_as_one() {
     let names = || {
         let mut names: Vec<_> = fs_err::read_dir(&place)
             .expect("list")
-            .map(|entry| entry.expect("list").file_name().into_string().expect("text"))
+            .map(|entry| {
+                entry
+                    .expect("list")
+                    .file_name()
+                    .into_string()
+                    .expect("text")
+            })
             .collect();
         names.sort();
         names
