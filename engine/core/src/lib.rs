@@ -4,9 +4,11 @@
 //! threads, sockets, async and RocksDB. I/O happens only through the traits of [`log`] and [`kv`], so
 //! that a simulator can run exactly the code that ships.
 
+pub mod check;
 pub mod consensus;
 pub mod kv;
 pub mod log;
 pub mod replica;
 pub mod snapshot;
 pub mod types;
+pub mod watch;

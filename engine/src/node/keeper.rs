@@ -9,7 +9,7 @@ use crate::storage::RocksStore;
 use dengine_core::kv::{Collector, ReadError};
 use dengine_core::replica::{self, Keeper};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How late an expiry may be noticed, and how long obsolete versions may stay.
@@ -48,7 +48,13 @@ impl KeeperThread {
             // If the replica is gone, nobody needs to know.
             let _ = self.replica.send(replica::Input::Propose(commands).into());
         }
-        self.collector.step(COLLECT_STEP)?;
+        self.collect()
+    }
+
+    /// Keeps up with any rate of writes, and still lets the rest of the work have its turn.
+    fn collect(&mut self) -> Result<(), ReadError> {
+        let start = Instant::now();
+        while !self.collector.step(COLLECT_STEP)?.done && start.elapsed() < INTERVAL {}
         Ok(())
     }
 }

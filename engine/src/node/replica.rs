@@ -68,6 +68,9 @@ impl ReplicaThread {
             let now = Instant::now();
             if now >= next_tick {
                 self.handle(replica::Input::Tick);
+                if self.replica.consensus().snapshot_index().is_none() {
+                    self.snapshots.forget();
+                }
                 self.publish();
                 // Missed ticks are skipped: time that this thread did not see says nothing about the
                 // leader.
@@ -87,12 +90,7 @@ impl ReplicaThread {
 
     fn on_input(&mut self, input: Input) -> ControlFlow<()> {
         match input {
-            Input::Replica(input) => {
-                self.handle(input);
-                if self.replica.consensus().snapshot_index().is_none() {
-                    self.snapshots.forget();
-                }
-            }
+            Input::Replica(input) => self.handle(input),
             Input::Message {
                 from,
                 bytes,
@@ -102,6 +100,10 @@ impl ReplicaThread {
                 drop(permit);
             }
             Input::Members(reply) => reply.answer(self.members()),
+            Input::SnapshotMade(made) => {
+                let meta = self.snapshots.keep(made);
+                self.handle(replica::Input::SnapshotMade(meta));
+            }
             Input::Failed(fatal) => {
                 tracing::error!(%fatal, "this member cannot go on");
                 self.fatal.send_replace(Some(fatal));
@@ -128,7 +130,7 @@ impl ReplicaThread {
                 tracing::warn!(%refusal, "refused a peer's message");
             }
             Effect::MakeSnapshot => self.snapshots.make(),
-            Effect::SendSnapshot { to, message } => match self.snapshots.made() {
+            Effect::SendSnapshot { to, message } => match self.snapshots.made.clone() {
                 Some(snapshot) => self.peers.send_snapshot(to, message, snapshot),
                 None => self.handle(replica::Input::SnapshotSent { to, ok: false }),
             },

@@ -7,12 +7,11 @@ use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
 use dengine_core::consensus::SnapshotMeta;
 use dengine_core::kv::{Flusher, StoreError};
 use dengine_core::log::RealDisk;
-use dengine_core::replica;
 use dengine_core::snapshot::{Outgoing, SnapshotError, SnapshotId, describe};
 use dengine_core::types::ClusterId;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// A snapshot that could not be made (the disk is full, perhaps) is tried again after this time.
@@ -25,8 +24,11 @@ pub(super) struct Snapshots {
     pub(super) inbox: Sender<Input>,
     pub(super) incoming: Incoming,
     /// The one that followers are sent; at most one exists.
-    pub(super) made: Arc<Mutex<Option<Arc<OutgoingSnapshot>>>>,
+    pub(super) made: Option<Arc<OutgoingSnapshot>>,
 }
+
+/// A snapshot, and what consensus has to know of it.
+pub(crate) type Made = (OutgoingSnapshot, SnapshotMeta);
 
 /// What it takes to make one.
 #[derive(Clone)]
@@ -45,21 +47,14 @@ enum MakeError {
 }
 
 impl Snapshots {
-    /// Makes a snapshot in place of the last one, and reports.
-    pub(super) fn make(&self) {
+    /// Makes a snapshot in place of the last one, and reports ([`Input::SnapshotMade`]).
+    pub(super) fn make(&mut self) {
         self.forget();
-        let (maker, inbox, made) = (
-            self.maker.clone(),
-            self.inbox.clone(),
-            Arc::clone(&self.made),
-        );
+        let (maker, inbox) = (self.maker.clone(), self.inbox.clone());
         self.runtime.spawn(async move {
-            let result = tokio::task::spawn_blocking(move || maker.make()).await;
-            let meta = match result.expect("making a snapshot does not panic") {
-                Ok((snapshot, meta)) => {
-                    *lock(&made) = Some(Arc::new(snapshot));
-                    Some(meta)
-                }
+            let made = tokio::task::spawn_blocking(move || maker.make()).await;
+            let made = match made.expect("making a snapshot does not panic") {
+                Ok(made) => Some(made),
                 Err(error) => {
                     tracing::warn!(%error, "a snapshot could not be made");
                     tokio::time::sleep(RETRY_DELAY).await;
@@ -67,17 +62,23 @@ impl Snapshots {
                 }
             };
             // If the replica is gone, nobody needs to know.
-            let _ = inbox.send(replica::Input::SnapshotMade(meta).into());
+            let _ = inbox.send(Input::SnapshotMade(made));
         });
     }
 
-    pub(super) fn made(&self) -> Option<Arc<OutgoingSnapshot>> {
-        lock(&self.made).clone()
+    /// Keeps what was made; what consensus has to be told.
+    pub(super) fn keep(&mut self, made: Option<Made>) -> Option<SnapshotMeta> {
+        let (snapshot, meta) = made?;
+        self.made = Some(Arc::new(snapshot));
+        Some(meta)
     }
 
     /// Nobody needs it any more, except for those who are being sent it.
-    pub(super) fn forget(&self) {
-        *lock(&self.made) = None;
+    pub(super) fn forget(&mut self) {
+        if let Some(snapshot) = self.made.take() {
+            // Its files may go with it, and that takes a while.
+            self.runtime.spawn_blocking(move || drop(snapshot));
+        }
     }
 
     /// What was received is of no use.
@@ -87,12 +88,8 @@ impl Snapshots {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no holder panics")
-}
-
 impl Maker {
-    fn make(self) -> Result<(OutgoingSnapshot, SnapshotMeta), MakeError> {
+    fn make(self) -> Result<Made, MakeError> {
         let id = SnapshotId(rand::random());
         let path = self.paths.outgoing(&id.to_string());
         // Whatever goes wrong, the folder goes too.

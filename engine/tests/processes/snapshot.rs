@@ -16,7 +16,7 @@ const LOG_BYTES_MAX: u64 = 4 * SEGMENT_BYTES;
 
 /// Settings under which a few megabytes are more than the log keeps.
 fn bounded(member: &mut Member) {
-    member.more_args([
+    member.add_args([
         "--log-flush-bytes=1048576",
         "--log-keep-bytes=1048576",
         "--log-keep-bytes-for-followers=2097152",
@@ -26,7 +26,7 @@ fn bounded(member: &mut Member) {
 /// The same, and a snapshot takes some seconds on its way.
 fn bounded_and_slow(member: &mut Member) {
     bounded(member);
-    member.more_args(["--snapshot-bytes-per-second=4194304"]);
+    member.add_args(["--snapshot-bytes-per-second=4194304"]);
 }
 
 /// Bytes that do not compress, different for every `seed`.
@@ -66,9 +66,15 @@ async fn check_state(member: &Member, numbers: std::ops::Range<u64>) {
     )
     .await;
     for n in numbers.step_by(17) {
-        let found = client.get(format!("key {n:05}"), Consistency::Eventual).await;
+        let found = client
+            .get(format!("key {n:05}"), Consistency::Eventual)
+            .await;
         let value = found.unwrap().kv.expect("the key is there").value;
-        assert!(value == noise(n), "{} has another value under {n}", member.name);
+        assert!(
+            value == noise(n),
+            "{} has another value under {n}",
+            member.name
+        );
     }
 }
 
@@ -107,7 +113,11 @@ async fn the_log_stays_bounded_under_writes() {
         for member in &cluster.members {
             let bytes = log_bytes(member).await;
             // A follower may be behind, and its own flush with it.
-            assert!(bytes <= 2 * LOG_BYTES_MAX, "{} holds {bytes} bytes", member.name);
+            assert!(
+                bytes <= 2 * LOG_BYTES_MAX,
+                "{} holds {bytes} bytes",
+                member.name
+            );
         }
     }
     for member in &cluster.members {
@@ -116,7 +126,11 @@ async fn the_log_stays_bounded_under_writes() {
     // 75 MiB were written.
     for member in &cluster.members {
         let bytes = log_bytes(member).await;
-        assert!(bytes <= LOG_BYTES_MAX, "{} holds {bytes} bytes", member.name);
+        assert!(
+            bytes <= LOG_BYTES_MAX,
+            "{} holds {bytes} bytes",
+            member.name
+        );
     }
 }
 
@@ -175,7 +189,10 @@ async fn a_new_member_joins_a_cluster_whose_log_is_truncated() {
     newcomer.admin().await.join(join).await.unwrap();
     check_state(&newcomer, 0..600).await;
     assert_eq!(count(&newcomer, INSTALLED), 1);
-    eventually("it can be promoted", || async { admin.promote(id).await.ok() }).await;
+    eventually("it can be promoted", || async {
+        admin.promote(id).await.ok()
+    })
+    .await;
     fill(&cluster.client().await, 600..610).await;
     check_state(&newcomer, 0..610).await;
 }
@@ -220,7 +237,11 @@ async fn a_receiver_that_is_killed_while_it_installs_completes_that() {
     let down = cluster.follower().await;
     // Where it is killed: once all is received, at the commit point, and when the folders were moved.
     let moments: [fn(&Member) -> bool; 3] = [
-        |member| staged(member).iter().any(|name| name.ends_with(".complete")),
+        |member| {
+            staged(member)
+                .iter()
+                .any(|name| name.ends_with(".complete"))
+        },
         |member| count(member, "installing a snapshot") == 2,
         |member| count(member, INSTALLED) == 3,
     ];
@@ -231,7 +252,10 @@ async fn a_receiver_that_is_killed_while_it_installs_completes_that() {
         written += 500;
         let member = &mut cluster.members[down];
         member.start();
-        eventually("the moment has come", || async { moment(member).then_some(()) }).await;
+        eventually("the moment has come", || async {
+            moment(member).then_some(())
+        })
+        .await;
         member.kill();
         member.start();
         check_state(member, 0..written).await;

@@ -11,11 +11,21 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     /// `flushed`.
     pub(super) fn on_flushed(&mut self, flushed: Index) {
         self.flushed = self.flushed.max(flushed);
+        self.withdraw_old_snapshot();
         let upto = self.truncatable();
         if upto.next() > self.consensus.first_index() {
             // First here: consensus must not read what the log is about to drop.
             self.step(Event::Truncate(upto));
             self.effects.push(Effect::Log(LogJob::TruncatePrefix(upto)));
+        }
+    }
+
+    /// A snapshot that nobody came for must not keep the log from being truncated for ever.
+    fn withdraw_old_snapshot(&mut self) {
+        let longest = self.log.keep_from(self.config.log_keep_bytes_for_followers);
+        let old = |snapshot: Index| snapshot.next() < longest;
+        if self.consensus.snapshot_index().is_some_and(old) {
+            self.consensus.withdraw_snapshot();
         }
     }
 
