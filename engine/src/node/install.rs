@@ -57,7 +57,7 @@ impl Node {
             Ok(staging) => {
                 let log_path = folder.log_path();
                 let config = self.inner.config.clone();
-                let commit = move || commit(staging, &install, log_path, &config, identity);
+                let commit = move || commit(&staging, &install, log_path, &config, identity);
                 tokio::task::spawn_blocking(commit)
                     .await
                     .expect("resetting the log does not panic")?;
@@ -84,7 +84,7 @@ impl Node {
 /// The commit point: from here on the member is the one that the snapshot describes. If the snapshot was
 /// replaced while consensus decided, nothing happens, and the member goes on as it was.
 fn commit(
-    staging: Staging<RealDisk>,
+    staging: &Staging<RealDisk>,
     install: &Install,
     log_path: PathBuf,
     config: &crate::config::Config,

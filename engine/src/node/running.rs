@@ -156,14 +156,14 @@ impl Running {
         let log_thread = LogThread::new(log, inbox.clone(), &start.config);
         let threads = vec![
             spawn("dengine-log", &start.fatal, move || {
-                log_thread.run(&appends)
+                log_thread.run(&appends);
             })?,
             spawn("dengine-flush", &start.fatal, move || {
                 flusher::run(&flusher, &flushes, &flush_replica);
             })?,
             spawn("dengine-apply", &start.fatal, move || applier.run(&applies))?,
             spawn("dengine-keeper", &start.fatal, move || {
-                keeper.run(&keeper_stop)
+                keeper.run(&keeper_stop);
             })?,
             spawn("dengine-replica", &start.fatal, move || replica.run(&input))?,
         ];

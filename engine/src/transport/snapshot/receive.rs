@@ -42,7 +42,7 @@ pub(crate) struct Incoming {
 enum Slot {
     /// Nobody has sent anything yet.
     Unopened,
-    Open(Staging<RealDisk>),
+    Open(Box<Staging<RealDisk>>),
     /// Nothing is taken any more.
     Closed,
 }
@@ -74,9 +74,8 @@ impl Incoming {
         mut frames: Streaming<SnapshotFrame>,
         answers: &SnapshotAnswers,
     ) -> Result<Bytes, Status> {
-        let offer = match next(&mut frames).await? {
-            Kind::Offer(offer) => offer,
-            _ => return Err(Status::invalid_argument("an offer must follow the Hello")),
+        let Kind::Offer(offer) = next(&mut frames).await? else {
+            return Err(Status::invalid_argument("an offer must follow the Hello"));
         };
         let end = self.take_turn(from)?;
         // A stream of the same sender may just be ending.
@@ -171,7 +170,8 @@ impl Incoming {
 
     fn open<'a>(&self, slot: &'a mut Slot) -> Result<&'a mut Staging<RealDisk>, SnapshotError> {
         if matches!(slot, Slot::Unopened) {
-            *slot = Slot::Open(self.paths.open_staging(self.cluster, self.bytes_max)?);
+            let staging = self.paths.open_staging(self.cluster, self.bytes_max)?;
+            *slot = Slot::Open(Box::new(staging));
         }
         match slot {
             Slot::Open(staging) => Ok(staging),
@@ -205,7 +205,7 @@ impl Incoming {
         }
         let mut slot = self.slot.lock().await;
         match std::mem::replace(&mut *slot, Slot::Closed) {
-            Slot::Open(staging) => Ok(staging),
+            Slot::Open(staging) => Ok(*staging),
             Slot::Unopened => self.paths.open_staging(self.cluster, self.bytes_max),
             Slot::Closed => Err(SnapshotError::Incomplete),
         }
