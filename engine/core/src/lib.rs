@@ -9,5 +9,6 @@ pub mod consensus;
 pub mod kv;
 pub mod log;
 pub mod replica;
+pub mod snapshot;
 pub mod types;
 pub mod watch;
