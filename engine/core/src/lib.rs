@@ -4,8 +4,12 @@
 //! threads, sockets, async and RocksDB. I/O happens only through the traits of [`log`] and [`kv`], so
 //! that a simulator can run exactly the code that ships.
 
+pub mod check;
 pub mod consensus;
 pub mod kv;
 pub mod log;
+pub mod planted;
 pub mod replica;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod types;

@@ -29,6 +29,8 @@
 mod apply_window;
 mod config;
 mod convert;
+#[cfg(any(test, feature = "sim"))]
+mod describe;
 mod driver;
 mod event;
 mod lease;
@@ -42,6 +44,8 @@ mod tests;
 
 pub use config::{ConsensusConfig, ConsensusConfigError};
 pub use driver::{Consensus, Restored};
+#[cfg(feature = "sim")]
+pub use describe::describe;
 pub use event::{
     Action, AppendId, ConfigChange, ConfigChangeKind, Event, Outbound, Progress, Proposal,
     ReadToken, Refusal, Role, SnapshotMeta, State, Token,

@@ -7,6 +7,7 @@ use super::layout::{
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
 use super::transition::Transition;
 use super::{CommandError, KeyValue, Membership, MembershipRefusal, Reader};
+use crate::planted::planted;
 use crate::types::{Entry, Index, Revision, Term};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -161,6 +162,11 @@ impl<S: Store> StateMachine<S> {
             });
         }
         let finished = step.finish();
+        if planted!(AppliedIndexApartFromData) {
+            let mut apart = WriteBatch::default();
+            apart.put(STATE_KEY, &encode_state(&finished.state));
+            self.shared.store.write(&apart)?;
+        }
         self.shared.store.write(&finished.batch)?;
         self.state = finished.state;
         self.membership = finished.membership;

@@ -13,6 +13,7 @@ use super::reader::{LogReader, Shared};
 use super::segments::{BatchRef, SegmentFile};
 use super::state::{Change, Position};
 use super::{Batch, LogOptions, Recovered};
+use crate::planted::planted;
 use crate::types::{Entry, HardState, Index};
 use std::sync::Arc;
 
@@ -165,8 +166,13 @@ impl<D: Disk> Log<D> {
         if self.durable == self.offset {
             return Ok(());
         }
-        let synced = self.current.file.sync_data();
-        self.fatal(synced)?;
+        if !planted!(AckBeforeSync) {
+            let mut synced = self.current.file.sync_data();
+            if synced.is_err() && planted!(SyncTriedAgain) {
+                synced = self.current.file.sync_data();
+            }
+            self.fatal(synced)?;
+        }
         self.durable = self.offset;
         Ok(())
     }

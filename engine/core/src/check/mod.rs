@@ -1,0 +1,58 @@
+//! Judges what clients saw: histories of calls and answers, and two checkers for them.
+//!
+//! - [`history`]: the material; written down as JSON Lines when something is wrong. [`Recorder`] makes it.
+//! - [`revisions`]: everything that revisions alone prove, over all keys at once and for reads of every
+//!   level: real-time order and the order of revisions agree, and every pair that was seen at a revision is
+//!   what the writes up to there make of it. Near linear, never undecided, takes every batch apart by keys.
+//! - [`linearizable`]: searches an order of all strong operations that explains every answer (Wing & Gong
+//!   1993; the memory of what was tried is Lowe's, 2017), for each set of keys that batches connect.
+//!   Complete for operations whose outcome nobody knows; gives up openly after a bounded number of steps.
+//!
+//! Neither knows anything of the engine but its promises, so that the simulator, `make torture` and tests
+//! of single rules judge with the same words. What neither can see: writes of others, unless
+//! [`History::alone_since`] says that there are none.
+
+pub mod history;
+pub mod linearizable;
+mod model;
+mod prepare;
+mod recorder;
+pub mod revisions;
+#[cfg(test)]
+mod tests;
+mod violation;
+
+pub use history::{
+    Answer, Call, Expected, History, Key, Level, Moment, Operation, Reply, Seen, Step, Value,
+};
+pub use recorder::{CallId, Recorder};
+pub use violation::{Rule, Violation};
+
+/// What was checked, for a line of summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Operations with an answer.
+    pub answered: usize,
+    /// Operations whose outcome the client never learned.
+    pub unknown: usize,
+    /// Sets of keys for which the search found no answer within its bound.
+    pub undecided: usize,
+}
+
+/// Runs both checkers; `steps` bounds the search for each set of keys
+/// ([`linearizable::DEFAULT_STEPS`] decides all but hopeless cases).
+///
+/// # Errors
+/// The first promise that the history breaks.
+pub fn check(history: &History, steps: usize) -> Result<Summary, Violation> {
+    revisions::check(history)?;
+    let undecided = linearizable::check(history, steps)?.undecided;
+    let unknown = (history.operations.iter())
+        .filter(|operation| operation.answer == Answer::Unknown)
+        .count();
+    Ok(Summary {
+        answered: history.operations.len() - unknown,
+        unknown,
+        undecided,
+    })
+}

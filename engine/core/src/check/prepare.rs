@@ -1,0 +1,429 @@
+//! Brings every call into one form: compares, then steps; and its answer into one reply for each step.
+//! Keys and values become numbers, so that the search copies and compares little.
+
+use super::history::{Answer, Call, Expected, History, Key, Level, Operation, Reply, Seen, Step};
+use super::violation::{Rule, Violation};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Number of a key.
+pub(super) type KeyId = usize;
+
+/// Number of a value. [`UNSEEN`] stands for all values that nobody ever saw or expected: they cannot be told apart.
+pub(super) type ValueId = u32;
+
+/// See [`ValueId`].
+pub(super) const UNSEEN: ValueId = 0;
+
+/// An operation in the form that the checkers share.
+#[derive(Clone, Debug)]
+pub(super) struct Prepared {
+    /// Its place in the history.
+    pub(super) at: usize,
+    pub(super) invoked: u64,
+    /// `u64::MAX` if its outcome is unknown: it may take effect at any time from `invoked` on, or never.
+    pub(super) completed: u64,
+    pub(super) level: Level,
+    pub(super) deed: Deed,
+    pub(super) outcome: Option<Outcome>,
+}
+
+/// What an operation does.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Deed {
+    pub(super) compares: Vec<(KeyId, Wanted)>,
+    pub(super) then: Vec<Action>,
+    pub(super) otherwise: Vec<Action>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wanted {
+    ModRevision(u64),
+    Value(ValueId),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Action {
+    Put {
+        key: KeyId,
+        value: ValueId,
+        /// Not 0: names a put whose pair may expire.
+        expiring: u32,
+    },
+    Delete(KeyId),
+    Get(KeyId),
+    /// Deletes the pair if that put made it.
+    Expire {
+        key: KeyId,
+        expiring: u32,
+    },
+}
+
+impl Action {
+    pub(super) fn key(self) -> KeyId {
+        match self {
+            Self::Put { key, .. } | Self::Expire { key, .. } => key,
+            Self::Delete(key) | Self::Get(key) => key,
+        }
+    }
+}
+
+/// What a client learned of an operation.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub(super) revision: u64,
+    pub(super) succeeded: bool,
+    /// One for each action of the list that was done.
+    pub(super) replies: Vec<Told>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Told {
+    Nothing,
+    Deleted(bool),
+    Got(Option<Pair>),
+}
+
+/// A pair as a client saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) value: ValueId,
+    pub(super) created: u64,
+    pub(super) modified: u64,
+    pub(super) version: u64,
+}
+
+impl Prepared {
+    /// The actions that were done, with what was said of each.
+    pub(super) fn told(&self) -> impl Iterator<Item = (Action, Told)> {
+        let outcome = self.outcome.iter();
+        outcome.flat_map(|outcome| {
+            let actions = self.actions(outcome.succeeded);
+            actions.iter().copied().zip(outcome.replies.iter().copied())
+        })
+    }
+
+    /// The actions of one of its lists.
+    pub(super) fn actions(&self, succeeded: bool) -> &[Action] {
+        if succeeded {
+            &self.deed.then
+        } else {
+            &self.deed.otherwise
+        }
+    }
+
+    /// Whether it took a revision for itself, as far as that is known.
+    pub(super) fn changed(&self) -> bool {
+        self.told().any(|(action, told)| match action {
+            Action::Put { .. } | Action::Expire { .. } => true,
+            Action::Delete(_) => matches!(told, Told::Deleted(true)),
+            Action::Get(_) => false,
+        })
+    }
+
+    /// Whether it might ever change something.
+    pub(super) fn may_change(&self) -> bool {
+        let mut all = self.deed.then.iter().chain(&self.deed.otherwise);
+        all.any(|action| !matches!(action, Action::Get(_)))
+    }
+
+    /// Every key that it touches.
+    pub(super) fn keys(&self) -> BTreeSet<KeyId> {
+        let compared = self.deed.compares.iter().map(|(key, _)| *key);
+        let actions = self.deed.then.iter().chain(&self.deed.otherwise);
+        compared.chain(actions.map(|action| action.key())).collect()
+    }
+}
+
+/// A history whose operations were brought into the common form.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) operations: Vec<Prepared>,
+    pub(super) keys: Vec<Key>,
+}
+
+/// Prepares all operations but those that are known not to have happened, in order of their calls.
+pub(super) fn prepare(history: &History) -> Result<Ready, Violation> {
+    let mut names = Names::of(history);
+    let mut operations = Vec::with_capacity(history.operations.len());
+    for (at, operation) in history.operations.iter().enumerate() {
+        if operation.answer == Answer::Refused {
+            continue;
+        }
+        let prepared = names.operation(at, operation).ok_or_else(|| {
+            Violation::new(
+                Rule::Malformed,
+                "the answer is not to this call",
+                [operation],
+            )
+        })?;
+        operations.extend(names.expiry(&prepared));
+        operations.push(prepared);
+    }
+    operations.sort_by_key(|operation| (operation.invoked, operation.at));
+    Ok(Ready {
+        operations,
+        keys: names.keys.into_keys().cloned().collect(),
+    })
+}
+
+/// The numbers of keys and values.
+struct Names<'a> {
+    keys: BTreeMap<&'a Key, KeyId>,
+    values: BTreeMap<&'a str, ValueId>,
+    expiring: u32,
+}
+
+impl<'a> Names<'a> {
+    fn of(history: &'a History) -> Self {
+        let mut keys = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        for operation in &history.operations {
+            for key in keys_of(&operation.call) {
+                keys.insert(key, 0);
+            }
+            collect_values(operation, &mut seen);
+        }
+        for (id, number) in keys.values_mut().enumerate() {
+            *number = id;
+        }
+        let values = seen.into_iter().zip(UNSEEN + 1..).collect();
+        Self {
+            keys,
+            values,
+            expiring: 0,
+        }
+    }
+
+    fn key(&self, key: &Key) -> KeyId {
+        self.keys[key]
+    }
+
+    fn value(&self, value: &str) -> ValueId {
+        self.values.get(value).copied().unwrap_or(UNSEEN)
+    }
+
+    fn operation(&mut self, at: usize, operation: &Operation) -> Option<Prepared> {
+        let deed = self.deed(&operation.call);
+        let outcome = self.outcome(&operation.call, &operation.answer)?;
+        let completed = match (&outcome, operation.completed) {
+            (None, _) => u64::MAX,
+            (Some(_), completed) => completed?.order,
+        };
+        let level = match operation.call {
+            Call::Read { level, .. } => level,
+            _ => Level::Linearizable,
+        };
+        Some(Prepared {
+            at,
+            invoked: operation.invoked.order,
+            completed,
+            level,
+            deed,
+            outcome,
+        })
+    }
+
+    fn deed(&mut self, call: &Call) -> Deed {
+        let (compares, then, otherwise) = match call {
+            Call::Put {
+                key,
+                value,
+                expires,
+            } => {
+                self.expiring += u32::from(*expires);
+                let put = Action::Put {
+                    key: self.key(key),
+                    value: self.value(value),
+                    expiring: if *expires { self.expiring } else { 0 },
+                };
+                (Vec::new(), vec![put], Vec::new())
+            }
+            Call::Delete { key } => (Vec::new(), vec![Action::Delete(self.key(key))], Vec::new()),
+            Call::CompareAndSwap {
+                key,
+                expected,
+                value,
+            } => {
+                let get = Action::Get(self.key(key));
+                let put = Action::Put {
+                    key: self.key(key),
+                    value: self.value(value),
+                    expiring: 0,
+                };
+                let compare = (self.key(key), self.wanted(expected));
+                (vec![compare], vec![get, put], vec![get])
+            }
+            Call::Batch {
+                compares,
+                then,
+                otherwise,
+            } => (
+                (compares.iter())
+                    .map(|(key, expected)| (self.key(key), self.wanted(expected)))
+                    .collect(),
+                self.actions(then),
+                self.actions(otherwise),
+            ),
+            Call::Read { keys, .. } => {
+                let gets = keys.iter().map(|key| Action::Get(self.key(key)));
+                (Vec::new(), gets.collect(), Vec::new())
+            }
+        };
+        Deed {
+            compares,
+            then,
+            otherwise,
+        }
+    }
+
+    fn actions(&self, steps: &[Step]) -> Vec<Action> {
+        let action = |step: &Step| match step {
+            Step::Put(key, value) => Action::Put {
+                key: self.key(key),
+                value: self.value(value),
+                expiring: 0,
+            },
+            Step::Delete(key) => Action::Delete(self.key(key)),
+            Step::Get(key) => Action::Get(self.key(key)),
+        };
+        steps.iter().map(action).collect()
+    }
+
+    fn wanted(&self, expected: &Expected) -> Wanted {
+        match expected {
+            Expected::ModRevision(revision) => Wanted::ModRevision(*revision),
+            Expected::Value(value) => Wanted::Value(self.value(value)),
+        }
+    }
+
+    /// The outer `None`: not an answer to this call.
+    fn outcome(&self, call: &Call, answer: &Answer) -> Option<Option<Outcome>> {
+        let (revision, succeeded, replies) = match (call, answer) {
+            (_, Answer::Unknown) => return Some(None),
+            (Call::Put { .. }, Answer::Put { revision }) => (revision, true, vec![Told::Nothing]),
+            (Call::Delete { .. }, Answer::Delete { revision, deleted }) => {
+                (revision, true, vec![Told::Deleted(*deleted)])
+            }
+            (
+                Call::CompareAndSwap { .. },
+                Answer::CompareAndSwap {
+                    revision,
+                    succeeded,
+                    previous,
+                },
+            ) => {
+                let mut replies = vec![self.got(previous.as_ref())];
+                replies.extend(succeeded.then_some(Told::Nothing));
+                (revision, *succeeded, replies)
+            }
+            (
+                Call::Batch {
+                    then, otherwise, ..
+                },
+                Answer::Batch {
+                    revision,
+                    succeeded,
+                    replies,
+                },
+            ) => {
+                let steps = if *succeeded { then } else { otherwise };
+                (revision, *succeeded, self.replies(steps, replies)?)
+            }
+            (Call::Read { keys, .. }, Answer::Read { revision, found }) => {
+                let replies = found.iter().map(|found| self.got(found.as_ref()));
+                (found.len() == keys.len()).then_some(())?;
+                (revision, true, replies.collect())
+            }
+            _ => return None,
+        };
+        Some(Some(Outcome {
+            revision: *revision,
+            succeeded,
+            replies,
+        }))
+    }
+
+    fn replies(&self, steps: &[Step], replies: &[Reply]) -> Option<Vec<Told>> {
+        (steps.len() == replies.len()).then_some(())?;
+        let pairs = steps.iter().zip(replies);
+        pairs
+            .map(|pair| match pair {
+                (Step::Put(..), Reply::Put) => Some(Told::Nothing),
+                (Step::Delete(_), Reply::Delete(deleted)) => Some(Told::Deleted(*deleted)),
+                (Step::Get(_), Reply::Get(found)) => Some(self.got(found.as_ref())),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn got(&self, found: Option<&Seen>) -> Told {
+        Told::Got(found.map(|seen| Pair {
+            value: self.value(&seen.value),
+            created: seen.create_revision,
+            modified: seen.mod_revision,
+            version: seen.version,
+        }))
+    }
+
+    /// The deed that nobody called for: that a pair expires.
+    fn expiry(&self, put: &Prepared) -> Option<Prepared> {
+        let (key, expiring) = put.deed.then.iter().find_map(|action| match *action {
+            Action::Put { key, expiring, .. } if expiring != 0 => Some((key, expiring)),
+            _ => None,
+        })?;
+        Some(Prepared {
+            completed: u64::MAX,
+            deed: Deed {
+                compares: Vec::new(),
+                then: vec![Action::Expire { key, expiring }],
+                otherwise: Vec::new(),
+            },
+            outcome: None,
+            ..*put
+        })
+    }
+}
+
+fn keys_of(call: &Call) -> Vec<&Key> {
+    match call {
+        Call::Put { key, .. } | Call::Delete { key } | Call::CompareAndSwap { key, .. } => {
+            vec![key]
+        }
+        Call::Read { keys, .. } => keys.iter().collect(),
+        Call::Batch {
+            compares,
+            then,
+            otherwise,
+        } => {
+            let steps = then.iter().chain(otherwise).map(|step| match step {
+                Step::Put(key, _) | Step::Delete(key) | Step::Get(key) => key,
+            });
+            compares.iter().map(|(key, _)| key).chain(steps).collect()
+        }
+    }
+}
+
+/// Adds every value that the operation saw or expected.
+fn collect_values<'a>(operation: &'a Operation, values: &mut BTreeSet<&'a str>) {
+    let mut expect = |expected: &'a Expected| {
+        if let Expected::Value(value) = expected {
+            values.insert(value);
+        }
+    };
+    match &operation.call {
+        Call::CompareAndSwap { expected, .. } => expect(expected),
+        Call::Batch { compares, .. } => compares.iter().for_each(|(_, it)| expect(it)),
+        Call::Put { .. } | Call::Delete { .. } | Call::Read { .. } => {}
+    }
+    let mut see = |seen: &'a Option<Seen>| values.extend(seen.iter().map(|it| it.value.as_str()));
+    match &operation.answer {
+        Answer::CompareAndSwap { previous, .. } => see(previous),
+        Answer::Read { found, .. } => found.iter().for_each(see),
+        Answer::Batch { replies, .. } => replies.iter().for_each(|reply| {
+            if let Reply::Get(found) = reply {
+                see(found);
+            }
+        }),
+        Answer::Unknown | Answer::Refused | Answer::Put { .. } | Answer::Delete { .. } => {}
+    }
+}

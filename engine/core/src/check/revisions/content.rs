@@ -1,0 +1,193 @@
+//! What was seen at a revision against what the changes up to it made.
+
+use super::order::Taken;
+use super::timeline::{Facts, Sighting, Timeline, What, sightings};
+use crate::check::prepare::{Action, KeyId, Pair, Wanted};
+use crate::check::violation::{Rule, Violation};
+use std::collections::BTreeMap;
+
+/// Checks every sighting and every compare.
+pub(super) fn check(facts: &Facts<'_>, taken: &Taken) -> Result<(), Violation> {
+    let sightings = sightings(facts);
+    let mut timeline = Timeline::of(facts, taken);
+    timeline.place_unknown(facts, taken, &sightings)?;
+    let content = Content {
+        facts,
+        timeline: &timeline,
+        gaps: gaps(facts),
+    };
+    let exact = content.exact_pairs();
+    let mut first: BTreeMap<(KeyId, u64), (Pair, usize)> = BTreeMap::new();
+    for sighting in &sightings {
+        content.sighting(sighting)?;
+        if let What::Pair(pair) = sighting.what {
+            let before = first.entry((sighting.key, pair.modified));
+            let (other, by) = *before.or_insert((pair, sighting.by));
+            if other != pair {
+                let message = format!("revision {} of the key was seen differently", pair.modified);
+                let shown_by = [by, sighting.by];
+                return Err(facts.violation(Rule::SeenDifferently, message, shown_by));
+            }
+            content.exactly(sighting, pair, exact.get(&(sighting.key, pair.modified)))?;
+        }
+    }
+    content.compares()
+}
+
+/// How changes of unknown outcome may have touched a key.
+#[derive(Clone, Debug, Default)]
+struct Gap {
+    /// The least floor of those that may have set it.
+    set_since: Option<u64>,
+    /// The least floor of those that may have deleted it.
+    deleted_since: Option<u64>,
+}
+
+impl Gap {
+    fn is_none(&self) -> bool {
+        self.set_since.is_none() && self.deleted_since.is_none()
+    }
+}
+
+fn gaps(facts: &Facts<'_>) -> Vec<Gap> {
+    let mut gaps = vec![Gap::default(); facts.ready.keys.len()];
+    for (at, operation) in facts.unknown() {
+        let floor = facts.floors[at].revision;
+        for action in operation.deed.then.iter().chain(&operation.deed.otherwise) {
+            let gap = &mut gaps[action.key()];
+            let since = match action {
+                Action::Get(_) => continue,
+                Action::Put { .. } => &mut gap.set_since,
+                Action::Delete(_) | Action::Expire { .. } => &mut gap.deleted_since,
+            };
+            *since = Some(since.map_or(floor, |before| before.min(floor)));
+        }
+    }
+    gaps
+}
+
+struct Content<'a> {
+    facts: &'a Facts<'a>,
+    timeline: &'a Timeline,
+    /// For each key.
+    gaps: Vec<Gap>,
+}
+
+impl Content<'_> {
+    fn sighting(&self, sighting: &Sighting) -> Result<(), Violation> {
+        let last = self.timeline.until(sighting.key, sighting.revision);
+        let gap = &self.gaps[sighting.key];
+        let since = |since: Option<u64>| since.is_some_and(|floor| floor < sighting.revision);
+        let fits = match (sighting.what, last) {
+            (What::Pair(pair), Some((revision, written))) => {
+                pair.modified == revision && written.value == Some(pair.value)
+            }
+            (What::Pair(_), None) => false,
+            (What::Absent, Some((_, written))) => {
+                written.value.is_none() || since(gap.deleted_since)
+            }
+            (What::Absent, None) => true,
+            (What::Present, Some((_, written))) => written.value.is_some() || since(gap.set_since),
+            (What::Present, None) => since(gap.set_since),
+        };
+        if fits {
+            return Ok(());
+        }
+        let made_by = last.and_then(|(_, written)| written.by);
+        let message = match last {
+            Some((revision, _)) => format!(
+                "as of revision {} the key was last changed by {revision}; that is not what was seen",
+                sighting.revision
+            ),
+            None => format!("as of revision {} the key was never set", sighting.revision),
+        };
+        let shown_by = made_by.into_iter().chain([sighting.by]);
+        Err(self
+            .facts
+            .violation(Rule::WrongAtRevision, message, shown_by))
+    }
+
+    /// Every pair that ever was, of keys that nobody touched without being answered.
+    fn exact_pairs(&self) -> BTreeMap<(KeyId, u64), Pair> {
+        let mut pairs = BTreeMap::new();
+        for (key, _) in self
+            .gaps
+            .iter()
+            .enumerate()
+            .filter(|(_, gap)| gap.is_none())
+        {
+            let mut before: Option<Pair> = None;
+            for (revision, written) in self.timeline.changes(key) {
+                before = written.value.map(|value| Pair {
+                    value,
+                    created: before.map_or(revision, |before| before.created),
+                    modified: revision,
+                    version: before.map_or(1, |before| before.version + 1),
+                });
+                pairs.extend(before.map(|pair| ((key, revision), pair)));
+            }
+        }
+        pairs
+    }
+
+    fn exactly(
+        &self,
+        sighting: &Sighting,
+        seen: Pair,
+        exact: Option<&Pair>,
+    ) -> Result<(), Violation> {
+        match exact {
+            Some(exact) if *exact != seen => {
+                let message = format!(
+                    "seen: created by {}, version {}; but all changes together make: created by {}, version {}",
+                    seen.created, seen.version, exact.created, exact.version
+                );
+                Err(self
+                    .facts
+                    .violation(Rule::WrongAtRevision, message, [sighting.by]))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn compares(&self) -> Result<(), Violation> {
+        for (by, operation) in self.facts.ready.operations.iter().enumerate() {
+            let Some(outcome) = &operation.outcome else {
+                continue;
+            };
+            let revision = outcome.revision - u64::from(operation.changed()).min(outcome.revision);
+            let held = (operation.deed.compares.iter())
+                .map(|(key, wanted)| self.held(*key, *wanted, revision));
+            let wrong = if outcome.succeeded {
+                held.clone().any(|held| held == Some(false))
+            } else {
+                held.clone().all(|held| held == Some(true))
+            };
+            if wrong && !operation.deed.compares.is_empty() {
+                let message = format!(
+                    "as of revision {revision} the compares came out as {}, not as answered",
+                    !outcome.succeeded
+                );
+                return Err(self.facts.violation(Rule::Compare, message, [by]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a compare held at a revision; `None` if calls of unknown outcome leave it open.
+    fn held(&self, key: KeyId, wanted: Wanted, revision: u64) -> Option<bool> {
+        if !self.gaps[key].is_none() {
+            return None;
+        }
+        let last = self.timeline.until(key, revision);
+        let live = last.filter(|(_, written)| written.value.is_some());
+        Some(match (wanted, live) {
+            (Wanted::ModRevision(wanted), live) => {
+                live.map_or(0, |(revision, _)| revision) == wanted
+            }
+            (Wanted::Value(wanted), live) => {
+                live.is_some_and(|(_, written)| written.value == Some(wanted))
+            }
+        })
+    }
+}

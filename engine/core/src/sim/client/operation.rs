@@ -1,0 +1,161 @@
+//! What clients ask for, and what answers mean to the checkers.
+
+use super::{Ask, Outcome};
+use crate::check::{Answer, Call, Expected, Level, Seen};
+use crate::kv::{self, Command, KeyRange, KeyValue};
+use crate::replica::RequestError;
+use crate::sim::random::Random;
+use crate::types::Revision;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+/// What a client remembers of its answers.
+#[derive(Default)]
+pub(super) struct Memory {
+    /// The newest revision that its session reads must not fall behind.
+    revision: u64,
+    /// Each key as it last saw it.
+    pairs: BTreeMap<String, Option<Seen>>,
+}
+
+impl Memory {
+    /// Thinks of something to ask for. `unique` becomes part of what it writes.
+    pub(super) fn invent(&self, random: &mut Random, keys: u64, unique: String) -> (Call, Ask) {
+        let key = format!("k{}", random.below(keys));
+        let (name, new) = (Bytes::from(key.clone()), Bytes::from(unique.clone()));
+        let after = self.revision;
+        let level = match random.below(100) {
+            0..35 => {
+                let command = Command::Put {
+                    key: name,
+                    value: new,
+                    prev_kv: false,
+                };
+                let call = Call::Put {
+                    key,
+                    value: unique,
+                    expires: false,
+                };
+                return (call, Ask::Write(command.encode()));
+            }
+            35..42 => {
+                let command = Command::Delete {
+                    keys: KeyRange::One(name),
+                    prev_kv: false,
+                };
+                return (Call::Delete { key }, Ask::Write(command.encode()));
+            }
+            42..60 => return self.swap(random, key, unique),
+            60..76 => Level::Linearizable,
+            76..88 => Level::Lease,
+            88..95 => Level::Session { after },
+            _ => Level::Eventual,
+        };
+        let keys = vec![key];
+        let call = Call::Read {
+            keys: keys.clone(),
+            level,
+        };
+        (call, Ask::Read(level, keys))
+    }
+
+    /// Mostly it expects what it saw last.
+    fn swap(&self, random: &mut Random, key: String, unique: String) -> (Call, Ask) {
+        let known = self.pairs.get(&key).and_then(Option::as_ref);
+        let expected = match known.filter(|_| random.chance(800_000)) {
+            Some(seen) if random.chance(500_000) => Expected::Value(seen.value.clone()),
+            Some(seen) => Expected::ModRevision(seen.mod_revision),
+            None => Expected::ModRevision(0),
+        };
+        let command = Command::CompareAndSwap {
+            key: Bytes::from(key.clone()),
+            expected: match &expected {
+                Expected::Value(value) => kv::Expected::Value(Bytes::from(value.clone())),
+                Expected::ModRevision(revision) => kv::Expected::ModRevision(Revision(*revision)),
+            },
+            value: Bytes::from(unique.clone()),
+        };
+        let call = Call::CompareAndSwap {
+            key,
+            expected,
+            value: unique,
+        };
+        (call, Ask::Write(command.encode()))
+    }
+
+    pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
+        let weak = matches!(
+            call,
+            Call::Read {
+                level: Level::Eventual,
+                ..
+            }
+        );
+        if let Some(revision) = answer.revision().filter(|_| !weak) {
+            self.revision = self.revision.max(revision);
+        }
+        match (call, answer) {
+            (Call::Read { keys, .. }, Answer::Read { found, .. }) => {
+                self.pairs.extend(keys.iter().cloned().zip(found.iter().cloned()));
+            }
+            (Call::CompareAndSwap { key, .. }, Answer::CompareAndSwap { previous, .. }) => {
+                self.pairs.insert(key.clone(), previous.clone());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What the checkers are told.
+pub(super) fn answer(call: &Call, outcome: &Outcome) -> Answer {
+    match outcome {
+        Outcome::Written(Ok(written)) => written_answer(&written.outcome),
+        Outcome::Written(Err(error)) if error.retryable() => Answer::Refused,
+        Outcome::Written(Err(RequestError::Refused(_) | RequestError::Invalid(_))) => Answer::Refused,
+        Outcome::Written(Err(_)) => Answer::Unknown,
+        Outcome::ReadRefused(_) => Answer::Refused,
+        // The connection was refused before anything was sent.
+        Outcome::Unreachable => Answer::Refused,
+        Outcome::Read(revision, found) => {
+            debug_assert!(matches!(call, Call::Read { .. }));
+            Answer::Read {
+                revision: revision.0,
+                found: found.iter().map(|pair| pair.as_ref().map(seen)).collect(),
+            }
+        }
+    }
+}
+
+fn written_answer(outcome: &kv::Outcome) -> Answer {
+    match outcome {
+        kv::Outcome::Put { revision, .. } => Answer::Put {
+            revision: revision.0,
+        },
+        kv::Outcome::Delete {
+            revision, deleted, ..
+        } => Answer::Delete {
+            revision: revision.0,
+            deleted: *deleted > 0,
+        },
+        kv::Outcome::CompareAndSwap {
+            revision,
+            succeeded,
+            prev,
+        } => Answer::CompareAndSwap {
+            revision: revision.0,
+            succeeded: *succeeded,
+            previous: prev.as_ref().map(seen),
+        },
+        _ => Answer::Unknown,
+    }
+}
+
+fn seen(pair: &KeyValue) -> Seen {
+    let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+    Seen {
+        value: text(&pair.value),
+        create_revision: pair.create_revision.0,
+        mod_revision: pair.mod_revision.0,
+        version: pair.version,
+    }
+}
