@@ -133,7 +133,8 @@ fn default_size() -> String {
 #[x_kube(validation = Rule::new("self.maxKeyBytes <= self.maxValueBytes")
     .message("maxKeyBytes must not exceed maxValueBytes"))]
 pub struct Engine {
-    /// When a write is acknowledged. fsync: once it is on disk at a majority.
+    /// When a write is acknowledged. fsync: once it is on disk at a majority. memory-first: once a majority has
+    /// written it, and before it is on their disks.
     #[serde(default = "default_durability")]
     pub durability: Durability,
     /// Length of a tick, the unit of the engine's timers.
@@ -201,6 +202,9 @@ fn default_log_level() -> LogLevel {
 pub enum Durability {
     /// Once it is on disk at a majority.
     Fsync,
+    /// Once a majority has written it, and before it is on their disks: it survives killed pods, and not
+    /// that the nodes of a majority lose power.
+    MemoryFirst,
 }
 
 impl Durability {
@@ -208,6 +212,7 @@ impl Durability {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fsync => "fsync",
+            Self::MemoryFirst => "memory-first",
         }
     }
 }

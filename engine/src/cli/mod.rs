@@ -4,6 +4,7 @@
 
 mod health;
 mod init;
+mod recover;
 mod serve;
 
 use std::{
@@ -52,6 +53,11 @@ enum Command {
     /// Bootstraps the first endpoint, then adds, joins and promotes the others. Safe to run again: what
     /// is done already is left alone.
     Init(init::InitArgs),
+    /// Take up a `memory-first` folder after a power loss, although acknowledged writes may be missing.
+    ///
+    /// For the case that a majority of the voters lost power at once. A single such member is better
+    /// removed from the cluster, and joined again with an empty folder.
+    Recover(recover::RecoverArgs),
     /// Ask a member for its health; exits 0 if it is serving, else 1.
     Health(health::HealthArgs),
 }
@@ -65,6 +71,7 @@ pub(crate) fn run() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Init(args) => init::run(args),
+        Command::Recover(args) => recover::run(&args),
         Command::Health(args) => health::run(&args),
     };
     match result {

@@ -89,6 +89,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
             EXIT_FAILED
         }
     };
+    node.hand_over().await;
     stop.cancel();
     let wind_down = async {
         let _ = tokio::time::timeout(config.limits.shutdown_timeout(), serving).await;

@@ -25,6 +25,10 @@ pub enum Durability {
     /// Once it is on the disks (`fdatasync`) of a majority of voters.
     #[default]
     Fsync,
+    /// Once a majority of voters has written it, and before it is on their disks: it survives that
+    /// processes are killed, and not that a majority's machines lose power. Disks follow within
+    /// `log.sync_interval_ms` and `log.sync_bytes`.
+    MemoryFirst,
 }
 
 impl Durability {
@@ -33,6 +37,7 @@ impl Durability {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fsync => "fsync",
+            Self::MemoryFirst => "memory-first",
         }
     }
 }
@@ -181,6 +186,12 @@ settings! {
         ///
         /// Bounds how much log is replayed when a member starts; smaller means more disk writes.
         flush_bytes: u64 = 128 * 1024 * 1024, "log-flush-bytes", "DENGINE_LOG_FLUSH_BYTES";
+
+        /// With `memory-first`: longest that a write stays off the disk, in milliseconds.
+        sync_interval_ms: u64 = 100, "log-sync-interval-ms", "DENGINE_LOG_SYNC_INTERVAL_MS";
+
+        /// With `memory-first`: most bytes of writes that stay off the disk.
+        sync_bytes: u64 = 16 * 1024 * 1024, "log-sync-bytes", "DENGINE_LOG_SYNC_BYTES";
     } sections {}
 }
 

@@ -144,6 +144,12 @@ impl Config {
                 self.log.segment_bytes
             )
         });
+        problems.require((1..=60_000).contains(&self.log.sync_interval_ms), || {
+            format!(
+                "log.sync_interval_ms is {}: it must be 1 to 60000 (100 is usual)",
+                self.log.sync_interval_ms
+            )
+        });
         problems.require(self.log.flush_bytes >= 1024 * 1024, || {
             format!(
                 "log.flush_bytes is {}: below 1 MiB the disk does little else",

@@ -3,10 +3,13 @@
 //! ```text
 //! folder.toml   format version, folder id and, once it has one, the identity
 //! log/          the write-ahead log
+//! power.toml    with `memory-first`: under which boot of the machine the member ran, and how it ended
 //! state/        the state machine (RocksDB)
 //! ```
 //! `folder.toml` is the commit point of becoming a member: what lies in `log/` and `state/` without an
 //! identity in it is left over from a bootstrap that was cut short, and takes part in nothing.
+
+mod power;
 
 use dengine_core::types::{ClusterId, MemberId};
 use serde::{Deserialize, Serialize};
@@ -63,6 +66,18 @@ pub enum FolderError {
         path: PathBuf,
         /// What is wrong.
         reason: String,
+    },
+    /// A `memory-first` member whose machine lost power: it may have forgotten what it acknowledged.
+    #[error(
+        "the member in {path} acknowledged writes before they were on its disk (durability memory-first), and \
+         the machine has lost power since: some may be missing here. Remove this member from the cluster and \
+         let it join again with an empty folder. Only if a majority of the voters is in this state, so that \
+         the cluster cannot go on: run `dengine recover --data-dir {path} --accept-lost-writes` for each of \
+         them"
+    )]
+    Suspect {
+        /// Which folder.
+        path: PathBuf,
     },
     /// There is data, but no record that says whose.
     #[error(
@@ -292,12 +307,17 @@ fn write_record(folder: &Path, folder_id: &str, identity: Option<Identity>) -> i
         member_id: identity.map(|i| i.member_id.to_string()),
     };
     let text = toml::to_string(&record).map_err(io::Error::other)?;
-    let new = folder.join(RECORD_NEW);
+    let remark = "# Who this data folder is. Never edit or copy it: two members with one identity lose data.";
+    write_file(folder, RECORD, &format!("{remark}\n{text}"))
+}
+
+/// Replaces a small file of the folder as a whole, durably.
+fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<()> {
+    let new = folder.join(format!("{name}.new"));
     let mut file = File::create(&new)?;
-    file.write_all(b"# Who this data folder is. Never edit or copy it: two members with one identity lose data.\n")?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    std::fs::rename(&new, folder.join(RECORD))?;
+    std::fs::rename(&new, folder.join(name))?;
     File::open(folder)?.sync_all()
 }
 

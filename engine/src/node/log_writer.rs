@@ -2,39 +2,102 @@
 
 use super::input::Input;
 use super::metrics;
+use crate::config::{Config, Durability};
 use crate::error::Fatal;
 use dengine_core::log::{Log, LogError, RealDisk};
 use dengine_core::replica::{self, LogJob, LogWork};
-use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
 
-/// Works until the replica thread lets go of the queue. A failure is reported once and ends the
-/// thread: after a failed sync nothing can be known about what is on the disk.
-pub(super) fn run(mut log: Log<RealDisk>, jobs: &Receiver<LogJob>, replica: &Sender<Input>) {
-    while let Ok(first) = jobs.recv() {
-        let queued = std::iter::from_fn(|| jobs.try_recv().ok());
-        let work = LogWork::collect(std::iter::once(first).chain(queued));
-        if let Err(error) = perform(&work, &mut log, replica) {
-            // If the replica is gone, somebody reported before us.
-            let _ = replica.send(Input::Failed(Fatal::Log(error.to_string())));
-            return;
-        }
-    }
+pub(super) struct LogThread {
+    log: Log<RealDisk>,
+    replica: Sender<Input>,
+    durability: Durability,
+    sync_interval: Duration,
+    sync_bytes: u64,
+    /// What was written and not synced, which only `memory-first` leaves behind.
+    unsynced_bytes: u64,
+    /// When it must be synced.
+    sync_at: Option<Instant>,
 }
 
-fn perform(
-    work: &LogWork,
-    log: &mut Log<RealDisk>,
-    replica: &Sender<Input>,
-) -> Result<(), LogError> {
-    if let Some(id) = work.persisted() {
-        ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(work.entries() as f64);
-        work.write(log)?;
-        let start = Instant::now();
-        log.sync()?;
-        ::metrics::histogram!(metrics::LOG_SYNC_SECONDS).record(start.elapsed().as_secs_f64());
-        // If the replica is gone, nobody needs to know.
-        let _ = replica.send(replica::Input::Persisted(id).into());
+impl LogThread {
+    pub(super) fn new(log: Log<RealDisk>, replica: Sender<Input>, config: &Config) -> Self {
+        Self {
+            log,
+            replica,
+            durability: config.durability,
+            sync_interval: Duration::from_millis(config.log.sync_interval_ms),
+            sync_bytes: config.log.sync_bytes,
+            unsynced_bytes: 0,
+            sync_at: None,
+        }
     }
-    work.tidy(log)
+
+    /// Works until the replica thread lets go of the queue. A failure is reported once and ends the
+    /// thread: after a failed sync nothing can be known about what is on the disk.
+    pub(super) fn run(mut self, jobs: &Receiver<LogJob>) {
+        if let Err(error) = self.work(jobs) {
+            // If the replica is gone, somebody reported before us.
+            let _ = self
+                .replica
+                .send(Input::Failed(Fatal::Log(error.to_string())));
+        }
+    }
+
+    fn work(&mut self, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
+        loop {
+            match self.next(jobs) {
+                Ok(first) => {
+                    let queued = std::iter::from_fn(|| jobs.try_recv().ok());
+                    self.perform(&LogWork::collect(std::iter::once(first).chain(queued)))?;
+                }
+                Err(RecvTimeoutError::Timeout) => self.sync()?,
+                Err(RecvTimeoutError::Disconnected) => return self.log.sync(),
+            }
+        }
+    }
+
+    fn next(&self, jobs: &Receiver<LogJob>) -> Result<LogJob, RecvTimeoutError> {
+        match self.sync_at {
+            Some(at) => jobs.recv_timeout(at.saturating_duration_since(Instant::now())),
+            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    fn perform(&mut self, work: &LogWork) -> Result<(), LogError> {
+        if let Some(id) = work.persisted() {
+            ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(work.entries() as f64);
+            let must_sync = work.must_sync(self.log.hard_state());
+            work.write(&mut self.log)?;
+            if must_sync || self.durability == Durability::Fsync {
+                self.sync()?;
+            } else {
+                self.sync_later(work.bytes())?;
+            }
+            // If the replica is gone, nobody needs to know.
+            let _ = self.replica.send(replica::Input::Persisted(id).into());
+        }
+        work.tidy(&mut self.log)
+    }
+
+    fn sync_later(&mut self, bytes: u64) -> Result<(), LogError> {
+        self.unsynced_bytes += bytes;
+        self.sync_at
+            .get_or_insert_with(|| Instant::now() + self.sync_interval);
+        let due = self.sync_at.is_some_and(|at| at <= Instant::now());
+        if due || self.unsynced_bytes >= self.sync_bytes {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), LogError> {
+        let start = Instant::now();
+        self.log.sync()?;
+        ::metrics::histogram!(metrics::LOG_SYNC_SECONDS).record(start.elapsed().as_secs_f64());
+        self.unsynced_bytes = 0;
+        self.sync_at = None;
+        Ok(())
+    }
 }

@@ -24,7 +24,7 @@ mod replica;
 mod running;
 mod status;
 
-use crate::config::Config;
+use crate::config::{Config, Durability};
 use crate::error::{Fatal, RequestError, StartError};
 use crate::folder::{Folder, Identity};
 use crate::storage::RocksStore;
@@ -294,18 +294,28 @@ impl Node {
         self.running()?.request(REQUESTS, transfer).await
     }
 
-    /// Stops the member and waits until its threads have ended. A leader first hands over, so that the
-    /// cluster need not miss it for an election timeout.
-    pub async fn shutdown(&self) {
+    /// Hands leadership to whoever suits best, if this member leads: whoever is about to stop should, so that
+    /// the cluster need not miss a leader for an election timeout.
+    pub async fn hand_over(&self) {
         if self.status().role == Role::Leader
             && let Err(error) = self.transfer(None).await
         {
             // The others elect one of them when they miss this one.
             tracing::info!(%error, "leadership was not handed over");
         }
+    }
+
+    /// Stops the member and waits until its threads have ended. See [`Node::hand_over`].
+    pub async fn shutdown(&self) {
         self.inner.listener.stop();
         if let Some(running) = self.inner.running.get() {
             running.stop().await;
+        }
+        // A failed member may have lost what it wrote.
+        if self.inner.fatal.borrow().is_none()
+            && let Err(error) = self.inner.folder.lock().await.mark_clean()
+        {
+            tracing::warn!(%error, "the folder is not marked as clean");
         }
     }
 
@@ -365,6 +375,10 @@ impl Node {
 
     async fn run(&self, folder: &Folder, identity: Identity) -> Result<(), StartError> {
         let inner = &self.inner;
+        folder.check_power()?;
+        if inner.config.durability == Durability::MemoryFirst {
+            folder.mark_memory_first()?;
+        }
         let running = Running::start(running::Start {
             config: inner.config.clone(),
             folder_id: inner.folder_id.clone(),

@@ -1,11 +1,12 @@
 //! A member that takes part: its threads, and the ways into them.
 
+use super::Written;
 use super::applier::ApplyThread;
 use super::flusher::{self, FlushTrigger};
 use super::input::{Answer, Channels, Input, Reply, Request};
+use super::log_writer::LogThread;
 use super::replica::ReplicaThread;
 use super::status::NodeStatus;
-use super::{Written, log_writer};
 use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
 use crate::folder::Identity;
@@ -106,10 +107,10 @@ impl Running {
             membership,
             flush,
         };
-        let log_replica = inbox.clone();
+        let log_thread = LogThread::new(log, inbox.clone(), &start.config);
         let threads = vec![
             spawn("dengine-log", &start.fatal, move || {
-                log_writer::run(log, &appends, &log_replica);
+                log_thread.run(&appends)
             })?,
             spawn("dengine-flush", &start.fatal, move || {
                 flusher::run(&flusher, &flushes, &flush_replica);

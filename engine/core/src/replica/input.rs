@@ -16,6 +16,8 @@ pub enum Input<E: Env> {
     Tick,
     /// From a caller.
     Request(Request<E>),
+    /// Replicate these encoded commands, for which nobody waits. Lost if this member does not lead.
+    Propose(Vec<Bytes>),
     /// From a peer's stream.
     Message {
         /// Whose stream it is.

@@ -3,7 +3,7 @@
 use super::input::LogJob;
 use crate::consensus::AppendId;
 use crate::log::{Batch, Disk, Log, LogError};
-use crate::types::{Entry, HardState, Index};
+use crate::types::{Entry, EntryKind, HardState, Index};
 
 /// What the log writer does next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +54,26 @@ impl LogWork {
     #[must_use]
     pub fn entries(&self) -> usize {
         self.batches.iter().map(|batch| batch.entries.len()).sum()
+    }
+
+    /// How many bytes of commands it writes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let entries = self.batches.iter().flat_map(|batch| &batch.entries);
+        entries.map(|entry| entry.data.len() as u64).sum()
+    }
+
+    /// Whether it must be on disk before anybody hears of it even where writes need not be: it changes
+    /// the term or the vote, as `known` says it is on disk, or the membership.
+    #[must_use]
+    pub fn must_sync(&self, known: HardState) -> bool {
+        self.batches.iter().any(|batch| {
+            let votes = batch
+                .hard_state
+                .is_some_and(|new| (new.term, new.vote) != (known.term, known.vote));
+            let mut kinds = batch.entries.iter().map(|entry| entry.kind);
+            votes || kinds.any(|kind| kind == EntryKind::Membership)
+        })
     }
 
     /// Appends to the log, which must be synced after this.
@@ -125,6 +145,28 @@ mod tests {
         assert_eq!(work.entries(), 3);
         assert_eq!(work.persisted(), Some(AppendId(3)));
         assert_eq!(work.batches[0].hard_state.unwrap().term, Term(2));
+    }
+
+    #[test]
+    fn votes_and_members_are_synced_whatever_the_durability() {
+        let known = HardState {
+            term: Term(1),
+            vote: MemberId(1),
+            commit: Index(0),
+        };
+        let work = LogWork::collect([append(1, 1, 1..3)]);
+        assert!(!work.must_sync(known));
+        assert!(LogWork::collect([append(1, 2, 1..1)]).must_sync(known));
+        let voted = HardState {
+            vote: MemberId(2),
+            ..known
+        };
+        assert!(work.must_sync(voted));
+        let mut change = append(2, 1, 3..4);
+        if let LogJob::Append { entries, .. } = &mut change {
+            entries[0].kind = EntryKind::Membership;
+        }
+        assert!(LogWork::collect([append(1, 1, 1..3), change]).must_sync(known));
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub struct Replica<L: LogRead, E: Env> {
     next_token: u64,
     /// Collected until [`Replica::effects`]; then one proposal of them all.
     proposals: Vec<Proposal>,
-    /// Handed to consensus, which has not said yet where they stand.
+    /// Handed to consensus, which has not said yet where they stand; those for which somebody waits.
     proposed: HashMap<Token, Proposed<E::Write>>,
     /// Where they stand, for the applier.
     expected: Vec<Expected<E::Write>>,
@@ -165,6 +165,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         match input {
             Input::Tick => self.on_tick(),
             Input::Request(request) => self.on_request(request),
+            Input::Propose(commands) => self.on_propose(commands),
             Input::Message { from, bytes } => self.step(Event::Message { from, bytes }),
             Input::Unreachable(member) => self.step(Event::Unreachable(member)),
             Input::Persisted(id) => self.step(Event::Persisted(id)),
@@ -228,10 +229,17 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.effects.push(Effect::Apply(ApplyJob::Prune));
     }
 
+    fn on_propose(&mut self, commands: Vec<Bytes>) {
+        for data in commands {
+            let proposal = self.proposal(data, None);
+            self.proposals.push(proposal);
+        }
+    }
+
     fn on_request(&mut self, request: Request<E>) {
         match request {
             Request::Write { data, caller } => {
-                let proposal = self.proposal(data, caller);
+                let proposal = self.proposal(data, Some(caller));
                 self.proposals.push(proposal);
             }
             Request::Change { change, caller } => self.on_change(change, caller),
@@ -244,7 +252,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     fn on_change(&mut self, change: MembershipChange, caller: E::Write) {
         match self.check_change(&change) {
             Ok(config_change) => {
-                let proposal = self.proposal(change.encode(), caller);
+                let proposal = self.proposal(change.encode(), Some(caller));
                 self.step(Event::ProposeChange {
                     proposal,
                     change: config_change,
@@ -255,17 +263,16 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
     }
 
-    fn proposal(&mut self, data: Bytes, caller: E::Write) -> Proposal {
+    fn proposal(&mut self, data: Bytes, caller: Option<E::Write>) -> Proposal {
         let token = Token(self.token());
         // Unique over all members and all their starts, so that an entry answers only its own caller.
         let id = self.config.member_id.0;
         let unique = [id, self.config.boot_nonce, token.0].map(u64::to_be_bytes);
         let context = Bytes::from(unique.concat());
-        let proposed = Proposed {
-            context: context.clone(),
-            caller,
-        };
-        self.proposed.insert(token, proposed);
+        if let Some(caller) = caller {
+            let context = context.clone();
+            self.proposed.insert(token, Proposed { context, caller });
+        }
         Proposal {
             token,
             context,
@@ -325,12 +332,13 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     }
 
     fn on_proposed(&mut self, token: Token, index: Index) {
-        let proposed = self.proposed.remove(&token).expect("it was just proposed");
-        self.expected.push(Expected {
-            index,
-            context: proposed.context,
-            caller: proposed.caller,
-        });
+        if let Some(proposed) = self.proposed.remove(&token) {
+            self.expected.push(Expected {
+                index,
+                context: proposed.context,
+                caller: proposed.caller,
+            });
+        }
     }
 
     /// The applier must know of callers before it applies what they wait for.
@@ -342,9 +350,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     }
 
     fn on_refused(&mut self, token: Token, refusal: Refusal) {
-        let proposed = self.proposed.remove(&token).expect("it was just proposed");
-        let error = self.request_error(refusal);
-        proposed.caller.answer(Err(error));
+        if let Some(proposed) = self.proposed.remove(&token) {
+            let error = self.request_error(refusal);
+            proposed.caller.answer(Err(error));
+        }
     }
 
     fn on_state(&mut self, state: State) -> Effect<E> {

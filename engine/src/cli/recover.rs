@@ -1,0 +1,36 @@
+//! `dengine recover`: takes up a folder that may lack acknowledged writes, because a person says so.
+
+use super::{EXIT_OK, say};
+use anyhow::bail;
+use clap::Args;
+use dengine::folder::Folder;
+use std::path::PathBuf;
+
+/// What `dengine recover` takes.
+#[derive(Debug, Args)]
+pub(super) struct RecoverArgs {
+    /// The member's data folder. The member must not be running.
+    #[arg(long, value_name = "PATH", env = "DENGINE_DATA_DIR")]
+    data_dir: PathBuf,
+
+    /// Go on with what is in the folder. Writes that were acknowledged and are on no majority's disks are
+    /// lost for ever.
+    #[arg(long)]
+    accept_lost_writes: bool,
+}
+
+pub(super) fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
+    if !args.data_dir.is_dir() {
+        bail!("there is no folder {}", args.data_dir.display());
+    }
+    let folder = Folder::open(&args.data_dir)?;
+    match folder.check_power() {
+        Ok(()) => say("this folder is not suspect; nothing was changed"),
+        Err(error) if !args.accept_lost_writes => return Err(error.into()),
+        Err(_) => {
+            folder.mark_clean()?;
+            say("this member will go on with what is in its folder");
+        }
+    }
+    Ok(EXIT_OK)
+}
