@@ -96,6 +96,8 @@ struct Process {
     log_jobs: VecDeque<LogJob>,
     log_busy: bool,
     writing: LogWork,
+    /// Whether what is being written must be on disk before anybody hears of it.
+    syncing: bool,
     applier: Applier<SimStore, SimEnv>,
     apply_jobs: VecDeque<ApplyJob<SimEnv>>,
     apply_busy: bool,
@@ -408,14 +410,19 @@ impl Process {
 
     fn write_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), String> {
         self.writing = LogWork::collect(self.log_jobs.drain(..));
+        let must_sync = self.writing.must_sync(self.log.hard_state());
         self.writing.write(&mut self.log).map_err(|e| e.to_string())?;
-        let delay = machine.sync_time(sim);
+        // Without need, it syncs now and then.
+        self.syncing = must_sync || !sim.plan.memory_first || sim.random.chance(50_000);
+        let delay = if self.syncing { machine.sync_time(sim) } else { MILLI / 100 };
         machine.plan(sim, delay, Actor::LogSync);
         Ok(())
     }
 
     fn sync_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), String> {
-        self.log.sync().map_err(|e| e.to_string())?;
+        if self.syncing {
+            self.log.sync().map_err(|e| e.to_string())?;
+        }
         if let Some(id) = self.writing.persisted() {
             sim.note(format_args!("{} has append {} on disk", machine.id, id.0));
             self.inbox.push_back(Input::Persisted(id));

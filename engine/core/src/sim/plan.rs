@@ -71,6 +71,10 @@ impl Fault {
         Self::Replace,
     ];
 
+    fn forgets_what_is_not_synced(self) -> bool {
+        matches!(self, Self::PowerLoss | Self::ClusterPowerLoss)
+    }
+
     /// As the summary calls it.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -122,6 +126,8 @@ pub(super) struct Plan {
     pub(super) weather: Weather,
     pub(super) sync: Nanos,
     pub(super) apply: Nanos,
+    /// Writes are acknowledged before they are synced. Then there is no power loss.
+    pub(super) memory_first: bool,
     pub(super) flush_bytes: u64,
     pub(super) segment_bytes: u32,
     /// Which faults there are, and how long there is none of that kind, on average.
@@ -131,6 +137,9 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn draw(random: &mut Random) -> Self {
         let sizes = [1, 2, 3, 3, 3, 3, 4, 5];
+        let memory_first = random.chance(150_000);
+        let mut faults = draw_faults(random);
+        faults.retain(|(fault, _)| !memory_first || !fault.forgets_what_is_not_synced());
         Self {
             members: *random.pick(&sizes).expect("not empty"),
             clients: random.between(1, 6),
@@ -140,9 +149,10 @@ impl Plan {
             weather: Weather::draw(random),
             sync: random.between(50, 3_000) * (MILLI / 1_000),
             apply: random.between(10, 1_000) * (MILLI / 1_000),
+            memory_first,
             flush_bytes: 1 << random.between(9, 15),
             segment_bytes: 4096 * (2 << random.below(4)) as u32,
-            faults: draw_faults(random),
+            faults,
         }
     }
 

@@ -133,6 +133,7 @@ impl Member {
             log_jobs: VecDeque::new(),
             log_busy: false,
             writing: LogWork::default(),
+            syncing: true,
             flusher: machine.flusher(),
             applier: Applier::new(machine),
             apply_jobs: VecDeque::new(),
