@@ -1,0 +1,104 @@
+//! Which of several connections serves an attempt, and which are passed over for a while.
+
+use std::{
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+/// How long a connection that did not answer is passed over while others are there.
+pub const COOL_DOWN: Duration = Duration::from_secs(1);
+
+/// The health of a client's connections. The first `primary` of them carry calls while all goes well.
+#[derive(Debug)]
+pub struct Lanes {
+    /// Milliseconds until which a lane is passed over; 0: healthy.
+    cool_until_ms: Vec<AtomicU64>,
+    primary: usize,
+    next: AtomicUsize,
+}
+
+impl Lanes {
+    /// So many healthy lanes.
+    ///
+    /// # Panics
+    /// Unless `1 <= primary <= count`.
+    #[must_use]
+    pub fn new(count: usize, primary: usize) -> Self {
+        assert!(
+            (1..=count).contains(&primary),
+            "{primary} primary lanes of {count}"
+        );
+        Self {
+            cool_until_ms: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            primary,
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// The lane that the next call starts from: each in turn.
+    pub fn start(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed) % self.primary
+    }
+
+    /// The lane of a caller that stays with one connection.
+    #[must_use]
+    pub fn pinned(&self, affinity: usize) -> usize {
+        affinity % self.primary
+    }
+
+    /// The first healthy lane from `from` on; that lane itself if none is healthy.
+    #[must_use]
+    pub fn pick(&self, from: usize, now: Duration) -> usize {
+        let count = self.cool_until_ms.len();
+        let from = from % count;
+        (0..count)
+            .map(|step| (from + step) % count)
+            .find(|&lane| self.healthy(lane, now))
+            .unwrap_or(from)
+    }
+
+    /// Passes a lane over for [`COOL_DOWN`].
+    pub fn cool(&self, lane: usize, now: Duration) {
+        let until = millis(now + COOL_DOWN);
+        self.cool_until_ms[lane].store(until, Ordering::Relaxed);
+    }
+
+    fn healthy(&self, lane: usize, now: Duration) -> bool {
+        millis(now) >= self.cool_until_ms[lane].load(Ordering::Relaxed)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_take_turns_over_the_primary_lanes() {
+        let lanes = Lanes::new(3, 2);
+        let starts: Vec<_> = (0..4).map(|_| lanes.start()).collect();
+        assert_eq!(starts, [0, 1, 0, 1]);
+        assert_eq!(lanes.pinned(5), 1);
+    }
+
+    #[test]
+    fn a_lane_that_did_not_answer_is_passed_over_for_a_while() {
+        let lanes = Lanes::new(3, 3);
+        let now = Duration::from_secs(9);
+        lanes.cool(1, now);
+        assert_eq!(lanes.pick(1, now), 2);
+        assert_eq!(lanes.pick(4, now + COOL_DOWN / 2), 2);
+        assert_eq!(lanes.pick(1, now + COOL_DOWN), 1);
+    }
+
+    #[test]
+    fn if_no_lane_is_healthy_the_wanted_one_is_taken() {
+        let lanes = Lanes::new(2, 2);
+        lanes.cool(0, Duration::ZERO);
+        lanes.cool(1, Duration::ZERO);
+        assert_eq!(lanes.pick(1, Duration::ZERO), 1);
+    }
+}

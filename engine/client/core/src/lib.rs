@@ -1,0 +1,18 @@
+//! What a client of DEngine decides, apart from how it sends: what is sent again and where, which stamp a
+//! write of a session carries, and which revision a session read must have seen.
+//!
+//! What may live here: code whose outcome depends on its arguments alone, so that `dengine-client` and the
+//! simulator run the same. What may not: clocks, randomness, sockets, async, and any dependency.
+//!
+//! Time is a [`Duration`](std::time::Duration) since any origin that the caller keeps to; randomness is
+//! a number that the caller draws.
+
+mod lanes;
+mod position;
+mod retry;
+mod session;
+
+pub use lanes::{COOL_DOWN, Lanes};
+pub use position::Position;
+pub use retry::{Attempts, Code, End, Failure, Next, Operation, RetryPolicy, Target};
+pub use session::{Lease, Pace, Sequencer, Stamp, WINDOW};

@@ -1,0 +1,417 @@
+//! Whether, when and where one call is sent again.
+
+use std::time::Duration;
+
+/// What sending a request twice may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// It changes nothing, so it may be sent as often as one likes.
+    Read,
+    /// It would take effect once more each time that it arrives.
+    Write,
+    /// A write that carries a session's stamp: however often it arrives, it takes effect once.
+    Once,
+}
+
+impl Operation {
+    /// Whether an attempt without an answer may have changed something.
+    #[must_use]
+    pub const fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Once)
+    }
+
+    /// Whether the request may be sent again although it may have taken effect already.
+    #[must_use]
+    pub const fn repeatable(self) -> bool {
+        matches!(self, Self::Read | Self::Once)
+    }
+}
+
+/// What a failed attempt proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The request did not leave: no connection could be made.
+    NotSent,
+    /// A member answered that it did not serve the request, and that nothing was changed.
+    NotServed {
+        /// The address of the leader, if the member named one.
+        leader: Option<String>,
+    },
+    /// A member answered that a bound is reached, and that nothing was changed.
+    Overloaded,
+    /// A member answered that the request cannot succeed as things are; nothing was changed by this attempt.
+    Refused,
+    /// A member answered with something that should not happen.
+    Broken,
+    /// A member answered that it does not know what becomes of the request.
+    Undecided,
+    /// It was sent, and no answer came back: the connection broke, or time ran out.
+    Lost,
+}
+
+/// gRPC's status codes, by their numbers on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Code(pub i32);
+
+impl Code {
+    /// No error.
+    pub const OK: Self = Self(0);
+    /// The call was given up.
+    pub const CANCELLED: Self = Self(1);
+    /// The request can never succeed as it is.
+    pub const INVALID_ARGUMENT: Self = Self(3);
+    /// Not answered in time.
+    pub const DEADLINE_EXCEEDED: Self = Self(4);
+    /// What the request names does not exist.
+    pub const NOT_FOUND: Self = Self(5);
+    /// What the request makes exists.
+    pub const ALREADY_EXISTS: Self = Self(6);
+    /// The caller may not.
+    pub const PERMISSION_DENIED: Self = Self(7);
+    /// A bound is reached.
+    pub const RESOURCE_EXHAUSTED: Self = Self(8);
+    /// The state of the cluster forbids it.
+    pub const FAILED_PRECONDITION: Self = Self(9);
+    /// The revision cannot be read.
+    pub const OUT_OF_RANGE: Self = Self(11);
+    /// The server does not know the call.
+    pub const UNIMPLEMENTED: Self = Self(12);
+    /// Not served, nothing changed.
+    pub const UNAVAILABLE: Self = Self(14);
+    /// The caller is not known.
+    pub const UNAUTHENTICATED: Self = Self(16);
+}
+
+impl Failure {
+    /// What a status proves that a member of the cluster answered with. `leader` is the leader it named.
+    #[must_use]
+    pub fn answered(code: Code, leader: Option<String>) -> Self {
+        match code {
+            Code::UNAVAILABLE => Self::NotServed { leader },
+            Code::RESOURCE_EXHAUSTED => Self::Overloaded,
+            Code::INVALID_ARGUMENT
+            | Code::NOT_FOUND
+            | Code::ALREADY_EXISTS
+            | Code::PERMISSION_DENIED
+            | Code::FAILED_PRECONDITION
+            | Code::OUT_OF_RANGE
+            | Code::UNIMPLEMENTED
+            | Code::UNAUTHENTICATED => Self::Refused,
+            // The server gives up on a deadline with either of these.
+            Code::DEADLINE_EXCEEDED | Code::CANCELLED => Self::Undecided,
+            _ => Self::Broken,
+        }
+    }
+
+    /// Whether this attempt may have changed something.
+    #[must_use]
+    pub fn may_have_taken_effect(&self, operation: Operation) -> bool {
+        match self {
+            Self::NotSent | Self::NotServed { .. } | Self::Overloaded | Self::Refused => false,
+            Self::Broken | Self::Undecided | Self::Lost => operation.writes(),
+        }
+    }
+
+    /// Whether the cause may pass.
+    #[must_use]
+    pub fn may_pass(&self, operation: Operation) -> bool {
+        match self {
+            Self::NotSent
+            | Self::NotServed { .. }
+            | Self::Overloaded
+            | Self::Undecided
+            | Self::Lost => true,
+            Self::Refused => false,
+            // Only a stamped write gains: what became of it is stored in the cluster.
+            Self::Broken => operation == Operation::Once,
+        }
+    }
+
+    /// Whether the connection or the member behind it did not answer, so that another is preferred for a while.
+    #[must_use]
+    pub fn unhealthy(&self) -> bool {
+        matches!(self, Self::NotSent | Self::Lost)
+    }
+}
+
+/// Pauses between attempts: each twice as long as the one before, plus up to as much again at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Attempts after the first. 0 turns retries off.
+    pub retries_max: usize,
+    /// The first pause. Zero would be a hot loop and is refused.
+    pub delay_min: Duration,
+    /// No pause grows beyond this, its random part aside.
+    pub delay_max: Duration,
+}
+
+impl RetryPolicy {
+    /// Every failure is returned as it is.
+    pub const NONE: Self = Self {
+        retries_max: 0,
+        ..Self::STANDARD
+    };
+
+    /// Rides out an election: up to about 10 s of pauses, cut by the request's timeout.
+    pub const STANDARD: Self = Self {
+        retries_max: 20,
+        delay_min: Duration::from_millis(20),
+        delay_max: Duration::from_millis(500),
+    };
+
+    /// The pause before retry number `retry`, counted from 0; `random` is any number, drawn evenly.
+    #[must_use]
+    pub fn delay(&self, retry: usize, random: u32) -> Duration {
+        let doublings = u32::try_from(retry.min(31)).expect("31 at most");
+        let base = self
+            .delay_min
+            .saturating_mul(1 << doublings)
+            .min(self.delay_max);
+        let part = (base.as_nanos() * u128::from(random)) >> 32;
+        base + Duration::from_nanos(u64::try_from(part).unwrap_or(u64::MAX))
+    }
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self::STANDARD
+    }
+}
+
+/// Where an attempt goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To this lane, or the next healthy one after it; see [`Lanes`](crate::Lanes).
+    From(usize),
+    /// To the leader that a member named.
+    Leader(String),
+}
+
+/// What to do after a failed attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Pause, then send the request again, exactly as it was.
+    Again {
+        /// How long to pause.
+        after: Duration,
+        /// Where to send it.
+        to: Target,
+    },
+    /// Tell the caller.
+    Stop(End),
+}
+
+/// What the caller is told when a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The failure of the last attempt, which is the whole truth.
+    LastFailure,
+    /// That the write may or may not have taken effect, whatever the last attempt failed with.
+    UnknownOutcome,
+}
+
+/// The attempts of one call.
+#[derive(Clone, Debug)]
+pub struct Attempts {
+    policy: RetryPolicy,
+    operation: Operation,
+    deadline: Duration,
+    lane: usize,
+    failures: usize,
+    /// Whether any attempt so far may have taken effect. What a later one fails with cannot undo that.
+    maybe_done: bool,
+}
+
+impl Attempts {
+    /// A call whose first attempt goes to [`Target::From`]`(lane)` and that must be over at `deadline`.
+    #[must_use]
+    pub fn new(policy: RetryPolicy, operation: Operation, lane: usize, deadline: Duration) -> Self {
+        Self {
+            policy,
+            operation,
+            deadline,
+            lane,
+            failures: 0,
+            maybe_done: false,
+        }
+    }
+
+    /// Where the first attempt goes.
+    #[must_use]
+    pub fn first(&self) -> Target {
+        Target::From(self.lane)
+    }
+
+    /// Decides what follows from an attempt that failed at `now`. `random` is any number, drawn evenly.
+    pub fn failed(&mut self, failure: &Failure, now: Duration, random: u32) -> Next {
+        self.maybe_done |= failure.may_have_taken_effect(self.operation);
+        let again = failure.may_pass(self.operation)
+            && (self.operation.repeatable() || !self.maybe_done)
+            && self.failures < self.policy.retries_max;
+        let after = self.policy.delay(self.failures, random);
+        if !again || now + after >= self.deadline {
+            return Next::Stop(self.end());
+        }
+        self.failures += 1;
+        self.lane += 1;
+        let to = match failure {
+            Failure::NotServed {
+                leader: Some(leader),
+            } => Target::Leader(leader.clone()),
+            _ => Target::From(self.lane),
+        };
+        Next::Again { after, to }
+    }
+
+    fn end(&self) -> End {
+        if self.maybe_done {
+            End::UnknownOutcome
+        } else {
+            End::LastFailure
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: RetryPolicy = RetryPolicy::STANDARD;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn not_served() -> Failure {
+        Failure::NotServed { leader: None }
+    }
+
+    /// Fails one attempt after the other with `failures`; how the last one ended.
+    fn check(operation: Operation, failures: &[Failure], expect: &str) {
+        let mut attempts = Attempts::new(POLICY, operation, 0, SECOND);
+        let mut next = None;
+        for failure in failures {
+            assert!(
+                !matches!(next, Some(Next::Stop(_))),
+                "{operation:?} {failures:?} ended early"
+            );
+            next = Some(attempts.failed(failure, Duration::ZERO, 0));
+        }
+        let found = match next.expect("at least one failure") {
+            Next::Again { .. } => "again",
+            Next::Stop(End::LastFailure) => "last failure",
+            Next::Stop(End::UnknownOutcome) => "unknown",
+        };
+        assert_eq!(found, expect, "{operation:?} {failures:?}");
+    }
+
+    #[test]
+    fn what_changed_nothing_and_may_pass_is_sent_again() {
+        for operation in [Operation::Read, Operation::Write, Operation::Once] {
+            for failure in [Failure::NotSent, not_served(), Failure::Overloaded] {
+                check(operation, &[failure], "again");
+            }
+            check(operation, &[Failure::Refused], "last failure");
+        }
+    }
+
+    #[test]
+    fn a_plain_write_is_never_sent_again_once_it_may_have_taken_effect() {
+        for failure in [Failure::Lost, Failure::Undecided, Failure::Broken] {
+            check(Operation::Write, &[failure], "unknown");
+        }
+        check(
+            Operation::Write,
+            &[Failure::Overloaded, Failure::Lost],
+            "unknown",
+        );
+    }
+
+    #[test]
+    fn reads_and_stamped_writes_are_sent_again_without_an_answer() {
+        for operation in [Operation::Read, Operation::Once] {
+            check(operation, &[Failure::Lost], "again");
+            check(operation, &[Failure::Undecided], "again");
+        }
+        check(Operation::Once, &[Failure::Broken], "again");
+        check(Operation::Read, &[Failure::Broken], "last failure");
+    }
+
+    #[test]
+    fn a_later_refusal_does_not_undo_what_an_earlier_attempt_may_have_done() {
+        // The session may have expired after the first attempt was applied.
+        check(
+            Operation::Once,
+            &[Failure::Lost, Failure::Refused],
+            "unknown",
+        );
+        let mut attempts = Attempts::new(POLICY, Operation::Once, 0, SECOND);
+        attempts.failed(&Failure::Undecided, Duration::ZERO, 0);
+        assert_eq!(
+            attempts.failed(&Failure::Overloaded, SECOND, 0),
+            Next::Stop(End::UnknownOutcome),
+            "out of time"
+        );
+    }
+
+    #[test]
+    fn no_pause_reaches_beyond_the_deadline() {
+        let deadline = Duration::from_millis(25);
+        let mut attempts = Attempts::new(POLICY, Operation::Read, 0, deadline);
+        let now = Duration::from_millis(4);
+        assert!(matches!(
+            attempts.failed(&Failure::Lost, now, 0),
+            Next::Again { .. }
+        ));
+        assert_eq!(
+            attempts.failed(&Failure::Lost, now, 0),
+            Next::Stop(End::LastFailure)
+        );
+    }
+
+    #[test]
+    fn retries_end_by_number() {
+        let mut attempts = Attempts::new(RetryPolicy::NONE, Operation::Read, 0, SECOND);
+        assert_eq!(
+            attempts.failed(&not_served(), Duration::ZERO, 0),
+            Next::Stop(End::LastFailure)
+        );
+    }
+
+    #[test]
+    fn the_leader_that_is_named_is_asked_next_and_otherwise_the_next_lane() {
+        let mut attempts = Attempts::new(POLICY, Operation::Write, 5, SECOND);
+        assert_eq!(attempts.first(), Target::From(5));
+        let named = Failure::NotServed {
+            leader: Some("b:1".to_owned()),
+        };
+        let target = |next| match next {
+            Next::Again { to, .. } => to,
+            Next::Stop(end) => panic!("{end:?}"),
+        };
+        assert_eq!(
+            target(attempts.failed(&named, Duration::ZERO, 0)),
+            Target::Leader("b:1".to_owned())
+        );
+        assert_eq!(
+            target(attempts.failed(&not_served(), Duration::ZERO, 0)),
+            Target::From(7)
+        );
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_are_jittered() {
+        let least: Vec<_> = (0..8).map(|n| POLICY.delay(n, 0).as_millis()).collect();
+        assert_eq!(least, [20, 40, 80, 160, 320, 500, 500, 500]);
+        assert_eq!(POLICY.delay(0, u32::MAX / 2 + 1).as_millis(), 30);
+        assert!(POLICY.delay(1000, u32::MAX) < 2 * POLICY.delay_max);
+    }
+
+    #[test]
+    fn only_two_codes_promise_that_the_same_write_may_be_sent_again() {
+        for code in 1..=16 {
+            let failure = Failure::answered(Code(code), None);
+            let again = failure.may_pass(Operation::Write)
+                && !failure.may_have_taken_effect(Operation::Write);
+            let promised = [Code::UNAVAILABLE, Code::RESOURCE_EXHAUSTED].contains(&Code(code));
+            assert_eq!(again, promised, "{code}");
+        }
+    }
+}
