@@ -9,7 +9,7 @@ use std::rc::Rc;
 /// Who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// A client, with the number of its call.
+    /// A client, with the number of its attempt.
     Client(u64, u64),
     /// Whoever runs the cluster, with the number of its request.
     Operator(u64),

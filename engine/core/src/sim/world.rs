@@ -179,24 +179,24 @@ impl World {
             match asker {
                 Asker::Nobody => {}
                 Asker::Operator(request) => self.operator.on_answer(request, &answered),
-                Asker::Client(client, call) => self.answer_client(id, client, call, answered),
+                Asker::Client(client, attempt) => self.answer_client(id, client, attempt, answered),
             }
         }
     }
 
-    fn answer_client(&mut self, id: MemberId, client: u64, call: u64, answered: Answered) {
+    fn answer_client(&mut self, id: MemberId, client: u64, attempt: u64, answered: Answered) {
         let outcome = match answered {
             Answered::Written(result) => Outcome::Written(result),
             Answered::MayRead(Err(error)) => Outcome::ReadRefused(error),
-            Answered::MayRead(Ok(())) => return self.read(id, client, call),
+            Answered::MayRead(Ok(())) => return self.read(id, client, attempt),
             Answered::Leads(_) => return,
         };
-        client::reply(&mut self.sim, id, (client, call), outcome);
+        client::reply(&mut self.sim, id, (client, attempt), outcome);
     }
 
     /// Lets a caller that may read do so, in a thread of its own.
-    fn read(&mut self, member: MemberId, client: u64, call: u64) {
-        let job = self.clients.get(&client).and_then(|client| client.read_job(call));
+    fn read(&mut self, member: MemberId, client: u64, attempt: u64) {
+        let job = self.clients.get(&client).and_then(|client| client.read_job(attempt));
         let boot = self.members.get(&member).map(Member::boot);
         if let (Some(job), Some(boot)) = (job, boot) {
             let delay = self.sim.random.spread(MILLI / 20);
@@ -209,49 +209,52 @@ impl World {
         let Self { sim, recorder, clients, members, .. } = self;
         match event {
             ClientEvent::Next(client) => {
-                let ids: Vec<_> = members.keys().copied().collect();
                 if let (Phase::Storm | Phase::Calm(_), Some(client)) = (self.phase, clients.get_mut(&client)) {
-                    client.next(sim, recorder, &ids);
+                    client.next(sim, recorder, members);
+                }
+            }
+            ClientEvent::Again { client, attempt } => {
+                if let Some(client) = clients.get_mut(&client) {
+                    client.again(sim, members, attempt);
                 }
             }
             ClientEvent::Arrive {
                 client,
-                call,
+                attempt,
                 member,
                 ask,
-            } => self.arrive(client, call, member, ask),
+                deadline,
+            } => self.arrive((client, attempt), member, ask, deadline),
             ClientEvent::Answer {
                 client,
-                call,
+                attempt,
                 member,
                 outcome,
             } => {
                 if let Some(client) = clients.get_mut(&client) {
-                    client.on_answer(sim, recorder, call, member, &outcome);
+                    client.on_answer(sim, recorder, attempt, member, &outcome);
                 }
             }
-            ClientEvent::GiveUp { client, call } => {
+            ClientEvent::Lost { client, attempt } => {
                 if let Some(client) = clients.get_mut(&client) {
-                    client.on_give_up(sim, call);
+                    client.on_lost(sim, recorder, attempt);
                 }
             }
         }
     }
 
-    fn arrive(&mut self, client: u64, call: u64, member: MemberId, ask: Ask) {
+    fn arrive(&mut self, from: (u64, u64), member: MemberId, ask: Ask, deadline: Nanos) {
+        let (client, attempt) = from;
         if !self.members.get(&member).is_some_and(Member::is_up) {
-            return client::reply(&mut self.sim, member, (client, call), Outcome::Unreachable);
+            return client::reply(&mut self.sim, member, from, Outcome::Unreachable);
         }
-        let Some(deadline) = self.clients.get(&client).and_then(|client| client.waits_for(call)) else {
-            return;
-        };
-        let caller = self.sim.mailbox.ticket(Asker::Client(client, call), deadline);
+        let caller = self.sim.mailbox.ticket(Asker::Client(client, attempt), deadline);
         let request = match ask {
             Ask::Write(data) => Request::Write { data, caller },
             Ask::Read(Level::Linearizable, _) => Request::Read { caller },
             Ask::Read(Level::Lease, _) => Request::LeaseRead { caller },
             Ask::Read(Level::Session { .. } | Level::Eventual, _) => {
-                return self.read(member, client, call);
+                return self.read(member, client, attempt);
             }
         };
         self.give(member, Input::Request(request));

@@ -1,38 +1,47 @@
 //! Clients: each asks for one thing at a time, and what it asks and hears is taken down for the checkers.
+//!
+//! What a client sends again, where and when is `dengine-client`'s own logic (`dengine_client_core`).
 
+mod attempt;
 mod operation;
 
 use super::member::ReadJob;
 use super::queue::{MILLI, Nanos};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
+use super::world::Members;
 use crate::check::{Answer, Call, CallId, Level, Recorder};
 use crate::kv::KeyValue;
 use crate::replica::{RequestError, Written};
 use crate::types::{MemberId, Revision};
+use attempt::{InFlight, time};
 use bytes::Bytes;
+use dengine_client_core::{End, Failure, Next};
 use operation::Memory;
 
 /// Something about a client.
 pub(super) enum ClientEvent {
     /// It asks for the next thing.
     Next(u64),
+    /// It asks for the same again.
+    Again { client: u64, attempt: u64 },
     /// What it asked for arrives at a member.
     Arrive {
         client: u64,
-        call: u64,
+        attempt: u64,
         member: MemberId,
         ask: Ask,
+        deadline: Nanos,
     },
     /// An answer arrives.
     Answer {
         client: u64,
-        call: u64,
+        attempt: u64,
         member: MemberId,
         outcome: Outcome,
     },
-    /// It waits no longer.
-    GiveUp { client: u64, call: u64 },
+    /// It takes an attempt for lost.
+    Lost { client: u64, attempt: u64 },
 }
 
 /// What a client asks a member for.
@@ -55,72 +64,57 @@ pub(super) enum Outcome {
     Unreachable,
 }
 
-struct InFlight {
-    id: CallId,
-    call: Call,
-    ask: Ask,
-    deadline: Nanos,
-}
-
 pub(super) struct Client {
     id: u64,
     random: Random,
     /// Counts its calls.
     calls: u64,
+    /// Counts its attempts, over all calls: an answer belongs to one of them.
+    attempts: u64,
     in_flight: Option<InFlight>,
-    target: Option<MemberId>,
+    /// The place in the list of members where its calls begin: a connection that it keeps.
+    lane: usize,
     memory: Memory,
 }
 
 impl Client {
-    pub(super) fn new(id: u64, random: Random) -> Self {
+    pub(super) fn new(id: u64, mut random: Random) -> Self {
         Self {
             id,
+            lane: random.below(1 << 16) as usize,
             random,
             calls: 0,
+            attempts: 0,
             in_flight: None,
-            target: None,
             memory: Memory::default(),
         }
     }
 
-    /// Asks for the next thing, of one of `members`.
-    pub(super) fn next(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, members: &[MemberId]) {
+    /// Asks for the next thing.
+    pub(super) fn next(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, members: &Members) {
         self.calls += 1;
         let (client, number) = (self.id, self.calls);
         let unique = format!("{client}.{number}");
         let (call, ask) = self.memory.invent(&mut self.random, sim.plan.keys, unique);
-        let hint = self.target.filter(|target| members.contains(target));
-        let stay = !self.random.chance(50_000);
-        let target = hint.filter(|_| stay).or_else(|| self.random.pick(members).copied());
-        let Some(member) = target else {
-            return self.rest(sim);
-        };
-        self.target = Some(member);
-        sim.note(format_args!("client {client} asks {member} for {call:?}"));
-        sim.count("operations");
-        let deadline = sim.now + self.random.between(500, 3_000) * MILLI;
-        self.in_flight = Some(InFlight {
-            id: recorder.call(client, call.clone(), sim.now),
-            call,
-            ask: ask.clone(),
-            deadline,
-        });
-        if !sim.random.chance(sim.plan.weather.loss) {
-            let delay = sim.random.spread(sim.plan.weather.latency);
-            let arrive = ClientEvent::Arrive {
-                client,
-                call: number,
-                member,
-                ask,
-            };
-            sim.after(delay, Event::Client(arrive));
+        if self.random.chance(50_000) {
+            self.lane = self.random.below(1 << 16) as usize;
         }
-        let give_up = ClientEvent::GiveUp {
-            client,
-            call: number,
-        };
-        sim.queue.push(deadline, Event::Client(give_up));
+        sim.note(format_args!("client {client} begins {call:?}"));
+        sim.count("operations");
+        let patience = self.random.between(1_000, 8_000) * MILLI;
+        let id = recorder.call(client, call.clone(), sim.now);
+        let in_flight = InFlight::new(id, call, ask, self.lane, sim.now + patience);
+        let target = in_flight.attempts.first();
+        self.in_flight = Some(in_flight);
+        self.attempt(sim, members, &target);
+    }
+
+    pub(super) fn again(&mut self, sim: &mut Surroundings, members: &Members, attempt: u64) {
+        let target = self.in_flight.as_mut().filter(|_| self.attempts == attempt);
+        if let Some(target) = target.and_then(|in_flight| in_flight.next.take()) {
+            sim.count("attempts made again");
+            self.attempt(sim, members, &target);
+        }
     }
 
     /// Waits for a while before the next call.
@@ -129,21 +123,15 @@ impl Client {
         sim.after(delay, Event::Client(ClientEvent::Next(self.id)));
     }
 
-    /// The call that this number names, if the client still waits for it: its deadline and, if it reads, what.
-    pub(super) fn waits_for(&self, call: u64) -> Option<Nanos> {
-        let waiting = self.in_flight.as_ref().filter(|_| self.calls == call);
-        waiting.map(|in_flight| in_flight.deadline)
-    }
-
-    /// What to read for a call, now that its member may.
-    pub(super) fn read_job(&self, call: u64) -> Option<ReadJob> {
-        let in_flight = self.in_flight.as_ref().filter(|_| self.calls == call)?;
+    /// What to read for an attempt, now that its member may.
+    pub(super) fn read_job(&self, attempt: u64) -> Option<ReadJob> {
+        let in_flight = self.in_flight.as_ref().filter(|_| self.attempts == attempt)?;
         let Ask::Read(level, keys) = &in_flight.ask else {
             return None;
         };
         Some(ReadJob {
             client: self.id,
-            call,
+            attempt,
             keys: keys.clone(),
             after: match level {
                 Level::Session { after } => Revision(*after),
@@ -158,45 +146,59 @@ impl Client {
         &mut self,
         sim: &mut Surroundings,
         recorder: &mut Recorder,
-        call: u64,
+        attempt: u64,
         member: MemberId,
         outcome: &Outcome,
     ) {
-        let Some(in_flight) = self.in_flight.take_if(|_| self.calls == call) else {
+        if !self.waits_for(attempt) {
+            return;
+        }
+        match operation::judge(outcome) {
+            Ok(answer) => self.conclude(sim, recorder, member, answer),
+            Err(failure) => self.fail(sim, recorder, member, &failure),
+        }
+    }
+
+    pub(super) fn on_lost(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, attempt: u64) {
+        if self.waits_for(attempt) {
+            self.fail(sim, recorder, MemberId(0), &Failure::Lost);
+        }
+    }
+
+    /// An attempt failed.
+    fn fail(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, member: MemberId, failure: &Failure) {
+        let Some(in_flight) = &mut self.in_flight else {
             return;
         };
-        let answer = operation::answer(&in_flight.call, outcome);
-        sim.note(format_args!("client {} hears from {member}: {answer:?}", self.id));
-        self.memory.learn(&in_flight.call, &answer);
-        self.choose_target(outcome);
-        if answer == Answer::Unknown {
-            sim.count("operations with an unknown outcome");
-        } else {
-            recorder.answer(in_flight.id, answer, member.0, sim.now);
+        let random = (self.random.next() >> 32) as u32;
+        match in_flight.attempts.failed(failure, time(sim.now), random) {
+            Next::Again { after, to } => {
+                in_flight.next = Some(to);
+                let (client, attempt) = (self.id, self.attempts);
+                let event = ClientEvent::Again { client, attempt };
+                sim.after(after.as_nanos() as Nanos, Event::Client(event));
+            }
+            Next::Stop(End::LastFailure) => self.conclude(sim, recorder, member, Answer::Refused),
+            Next::Stop(End::UnknownOutcome) => self.conclude(sim, recorder, member, Answer::Unknown),
+        }
+    }
+
+    /// The caller is told.
+    fn conclude(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, member: MemberId, answer: Answer) {
+        let Some(InFlight { id, call, .. }) = self.in_flight.take() else {
+            return;
+        };
+        sim.note(format_args!("client {} ends: {answer:?}, by {member}", self.id));
+        self.memory.learn(&call, &answer);
+        match answer {
+            Answer::Unknown => sim.count("operations with an unknown outcome"),
+            Answer::Refused => {
+                sim.count("operations refused");
+                recorder.answer(id, answer, member.0, sim.now);
+            }
+            _ => recorder.answer(id, answer, member.0, sim.now),
         }
         self.rest(sim);
-    }
-
-    pub(super) fn on_give_up(&mut self, sim: &mut Surroundings, call: u64) {
-        if self.calls == call && self.in_flight.take().is_some() {
-            sim.note(format_args!("client {} gives up", self.id));
-            sim.count("operations with an unknown outcome");
-            self.target = None;
-            self.rest(sim);
-        }
-    }
-
-    /// Whom to ask next.
-    fn choose_target(&mut self, outcome: &Outcome) {
-        let error = match outcome {
-            Outcome::Written(Err(error)) | Outcome::ReadRefused(error) => error,
-            Outcome::Unreachable => return self.target = None,
-            Outcome::Written(Ok(_)) | Outcome::Read(..) => return,
-        };
-        self.target = match error {
-            RequestError::NotLeader { leader } => leader.as_ref().map(|leader| leader.id),
-            _ => None,
-        };
     }
 }
 
@@ -204,7 +206,7 @@ impl Client {
 pub(super) fn reply(
     sim: &mut Surroundings,
     member: MemberId,
-    (client, call): (u64, u64),
+    (client, attempt): (u64, u64),
     outcome: Outcome,
 ) {
     if sim.random.chance(sim.plan.weather.loss) {
@@ -213,7 +215,7 @@ pub(super) fn reply(
     let delay = sim.random.spread(sim.plan.weather.latency);
     let event = ClientEvent::Answer {
         client,
-        call,
+        attempt,
         member,
         outcome,
     };

@@ -3,10 +3,11 @@
 use super::{Ask, Outcome};
 use crate::check::{Answer, Call, Expected, Level, Seen};
 use crate::kv::{self, Command, KeyRange, KeyValue};
-use crate::replica::RequestError;
+use crate::replica::{LeaderHint, RequestError};
 use crate::sim::random::Random;
 use crate::types::Revision;
 use bytes::Bytes;
+use dengine_client_core::Failure;
 use std::collections::BTreeMap;
 
 /// What a client remembers of its answers.
@@ -106,23 +107,32 @@ impl Memory {
     }
 }
 
-/// What the checkers are told.
-pub(super) fn answer(call: &Call, outcome: &Outcome) -> Answer {
+/// What an answer means: to the checkers, or to whoever decides what follows from a failure.
+pub(super) fn judge(outcome: &Outcome) -> Result<Answer, Failure> {
     match outcome {
-        Outcome::Written(Ok(written)) => written_answer(&written.outcome),
-        Outcome::Written(Err(error)) if error.retryable() => Answer::Refused,
-        Outcome::Written(Err(RequestError::Refused(_) | RequestError::Invalid(_))) => Answer::Refused,
-        Outcome::Written(Err(_)) => Answer::Unknown,
-        Outcome::ReadRefused(_) => Answer::Refused,
-        // The connection was refused before anything was sent.
-        Outcome::Unreachable => Answer::Refused,
-        Outcome::Read(revision, found) => {
-            debug_assert!(matches!(call, Call::Read { .. }));
-            Answer::Read {
-                revision: revision.0,
-                found: found.iter().map(|pair| pair.as_ref().map(seen)).collect(),
-            }
-        }
+        Outcome::Written(Ok(written)) => Ok(written_answer(&written.outcome)),
+        Outcome::Written(Err(error)) | Outcome::ReadRefused(error) => Err(failure(error)),
+        Outcome::Unreachable => Err(Failure::NotSent),
+        Outcome::Read(revision, found) => Ok(Answer::Read {
+            revision: revision.0,
+            found: found.iter().map(|pair| pair.as_ref().map(seen)).collect(),
+        }),
+    }
+}
+
+/// As the server's status codes say it.
+fn failure(error: &RequestError) -> Failure {
+    let address = |leader: &LeaderHint| leader.client_address.clone();
+    match error {
+        RequestError::NotLeader { leader } => Failure::NotServed {
+            leader: leader.as_ref().map(address),
+        },
+        RequestError::Busy { .. } => Failure::Overloaded,
+        RequestError::Refused(_) | RequestError::Invalid(_) => Failure::Refused,
+        RequestError::UnknownOutcome { .. } => Failure::Undecided,
+        RequestError::Storage(_) => Failure::Broken,
+        other if other.retryable() => Failure::NotServed { leader: None },
+        _ => Failure::Broken,
     }
 }
 

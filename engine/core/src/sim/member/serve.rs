@@ -13,7 +13,7 @@ use bytes::Bytes;
 #[derive(Clone, Debug)]
 pub(in crate::sim) struct ReadJob {
     pub(in crate::sim) client: u64,
-    pub(in crate::sim) call: u64,
+    pub(in crate::sim) attempt: u64,
     pub(in crate::sim) keys: Vec<String>,
     pub(in crate::sim) after: Revision,
     pub(in crate::sim) deadline: Nanos,
@@ -42,6 +42,6 @@ impl Process {
             Ok(found) => Outcome::Read(revision, found),
             Err(error) => Outcome::ReadRefused(RequestError::Storage(error.to_string())),
         };
-        client::reply(sim, machine.id, (job.client, job.call), outcome);
+        client::reply(sim, machine.id, (job.client, job.attempt), outcome);
     }
 }
