@@ -58,6 +58,7 @@ fn put(key: &str, value: &str) -> Command {
         key: Bytes::copy_from_slice(key.as_bytes()),
         value: Bytes::copy_from_slice(value.as_bytes()),
         prev_kv: false,
+        ttl_ms: 0,
     }
 }
 

@@ -39,6 +39,10 @@ number! {
     /// empty store is at revision 1, as etcd's is.
     Revision
 }
+number! {
+    /// Names one client session: the index of the entry that opened it, so no id is used twice.
+    SessionId
+}
 
 impl Index {
     /// The position after this one.

@@ -29,7 +29,7 @@ use crate::error::{Fatal, RequestError, StartError};
 use crate::folder::{Folder, Identity};
 use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
-use dengine_core::kv::{Command, Member, Membership, MembershipChange, Reader};
+use dengine_core::kv::{self, Member, Membership, MembershipChange, Reader};
 pub use dengine_core::replica::Written;
 use dengine_core::types::{ClusterId, MemberId, Term};
 pub(crate) use input::Input;
@@ -117,8 +117,8 @@ impl Node {
     ///
     /// # Errors
     /// See [`RequestError`]; only after [`RequestError::UnknownOutcome`] may it have taken effect.
-    pub async fn write(&self, command: Command) -> Result<Written, RequestError> {
-        self.running()?.write(command.encode()).await
+    pub async fn write(&self, request: impl Into<kv::Request>) -> Result<Written, RequestError> {
+        self.running()?.write(request.into().encode()).await
     }
 
     /// Waits until [`Node::reader`] shows every write that was acknowledged before this call.

@@ -63,6 +63,7 @@ impl KvService {
             key: put.key.clone(),
             value: put.value.clone(),
             prev_kv: put.prev_kv,
+            ttl_ms: 0,
         };
         let call = |channel, put| async move { KvClient::new(channel).put(put).await };
         self.write(
@@ -165,6 +166,7 @@ impl KvService {
             key: swap.key.clone(),
             expected,
             value: swap.value.clone(),
+            ttl_ms: 0,
         })
     }
 

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use dengine_core::kv::store::conformance::Suite;
 use dengine_core::kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
 use dengine_core::kv::{
-    Command, KeyRange, RangeQuery, RangeResult, ReadError, StateMachine, Store, StoreError,
+    Command, KeyRange, RangeQuery, RangeResult, ReadError, Request, StateMachine, Store,
+    StoreError,
 };
 use dengine_core::types::{Entry, EntryKind, Index, Term};
 use std::io::{BufRead as _, Write as _};
@@ -82,6 +83,7 @@ fn entry(index: u64) -> Entry {
             key,
             value: Bytes::from(vec![index.to_be_bytes()[7]; 100]),
             prev_kv: false,
+            ttl_ms: 0,
         }
     };
     Entry {
@@ -89,7 +91,7 @@ fn entry(index: u64) -> Entry {
         term: Term(1),
         kind: EntryKind::Command,
         context: Bytes::new(),
-        data: command.encode(),
+        data: Request::from(command).encode(),
     }
 }
 

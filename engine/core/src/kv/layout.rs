@@ -6,6 +6,9 @@
 //! 'c' revision(8) sub(4)                       → user key: what changed, in the order of history
 //! 'd' escaped user key, 00 00, !revision(8), !sub(4)  → a version of the key
 //! 'm' name                                     → the state machine's own records
+//! 'r' session id(8) sequence(8)                → the answer that is kept for a command of a session
+//! 's' session id(8)                            → an open session
+//! 't' revision(8) user key                     → time to live: a key whose last change gave it one
 //! ```
 //!
 //! Numbers are big-endian. Revisions of data records are inverted, so the newest version of a key comes
@@ -14,12 +17,12 @@
 
 use super::store::StoreError;
 use crate::kv::membership::Membership;
-use crate::types::{Index, Revision, Term};
+use crate::types::{Index, Revision, SessionId, Term};
 use prost::encoding::{decode_varint, encode_varint};
 use std::ops::Range;
 
 /// The format that this program writes, and the highest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Where the format version lies; the first thing that is written to a store.
 pub const FORMAT_KEY: &[u8] = b"mformat";
@@ -30,13 +33,19 @@ pub const MEMBERSHIP_KEY: &[u8] = b"mmembership";
 
 const CHANGES: u8 = b'c';
 const DATA: u8 = b'd';
+const REPLIES: u8 = b'r';
+const SESSIONS: u8 = b's';
+const EXPIRING: u8 = b't';
 const TERMINATOR: [u8; 2] = [0, 0];
 const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
 const STAMP_BYTES: usize = 12;
 /// Space, terminator and stamp: what every data key holds besides the user's key.
 const DATA_KEY_BYTES_MIN: usize = 1 + TERMINATOR.len() + STAMP_BYTES;
 
+const FLAG_LIVE: u8 = 0;
 const FLAG_TOMBSTONE: u8 = 1;
+const FLAG_EXPIRING: u8 = 2;
+const STATE_BYTES: usize = 40;
 
 /// A place in history: the revision, and which of its changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +76,8 @@ pub enum Version<'a> {
         create_revision: Revision,
         /// See [`KeyValue::version`](super::KeyValue::version).
         version: u64,
+        /// See [`KeyValue::ttl_ms`](super::KeyValue::ttl_ms).
+        ttl_ms: u64,
         /// The value.
         value: &'a [u8],
     },
@@ -85,6 +96,8 @@ pub struct State {
     pub revision: Revision,
     /// History below this revision is gone; 0 if all of it is there.
     pub compact_revision: Revision,
+    /// How many sessions are open.
+    pub sessions: u64,
 }
 
 impl State {
@@ -94,6 +107,7 @@ impl State {
         applied_term: Term(0),
         revision: Revision(1),
         compact_revision: Revision(0),
+        sessions: 0,
     };
 }
 
@@ -192,18 +206,169 @@ pub fn put_change_key(out: &mut Vec<u8>, stamp: Stamp) {
     out.extend_from_slice(&stamp.sub.to_be_bytes());
 }
 
+/// Takes a change key apart.
+///
+/// # Errors
+/// If it is not one.
+pub fn split_change_key(key: &[u8]) -> Result<Stamp, StoreError> {
+    match key.split_first() {
+        Some((&CHANGES, stamp)) if stamp.len() == STAMP_BYTES => Ok(Stamp {
+            revision: Revision(be_u64(&stamp[..8])),
+            sub: be_u32(&stamp[8..]),
+        }),
+        _ => Err(corrupt("change key", key)),
+    }
+}
+
+/// The byte strings between which the changes from `from` to the end of `to` lie.
+#[must_use]
+pub fn change_range(from: Stamp, to: Revision) -> Range<Vec<u8>> {
+    let mut lower = Vec::with_capacity(1 + STAMP_BYTES);
+    put_change_key(&mut lower, from);
+    let mut upper = Vec::with_capacity(1 + STAMP_BYTES);
+    match to.0.checked_add(1) {
+        Some(next) => put_change_key(
+            &mut upper,
+            Stamp {
+                revision: Revision(next),
+                sub: 0,
+            },
+        ),
+        None => upper.push(CHANGES + 1),
+    }
+    lower..upper
+}
+
+/// Appends the key that says that the change of `user_key` at `revision` gave it a time to live.
+pub fn put_expiring_key(out: &mut Vec<u8>, revision: Revision, user_key: &[u8]) {
+    out.push(EXPIRING);
+    out.extend_from_slice(&revision.0.to_be_bytes());
+    out.extend_from_slice(user_key);
+}
+
+/// Takes a key of the index of expiring keys apart, into revision and user's key.
+///
+/// # Errors
+/// If it is not one.
+pub fn split_expiring_key(key: &[u8]) -> Result<(Revision, &[u8]), StoreError> {
+    match key.split_first() {
+        Some((&EXPIRING, rest)) if rest.len() >= 8 => {
+            Ok((Revision(be_u64(&rest[..8])), &rest[8..]))
+        }
+        _ => Err(corrupt("key of an expiring key", key)),
+    }
+}
+
+/// The byte strings between which the index of expiring keys lies.
+#[must_use]
+pub fn expiring_range() -> Range<Vec<u8>> {
+    vec![EXPIRING]..vec![EXPIRING + 1]
+}
+
+/// The record in the index of expiring keys.
+pub fn put_ttl(out: &mut Vec<u8>, ttl_ms: u64) {
+    encode_varint(ttl_ms, out);
+}
+
+/// Reads the record in the index of expiring keys.
+///
+/// # Errors
+/// If it is not one.
+pub fn ttl(record: &[u8]) -> Result<u64, StoreError> {
+    let mut rest = record;
+    match decode_varint(&mut rest) {
+        Ok(ttl_ms) if rest.is_empty() => Ok(ttl_ms),
+        _ => Err(corrupt("time to live", record)),
+    }
+}
+
+/// Where a session lies.
+#[must_use]
+pub fn session_key(id: SessionId) -> [u8; 9] {
+    let mut key = [SESSIONS; 9];
+    key[1..].copy_from_slice(&id.0.to_be_bytes());
+    key
+}
+
+/// Reads the key of a session.
+///
+/// # Errors
+/// If it is not one.
+pub fn split_session_key(key: &[u8]) -> Result<SessionId, StoreError> {
+    match key.split_first() {
+        Some((&SESSIONS, id)) if id.len() == 8 => Ok(SessionId(be_u64(id))),
+        _ => Err(corrupt("session key", key)),
+    }
+}
+
+/// The byte strings between which the sessions behind `after` lie.
+#[must_use]
+pub fn session_range(after: SessionId) -> Range<Vec<u8>> {
+    let mut lower = session_key(after).to_vec();
+    // The first byte string behind that key.
+    lower.push(0);
+    lower..vec![SESSIONS + 1]
+}
+
+/// Where the answer to a command of a session lies.
+#[must_use]
+pub fn reply_key(id: SessionId, sequence: u64) -> [u8; 17] {
+    let mut key = [REPLIES; 17];
+    key[1..9].copy_from_slice(&id.0.to_be_bytes());
+    key[9..].copy_from_slice(&sequence.to_be_bytes());
+    key
+}
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// A change, in the order of history.
+    Changes,
+    /// A version of a key.
+    Data,
+    /// A record of the state machine's own.
+    Meta,
+    /// A session, an answer that is kept for one, or an entry in the index of expiring keys.
+    Other,
+}
+
+/// What the record under `key` is about.
+///
+/// # Errors
+/// If there are no such records.
+pub fn space(key: &[u8]) -> Result<Space, StoreError> {
+    match key.first() {
+        Some(&CHANGES) => Ok(Space::Changes),
+        Some(&DATA) => Ok(Space::Data),
+        Some(b'm') => Ok(Space::Meta),
+        Some(&(REPLIES | SESSIONS | EXPIRING)) => Ok(Space::Other),
+        _ => Err(corrupt("key", key)),
+    }
+}
+
+/// The byte strings between which every record lies.
+#[must_use]
+pub fn everything() -> Range<Vec<u8>> {
+    Vec::new()..vec![0xff]
+}
+
 /// Appends the record of a version.
 pub fn put_version(out: &mut Vec<u8>, version: &Version<'_>) {
-    match version {
+    match *version {
         Version::Tombstone => out.push(FLAG_TOMBSTONE),
         Version::Live {
             create_revision,
             version,
+            ttl_ms,
             value,
         } => {
-            out.push(0);
+            let expiring = ttl_ms != 0;
+            out.push(if expiring { FLAG_EXPIRING } else { FLAG_LIVE });
             encode_varint(create_revision.0, out);
-            encode_varint(*version, out);
+            encode_varint(version, out);
+            if expiring {
+                encode_varint(ttl_ms, out);
+            }
             out.extend_from_slice(value);
         }
     }
@@ -216,12 +381,13 @@ pub fn put_version(out: &mut Vec<u8>, version: &Version<'_>) {
 pub fn version(record: &[u8]) -> Result<Version<'_>, StoreError> {
     match record.split_first() {
         Some((&FLAG_TOMBSTONE, [])) => Ok(Version::Tombstone),
-        Some((0, rest)) => {
+        Some((flag @ &(FLAG_LIVE | FLAG_EXPIRING), rest)) => {
             let mut value = rest;
             let mut number = || decode_varint(&mut value).map_err(|_| corrupt("version", record));
             Ok(Version::Live {
                 create_revision: Revision(number()?),
                 version: number()?,
+                ttl_ms: if *flag == FLAG_EXPIRING { number()? } else { 0 },
                 value,
             })
         }
@@ -231,13 +397,14 @@ pub fn version(record: &[u8]) -> Result<Version<'_>, StoreError> {
 
 /// The record under [`STATE_KEY`].
 #[must_use]
-pub fn encode_state(state: &State) -> [u8; 32] {
-    let mut record = [0; 32];
+pub fn encode_state(state: &State) -> [u8; STATE_BYTES] {
+    let mut record = [0; STATE_BYTES];
     let numbers = [
         state.applied_index.0,
         state.applied_term.0,
         state.revision.0,
         state.compact_revision.0,
+        state.sessions,
     ];
     for (slot, number) in record.chunks_exact_mut(8).zip(numbers) {
         slot.copy_from_slice(&number.to_be_bytes());
@@ -250,7 +417,7 @@ pub fn encode_state(state: &State) -> [u8; 32] {
 /// # Errors
 /// If it is not one.
 pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
-    if record.len() != 32 {
+    if record.len() != STATE_BYTES {
         return Err(corrupt("state", record));
     }
     let number = |at: usize| be_u64(&record[at * 8..at * 8 + 8]);
@@ -259,6 +426,7 @@ pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
         applied_term: Term(number(1)),
         revision: Revision(number(2)),
         compact_revision: Revision(number(3)),
+        sessions: number(4),
     })
 }
 
@@ -283,7 +451,9 @@ pub fn check_format(record: &[u8]) -> Result<(), StoreError> {
             found,
             supported: FORMAT_VERSION,
         }),
-        _ => Err(corrupt("format", record)),
+        found => Err(StoreError::Foreign(format!(
+            "it has format {found}, which no release of this program ever wrote"
+        ))),
     }
 }
 

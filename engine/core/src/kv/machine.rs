@@ -6,10 +6,9 @@ use super::layout::{
 };
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
 use super::transition::Transition;
-use super::{CommandError, KeyValue, Membership, MembershipRefusal, Reader};
+use super::{Applied, Collector, Membership, Reader};
 use crate::planted::planted;
 use crate::types::{Entry, Index, Revision, Term};
-use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,55 +30,6 @@ pub(super) struct Shared<S> {
     compact_revision: AtomicU64,
     /// Index up to which every entry is in the store; raised like `revision`.
     applied_index: AtomicU64,
-}
-
-/// What became of an entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
-    /// Which entry.
-    pub index: Index,
-    /// Its term.
-    pub term: Term,
-    /// Its context, by which the member that proposed it finds who waits.
-    pub context: Bytes,
-    /// The answer.
-    pub outcome: Outcome,
-}
-
-/// The answer to an entry, equal on every member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// To [`Command::Put`](super::Command::Put).
-    Put {
-        /// The revision it took.
-        revision: Revision,
-        /// The pair before, if it was asked for and existed.
-        prev: Option<KeyValue>,
-    },
-    /// To [`Command::Delete`](super::Command::Delete).
-    Delete {
-        /// The revision it took, or the current one if there was nothing to delete.
-        revision: Revision,
-        /// How many keys it deleted.
-        deleted: u64,
-        /// What they were, if that was asked for.
-        prev: Vec<KeyValue>,
-    },
-    /// To [`Command::CompareAndSwap`](super::Command::CompareAndSwap).
-    CompareAndSwap {
-        /// The revision it took, or the current one if it did not succeed.
-        revision: Revision,
-        /// Whether the key was as expected.
-        succeeded: bool,
-        /// The pair as it was when compared, if it existed.
-        prev: Option<KeyValue>,
-    },
-    /// To a membership change: the members after it, or why nothing changed.
-    Membership(Result<Arc<Membership>, MembershipRefusal>),
-    /// To the empty entry with which a leader begins its term.
-    Empty,
-    /// The entry holds no command; nothing changed.
-    Rejected(CommandError),
 }
 
 impl<S: Store> StateMachine<S> {
@@ -178,6 +128,12 @@ impl<S: Store> StateMachine<S> {
     #[must_use]
     pub fn reader(&self) -> Reader<S> {
         Reader::new(Arc::clone(&self.shared))
+    }
+
+    /// Collects garbage beside `apply`, from any thread.
+    #[must_use]
+    pub fn collector(&self) -> Collector<S> {
+        Collector::new(Arc::clone(&self.shared))
     }
 
     /// Flushes beside `apply`, from any thread.

@@ -3,33 +3,65 @@
 //! - [`store`]: the storage below, an ordered map of bytes with atomic batches, and its conformance suite.
 //! - [`layout`]: which bytes the state machine keeps there.
 //! - [`command`], [`membership`]: what log entries hold.
-//! - [`machine`]: applies entries. [`reader`]: reads the newest or a past revision meanwhile.
+//! - [`machine`]: applies entries, and [`outcome`] is what comes of them.
+//! - [`reader`]: reads the newest or a past revision meanwhile, and history for watches.
+//! - [`collector`]: removes what compaction gave up, meanwhile.
+//! - [`retention`], [`expiry`]: what a leader proposes, by rules and a clock that is passed in.
 //!
 //! The semantics are etcd's: the empty store is at revision 1; a request that changes something takes
 //! one revision, however many keys it changes; everything else takes none. Nothing here knows the time,
 //! draws a random number or depends on the order of a hash map: equal entries make equal bytes.
 
+pub mod collector;
 pub mod command;
+pub mod expiry;
 mod key_range;
 pub mod layout;
 pub mod machine;
 pub mod membership;
+pub mod outcome;
 pub mod reader;
+pub mod retention;
 mod scan;
+mod session;
 pub mod store;
 #[cfg(test)]
 mod tests;
 mod transition;
 
-pub use command::{Command, CommandError, Expected};
+pub use collector::{Collected, Collector};
+pub use command::{
+    Batch, BatchOperation, Command, CommandError, Compare, CompareTarget, Expected, ExpiredKey,
+    Relation, Request, SessionStamp,
+};
+pub use expiry::Expiry;
 pub use key_range::KeyRange;
-pub use machine::{Applied, Flusher, Outcome, StateMachine};
+pub use machine::{Flusher, StateMachine};
 pub use membership::{Member, Membership, MembershipChange, MembershipRefusal};
-pub use reader::{RangeQuery, RangeResult, ReadError, Reader};
+pub use outcome::{Applied, BatchAnswer, Outcome, Refusal};
+pub use reader::{
+    Changes, ChangesQuery, Event, EventKind, ExpiringKey, LogicalHash, RangeQuery, RangeResult,
+    ReadError, Reader, SessionInfo,
+};
+pub use retention::{Retention, RetentionSetting};
 pub use store::{Store, StoreError};
 
 use crate::types::Revision;
 use bytes::Bytes;
+
+/// How many sessions may be open. Each costs at most [`SESSION_BYTES_MAX`] and one [`REPLY_BYTES_MAX`]
+/// on disk.
+pub const SESSIONS_MAX: u64 = 10_000;
+/// How many answers are kept for a session; with as many, further commands are refused until the client
+/// acknowledges some.
+pub const SESSION_REPLIES_MAX: usize = 256;
+/// With so many bytes of answers kept, further commands of a session are refused until the client
+/// acknowledges some.
+pub const SESSION_BYTES_MAX: u64 = 256 << 10;
+/// An answer larger than this is kept without its pairs: [`Outcome::Trimmed`].
+pub const REPLY_BYTES_MAX: usize = 16 << 10;
+/// How many bytes of pairs the reads of one batch return, together.
+pub const BATCH_READ_BYTES_MAX: usize = 4 << 20;
 
 /// A key with its value, as of some revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,4 +76,6 @@ pub struct KeyValue {
     pub mod_revision: Revision,
     /// 1 on creation, one more with each change; starts over after a delete.
     pub version: u64,
+    /// So many milliseconds after its last change the key may be expired; 0: never.
+    pub ttl_ms: u64,
 }

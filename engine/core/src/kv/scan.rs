@@ -17,6 +17,7 @@ pub(super) struct Found<'a> {
     revision: Revision,
     create_revision: Revision,
     version: u64,
+    ttl_ms: u64,
     value: &'a [u8],
 }
 
@@ -24,6 +25,11 @@ impl Found<'_> {
     /// What the pair would add to a response, roughly.
     pub(super) fn size_bytes(&self, keys_only: bool) -> usize {
         self.prefix.len() + if keys_only { 0 } else { self.value.len() }
+    }
+
+    /// Length of the value.
+    pub(super) fn value_bytes(&self) -> usize {
+        self.value.len()
     }
 
     /// The user's key.
@@ -43,6 +49,7 @@ impl Found<'_> {
             create_revision: self.create_revision,
             mod_revision: self.revision,
             version: self.version,
+            ttl_ms: self.ttl_ms,
         }
     }
 }
@@ -63,29 +70,62 @@ pub(super) fn find<'c, C: Cursor>(
         .map_or(Ok(None), |(key, record)| live(key, record))
 }
 
-/// Shows every live version in `keys` that `at` sees, in the order of the keys.
-pub(super) fn scan<S: Store>(
-    store: &S,
-    keys: &KeyRange,
+/// A way through the live versions of a range. It sees the store as it was when the scan was made.
+pub(super) struct Scan<'k, C> {
+    cursor: C,
+    way: Way<'k>,
+}
+
+enum Way<'k> {
+    One(&'k [u8]),
+    /// From these bytes to the end of the cursor's scope.
+    Range(Vec<u8>),
+}
+
+impl<'k, C: Cursor> Scan<'k, C> {
+    pub(super) fn new<'s, S: Store<Cursor<'s> = C>>(store: &'s S, keys: &'k KeyRange) -> Self {
+        let mut range = match keys {
+            KeyRange::One(key) => {
+                return Self {
+                    cursor: store.cursor(Scope::OneKey),
+                    way: Way::One(key),
+                };
+            }
+            KeyRange::Between { start, end } => data_range(start, Some(end)),
+            KeyRange::From(start) => data_range(start, None),
+        };
+        if range.is_empty() {
+            range.end.clone_from(&range.start);
+        }
+        Self {
+            cursor: store.cursor(Scope::Between(range.clone())),
+            way: Way::Range(range.start),
+        }
+    }
+
+    /// Shows every live version that `at` sees, in the order of the keys.
+    pub(super) fn run(
+        mut self,
+        at: Revision,
+        mut visit: impl FnMut(&Found<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        match self.way {
+            Way::One(key) => match find(&mut self.cursor, &mut Vec::new(), key, at)? {
+                Some(found) => visit(&found),
+                None => Ok(()),
+            },
+            Way::Range(start) => walk(&mut self.cursor, start, at, visit),
+        }
+    }
+}
+
+fn walk(
+    cursor: &mut impl Cursor,
+    start: Vec<u8>,
     at: Revision,
     mut visit: impl FnMut(&Found<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    let range = match keys {
-        KeyRange::One(key) => {
-            let mut cursor = store.cursor(Scope::OneKey);
-            return match find(&mut cursor, &mut Vec::new(), key, at)? {
-                Some(found) => visit(&found),
-                None => Ok(()),
-            };
-        }
-        KeyRange::Between { start, end } => data_range(start, Some(end)),
-        KeyRange::From(start) => data_range(start, None),
-    };
-    if range.is_empty() {
-        return Ok(());
-    }
-    let mut cursor = store.cursor(Scope::Between(range.clone()));
-    let mut target = range.start;
+    let mut target = start;
     cursor.seek(&target)?;
     while let Some((key, record)) = cursor.record() {
         let (prefix, stamp) = split_data_key(key)?;
@@ -100,7 +140,7 @@ pub(super) fn scan<S: Store>(
             // Behind all versions of this key: the terminator ends in 0, and what follows it is lower.
             *target.last_mut().expect("a prefix is never empty") += 1;
         }
-        advance(&mut cursor, &target)?;
+        advance(cursor, &target)?;
     }
     Ok(())
 }
@@ -116,19 +156,22 @@ fn advance(cursor: &mut impl Cursor, target: &[u8]) -> Result<(), StoreError> {
     cursor.seek(target)
 }
 
-fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'a>>, StoreError> {
+/// Reads a record of a version; `None` if it is a tombstone.
+pub(super) fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'a>>, StoreError> {
     let (prefix, stamp) = split_data_key(key)?;
     Ok(match version(record)? {
         Version::Tombstone => None,
         Version::Live {
             create_revision,
             version,
+            ttl_ms,
             value,
         } => Some(Found {
             prefix,
             revision: stamp.revision,
             create_revision,
             version,
+            ttl_ms,
             value,
         }),
     })

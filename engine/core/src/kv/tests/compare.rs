@@ -12,6 +12,7 @@ fn swap(before: &[Command], expected: Expected) -> (bool, u64) {
         key: bytes("a"),
         expected,
         value: bytes("new"),
+        ttl_ms: 0,
     };
     let commands = before.iter().cloned().chain([swap]);
     let entries: Vec<_> = (1..)

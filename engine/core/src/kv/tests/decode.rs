@@ -2,11 +2,17 @@
 
 use crate::kv::layout::{
     Stamp, State, Version, check_format, decode_membership, decode_state, encode_state,
-    put_data_key, put_version, split_data_key, user_key, version, version_prefix,
+    put_data_key, put_version, split_change_key, split_data_key, split_expiring_key,
+    split_session_key, ttl, user_key, version, version_prefix,
 };
+use crate::kv::outcome::decode_kept;
+use crate::kv::session::Session;
 use crate::kv::store::MemoryStore;
-use crate::kv::{Command, Expected, KeyRange, Membership, MembershipChange, StateMachine};
-use crate::types::{EntryKind, Index, Revision, Term};
+use crate::kv::{
+    Batch, BatchOperation, Command, Compare, CompareTarget, Expected, ExpiredKey, KeyRange,
+    Membership, MembershipChange, Relation, Request, SessionStamp, StateMachine,
+};
+use crate::types::{EntryKind, Index, Revision, SessionId, Term};
 use bytes::Bytes;
 use proptest::prelude::*;
 
@@ -27,7 +33,7 @@ fn stamp() -> impl Strategy<Value = Stamp> {
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![any::<u8>(), 0..16_u8, Just(0xff)];
     let body = prop::collection::vec(byte, 0..64);
-    let first = prop::sample::select(vec![None, Some(0_u8), Some(1), Some(b'd')]);
+    let first = prop::sample::select(vec![None, Some(0_u8), Some(1), Some(2), Some(b'd')]);
     (first, body).prop_map(|(first, body)| first.into_iter().chain(body).collect())
 }
 
@@ -35,37 +41,126 @@ fn blob() -> impl Strategy<Value = Bytes> {
     prop::collection::vec(any::<u8>(), 0..32).prop_map(Bytes::from)
 }
 
-fn command() -> impl Strategy<Value = Command> {
-    let keys = prop_oneof![
+fn keys() -> impl Strategy<Value = KeyRange> {
+    prop_oneof![
         blob().prop_map(KeyRange::One),
         (blob(), blob()).prop_map(|(start, end)| KeyRange::Between { start, end }),
         blob().prop_map(KeyRange::From),
+    ]
+}
+
+fn batch() -> impl Strategy<Value = Batch> {
+    let relation = prop::sample::select(vec![
+        Relation::Equal,
+        Relation::NotEqual,
+        Relation::Greater,
+        Relation::Less,
+    ]);
+    let revision = || any::<u64>().prop_map(Revision);
+    let target = prop_oneof![
+        any::<u64>().prop_map(CompareTarget::Version),
+        revision().prop_map(CompareTarget::CreateRevision),
+        revision().prop_map(CompareTarget::ModRevision),
+        blob().prop_map(CompareTarget::Value),
     ];
-    let expected = prop_oneof![
-        any::<u64>().prop_map(|number| Expected::ModRevision(Revision(number))),
-        blob().prop_map(Expected::Value),
-    ];
+    let compare = (keys(), relation, target);
+    let compare = compare.prop_map(|(keys, relation, target)| Compare {
+        keys,
+        relation,
+        target,
+    });
+    let operations = || prop::collection::vec(operation(), 0..4);
+    let compares = prop::collection::vec(compare, 0..4);
+    (compares, operations(), operations()).prop_map(|(compares, then, otherwise)| Batch {
+        compares,
+        then,
+        otherwise,
+    })
+}
+
+fn operation() -> impl Strategy<Value = BatchOperation> {
+    let (flag, number) = (any::<bool>, any::<u64>);
     prop_oneof![
-        (blob(), blob(), any::<bool>()).prop_map(|(key, value, prev_kv)| Command::Put {
-            key,
-            value,
-            prev_kv
+        (blob(), blob(), flag(), number()).prop_map(|(key, value, prev_kv, ttl_ms)| {
+            BatchOperation::Put {
+                key,
+                value,
+                prev_kv,
+                ttl_ms,
+            }
         }),
-        (keys, any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
-        (blob(), expected, blob()).prop_map(|(key, expected, value)| Command::CompareAndSwap {
-            key,
-            expected,
-            value
+        (keys(), flag()).prop_map(|(keys, prev_kv)| BatchOperation::Delete { keys, prev_kv }),
+        (keys(), number(), flag(), flag()).prop_map(|(keys, limit, keys_only, count_only)| {
+            BatchOperation::Get {
+                keys,
+                limit,
+                keys_only,
+                count_only,
+            }
         }),
     ]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let number = any::<u64>;
+    let session = || number().prop_map(SessionId);
+    let expected = prop_oneof![
+        number().prop_map(|number| Expected::ModRevision(Revision(number))),
+        blob().prop_map(Expected::Value),
+    ];
+    let expired = (blob(), number()).prop_map(|(key, revision)| ExpiredKey {
+        key,
+        mod_revision: Revision(revision),
+    });
+    prop_oneof![
+        (blob(), blob(), any::<bool>(), number()).prop_map(|(key, value, prev_kv, ttl_ms)| {
+            Command::Put {
+                key,
+                value,
+                prev_kv,
+                ttl_ms,
+            }
+        }),
+        (keys(), any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
+        (blob(), expected, blob(), number()).prop_map(|(key, expected, value, ttl_ms)| {
+            Command::CompareAndSwap {
+                key,
+                expected,
+                value,
+                ttl_ms,
+            }
+        }),
+        batch().prop_map(Command::Batch),
+        number().prop_map(|revision| Command::Compact {
+            revision: Revision(revision)
+        }),
+        number().prop_map(|ttl_ms| Command::OpenSession { ttl_ms }),
+        session().prop_map(|session| Command::KeepAlive { session }),
+        session().prop_map(|session| Command::CloseSession { session }),
+        (session(), number()).prop_map(|(session, index)| Command::ExpireSession {
+            session,
+            last_used: Index(index),
+        }),
+        prop::collection::vec(expired, 0..4).prop_map(|keys| Command::ExpireKeys { keys }),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let stamp = any::<(u64, u64, u64)>();
+    let stamp = stamp.prop_map(|(id, sequence, acknowledged)| SessionStamp {
+        id: SessionId(id),
+        sequence,
+        acknowledged,
+    });
+    (prop::option::of(stamp), command()).prop_map(|(session, command)| Request { session, command })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn commands_come_back(command in command()) {
-        prop_assert_eq!(Command::decode(command.clone().encode()), Ok(Ok(command)));
+    fn requests_come_back(request in request()) {
+        prop_assert_eq!(Request::decode(request.clone().encode()), Ok(Ok(request)));
     }
 
     #[test]
@@ -87,10 +182,13 @@ proptest! {
     }
 
     #[test]
-    fn records_come_back(create in any::<u64>(), number in any::<u64>(), value in blob()) {
+    fn records_come_back(
+        create in any::<u64>(), number in any::<u64>(), ttl_ms in any::<u64>(), value in blob(),
+    ) {
         let live = Version::Live {
             create_revision: Revision(create),
             version: number,
+            ttl_ms,
             value: &value,
         };
         for expected in [live, Version::Tombstone] {
@@ -103,13 +201,16 @@ proptest! {
             applied_term: Term(number),
             revision: Revision(number),
             compact_revision: Revision(create),
+            sessions: ttl_ms,
         };
         prop_assert_eq!(decode_state(&encode_state(&state)), Ok(state));
     }
 
     #[test]
     fn no_bytes_make_a_decoder_panic(bytes in hostile()) {
-        let _ = Command::decode(Bytes::from(bytes.clone()));
+        let _ = Request::decode(Bytes::from(bytes.clone()));
+        let _ = decode_kept(Bytes::from(bytes.clone()));
+        let _ = Session::decode(SessionId(1), &bytes);
         let _ = MembershipChange::decode(&bytes);
         let _ = Membership::decode(&bytes);
         let _ = decode_membership(&bytes);
@@ -117,6 +218,10 @@ proptest! {
         let _ = check_format(&bytes);
         let _ = version(&bytes);
         let _ = split_data_key(&bytes);
+        let _ = split_change_key(&bytes);
+        let _ = split_expiring_key(&bytes);
+        let _ = split_session_key(&bytes);
+        let _ = ttl(&bytes);
         let _ = user_key(&bytes);
     }
 

@@ -1,47 +1,13 @@
 //! One rule of the semantics at a time, by example.
 
-use super::{between, bytes, command_entry, delete, delete_keys, entry, put};
+use super::{
+    Machine, between, bytes, command_entry, delete, delete_keys, entry, machine, put, run, show,
+};
 use crate::kv::layout::{FORMAT_KEY, FORMAT_VERSION};
 use crate::kv::store::{MemoryStore, WriteBatch};
-use crate::kv::{
-    Command, KeyRange, Outcome, RangeQuery, ReadError, StateMachine, Store, StoreError,
-};
+use crate::kv::{KeyRange, Outcome, RangeQuery, ReadError, StateMachine, Store, StoreError};
 use crate::types::{EntryKind, Index, Revision, Term};
 use bytes::Bytes;
-
-type Machine = StateMachine<MemoryStore>;
-
-fn machine() -> Machine {
-    StateMachine::open(MemoryStore::default()).expect("an empty store opens")
-}
-
-/// Applies each command as a batch of its own and returns the last answer.
-fn run(machine: &mut Machine, commands: impl IntoIterator<Item = Command>) -> Outcome {
-    let mut last = Outcome::Empty;
-    for command in commands {
-        let index = machine.applied().0.next().0;
-        let applied = machine.apply(&[command_entry(index, command)]);
-        last = applied.expect("apply").remove(0).outcome;
-    }
-    last
-}
-
-/// `key=value create/mod/version` of a key, or `-`.
-fn show(machine: &Machine, key: &str, revision: Option<u64>) -> String {
-    let reader = machine.reader();
-    let (_, found) = reader
-        .get(&bytes(key), revision.map(Revision))
-        .expect("readable revision");
-    found.map_or("-".to_owned(), |kv| {
-        format!(
-            "{} {}/{}/{}",
-            kv.value.escape_ascii(),
-            kv.create_revision,
-            kv.mod_revision,
-            kv.version
-        )
-    })
-}
 
 fn keys(machine: &Machine, query: &RangeQuery) -> (Vec<String>, bool, u64) {
     let result = machine.reader().range(query).expect("readable range");
@@ -244,7 +210,7 @@ fn an_entry_that_holds_no_command_is_refused_and_the_next_one_applied() {
     let mut machine = machine();
     let entries = [
         entry(1, EntryKind::Command, Bytes::new()),
-        entry(2, EntryKind::Command, bytes("\u{1}garbage")),
+        entry(2, EntryKind::Command, bytes("\u{2}garbage")),
         entry(3, EntryKind::Membership, bytes("\u{1}garbage")),
         command_entry(4, put("a", "1")),
     ];
@@ -263,10 +229,10 @@ fn a_command_of_a_newer_program_stops_the_member_and_changes_nothing() {
     let before = store.dump();
     let entries = [
         command_entry(1, put("a", "1")),
-        entry(2, EntryKind::Command, Bytes::from_static(&[2, 1, 2, 3])),
+        entry(2, EntryKind::Command, Bytes::from_static(&[3, 1, 2, 3])),
     ];
     let error = machine.apply(&entries).expect_err("must stop");
-    assert!(matches!(error, StoreError::NewerFormat { found: 2, .. }));
+    assert!(matches!(error, StoreError::NewerFormat { found: 3, .. }));
     assert_eq!(store.dump(), before);
     assert_eq!(machine.applied(), (Index(0), Term(0)));
 }
@@ -280,6 +246,16 @@ fn a_store_of_a_newer_program_is_refused() {
     let error = StateMachine::open(store.clone()).expect_err("too new");
     assert!(error.to_string().contains("start the newer version"));
     assert_eq!(store.dump().len(), 1, "nothing was written");
+}
+
+#[test]
+fn a_store_of_before_the_first_release_is_refused() {
+    let store = MemoryStore::default();
+    let mut batch = WriteBatch::default();
+    batch.put(FORMAT_KEY, &1_u32.to_be_bytes());
+    store.write(&batch).expect("write");
+    let error = StateMachine::open(store.clone()).expect_err("too old");
+    assert!(matches!(error, StoreError::Foreign(_)));
 }
 
 #[test]

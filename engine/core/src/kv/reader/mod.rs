@@ -1,10 +1,21 @@
 //! Reads, concurrent with the application of entries.
 //!
 //! Every read is made at one revision, by default the newest that is published. Versions at or below a
-//! published revision never change, so a read needs no lock and sees whole batches only.
+//! published revision never change, so a read needs no lock and sees whole batches only. They may be
+//! collected once the revision is compacted. The compact revision is published before anything is
+//! collected, and a cursor shows the store as it was when it was made: so a read makes its cursors, then
+//! asks whether its revision is compacted, and if not, no cursor lacks a version that it needs.
+
+mod changes;
+mod expiring;
+mod hash;
+
+pub use changes::{Changes, ChangesQuery, Event, EventKind};
+pub use expiring::{ExpiringKey, SessionInfo};
+pub use hash::LogicalHash;
 
 use super::machine::Shared;
-use super::scan::{find, scan};
+use super::scan::{Scan, find};
 use super::store::{Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
 use crate::types::{Index, Revision};
@@ -103,6 +114,12 @@ impl<S> Reader<S> {
         self.shared.revision()
     }
 
+    /// The first revision that can be read and watched; 0: all of history.
+    #[must_use]
+    pub fn compact_revision(&self) -> Revision {
+        self.shared.compact_revision()
+    }
+
     /// The last entry whose effects can be read.
     #[must_use]
     pub fn applied_index(&self) -> Index {
@@ -120,8 +137,8 @@ impl<S: Store> Reader<S> {
         key: &Bytes,
         revision: Option<Revision>,
     ) -> Result<(Revision, Option<KeyValue>), ReadError> {
-        let (current, at) = self.resolve(revision)?;
-        let mut cursor = self.shared.store.cursor(Scope::OneKey);
+        let (mut cursor, current, at) =
+            self.begin(revision, || self.shared.store.cursor(Scope::OneKey))?;
         let found = find(&mut cursor, &mut Vec::new(), key, at)?;
         Ok((
             current,
@@ -134,12 +151,14 @@ impl<S: Store> Reader<S> {
     /// # Errors
     /// If the revision cannot be read, or the storage fails.
     pub fn range(&self, query: &RangeQuery) -> Result<RangeResult, ReadError> {
-        let (revision, at) = self.resolve(query.revision)?;
+        let (scan, revision, at) = self.begin(query.revision, || {
+            Scan::new(&self.shared.store, &query.keys)
+        })?;
         let limit = if query.count_only { 0 } else { query.limit };
         let mut kvs = Vec::new();
         let mut count = 0;
         let mut bytes = 0_usize;
-        scan(&self.shared.store, &query.keys, at, |found| {
+        scan.run(at, |found| {
             count += 1;
             // Once a pair was left out, so are all behind it.
             let in_sequence = kvs.len() as u64 + 1 == count;
@@ -165,23 +184,39 @@ impl<S: Store> Reader<S> {
         self.shared.store.approximate_bytes()
     }
 
-    /// The store's revision, and the one to read at.
-    fn resolve(&self, requested: Option<Revision>) -> Result<(Revision, Revision), ReadError> {
-        let current = self.shared.revision();
-        let at = requested.unwrap_or(current);
-        if at > current {
-            return Err(ReadError::Future {
-                requested: at,
-                current,
-            });
+    /// What to read from, the store's revision, and the one to read at.
+    fn begin<T>(
+        &self,
+        requested: Option<Revision>,
+        open: impl Fn() -> T,
+    ) -> Result<(T, Revision, Revision), ReadError> {
+        loop {
+            let current = self.shared.revision();
+            let at = requested.unwrap_or(current);
+            if at > current {
+                return Err(ReadError::Future {
+                    requested: at,
+                    current,
+                });
+            }
+            let opened = open();
+            match self.check_compacted(at) {
+                Ok(()) => return Ok((opened, current, at)),
+                Err(error) if requested.is_some() => return Err(error),
+                // The newest revision grew old while we looked, which takes a write and a compaction.
+                Err(_) => {}
+            }
         }
+    }
+
+    fn check_compacted(&self, requested: Revision) -> Result<(), ReadError> {
         let compacted = self.shared.compact_revision();
-        if at < compacted {
+        if requested < compacted {
             return Err(ReadError::Compacted {
-                requested: at,
+                requested,
                 compacted,
             });
         }
-        Ok((current, at))
+        Ok(())
     }
 }

@@ -1,0 +1,153 @@
+//! Removes what compaction has given up: beside `apply`, a little at a time.
+//!
+//! Every change is listed in the order of history, and made the version before it of its key obsolete.
+//! So the list itself is the work to do: for each change up to the compact revision, the version before it
+//! goes, and then its place in the list. Both go in one batch, and garbage never outlives its place in
+//! the list; so a crash at any point loses nothing but time, and no progress has to be written down.
+//!
+//! The list keeps the changes of the compact revision itself, because a watch may begin there; and a
+//! tombstone as long as its place in the list.
+
+use super::layout::{
+    Stamp, Version, change_range, put_change_key, put_data_key, split_change_key, version,
+};
+use super::machine::Shared;
+use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
+use crate::types::Revision;
+use std::sync::Arc;
+
+/// Removes obsolete versions. One is enough for a store; more do no harm.
+#[derive(Debug)]
+pub struct Collector<S> {
+    shared: Arc<Shared<S>>,
+    /// Everything before is done.
+    next: Stamp,
+    /// The compact revision up to which all is done.
+    done_to: Revision,
+    /// The one up to which work is under way. The store may be compacted further meanwhile.
+    working_to: Option<Revision>,
+}
+
+/// What a step has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collected {
+    /// How many records it removed.
+    pub removed: u64,
+    /// Nothing is left to do until the store is compacted again.
+    pub done: bool,
+}
+
+impl<S: Store> Collector<S> {
+    pub(super) fn new(shared: Arc<Shared<S>>) -> Self {
+        Self {
+            shared,
+            next: Stamp {
+                revision: Revision(0),
+                sub: 0,
+            },
+            done_to: Revision(0),
+            working_to: None,
+        }
+    }
+
+    /// Goes through the next changes, at most `changes_max` of them, in one batch.
+    ///
+    /// # Errors
+    /// If the store fails or is damaged.
+    pub fn step(&mut self, changes_max: usize) -> Result<Collected, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let compacted = *self
+            .working_to
+            .get_or_insert_with(|| shared.compact_revision());
+        let mut sweep = Sweep {
+            versions: shared.store.cursor(Scope::OneKey),
+            compacted,
+            batch: WriteBatch::default(),
+            buffer: Vec::new(),
+        };
+        let done = compacted <= self.done_to || self.sweep(&shared, &mut sweep, changes_max)?;
+        let Sweep { batch, .. } = sweep;
+        if !batch.is_empty() {
+            shared.store.write(&batch)?;
+        }
+        if done {
+            self.finish(compacted);
+        }
+        Ok(Collected {
+            removed: batch.len() as u64,
+            done,
+        })
+    }
+
+    fn finish(&mut self, compacted: Revision) {
+        self.working_to = None;
+        self.done_to = compacted;
+        // The changes of that revision stay listed, and their turn comes with the next compaction.
+        self.next = Stamp {
+            revision: compacted,
+            sub: 0,
+        };
+    }
+
+    /// Returns whether it came to the end of what is compacted.
+    fn sweep(
+        &mut self,
+        shared: &Shared<S>,
+        sweep: &mut Sweep<S::Cursor<'_>>,
+        changes_max: usize,
+    ) -> Result<bool, StoreError> {
+        let range = change_range(self.next, sweep.compacted);
+        let mut changes = shared.store.cursor(Scope::Between(range.clone()));
+        changes.seek(&range.start)?;
+        for _ in 0..changes_max {
+            let Some((key, user_key)) = changes.record() else {
+                return Ok(true);
+            };
+            let stamp = split_change_key(key)?;
+            sweep.change(user_key, stamp)?;
+            self.next = Stamp {
+                sub: stamp.sub + 1,
+                ..stamp
+            };
+            changes.next()?;
+        }
+        Ok(changes.record().is_none())
+    }
+}
+
+/// One step.
+struct Sweep<C> {
+    versions: C,
+    compacted: Revision,
+    batch: WriteBatch,
+    buffer: Vec<u8>,
+}
+
+impl<C: Cursor> Sweep<C> {
+    /// Removes what one change has made obsolete, and its place in the list, unless that is still needed.
+    fn change(&mut self, user_key: &[u8], stamp: Stamp) -> Result<(), StoreError> {
+        let listed = stamp.revision == self.compacted;
+        self.buffer.clear();
+        put_data_key(&mut self.buffer, user_key, stamp);
+        self.versions.seek(&self.buffer)?;
+        let change = self.versions.record();
+        if let Some((key, record)) = change
+            && key == self.buffer
+        {
+            if !listed && version(record)? == Version::Tombstone {
+                self.batch.delete(key);
+            }
+            self.versions.next()?;
+        }
+        // Only the version before: those before that one went when its own turn came.
+        if let Some((key, _)) = self.versions.record() {
+            self.batch.delete(key);
+        }
+        if !listed {
+            self.buffer.clear();
+            put_change_key(&mut self.buffer, stamp);
+            self.batch.delete(&self.buffer);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! What becomes of entries: the answers, equal on every member.
+
+mod encoding;
+
+pub(super) use encoding::{decode_kept, encode_kept};
+
+use super::{CommandError, KeyValue, Membership, MembershipRefusal};
+use crate::types::{Index, Revision, SessionId, Term};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// What became of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// Which entry.
+    pub index: Index,
+    /// Its term.
+    pub term: Term,
+    /// Its context, by which the member that proposed it finds who waits.
+    pub context: Bytes,
+    /// The answer.
+    pub outcome: Outcome,
+}
+
+/// The answer to an entry, equal on every member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// To [`Command::Put`](super::Command::Put).
+    Put {
+        /// The revision it took.
+        revision: Revision,
+        /// The pair before, if it was asked for and existed.
+        prev: Option<KeyValue>,
+    },
+    /// To [`Command::Delete`](super::Command::Delete).
+    Delete {
+        /// The revision it took, or the current one if there was nothing to delete.
+        revision: Revision,
+        /// How many keys it deleted.
+        deleted: u64,
+        /// What they were, if that was asked for.
+        prev: Vec<KeyValue>,
+    },
+    /// To [`Command::CompareAndSwap`](super::Command::CompareAndSwap).
+    CompareAndSwap {
+        /// The revision it took, or the current one if it did not succeed.
+        revision: Revision,
+        /// Whether the key was as expected.
+        succeeded: bool,
+        /// The pair as it was when compared, if it existed.
+        prev: Option<KeyValue>,
+    },
+    /// To [`Command::Batch`](super::Command::Batch).
+    Batch {
+        /// The revision it took, or the current one if it changed nothing.
+        revision: Revision,
+        /// Whether the comparisons held, and so which operations were done.
+        succeeded: bool,
+        /// One answer for each operation that was done.
+        answers: Vec<BatchAnswer>,
+    },
+    /// To [`Command::Compact`](super::Command::Compact).
+    Compact {
+        /// The store's revision.
+        revision: Revision,
+    },
+    /// To [`Command::OpenSession`](super::Command::OpenSession).
+    SessionOpened {
+        /// Names the session from now on.
+        session: SessionId,
+    },
+    /// To [`Command::KeepAlive`](super::Command::KeepAlive).
+    SessionKept,
+    /// To [`Command::CloseSession`](super::Command::CloseSession) and
+    /// [`Command::ExpireSession`](super::Command::ExpireSession).
+    SessionClosed {
+        /// Whether this entry ended it. If not, it was gone, or was used and goes on.
+        closed: bool,
+    },
+    /// To [`Command::ExpireKeys`](super::Command::ExpireKeys).
+    ExpireKeys {
+        /// The revision it took, or the current one if there was nothing to delete.
+        revision: Revision,
+        /// How many keys it deleted.
+        deleted: u64,
+    },
+    /// To a membership change: the members after it, or why nothing changed.
+    Membership(Result<Arc<Membership>, MembershipRefusal>),
+    /// To the empty entry with which a leader begins its term.
+    Empty,
+    /// The entry holds no command; nothing changed.
+    Rejected(CommandError),
+    /// The command cannot be done; no data changed.
+    Refused(Refusal),
+    /// The command was applied earlier, once, and this was the answer, except that the pairs of it are
+    /// left out, and of a batch all answers: with them it was larger than
+    /// [`REPLY_BYTES_MAX`](super::REPLY_BYTES_MAX), too large to be kept. Only who repeats a command gets
+    /// this.
+    Trimmed(Box<Outcome>),
+}
+
+/// The answer to one operation of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BatchAnswer {
+    /// To a put.
+    Put {
+        /// The pair before, if it was asked for and existed.
+        prev: Option<KeyValue>,
+    },
+    /// To a delete.
+    Delete {
+        /// How many keys it deleted.
+        deleted: u64,
+        /// What they were, if that was asked for.
+        prev: Vec<KeyValue>,
+    },
+    /// To a read.
+    Get {
+        /// The pairs, in the order of their keys.
+        kvs: Vec<KeyValue>,
+        /// Whether a bound left out pairs.
+        more: bool,
+        /// How many keys the range holds, whatever the bounds.
+        count: u64,
+    },
+}
+
+/// Why a command that reads well cannot be done. No data changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A batch would change a key twice.
+    #[error("the batch would change a key twice")]
+    DuplicateKey,
+    /// The revision has not happened yet.
+    #[error("revision {requested} lies in the future: the store is at revision {current}")]
+    Future {
+        /// What was asked for.
+        requested: Revision,
+        /// The store's revision.
+        current: Revision,
+    },
+    /// History below this revision is gone already.
+    #[error("revision {requested} is compacted: history begins at revision {compacted}")]
+    Compacted {
+        /// What was asked for.
+        requested: Revision,
+        /// The first revision that can be read.
+        compacted: Revision,
+    },
+    /// The session was never opened, is closed, or expired. Whether the command was applied while it was
+    /// open cannot be told any more, so it is not applied now.
+    #[error("session {0} does not exist: it was closed, or expired")]
+    UnknownSession(SessionId),
+    /// The client has said that it has this command's answer.
+    #[error("command {sequence} of the session is acknowledged, as all up to {acknowledged} are")]
+    Acknowledged {
+        /// What was asked for.
+        sequence: u64,
+        /// The highest acknowledged one.
+        acknowledged: u64,
+    },
+    /// The client has to acknowledge answers first. Then it may repeat the command under its sequence.
+    #[error(
+        "the session keeps {replies} answers of {bytes} bytes and can keep no more: acknowledge some"
+    )]
+    WindowFull {
+        /// How many answers are kept for the session.
+        replies: u64,
+        /// Their size.
+        bytes: u64,
+    },
+    /// There are as many sessions as there may be.
+    #[error("there are {0} sessions, as many as there may be")]
+    TooManySessions(u64),
+    /// Only commands that change keys can be repeated within a session.
+    #[error("this kind of command takes no session")]
+    NotForSessions,
+}

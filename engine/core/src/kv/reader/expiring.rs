@@ -1,0 +1,120 @@
+//! What may expire, for the leader, who has a clock.
+
+use super::{ReadError, Reader};
+use crate::kv::layout::{
+    expiring_range, put_expiring_key, session_range, split_expiring_key, split_session_key, ttl,
+};
+use crate::kv::session::Session;
+use crate::kv::store::{Cursor, Scope};
+use crate::kv::{Store, StoreError};
+use crate::types::{Index, Revision, SessionId};
+use bytes::Bytes;
+use std::ops::Range;
+
+/// A key that may be expired some time after its last change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiringKey {
+    /// The key.
+    pub key: Bytes,
+    /// What last changed it.
+    pub mod_revision: Revision,
+    /// How long after that it may be expired.
+    pub ttl_ms: u64,
+}
+
+/// A session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Its name.
+    pub id: SessionId,
+    /// How long it may be unused.
+    pub ttl_ms: u64,
+    /// The last entry that used it.
+    pub last_used: Index,
+    /// The client has the answers to all commands up to here.
+    pub acknowledged: u64,
+    /// How many answers are kept for it.
+    pub replies: u64,
+    /// Their size.
+    pub reply_bytes: u64,
+}
+
+impl<S: Store> Reader<S> {
+    /// The keys with a time to live, in the order of their last change and then of their names: at most
+    /// `limit` behind `after`, which is the last one that was returned before. Whoever goes on from
+    /// where it stopped sees every such key that was put in the meantime.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn expiring_keys(
+        &self,
+        after: Option<&ExpiringKey>,
+        limit: usize,
+    ) -> Result<Vec<ExpiringKey>, ReadError> {
+        let mut range = expiring_range();
+        if let Some(last) = after {
+            range.start.clear();
+            put_expiring_key(&mut range.start, last.mod_revision, &last.key);
+            // The first byte string behind that record.
+            range.start.push(0);
+        }
+        self.records(range, limit, read_expiring)
+    }
+
+    /// The keys with a time to live that this revision was the last to change.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn expiring_keys_of(&self, revision: Revision) -> Result<Vec<ExpiringKey>, ReadError> {
+        let mut range = Vec::new()..Vec::new();
+        put_expiring_key(&mut range.start, revision, &[]);
+        put_expiring_key(&mut range.end, Revision(revision.0 + 1), &[]);
+        self.records(range, usize::MAX, read_expiring)
+    }
+
+    /// The open sessions in the order of their ids: at most `limit` behind `after`.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn sessions(&self, after: SessionId, limit: usize) -> Result<Vec<SessionInfo>, ReadError> {
+        self.records(session_range(after), limit, |key, record| {
+            let id = split_session_key(key)?;
+            let session = Session::decode(id, record)?;
+            Ok(SessionInfo {
+                id,
+                ttl_ms: session.ttl_ms,
+                last_used: session.last_used,
+                acknowledged: session.acknowledged,
+                replies: session.replies.len() as u64,
+                reply_bytes: session.reply_bytes(),
+            })
+        })
+    }
+
+    fn records<T>(
+        &self,
+        range: Range<Vec<u8>>,
+        limit: usize,
+        read: impl Fn(&[u8], &[u8]) -> Result<T, StoreError>,
+    ) -> Result<Vec<T>, ReadError> {
+        let mut cursor = self.shared.store.cursor(Scope::Between(range.clone()));
+        cursor.seek(&range.start)?;
+        let mut found = Vec::new();
+        while found.len() < limit
+            && let Some((key, record)) = cursor.record()
+        {
+            found.push(read(key, record)?);
+            cursor.next()?;
+        }
+        Ok(found)
+    }
+}
+
+fn read_expiring(key: &[u8], record: &[u8]) -> Result<ExpiringKey, StoreError> {
+    let (mod_revision, key) = split_expiring_key(key)?;
+    Ok(ExpiringKey {
+        key: Bytes::copy_from_slice(key),
+        mod_revision,
+        ttl_ms: ttl(record)?,
+    })
+}

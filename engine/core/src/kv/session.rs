@@ -1,0 +1,133 @@
+//! One client session: which of its commands were applied, and which answers are kept.
+//!
+//! The client numbers its commands. Above the mark up to which it has acknowledged answers, every answer
+//! is kept, so a command that comes again gets the answer it had. What a session keeps is bounded: a
+//! client that acknowledges nothing is refused, before anything of its command is applied.
+
+use super::store::StoreError;
+use super::{Refusal, SESSION_BYTES_MAX, SESSION_REPLIES_MAX};
+use crate::types::{Index, SessionId};
+use prost::Message as _;
+use std::collections::BTreeMap;
+
+/// A session as the store holds it, besides the answers themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Session {
+    pub(super) ttl_ms: u64,
+    /// The last entry that used it.
+    pub(super) last_used: Index,
+    /// The client has the answers to all commands up to here.
+    pub(super) acknowledged: u64,
+    /// Size of every answer that is kept, by the command's sequence. All of them above `acknowledged`.
+    pub(super) replies: BTreeMap<u64, u64>,
+}
+
+/// What to do with a command of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// It is new.
+    Apply,
+    /// It was applied; its answer is kept.
+    Repeat,
+    /// It must not be applied.
+    Refuse(Refusal),
+}
+
+impl Session {
+    pub(super) fn new(ttl_ms: u64, opened: Index) -> Self {
+        Self {
+            ttl_ms,
+            last_used: opened,
+            ..Self::default()
+        }
+    }
+
+    /// Takes note that the client has all answers up to `sequence`. Returns those that need no longer be
+    /// kept.
+    pub(super) fn acknowledge(&mut self, sequence: u64) -> Vec<u64> {
+        self.acknowledged = self.acknowledged.max(sequence);
+        let mut dropped = Vec::new();
+        while let Some(oldest) = self.replies.first_entry()
+            && *oldest.key() <= self.acknowledged
+        {
+            dropped.push(oldest.remove_entry().0);
+        }
+        dropped
+    }
+
+    /// Whether a command may be applied.
+    pub(super) fn admit(&self, sequence: u64) -> Admission {
+        if sequence <= self.acknowledged {
+            return Admission::Refuse(Refusal::Acknowledged {
+                sequence,
+                acknowledged: self.acknowledged,
+            });
+        }
+        if self.replies.contains_key(&sequence) {
+            return Admission::Repeat;
+        }
+        let bytes = self.reply_bytes();
+        if self.replies.len() >= SESSION_REPLIES_MAX || bytes >= SESSION_BYTES_MAX {
+            return Admission::Refuse(Refusal::WindowFull {
+                replies: self.replies.len() as u64,
+                bytes,
+            });
+        }
+        Admission::Apply
+    }
+
+    /// Size of all answers that are kept.
+    pub(super) fn reply_bytes(&self) -> u64 {
+        self.replies.values().sum()
+    }
+
+    /// The record in the store.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let replies = self.replies.iter();
+        SessionRecord {
+            ttl_ms: self.ttl_ms,
+            last_used: self.last_used.0,
+            acknowledged: self.acknowledged,
+            replies: replies
+                .map(|(&sequence, &bytes)| ReplyRecord { sequence, bytes })
+                .collect(),
+        }
+        .encode_to_vec()
+    }
+
+    /// Reads the record in the store.
+    ///
+    /// # Errors
+    /// If it is not one.
+    pub(super) fn decode(id: SessionId, record: &[u8]) -> Result<Self, StoreError> {
+        let record = SessionRecord::decode(record)
+            .map_err(|error| StoreError::Corrupt(format!("session {id}: {error}")))?;
+        let replies = record.replies.into_iter();
+        Ok(Self {
+            ttl_ms: record.ttl_ms,
+            last_used: Index(record.last_used),
+            acknowledged: record.acknowledged,
+            replies: replies.map(|it| (it.sequence, it.bytes)).collect(),
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SessionRecord {
+    #[prost(uint64, tag = "1")]
+    ttl_ms: u64,
+    #[prost(uint64, tag = "2")]
+    last_used: u64,
+    #[prost(uint64, tag = "3")]
+    acknowledged: u64,
+    #[prost(message, repeated, tag = "4")]
+    replies: Vec<ReplyRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReplyRecord {
+    #[prost(uint64, tag = "1")]
+    sequence: u64,
+    #[prost(uint64, tag = "2")]
+    bytes: u64,
+}

@@ -1,0 +1,168 @@
+//! The step from one state to the next: what a run of entries changes, gathered into one batch.
+//!
+//! Nothing here is visible until the batch is written. Later entries of the run see earlier ones
+//! through what the step remembers: `keys.rs` for keys, `session.rs` for sessions. What a command does is
+//! in `single.rs`, `batch.rs` and here.
+
+mod batch;
+mod keys;
+mod session;
+mod single;
+
+use super::layout::{MEMBERSHIP_KEY, STATE_KEY, Stamp, State, encode_state};
+use super::session::Session;
+use super::store::{Scope, Store, StoreError, WriteBatch};
+use super::{
+    Command, KeyValue, Membership, MembershipChange, MembershipRefusal, Outcome, Refusal, Request,
+};
+use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The step while it is being gathered.
+pub(super) struct Transition<'a, S: Store> {
+    store: &'a S,
+    /// The state before the step.
+    before: S::Cursor<'a>,
+    /// Every key that the step changed, as it now is; `None`: deleted.
+    keys: BTreeMap<Bytes, Option<KeyValue>>,
+    /// Every session that the step used, as it now is; `None`: ended.
+    sessions: BTreeMap<SessionId, Option<Session>>,
+    /// The answers that the step keeps for sessions.
+    replies: BTreeMap<(SessionId, u64), Bytes>,
+    /// The last change of the command that is being applied.
+    stamp: Option<Stamp>,
+    state: State,
+    membership: Arc<Membership>,
+    batch: WriteBatch,
+    buffer: Vec<u8>,
+}
+
+/// The step when it is complete.
+pub(super) struct Finished {
+    pub(super) batch: WriteBatch,
+    pub(super) state: State,
+    pub(super) membership: Arc<Membership>,
+}
+
+impl<'a, S: Store> Transition<'a, S> {
+    pub(super) fn new(store: &'a S, state: State, membership: Arc<Membership>) -> Self {
+        Self {
+            store,
+            before: store.cursor(Scope::OneKey),
+            keys: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            stamp: None,
+            state,
+            membership,
+            batch: WriteBatch::default(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Adds the effects of one entry.
+    pub(super) fn apply(&mut self, entry: &Entry) -> Result<Outcome, StoreError> {
+        let outcome = match entry.kind {
+            EntryKind::Membership => self.change_membership(&entry.data)?,
+            EntryKind::Command if entry.data.is_empty() => Outcome::Empty,
+            EntryKind::Command => match Request::decode(entry.data.clone())? {
+                Ok(request) => self.request(entry.index, request)?,
+                Err(reason) => Outcome::Rejected(reason),
+            },
+        };
+        self.state.applied_index = entry.index;
+        self.state.applied_term = entry.term;
+        Ok(outcome)
+    }
+
+    /// Closes the step; it is no longer looking at the store then.
+    pub(super) fn finish(mut self) -> Finished {
+        self.write_sessions();
+        self.batch.put(STATE_KEY, &encode_state(&self.state));
+        Finished {
+            batch: self.batch,
+            state: self.state,
+            membership: self.membership,
+        }
+    }
+
+    fn request(&mut self, index: Index, request: Request) -> Result<Outcome, StoreError> {
+        let Request { session, command } = request;
+        match session {
+            Some(_) if !command.may_be_stamped() => Ok(Outcome::Refused(Refusal::NotForSessions)),
+            Some(stamp) => self.within_session(index, stamp, command),
+            None => self.command(index, command),
+        }
+    }
+
+    fn command(&mut self, index: Index, command: Command) -> Result<Outcome, StoreError> {
+        self.stamp = None;
+        match command {
+            Command::Put {
+                key,
+                value,
+                prev_kv,
+                ttl_ms,
+            } => {
+                let prev = self.put(key, value, ttl_ms, prev_kv)?;
+                let revision = self.state.revision;
+                Ok(Outcome::Put { revision, prev })
+            }
+            Command::Delete { keys, prev_kv } => {
+                let (deleted, prev) = self.delete(&keys, prev_kv)?;
+                Ok(Outcome::Delete {
+                    revision: self.state.revision,
+                    deleted,
+                    prev,
+                })
+            }
+            Command::CompareAndSwap {
+                key,
+                expected,
+                value,
+                ttl_ms,
+            } => self.compare_and_swap(key, &expected, value, ttl_ms),
+            Command::Batch(batch) => self.batch(batch),
+            Command::Compact { revision } => Ok(self.compact(revision)),
+            Command::OpenSession { ttl_ms } => Ok(self.open_session(index, ttl_ms)),
+            Command::KeepAlive { session } => self.keep_alive(index, session),
+            Command::CloseSession { session } => self.close_session(session, None),
+            Command::ExpireSession { session, last_used } => {
+                self.close_session(session, Some(last_used))
+            }
+            Command::ExpireKeys { keys } => self.expire_keys(&keys),
+        }
+    }
+
+    /// Gives up history. Its bytes are left to the [`Collector`](super::Collector).
+    fn compact(&mut self, requested: Revision) -> Outcome {
+        let (current, compacted) = (self.state.revision, self.state.compact_revision);
+        if requested <= compacted {
+            return Outcome::Refused(Refusal::Compacted {
+                requested,
+                compacted,
+            });
+        }
+        if requested > current {
+            return Outcome::Refused(Refusal::Future { requested, current });
+        }
+        self.state.compact_revision = requested;
+        Outcome::Compact { revision: current }
+    }
+
+    fn change_membership(&mut self, data: &[u8]) -> Result<Outcome, StoreError> {
+        let changed = MembershipChange::decode(data)?
+            .map_err(MembershipRefusal::from)
+            .and_then(|change| {
+                let mut changed = Membership::clone(&self.membership);
+                changed.apply(change).map(|()| changed)
+            });
+        Ok(Outcome::Membership(changed.map(|changed| {
+            self.batch.put(MEMBERSHIP_KEY, &changed.encode());
+            self.membership = Arc::new(changed);
+            Arc::clone(&self.membership)
+        })))
+    }
+}

@@ -1,0 +1,75 @@
+//! Commands that do one thing.
+
+use super::Transition;
+use crate::kv::store::{Store, StoreError};
+use crate::kv::{Expected, ExpiredKey, KeyRange, KeyValue, Outcome};
+use crate::types::Revision;
+use bytes::Bytes;
+
+impl<S: Store> Transition<'_, S> {
+    /// Sets a key. Returns what it was, if that is asked for.
+    pub(super) fn put(
+        &mut self,
+        key: Bytes,
+        value: Bytes,
+        ttl_ms: u64,
+        prev_kv: bool,
+    ) -> Result<Option<KeyValue>, StoreError> {
+        let prev = self.newest(&key, prev_kv)?;
+        self.set(key, value, ttl_ms, prev.as_ref());
+        Ok(prev.filter(|_| prev_kv))
+    }
+
+    /// Deletes keys. Returns how many, and what they were, if that is asked for.
+    pub(super) fn delete(
+        &mut self,
+        keys: &KeyRange,
+        prev_kv: bool,
+    ) -> Result<(u64, Vec<KeyValue>), StoreError> {
+        let prev = self.live(keys, prev_kv)?;
+        prev.iter().for_each(|old| self.unset(old));
+        let deleted = prev.len() as u64;
+        Ok((deleted, if prev_kv { prev } else { Vec::new() }))
+    }
+
+    pub(super) fn compare_and_swap(
+        &mut self,
+        key: Bytes,
+        expected: &Expected,
+        value: Bytes,
+        ttl_ms: u64,
+    ) -> Result<Outcome, StoreError> {
+        let prev = self.newest(&key, true)?;
+        let succeeded = match (expected, &prev) {
+            (Expected::ModRevision(wanted), None) => *wanted == Revision(0),
+            (Expected::ModRevision(wanted), Some(prev)) => *wanted == prev.mod_revision,
+            (Expected::Value(_), None) => false,
+            (Expected::Value(wanted), Some(prev)) => *wanted == prev.value,
+        };
+        if succeeded {
+            self.set(key, value, ttl_ms, prev.as_ref());
+        }
+        Ok(Outcome::CompareAndSwap {
+            revision: self.state.revision,
+            succeeded,
+            prev,
+        })
+    }
+
+    /// Deletes the keys that are still what the leader saw, when it found that their time was over.
+    pub(super) fn expire_keys(&mut self, keys: &[ExpiredKey]) -> Result<Outcome, StoreError> {
+        let mut deleted = 0;
+        for expired in keys {
+            let now = self.newest(&expired.key, false)?;
+            let same = |now: &KeyValue| now.mod_revision == expired.mod_revision && now.ttl_ms != 0;
+            if let Some(now) = now.filter(same) {
+                self.unset(&now);
+                deleted += 1;
+            }
+        }
+        Ok(Outcome::ExpireKeys {
+            revision: self.state.revision,
+            deleted,
+        })
+    }
+}
