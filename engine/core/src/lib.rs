@@ -12,4 +12,5 @@ pub mod planted;
 pub mod replica;
 #[cfg(feature = "sim")]
 pub mod sim;
+pub mod snapshot;
 pub mod types;

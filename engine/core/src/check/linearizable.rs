@@ -5,16 +5,18 @@
 //! [`revisions`](super::revisions) to judge. Reads below lease level have no place in the order and are
 //! left out; so are operations that are known not to have happened.
 //!
-//! Revisions narrow the search: what took revision 7 cannot come before what took 6. What remains open is
-//! only where operations of unknown outcome go. They are tried last, and of those that do the same only the
-//! oldest, so that good histories are followed almost without a step back.
+//! This is the search of Wing & Gong with Lowe's memory of what was tried. Revisions spare it most of its choices:
+//! what took revision 7 came after what took 6, and what was seen as of 6 in between. So only operations of unknown
+//! outcome are looked for a place, and of those only the ones whose work nobody saw. One is tried where what comes next does
+//! not fit without it; of those that do the same, the oldest.
 
 use super::history::History;
-use super::model::{State, Undo};
+use super::model::{Sighted, State, Undo};
 use super::prepare::{Deed, KeyId, Outcome, Prepared, Ready, prepare};
 use super::violation::{Rule, Violation};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 /// Steps that decide all but hopeless histories, in seconds.
 pub const DEFAULT_STEPS: usize = 2_000_000;
@@ -43,14 +45,16 @@ pub fn check(history: &History, steps: usize) -> Result<Searched, Violation> {
             Verdict::Impossible => {
                 let keys: Vec<&str> = part.keys.iter().map(|key| &*ready.keys[*key]).collect();
                 let message = format!(
-                    "no order of the operations on {} explains the answers; at best {} of {} fit, and none of these \
-                     can come next",
+                    "no order of the operations on {} explains the answers; at best {} of {} fit, and the last of \
+                     these cannot come next",
                     keys.join(", "),
                     search.best,
-                    part.known.len(),
+                    part.ordered.len(),
                 );
-                let stuck = search.stuck.iter().map(|at| &history.operations[*at]);
-                return Err(Violation::new(Rule::Linearizable, message, stuck));
+                let last = search.best.saturating_sub(1);
+                let around = part.ordered[last..=search.best].iter();
+                let around = around.map(|it| &history.operations[it.at]);
+                return Err(Violation::new(Rule::Linearizable, message, around));
             }
         }
     }
@@ -60,10 +64,13 @@ pub fn check(history: &History, steps: usize) -> Result<Searched, Violation> {
 /// The operations on keys that batches connect.
 struct Part {
     keys: Vec<KeyId>,
-    /// Answered, in order of their calls.
-    known: Vec<Prepared>,
-    /// Those of unknown outcome that do the same, each class in order of calls.
+    /// Those with a revision, answered or proven, in the order of revisions; at each first what took it, then
+    /// what was seen as of it.
+    ordered: Vec<Prepared>,
+    /// The other ones; those that do the same are one class, in order of their calls.
     classes: Vec<Vec<Prepared>>,
+    /// What anybody saw, by key and revision of the last change.
+    sighted: Arc<Sighted>,
 }
 
 /// Takes a history apart.
@@ -73,10 +80,21 @@ fn parts(ready: &Ready) -> Vec<Part> {
     for (key, group) in groups.iter().enumerate() {
         let part = parts.entry(*group).or_insert_with(|| Part {
             keys: Vec::new(),
-            known: Vec::new(),
+            ordered: Vec::new(),
             classes: Vec::new(),
+            sighted: Arc::default(),
         });
         part.keys.push(key);
+    }
+    for (key, pair) in ready.sighted() {
+        let part = parts
+            .get_mut(&groups[key])
+            .expect("each group has its part");
+        let place = part
+            .keys
+            .binary_search(&key)
+            .expect("a part knows its keys");
+        Arc::make_mut(&mut part.sighted).insert((place, pair.modified), pair);
     }
     let mut classes: BTreeMap<(KeyId, Deed), Vec<Prepared>> = BTreeMap::new();
     for operation in ready.operations.iter().filter(|it| it.level.is_strong()) {
@@ -86,8 +104,8 @@ fn parts(ready: &Ready) -> Vec<Part> {
             };
             let part = parts.get_mut(&group).expect("each group has its part");
             let piece = renumbered(piece, &part.keys);
-            if piece.outcome.is_some() {
-                part.known.push(piece);
+            if piece.revision().is_some() {
+                part.ordered.push(piece);
             } else if piece.may_change() {
                 let class = classes.entry((group, piece.deed.clone()));
                 class.or_default().push(piece);
@@ -97,6 +115,10 @@ fn parts(ready: &Ready) -> Vec<Part> {
     for ((group, _), class) in classes {
         let part = parts.get_mut(&group).expect("each group has its part");
         part.classes.push(class);
+    }
+    for part in parts.values_mut() {
+        let rank = |it: &Prepared| (it.revision(), it.outcome.is_some() && !it.changed());
+        part.ordered.sort_by_key(rank);
     }
     parts.into_values().collect()
 }
@@ -167,10 +189,10 @@ enum Verdict {
     Undecided,
 }
 
-/// What may come next: an answered operation, or the oldest of a class, with how its compares come out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// What may come next, with how its compares come out: the next one in order, or the oldest of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
-    Known(usize, bool),
+    Next(bool),
     Unknown(usize, bool),
 }
 
@@ -183,42 +205,46 @@ struct Step {
 
 struct Search<'a> {
     part: &'a Part,
+    /// For each place in the order, the first answer to what stands there or later.
+    first_answer: Vec<u64>,
     state: State,
-    /// Which answered operations have come.
-    done: Vec<bool>,
-    /// All before this one have come.
-    first: usize,
+    /// How many have come of those whose order is known.
     come: usize,
     /// How many of each class have come.
     used: Vec<usize>,
     /// Situations that were met before.
     met: HashSet<(u64, u64)>,
     steps: usize,
-    /// Most answered operations that fitted, and which could have come next there.
+    /// The most that ever came.
     best: usize,
-    stuck: BTreeSet<usize>,
 }
 
 impl<'a> Search<'a> {
     fn new(part: &'a Part, revision: u64, steps: usize) -> Self {
+        let mut first_answer: Vec<u64> = part.ordered.iter().map(|it| it.completed).collect();
+        for at in (1..first_answer.len()).rev() {
+            first_answer[at - 1] = first_answer[at - 1].min(first_answer[at]);
+        }
         Self {
             part,
-            state: State::empty(part.keys.len(), revision),
-            done: vec![false; part.known.len()],
-            first: 0,
+            first_answer,
+            state: State::empty(part.keys.len(), revision, part.sighted.clone()),
             come: 0,
             used: vec![0; part.classes.len()],
             met: HashSet::new(),
             steps,
             best: 0,
-            stuck: BTreeSet::new(),
         }
     }
 
     fn run(&mut self) -> Verdict {
+        if let Some(late) = self.against_real_time() {
+            self.best = late;
+            return Verdict::Impossible;
+        }
         let mut way: Vec<Step> = Vec::new();
         let mut choices = self.choices();
-        while self.come < self.part.known.len() {
+        while self.come < self.part.ordered.len() {
             let Some(choice) = choices.pop() else {
                 let Some(last) = way.pop() else {
                     return Verdict::Impossible;
@@ -247,67 +273,63 @@ impl<'a> Search<'a> {
         Verdict::Explained
     }
 
-    /// Everything that real time allows next; what to try first stands last.
+    /// The first one in order that was answered before an earlier one was called.
+    fn against_real_time(&self) -> Option<usize> {
+        let mut last_call = 0;
+        self.part.ordered.iter().position(|operation| {
+            let late = operation.completed < last_call;
+            last_call = last_call.max(operation.invoked);
+            late
+        })
+    }
+
+    /// What may come next; what to try first stands last.
     fn choices(&mut self) -> Vec<Choice> {
-        let known = &self.part.known;
-        let mut end = u64::MAX;
-        let mut next = Vec::new();
-        for (at, operation) in known.iter().enumerate().skip(self.first) {
-            if operation.invoked > end {
-                break;
-            }
-            if !self.done[at] {
-                end = end.min(operation.completed);
-                next.push(at);
-            }
-        }
-        // Their calls are in order, so those that came after the first answer are at the end.
-        while next.last().is_some_and(|at| known[*at].invoked > end) {
-            next.pop();
-        }
-        self.note(&next);
+        self.best = self.best.max(self.come);
+        let Some(next) = self.part.ordered.get(self.come) else {
+            return Vec::new();
+        };
         let mut choices = Vec::new();
-        for (class, used) in self.used.iter().enumerate() {
-            let Some(oldest) = self.part.classes[class].get(*used) else {
-                continue;
-            };
-            if oldest.invoked <= end {
-                choices.push(Choice::Unknown(class, true));
-                if !oldest.deed.otherwise.is_empty() {
-                    choices.push(Choice::Unknown(class, false));
-                }
-            }
+        for (class, oldest) in self.helpful(next) {
+            choices.extend(branches(oldest).map(|it| Choice::Unknown(class, it)));
         }
-        // Of those that are known the one with the least revision most likely comes first.
-        next.sort_by_key(|at| std::cmp::Reverse(rank(&known[*at])));
-        choices.extend(next.into_iter().map(|at| {
-            let outcome = known[at].outcome.as_ref();
-            Choice::Known(at, outcome.is_some_and(|outcome| outcome.succeeded))
-        }));
+        choices.extend(branches(next).map(Choice::Next));
         choices
     }
 
-    /// Remembers where the search got farthest.
-    fn note(&mut self, next: &[usize]) {
-        if self.come > self.best || self.stuck.is_empty() {
-            self.best = self.come;
-            self.stuck = next.iter().map(|at| self.part.known[*at].at).collect();
+    /// The oldest of each class that can come before `next` and can matter to it: it touches a key of it, or of another
+    /// one that can. The rest may as well come later.
+    fn helpful(&self, next: &Prepared) -> Vec<(usize, &'a Prepared)> {
+        let end = self.first_answer[self.come];
+        let part = self.part;
+        let mut keys = next.keys();
+        let mut rest: Vec<_> = (self.used.iter().enumerate())
+            .filter_map(|(class, used)| Some((class, part.classes[class].get(*used)?)))
+            .filter(|(_, oldest)| oldest.invoked <= end)
+            .collect();
+        let mut helpful = Vec::new();
+        loop {
+            let (near, far): (Vec<_>, Vec<_>) =
+                (rest.into_iter()).partition(|(_, it)| !it.keys().is_disjoint(&keys));
+            if near.is_empty() {
+                return helpful;
+            }
+            keys.extend(near.iter().flat_map(|(_, it)| it.keys()));
+            helpful.extend(near);
+            rest = far;
         }
     }
 
     fn advance(&mut self, choice: Choice) -> Option<Undo> {
+        let part = self.part;
         match choice {
-            Choice::Known(at, succeeded) => {
-                let undo = self.state.step(&self.part.known[at], succeeded)?;
-                self.done[at] = true;
+            Choice::Next(succeeded) => {
+                let undo = self.state.step(&part.ordered[self.come], succeeded)?;
                 self.come += 1;
-                while self.done.get(self.first) == Some(&true) {
-                    self.first += 1;
-                }
                 Some(undo)
             }
             Choice::Unknown(class, succeeded) => {
-                let oldest = &self.part.classes[class][self.used[class]];
+                let oldest = &part.classes[class][self.used[class]];
                 let undo = self.state.step(oldest, succeeded)?;
                 self.used[class] += 1;
                 Some(undo)
@@ -318,32 +340,27 @@ impl<'a> Search<'a> {
     fn retreat(&mut self, choice: Choice, undo: Undo) {
         self.state.undo(undo);
         match choice {
-            Choice::Known(at, _) => {
-                self.done[at] = false;
-                self.come -= 1;
-                self.first = self.first.min(at);
-            }
+            Choice::Next(_) => self.come -= 1,
             Choice::Unknown(class, _) => self.used[class] -= 1,
         }
     }
 
     /// Where the search stands, as 128 bits: two searches that stand there have the same future.
     fn situation(&self) -> (u64, u64) {
-        // What came beyond `first` lies within the calls that overlap it, which are few.
-        let ahead = self.come - self.first;
-        let beyond = (self.first..self.done.len()).filter(|at| self.done[*at]);
-        let beyond: Vec<usize> = beyond.take(ahead).collect();
         let hash = |seed: u64| {
             let mut hasher = DefaultHasher::new();
-            (seed, self.first, &beyond, &self.used, &self.state).hash(&mut hasher);
+            (seed, self.come, &self.used, &self.state).hash(&mut hasher);
             hasher.finish()
         };
         (hash(1), hash(2))
     }
 }
 
-/// Sorts changes by their revision, and what was seen at a revision after the change that made it.
-fn rank(operation: &Prepared) -> (u64, bool) {
-    let revision = operation.outcome.as_ref().map_or(0, |it| it.revision);
-    (revision, !operation.changed())
+/// How the compares of an operation may come out.
+fn branches(operation: &Prepared) -> impl Iterator<Item = bool> {
+    let known = operation.outcome.as_ref().map(|it| it.succeeded);
+    [false, true].into_iter().filter(move |branch| match known {
+        Some(known) => known == *branch,
+        None => !operation.actions(*branch).is_empty(),
+    })
 }

@@ -1,39 +1,55 @@
 //! What the store would be if operations took effect one after the other. Where the outcome of an
-//! operation is unknown, so is its revision, and only bounds of it are kept.
+//! operation is unknown, so is its revision.
 
 use super::prepare::{Action, KeyId, Outcome, Pair, Prepared, Told, ValueId, Wanted};
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// Pairs that were seen, by key and by the revision that last changed it.
+pub(super) type Sighted = BTreeMap<(KeyId, u64), Pair>;
 
 /// The store, for the keys that are looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct State {
     /// The store's revision is this or higher.
     revision: u64,
     registers: Vec<Option<Register>>,
+    /// What becomes of a key must be what will be seen of it.
+    sighted: Arc<Sighted>,
+}
+
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        (self.revision, &self.registers).hash(hasher);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Register {
     value: ValueId,
-    created: Stamp,
-    modified: Stamp,
+    /// `None`: by a revision that nobody knows.
+    created: Option<u64>,
+    /// As `created`.
+    modified: Option<u64>,
     version: u64,
     /// Not 0: which put it was, as it may expire.
     expiring: u32,
 }
 
-/// A revision, as far as it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Stamp {
-    Exactly(u64),
-    AtLeast(u64),
-}
-
-impl Stamp {
-    fn may_be(self, revision: u64) -> bool {
-        match self {
-            Self::Exactly(it) => it == revision,
-            Self::AtLeast(it) => it <= revision,
-        }
+impl Register {
+    /// What it is if it is what was seen.
+    fn seen(self, pair: Pair) -> Option<Self> {
+        let may_be = |known: Option<u64>, seen| known.is_none_or(|known| known == seen);
+        let fits = pair.value == self.value
+            && pair.version == self.version
+            && may_be(self.created, pair.created)
+            && may_be(self.modified, pair.modified);
+        fits.then_some(Self {
+            created: Some(pair.created),
+            modified: Some(pair.modified),
+            ..self
+        })
     }
 }
 
@@ -46,10 +62,11 @@ pub(super) struct Undo {
 
 impl State {
     /// No keys, at `revision` or later.
-    pub(super) fn empty(keys: usize, revision: u64) -> Self {
+    pub(super) fn empty(keys: usize, revision: u64, sighted: Arc<Sighted>) -> Self {
         Self {
             revision,
             registers: vec![None; keys],
+            sighted,
         }
     }
 
@@ -60,12 +77,12 @@ impl State {
             revision: self.revision,
             changed: Vec::new(),
         };
-        let fits = self.fits(operation, succeeded)
-            && match &operation.outcome {
-                Some(outcome) => self.take(operation, outcome, &mut undo),
-                None => self.guess(operation, succeeded, &mut undo),
-            };
-        if !fits {
+        let came = match &operation.outcome {
+            _ if !self.may_decide(operation, succeeded) => None,
+            Some(outcome) => self.take(operation, outcome, &mut undo),
+            None => self.guess(operation, succeeded, &mut undo),
+        };
+        if came.is_none() {
             self.undo(undo);
             return None;
         }
@@ -81,109 +98,135 @@ impl State {
     }
 
     /// Whether the compares may come out like this.
-    fn fits(&self, operation: &Prepared, succeeded: bool) -> bool {
-        if let Some(outcome) = &operation.outcome
-            && outcome.succeeded != succeeded
-        {
-            return false;
-        }
+    fn may_decide(&self, operation: &Prepared, succeeded: bool) -> bool {
         let mut compares = operation.deed.compares.iter();
         if succeeded {
-            compares.all(|(key, wanted)| self.may_hold(*key, *wanted))
+            compares.all(|(key, wanted)| self.holds(*key, *wanted).unwrap_or(true))
         } else {
-            compares.any(|(key, wanted)| !self.must_hold(*key, *wanted))
+            compares.any(|(key, wanted)| !self.holds(*key, *wanted).unwrap_or(false))
         }
     }
 
-    fn may_hold(&self, key: KeyId, wanted: Wanted) -> bool {
+    /// `None`: that depends on a revision that nobody knows.
+    fn holds(&self, key: KeyId, wanted: Wanted) -> Option<bool> {
         match (wanted, &self.registers[key]) {
-            (Wanted::ModRevision(0), register) => register.is_none(),
-            (_, None) => false,
-            (Wanted::ModRevision(wanted), Some(it)) => it.modified.may_be(wanted),
-            (Wanted::Value(wanted), Some(it)) => it.value == wanted,
+            (Wanted::ModRevision(0), register) => Some(register.is_none()),
+            (_, None) => Some(false),
+            (Wanted::ModRevision(wanted), Some(it)) => it.modified.map(|it| it == wanted),
+            (Wanted::Value(wanted), Some(it)) => Some(it.value == wanted),
         }
-    }
-
-    fn must_hold(&self, key: KeyId, wanted: Wanted) -> bool {
-        let uncertain = match (wanted, &self.registers[key]) {
-            (Wanted::ModRevision(wanted), Some(it)) => it.modified != Stamp::Exactly(wanted),
-            _ => false,
-        };
-        self.may_hold(key, wanted) && !uncertain
     }
 
     /// An operation that was answered.
-    fn take(&mut self, operation: &Prepared, outcome: &Outcome, undo: &mut Undo) -> bool {
-        let changes = operation.changed();
-        let least = self.revision + u64::from(changes);
-        if outcome.revision < least {
-            return false;
+    fn take(&mut self, operation: &Prepared, outcome: &Outcome, undo: &mut Undo) -> Option<()> {
+        self.reach(outcome.revision, operation.changed())?;
+        for (key, wanted) in &operation.deed.compares {
+            if let (true, Wanted::ModRevision(revision)) = (outcome.succeeded, *wanted) {
+                self.pin(*key, revision, undo);
+            }
         }
-        self.revision = outcome.revision;
-        let stamp = Stamp::Exactly(outcome.revision);
-        operation.told().all(|(action, told)| match (action, told) {
-            (Action::Get(key), Told::Got(seen)) => self.see(key, seen, undo),
-            (action, Told::Deleted(deleted)) => self.act(action, stamp, undo) == deleted,
-            (action, _) => self.act(action, stamp, undo),
-        })
+        for (action, told) in operation.told() {
+            match (action, told) {
+                (Action::Get(key), Told::Got(seen)) => self.see(key, seen, undo)?,
+                (action, told) => {
+                    let changed = self.act(action, Some(outcome.revision), undo)?;
+                    let fits = match told {
+                        Told::Deleted(deleted) => changed == deleted,
+                        Told::Nothing | Told::Got(_) => true,
+                    };
+                    fits.then_some(())?;
+                }
+            }
+        }
+        Some(())
     }
 
-    /// An operation of which only its client's wish is known.
-    fn guess(&mut self, operation: &Prepared, succeeded: bool, undo: &mut Undo) -> bool {
-        self.revision += 1;
-        let stamp = Stamp::AtLeast(self.revision);
+    /// An operation of which only its client's wish is known, and perhaps its revision.
+    fn guess(&mut self, operation: &Prepared, succeeded: bool, undo: &mut Undo) -> Option<()> {
+        if let Some(revision) = operation.proven {
+            self.reach(revision, true)?;
+        }
         let mut changed = false;
         for action in operation.actions(succeeded) {
-            changed |= self.act(*action, stamp, undo);
+            changed |= self.act(*action, operation.proven, undo)?;
         }
-        changed
+        changed.then_some(())
     }
 
-    /// Whether it changed anything.
-    fn act(&mut self, action: Action, stamp: Stamp, undo: &mut Undo) -> bool {
+    /// The store comes to a revision, by a change or not.
+    fn reach(&mut self, revision: u64, change: bool) -> Option<()> {
+        let least = self.revision + u64::from(change);
+        self.revision = revision;
+        (revision >= least).then_some(())
+    }
+
+    /// Notes the revision that a compare has proved.
+    fn pin(&mut self, key: KeyId, revision: u64, undo: &mut Undo) {
+        if let Some(register) = self.registers[key] {
+            let modified = Some(revision);
+            self.set(
+                key,
+                Some(Register {
+                    modified,
+                    ..register
+                }),
+                undo,
+            );
+        }
+    }
+
+    /// Whether it changed anything; `None`: not to what was seen later.
+    fn act(&mut self, action: Action, revision: Option<u64>, undo: &mut Undo) -> Option<bool> {
         let before = self.registers[action.key()];
         let after = match action {
-            Action::Get(_) => return false,
             Action::Put {
-                value, expiring, ..
-            } => Some(Register {
+                key,
                 value,
-                created: before.map_or(stamp, |before| before.created),
-                modified: stamp,
-                version: before.map_or(1, |before| before.version + 1),
                 expiring,
-            }),
+            } => Some(self.put(key, value, expiring, revision)?),
             Action::Delete(_) if before.is_some() => None,
             Action::Expire { expiring, .. } if before.is_some_and(|it| it.expiring == expiring) => {
                 None
             }
-            Action::Delete(_) | Action::Expire { .. } => return false,
+            Action::Get(_) | Action::Delete(_) | Action::Expire { .. } => return Some(false),
         };
         self.set(action.key(), after, undo);
-        true
+        Some(true)
     }
 
-    /// Whether a key may be what a client saw. If so, its revisions are known from now on.
-    fn see(&mut self, key: KeyId, seen: Option<Pair>, undo: &mut Undo) -> bool {
-        let (seen, register) = match (seen, self.registers[key]) {
-            (None, None) => return true,
-            (Some(seen), Some(register)) => (seen, register),
-            _ => return false,
+    /// What a put makes of its key; `None`: something else was seen.
+    fn put(
+        &self,
+        key: KeyId,
+        value: ValueId,
+        expiring: u32,
+        revision: Option<u64>,
+    ) -> Option<Register> {
+        let before = self.registers[key];
+        let after = Register {
+            value,
+            created: before.map_or(revision, |before| before.created),
+            modified: revision,
+            version: before.map_or(1, |before| before.version + 1),
+            expiring,
         };
-        let fits = seen.value == register.value
-            && seen.version == register.version
-            && register.created.may_be(seen.created)
-            && register.modified.may_be(seen.modified)
-            && seen.modified <= self.revision;
-        if fits {
-            let known = Register {
-                created: Stamp::Exactly(seen.created),
-                modified: Stamp::Exactly(seen.modified),
-                ..register
-            };
-            self.set(key, Some(known), undo);
+        match revision.and_then(|revision| self.sighted.get(&(key, revision))) {
+            Some(pair) => after.seen(*pair),
+            None => Some(after),
         }
-        fits
+    }
+
+    /// A key is what a client saw. Its revisions are known from now on.
+    fn see(&mut self, key: KeyId, seen: Option<Pair>, undo: &mut Undo) -> Option<()> {
+        match (seen, self.registers[key]) {
+            (None, None) => Some(()),
+            (Some(seen), Some(register)) => {
+                let known = register.seen(seen)?;
+                self.set(key, Some(known), undo);
+                Some(())
+            }
+            _ => None,
+        }
     }
 
     fn set(&mut self, key: KeyId, register: Option<Register>, undo: &mut Undo) {

@@ -25,6 +25,8 @@ pub(super) struct Prepared {
     pub(super) level: Level,
     pub(super) deed: Deed,
     pub(super) outcome: Option<Outcome>,
+    /// The revision that it took although nobody told its client: somebody saw what only it can have written.
+    pub(super) proven: Option<u64>,
 }
 
 /// What an operation does.
@@ -120,6 +122,12 @@ impl Prepared {
         })
     }
 
+    /// The revision that it took or was answered as of, if there is an answer or a proof.
+    pub(super) fn revision(&self) -> Option<u64> {
+        let told = self.outcome.as_ref().map(|outcome| outcome.revision);
+        told.or(self.proven)
+    }
+
     /// Whether it might ever change something.
     pub(super) fn may_change(&self) -> bool {
         let mut all = self.deed.then.iter().chain(&self.deed.otherwise);
@@ -141,6 +149,17 @@ pub(super) struct Ready {
     pub(super) keys: Vec<Key>,
 }
 
+impl Ready {
+    /// Every pair that anybody saw, by key.
+    pub(super) fn sighted(&self) -> impl Iterator<Item = (KeyId, Pair)> {
+        let told = self.operations.iter().flat_map(Prepared::told);
+        told.filter_map(|(action, told)| match told {
+            Told::Got(Some(pair)) => Some((action.key(), pair)),
+            _ => None,
+        })
+    }
+}
+
 /// Prepares all operations but those that are known not to have happened, in order of their calls.
 pub(super) fn prepare(history: &History) -> Result<Ready, Violation> {
     let mut names = Names::of(history);
@@ -160,10 +179,38 @@ pub(super) fn prepare(history: &History) -> Result<Ready, Violation> {
         operations.push(prepared);
     }
     operations.sort_by_key(|operation| (operation.invoked, operation.at));
+    prove(&mut operations);
     Ok(Ready {
         operations,
         keys: names.keys.into_keys().cloned().collect(),
     })
+}
+
+/// Finds revisions of operations without an answer: those of values that only they can have written.
+fn prove(operations: &mut [Prepared]) {
+    let mut writers: BTreeMap<(KeyId, ValueId), Vec<usize>> = BTreeMap::new();
+    for (at, operation) in operations.iter().enumerate() {
+        for action in operation.deed.then.iter().chain(&operation.deed.otherwise) {
+            if let Action::Put { key, value, .. } = *action {
+                let writers = writers.entry((key, value)).or_default();
+                if writers.last() != Some(&at) {
+                    writers.push(at);
+                }
+            }
+        }
+    }
+    let mut proven = Vec::new();
+    for (action, told) in operations.iter().flat_map(Prepared::told) {
+        if let Told::Got(Some(pair)) = told
+            && let Some([writer]) = writers.get(&(action.key(), pair.value)).map(Vec::as_slice)
+            && operations[*writer].outcome.is_none()
+        {
+            proven.push((*writer, pair.modified));
+        }
+    }
+    for (writer, revision) in proven {
+        operations[writer].proven = Some(revision);
+    }
 }
 
 /// The numbers of keys and values.
@@ -220,6 +267,7 @@ impl<'a> Names<'a> {
             level,
             deed,
             outcome,
+            proven: None,
         })
     }
 
@@ -379,6 +427,7 @@ impl<'a> Names<'a> {
                 otherwise: Vec::new(),
             },
             outcome: None,
+            proven: None,
             ..*put
         })
     }

@@ -156,7 +156,7 @@ impl<S: Store> StateMachine<S> {
 /// Makes applied entries durable, so that the log may forget them.
 #[derive(Debug)]
 pub struct Flusher<S> {
-    shared: Arc<Shared<S>>,
+    pub(super) shared: Arc<Shared<S>>,
 }
 
 impl<S> Clone for Flusher<S> {

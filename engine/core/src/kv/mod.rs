@@ -13,6 +13,7 @@
 //! draws a random number or depends on the order of a hash map: equal entries make equal bytes.
 
 pub mod collector;
+mod checkpoint;
 pub mod command;
 pub mod expiry;
 mod key_range;

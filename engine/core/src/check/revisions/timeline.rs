@@ -168,14 +168,11 @@ impl Timeline {
         facts: &Facts<'_>,
         (key, value): (KeyId, ValueId),
         places: &BTreeMap<u64, usize>,
-        writers: &[Writer],
+        floors: &[u64],
     ) -> Result<(), Violation> {
         for (nth, (revision, seen_by)) in places.iter().enumerate() {
             // Both are in order, so if the nth fails no other way of giving them out succeeds.
-            if writers
-                .get(nth)
-                .is_none_or(|writer| writer.floor >= *revision)
-            {
+            if floors.get(nth).is_none_or(|floor| floor >= revision) {
                 let message = format!("nobody can have written this value at revision {revision}");
                 return Err(facts.violation(Rule::NeverWritten, message, [*seen_by]));
             }
@@ -189,50 +186,33 @@ impl Timeline {
     }
 }
 
-/// Somebody of unknown outcome who may have written some value.
-struct Writer {
-    floor: u64,
-    may_expire: bool,
-}
-
-/// By what they would write, in order of their floors.
-fn writers(facts: &Facts<'_>) -> BTreeMap<(KeyId, ValueId), Vec<Writer>> {
-    let mut writers: BTreeMap<_, Vec<Writer>> = BTreeMap::new();
+/// The floors of those of unknown outcome, in order, by what they may have written.
+fn writers(facts: &Facts<'_>) -> BTreeMap<(KeyId, ValueId), Vec<u64>> {
+    let mut writers: BTreeMap<_, Vec<u64>> = BTreeMap::new();
     for (at, operation) in facts.unknown() {
-        let puts: BTreeMap<_, _> = (operation.deed.then.iter().chain(&operation.deed.otherwise))
+        let actions = operation.deed.then.iter().chain(&operation.deed.otherwise);
+        let puts: BTreeSet<_> = actions
             .filter_map(|action| match *action {
-                Action::Put {
-                    key,
-                    value,
-                    expiring,
-                } => Some(((key, value), expiring != 0)),
+                Action::Put { key, value, .. } => Some((key, value)),
                 _ => None,
             })
             .collect();
-        for (what, may_expire) in puts {
+        for what in puts {
             let floor = facts.floors[at].revision;
-            writers
-                .entry(what)
-                .or_default()
-                .push(Writer { floor, may_expire });
+            writers.entry(what).or_default().push(floor);
         }
     }
-    for writers in writers.values_mut() {
-        writers.sort_by_key(|writer| writer.floor);
+    for floors in writers.values_mut() {
+        floors.sort_unstable();
     }
     writers
 }
 
-/// What an action makes of its key, if anything: the value and whether it may expire.
-fn change(action: Action, told: Told) -> Option<(Option<ValueId>, bool)> {
+/// What an action makes of its key, if anything; the inner `None`: deleted.
+fn change(action: Action, told: Told) -> Option<Option<ValueId>> {
     match (action, told) {
-        (
-            Action::Put {
-                value, expiring, ..
-            },
-            _,
-        ) => Some((Some(value), expiring != 0)),
-        (Action::Delete(_), Told::Deleted(true)) => Some((None, false)),
+        (Action::Put { value, .. }, _) => Some(Some(value)),
+        (Action::Delete(_), Told::Deleted(true)) => Some(None),
         _ => None,
     }
 }

@@ -1,0 +1,53 @@
+//! Random histories: right ones pass, and every way of breaking one promise is caught.
+
+use super::store::{Fault, run};
+use crate::check::{Summary, check, linearizable, revisions};
+use proptest::prelude::*;
+
+/// Few steps: the search must hardly ever have to go back.
+const STEPS: usize = 200_000;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_a_sequential_store_answers_is_right(seed: u64, calls in 1..400_usize) {
+        let history = run(seed, calls, Fault::None).history;
+        let Summary { undecided, .. } = check(&history, STEPS).unwrap();
+        prop_assert_eq!(undecided, 0);
+    }
+}
+
+/// How many of 100 broken histories each checker catches; all must be caught by one of them.
+fn caught(fault: Fault) -> (usize, usize) {
+    let broken = (0..)
+        .map(|seed| run(seed, 150, fault))
+        .filter(|run| run.faulty);
+    let mut caught = (0, 0);
+    for (nth, run) in broken.take(100).enumerate() {
+        let by_revisions = revisions::check(&run.history).is_err();
+        let by_search = linearizable::check(&run.history, STEPS).is_err();
+        if !(by_revisions || by_search) { run.history.write_json_lines(std::fs::File::create("/tmp/miss.jsonl").unwrap()).unwrap(); }
+        assert!(by_revisions || by_search, "{fault:?}, broken history {nth}");
+        caught.0 += usize::from(by_revisions);
+        caught.1 += usize::from(by_search);
+    }
+    caught
+}
+
+#[test]
+fn broken_histories_are_caught() {
+    for fault in [
+        Fault::StaleRead,
+        Fault::LostWrite,
+        Fault::AppliedTwice,
+        Fault::BlindSwap,
+        Fault::InventedValue,
+        Fault::SessionBack,
+        Fault::HalfBatch,
+        Fault::TornRead,
+    ] {
+        let (by_revisions, by_search) = caught(fault);
+        println!("{fault:?}: {by_revisions} of 100 by revisions, {by_search} by search");
+    }
+}
