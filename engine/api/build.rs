@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .compile_protos(
             &[
                 "proto/dengine/v1/kv.proto",
+                "proto/dengine/v1/watch.proto",
                 "proto/dengine/v1/admin.proto",
                 "proto/dengine/peer/v1/peer.proto",
             ],

@@ -4,11 +4,12 @@
 use std::{future::Future, time::Duration};
 
 use dengine_api::v1::{self, admin_client::AdminClient as Generated};
+use dengine_client_core::Operation;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status, transport::Channel};
 
 use crate::{
-    error::{Error, Failure, Operation, Result},
+    error::{Error, Failure, Result},
     options::check_timeout,
     pool::{RESPONSE_BYTES_MAX, connect, endpoint},
 };
@@ -176,6 +177,26 @@ impl AdminClient {
             self.inner.clone().transfer_leader(request),
         )
         .await
+    }
+
+    /// Makes the state of this member durable now, so that its log before it may go.
+    ///
+    /// # Errors
+    /// `Timeout` if it takes longer than the request timeout: it goes on all the same.
+    pub async fn snapshot(&self) -> Result<v1::SnapshotResponse> {
+        let request = self.request(v1::SnapshotRequest {});
+        self.call(Operation::Read, self.inner.clone().snapshot(request))
+            .await
+    }
+
+    /// A hash of what this member holds, equal on members that applied the same entries.
+    ///
+    /// # Errors
+    /// `Unavailable` or `Timeout` if the member cannot answer.
+    pub async fn hash(&self) -> Result<v1::HashResponse> {
+        let request = self.request(v1::HashRequest {});
+        self.call(Operation::Read, self.inner.clone().hash(request))
+            .await
     }
 
     fn request<M>(&self, message: M) -> Request<M> {

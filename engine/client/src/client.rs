@@ -1,33 +1,33 @@
-//! Calls to the Kv service: one deadline per call, attempts over the pool's connections.
+//! What an application calls; each call is one of the Kv service, with one deadline.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dengine_api::v1::{self, kv_client::KvClient};
-use tokio::time::{Instant, sleep, timeout_at};
+use dengine_client_core::{Operation, Position};
 use tonic::{Request, Response, Status, transport::Channel};
 
 use crate::{
-    error::{Error, Failure, Operation, Result},
+    batch::{Batch, BatchResult},
+    call::{Call, Shared},
+    error::{Error, Result},
+    message::Message,
     options::ClientOptions,
     pool::Pool,
+    session::{Session, SessionOptions, Ticket},
     types::{
-        Consistency, DeleteResult, Expected, GetResult, KeyRange, PutResult, RangeQuery,
-        RangeResult, SwapResult, get_request,
+        Answer, CompactResult, Consistency, DeleteResult, Expected, GetResult, KeyRange,
+        PutOptions, PutResult, RangeQuery, RangeResult, SwapResult, get_request, ttl_ms,
     },
+    watch::{Watch, WatchQuery},
 };
 
-/// Reads and writes keys. Cheap to clone; clones share their connections.
+/// Reads and writes keys. Cheap to clone; clones share their connections, and what they have seen.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
     affinity: Option<usize>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    pool: Pool,
-    options: ClientOptions,
+    session: Option<Arc<Session>>,
 }
 
 impl Client {
@@ -52,8 +52,9 @@ impl Client {
         let endpoints: Vec<String> = endpoints.into_iter().map(Into::into).collect();
         let pool = Pool::connect(&endpoints, &options).await?;
         Ok(Client {
-            shared: Arc::new(Shared { pool, options }),
+            shared: Arc::new(Shared::new(pool, options)),
             affinity: None,
+            session: None,
         })
     }
 
@@ -61,11 +62,46 @@ impl Client {
     /// at the next one in turn.
     #[must_use]
     pub fn with_affinity(&self, index: usize) -> Self {
-        let affinity = Some(self.shared.pool.pinned(index));
         Client {
-            shared: Arc::clone(&self.shared),
-            affinity,
+            affinity: Some(self.shared.pool.pinned(index)),
+            ..self.clone()
         }
+    }
+
+    /// A clone whose writes belong to a new session of the cluster: each takes effect exactly once, so one
+    /// that got no answer is sent again instead of ending as `UnknownOutcome`, as long as its time lasts.
+    /// The session is kept alive until the last clone is dropped.
+    ///
+    /// # Errors
+    /// `Overloaded` if the cluster has as many sessions as it may.
+    pub async fn with_session(&self, options: SessionOptions) -> Result<Self> {
+        Ok(Client {
+            session: Some(Session::open(&self.shared, options).await?),
+            ..self.clone()
+        })
+    }
+
+    /// Ends this client's session in the cluster at once. Without one, does nothing.
+    ///
+    /// # Errors
+    /// If no member could be asked; the session then expires by itself.
+    pub async fn close_session(&self) -> Result<()> {
+        match &self.session {
+            Some(session) => session.close(&self.shared).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The highest revision that this client and its clones have seen, and of which cluster: what their
+    /// session reads do not fall behind. Pass it on with a message, so that who gets it reads what you wrote.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.shared.seen()
+    }
+
+    /// From now on session reads do not fall behind `position` either, which somebody else has seen.
+    pub fn saw(&self, position: Position) {
+        self.shared.saw(position.cluster_id, position.revision);
     }
 
     /// Sets a key.
@@ -73,7 +109,7 @@ impl Client {
     /// # Errors
     /// Any of [`Error`]; `UnknownOutcome` if the key may or may not have been set.
     pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<PutResult> {
-        self.send_put(key.into(), value.into(), false).await
+        self.put_with(key, value, PutOptions::default()).await
     }
 
     /// Sets a key and returns what it was before.
@@ -85,19 +121,49 @@ impl Client {
         key: impl Into<Bytes>,
         value: impl Into<Bytes>,
     ) -> Result<PutResult> {
-        self.send_put(key.into(), value.into(), true).await
+        let options = PutOptions {
+            previous: true,
+            ..PutOptions::default()
+        };
+        self.put_with(key, value, options).await
     }
 
-    async fn send_put(&self, key: Bytes, value: Bytes, prev_kv: bool) -> Result<PutResult> {
-        let put = v1::PutRequest {
-            key,
-            value,
-            prev_kv,
+    /// Sets a key that expires so long after, and not sooner.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub async fn put_with_ttl(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        ttl: Duration,
+    ) -> Result<PutResult> {
+        let options = PutOptions {
+            ttl: Some(ttl),
+            ..PutOptions::default()
         };
-        self.call(Operation::Write, put, |mut kv, put| async move {
-            kv.put(put).await
-        })
-        .await
+        self.put_with(key, value, options).await
+    }
+
+    /// Sets a key as `options` say.
+    ///
+    /// # Errors
+    /// As for [`put`](Self::put).
+    pub async fn put_with(
+        &self,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        let put = v1::PutRequest {
+            key: key.into(),
+            value: value.into(),
+            prev_kv: options.previous,
+            ttl_ms: ttl_ms(options.ttl),
+            session: None,
+        };
+        self.write(put, |mut kv, put| async move { kv.put(put).await })
+            .await
     }
 
     /// Deletes a key.
@@ -113,14 +179,29 @@ impl Client {
     /// # Errors
     /// As for [`delete`](Self::delete).
     pub async fn delete_range(&self, range: KeyRange) -> Result<DeleteResult> {
+        self.send_delete(range, false).await
+    }
+
+    /// Deletes every key of a range, at one revision, and returns what they were. The server bounds how
+    /// much it returns, and refuses what would be more.
+    ///
+    /// # Errors
+    /// As for [`delete`](Self::delete).
+    pub async fn delete_range_returning_previous(&self, range: KeyRange) -> Result<DeleteResult> {
+        self.send_delete(range, true).await
+    }
+
+    async fn send_delete(&self, range: KeyRange, prev_kv: bool) -> Result<DeleteResult> {
         let delete = v1::DeleteRequest {
             key: range.start,
             range_end: range.end,
-            prev_kv: false,
+            prev_kv,
+            session: None,
         };
-        self.call(Operation::Write, delete, |mut kv, delete| async move {
-            kv.delete(delete).await
-        })
+        self.write(
+            delete,
+            |mut kv, delete| async move { kv.delete(delete).await },
+        )
         .await
     }
 
@@ -135,13 +216,60 @@ impl Client {
         expected: Expected,
         value: impl Into<Bytes>,
     ) -> Result<SwapResult> {
+        self.compare_and_swap_with(key, expected, value, None).await
+    }
+
+    /// Sets a key if it is as expected; with a time to live it expires so long after, and not sooner.
+    ///
+    /// # Errors
+    /// As for [`compare_and_swap`](Self::compare_and_swap).
+    pub async fn compare_and_swap_with(
+        &self,
+        key: impl Into<Bytes>,
+        expected: Expected,
+        value: impl Into<Bytes>,
+        ttl: Option<Duration>,
+    ) -> Result<SwapResult> {
         let swap = v1::CompareAndSwapRequest {
             key: key.into(),
             value: value.into(),
             expected: Some(expected.wire()),
+            ttl_ms: ttl_ms(ttl),
+            session: None,
         };
         let send = |mut kv: KvClient<Channel>, swap| async move { kv.compare_and_swap(swap).await };
-        self.call(Operation::Write, swap, send).await
+        self.write(swap, send).await
+    }
+
+    /// Compares, and then does one of two lists of operations, all of it at once.
+    ///
+    /// # Errors
+    /// Any of [`Error`]; `UnknownOutcome` if the batch may or may not have taken effect. That the comparisons
+    /// did not hold is no error: see [`BatchResult::succeeded`].
+    pub async fn batch(&self, batch: Batch) -> Result<BatchResult> {
+        let send = |mut kv: KvClient<Channel>, batch| async move { kv.batch(batch).await };
+        self.write(batch.wire(), send).await
+    }
+
+    /// Gives up history: afterwards nothing can be read or watched below this revision.
+    ///
+    /// # Errors
+    /// `RevisionUnavailable` if that was done before, or the revision lies in the future.
+    pub async fn compact(&self, revision: u64) -> Result<CompactResult> {
+        let compact = v1::CompactRequest {
+            revision,
+            session: None,
+        };
+        let send = |mut kv: KvClient<Channel>, compact| async move { kv.compact(compact).await };
+        self.write(compact, send).await
+    }
+
+    /// Watches changes; returns once the watch has begun, so that nothing after it is missed.
+    ///
+    /// # Errors
+    /// `Compacted` if the revision to begin at is gone.
+    pub async fn watch(&self, query: impl Into<WatchQuery>) -> Result<Watch> {
+        Watch::begin(Arc::clone(&self.shared), query.into(), self.lane()).await
     }
 
     /// Reads one key.
@@ -163,10 +291,8 @@ impl Client {
         consistency: Consistency,
     ) -> Result<GetResult> {
         let get = get_request(key.into(), revision, consistency);
-        self.call(Operation::Read, get, |mut kv, get| async move {
-            kv.get(get).await
-        })
-        .await
+        self.read(get, |mut kv, get| async move { kv.get(get).await })
+            .await
     }
 
     /// Reads a range of keys in ascending order.
@@ -175,86 +301,71 @@ impl Client {
     /// Any of [`Error`] but `UnknownOutcome`.
     pub async fn range(&self, query: impl Into<RangeQuery>) -> Result<RangeResult> {
         let range = query.into().wire();
-        self.call(Operation::Read, range, |mut kv, range| async move {
-            kv.range(range).await
-        })
-        .await
+        self.read(range, |mut kv, range| async move { kv.range(range).await })
+            .await
     }
 
-    /// Sends a message until it is answered, must not be sent again, or its time is up.
-    async fn call<M, W, T, F, Fut>(&self, operation: Operation, message: M, send: F) -> Result<T>
+    async fn read<M, W, T, F, Fut>(&self, message: M, send: F) -> Result<T>
     where
-        M: Clone,
-        T: TryFrom<W, Error = Error>,
+        M: Message,
+        T: Answer + TryFrom<W, Error = Error>,
         F: Fn(KvClient<Channel>, Request<M>) -> Fut,
         Fut: Future<Output = std::result::Result<Response<W>, Status>>,
     {
-        let pool = &self.shared.pool;
-        let deadline = Instant::now() + self.shared.options.request_timeout;
-        let mut from = self.affinity.unwrap_or_else(|| pool.start());
-        let (mut route, mut kv) = pool.pick(from);
-        let mut delays = None;
-        loop {
-            let attempt = self.attempt(operation, message.clone(), deadline, &send, kv);
-            let failure = match attempt.await {
-                Ok(response) => return T::try_from(response),
-                Err(failure) => failure,
-            };
-            if failure.unhealthy {
-                pool.cool(route);
-            }
-            let delays = delays.get_or_insert_with(|| self.shared.options.retry.delays());
-            let Some(delay) = next_delay(&failure.error, delays, deadline) else {
-                return Err(failure.error);
-            };
-            tracing::debug!(error = %failure.error, ?delay, "attempt failed, will retry");
-            sleep(delay).await;
-            from += 1;
-            (route, kv) = match &failure.error {
-                Error::Unavailable {
-                    leader: Some(leader),
-                    ..
-                } => pool.hinted(leader).unwrap_or_else(|_| pool.pick(from)),
-                _ => pool.pick(from),
-            };
-        }
+        self.call(Operation::Read, self.shared.deadline(), None, message, send)
+            .await
     }
 
-    async fn attempt<M, W, F, Fut>(
+    /// A write takes its place in the session, if this client has one, and keeps it over all attempts.
+    async fn write<M, W, T, F, Fut>(&self, message: M, send: F) -> Result<T>
+    where
+        M: Message,
+        T: Answer + TryFrom<W, Error = Error>,
+        F: Fn(KvClient<Channel>, Request<M>) -> Fut,
+        Fut: Future<Output = std::result::Result<Response<W>, Status>>,
+    {
+        let deadline = self.shared.deadline();
+        let Some(session) = &self.session else {
+            return self
+                .call(Operation::Write, deadline, None, message, send)
+                .await;
+        };
+        let ticket = session.ticket(&self.shared, deadline).await?;
+        let result = self
+            .call(Operation::Once, deadline, Some(&ticket), message, send)
+            .await;
+        session.note(&result);
+        result
+    }
+
+    async fn call<M, W, T, F, Fut>(
         &self,
         operation: Operation,
+        deadline: Duration,
+        ticket: Option<&Ticket>,
         message: M,
-        deadline: Instant,
-        send: &F,
-        kv: KvClient<Channel>,
-    ) -> std::result::Result<W, Failure>
+        send: F,
+    ) -> Result<T>
     where
+        M: Message,
+        T: Answer + TryFrom<W, Error = Error>,
         F: Fn(KvClient<Channel>, Request<M>) -> Fut,
         Fut: Future<Output = std::result::Result<Response<W>, Status>>,
     {
-        let mut request = Request::new(message);
-        request.set_timeout(deadline.saturating_duration_since(Instant::now()));
-        match timeout_at(deadline, send(kv, request)).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(Failure::from_status(operation, &status)),
-            Err(_) => Err(Failure {
-                error: Error::deadline(operation, self.shared.options.request_timeout),
-                unhealthy: true,
-            }),
-        }
+        let call = Call {
+            operation,
+            lane: self.lane(),
+            deadline,
+            ticket,
+        };
+        let answer = T::try_from(self.shared.call(call, &message, send).await?)?;
+        let header = answer.header();
+        self.shared.saw(header.cluster_id, header.revision);
+        Ok(answer)
     }
-}
 
-/// The pause before the next attempt; `None` if there must be none or it could not be made in time.
-fn next_delay(
-    error: &Error,
-    delays: &mut impl Iterator<Item = std::time::Duration>,
-    deadline: Instant,
-) -> Option<std::time::Duration> {
-    if !error.retryable() {
-        return None;
+    /// The lane that the next call starts from.
+    fn lane(&self) -> usize {
+        self.affinity.unwrap_or_else(|| self.shared.pool.start())
     }
-    delays
-        .next()
-        .filter(|&delay| Instant::now() + delay < deadline)
 }

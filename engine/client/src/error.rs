@@ -4,6 +4,7 @@
 use std::error::Error as StdError;
 
 use dengine_api::LEADER_HINT_METADATA;
+use dengine_client_core::{Code as CodeNumber, Failure as Proof, Operation};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 
 /// Result of a call to DEngine.
@@ -28,6 +29,18 @@ pub enum Error {
     /// Ask for another revision: this one is compacted or lies in the future.
     #[error("revision not available: {message}")]
     RevisionUnavailable {
+        /// The server's words.
+        message: String,
+    },
+    /// Begin the watch anew, after reading the present state: what it was to tell of is compacted.
+    #[error("compacted: history begins at revision {compact_revision}")]
+    Compacted {
+        /// The first revision that can be read and watched.
+        compact_revision: u64,
+    },
+    /// Open another session: this one was closed or has expired. Nothing was changed by this call.
+    #[error("the session is gone: {message}")]
+    SessionLost {
         /// The server's words.
         message: String,
     },
@@ -85,6 +98,8 @@ impl Error {
             Error::InvalidOptions { .. } => false,
             Error::InvalidRequest { .. } => false,
             Error::RevisionUnavailable { .. } => false,
+            Error::Compacted { .. } => false,
+            Error::SessionLost { .. } => false,
             Error::Refused { .. } => false,
             Error::Overloaded { .. } => true,
             Error::Unavailable { .. } => true,
@@ -97,44 +112,45 @@ impl Error {
     /// A deadline that passed on this side while a request was under way.
     pub(crate) fn deadline(operation: Operation, after: std::time::Duration) -> Self {
         let message = format!("no answer within {after:?}");
-        operation.unanswered(message)
+        unanswered(operation, message)
     }
 
     /// An answer that violates the wire contract.
     pub(crate) fn malformed(operation: Operation, what: &str) -> Self {
         let message = format!("the response lacks its {what}");
-        match operation {
-            Operation::Read => Error::Unexpected {
-                code: Code::Internal,
-                message,
-            },
-            Operation::Write => Error::UnknownOutcome { message },
+        if operation.writes() {
+            return Error::UnknownOutcome { message };
+        }
+        Error::Unexpected {
+            code: Code::Internal,
+            message,
         }
     }
-}
 
-/// What a failure without an answer means: a read changes nothing, a write may have happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Read,
-    Write,
-}
-
-impl Operation {
-    fn unanswered(self, message: String) -> Error {
+    /// What a caller is told whose last attempt failed with this, when an earlier one may have taken effect.
+    pub(crate) fn after_unknown(self) -> Self {
         match self {
-            Operation::Read => Error::Timeout { message },
-            Operation::Write => Error::UnknownOutcome { message },
+            Error::UnknownOutcome { .. } => self,
+            other => Error::UnknownOutcome {
+                message: format!("an attempt got no answer, and after it: {other}"),
+            },
         }
     }
 }
 
-/// A failed attempt: the error, and what it says about the connection that was used.
+fn unanswered(operation: Operation, message: String) -> Error {
+    if operation.writes() {
+        Error::UnknownOutcome { message }
+    } else {
+        Error::Timeout { message }
+    }
+}
+
+/// A failed attempt: the error, and what it proves.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
-    /// The connection or the member behind it did not answer: prefer another for a while.
-    pub(crate) unhealthy: bool,
+    pub(crate) proof: Proof,
 }
 
 impl Failure {
@@ -146,12 +162,23 @@ impl Failure {
         match local_cause(status) {
             None => Failure {
                 error: answered(operation, status),
-                unhealthy: false,
+                proof: Proof::answered(CodeNumber(status.code().into()), leader_hint(status)),
             },
             Some(cause) => Failure {
-                error: local(operation, status, cause),
-                unhealthy: true,
+                error: local(operation, status, &cause),
+                proof: match cause {
+                    LocalCause::NotSent => Proof::NotSent,
+                    LocalCause::MaybeSent | LocalCause::TimedOut => Proof::Lost,
+                },
             },
+        }
+    }
+
+    /// The caller's own time was over.
+    pub(crate) fn deadline(operation: Operation, after: std::time::Duration) -> Self {
+        Failure {
+            error: Error::deadline(operation, after),
+            proof: Proof::Lost,
         }
     }
 }
@@ -177,15 +204,15 @@ fn local_cause(status: &Status) -> Option<LocalCause> {
     Some(LocalCause::MaybeSent)
 }
 
-fn local(operation: Operation, status: &Status, cause: LocalCause) -> Error {
+fn local(operation: Operation, status: &Status, cause: &LocalCause) -> Error {
     let message = describe(status);
-    match (cause, operation) {
-        (LocalCause::NotSent, _) | (LocalCause::MaybeSent, Operation::Read) => Error::Unavailable {
+    match cause {
+        LocalCause::MaybeSent if operation.writes() => Error::UnknownOutcome { message },
+        LocalCause::NotSent | LocalCause::MaybeSent => Error::Unavailable {
             message,
             leader: None,
         },
-        (LocalCause::MaybeSent, Operation::Write) => Error::UnknownOutcome { message },
-        (LocalCause::TimedOut, _) => operation.unanswered(message),
+        LocalCause::TimedOut => unanswered(operation, message),
     }
 }
 
@@ -216,6 +243,7 @@ fn answered(operation: Operation, status: &Status) -> Error {
             message,
             leader: leader_hint(status),
         },
+        Code::NotFound if operation == Operation::Once => Error::SessionLost { message },
         Code::FailedPrecondition
         | Code::NotFound
         | Code::AlreadyExists
@@ -223,13 +251,14 @@ fn answered(operation: Operation, status: &Status) -> Error {
         | Code::Unauthenticated
         | Code::Unimplemented => Error::Refused { code, message },
         // The server gives up on a deadline with either of these.
-        Code::DeadlineExceeded | Code::Cancelled => operation.unanswered(message),
+        Code::DeadlineExceeded | Code::Cancelled => unanswered(operation, message),
         Code::Ok | Code::Unknown | Code::Aborted | Code::Internal | Code::DataLoss => {
-            match operation {
-                Operation::Read => Error::Unexpected { code, message },
-                Operation::Write => Error::UnknownOutcome {
+            if operation.writes() {
+                Error::UnknownOutcome {
                     message: format!("{code:?}: {message}"),
-                },
+                }
+            } else {
+                Error::Unexpected { code, message }
             }
         }
     }
@@ -258,6 +287,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_decided_upon_agrees_with_what_is_told() {
+        for operation in [Operation::Read, Operation::Write, Operation::Once] {
+            for code in (1..=16).map(Code::from_i32) {
+                let failure = Failure::from_status(operation, &Status::new(code, "m"));
+                let unknown = matches!(failure.error, Error::UnknownOutcome { .. });
+                let proof = &failure.proof;
+                assert_eq!(unknown, proof.may_have_taken_effect(operation), "{code:?}");
+                let again = proof.may_pass(operation) && (operation == Operation::Read || !unknown);
+                if operation != Operation::Once {
+                    assert_eq!(failure.error.retryable(), again, "{operation:?} {code:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn no_read_has_an_unknown_outcome() {
         for code in (0..=16).map(Code::from_i32) {
             let error = sorted(Operation::Read, code);
@@ -270,7 +315,7 @@ mod tests {
         let refused = ConnectError("connection refused".into());
         let failure =
             Failure::from_status(Operation::Write, &Status::from_error(Box::new(refused)));
-        assert!(failure.unhealthy);
+        assert!(failure.proof.unhealthy());
         assert!(
             matches!(failure.error, Error::Unavailable { .. }),
             "{failure:?}"

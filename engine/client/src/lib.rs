@@ -1,8 +1,9 @@
 //! Rust client of DEngine.
 //!
-//! [`Client`] reads and writes keys over any number of endpoints and connections; [`AdminClient`]
-//! asks one member to change or describe its cluster. What may live here: connections, deadlines,
-//! retries and typed results. What may not: anything a server decides.
+//! [`Client`] reads, writes and watches keys over any number of endpoints and connections; [`AdminClient`]
+//! asks one member to change or describe its cluster. What may live here: connections, deadlines
+//! and typed results. What may not: anything a server decides; and what the client decides, retries
+//! above all, lives in `dengine-client-core`, where the simulator can run it.
 //!
 //! ```no_run
 //! use dengine_client::{Client, Consistency, Expected};
@@ -25,32 +26,55 @@
 //!
 //! A call is repeated, with growing and jittered pauses and within its one deadline, only while
 //! [`Error::retryable`] says that nothing was changed. A write whose outcome is unknown comes back as
-//! [`Error::UnknownOutcome`] and is never sent again behind the caller's back.
+//! [`Error::UnknownOutcome`] and is never sent again behind the caller's back, unless it belongs to a session:
+//!
+//! ```no_run
+//! use dengine_client::{Batch, Client, Compare, Operation, SessionOptions};
+//!
+//! # async fn example(client: Client) -> dengine_client::Result<()> {
+//! let client = client.with_session(SessionOptions::default()).await?;
+//! // Sent as often as it takes, and applied once.
+//! let batch = Batch::new()
+//!     .when(Compare::absent("lock"))
+//!     .then(Operation::put("lock", "mine"));
+//! let taken = client.batch(batch).await?.succeeded;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! The client trusts the status codes of DEngine's own members. A proxy that answers
 //! `UNAVAILABLE` in a member's place after it has passed a write on would break that trust.
 
 mod admin;
+mod batch;
+mod call;
 mod client;
 mod error;
+mod message;
 mod options;
 mod pool;
+mod session;
 mod types;
+mod watch;
 
 pub use admin::{AdminClient, AdminOptions};
+pub use batch::{Batch, BatchResult, Compare, Operation, OperationResult};
 pub use client::Client;
+pub use dengine_client_core::{Position, RetryPolicy};
 pub use error::{Error, Result};
-pub use options::{ClientOptions, RetryPolicy};
+pub use options::ClientOptions;
+pub use session::SessionOptions;
 pub use types::{
-    Consistency, DeleteResult, Expected, GetResult, Header, KeyRange, KeyValue, PutResult,
-    RangeQuery, RangeResult, SwapResult,
+    CompactResult, Consistency, DeleteResult, Expected, GetResult, Header, KeyRange, KeyValue,
+    PutOptions, PutResult, RangeQuery, RangeResult, SwapResult,
 };
+pub use watch::{Event, EventKind, Watch, WatchQuery, WatchUpdate};
 
 /// Messages of the Admin service as they are on the wire; [`AdminClient`] returns them unchanged.
 pub mod proto {
     pub use dengine_api::v1::{
-        AddLearnerRequest, AddLearnerResponse, BootstrapResponse, JoinRequest, JoinResponse,
-        Lifecycle, Member, MemberProgress, MembersResponse, PromoteResponse, RemoveResponse, Role,
-        StatusResponse, TransferLeaderResponse,
+        AddLearnerRequest, AddLearnerResponse, BootstrapResponse, HashResponse, JoinRequest,
+        JoinResponse, Lifecycle, Member, MemberProgress, MembersResponse, PromoteResponse,
+        RemoveResponse, Role, SnapshotResponse, StatusResponse, TransferLeaderResponse,
     };
 }

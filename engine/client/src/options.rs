@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use dengine_client_core::RetryPolicy;
 
 use crate::error::{Error, Result};
 
@@ -34,7 +34,7 @@ pub struct ClientOptions {
     /// Longest time that one call takes, its retries and pauses included. Shorter than an election
     /// and every change of leader becomes visible as errors. Default 5 s.
     pub request_timeout: Duration,
-    /// When and how often a call that changed nothing is sent again.
+    /// When and how often a call that may be repeated is sent again.
     pub retry: RetryPolicy,
 }
 
@@ -59,7 +59,7 @@ impl ClientOptions {
         }
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("request_timeout", self.request_timeout)?;
-        self.retry.validate()
+        check_retry(&self.retry)
     }
 }
 
@@ -76,59 +76,17 @@ fn invalid<T>(message: String) -> Result<T> {
     Err(Error::InvalidOptions { message })
 }
 
-/// Pauses between attempts: each twice as long as the one before, plus as much again at random.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryPolicy {
-    /// Attempts after the first. 0 turns retries off.
-    pub retries_max: usize,
-    /// The first pause. Zero would be a hot loop and is refused.
-    pub delay_min: Duration,
-    /// No pause grows beyond this, its random part aside.
-    pub delay_max: Duration,
-}
-
-impl RetryPolicy {
-    /// Every failure is returned as it is.
-    pub const NONE: Self = RetryPolicy {
-        retries_max: 0,
-        ..Self::STANDARD
-    };
-
-    /// Rides out an election: up to about 10 s of pauses, cut by the request's timeout.
-    pub const STANDARD: Self = RetryPolicy {
-        retries_max: 20,
-        delay_min: Duration::from_millis(20),
-        delay_max: Duration::from_millis(500),
-    };
-
-    pub(crate) fn delays(&self) -> ExponentialBackoff {
-        ExponentialBuilder::new()
-            .with_min_delay(self.delay_min)
-            .with_max_delay(self.delay_max)
-            .with_max_times(self.retries_max)
-            .with_factor(2.0)
-            .with_jitter()
-            .build()
+fn check_retry(retry: &RetryPolicy) -> Result<()> {
+    if retry.retries_max > 0 && retry.delay_min < Duration::from_millis(1) {
+        return invalid(format!(
+            "retry.delay_min must be 1 ms or more, not {:?}",
+            retry.delay_min
+        ));
     }
-
-    fn validate(&self) -> Result<()> {
-        if self.retries_max > 0 && self.delay_min < Duration::from_millis(1) {
-            return invalid(format!(
-                "retry.delay_min must be 1 ms or more, not {:?}",
-                self.delay_min
-            ));
-        }
-        if self.delay_max < self.delay_min {
-            return invalid("retry.delay_max must not be below retry.delay_min".to_owned());
-        }
-        Ok(())
+    if retry.delay_max < retry.delay_min {
+        return invalid("retry.delay_max must not be below retry.delay_min".to_owned());
     }
-}
-
-impl Default for RetryPolicy {
-    fn default() -> Self {
-        Self::STANDARD
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -166,16 +124,5 @@ mod tests {
                 .to_string()
                 .contains("delay_min")
         );
-    }
-
-    #[test]
-    fn pauses_grow_are_jittered_and_end() {
-        let delays: Vec<_> = RetryPolicy::STANDARD.delays().collect();
-        assert_eq!(delays.len(), 20);
-        for (n, delay) in delays.iter().enumerate() {
-            let base = (20 << n.min(5)).min(500);
-            assert!(delay.as_millis() >= base.min(500), "{n}: {delay:?}");
-            assert!(delay.as_millis() <= 2 * 640, "{n}: {delay:?}");
-        }
     }
 }

@@ -2,14 +2,11 @@
 //! what is sent.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-use dengine_api::v1::kv_client::KvClient;
+use dengine_client_core::{Lanes, Target};
 use futures::future::join_all;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
@@ -21,9 +18,6 @@ use crate::{
 
 /// Largest response that is accepted; the server's own bound on one response is far below it.
 pub(crate) const RESPONSE_BYTES_MAX: usize = 64 << 20;
-
-/// How long a connection that did not answer is passed over while others are there.
-const COOL_DOWN: Duration = Duration::from_secs(1);
 
 /// Connections to leaders that are not among the endpoints, kept for the next hint.
 const HINTED_MAX: usize = 8;
@@ -63,24 +57,14 @@ pub(crate) fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpo
         .keep_alive_while_idle(true))
 }
 
-/// One connection and when it may be used again.
-#[derive(Debug)]
-struct Lane {
-    channel: Channel,
-    /// Milliseconds since the pool's epoch; 0: healthy.
-    cool_until_ms: AtomicU64,
-}
-
 /// All connections of one client.
 #[derive(Debug)]
 pub(crate) struct Pool {
     epoch: Instant,
     connect_timeout: Duration,
-    /// Lane `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
-    lanes: Vec<Lane>,
-    /// The first `primary` lanes carry calls while all goes well.
-    primary: usize,
-    next: AtomicUsize,
+    /// Channel `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
+    channels: Vec<Channel>,
+    lanes: Lanes,
     hinted: Mutex<Vec<(String, Channel)>>,
 }
 
@@ -115,70 +99,76 @@ impl Pool {
                 leader: None,
             });
         }
-        let lanes = opened.into_iter().map(|(channel, error)| Lane {
-            channel,
-            cool_until_ms: AtomicU64::new(error.map_or(0, |_| COOL_DOWN.as_millis() as u64)),
-        });
-        Ok(Pool {
+        let pool = Pool {
             epoch: Instant::now(),
             connect_timeout: options.connect_timeout,
-            lanes: lanes.collect(),
-            primary: options.connections,
-            next: AtomicUsize::new(0),
+            lanes: Lanes::new(wanted, options.connections),
             hinted: Mutex::new(Vec::new()),
-        })
+            channels: opened.iter().map(|(channel, _)| channel.clone()).collect(),
+        };
+        for (lane, (_, error)) in opened.iter().enumerate() {
+            if error.is_some() {
+                pool.cool(Route::Lane(lane));
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Time since the pool was made, by which all decisions are taken.
+    pub(crate) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// The same time as an instant.
+    pub(crate) fn instant(&self, time: Duration) -> Instant {
+        self.epoch + time
     }
 
     /// The lane that the next call starts from.
     pub(crate) fn start(&self) -> usize {
-        self.next.fetch_add(1, Ordering::Relaxed) % self.primary
+        self.lanes.start()
     }
 
     /// The lane of a caller that stays with one connection.
     pub(crate) fn pinned(&self, affinity: usize) -> usize {
-        affinity % self.primary
+        self.lanes.pinned(affinity)
     }
 
-    /// The first healthy lane from `from` on, or `from` itself if none is.
-    pub(crate) fn pick(&self, from: usize) -> (Route, KvClient<Channel>) {
-        let count = self.lanes.len();
-        let healthy = (0..count)
-            .map(|k| (from + k) % count)
-            .find(|&i| self.healthy(i));
-        let lane = healthy.unwrap_or(from % count);
-        (Route::Lane(lane), kv(self.lanes[lane].channel.clone()))
+    /// The connection for an attempt. An unusable hint counts as none.
+    pub(crate) fn resolve(&self, target: &Target) -> (Route, Channel) {
+        let from = match target {
+            Target::From(lane) => *lane,
+            Target::Leader { address, otherwise } => match self.hinted(address) {
+                Ok(found) => return found,
+                Err(_) => *otherwise,
+            },
+        };
+        let lane = self.lanes.pick(from, self.now());
+        (Route::Lane(lane), self.channels[lane].clone())
     }
 
     /// A connection to the leader that a member named.
     ///
     /// # Errors
     /// `InvalidOptions` if the hint is not an address.
-    pub(crate) fn hinted(&self, leader: &str) -> Result<(Route, KvClient<Channel>)> {
+    fn hinted(&self, leader: &str) -> Result<(Route, Channel)> {
         let mut hinted = self.hinted.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, channel)) = hinted.iter().find(|(address, _)| address == leader) {
-            return Ok((Route::Hinted, kv(channel.clone())));
+            return Ok((Route::Hinted, channel.clone()));
         }
         let channel = endpoint(leader, self.connect_timeout)?.connect_lazy();
         if hinted.len() == HINTED_MAX {
             hinted.remove(0);
         }
         hinted.push((leader.to_owned(), channel.clone()));
-        Ok((Route::Hinted, kv(channel)))
+        Ok((Route::Hinted, channel))
     }
 
     /// Passes a connection over for a while.
     pub(crate) fn cool(&self, route: Route) {
         if let Route::Lane(lane) = route {
-            let until = (self.epoch.elapsed() + COOL_DOWN).as_millis() as u64;
-            self.lanes[lane]
-                .cool_until_ms
-                .store(until, Ordering::Relaxed);
+            self.lanes.cool(lane, self.now());
         }
-    }
-
-    fn healthy(&self, lane: usize) -> bool {
-        let until = self.lanes[lane].cool_until_ms.load(Ordering::Relaxed);
-        until == 0 || self.epoch.elapsed().as_millis() as u64 >= until
     }
 }
 
@@ -220,10 +210,6 @@ fn first_error_if_all_failed(opened: &[(Channel, Option<String>)]) -> Option<Str
     } else {
         None
     }
-}
-
-fn kv(channel: Channel) -> KvClient<Channel> {
-    KvClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX)
 }
 
 #[cfg(test)]

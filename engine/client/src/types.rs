@@ -1,9 +1,12 @@
 //! What callers pass in and get back. Conversions from and to the wire live here and nowhere else.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_api::v1;
+use dengine_client_core::{Operation, Position};
 
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Result};
 
 /// How fresh a read is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14,6 +17,12 @@ pub enum Consistency {
     Linearizable,
     /// The state of the member that is asked, however old.
     Eventual,
+    /// As fresh as linearizable, mostly without that round: the leader holds a lease instead, which trusts
+    /// that the members' clocks run about equally fast.
+    Lease,
+    /// The state of the member that is asked, once it has reached everything that this client, or a clone of
+    /// it, has seen: it reads its own writes and never goes back. See [`Client::position`](crate::Client::position).
+    Session,
 }
 
 impl Consistency {
@@ -21,8 +30,24 @@ impl Consistency {
         match self {
             Consistency::Linearizable => v1::Consistency::Linearizable as i32,
             Consistency::Eventual => v1::Consistency::Eventual as i32,
+            Consistency::Lease => v1::Consistency::Lease as i32,
+            Consistency::Session => v1::Consistency::Session as i32,
         }
     }
+}
+
+/// What a session read names; the client fills it in when it sends the read.
+pub(crate) fn position(seen: Position) -> Option<v1::Position> {
+    (seen.cluster_id != 0).then_some(v1::Position {
+        cluster_id: seen.cluster_id,
+        revision: seen.revision,
+    })
+}
+
+/// A time to live for the wire, which counts in milliseconds: rounded up, for a key never dies early.
+pub(crate) fn ttl_ms(ttl: Option<Duration>) -> u64 {
+    let millis = |ttl: Duration| ttl.as_nanos().div_ceil(1_000_000).max(1);
+    ttl.map_or(0, |ttl| u64::try_from(millis(ttl)).unwrap_or(u64::MAX))
 }
 
 /// Where and at which point of history an answer was made.
@@ -37,16 +62,20 @@ pub struct Header {
     pub revision: u64,
     /// Raft's term at the member that answered.
     pub term: u64,
+    /// The write was sent more than once and this answers a repetition; the pairs that the first answer held
+    /// are left out, for they were too large to be kept.
+    pub trimmed: bool,
 }
 
 impl Header {
-    fn of(operation: Operation, header: Option<v1::ResponseHeader>) -> Result<Self> {
+    pub(crate) fn of(operation: Operation, header: Option<v1::ResponseHeader>) -> Result<Self> {
         let header = header.ok_or_else(|| Error::malformed(operation, "header"))?;
         Ok(Header {
             cluster_id: header.cluster_id,
             member_id: header.member_id,
             revision: header.revision,
             term: header.term,
+            trimmed: header.trimmed,
         })
     }
 }
@@ -64,6 +93,8 @@ pub struct KeyValue {
     pub mod_revision: u64,
     /// 1 on creation, one more with each change; starts over after a delete.
     pub version: u64,
+    /// The key may be gone so long after its last change; `None`: it stays.
+    pub ttl: Option<Duration>,
 }
 
 impl From<v1::KeyValue> for KeyValue {
@@ -74,12 +105,46 @@ impl From<v1::KeyValue> for KeyValue {
             create_revision: kv.create_revision,
             mod_revision: kv.mod_revision,
             version: kv.version,
+            ttl: (kv.ttl_ms > 0).then(|| Duration::from_millis(kv.ttl_ms)),
         }
     }
 }
 
-fn all(kvs: Vec<v1::KeyValue>) -> Vec<KeyValue> {
+pub(crate) fn all(kvs: Vec<v1::KeyValue>) -> Vec<KeyValue> {
     kvs.into_iter().map(KeyValue::from).collect()
+}
+
+/// An answer that says at which point of history it was made.
+pub(crate) trait Answer: Sized {
+    fn header(&self) -> &Header;
+}
+
+macro_rules! answers {
+    ($($result:ident),*) => {
+        $(impl Answer for $result {
+            fn header(&self) -> &Header {
+                &self.header
+            }
+        })*
+    };
+}
+
+answers!(
+    PutResult,
+    DeleteResult,
+    SwapResult,
+    GetResult,
+    RangeResult,
+    CompactResult
+);
+
+/// How to set a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// Answer with the pair as it was before.
+    pub previous: bool,
+    /// The key expires so long after this put, and not sooner. `None`: it stays.
+    pub ttl: Option<Duration>,
 }
 
 /// Answer to a put.
@@ -110,6 +175,8 @@ pub struct DeleteResult {
     pub header: Header,
     /// How many keys were deleted.
     pub deleted: u64,
+    /// What they were, if that was asked for.
+    pub previous: Vec<KeyValue>,
 }
 
 impl TryFrom<v1::DeleteResponse> for DeleteResult {
@@ -119,6 +186,7 @@ impl TryFrom<v1::DeleteResponse> for DeleteResult {
         Ok(DeleteResult {
             header: Header::of(Operation::Write, response.header)?,
             deleted: response.deleted,
+            previous: all(response.prev_kvs),
         })
     }
 }
@@ -169,6 +237,23 @@ impl TryFrom<v1::CompareAndSwapResponse> for SwapResult {
     }
 }
 
+/// Answer to a compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactResult {
+    /// `header.revision` is the store's revision.
+    pub header: Header,
+}
+
+impl TryFrom<v1::CompactResponse> for CompactResult {
+    type Error = Error;
+
+    fn try_from(response: v1::CompactResponse) -> Result<Self> {
+        Ok(CompactResult {
+            header: Header::of(Operation::Write, response.header)?,
+        })
+    }
+}
+
 /// Answer to a get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetResult {
@@ -194,6 +279,7 @@ pub(crate) fn get_request(key: Bytes, revision: u64, consistency: Consistency) -
         key,
         revision,
         consistency: consistency.wire(),
+        at_least: None,
     }
 }
 

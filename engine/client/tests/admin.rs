@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use dengine_api::v1::{
-    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, JoinRequest,
-    JoinResponse, Member, MembersRequest, MembersResponse, PromoteRequest, PromoteResponse,
-    RemoveRequest, RemoveResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
-    TransferLeaderResponse,
+    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, HashRequest,
+    HashResponse, JoinRequest, JoinResponse, Member, MembersRequest, MembersResponse,
+    PromoteRequest, PromoteResponse, RemoveRequest, RemoveResponse, SnapshotRequest,
+    SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
     admin_server::{Admin, AdminServer},
 };
 use dengine_client::{AdminClient, AdminOptions, Error};
@@ -93,6 +93,23 @@ impl Admin for Peer {
     ) -> Result<Response<TransferLeaderResponse>, Status> {
         std::future::pending().await
     }
+
+    async fn snapshot(
+        &self,
+        _: Request<SnapshotRequest>,
+    ) -> Result<Response<SnapshotResponse>, Status> {
+        Ok(Response::new(SnapshotResponse {
+            index: 5,
+            ..SnapshotResponse::default()
+        }))
+    }
+
+    async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+        Ok(Response::new(HashResponse {
+            applied_index: 6,
+            ..HashResponse::default()
+        }))
+    }
 }
 
 async fn start() -> String {
@@ -122,6 +139,8 @@ async fn every_call_reaches_the_member() {
         .unwrap();
     assert_eq!(added.cluster_id, 7);
     admin.remove(1).await.unwrap();
+    assert_eq!(admin.snapshot().await.unwrap().index, 5);
+    assert_eq!(admin.hash().await.unwrap().applied_index, 6);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[allow(dead_code, reason = "each test program uses a part of it")]
 mod support;
 
 use std::time::{Duration, Instant};

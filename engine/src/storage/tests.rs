@@ -5,8 +5,7 @@ use bytes::Bytes;
 use dengine_core::kv::store::conformance::Suite;
 use dengine_core::kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
 use dengine_core::kv::{
-    Command, KeyRange, RangeQuery, RangeResult, ReadError, Request, StateMachine, Store,
-    StoreError,
+    Command, KeyRange, RangeQuery, RangeResult, ReadError, Request, StateMachine, Store, StoreError,
 };
 use dengine_core::types::{Entry, EntryKind, Index, Term};
 use std::io::{BufRead as _, Write as _};

@@ -1,5 +1,5 @@
 //! What a client of DEngine decides, apart from how it sends: what is sent again and where, which stamp a
-//! write of a session carries, and which revision a session read must have seen.
+//! write of a session carries, which revision a session read must have seen, and where a watch goes on.
 //!
 //! What may live here: code whose outcome depends on its arguments alone, so that `dengine-client` and the
 //! simulator run the same. What may not: clocks, randomness, sockets, async, and any dependency.
@@ -11,8 +11,10 @@ mod lanes;
 mod position;
 mod retry;
 mod session;
+mod watch;
 
 pub use lanes::{COOL_DOWN, Lanes};
 pub use position::Position;
 pub use retry::{Attempts, Code, End, Failure, Next, Operation, RetryPolicy, Target};
 pub use session::{Lease, Pace, Sequencer, Stamp, WINDOW};
+pub use watch::{Broken, WatchCursor};

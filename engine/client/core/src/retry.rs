@@ -184,7 +184,12 @@ pub enum Target {
     /// To this lane, or the next healthy one after it; see [`Lanes`](crate::Lanes).
     From(usize),
     /// To the leader that a member named.
-    Leader(String),
+    Leader {
+        /// Its address, in the member's words.
+        address: String,
+        /// The lane to take instead if that is no usable address.
+        otherwise: usize,
+    },
 }
 
 /// What to do after a failed attempt.
@@ -257,7 +262,10 @@ impl Attempts {
         let to = match failure {
             Failure::NotServed {
                 leader: Some(leader),
-            } => Target::Leader(leader.clone()),
+            } => Target::Leader {
+                address: leader.clone(),
+                otherwise: self.lane,
+            },
             _ => Target::From(self.lane),
         };
         Next::Again { after, to }
@@ -388,7 +396,10 @@ mod tests {
         };
         assert_eq!(
             target(attempts.failed(&named, Duration::ZERO, 0)),
-            Target::Leader("b:1".to_owned())
+            Target::Leader {
+                address: "b:1".to_owned(),
+                otherwise: 6
+            }
         );
         assert_eq!(
             target(attempts.failed(&not_served(), Duration::ZERO, 0)),

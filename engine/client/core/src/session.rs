@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, time::Duration};
 /// Writes of one session that may be under way at once; the cluster stores so many answers for it.
 pub const WINDOW: u64 = 64;
 
-/// What a write of a session carries, the same on each attempt.
+/// What a write of a session carries. `session_id` and `sequence` are the same on each attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
     /// The session.
@@ -48,6 +48,13 @@ impl Sequencer {
     #[must_use]
     pub fn session_id(&self) -> u64 {
         self.session_id
+    }
+
+    /// No answer up to this sequence is needed any more. An attempt that is made again may carry the mark
+    /// as it has become meanwhile, which helps the cluster to keep less.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
     }
 
     /// The stamp of the next write; `None` while the window is full: wait until one has ended.
@@ -112,12 +119,6 @@ impl Pace {
     pub fn wait(&self, now: Duration) -> Duration {
         (self.alive + self.lease.ttl / 3).saturating_sub(now)
     }
-
-    /// Whether the session may have expired by now.
-    #[must_use]
-    pub fn may_be_gone(&self, now: Duration) -> bool {
-        now >= self.alive + self.lease.ttl
-    }
 }
 
 #[cfg(test)]
@@ -171,7 +172,5 @@ mod tests {
         assert_eq!(pace.wait(20 * second), Duration::ZERO);
         pace.kept(3 * second);
         assert_eq!(pace.wait(3 * second), 3 * second);
-        assert!(!pace.may_be_gone(11 * second));
-        assert!(pace.may_be_gone(12 * second));
     }
 }

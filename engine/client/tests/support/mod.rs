@@ -2,7 +2,7 @@
 //! a map so that answers are true; it is no model of DEngine.
 
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     net::SocketAddr,
     sync::{Arc, Mutex},
 };
@@ -11,16 +11,21 @@ use bytes::Bytes;
 use dengine_api::{
     LEADER_HINT_METADATA,
     v1::{
-        CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, DeleteResponse, GetRequest,
-        GetResponse, KeyValue, PutRequest, PutResponse, RangeRequest, RangeResponse,
-        ResponseHeader,
+        BatchRequest, BatchResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest,
+        CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
+        DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
+        KeyValue, OpenSessionRequest, OpenSessionResponse, PutRequest, PutResponse, RangeRequest,
+        RangeResponse, ResponseHeader, SessionStamp, WatchCreate, WatchRequest, WatchResponse,
         compare_and_swap_request::Expected,
         kv_server::{Kv, KvServer},
+        watch_request,
+        watch_server::{Watch, WatchServer},
     },
 };
+use futures::{Stream, StreamExt, stream};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Code, Request, Response, Status, transport::Server};
+use tonic::{Code, Request, Response, Status, Streaming, transport::Server};
 
 /// What happens to one request; requests beyond the script are served.
 pub(crate) enum Step {
@@ -29,7 +34,12 @@ pub(crate) enum Step {
     NotLeader(String),
     /// Never answers.
     Hang,
+    /// A put is done, and answered with this all the same.
+    DoneBut(Code),
 }
+
+/// What one watch stream says; it then stays silent, unless it ends with an error.
+pub(crate) type Script = Vec<Result<WatchResponse, Status>>;
 
 #[derive(Default)]
 struct State {
@@ -39,6 +49,13 @@ struct State {
     callers: HashSet<SocketAddr>,
     revision: u64,
     pairs: BTreeMap<Bytes, KeyValue>,
+    /// By session and sequence.
+    answers: HashMap<(u64, u64), PutResponse>,
+    stamps: Vec<SessionStamp>,
+    gets: Vec<GetRequest>,
+    keep_alives: usize,
+    watches: VecDeque<Script>,
+    created: Vec<WatchCreate>,
 }
 
 /// A running peer; its server ends with the test's runtime.
@@ -68,6 +85,7 @@ impl Peer {
         };
         let served = Server::builder()
             .add_service(KvServer::new(peer.clone()))
+            .add_service(WatchServer::new(peer.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
         tokio::spawn(served);
         peer
@@ -78,6 +96,29 @@ impl Peer {
         self.state.lock().unwrap().always = Some(code);
     }
 
+    /// Plays these to the next watch streams, one each.
+    pub(crate) fn watches(&self, scripts: impl IntoIterator<Item = Script>) {
+        self.state.lock().unwrap().watches.extend(scripts);
+    }
+
+    /// The watches that were asked for.
+    pub(crate) fn created(&self) -> Vec<WatchCreate> {
+        self.state.lock().unwrap().created.clone()
+    }
+
+    /// The stamps of all puts.
+    pub(crate) fn stamps(&self) -> Vec<SessionStamp> {
+        self.state.lock().unwrap().stamps.clone()
+    }
+
+    pub(crate) fn gets(&self) -> Vec<GetRequest> {
+        self.state.lock().unwrap().gets.clone()
+    }
+
+    pub(crate) fn keep_alives(&self) -> usize {
+        self.state.lock().unwrap().keep_alives
+    }
+
     pub(crate) fn requests(&self) -> usize {
         self.state.lock().unwrap().requests
     }
@@ -86,7 +127,8 @@ impl Peer {
         self.state.lock().unwrap().callers.len()
     }
 
-    async fn step<M>(&self, request: &Request<M>) -> Result<(), Status> {
+    /// What to answer with although the request is done, if anything.
+    async fn step<M>(&self, request: &Request<M>) -> Result<Option<Status>, Status> {
         let step = {
             let mut state = self.state.lock().unwrap();
             state.requests += 1;
@@ -97,7 +139,8 @@ impl Peer {
             state.script.pop_front()
         };
         match step {
-            None => Ok(()),
+            None => Ok(None),
+            Some(Step::DoneBut(code)) => Ok(Some(Status::new(code, "scripted"))),
             Some(Step::Fail(code)) => Err(Status::new(code, "scripted")),
             Some(Step::NotLeader(leader)) => {
                 let mut status = Status::unavailable("not the leader");
@@ -118,6 +161,7 @@ impl State {
             member_id: 1,
             revision: self.revision,
             term: 2,
+            trimmed: false,
         })
     }
 
@@ -132,6 +176,7 @@ impl State {
                 .map_or(self.revision, |kv| kv.create_revision),
             mod_revision: self.revision,
             version: previous.as_ref().map_or(1, |kv| kv.version + 1),
+            ttl_ms: 0,
         };
         self.pairs.insert(key.clone(), pair);
         previous
@@ -154,14 +199,23 @@ impl State {
 #[tonic::async_trait]
 impl Kv for Peer {
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
-        self.step(&request).await?;
+        let instead = self.step(&request).await?;
         let put = request.into_inner();
         let mut state = self.state.lock().unwrap();
-        let prev_kv = state.set(&put.key, put.value).filter(|_| put.prev_kv);
-        Ok(Response::new(PutResponse {
-            header: state.header(),
-            prev_kv,
-        }))
+        state.stamps.extend(put.session);
+        let name = put.session.map(|it| (it.session_id, it.sequence));
+        let stored = name.and_then(|name| state.answers.get(&name).cloned());
+        let answer = stored.unwrap_or_else(|| {
+            let prev_kv = state.set(&put.key, put.value).filter(|_| put.prev_kv);
+            PutResponse {
+                header: state.header(),
+                prev_kv,
+            }
+        });
+        if let Some(name) = name {
+            state.answers.insert(name, answer.clone());
+        }
+        instead.map_or(Ok(Response::new(answer)), Err)
     }
 
     async fn delete(
@@ -209,8 +263,9 @@ impl Kv for Peer {
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
         self.step(&request).await?;
-        let state = self.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         let kv = state.pairs.get(&request.get_ref().key).cloned();
+        state.gets.push(request.into_inner());
         Ok(Response::new(GetResponse {
             header: state.header(),
             kv,
@@ -236,5 +291,79 @@ impl Kv for Peer {
             more,
             count,
         }))
+    }
+
+    async fn batch(&self, _: Request<BatchRequest>) -> Result<Response<BatchResponse>, Status> {
+        Err(Status::unimplemented("no test needs it"))
+    }
+
+    async fn compact(
+        &self,
+        _: Request<CompactRequest>,
+    ) -> Result<Response<CompactResponse>, Status> {
+        Err(Status::unimplemented("no test needs it"))
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<OpenSessionRequest>,
+    ) -> Result<Response<OpenSessionResponse>, Status> {
+        Ok(Response::new(OpenSessionResponse {
+            header: self.state.lock().unwrap().header(),
+            session_id: 9,
+            ttl_ms: request.into_inner().ttl_ms,
+        }))
+    }
+
+    async fn keep_alive_session(
+        &self,
+        _: Request<KeepAliveSessionRequest>,
+    ) -> Result<Response<KeepAliveSessionResponse>, Status> {
+        let mut state = self.state.lock().unwrap();
+        state.keep_alives += 1;
+        Ok(Response::new(KeepAliveSessionResponse {
+            header: state.header(),
+        }))
+    }
+
+    async fn close_session(
+        &self,
+        _: Request<CloseSessionRequest>,
+    ) -> Result<Response<CloseSessionResponse>, Status> {
+        Ok(Response::new(CloseSessionResponse {
+            header: self.state.lock().unwrap().header(),
+            closed: true,
+        }))
+    }
+}
+
+#[tonic::async_trait]
+impl Watch for Peer {
+    type WatchStream = std::pin::Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let mut requests = request.into_inner();
+        let first = requests.message().await?.and_then(|it| it.request);
+        let Some(watch_request::Request::Create(create)) = first else {
+            return Err(Status::invalid_argument("a stream begins with a watch"));
+        };
+        let mut state = self.state.lock().unwrap();
+        state.created.push(create);
+        let Some(script) = state.watches.pop_front() else {
+            return Err(Status::unavailable("no more scripts"));
+        };
+        let silent = script.last().is_none_or(Result::is_ok);
+        let after = stream::once(async move {
+            if silent {
+                std::future::pending::<()>().await;
+            }
+            drop(requests);
+            Err(Status::unavailable("over"))
+        });
+        let said = stream::iter(script).chain(after);
+        Ok(Response::new(Box::pin(said)))
     }
 }

@@ -1,0 +1,72 @@
+//! What the client fills into a message when it sends it.
+
+use dengine_api::v1;
+use dengine_client_core::{Position, Stamp};
+
+use crate::types::position;
+
+/// A request of the Kv service.
+pub(crate) trait Message: Clone {
+    /// Marks a write as one of a session.
+    fn stamp(&mut self, stamp: Stamp);
+    /// Says what a session read must have seen.
+    fn see(&mut self, seen: Position);
+}
+
+macro_rules! writes {
+    ($($message:ident),*) => {
+        $(impl Message for v1::$message {
+            fn stamp(&mut self, stamp: Stamp) {
+                self.session = Some(wire(stamp));
+            }
+
+            fn see(&mut self, _: Position) {}
+        })*
+    };
+}
+
+macro_rules! reads {
+    ($($message:ident),*) => {
+        $(impl Message for v1::$message {
+            fn stamp(&mut self, _: Stamp) {}
+
+            fn see(&mut self, seen: Position) {
+                if self.consistency() == v1::Consistency::Session {
+                    self.at_least = position(seen);
+                }
+            }
+        })*
+    };
+}
+
+macro_rules! others {
+    ($($message:ident),*) => {
+        $(impl Message for v1::$message {
+            fn stamp(&mut self, _: Stamp) {}
+
+            fn see(&mut self, _: Position) {}
+        })*
+    };
+}
+
+writes!(
+    PutRequest,
+    DeleteRequest,
+    CompareAndSwapRequest,
+    BatchRequest,
+    CompactRequest
+);
+reads!(GetRequest, RangeRequest);
+others!(
+    OpenSessionRequest,
+    KeepAliveSessionRequest,
+    CloseSessionRequest
+);
+
+fn wire(stamp: Stamp) -> v1::SessionStamp {
+    v1::SessionStamp {
+        session_id: stamp.session_id,
+        sequence: stamp.sequence,
+        acknowledged: stamp.acknowledged,
+    }
+}

@@ -1,0 +1,223 @@
+//! A session of the cluster: its writes may be repeated, so unknown outcomes are found out instead of told.
+
+use std::{
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use dengine_api::v1::{self, kv_client::KvClient};
+use dengine_client_core::{Lease, Operation, Pace, Sequencer, Stamp, WINDOW};
+use tokio::{
+    sync::Notify,
+    task::AbortHandle,
+    time::{sleep, timeout_at},
+};
+use tonic::{Request, transport::Channel};
+
+use crate::{
+    call::{Call, Shared},
+    error::{Error, Result},
+    types::ttl_ms,
+};
+
+/// Pause after a keep-alive that failed beyond its own retries.
+const KEEP_ALIVE_PAUSE: Duration = Duration::from_millis(100);
+
+/// How a session is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// The session may be ended by the cluster when it did not hear of it for so long. Shorter than a pause of
+    /// this process, or than a change of leader, and the session is lost; longer, and the cluster keeps the
+    /// answers for a client that is gone. The cluster bounds it. Default 60 s.
+    pub ttl: Duration,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        SessionOptions {
+            ttl: Duration::from_secs(60),
+        }
+    }
+}
+
+/// An open session. Kept alive in the background until it is dropped; from then on it expires by itself.
+#[derive(Debug)]
+pub(crate) struct Session {
+    sequencer: Mutex<Sequencer>,
+    /// Told when a write has ended, for those that wait for a place in the window.
+    ended: Notify,
+    lost: AtomicBool,
+    keeper: Mutex<Option<AbortHandle>>,
+}
+
+impl Session {
+    /// Opens a session of the cluster.
+    pub(crate) async fn open(shared: &Arc<Shared>, options: SessionOptions) -> Result<Arc<Self>> {
+        let sent = shared.pool.now();
+        let request = v1::OpenSessionRequest {
+            ttl_ms: ttl_ms(Some(options.ttl)),
+        };
+        // Were it opened twice, one of the two would expire unused: no harm.
+        let open =
+            |mut kv: KvClient<Channel>, request| async move { kv.open_session(request).await };
+        let opened: v1::OpenSessionResponse =
+            shared.call(background(shared), &request, open).await?;
+        let session = Arc::new(Session {
+            sequencer: Mutex::new(Sequencer::new(opened.session_id, WINDOW)),
+            ended: Notify::new(),
+            lost: AtomicBool::new(false),
+            keeper: Mutex::new(None),
+        });
+        let lease = Lease {
+            ttl: Duration::from_millis(opened.ttl_ms),
+        };
+        let keeper = tokio::spawn(keep_alive(
+            Arc::downgrade(&session),
+            Arc::clone(shared),
+            Pace::new(lease, sent),
+        ));
+        *lock(&session.keeper) = Some(keeper.abort_handle());
+        Ok(session)
+    }
+
+    /// Ends the session in the cluster.
+    pub(crate) async fn close(&self, shared: &Arc<Shared>) -> Result<()> {
+        self.stop_keeping();
+        self.lost.store(true, Ordering::Relaxed);
+        let request = v1::CloseSessionRequest {
+            session_id: self.id(),
+        };
+        let close =
+            |mut kv: KvClient<Channel>, request| async move { kv.close_session(request).await };
+        shared
+            .call(background(shared), &request, close)
+            .await
+            .map(|_: v1::CloseSessionResponse| ())
+    }
+
+    /// The cluster's name for it.
+    pub(crate) fn id(&self) -> u64 {
+        lock(&self.sequencer).session_id()
+    }
+
+    /// A place for one write, as soon as the window has one, but not after `deadline`.
+    pub(crate) async fn ticket(
+        self: &Arc<Self>,
+        shared: &Shared,
+        deadline: Duration,
+    ) -> Result<Ticket> {
+        loop {
+            if self.lost.load(Ordering::Relaxed) {
+                return Err(Error::SessionLost {
+                    message: "it was closed, or expired before this call".to_owned(),
+                });
+            }
+            let mut ended = pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if let Some(stamp) = lock(&self.sequencer).stamp() {
+                return Ok(Ticket {
+                    session: Arc::clone(self),
+                    stamp,
+                });
+            }
+            if timeout_at(shared.pool.instant(deadline), ended)
+                .await
+                .is_err()
+            {
+                return Err(Error::Overloaded {
+                    message: format!("{WINDOW} writes of this session are under way already"),
+                });
+            }
+        }
+    }
+
+    /// What a write came to may say that the session is gone.
+    pub(crate) fn note<T>(&self, result: &Result<T>) {
+        if let Err(Error::SessionLost { .. }) = result {
+            self.lost.store(true, Ordering::Relaxed);
+            self.ended.notify_waiters();
+        }
+    }
+
+    fn stop_keeping(&self) {
+        if let Some(keeper) = lock(&self.keeper).take() {
+            keeper.abort();
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.stop_keeping();
+    }
+}
+
+/// The place of one write in its session; given back when the caller has its answer or waits no more.
+pub(crate) struct Ticket {
+    session: Arc<Session>,
+    stamp: Stamp,
+}
+
+impl Ticket {
+    /// The stamp for the next attempt.
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp {
+            acknowledged: lock(&self.session.sequencer).acknowledged(),
+            ..self.stamp
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        lock(&self.session.sequencer).end(self.stamp.sequence);
+        self.session.ended.notify_waiters();
+    }
+}
+
+/// Opening twice, keeping alive twice and closing twice do no harm, so these are repeated like reads.
+fn background(shared: &Shared) -> Call<'static> {
+    Call {
+        operation: Operation::Read,
+        lane: shared.pool.start(),
+        deadline: shared.deadline(),
+        ticket: None,
+    }
+}
+
+/// Keeps a session alive until it is dropped or gone.
+async fn keep_alive(session: Weak<Session>, shared: Arc<Shared>, mut pace: Pace) {
+    loop {
+        sleep(pace.wait(shared.pool.now())).await;
+        let Some(session_id) = session.upgrade().map(|session| session.id()) else {
+            return;
+        };
+        let sent = shared.pool.now();
+        let request = v1::KeepAliveSessionRequest { session_id };
+        let keep = |mut kv: KvClient<Channel>, request: Request<_>| async move {
+            kv.keep_alive_session(request).await
+        };
+        match shared.call(background(&shared), &request, keep).await {
+            Ok(v1::KeepAliveSessionResponse { .. }) => pace.kept(sent),
+            Err(Error::Refused { message, .. }) => {
+                tracing::warn!(session_id, message, "the session is gone");
+                if let Some(session) = session.upgrade() {
+                    session.note::<()>(&Err(Error::SessionLost { message }));
+                }
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(session_id, %error, "the session was not kept alive, will retry");
+                sleep(KEEP_ALIVE_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,122 @@
+//! Sessions and positions: what the client stamps, repeats and passes on, against a scripted peer.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod support;
+
+use std::time::Duration;
+
+use dengine_client::{
+    Client, ClientOptions, Consistency, Error, Position, RetryPolicy, SessionOptions,
+};
+use support::{Peer, Step};
+use tonic::Code;
+
+async fn connect(peer: &Peer) -> Client {
+    let retry = RetryPolicy {
+        delay_min: Duration::from_millis(1),
+        ..RetryPolicy::STANDARD
+    };
+    let options = ClientOptions {
+        retry,
+        ..ClientOptions::default()
+    };
+    Client::connect_with([peer.address.clone()], options)
+        .await
+        .unwrap()
+}
+
+async fn with_session(peer: &Peer) -> Client {
+    let client = connect(peer).await;
+    client
+        .with_session(SessionOptions::default())
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_sent_again_with_its_stamp_and_done_once() {
+    for code in [Code::DeadlineExceeded, Code::Cancelled, Code::Internal] {
+        let peer = Peer::scripted([Step::DoneBut(code)]).await;
+        let put = with_session(&peer).await.put("a", "1").await.unwrap();
+        assert_eq!(put.header.revision, 2, "{code:?}: done once");
+        let stamps = peer.stamps();
+        assert_eq!(stamps.len(), 2, "{code:?}");
+        assert_eq!(stamps[0], stamps[1], "{code:?}");
+        assert_eq!((stamps[0].session_id, stamps[0].sequence), (9, 1));
+    }
+}
+
+#[tokio::test]
+async fn answers_are_acknowledged_by_the_next_write() {
+    let peer = Peer::start().await;
+    let client = with_session(&peer).await;
+    for _ in 0..3 {
+        client.put("a", "1").await.unwrap();
+    }
+    let marks: Vec<_> = peer
+        .stamps()
+        .iter()
+        .map(|it| (it.sequence, it.acknowledged))
+        .collect();
+    assert_eq!(marks, [(1, 0), (2, 1), (3, 2)]);
+}
+
+#[tokio::test]
+async fn a_lost_session_is_told_and_ends_all_further_writes() {
+    let peer = Peer::scripted([Step::Fail(Code::NotFound)]).await;
+    let client = with_session(&peer).await;
+    for _ in 0..2 {
+        let error = client.put("a", "1").await.unwrap_err();
+        assert!(matches!(error, Error::SessionLost { .. }), "{error}");
+    }
+    assert_eq!(peer.requests(), 1);
+}
+
+#[tokio::test]
+async fn a_session_lost_after_an_attempt_without_answer_leaves_the_write_unknown() {
+    let script = [Step::DoneBut(Code::Internal), Step::Fail(Code::NotFound)];
+    let peer = Peer::scripted(script).await;
+    let error = with_session(&peer).await.put("a", "1").await.unwrap_err();
+    assert!(matches!(error, Error::UnknownOutcome { .. }), "{error}");
+    assert_eq!(peer.requests(), 2);
+}
+
+#[tokio::test]
+async fn a_session_is_kept_alive_until_its_client_is_dropped() {
+    let peer = Peer::start().await;
+    let options = SessionOptions {
+        ttl: Duration::from_millis(30),
+    };
+    let client = connect(&peer).await.with_session(options).await.unwrap();
+    while peer.keep_alives() < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(client);
+    let after = peer.keep_alives();
+    // Ten times as long as the keeper would wait; one more may have been on its way.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(peer.keep_alives() <= after + 1);
+}
+
+#[tokio::test]
+async fn session_reads_name_what_was_seen() {
+    let peer = Peer::start().await;
+    let client = connect(&peer).await;
+    let read = |client: Client| async move { client.get("a", Consistency::Session).await.unwrap() };
+    client.put("a", "1").await.unwrap();
+    read(client.clone()).await;
+    client.saw(Position {
+        cluster_id: 7,
+        revision: 40,
+    });
+    read(client.clone()).await;
+    client.get("a", Consistency::Lease).await.unwrap();
+    let named: Vec<_> = peer
+        .gets()
+        .iter()
+        .map(|get| get.at_least.map(|it| (it.cluster_id, it.revision)))
+        .collect();
+    assert_eq!(named, [Some((7, 2)), Some((7, 40)), None]);
+}
