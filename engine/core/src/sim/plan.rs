@@ -118,6 +118,8 @@ pub(super) struct Weather {
 pub(super) struct Plan {
     pub(super) members: usize,
     pub(super) clients: u64,
+    /// How many of them write within sessions.
+    pub(super) sessions: u64,
     pub(super) keys: u64,
     /// How long a client waits between two operations, on average.
     pub(super) think: Nanos,
@@ -143,6 +145,7 @@ impl Plan {
         Self {
             members: *random.pick(&sizes).expect("not empty"),
             clients: random.between(1, 6),
+            sessions: random.below(5),
             keys: random.between(1, 8),
             think: random.between(5, 100) * MILLI,
             safety: random.between(20, 61) * SECOND,

@@ -60,7 +60,7 @@ impl World {
         let plan = Plan::draw(&mut random);
         let network = Network::new(random.fork(), plan.weather);
         let operator = Operator::new(random.fork(), plan.members);
-        let client = |id| (id, Client::new(id, random.fork()));
+        let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
         let clients = (1..=plan.clients).map(client).collect();
         let mut world = Self {
             sim: Surroundings::new(random, Trace::new(keep), network, plan),

@@ -1,20 +1,22 @@
 //! One attempt after the other, until a call has an answer.
 
-use super::{Ask, Client, ClientEvent};
+use super::{Ask, Client, ClientEvent, Want};
 use crate::check::{Call, CallId};
 use crate::sim::member::Member;
 use crate::sim::queue::{MILLI, Nanos};
 use crate::sim::surroundings::{Event, Surroundings};
 use crate::sim::world::Members;
-use crate::types::MemberId;
-use dengine_client_core::{Attempts, Operation, RetryPolicy, Target};
+use crate::kv::{Request, SessionStamp};
+use crate::types::{MemberId, SessionId};
+use dengine_client_core::{Attempts, Operation, RetryPolicy, Sequencer, Stamp, Target};
 use std::time::Duration;
 
 /// A call that has no answer yet.
 pub(super) struct InFlight {
-    pub(super) id: CallId,
-    pub(super) call: Call,
-    pub(super) ask: Ask,
+    /// As the history knows it, if it does.
+    pub(super) known: Option<(CallId, Call)>,
+    pub(super) want: Want,
+    pub(super) stamp: Option<Stamp>,
     pub(super) deadline: Nanos,
     pub(super) attempts: Attempts,
     /// Where the next attempt goes, while the client pauses before it.
@@ -22,18 +24,41 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    pub(super) fn new(id: CallId, call: Call, ask: Ask, lane: usize, deadline: Nanos) -> Self {
-        let operation = match ask {
-            Ask::Write(_) => Operation::Write,
-            Ask::Read(..) => Operation::Read,
+    pub(super) fn new(
+        known: Option<(CallId, Call)>,
+        want: Want,
+        stamp: Option<Stamp>,
+        lane: usize,
+        deadline: Nanos,
+    ) -> Self {
+        let operation = match want {
+            Want::Write(_) if stamp.is_some() => Operation::Once,
+            Want::Write(_) => Operation::Write,
+            Want::Read(..) => Operation::Read,
         };
         Self {
-            id,
-            call,
-            ask,
+            known,
+            want,
+            stamp,
             deadline,
             attempts: Attempts::new(RetryPolicy::STANDARD, operation, lane, time(deadline)),
             next: None,
+        }
+    }
+
+    /// As it is sent: the same each time, but for what is acknowledged by then.
+    fn ask(&self, acknowledged: u64) -> Ask {
+        match &self.want {
+            Want::Read(level, keys) => Ask::Read(*level, keys.clone()),
+            Want::Write(command) => {
+                let session = self.stamp.map(|stamp| SessionStamp {
+                    id: SessionId(stamp.session_id),
+                    sequence: stamp.sequence,
+                    acknowledged,
+                });
+                let command = command.clone();
+                Ask::Write(Request { session, command }.encode())
+            }
         }
     }
 }
@@ -57,14 +82,15 @@ impl Client {
         let Some(member) = choose(members, target) else {
             return;
         };
-        sim.note(format_args!("client {client} asks {member}"));
+        sim.note(format_args!("client {client} asks {member}, attempt {attempt}"));
+        let acknowledged = self.session.as_ref().map_or(0, Sequencer::acknowledged);
         if !sim.random.chance(sim.plan.weather.loss) {
             let delay = sim.random.spread(sim.plan.weather.latency);
             let arrive = ClientEvent::Arrive {
                 client,
                 attempt,
                 member,
-                ask: in_flight.ask.clone(),
+                ask: in_flight.ask(acknowledged),
                 deadline: in_flight.deadline,
             };
             sim.after(delay, Event::Client(arrive));

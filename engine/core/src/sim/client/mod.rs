@@ -4,19 +4,20 @@
 
 mod attempt;
 mod operation;
+mod session;
 
 use super::member::ReadJob;
 use super::queue::{MILLI, Nanos};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::world::Members;
-use crate::check::{Answer, Call, CallId, Level, Recorder};
-use crate::kv::KeyValue;
+use crate::check::{Answer, Level, Recorder};
+use crate::kv::{self, Command, KeyValue};
 use crate::replica::{RequestError, Written};
 use crate::types::{MemberId, Revision};
 use attempt::{InFlight, time};
 use bytes::Bytes;
-use dengine_client_core::{End, Failure, Next};
+use dengine_client_core::{End, Failure, Next, Sequencer};
 use operation::Memory;
 
 /// Something about a client.
@@ -53,6 +54,13 @@ pub(super) enum Ask {
     Read(Level, Vec<String>),
 }
 
+/// What a client wants done.
+#[derive(Clone, Debug)]
+pub(super) enum Want {
+    Write(Command),
+    Read(Level, Vec<String>),
+}
+
 /// What a member answers.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -75,11 +83,16 @@ pub(super) struct Client {
     /// The place in the list of members where its calls begin: a connection that it keeps.
     lane: usize,
     memory: Memory,
+    /// Whether its writes carry stamps.
+    stamps: bool,
+    session: Option<Sequencer>,
 }
 
 impl Client {
-    pub(super) fn new(id: u64, mut random: Random) -> Self {
+    pub(super) fn new(id: u64, stamps: bool, mut random: Random) -> Self {
         Self {
+            stamps,
+            session: None,
             id,
             lane: random.below(1 << 16) as usize,
             random,
@@ -92,18 +105,25 @@ impl Client {
 
     /// Asks for the next thing.
     pub(super) fn next(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, members: &Members) {
+        if self.stamps && self.session.is_none() {
+            return self.open_session(sim, members);
+        }
         self.calls += 1;
         let (client, number) = (self.id, self.calls);
         let unique = format!("{client}.{number}");
-        let (call, ask) = self.memory.invent(&mut self.random, sim.plan.keys, unique);
+        let (call, want) = self.memory.invent(&mut self.random, sim.plan.keys, unique);
         if self.random.chance(50_000) {
             self.lane = self.random.below(1 << 16) as usize;
         }
         sim.note(format_args!("client {client} begins {call:?}"));
         sim.count("operations");
         let patience = self.random.between(1_000, 8_000) * MILLI;
-        let id = recorder.call(client, call.clone(), sim.now);
-        let in_flight = InFlight::new(id, call, ask, self.lane, sim.now + patience);
+        let stamp = match (&want, &mut self.session) {
+            (Want::Write(_), Some(session)) => session.stamp(),
+            _ => None,
+        };
+        let known = Some((recorder.call(client, call.clone(), sim.now), call));
+        let in_flight = InFlight::new(known, want, stamp, self.lane, sim.now + patience);
         let target = in_flight.attempts.first();
         self.in_flight = Some(in_flight);
         self.attempt(sim, members, &target);
@@ -126,7 +146,7 @@ impl Client {
     /// What to read for an attempt, now that its member may.
     pub(super) fn read_job(&self, attempt: u64) -> Option<ReadJob> {
         let in_flight = self.in_flight.as_ref().filter(|_| self.attempts == attempt)?;
-        let Ask::Read(level, keys) = &in_flight.ask else {
+        let Want::Read(level, keys) = &in_flight.want else {
             return None;
         };
         Some(ReadJob {
@@ -153,9 +173,18 @@ impl Client {
         if !self.waits_for(attempt) {
             return;
         }
+        if let Outcome::Written(Ok(written)) = outcome
+            && let kv::Outcome::SessionOpened { session } = written.outcome
+        {
+            return self.on_session(sim, session);
+        }
+        let lost = Self::says_session_is_gone(outcome) || self.random.chance(2_000);
         match operation::judge(outcome) {
             Ok(answer) => self.conclude(sim, recorder, member, answer),
             Err(failure) => self.fail(sim, recorder, member, &failure),
+        }
+        if lost && self.in_flight.is_none() {
+            self.session = None;
         }
     }
 
@@ -185,10 +214,16 @@ impl Client {
 
     /// The caller is told.
     fn conclude(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, member: MemberId, answer: Answer) {
-        let Some(InFlight { id, call, .. }) = self.in_flight.take() else {
+        let Some(in_flight) = self.in_flight.take() else {
             return;
         };
         sim.note(format_args!("client {} ends: {answer:?}, by {member}", self.id));
+        if let (Some(stamp), Some(session)) = (in_flight.stamp, &mut self.session) {
+            session.end(stamp.sequence);
+        }
+        let Some((id, call)) = in_flight.known else {
+            return self.rest(sim);
+        };
         self.memory.learn(&call, &answer);
         match answer {
             Answer::Unknown => sim.count("operations with an unknown outcome"),

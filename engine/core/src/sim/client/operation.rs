@@ -1,8 +1,8 @@
 //! What clients ask for, and what answers mean to the checkers.
 
-use super::{Ask, Outcome};
+use super::{Outcome, Want};
 use crate::check::{Answer, Call, Expected, Level, Seen};
-use crate::kv::{self, Command, KeyRange, KeyValue};
+use crate::kv::{self, Command, KeyRange, KeyValue, Refusal};
 use crate::replica::{LeaderHint, RequestError};
 use crate::sim::random::Random;
 use crate::types::Revision;
@@ -21,7 +21,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Thinks of something to ask for. `unique` becomes part of what it writes.
-    pub(super) fn invent(&self, random: &mut Random, keys: u64, unique: String) -> (Call, Ask) {
+    pub(super) fn invent(&self, random: &mut Random, keys: u64, unique: String) -> (Call, Want) {
         let key = format!("k{}", random.below(keys));
         let (name, new) = (Bytes::from(key.clone()), Bytes::from(unique.clone()));
         let after = self.revision;
@@ -31,20 +31,21 @@ impl Memory {
                     key: name,
                     value: new,
                     prev_kv: false,
+                    ttl_ms: 0,
                 };
                 let call = Call::Put {
                     key,
                     value: unique,
                     expires: false,
                 };
-                return (call, Ask::Write(command.encode()));
+                return (call, Want::Write(command));
             }
             35..42 => {
                 let command = Command::Delete {
                     keys: KeyRange::One(name),
                     prev_kv: false,
                 };
-                return (Call::Delete { key }, Ask::Write(command.encode()));
+                return (Call::Delete { key }, Want::Write(command));
             }
             42..60 => return self.swap(random, key, unique),
             60..76 => Level::Linearizable,
@@ -57,11 +58,11 @@ impl Memory {
             keys: keys.clone(),
             level,
         };
-        (call, Ask::Read(level, keys))
+        (call, Want::Read(level, keys))
     }
 
     /// Mostly it expects what it saw last.
-    fn swap(&self, random: &mut Random, key: String, unique: String) -> (Call, Ask) {
+    fn swap(&self, random: &mut Random, key: String, unique: String) -> (Call, Want) {
         let known = self.pairs.get(&key).and_then(Option::as_ref);
         let expected = match known.filter(|_| random.chance(800_000)) {
             Some(seen) if random.chance(500_000) => Expected::Value(seen.value.clone()),
@@ -75,13 +76,14 @@ impl Memory {
                 Expected::ModRevision(revision) => kv::Expected::ModRevision(Revision(*revision)),
             },
             value: Bytes::from(unique.clone()),
+            ttl_ms: 0,
         };
         let call = Call::CompareAndSwap {
             key,
             expected,
             value: unique,
         };
-        (call, Ask::Write(command.encode()))
+        (call, Want::Write(command))
     }
 
     pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
@@ -110,7 +112,7 @@ impl Memory {
 /// What an answer means: to the checkers, or to whoever decides what follows from a failure.
 pub(super) fn judge(outcome: &Outcome) -> Result<Answer, Failure> {
     match outcome {
-        Outcome::Written(Ok(written)) => Ok(written_answer(&written.outcome)),
+        Outcome::Written(Ok(written)) => written_answer(&written.outcome),
         Outcome::Written(Err(error)) | Outcome::ReadRefused(error) => Err(failure(error)),
         Outcome::Unreachable => Err(Failure::NotSent),
         Outcome::Read(revision, found) => Ok(Answer::Read {
@@ -136,8 +138,8 @@ fn failure(error: &RequestError) -> Failure {
     }
 }
 
-fn written_answer(outcome: &kv::Outcome) -> Answer {
-    match outcome {
+fn written_answer(outcome: &kv::Outcome) -> Result<Answer, Failure> {
+    Ok(match outcome {
         kv::Outcome::Put { revision, .. } => Answer::Put {
             revision: revision.0,
         },
@@ -156,8 +158,10 @@ fn written_answer(outcome: &kv::Outcome) -> Answer {
             succeeded: *succeeded,
             previous: prev.as_ref().map(seen),
         },
-        _ => Answer::Unknown,
-    }
+        kv::Outcome::Refused(Refusal::WindowFull { .. }) => return Err(Failure::Overloaded),
+        kv::Outcome::Refused(_) => return Err(Failure::Refused),
+        _ => return Err(Failure::Broken),
+    })
 }
 
 fn seen(pair: &KeyValue) -> Seen {

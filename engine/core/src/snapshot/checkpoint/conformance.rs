@@ -4,7 +4,7 @@
 
 use super::{Checkpoint, describe};
 use crate::kv::store::{Cursor, Scope, Store, WriteBatch};
-use crate::kv::{Command, StateMachine};
+use crate::kv::{Command, Request, StateMachine};
 use crate::log::Position;
 use crate::types::{Entry, EntryKind, Index, Term};
 use bytes::Bytes;
@@ -96,13 +96,14 @@ fn entry(index: u64) -> Entry {
         key: Bytes::from(format!("key {index}")),
         value: Bytes::from_static(b"value"),
         prev_kv: false,
+        ttl_ms: 0,
     };
     Entry {
         index: Index(index),
         term: Term(3),
         kind: EntryKind::Command,
         context: Bytes::new(),
-        data: command.encode(),
+        data: Request::from(command).encode(),
     }
 }
 
