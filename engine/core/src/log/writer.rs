@@ -177,6 +177,12 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
+    /// The file of the segment that is being written, and up to where it is durable.
+    #[must_use]
+    pub fn durable_to(&self) -> (String, u32) {
+        (Name::Segment(self.current.number).to_string(), self.durable)
+    }
+
     /// Whether something was appended that is not yet durable.
     #[must_use]
     pub fn is_dirty(&self) -> bool {

@@ -5,7 +5,6 @@ use super::network::Link;
 use super::operator::newest_leader;
 use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
-use super::random::Random;
 use super::surroundings::Event;
 use super::ticket::Asker;
 use super::world::World;
@@ -35,6 +34,7 @@ impl World {
             Fault::Partition => return self.split(false),
             Fault::OneWayPartition => return self.split(true),
             Fault::LeaderCut => return self.cut_leader(),
+            Fault::Usurper => return self.usurp(),
             Fault::Reset => return self.reset(),
             Fault::Transfer => return self.transfer(),
             Fault::Resize => return self.resize(),
@@ -78,6 +78,7 @@ impl World {
             }
             Fault::FailedSync => member.disk().fail_sync_after(sim.random.below(8)),
             Fault::FailedWrite => member.disk().fail_write_after(sim.random.below(8)),
+            Fault::FailedRead => member.fail_read(sim.random.below(16)),
             Fault::FailedFlush => member.store().fail_flush(),
             Fault::WriteBack => member.write_back(sim),
             Fault::FlippedBit => return self.flip(id),
@@ -162,7 +163,7 @@ impl World {
         let Some(member) = members.get_mut(&id) else {
             return false;
         };
-        let Some((name, end)) = old_part(member.disk(), &mut sim.random) else {
+        let Some((name, end)) = member.old_part(&mut sim.random) else {
             return false;
         };
         let (byte, bit) = (sim.random.below(end as u64) as usize, sim.random.below(8) as u8);
@@ -202,6 +203,40 @@ impl World {
         });
         let links = links.collect();
         self.cut(links)
+    }
+
+    /// Somebody loses sight of the leader; a while later the leader is alone, and everybody who could remember it
+    /// has just restarted.
+    fn usurp(&mut self) -> bool {
+        let Some((leader, membership)) = newest_leader(&self.members) else {
+            return false;
+        };
+        let others: Vec<_> = membership.voters().map(|m| m.id).filter(|id| *id != leader).collect();
+        let Some(usurper) = self.sim.random.pick(&others).copied().filter(|_| others.len() > 1) else {
+            return false;
+        };
+        let blind = vec![(leader, usurper), (usurper, leader)];
+        self.sim.network.cut(blind.iter().copied());
+        self.sim.after(8 * SECOND, Event::Mend(blind));
+        let delay = self.sim.random.between(1_000 * MILLI, 3_000 * MILLI);
+        self.sim.then(delay, move |world| world.forget(leader, usurper, &others));
+        true
+    }
+
+    fn forget(&mut self, leader: MemberId, usurper: MemberId, others: &[MemberId]) {
+        if !self.is_stormy() {
+            return;
+        }
+        let links = others.iter().flat_map(|id| [(leader, *id), (*id, leader)]);
+        self.cut(links.collect());
+        for id in others.iter().filter(|id| **id != usurper) {
+            let Self { sim, members, .. } = self;
+            if let Some(member) = members.get_mut(id) {
+                member.kill(sim);
+                let delay = sim.random.between(MILLI, 20 * MILLI);
+                sim.after(delay, Event::Restart(*id));
+            }
+        }
     }
 
     fn cut(&mut self, links: Vec<Link>) -> bool {
@@ -244,7 +279,21 @@ impl World {
         if let Some(member) = members.get_mut(&leader) {
             member.give(sim, Input::Request(request));
         }
+        if self.sim.random.chance(500_000) {
+            // Just when the other begins to ask for votes.
+            let delay = self.sim.random.below(4 * self.sim.plan.weather.latency);
+            self.sim.then(delay, move |world| world.isolate(leader));
+        }
         true
+    }
+
+    /// Nobody hears this member, and it hears nobody.
+    fn isolate(&mut self, id: MemberId) {
+        if self.is_stormy() {
+            let others = self.members.keys().filter(|other| **other != id);
+            let links = others.flat_map(|other| [(id, *other), (*other, id)]).collect();
+            self.cut(links);
+        }
     }
 
     fn resize(&mut self) -> bool {
@@ -265,25 +314,6 @@ impl World {
         self.sim.note(format_args!("FAULT: {id} is to be replaced"));
         self.operator.condemned.insert(id)
     }
-}
-
-/// A segment and how far from its beginning damage cannot be mistaken for an unfinished write: later
-/// batches prove that it was on disk.
-fn old_part(
-    disk: &MemoryDisk,
-    random: &mut Random,
-) -> Option<(String, usize)> {
-    let names = disk.list().ok()?.into_iter();
-    let mut segments: Vec<_> = names.filter(|name| name.ends_with(".segment")).collect();
-    segments.sort_unstable();
-    let newest = segments.last()?.clone();
-    let name = random.pick(&segments)?.clone();
-    let bytes = disk.contents(&name);
-    if name != newest {
-        return Some((name, bytes.len()));
-    }
-    let written = bytes.iter().rposition(|byte| *byte != 0)?;
-    (written > 16 << 10).then_some((name, written / 3))
 }
 
 fn bytes_used(disk: &MemoryDisk) -> u64 {

@@ -11,13 +11,14 @@ use super::clock::Clock;
 use super::guard::guard;
 use super::invariants::Seen;
 use super::queue::{MILLI, Nanos};
+use super::random::Random;
 use super::shadow::Shadow;
 use super::store::SimStore;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::SimEnv;
 use crate::kv::{Flusher, Member as MemberRecord, Membership, Reader};
 use crate::log::memory::MemoryDisk;
-use crate::log::{Log, LogReader};
+use crate::log::{Disk, Log, LogReader};
 use crate::replica::{Applier, ApplyJob, Effect, Input, LogJob, LogWork, Replica};
 use crate::consensus::{Role, State};
 use crate::types::{Index, MemberId};
@@ -98,6 +99,9 @@ struct Process {
     writing: LogWork,
     /// Whether what is being written must be on disk before anybody hears of it.
     syncing: bool,
+    /// Up to where the newest segment was durable when its last durable batch was written.
+    proven: (String, u32),
+    durable: (String, u32),
     applier: Applier<SimStore, SimEnv>,
     apply_jobs: VecDeque<ApplyJob<SimEnv>>,
     apply_busy: bool,
@@ -152,6 +156,20 @@ impl Member {
     pub(super) fn fail_read(&mut self, after: u64) {
         self.reading_fails = true;
         self.disk.fail_read_after(after);
+    }
+
+    /// A segment of the log, and how far from its beginning damage cannot be mistaken for an unfinished write:
+    /// something later proves that it was on disk.
+    pub(super) fn old_part(&self, random: &mut Random) -> Option<(String, usize)> {
+        let (newest, proven) = self.process.as_ref()?.proven.clone();
+        let mut segments = self.disk.list().ok()?;
+        segments.retain(|name| name.ends_with(".segment") && *name <= newest);
+        let name = random.pick(&segments)?.clone();
+        let bytes = match name == newest {
+            true => proven as usize,
+            false => self.disk.contents(&name).len(),
+        };
+        (bytes > 0).then_some((name, bytes))
     }
 
     /// Ends all faults of this machine.
@@ -422,6 +440,7 @@ impl Process {
     fn sync_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), String> {
         if self.syncing {
             self.log.sync().map_err(|e| e.to_string())?;
+            self.proven = std::mem::replace(&mut self.durable, self.log.durable_to());
         }
         if let Some(id) = self.writing.persisted() {
             sim.note(format_args!("{} has append {} on disk", machine.id, id.0));

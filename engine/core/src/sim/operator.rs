@@ -84,7 +84,6 @@ impl Operator {
             && membership.members.len() == voters
             && !self.unsettled
             && self.waiting.is_none()
-            && self.candidate.is_none()
             && membership.members.keys().all(|id| !self.is_useless(*id, members))
     }
 
@@ -187,7 +186,11 @@ impl Operator {
                 let id = *self.random.pick(&ids)?;
                 Some(self.remove(id, leader))
             }
-            _ => None,
+            _ => {
+                // Nothing of it can be in any log that counts, so its folder stays empty for ever.
+                self.candidate = None;
+                None
+            }
         }
     }
 

@@ -20,6 +20,9 @@ pub(super) enum Fault {
     OneWayPartition,
     /// Nobody hears the leader, or the leader hears nobody.
     LeaderCut,
+    /// Somebody who did not hear the leader for long asks for votes just when all others have restarted and
+    /// the leader is cut off.
+    Usurper,
     /// A stream between two members breaks, with what is on its way.
     Reset,
     /// A process is stopped for a while, and its clock goes on.
@@ -32,6 +35,8 @@ pub(super) enum Fault {
     FailedSync,
     /// One write fails half way.
     FailedWrite,
+    /// A read of the log fails.
+    FailedRead,
     /// One flush of the state machine fails.
     FailedFlush,
     /// The operating system writes some of what is not synced.
@@ -49,19 +54,21 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 21] = [
         Self::Kill,
         Self::PowerLoss,
         Self::ClusterPowerLoss,
         Self::Partition,
         Self::OneWayPartition,
         Self::LeaderCut,
+        Self::Usurper,
         Self::Reset,
         Self::Pause,
         Self::SlowDisk,
         Self::FullDisk,
         Self::FailedSync,
         Self::FailedWrite,
+        Self::FailedRead,
         Self::FailedFlush,
         Self::WriteBack,
         Self::FlippedBit,
@@ -84,12 +91,14 @@ impl Fault {
             Self::Partition => "partitions",
             Self::OneWayPartition => "one-way partitions",
             Self::LeaderCut => "leaders cut off",
+            Self::Usurper => "usurpers",
             Self::Reset => "streams reset",
             Self::Pause => "pauses",
             Self::SlowDisk => "slow disks",
             Self::FullDisk => "full disks",
             Self::FailedSync => "failed syncs",
             Self::FailedWrite => "failed writes",
+            Self::FailedRead => "failed reads",
             Self::FailedFlush => "failed flushes",
             Self::WriteBack => "write-backs",
             Self::FlippedBit => "flipped bits",

@@ -8,6 +8,7 @@ use super::queue::{MILLI, Nanos, Queue};
 use super::random::Random;
 use super::ticket::Mailbox;
 use super::trace::{Hash, Trace};
+use super::world::World;
 use super::member::Actor;
 use crate::types::MemberId;
 use bytes::Bytes;
@@ -36,6 +37,8 @@ pub(super) enum Event {
     Restart(MemberId),
     /// Something goes wrong.
     Strike(Fault),
+    /// The next step of a fault that has several.
+    Then(Step),
     /// A partition ends.
     Mend(Vec<Link>),
     /// A disk has space again.
@@ -45,6 +48,9 @@ pub(super) enum Event {
     /// The world looks whether a phase is over.
     Watch,
 }
+
+/// What happens to the world then.
+pub(super) struct Step(pub(super) Box<dyn FnOnce(&mut World)>);
 
 pub(super) struct Surroundings {
     pub(super) now: Nanos,
@@ -79,6 +85,11 @@ impl Surroundings {
     /// Plans an event `delay` from now.
     pub(super) fn after(&mut self, delay: Nanos, event: Event) {
         self.queue.push(self.now + delay, event);
+    }
+
+    /// Plans the next step of a fault.
+    pub(super) fn then(&mut self, delay: Nanos, step: impl FnOnce(&mut World) + 'static) {
+        self.after(delay, Event::Then(Step(Box::new(step))));
     }
 
     pub(super) fn count(&mut self, what: &'static str) {

@@ -134,6 +134,7 @@ impl World {
                 }
             }
             Event::Strike(fault) => self.strike(fault),
+            Event::Then(next) => next.0(self),
             Event::Mend(links) => self.sim.network.mend(links),
             Event::Space(member) => {
                 if let Some(member) = self.members.get_mut(&member) {
@@ -189,7 +190,7 @@ impl World {
             Answered::Written(result) => Outcome::Written(result),
             Answered::MayRead(Err(error)) => Outcome::ReadRefused(error),
             Answered::MayRead(Ok(())) => return self.read(id, client, attempt),
-            Answered::Leads(_) => return,
+            Answered::Leads => return,
         };
         client::reply(&mut self.sim, id, (client, attempt), outcome);
     }
@@ -251,9 +252,9 @@ impl World {
         let caller = self.sim.mailbox.ticket(Asker::Client(client, attempt), deadline);
         let request = match ask {
             Ask::Write(data) => Request::Write { data, caller },
-            Ask::Read(Level::Linearizable, _) => Request::Read { caller },
-            Ask::Read(Level::Lease, _) => Request::LeaseRead { caller },
-            Ask::Read(Level::Session { .. } | Level::Eventual, _) => {
+            Ask::Read(Level::Linearizable) => Request::Read { caller },
+            Ask::Read(Level::Lease) => Request::LeaseRead { caller },
+            Ask::Read(Level::Session { .. } | Level::Eventual) => {
                 return self.read(member, client, attempt);
             }
         };

@@ -49,7 +49,7 @@ impl InFlight {
     /// As it is sent: the same each time, but for what is acknowledged by then.
     fn ask(&self, acknowledged: u64) -> Ask {
         match &self.want {
-            Want::Read(level, keys) => Ask::Read(*level, keys.clone()),
+            Want::Read(level, _) => Ask::Read(*level),
             Want::Write(command) => {
                 let session = self.stamp.map(|stamp| SessionStamp {
                     id: SessionId(stamp.session_id),

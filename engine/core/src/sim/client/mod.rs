@@ -50,8 +50,8 @@ pub(super) enum ClientEvent {
 pub(super) enum Ask {
     /// Replicate this command.
     Write(Bytes),
-    /// Read these keys.
-    Read(Level, Vec<String>),
+    /// Read, at this level.
+    Read(Level),
 }
 
 /// What a client wants done.

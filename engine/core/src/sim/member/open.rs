@@ -73,13 +73,16 @@ impl Member {
         match guard(|| self.open(sim)) {
             Ok(Ok(process)) => self.run(sim, process),
             Ok(Err(Refusal::Lost(reason))) => self.refuse(sim, &reason),
-            Ok(Err(Refusal::NotNow(reason))) => {
-                sim.note(format_args!("{id} cannot start: {reason}"));
-                let delay = sim.random.between(500 * MILLI, 3 * SECOND);
-                sim.after(delay, Event::Restart(id));
-            }
+            Ok(Err(Refusal::NotNow(reason))) => self.try_later(sim, &reason),
+            Err(message) if std::mem::take(&mut self.reading_fails) => self.try_later(sim, &message),
             Err(message) => self.refuse(sim, &message),
         }
+    }
+
+    fn try_later(&mut self, sim: &mut Surroundings, reason: &str) {
+        sim.note(format_args!("{} cannot start: {reason}", self.id));
+        let delay = sim.random.between(500 * MILLI, 3 * SECOND);
+        sim.after(delay, Event::Restart(self.id));
     }
 
     /// Whoever lost what it promised must say so, and nobody else may.
@@ -122,6 +125,9 @@ impl Member {
             let reason = "the log ends before what the state machine has applied";
             return Err(Refusal::Lost(reason.to_owned()));
         }
+        // It has looked at every byte.
+        self.health = Health::Sound;
+        let durable = log.durable_to();
         let replica = self.replica_from(sim, &log, recovered.hard_state, &machine);
         Ok(Process {
             replica,
@@ -134,6 +140,8 @@ impl Member {
             log_busy: false,
             writing: LogWork::default(),
             syncing: true,
+            proven: (String::new(), 0),
+            durable,
             flusher: machine.flusher(),
             applier: Applier::new(machine),
             apply_jobs: VecDeque::new(),
