@@ -25,6 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         key: "hello".into(),
         value: "world".into(),
         prev_kv: false,
+        ttl_ms: 0,
     };
     let written = node.write(put).await?;
 

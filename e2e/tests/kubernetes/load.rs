@@ -9,14 +9,19 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use dengine_client::{Client, ClientOptions};
+use dengine_client::{Client, ClientOptions, Consistency, Error};
 use dengine_crds::names;
 use dengine_e2e::cluster::Cluster;
 use k8s_openapi::api::core::v1::Service;
 use tokio::{task::JoinSet, time::Instant};
 
-use crate::{forward, support::World};
+use crate::{
+    forward,
+    support::{READY_PATIENCE, World},
+};
 
+/// Between two attempts to get through.
+const PAUSE: Duration = Duration::from_millis(200);
 const WRITERS: usize = 8;
 const CLIENT_PORT: u16 = 4100;
 
@@ -38,7 +43,21 @@ pub(crate) async fn connect(world: &World, cluster: &str) -> Result<Client> {
         connections: 2,
         ..ClientOptions::default()
     };
-    Ok(Client::connect_with([endpoint], options).await?)
+    let client = Client::connect_with([endpoint], options).await?;
+    await_route(&client).await?;
+    Ok(client)
+}
+
+/// A Service that has just been made has an address before every node knows the way to it.
+async fn await_route(client: &Client) -> Result<()> {
+    let answers = async {
+        while let Err(Error::Unavailable { .. }) = client.get("any", Consistency::Eventual).await {
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::time::timeout(READY_PATIENCE, answers)
+        .await
+        .context("no node knows the way to the client Service")
 }
 
 /// Concurrent writers, each with keys of its own.

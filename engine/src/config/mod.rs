@@ -123,6 +123,10 @@ settings! {
 
         /// The write-ahead log.
         log: LogConfig, LogOverrides;
+
+        /// How much history is kept. The same on every member. Of two settings the one that keeps more
+        /// counts; a value of 0 is no setting, and without any, history is kept until a client compacts it.
+        retention: RetentionConfig, RetentionOverrides;
     }
 }
 
@@ -192,6 +196,19 @@ settings! {
 
         /// With `memory-first`: most bytes of writes that stay off the disk.
         sync_bytes: u64 = 16 * 1024 * 1024, "log-sync-bytes", "DENGINE_LOG_SYNC_BYTES";
+    } sections {}
+}
+
+settings! {
+    /// How much history is kept for reads of the past and for watches.
+    RetentionConfig, RetentionOverrides {
+        /// The newest so many revisions; 0 for no such bound.
+        ///
+        /// Each takes the space of the values that it changed.
+        revisions: u64 = 100_000, "retention-revisions", "DENGINE_RETENTION_REVISIONS";
+
+        /// What was to be seen within so many seconds; 0 for no such bound.
+        seconds: u64 = 0, "retention-seconds", "DENGINE_RETENTION_SECONDS";
     } sections {}
 }
 

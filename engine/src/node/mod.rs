@@ -18,6 +18,7 @@ mod bootstrap;
 mod clock;
 mod flusher;
 mod input;
+mod keeper;
 mod log_writer;
 pub mod metrics;
 mod replica;

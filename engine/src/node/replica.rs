@@ -35,6 +35,8 @@ pub(super) struct ReplicaThread {
     pub(super) fatal: watch::Sender<Option<Fatal>>,
     /// What the metrics were told of already.
     pub(super) counted: Counts,
+    /// The keeper's thread ends with this one.
+    pub(super) _keeper_lives: Sender<()>,
 }
 
 impl ReplicaThread {

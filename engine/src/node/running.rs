@@ -4,6 +4,7 @@ use super::Written;
 use super::applier::ApplyThread;
 use super::flusher::{self, FlushTrigger};
 use super::input::{Answer, Channels, Input, Reply, Request};
+use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
 use super::replica::ReplicaThread;
 use super::status::NodeStatus;
@@ -14,14 +15,16 @@ use crate::storage::{self, RocksStore};
 use crate::transport::{PeerEntrance, Peers};
 use bytes::Bytes;
 use dengine_core::consensus::ConsensusConfig;
-use dengine_core::kv::{Membership, MembershipChange, Outcome, Reader, StateMachine};
+use dengine_core::kv::{
+    Membership, MembershipChange, Outcome, Reader, RetentionSetting, StateMachine,
+};
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
-use dengine_core::replica::{Applier, Counts, Replica, ReplicaConfig};
+use dengine_core::replica::{Applier, Counts, Keeper, Replica, ReplicaConfig};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 
 /// Semaphores count bytes in these, because their permits are 32-bit numbers.
@@ -83,6 +86,13 @@ impl Running {
             introduced.clone(),
             inbox.clone(),
         );
+        let (keeper_lives, keeper_stop) = mpsc::channel();
+        let keeper = KeeperThread {
+            keeper: Keeper::new(machine.reader(), retention(&start.config)),
+            collector: machine.collector(),
+            status: start.status.subscribe(),
+            replica: inbox.clone(),
+        };
         let replica = ReplicaThread {
             config: start.config.clone(),
             identity: start.identity,
@@ -96,6 +106,7 @@ impl Running {
             status: start.status,
             fatal: start.fatal.clone(),
             counted: Counts::default(),
+            _keeper_lives: keeper_lives,
         };
         let (flush_requests, flushes) = mpsc::sync_channel(1);
         let flush = FlushTrigger::new(flush_requests, start.config.log.flush_bytes);
@@ -116,6 +127,9 @@ impl Running {
                 flusher::run(&flusher, &flushes, &flush_replica);
             })?,
             spawn("dengine-apply", &start.fatal, move || applier.run(&applies))?,
+            spawn("dengine-keeper", &start.fatal, move || {
+                keeper.run(&keeper_stop)
+            })?,
             spawn("dengine-replica", &start.fatal, move || replica.run(&input))?,
         ];
         let limits = &start.config.limits;
@@ -351,6 +365,15 @@ fn restore(
         Replica::new(replica, config, hard_state, log.reader(), machine)
             .expect("Config::validated checked everything that consensus does"),
     )
+}
+
+fn retention(config: &Config) -> RetentionSetting {
+    let retention = &config.retention;
+    let seconds = (retention.seconds > 0).then(|| Duration::from_secs(retention.seconds));
+    RetentionSetting {
+        revisions: (retention.revisions > 0).then_some(retention.revisions),
+        duration: seconds,
+    }
 }
 
 fn spawn(

@@ -93,3 +93,24 @@ async fn a_cluster_whose_members_all_died_at_once_has_all_its_data() {
         .unwrap();
     assert_eq!(again.kvs, before.kvs);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_told_to_stop_hands_over_first() {
+    let mut cluster = Cluster::form(3).await;
+    let client = cluster.client().await;
+    let load = Load::start(&client);
+    load.progress(100).await;
+    let leader = cluster.leader().await;
+    assert_eq!(cluster.members[leader].terminate().code(), Some(0));
+    // It is gone, and another one leads already: nobody had to notice that first.
+    let mut leaders = 0;
+    for (place, member) in cluster.members.iter().enumerate() {
+        if place != leader {
+            let status = member.status().await;
+            leaders += usize::from(status.leader_id == status.member_id);
+        }
+    }
+    assert_eq!(leaders, 1);
+    load.progress(100).await;
+    load.finish(&client).await;
+}

@@ -11,5 +11,6 @@ mod health;
 mod identity;
 mod kv;
 mod membership;
+mod memory_first;
 
 mod harness;

@@ -66,7 +66,8 @@ impl<S: Store> Collector<S> {
             buffer: Vec::new(),
         };
         let done = compacted <= self.done_to || self.sweep(&shared, &mut sweep, changes_max)?;
-        let Sweep { batch, .. } = sweep;
+        let batch = std::mem::take(&mut sweep.batch);
+        drop(sweep);
         if !batch.is_empty() {
             shared.store.write(&batch)?;
         }

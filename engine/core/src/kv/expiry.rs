@@ -1,17 +1,20 @@
 //! When keys and sessions expire: says which commands a leader should propose.
 //!
 //! No clock. A leader begins with an empty [`Expiry`], shows it the state every now and then, and asks what is
-//! due. A time to live counts from when this leader has first seen the change that gave it, so it may
-//! last longer than asked for, by the delay of a tick or a change of leaders, and never ends early. What is
-//! proposed names the change it is about, so that nothing happens if there was another one since.
+//! due. A time to live counts from when this leader has first seen the change that gave it, so it may last
+//! longer than asked for, by the delay of a tick, a change of leaders or a part of a session's time, and
+//! never ends early. What is proposed names the change it is about, so that nothing happens if there was
+//! another one since.
 
-use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, Store};
+use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, SessionInfo, Store};
 use crate::types::{Index, Moment, Revision, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How many records are read at once.
 const PAGE: usize = 1024;
+/// When a session was used is known to this part of its time to live.
+const LOOKS_PER_TTL: u32 = 4;
 /// What was proposed is proposed again after this time, if it is still there.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -22,7 +25,11 @@ pub struct Expiry {
     seen_to: Option<ExpiringKey>,
     /// Some keys are due then. Their names stay in the store.
     keys: BTreeSet<DueKeys>,
-    sessions: BTreeMap<SessionId, DueSession>,
+    /// The last session that was seen.
+    session_seen_to: SessionId,
+    sessions: BTreeMap<SessionId, Unused>,
+    /// When to look at which session again.
+    session_looks: BTreeSet<(Moment, SessionId)>,
 }
 
 /// The keys that this revision was the last to change and that it gave this time to live.
@@ -33,14 +40,15 @@ struct DueKeys {
     ttl_ms: u64,
 }
 
+/// A session that nothing was seen to use since.
 #[derive(Clone, Copy, Debug)]
-struct DueSession {
-    at: Moment,
+struct Unused {
+    since: Moment,
     last_used: Index,
 }
 
 impl Expiry {
-    /// Takes note of what was put and used since the last call.
+    /// Takes note of the keys that were put and the sessions that were opened since the last call.
     ///
     /// # Errors
     /// If the storage fails.
@@ -49,7 +57,7 @@ impl Expiry {
         self.observe_sessions(reader, now)
     }
 
-    /// What to propose now: about at most `keys_max` keys, and as many sessions. What is not applied is
+    /// What to propose now: about at most `max` keys, and as many sessions. What is not applied is
     /// due again a second later.
     ///
     /// # Errors
@@ -58,10 +66,10 @@ impl Expiry {
         &mut self,
         reader: &Reader<S>,
         now: Moment,
-        keys_max: usize,
+        max: usize,
     ) -> Result<Vec<Command>, ReadError> {
-        let mut commands = self.due_sessions(now, keys_max);
-        let keys = self.due_keys(reader, now, keys_max)?;
+        let mut commands = self.due_sessions(reader, now, max)?;
+        let keys = self.due_keys(reader, now, max)?;
         if !keys.is_empty() {
             commands.push(Command::ExpireKeys { keys });
         }
@@ -89,38 +97,68 @@ impl Expiry {
         reader: &Reader<S>,
         now: Moment,
     ) -> Result<(), ReadError> {
-        let mut open = BTreeMap::new();
-        let mut after = SessionId(0);
         loop {
-            let page = reader.sessions(after, PAGE)?;
+            let page = reader.sessions(self.session_seen_to, PAGE)?;
             for session in &page {
-                let known = self.sessions.get(&session.id).copied();
-                let unused = known.filter(|known| known.last_used == session.last_used);
-                let due = unused.unwrap_or(DueSession {
-                    at: deadline(now, session.ttl_ms),
+                self.session_seen_to = session.id;
+                let unused = Unused {
+                    since: now,
                     last_used: session.last_used,
-                });
-                open.insert(session.id, due);
-                after = session.id;
+                };
+                self.sessions.insert(session.id, unused);
+                self.session_looks.insert((now, session.id));
             }
             if page.len() < PAGE {
-                self.sessions = open;
                 return Ok(());
             }
         }
     }
 
-    fn due_sessions(&mut self, now: Moment, max: usize) -> Vec<Command> {
-        let due = self.sessions.iter_mut().filter(|(_, it)| it.at <= now);
-        due.take(max)
-            .map(|(&session, it)| {
-                it.at = now.after(RETRY);
-                Command::ExpireSession {
-                    session,
-                    last_used: it.last_used,
+    fn due_sessions<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        now: Moment,
+        max: usize,
+    ) -> Result<Vec<Command>, ReadError> {
+        let mut commands = Vec::new();
+        while commands.len() < max
+            && let Some(&(at, id)) = self.session_looks.first()
+            && at <= now
+        {
+            self.session_looks.pop_first();
+            match reader.session(id)? {
+                Some(session) => commands.extend(self.look_at(&session, now)),
+                None => {
+                    self.sessions.remove(&id);
                 }
-            })
-            .collect()
+            }
+        }
+        Ok(commands)
+    }
+
+    /// Whether to propose that a session expires; and says when to look at it again.
+    fn look_at(&mut self, session: &SessionInfo, now: Moment) -> Option<Command> {
+        let seen_now = Unused {
+            since: now,
+            last_used: session.last_used,
+        };
+        let unused = self.sessions.entry(session.id).or_insert(seen_now);
+        if unused.last_used != session.last_used {
+            *unused = seen_now;
+        }
+        let due_at = deadline(unused.since, session.ttl_ms);
+        let next = now.after(Duration::from_millis(session.ttl_ms) / LOOKS_PER_TTL);
+        let is_due = due_at <= now;
+        let next = if is_due {
+            now.after(RETRY)
+        } else {
+            next.min(due_at)
+        };
+        self.session_looks.insert((next, session.id));
+        is_due.then_some(Command::ExpireSession {
+            session: session.id,
+            last_used: session.last_used,
+        })
     }
 
     fn due_keys<S: Store>(

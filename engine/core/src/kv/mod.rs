@@ -6,7 +6,7 @@
 //! - [`machine`]: applies entries, and [`outcome`] is what comes of them.
 //! - [`reader`]: reads the newest or a past revision meanwhile, and history for watches.
 //! - [`collector`]: removes what compaction gave up, meanwhile.
-//! - [`retention`], [`expiry`]: what a leader proposes, by rules and a clock that is passed in.
+//! - [`retention`], [`expiry`]: what a leader proposes by itself, after a clock that is passed in.
 //!
 //! The semantics are etcd's: the empty store is at revision 1; a request that changes something takes
 //! one revision, however many keys it changes; everything else takes none. Nothing here knows the time,
@@ -49,6 +49,9 @@ pub use store::{Store, StoreError};
 
 use crate::types::Revision;
 use bytes::Bytes;
+
+// These bounds are part of what commands mean: members with other ones would come to other states. Whoever
+// changes one raises `COMMAND_VERSION`.
 
 /// How many sessions may be open. Each costs at most [`SESSION_BYTES_MAX`] and one [`REPLY_BYTES_MAX`]
 /// on disk.

@@ -53,6 +53,11 @@ impl Member {
         self
     }
 
+    /// The same, for a member that has its place already.
+    pub(crate) fn add_args<I: Into<OsString>>(&mut self, args: impl IntoIterator<Item = I>) {
+        self.extra.extend(args.into_iter().map(Into::into));
+    }
+
     /// Sets a variable in the environment of every start from now on.
     pub(crate) fn env(&mut self, name: &str, value: impl Into<OsString>) {
         self.environment.push((name.to_owned(), value.into()));

@@ -14,6 +14,7 @@ pub(super) fn check(facts: &Facts<'_>, taken: &Taken) -> Result<(), Violation> {
     let content = Content {
         facts,
         timeline: &timeline,
+        taken,
         gaps: gaps(facts),
     };
     let exact = content.exact_pairs();
@@ -69,6 +70,7 @@ fn gaps(facts: &Facts<'_>) -> Vec<Gap> {
 struct Content<'a> {
     facts: &'a Facts<'a>,
     timeline: &'a Timeline,
+    taken: &'a Taken,
     /// For each key.
     gaps: Vec<Gap>,
 }
@@ -77,7 +79,10 @@ impl Content<'_> {
     fn sighting(&self, sighting: &Sighting) -> Result<(), Violation> {
         let last = self.timeline.until(sighting.key, sighting.revision);
         let gap = &self.gaps[sighting.key];
-        let since = |since: Option<u64>| since.is_some_and(|floor| floor < sighting.revision);
+        let changed = last.map_or(0, |(revision, _)| revision);
+        let since = |floor: Option<u64>| {
+            floor.is_some_and(|floor| self.has_room(changed.max(floor), sighting.revision))
+        };
         let fits = match (sighting.what, last) {
             (What::Pair(pair), Some((revision, written))) => {
                 pair.modified == revision && written.value == Some(pair.value)
@@ -105,6 +110,14 @@ impl Content<'_> {
         Err(self
             .facts
             .violation(Rule::WrongAtRevision, message, shown_by))
+    }
+
+    /// Whether a revision in between, `upto` included, is not known to be taken.
+    fn has_room(&self, after: u64, upto: u64) -> bool {
+        upto > after && {
+            let taken = self.taken.range(after + 1..=upto).count() as u64;
+            taken < upto - after
+        }
     }
 
     /// Every pair that ever was, of keys that nobody touched without being answered.

@@ -129,9 +129,8 @@ pub(super) fn revisions_taken(facts: &Facts<'_>) -> Result<Taken, Violation> {
             return Err(facts.violation(Rule::RevisionTakenTwice, message, [other, at]));
         }
     }
-    match facts.history.alone_since {
-        Some(start) => accounted(facts, &taken, start, highest)?,
-        None => {}
+    if let Some(start) = facts.history.alone_since {
+        accounted(facts, &taken, start, highest)?;
     }
     Ok(taken)
 }

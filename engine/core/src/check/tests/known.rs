@@ -305,6 +305,17 @@ fn a_delete_without_answer_happens_once() {
     bad(twice, Rule::Linearizable);
 }
 
+/// There is no revision left for the delete that would explain what was seen.
+#[test]
+fn a_delete_without_answer_needs_a_revision() {
+    let call = Call::Delete {
+        key: "k".to_owned(),
+    };
+    let lost = operation((1, 0), call, Answer::Unknown);
+    let read = read((4, 5), 2, None);
+    bad(vec![lost, put((2, 3), "a", 2), read], Rule::WrongAtRevision);
+}
+
 #[test]
 fn a_deleted_key_starts_over() {
     good(vec![

@@ -3,7 +3,8 @@
 use super::member::{Disk, Machine, Member, Write, parse_change};
 use super::wire;
 use crate::consensus::{Action, ConsensusConfig, Event, Outbound, ReadToken, Role, State, Token};
-use crate::types::{Entry, EntryKind, Index, MemberId};
+use crate::log::Position;
+use crate::types::{Entry, EntryKind, HardState, Index, MemberId};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -19,6 +20,8 @@ pub(super) struct Cluster {
     pub(super) members: BTreeMap<u64, Member>,
     pub(super) links: BTreeMap<Link, VecDeque<Bytes>>,
     pub(super) cut: BTreeSet<Link>,
+    /// What is on its way besides messages: the message that goes with it, and the state.
+    pub(super) snapshots: BTreeMap<Link, (Bytes, Machine)>,
     /// What the proposals that were not answered yet say.
     pub(super) proposed: BTreeMap<Token, (String, Bytes)>,
     pub(super) tokens: u64,
@@ -250,10 +253,63 @@ impl Cluster {
                 self.note(id, format_args!("refuses {}: {refusal}", names(&tokens)));
             }
             Action::StateChanged(state) => self.note(id, describe_state(state)),
-            Action::MakeSnapshot | Action::SendSnapshot { .. } | Action::Install { .. } => {
-                unreachable!("no script truncates the log")
+            Action::MakeSnapshot => self.make_snapshot(id),
+            Action::SendSnapshot { to, message } => {
+                let machine = self.member(id).snapshot.clone();
+                let machine = machine.expect("a snapshot was made before one is sent");
+                self.note(
+                    id,
+                    format_args!("sends {to} a snapshot of {}", machine.applied),
+                );
+                self.snapshots.insert((id, to.0), (message, machine));
+            }
+            Action::Install { base, hard_state } => {
+                let (index, term) = (base.index, base.term);
+                self.note(
+                    id,
+                    format_args!("resets its log to {index}@{term} and begins anew"),
+                );
+                self.install(id, base, hard_state);
             }
         }
+    }
+
+    fn make_snapshot(&mut self, id: u64) {
+        let machine = self.member(id).machine.clone();
+        self.note(id, format_args!("makes a snapshot of {}", machine.applied));
+        let made = Event::SnapshotMade(Some(machine.meta()));
+        self.member(id).snapshot = Some(machine);
+        // The caller is about to ask what follows.
+        let stepped = self.member(id).consensus.step(made);
+        stepped.expect("a snapshot of one's own is not refused");
+    }
+
+    /// Lets a snapshot that is on its way arrive, or get lost.
+    pub(super) fn deliver_snapshot(&mut self, link: Link, arrives: bool) {
+        let (message, machine) = self.snapshots.remove(&link).expect("one is on its way");
+        let (from, to) = (MemberId(link.0), MemberId(link.1));
+        if arrives {
+            self.member(to.0).staged = Some(machine);
+            self.step(to.0, Event::Snapshot { from, message });
+        }
+        self.step(from.0, Event::SnapshotSent { to, ok: arrives });
+    }
+
+    fn install(&mut self, id: u64, base: Position, hard_state: HardState) {
+        let mut member = self.members.remove(&id).unwrap();
+        member.machine = member.staged.take().expect("it was staged");
+        assert_eq!(member.machine.meta().last, base);
+        member.disk.writes.clear();
+        member.disk.log.reset(base);
+        member.disk.hard_state = hard_state;
+        let member = member.restart(&self.config(id));
+        self.members.insert(id, member);
+    }
+
+    /// Lets a member forget the log up to `index`.
+    pub(super) fn truncate(&mut self, id: u64, index: Index) {
+        self.step(id, Event::Truncate(index));
+        self.member(id).disk.log.truncate_prefix(index);
     }
 
     fn send(&mut self, id: u64, messages: Vec<Outbound>) {

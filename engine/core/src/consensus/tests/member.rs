@@ -3,8 +3,9 @@
 use crate::consensus::log_view::entry_bytes;
 use crate::consensus::{
     AppendId, ConfigChange, ConfigChangeKind, Consensus, ConsensusConfig, LogRead, LogReadError,
-    Restored,
+    Restored, SnapshotMeta,
 };
+use crate::log::Position;
 use crate::types::{Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,50 +13,98 @@ use std::sync::{Arc, Mutex};
 
 /// A persisted log, shared between the disk that writes it and the consensus that reads it.
 #[derive(Clone, Default)]
-pub(super) struct MemoryLog(Arc<Mutex<Vec<Entry>>>);
+pub(super) struct MemoryLog(Arc<Mutex<Stored>>);
+
+/// The entries, and what is remembered of the one before the first.
+#[derive(Clone, Default)]
+struct Stored {
+    base: Position,
+    entries: Vec<Entry>,
+}
+
+impl Stored {
+    /// Where among the entries this index stands, or would stand.
+    fn place(&self, index: Index) -> Option<usize> {
+        let place = index.0.checked_sub(self.base.index.0 + 1)?;
+        Some(usize::try_from(place).unwrap())
+    }
+
+    fn term(&self, index: Index) -> Option<Term> {
+        if index == self.base.index {
+            return Some(self.base.term);
+        }
+        let entry = self.entries.get(self.place(index)?)?;
+        Some(entry.term)
+    }
+}
 
 impl MemoryLog {
     pub(super) fn snapshot(&self) -> Vec<Entry> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().unwrap().entries.clone()
+    }
+
+    /// Another log with the same content.
+    pub(super) fn duplicate(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.0.lock().unwrap().clone())))
     }
 
     pub(super) fn write(&self, entries: &[Entry]) {
         let mut log = self.0.lock().unwrap();
         if let Some(first) = entries.first() {
-            assert!(first.index.0 <= log.len() as u64 + 1, "a gap in the log");
-            log.truncate(usize::try_from(first.index.0 - 1).unwrap());
-            log.extend_from_slice(entries);
+            let place = log.place(first.index).expect("behind the base");
+            assert!(place <= log.entries.len(), "a gap in the log");
+            log.entries.truncate(place);
+            log.entries.extend_from_slice(entries);
         }
+    }
+
+    /// Forgets the entries up to `index`.
+    pub(super) fn truncate_prefix(&self, index: Index) {
+        let mut log = self.0.lock().unwrap();
+        let term = log.term(index).expect("an entry of this log");
+        let kept = log.place(index.next()).unwrap();
+        log.entries.drain(..kept);
+        log.base = Position { index, term };
+    }
+
+    /// Forgets everything, and goes on behind `base`.
+    pub(super) fn reset(&self, base: Position) {
+        *self.0.lock().unwrap() = Stored {
+            base,
+            entries: Vec::new(),
+        };
     }
 }
 
 impl LogRead for MemoryLog {
     fn first_index(&self) -> Index {
-        Index(1)
+        self.0.lock().unwrap().base.index.next()
     }
 
     fn last_index(&self) -> Index {
-        Index(self.0.lock().unwrap().len() as u64)
+        let log = self.0.lock().unwrap();
+        Index(log.base.index.0 + log.entries.len() as u64)
     }
 
     fn term(&self, index: Index) -> Result<Option<Term>, LogReadError> {
-        let log = self.0.lock().unwrap();
-        let entry = index.0.checked_sub(1).and_then(|i| log.get(i as usize));
-        Ok(entry.map(|entry| entry.term))
+        Ok(self.0.lock().unwrap().term(index))
     }
 
     fn keep_from(&self, _bytes: u64) -> Index {
-        Index(1)
+        self.first_index()
     }
 
     fn entries(&self, from: Index, to: Index, max_bytes: u64) -> Result<Vec<Entry>, LogReadError> {
         let log = self.0.lock().unwrap();
+        let range = log.place(from).unwrap()..log.place(to).unwrap();
         let mut bytes = 0;
-        let entries = log[from.0 as usize - 1..to.0 as usize - 1].iter();
-        let fits = entries.enumerate().take_while(|(i, entry)| {
-            bytes += entry_bytes(entry);
-            *i == 0 || bytes <= max_bytes
-        });
+        let fits = log.entries[range]
+            .iter()
+            .enumerate()
+            .take_while(|(i, entry)| {
+                bytes += entry_bytes(entry);
+                *i == 0 || bytes <= max_bytes
+            });
         Ok(fits.map(|(_, entry)| entry.clone()).collect())
     }
 }
@@ -101,7 +150,7 @@ impl Disk {
 
     /// The log as the member believes it to be, synced or not.
     pub(super) fn whole_log(&self) -> Vec<Entry> {
-        let whole = MemoryLog(Arc::new(Mutex::new(self.log.snapshot())));
+        let whole = self.log.duplicate();
         for write in &self.writes {
             whole.write(&write.entries);
         }
@@ -110,9 +159,10 @@ impl Disk {
 }
 
 /// A durable state machine that knows the membership and nothing else.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Machine {
     pub(super) applied: Index,
+    pub(super) applied_term: Term,
     pub(super) voters: Vec<MemberId>,
     pub(super) learners: Vec<MemberId>,
     pub(super) waiting: VecDeque<Entry>,
@@ -123,6 +173,7 @@ impl Machine {
     pub(super) fn apply(&mut self, entry: &Entry) -> Option<ConfigChange> {
         assert_eq!(entry.index, self.applied.next(), "applied in order, once");
         self.applied = entry.index;
+        self.applied_term = entry.term;
         let membership = entry.kind == EntryKind::Membership;
         let change = membership.then(|| parse_change(&entry.data)).flatten()?;
         let others = |ids: &[MemberId]| -> Vec<MemberId> {
@@ -158,6 +209,20 @@ pub(super) fn parse_change(data: &[u8]) -> Option<ConfigChange> {
     })
 }
 
+impl Machine {
+    /// What a snapshot of it says.
+    pub(super) fn meta(&self) -> SnapshotMeta {
+        SnapshotMeta {
+            last: Position {
+                index: self.applied,
+                term: self.applied_term,
+            },
+            voters: self.voters.clone(),
+            learners: self.learners.clone(),
+        }
+    }
+}
+
 pub(super) struct Member {
     pub(super) consensus: Consensus<MemoryLog>,
     pub(super) disk: Disk,
@@ -166,6 +231,10 @@ pub(super) struct Member {
     pub(super) proposals: BTreeMap<Index, (String, Bytes)>,
     pub(super) boots: u64,
     pub(super) clock: Moment,
+    /// The last snapshot that was made here.
+    pub(super) snapshot: Option<Machine>,
+    /// One that was received.
+    pub(super) staged: Option<Machine>,
 }
 
 impl Member {
@@ -195,6 +264,8 @@ impl Member {
             proposals: BTreeMap::new(),
             boots,
             clock: Moment(0),
+            snapshot: None,
+            staged: None,
         }
     }
 

@@ -24,6 +24,7 @@ mod peer_messages;
 mod pre_vote_9_6;
 mod restart_3_8;
 mod script;
+mod snapshot_5;
 mod sole_voter_waits_for_its_disk_3_8;
 mod vote_survives_restart_3_8;
 mod wire;

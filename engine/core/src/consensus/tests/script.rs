@@ -23,6 +23,8 @@
 //! | `add-learner 1 4`, `promote 1 4`, `remove 1 4` | proposes a membership change at the first about the second |
 //! | `read 2`, `lease-read 2` | asks for a linearizable read, or one for which the lease will do |
 //! | `transfer 1 2` | asks the first to hand leadership to the second |
+//! | `truncate 1 5` | forgets the log up to an entry |
+//! | `deliver-snapshot 1->2`, `lose-snapshot 1->2` | lets the snapshot on its way arrive, or get lost |
 //! | `count-held 1` | says how many messages wait for its disk |
 //! | `heard 1` | says whom a leader heard from lately |
 //! | `state`, `state 1` | shows where members stand |
@@ -111,6 +113,9 @@ fn command(cluster: &mut Cluster, name: &str, args: &[&str]) {
         ("read", [_]) => cluster.read(id()),
         ("lease-read", [_]) => cluster.lease_read(id()),
         ("up-for-a-while", [_]) => cluster.member(id()).consensus.grant_votes(),
+        ("truncate", [_, index]) => cluster.truncate(id(), Index(number(index))),
+        ("deliver-snapshot", [link]) => cluster.deliver_snapshot(parse_link(link), true),
+        ("lose-snapshot", [link]) => cluster.deliver_snapshot(parse_link(link), false),
         ("transfer", [_, to]) => {
             cluster.step(id(), Event::TransferLeader(MemberId(number(to))));
         }

@@ -2,7 +2,8 @@
 
 use super::{ReadError, Reader};
 use crate::kv::layout::{
-    expiring_range, put_expiring_key, session_range, split_expiring_key, split_session_key, ttl,
+    expiring_range, put_expiring_key, session_key, session_range, split_expiring_key,
+    split_session_key, ttl,
 };
 use crate::kv::session::Session;
 use crate::kv::store::{Cursor, Scope};
@@ -78,17 +79,18 @@ impl<S: Store> Reader<S> {
     /// If the storage fails.
     pub fn sessions(&self, after: SessionId, limit: usize) -> Result<Vec<SessionInfo>, ReadError> {
         self.records(session_range(after), limit, |key, record| {
-            let id = split_session_key(key)?;
-            let session = Session::decode(id, record)?;
-            Ok(SessionInfo {
-                id,
-                ttl_ms: session.ttl_ms,
-                last_used: session.last_used,
-                acknowledged: session.acknowledged,
-                replies: session.replies.len() as u64,
-                reply_bytes: session.reply_bytes(),
-            })
+            read_session(split_session_key(key)?, record)
         })
+    }
+
+    /// One session, if it is open.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn session(&self, id: SessionId) -> Result<Option<SessionInfo>, ReadError> {
+        let record = self.shared.store.get(&session_key(id))?;
+        let info = record.map(|record| read_session(id, &record));
+        Ok(info.transpose()?)
     }
 
     fn records<T>(
@@ -108,6 +110,18 @@ impl<S: Store> Reader<S> {
         }
         Ok(found)
     }
+}
+
+fn read_session(id: SessionId, record: &[u8]) -> Result<SessionInfo, StoreError> {
+    let session = Session::decode(id, record)?;
+    Ok(SessionInfo {
+        id,
+        ttl_ms: session.ttl_ms,
+        last_used: session.last_used,
+        acknowledged: session.acknowledged,
+        replies: session.replies.len() as u64,
+        reply_bytes: session.reply_bytes(),
+    })
 }
 
 fn read_expiring(key: &[u8], record: &[u8]) -> Result<ExpiringKey, StoreError> {

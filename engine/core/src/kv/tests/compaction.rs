@@ -229,8 +229,10 @@ fn everything_else_counts_in_the_hash() {
 struct Interrupted {
     store: MemoryStore,
     /// What happens next, once.
-    then: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    then: Arc<Mutex<Option<Interruption>>>,
 }
+
+type Interruption = Box<dyn FnOnce() + Send>;
 
 impl Interrupted {
     fn before_the_next_cursor(&self, then: impl FnOnce() + Send + 'static) {

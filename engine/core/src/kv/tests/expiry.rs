@@ -207,9 +207,9 @@ fn a_session_is_due_when_nothing_used_it() {
     leader.observe(&reader, ms(0)).expect("observe");
     assert_eq!(leader.due(&reader, ms(99), 9).expect("due"), []);
     run(&mut machine, [Command::KeepAlive { session }]);
-    leader.observe(&reader, ms(99)).expect("observe");
-    assert_eq!(leader.due(&reader, ms(198), 9).expect("due"), []);
-    let due = leader.due(&reader, ms(199), 9).expect("due");
+    assert_eq!(leader.due(&reader, ms(124), 9).expect("due"), []);
+    assert_eq!(leader.due(&reader, ms(223), 9).expect("due"), []);
+    let due = leader.due(&reader, ms(224), 9).expect("due");
     let [Command::ExpireSession { last_used, .. }] = due[..] else {
         panic!("{due:?}");
     };
@@ -220,6 +220,44 @@ fn a_session_is_due_when_nothing_used_it() {
     );
     leader.observe(&reader, ms(5000)).expect("observe");
     assert_eq!(leader.due(&reader, ms(5000), 9).expect("due"), []);
+}
+
+#[test]
+fn a_session_that_is_used_all_the_time_never_expires() {
+    let mut machine = machine();
+    run(&mut machine, [Command::OpenSession { ttl_ms: 100 }]);
+    let session = SessionId(1);
+    let reader = machine.reader();
+    let mut leader = Expiry::default();
+    for at in (0..5000).step_by(10) {
+        leader.observe(&reader, ms(at)).expect("observe");
+        assert_eq!(leader.due(&reader, ms(at), 9).expect("due"), []);
+        if at % 70 == 0 {
+            run(&mut machine, [Command::KeepAlive { session }]);
+        }
+    }
+}
+
+#[test]
+fn what_is_gone_is_forgotten() {
+    let mut machine = machine();
+    run(
+        &mut machine,
+        [put_for("a", "1", 5), Command::OpenSession { ttl_ms: 5 }],
+    );
+    let mut leader = Expiry::default();
+    let reader = machine.reader();
+    leader.observe(&reader, ms(0)).expect("observe");
+    let session = SessionId(2);
+    run(
+        &mut machine,
+        [delete("a"), Command::CloseSession { session }],
+    );
+    assert_eq!(leader.due(&reader, ms(9), 9).expect("due"), []);
+    let known = format!("{leader:?}");
+    assert!(known.contains("keys: {}"), "{known}");
+    assert!(known.contains("sessions: {}"), "{known}");
+    assert!(known.contains("session_looks: {}"), "{known}");
 }
 
 #[test]

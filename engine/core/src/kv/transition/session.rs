@@ -18,7 +18,7 @@ impl<S: Store> Transition<'_, S> {
         stamp: SessionStamp,
         command: Command,
     ) -> Result<Outcome, StoreError> {
-        let Some(mut session) = self.session(stamp.id)? else {
+        let Some(mut session) = self.take_session(stamp.id)? else {
             return Ok(Outcome::Refused(Refusal::UnknownSession(stamp.id)));
         };
         session.last_used = index;
@@ -55,7 +55,7 @@ impl<S: Store> Transition<'_, S> {
         index: Index,
         id: SessionId,
     ) -> Result<Outcome, StoreError> {
-        let Some(mut session) = self.session(id)? else {
+        let Some(mut session) = self.take_session(id)? else {
             return Ok(Outcome::Refused(Refusal::UnknownSession(id)));
         };
         session.last_used = index;
@@ -69,18 +69,18 @@ impl<S: Store> Transition<'_, S> {
         id: SessionId,
         last_used: Option<Index>,
     ) -> Result<Outcome, StoreError> {
-        let session = self.session(id)?;
-        let session = session.filter(|it| last_used.is_none_or(|seen| seen == it.last_used));
-        if let Some(session) = &session {
+        let Some(session) = self.take_session(id)? else {
+            return Ok(Outcome::SessionClosed { closed: false });
+        };
+        let closed = last_used.is_none_or(|seen| seen == session.last_used);
+        if closed {
             for &sequence in session.replies.keys() {
                 self.drop_reply(id, sequence);
             }
-            self.sessions.insert(id, None);
             self.state.sessions -= 1;
         }
-        Ok(Outcome::SessionClosed {
-            closed: session.is_some(),
-        })
+        self.sessions.insert(id, (!closed).then_some(session));
+        Ok(Outcome::SessionClosed { closed })
     }
 
     /// Writes the records of all sessions that the step used.
@@ -93,9 +93,10 @@ impl<S: Store> Transition<'_, S> {
         }
     }
 
-    fn session(&self, id: SessionId) -> Result<Option<Session>, StoreError> {
-        if let Some(used) = self.sessions.get(&id) {
-            return Ok(used.clone());
+    /// A session, if it is open. Until it is put back into `sessions`, it counts as ended.
+    fn take_session(&mut self, id: SessionId) -> Result<Option<Session>, StoreError> {
+        if let Some(used) = self.sessions.get_mut(&id) {
+            return Ok(used.take());
         }
         let record = self.store.get(&session_key(id))?;
         record

@@ -1,0 +1,73 @@
+//! `memory-first`: acknowledged means written by a majority, and not yet on its disks.
+
+use crate::harness::{Cluster, Load, Member, dengine};
+
+const MEMORY_FIRST: [&str; 2] = ["--durability", "memory-first"];
+
+async fn cluster() -> Cluster {
+    Cluster::form_with(3, |member| member.add_args(MEMORY_FIRST)).await
+}
+
+/// As if the machine had lost power since the member was last seen.
+fn pretend_another_boot(member: &Member) {
+    let mark = member.data_dir.join("power.toml");
+    let text = fs_err::read_to_string(&mark).unwrap();
+    let (before, after) = text.split_once("boot_id = \"").unwrap();
+    fs_err::write(&mark, format!("{before}boot_id = \"0{after}")).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killing_every_process_at_once_loses_nothing() {
+    let mut cluster = cluster().await;
+    let client = cluster.client().await;
+    let load = Load::start(&client);
+    load.progress(200).await;
+    for member in &mut cluster.members {
+        member.kill();
+    }
+    for member in &mut cluster.members {
+        member.start();
+    }
+    load.progress(100).await;
+    load.finish(&client).await;
+    assert_eq!(cluster.members[0].status().await.durability, "memory-first");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_lost_power_does_not_take_part_until_a_person_says_so() {
+    let mut cluster = cluster().await;
+    let client = cluster.client().await;
+    client.put("color", "blue").await.unwrap();
+    let away = cluster.follower().await;
+    let member = &mut cluster.members[away];
+    member.kill();
+    pretend_another_boot(member);
+    let refused = member.run_to_end();
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success());
+    assert!(complaint.contains("lost power"), "{complaint}");
+
+    let recover = |args: &[&str]| {
+        let mut command = dengine();
+        command
+            .arg("recover")
+            .arg("--data-dir")
+            .arg(&member.data_dir);
+        command.args(args).output().unwrap()
+    };
+    assert!(!recover(&[]).status.success(), "nobody has accepted a loss");
+    assert!(recover(&["--accept-lost-writes"]).status.success());
+    member.start();
+    member.ready().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clean_end_outlives_a_power_loss() {
+    let mut cluster = cluster().await;
+    let away = cluster.follower().await;
+    let member = &mut cluster.members[away];
+    assert_eq!(member.terminate().code(), Some(0));
+    pretend_another_boot(member);
+    member.start();
+    member.ready().await;
+}
