@@ -4,8 +4,10 @@
 //! and queues. Here each of its threads is an [`Actor`], which goes on when the simulation says so; between
 //! any two of their turns the process may end.
 
+mod housekeeping;
 mod open;
 mod serve;
+mod snapshots;
 
 use super::clock::Clock;
 use super::guard::guard;
@@ -16,13 +18,16 @@ use super::shadow::Shadow;
 use super::store::SimStore;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::SimEnv;
-use crate::kv::{Flusher, Member as MemberRecord, Membership, Reader};
+use crate::kv::{Collector, Flusher, LogicalHash, Member as MemberRecord, Membership, Reader};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Disk, Log, LogReader};
-use crate::replica::{Applier, ApplyJob, Effect, Input, LogJob, LogWork, Replica};
+use crate::replica::{Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica};
+use crate::snapshot::{SnapshotId, Staging};
 use crate::consensus::{Role, State};
 use crate::types::{Index, MemberId};
 pub(super) use serve::ReadJob;
+pub(super) use snapshots::Parcel;
+use snapshots::Snapshots;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +56,18 @@ pub(super) enum Actor {
     Flush,
     /// A caller that may read does.
     Serve(ReadJob),
+    /// The keeper looks what a leader should propose.
+    Keep,
+    /// The collector removes a little.
+    Collect,
+    /// A checkpoint of the state machine is made.
+    Checkpoint,
+    /// Another member sent something about a snapshot.
+    Parcel(MemberId, SnapshotId, Box<Parcel>),
+    /// A snapshot was not received in time.
+    GiveUpSending(MemberId, u64),
+    /// The log is reset to the snapshot that was received.
+    Install,
 }
 
 /// Why a process ended by itself.
@@ -59,6 +76,14 @@ pub(super) enum End {
     Failed(String),
     /// It panicked.
     Panicked(String),
+    /// Its log and its state were replaced; it starts anew.
+    Installed,
+}
+
+impl From<String> for End {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
 }
 
 /// How a member is.
@@ -79,6 +104,8 @@ pub(super) struct Member {
     pub(super) health: Health,
     disk: MemoryDisk,
     store: SimStore,
+    /// Where a snapshot that comes is put together.
+    staged: MemoryDisk,
     process: Option<Process>,
     boot: u64,
     paused_until: Nanos,
@@ -108,6 +135,10 @@ struct Process {
     flusher: Flusher<SimStore>,
     unflushed_bytes: u64,
     flush_busy: bool,
+    keeper: Keeper<SimStore>,
+    collector: Collector<SimStore>,
+    staging: Staging<MemoryDisk>,
+    snapshots: Snapshots,
 }
 
 impl Member {
@@ -120,6 +151,7 @@ impl Member {
             health: Health::Sound,
             disk: MemoryDisk::new(),
             store: SimStore::default(),
+            staged: MemoryDisk::new(),
             process: None,
             boot: 0,
             paused_until: 0,
@@ -194,6 +226,7 @@ impl Member {
         let random = &mut sim.random;
         let kept = [0, 500_000, 900_000, 1_000_000][random.below(4) as usize];
         self.disk.power_loss(|| random.chance(kept));
+        self.staged.power_loss(|| random.chance(kept));
     }
 
     /// The operating system writes some of what is not synced.
@@ -245,13 +278,13 @@ impl Member {
         }
         let end = match guard(|| self.turn(sim, actor)) {
             Ok(Ok(())) => return,
-            Ok(Err(reason)) => End::Failed(reason),
+            Ok(Err(end)) => end,
             Err(message) => End::Panicked(message),
         };
         self.end(sim, end);
     }
 
-    fn turn(&mut self, sim: &mut Surroundings, actor: Actor) -> Result<(), String> {
+    fn turn(&mut self, sim: &mut Surroundings, actor: Actor) -> Result<(), End> {
         let Some(process) = &mut self.process else {
             return Ok(());
         };
@@ -262,17 +295,23 @@ impl Member {
             slow: sim.now < self.slow_until,
         };
         match actor {
-            Actor::Replica => process.think(sim, machine),
+            Actor::Replica => return process.think(sim, machine),
             Actor::Tick => {
                 process.inbox.push_back(Input::Tick);
                 machine.plan(sim, self.clock.wait(TICK), Actor::Tick);
-                process.think(sim, machine);
+                return process.think(sim, machine);
             }
             Actor::LogWrite => return process.write_log(sim, machine),
             Actor::LogSync => return process.sync_log(sim, machine),
-            Actor::Apply => return process.apply(sim, machine, &self.store),
+            Actor::Apply => return process.apply(sim, machine),
             Actor::Flush => return process.flush(sim, machine),
             Actor::Serve(job) => process.serve(sim, machine, job),
+            Actor::Keep => return process.keep(sim, machine),
+            Actor::Collect => return process.collect(sim, machine),
+            Actor::Checkpoint => process.make_snapshot(sim, machine),
+            Actor::Parcel(from, id, parcel) => process.on_parcel(sim, machine, (from, id), *parcel),
+            Actor::GiveUpSending(to, number) => process.give_up_sending(sim, machine, to, number),
+            Actor::Install => return process.install(sim, machine),
         }
         Ok(())
     }
@@ -285,6 +324,7 @@ impl Member {
                 sim.note(format_args!("{id} ends: {reason}"));
                 sim.count("processes that ended by themselves");
             }
+            End::Installed => {}
             End::Panicked(reason) if self.health == Health::Damaged || self.reading_fails => {
                 sim.note(format_args!("{id} panics over its damaged log: {reason}"));
                 self.reading_fails = false;
@@ -332,7 +372,7 @@ impl Process {
     }
 
     /// One round of the replica's thread.
-    fn think(&mut self, sim: &mut Surroundings, machine: Machine) {
+    fn think(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         // As many as the thread may find before it asks what follows.
         let most = match sim.random.below(4) {
             0 => 1,
@@ -342,15 +382,16 @@ impl Process {
             self.replica.handle(input, machine.clock.read(sim.now));
         }
         for effect in self.replica.effects(machine.clock.read(sim.now)) {
-            self.carry_out(sim, machine, effect);
+            self.carry_out(sim, machine, effect)?;
         }
         self.awake = false;
         if !self.inbox.is_empty() {
             self.wake(sim, machine.id, machine.boot);
         }
+        Ok(())
     }
 
-    fn carry_out(&mut self, sim: &mut Surroundings, machine: Machine, effect: Effect<SimEnv>) {
+    fn carry_out(&mut self, sim: &mut Surroundings, machine: Machine, effect: Effect<SimEnv>) -> Result<(), End> {
         let member = machine.id;
         match effect {
             Effect::Log(job) => {
@@ -376,12 +417,15 @@ impl Process {
                 sim.count("peers' messages refused");
                 sim.note(format_args!("{member} refuses a message: {error}"));
             }
-            Effect::MakeSnapshot => self.inbox.push_back(Input::SnapshotMade(None)),
-            Effect::SendSnapshot { to, .. } => {
-                self.inbox.push_back(Input::SnapshotSent { to, ok: false });
+            Effect::MakeSnapshot => {
+                let delay = machine.sync_time(sim) * 10;
+                machine.plan(sim, delay, Actor::Checkpoint);
             }
-            Effect::DiscardStaged | Effect::Install { .. } => {}
+            Effect::SendSnapshot { to, message } => self.send_snapshot(sim, machine, to, message),
+            Effect::DiscardStaged => self.discard_staged()?,
+            Effect::Install { base, hard_state } => self.plan_install(sim, machine, base, hard_state),
         }
+        Ok(())
     }
 
     fn note_append(&mut self, sim: &mut Surroundings, member: MemberId, job: &LogJob) {
@@ -424,9 +468,13 @@ impl Process {
             let delay = sim.random.spread(MILLI / 50);
             machine.plan(sim, delay, Actor::LogWrite);
         }
+        // The reset is the last thing that the log writer does.
+        if self.snapshots.is_installing() && !std::mem::replace(&mut self.log_busy, true) {
+            machine.plan(sim, MILLI, Actor::Install);
+        }
     }
 
-    fn write_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), String> {
+    fn write_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         self.writing = LogWork::collect(self.log_jobs.drain(..));
         let must_sync = self.writing.must_sync(self.log.hard_state());
         self.writing.write(&mut self.log).map_err(|e| e.to_string())?;
@@ -437,7 +485,7 @@ impl Process {
         Ok(())
     }
 
-    fn sync_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), String> {
+    fn sync_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         if self.syncing {
             self.log.sync().map_err(|e| e.to_string())?;
             self.proven = std::mem::replace(&mut self.durable, self.log.durable_to());
@@ -460,7 +508,7 @@ impl Process {
         }
     }
 
-    fn apply(&mut self, sim: &mut Surroundings, machine: Machine, store: &SimStore) -> Result<(), String> {
+    fn apply(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         let jobs = std::iter::from_fn(|| self.apply_jobs.pop_front());
         let range = self.applier.work(jobs).map_err(|e| e.to_string())?;
         self.apply_busy = false;
@@ -468,8 +516,9 @@ impl Process {
         let Some(range) = range else { return Ok(()) };
         let (member, index) = (machine.id, range.index);
         sim.note(format_args!("{member} has applied {index}, revision {}", range.revision));
-        let hash = store.hash();
-        sim.see(&Seen::Applied { member, index, hash });
+        if index.0.is_multiple_of(8) {
+            self.show_hash(sim, member);
+        }
         if let Some(membership) = &range.membership {
             sim.note(format_args!("{member} knows {}", names(membership)));
             sim.see(&Seen::Members(membership));
@@ -481,6 +530,17 @@ impl Process {
         Ok(())
     }
 
+    /// Members at one index must come to one hash.
+    fn show_hash(&self, sim: &mut Surroundings, member: MemberId) {
+        let found = self.applier.machine().reader().logical_hash();
+        let LogicalHash {
+            applied_index: index,
+            hash,
+            ..
+        } = found.expect("memory can be read");
+        sim.see(&Seen::Applied { member, index, hash });
+    }
+
     fn plan_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
         let due = self.unflushed_bytes >= sim.plan.flush_bytes;
         if due && !std::mem::replace(&mut self.flush_busy, true) {
@@ -490,7 +550,7 @@ impl Process {
         }
     }
 
-    fn flush(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), String> {
+    fn flush(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         let index = self.flusher.flush().map_err(|e| e.to_string())?;
         sim.note(format_args!("{} has flushed what is applied up to {index}", machine.id));
         sim.count("flushes");

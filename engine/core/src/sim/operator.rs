@@ -88,8 +88,7 @@ impl Operator {
     }
 
     fn is_useless(&self, id: MemberId, members: &Members) -> bool {
-        let lost = members.get(&id).is_none_or(|m| m.health == Health::Lost);
-        lost || self.condemned.contains(&id)
+        is_lost(id, members) || self.condemned.contains(&id)
     }
 
     pub(super) fn on_answer(&mut self, request: u64, answer: &Answered) {
@@ -166,7 +165,10 @@ impl Operator {
 
     fn next_step(&mut self, now: &Membership, members: &Members, leader: MemberId) -> Option<Step> {
         let alone = now.voters().count() == 1;
-        if let Some(id) = now.members.keys().copied().find(|id| self.is_useless(*id, members)) {
+        // Who is lost first, then who works and is to go all the same.
+        let lost = now.members.keys().find(|id| is_lost(**id, members));
+        let useless = lost.or_else(|| now.members.keys().find(|id| self.condemned.contains(id)));
+        if let Some(id) = useless.copied() {
             if !alone {
                 return Some(self.remove(id, leader));
             }
@@ -235,6 +237,10 @@ impl Operator {
             member.give(sim, Input::Request(request));
         }
     }
+}
+
+fn is_lost(id: MemberId, members: &Members) -> bool {
+    members.get(&id).is_none_or(|m| m.health == Health::Lost)
 }
 
 fn promotion(now: &Membership, members: &Members) -> Option<Step> {

@@ -4,6 +4,7 @@
 
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
+use crate::kv::RetentionSetting;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,6 +142,12 @@ pub(super) struct Plan {
     pub(super) memory_first: bool,
     pub(super) flush_bytes: u64,
     pub(super) segment_bytes: u32,
+    /// Bytes of the log that are kept although the state machine has them.
+    pub(super) log_keep_bytes: u64,
+    /// Revisions that are kept, if not all.
+    pub(super) keep_revisions: Option<u64>,
+    /// How many of a hundred puts have a time to live.
+    pub(super) expiring: u64,
     /// Which faults there are, and how long there is none of that kind, on average.
     pub(super) faults: Vec<(Fault, Nanos)>,
 }
@@ -164,7 +171,20 @@ impl Plan {
             memory_first,
             flush_bytes: 1 << random.between(9, 15),
             segment_bytes: 4096 * (2 << random.below(4)) as u32,
+            log_keep_bytes: match random.below(3) {
+                0 => u64::MAX / 4,
+                _ => random.below(64 << 10),
+            },
+            keep_revisions: random.chance(500_000).then(|| random.between(1, 500)),
+            expiring: random.chance(500_000).then(|| random.between(1, 60)).unwrap_or(0),
             faults,
+        }
+    }
+
+    pub(super) fn retention(&self) -> RetentionSetting {
+        RetentionSetting {
+            revisions: self.keep_revisions,
+            duration: None,
         }
     }
 

@@ -9,7 +9,8 @@ use super::random::Random;
 use super::ticket::Mailbox;
 use super::trace::{Hash, Trace};
 use super::world::World;
-use super::member::Actor;
+use super::member::{Actor, Parcel};
+use crate::snapshot::SnapshotId;
 use crate::types::MemberId;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -28,6 +29,13 @@ pub(super) enum Event {
         link: Link,
         stream: Option<u64>,
         bytes: Bytes,
+    },
+    /// Something about a snapshot arrives.
+    Parcel {
+        link: Link,
+        stream: u64,
+        id: SnapshotId,
+        parcel: Parcel,
     },
     /// A member learns that it cannot reach another.
     Unreachable(Link),

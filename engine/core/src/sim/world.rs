@@ -126,6 +126,17 @@ impl World {
                 stream,
                 bytes,
             } => self.deliver(link, stream, bytes),
+            Event::Parcel {
+                link: (from, to),
+                stream,
+                id,
+                parcel,
+            } => {
+                let whole = stream == self.sim.network.stream((from, to));
+                if let Some(member) = self.members.get_mut(&to).filter(|m| whole && m.is_up()) {
+                    member.on_parcel(&mut self.sim, from, id, parcel);
+                }
+            }
             Event::Unreachable((from, to)) => self.give(from, Input::Unreachable(to)),
             Event::Client(event) => self.on_client(event),
             Event::Restart(member) => {

@@ -3,8 +3,11 @@
 use super::{DRIFT_PERCENT_MAX, ELECTION_TICKS, Health, Machine, Member, Process, TICK, Actor};
 use crate::consensus::{ConsensusConfig, State};
 use crate::kv::{MembershipChange, StateMachine};
-use crate::log::{Batch, Log, LogError, LogOptions, LogReader};
-use crate::replica::{Applier, LogWork, Replica, ReplicaConfig};
+use crate::log::{Batch, Log, LogError, LogOptions, LogReader, Position};
+use crate::replica::{Applier, Keeper, LogWork, Replica, ReplicaConfig};
+use crate::snapshot::{Checkpoint, Decision, SnapshotError, Staging};
+use super::snapshots::Snapshots;
+use crate::sim::store::SimStore;
 use crate::log::memory::MemoryDisk;
 use crate::sim::guard::guard;
 use crate::sim::queue::{MILLI, SECOND};
@@ -109,11 +112,11 @@ impl Member {
         };
         machine.plan(sim, 0, Actor::Replica);
         machine.plan(sim, self.clock.wait(TICK), Actor::Tick);
+        machine.plan(sim, MILLI, Actor::Keep);
+        machine.plan(sim, MILLI, Actor::Collect);
     }
 
     fn open(&mut self, sim: &mut Surroundings) -> Result<Process, Refusal> {
-        let machine = StateMachine::open(self.store.clone())
-            .map_err(|error| Refusal::Lost(error.to_string()))?;
         let (log, recovered) = Log::open(self.disk.clone(), self.options(sim)).map_err(|e| match e {
             LogError::Disk(_) | LogError::NoSpace(_) => Refusal::NotNow(e.to_string()),
             _ => Refusal::Lost(e.to_string()),
@@ -121,6 +124,8 @@ impl Member {
         if recovered.created {
             return Err(Refusal::Lost("the log is gone".to_owned()));
         }
+        let staging = self.settle_staged(sim, recovered.base)?;
+        let machine = self.open_state()?;
         if recovered.last_index < machine.applied().0 {
             let reason = "the log ends before what the state machine has applied";
             return Err(Refusal::Lost(reason.to_owned()));
@@ -128,6 +133,7 @@ impl Member {
         // It has looked at every byte.
         self.health = Health::Sound;
         let durable = log.durable_to();
+        let (keeper, collector) = (Keeper::new(machine.reader(), sim.plan.retention()), machine.collector());
         let replica = self.replica_from(sim, &log, recovered.hard_state, &machine);
         Ok(Process {
             replica,
@@ -148,7 +154,39 @@ impl Member {
             apply_busy: false,
             unflushed_bytes: 0,
             flush_busy: false,
+            keeper,
+            collector,
+            staging,
+            snapshots: Snapshots::default(),
         })
+    }
+
+    fn open_state(&self) -> Result<StateMachine<SimStore>, Refusal> {
+        StateMachine::open(self.store.clone()).map_err(|error| Refusal::Lost(error.to_string()))
+    }
+
+    /// Completes or gives up the installation of a snapshot that was staged.
+    fn settle_staged(
+        &mut self,
+        sim: &mut Surroundings,
+        base: Position,
+    ) -> Result<Staging<MemoryDisk>, Refusal> {
+        let refusal = |error: SnapshotError| match error {
+            SnapshotError::Disk(_) => Refusal::NotNow(error.to_string()),
+            _ => Refusal::Lost(error.to_string()),
+        };
+        let (applied, _) = self.open_state()?.applied();
+        let mut staging = Staging::open(self.staged.clone(), CLUSTER, u64::MAX).map_err(refusal)?;
+        let decision = staging.decide(base, applied).map_err(refusal)?;
+        if decision == Decision::Install {
+            sim.note(format_args!("{} takes over the staged snapshot", self.id));
+            self.store = SimStore::open_checkpoint(staging.disk())
+                .map_err(|error| Refusal::Lost(error.to_string()))?;
+        }
+        if decision != Decision::Nothing {
+            staging.clear().map_err(refusal)?;
+        }
+        Ok(staging)
     }
 
     fn replica_from(
@@ -156,7 +194,7 @@ impl Member {
         sim: &mut Surroundings,
         log: &Log<MemoryDisk>,
         hard_state: HardState,
-        machine: &StateMachine<super::SimStore>,
+        machine: &StateMachine<SimStore>,
     ) -> Replica<LogReader<MemoryDisk>, super::SimEnv> {
         let nonce = sim.random.next();
         let config = ReplicaConfig {
@@ -164,8 +202,8 @@ impl Member {
             boot_nonce: nonce,
             election_timeout: TICK * ELECTION_TICKS as u32,
             max_waiting_reads: 1024,
-            log_keep_bytes: u64::MAX,
-            log_keep_bytes_for_followers: u64::MAX,
+            log_keep_bytes: sim.plan.log_keep_bytes,
+            log_keep_bytes_for_followers: 2 * sim.plan.log_keep_bytes,
         };
         let consensus = ConsensusConfig {
             election_ticks: ELECTION_TICKS,
