@@ -39,13 +39,23 @@ pub enum Bug {
     ReadBeforeApply,
     /// A follower acknowledges entries before they are on disk.
     AppendAcknowledgedEarly,
+    /// A snapshot claims one entry more than it has.
+    SnapshotWithoutLastEntry,
+    /// A snapshot that is complete is installed, whether the log was reset to it or not.
+    InstallWithoutCommitRecord,
+    /// A member that starts has forgotten all sessions.
+    SessionsLostOnRestart,
+    /// A time to live ends when the leader's clock shows it, not so long after the put.
+    ExpiryByLocalClock,
+    /// Whatever a key holds is expired with what it held.
+    ExpiryWithoutRevision,
     /// What no batch proves to be on disk is not written again when a log is opened.
     TailNotRewritten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 22] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
@@ -63,6 +73,11 @@ impl Bug {
         Self::ReadBeforeApply,
         Self::AppendAcknowledgedEarly,
         Self::TailNotRewritten,
+        Self::SnapshotWithoutLastEntry,
+        Self::InstallWithoutCommitRecord,
+        Self::SessionsLostOnRestart,
+        Self::ExpiryByLocalClock,
+        Self::ExpiryWithoutRevision,
     ];
 
     /// Its name on the command line.

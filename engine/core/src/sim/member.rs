@@ -403,6 +403,7 @@ impl Process {
                 if let ApplyJob::Entries(entries) = &job {
                     let term = self.replica.consensus().state().term;
                     sim.see(&Seen::Commits { member, term, entries });
+                    self.note_expiries(sim, entries);
                 }
                 self.apply_jobs.push_back(job);
                 self.plan_apply(sim, machine);
@@ -516,6 +517,8 @@ impl Process {
         let Some(range) = range else { return Ok(()) };
         let (member, index) = (machine.id, range.index);
         sim.note(format_args!("{member} has applied {index}, revision {}", range.revision));
+        let (revision, now) = (range.revision, sim.now);
+        sim.see(&Seen::Reaches { revision, now });
         if index.0.is_multiple_of(8) {
             self.show_hash(sim, member);
         }

@@ -167,7 +167,10 @@ impl Operator {
         let alone = now.voters().count() == 1;
         // Who is lost first, then who works and is to go all the same.
         let lost = now.members.keys().find(|id| is_lost(**id, members));
-        let useless = lost.or_else(|| now.members.keys().find(|id| self.condemned.contains(id)));
+        // As long as one may be lost, the cluster cannot do without another.
+        let sound = members.values().all(|member| member.health == Health::Sound);
+        let condemned = now.members.keys().find(|id| sound && self.condemned.contains(id));
+        let useless = lost.or(condemned);
         if let Some(id) = useless.copied() {
             if !alone {
                 return Some(self.remove(id, leader));
@@ -183,7 +186,7 @@ impl Operator {
         }
         match now.members.len() {
             count if count < self.wanted => Some(self.addition(now)),
-            count if count > self.wanted => {
+            count if count > self.wanted && sound => {
                 let ids: Vec<_> = now.members.keys().copied().collect();
                 let id = *self.random.pick(&ids)?;
                 Some(self.remove(id, leader))

@@ -18,7 +18,7 @@ use crate::types::{MemberId, Revision};
 use attempt::{InFlight, time};
 use bytes::Bytes;
 use dengine_client_core::{End, Failure, Next, Sequencer};
-use operation::Memory;
+use operation::{Habits, Memory};
 
 /// Something about a client.
 pub(super) enum ClientEvent {
@@ -110,8 +110,12 @@ impl Client {
         }
         self.calls += 1;
         let (client, number) = (self.id, self.calls);
+        let habits = Habits {
+            keys: sim.plan.keys,
+            expiring: sim.plan.expiring,
+        };
         let unique = format!("{client}.{number}");
-        let (call, want) = self.memory.invent(&mut self.random, sim.plan.keys, unique);
+        let (call, want) = self.memory.invent(&mut self.random, habits, unique);
         if self.random.chance(50_000) {
             self.lane = self.random.below(1 << 16) as usize;
         }

@@ -9,6 +9,7 @@ mod leader_completeness;
 mod linearizable;
 mod log_matching;
 mod member_id_never_reused;
+mod never_expires_early;
 mod no_acknowledged_write_lost;
 mod session_monotonic;
 mod state_machine_safety;
@@ -17,8 +18,9 @@ use super::shadow::Shadow;
 use super::trace::Hash;
 use crate::check::{History, Rule, Summary, Violation};
 use crate::consensus::State;
-use crate::kv::Membership;
-use crate::types::{Entry, EntryKind, Index, MemberId, Term};
+use super::queue::Nanos;
+use crate::kv::{KeyValue, Membership};
+use crate::types::{Entry, EntryKind, Index, MemberId, Revision, Term};
 
 /// What invariants are told of.
 pub(super) enum Seen<'a> {
@@ -46,6 +48,14 @@ pub(super) enum Seen<'a> {
         member: MemberId,
         index: Index,
         hash: u64,
+    },
+    /// A member's store has come to this revision.
+    Reaches { revision: Revision, now: Nanos },
+    /// It is committed that this pair ends, unless it was changed since.
+    Expires {
+        key: &'a str,
+        put: &'a KeyValue,
+        now: Nanos,
     },
     /// A member applied a change of the members: who they are then.
     Members(&'a Membership),
@@ -93,6 +103,7 @@ impl Invariants {
             Box::new(state_machine_safety::StateMachineSafety::default()),
             Box::new(equal_hashes::EqualHashes::default()),
             Box::new(member_id_never_reused::MemberIdNeverReused::default()),
+            Box::new(never_expires_early::NeverExpiresEarly::default()),
             Box::new(no_acknowledged_write_lost::NoAcknowledgedWriteLost),
             Box::new(applied_once::AppliedOnce),
             Box::new(session_monotonic::SessionMonotonic),

@@ -2,9 +2,12 @@
 
 use super::{Actor, End, Machine, Process};
 use crate::consensus::Role;
+use crate::kv::{Command, ExpiredKey, Request};
 use crate::replica::Input;
+use crate::sim::invariants::Seen;
 use crate::sim::queue::MILLI;
 use crate::sim::surroundings::Surroundings;
+use crate::types::{Entry, EntryKind};
 
 /// How often the keeper looks.
 const KEEPER_EVERY: u64 = 250 * MILLI;
@@ -25,6 +28,30 @@ impl Process {
             self.wake(sim, machine.id, machine.boot);
         }
         Ok(())
+    }
+
+    /// Shows the invariants which pairs are about to expire.
+    pub(super) fn note_expiries(&self, sim: &mut Surroundings, entries: &[Entry]) {
+        let commands = entries.iter().filter(|entry| entry.kind == EntryKind::Command);
+        for entry in commands {
+            let Ok(Ok(request)) = Request::decode(entry.data.clone()) else {
+                continue;
+            };
+            if let Command::ExpireKeys { keys } = request.command {
+                keys.iter().for_each(|expired| self.note_expiry(sim, expired));
+            }
+        }
+    }
+
+    fn note_expiry(&self, sim: &mut Surroundings, expired: &ExpiredKey) {
+        let reader = self.applier.machine().reader();
+        // Nothing is known of what is compacted, or not yet applied here.
+        let Ok((_, Some(put))) = reader.get(&expired.key, Some(expired.mod_revision)) else {
+            return;
+        };
+        let key = String::from_utf8_lossy(&expired.key);
+        let (key, put, now) = (&*key, &put, sim.now);
+        sim.see(&Seen::Expires { key, put, now });
     }
 
     /// Removes what compaction has given up, a little at a time.

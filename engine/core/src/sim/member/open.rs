@@ -72,7 +72,6 @@ impl Member {
         if self.process.is_some() || self.health == Health::Lost {
             return;
         }
-        let id = self.id;
         match guard(|| self.open(sim)) {
             Ok(Ok(process)) => self.run(sim, process),
             Ok(Err(Refusal::Lost(reason))) => self.refuse(sim, &reason),
