@@ -14,3 +14,4 @@ pub mod replica;
 pub mod sim;
 pub mod snapshot;
 pub mod types;
+pub mod watch;

@@ -163,8 +163,9 @@ impl Init {
         }
         if let Some(old) = known.iter().find(|it| it.name == status.name) {
             bail!(
-                "{endpoint} has an empty folder, but its name {:?} belongs to member {}, whose folder is gone: remove that member first (Admin.Remove), then run this again",
+                "{endpoint} has an empty folder, but its name {:?} belongs to member {}, whose folder is gone: remove that member first (dengine admin members remove {}), then run this again",
                 status.name,
+                old.id,
                 old.id
             );
         }

@@ -2,6 +2,7 @@
 //!
 //! Each subcommand is a module; nothing here is needed to embed the engine.
 
+mod admin;
 mod health;
 mod init;
 mod recover;
@@ -58,6 +59,8 @@ enum Command {
     /// For the case that a majority of the voters lost power at once. A single such member is better
     /// removed from the cluster, and joined again with an empty folder.
     Recover(recover::RecoverArgs),
+    /// Look after a running cluster: status, members, transfer of leadership, snapshots, health.
+    Admin(admin::AdminArgs),
     /// Ask a member for its health; exits 0 if it is serving, else 1.
     Health(health::HealthArgs),
 }
@@ -71,6 +74,7 @@ pub(crate) fn run() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Init(args) => init::run(args),
+        Command::Admin(args) => admin::run(args),
         Command::Recover(args) => recover::run(&args),
         Command::Health(args) => health::run(&args),
     };

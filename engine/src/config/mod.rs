@@ -146,6 +146,31 @@ settings! {
         /// gRPC clients refuse responses over 4 MiB unless told otherwise; stay well below what yours take.
         max_range_bytes: usize = 2 * 1024 * 1024, "max-range-bytes", "DENGINE_MAX_RANGE_BYTES";
 
+        /// Most entries in each list of a batch: comparisons, and operations of either kind. More are refused
+        /// with INVALID_ARGUMENT.
+        max_batch_operations: usize = 128, "max-batch-operations", "DENGINE_MAX_BATCH_OPERATIONS";
+
+        /// Largest batch, in bytes of the whole request. Larger ones are refused with INVALID_ARGUMENT.
+        max_batch_request_bytes: usize = 1536 * 1024,
+            "max-batch-request-bytes", "DENGINE_MAX_BATCH_REQUEST_BYTES";
+
+        /// Most streams of watches; more are refused with RESOURCE_EXHAUSTED.
+        ///
+        /// Bounds the memory that clients may take who do not read: about 1 MiB each.
+        max_watch_streams: usize = 1024, "max-watch-streams", "DENGINE_MAX_WATCH_STREAMS";
+
+        /// Most watches, of all streams together; more are refused.
+        max_watches: usize = 16 * 1024, "max-watches", "DENGINE_MAX_WATCHES";
+
+        /// Longest that a client of watches reads nothing while there is something to read, in milliseconds.
+        ///
+        /// Its watches are then ended, each with the revision to begin anew at.
+        watch_stall_timeout_ms: u64 = 10_000, "watch-stall-timeout-ms", "DENGINE_WATCH_STALL_TIMEOUT_MS";
+
+        /// How long a watch that asked for progress is told nothing before it is told that, in milliseconds.
+        watch_progress_interval_ms: u64 = 10_000,
+            "watch-progress-interval-ms", "DENGINE_WATCH_PROGRESS_INTERVAL_MS";
+
         /// Most requests of clients that are served at once; more are refused with RESOURCE_EXHAUSTED.
         max_concurrent_requests: usize = 16 * 1024, "max-concurrent-requests", "DENGINE_MAX_CONCURRENT_REQUESTS";
 
@@ -233,22 +258,40 @@ impl Limits {
         Duration::from_millis(self.request_timeout_ms)
     }
 
+    /// Longest that a client of watches reads nothing.
+    #[must_use]
+    pub const fn watch_stall_timeout(&self) -> Duration {
+        Duration::from_millis(self.watch_stall_timeout_ms)
+    }
+
+    /// How long a watch that asked for progress is told nothing.
+    #[must_use]
+    pub const fn watch_progress_interval(&self) -> Duration {
+        Duration::from_millis(self.watch_progress_interval_ms)
+    }
+
     /// Longest that a stopping member waits for requests in flight.
     #[must_use]
     pub const fn shutdown_timeout(&self) -> Duration {
         Duration::from_millis(self.shutdown_timeout_ms)
     }
 
-    /// Largest encoded write that these limits let through: a key, an expected and a new value, and
-    /// what surrounds them.
+    /// Largest encoded write that these limits let through, a swap or a batch: a key, an expected and a new
+    /// value, or a whole batch, and what surrounds them.
     #[must_use]
     pub const fn max_write_bytes(&self) -> usize {
-        2 * (self.max_key_bytes + self.max_value_bytes) + REQUEST_OVERHEAD_BYTES
+        let swap = 2 * (self.max_key_bytes + self.max_value_bytes);
+        let batch =
+            self.max_batch_request_bytes + 3 * self.max_batch_operations * OPERATION_OVERHEAD_BYTES;
+        let larger = if swap > batch { swap } else { batch };
+        larger + REQUEST_OVERHEAD_BYTES
     }
 }
 
 /// Room for field tags, lengths and numbers of one request or log entry; measured ones are below 100 bytes.
 const REQUEST_OVERHEAD_BYTES: usize = 1024;
+/// What one operation of a batch may take more in a log entry than in its request.
+const OPERATION_OVERHEAD_BYTES: usize = 16;
 
 const fn loopback(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), port)

@@ -39,6 +39,8 @@ const NAME_LEN_MAX: usize = 63;
 const KEY_BYTES_MAX: usize = 1024 * 1024;
 /// A value travels in one message and one log batch.
 const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A batch is applied as one, and holds up everything behind it.
+const BATCH_OPERATIONS_MAX: usize = 16 * 1024;
 /// Batches are held in memory several times over (log, peers, applier).
 const BATCH_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Far above any machine this runs on, so that only slips of the keyboard meet it.
@@ -168,8 +170,26 @@ impl Limits {
         };
         between("max_key_bytes", self.max_key_bytes, 1, KEY_BYTES_MAX);
         between("max_value_bytes", self.max_value_bytes, 1, VALUE_BYTES_MAX);
+        between(
+            "max_batch_operations",
+            self.max_batch_operations,
+            1,
+            BATCH_OPERATIONS_MAX,
+        );
+        between(
+            "max_batch_request_bytes",
+            self.max_batch_request_bytes,
+            1024,
+            VALUE_BYTES_MAX,
+        );
+        between("max_watch_streams", self.max_watch_streams, 1, 1 << 20);
+        between("max_watches", self.max_watches, 1, 1 << 24);
         // Only sizes that are allowed say anything about what must hold them.
-        if self.max_key_bytes <= KEY_BYTES_MAX && self.max_value_bytes <= VALUE_BYTES_MAX {
+        if self.max_key_bytes <= KEY_BYTES_MAX
+            && self.max_value_bytes <= VALUE_BYTES_MAX
+            && self.max_batch_request_bytes <= VALUE_BYTES_MAX
+            && self.max_batch_operations <= BATCH_OPERATIONS_MAX
+        {
             let write = self.max_write_bytes();
             between(
                 "max_batch_bytes",
@@ -205,6 +225,17 @@ impl Limits {
                 self.request_timeout_ms
             )
         });
+        for (name, value) in [
+            ("watch_stall_timeout_ms", self.watch_stall_timeout_ms),
+            (
+                "watch_progress_interval_ms",
+                self.watch_progress_interval_ms,
+            ),
+        ] {
+            problems.require((100..=3_600_000).contains(&value), || {
+                format!("limits.{name} is {value}: it must be 100 to 3600000")
+            });
+        }
         problems.require(self.shutdown_timeout_ms <= 600_000, || {
             format!(
                 "limits.shutdown_timeout_ms is {}: it must be at most 600000",

@@ -7,6 +7,7 @@ use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::kv::{Membership, StoreError};
 use dengine_core::replica::{self, AppliedRange, Applier, ApplyJob};
+use dengine_core::types::Revision;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
@@ -16,6 +17,8 @@ pub(super) struct ApplyThread {
     pub(super) applier: Applier<RocksStore, Channels>,
     pub(super) replica: Sender<Input>,
     pub(super) membership: watch::Sender<Arc<Membership>>,
+    /// Wakes watchers, and readers that wait for a revision.
+    pub(super) revision: watch::Sender<Revision>,
     pub(super) flush: FlushTrigger,
 }
 
@@ -56,6 +59,9 @@ impl ApplyThread {
         if let Some(membership) = &applied.membership {
             self.membership.send_replace(Arc::clone(membership));
         }
+        let revision = self.applier.machine().revision();
+        self.revision
+            .send_if_modified(|known| std::mem::replace(known, revision) != revision);
         self.flush.applied(applied.bytes);
         // If the replica is gone, nobody needs to know.
         let _ = self.replica.send(replica::Input::Applied(applied).into());

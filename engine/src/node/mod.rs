@@ -32,7 +32,7 @@ use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
 use dengine_core::kv::{self, Member, Membership, MembershipChange, Reader};
 pub use dengine_core::replica::Written;
-use dengine_core::types::{ClusterId, MemberId, Term};
+use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
 pub(crate) use input::Input;
 use input::Request;
 use running::Running;
@@ -73,6 +73,7 @@ struct Inner {
     running: OnceLock<Running>,
     gate: PeerGate,
     status: watch::Sender<NodeStatus>,
+    revision: watch::Sender<Revision>,
     fatal: watch::Sender<Option<Fatal>>,
     listener: transport::Listener,
 }
@@ -92,6 +93,7 @@ impl Node {
         let node = Self {
             inner: Arc::new(Inner {
                 status: watch::Sender::new(NodeStatus::waiting(&config.name, &folder_id)),
+                revision: watch::Sender::new(Revision(0)),
                 fatal: watch::Sender::new(None),
                 folder: tokio::sync::Mutex::new(folder),
                 running: OnceLock::new(),
@@ -159,6 +161,20 @@ impl Node {
     #[must_use]
     pub fn status_changes(&self) -> watch::Receiver<NodeStatus> {
         self.inner.status.subscribe()
+    }
+
+    /// Tells of every revision that [`Node::reader`] shows, or of the last of several, as soon as it does.
+    #[must_use]
+    pub fn revision_changes(&self) -> watch::Receiver<Revision> {
+        self.inner.revision.subscribe()
+    }
+
+    /// Makes what is applied durable now, so that the log before it may go. Returns the last entry of it.
+    ///
+    /// # Errors
+    /// The store failed; the member is about to end.
+    pub async fn snapshot(&self) -> Result<Index, RequestError> {
+        self.running()?.snapshot().await
     }
 
     /// Makes this empty member the first voter of a new cluster. Idempotent.
@@ -387,6 +403,7 @@ impl Node {
             log_path: folder.log_path(),
             state_path: folder.state_path(),
             status: inner.status.clone(),
+            revision: inner.revision.clone(),
             fatal: inner.fatal.clone(),
         })
         .await?;

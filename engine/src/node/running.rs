@@ -16,10 +16,11 @@ use crate::transport::{PeerEntrance, Peers};
 use bytes::Bytes;
 use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::{
-    Membership, MembershipChange, Outcome, Reader, RetentionSetting, StateMachine,
+    Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting, StateMachine,
 };
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
 use dengine_core::replica::{Applier, Counts, Keeper, Replica, ReplicaConfig};
+use dengine_core::types::{Index, Revision};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
@@ -41,6 +42,7 @@ pub(super) struct Start {
     pub(super) log_path: PathBuf,
     pub(super) state_path: PathBuf,
     pub(super) status: watch::Sender<NodeStatus>,
+    pub(super) revision: watch::Sender<Revision>,
     pub(super) fatal: watch::Sender<Option<Fatal>>,
 }
 
@@ -52,6 +54,7 @@ pub(super) struct Running {
     write_bytes: Semaphore,
     reads: Semaphore,
     reader: Reader<RocksStore>,
+    flusher: Flusher<RocksStore>,
     membership: watch::Receiver<Arc<Membership>>,
     introduced: crate::transport::Introduced,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -70,6 +73,8 @@ impl Running {
         let machine = open_state(&start.state_path)?;
         let (log, recovered) = open_log(&start.log_path, &start.config, start.identity)?;
         let replica = restore(&start, &machine, &log, &recovered)?;
+
+        start.revision.send_replace(machine.revision());
 
         let (inbox, input) = mpsc::channel();
         let (log_jobs, appends) = mpsc::channel();
@@ -111,11 +116,13 @@ impl Running {
         let (flush_requests, flushes) = mpsc::sync_channel(1);
         let flush = FlushTrigger::new(flush_requests, start.config.log.flush_bytes);
         let flusher = machine.flusher();
+        let snapshots = flusher.clone();
         let flush_replica = inbox.clone();
         let applier = ApplyThread {
             applier: Applier::new(machine),
             replica: inbox.clone(),
             membership,
+            revision: start.revision,
             flush,
         };
         let log_thread = LogThread::new(log, inbox.clone(), &start.config);
@@ -141,6 +148,7 @@ impl Running {
             config: start.config,
             inbox,
             reader,
+            flusher: snapshots,
             membership: members,
             introduced,
             threads: Mutex::new(threads),
@@ -161,6 +169,19 @@ impl Running {
 
     pub(super) fn reader(&self) -> Reader<RocksStore> {
         self.reader.clone()
+    }
+
+    /// Makes what is applied durable, so that the log before it may go, and returns up to which entry.
+    pub(super) async fn snapshot(&self) -> Result<Index, RequestError> {
+        let flusher = self.flusher.clone();
+        let flushed = tokio::task::spawn_blocking(move || flusher.flush()).await;
+        let index = flushed
+            .map_err(|error| RequestError::Storage(error.to_string()))?
+            .map_err(|error| RequestError::Storage(error.to_string()))?;
+        self.inbox
+            .send(dengine_core::replica::Input::Flushed(index).into())
+            .map_err(|_| RequestError::ShuttingDown)?;
+        Ok(index)
     }
 
     pub(super) fn membership(&self) -> Arc<Membership> {

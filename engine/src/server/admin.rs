@@ -1,9 +1,10 @@
 //! The `Admin` service. Not bounded by the gate: who repairs a busy cluster must get through.
 
 use dengine_api::v1::{
-    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, JoinRequest,
-    JoinResponse, MembersRequest, MembersResponse, PromoteRequest, PromoteResponse, RemoveRequest,
-    RemoveResponse, StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
+    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, HashRequest,
+    HashResponse, JoinRequest, JoinResponse, MembersRequest, MembersResponse, PromoteRequest,
+    PromoteResponse, RemoveRequest, RemoveResponse, SnapshotRequest, SnapshotResponse,
+    StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
     admin_client::AdminClient, admin_server::Admin,
 };
 use dengine_core::types::{ClusterId, MemberId};
@@ -12,7 +13,8 @@ use tonic::{Request, Response, Status};
 use super::{
     forward::{Effect, Forwarder, Origin},
     messages::{member, members, members_view, node_status},
-    status::request_status,
+    status::{read_status, request_status},
+    watch::WatchCount,
 };
 use crate::{
     config::Config,
@@ -24,6 +26,7 @@ pub(super) struct AdminService {
     node: Node,
     config: Config,
     forwarder: Forwarder,
+    watches: WatchCount,
 }
 
 /// What a call of the service returns.
@@ -31,11 +34,17 @@ type Answer<T> = Result<Response<T>, Status>;
 
 impl AdminService {
     /// `config` completes what the node tells of itself.
-    pub(super) fn new(node: Node, config: Config, forwarder: Forwarder) -> Self {
+    pub(super) fn new(
+        node: Node,
+        config: Config,
+        forwarder: Forwarder,
+        watches: WatchCount,
+    ) -> Self {
         Self {
             node,
             config,
             forwarder,
+            watches,
         }
     }
 }
@@ -78,7 +87,14 @@ impl Admin for AdminService {
     }
 
     async fn status(&self, _: Request<StatusRequest>) -> Answer<StatusResponse> {
-        answer(Ok(node_status(self.node.status(), &self.config)))
+        // A member that waits has no history.
+        let compacted = self.node.reader().map(|it| it.compact_revision());
+        answer(Ok(node_status(
+            self.node.status(),
+            &self.config,
+            compacted.unwrap_or_default(),
+            self.watches.now(),
+        )))
     }
 
     async fn members(&self, request: Request<MembersRequest>) -> Answer<MembersResponse> {
@@ -179,5 +195,31 @@ impl Admin for AdminService {
                 }
             },
         )
+    }
+
+    async fn snapshot(&self, _: Request<SnapshotRequest>) -> Answer<SnapshotResponse> {
+        let index = self.node.snapshot().await;
+        let index = index.map_err(|error| request_status(&error))?;
+        let reader = self.node.reader().map_err(|error| request_status(&error))?;
+        answer(Ok(SnapshotResponse {
+            index: index.0,
+            bytes: reader.approximate_bytes(),
+            member_id: self.node.status().member_id.0,
+        }))
+    }
+
+    async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {
+        let reader = self.node.reader().map_err(|error| request_status(&error))?;
+        let hashed = tokio::task::spawn_blocking(move || reader.logical_hash()).await;
+        let hashed = hashed
+            .map_err(|error| Status::internal(format!("the hashing ended early: {error}")))?
+            .map_err(|error| read_status(&error))?;
+        answer(Ok(HashResponse {
+            applied_index: hashed.applied_index.0,
+            revision: hashed.revision.0,
+            compact_revision: hashed.compact_revision.0,
+            hash: hashed.hash,
+            member_id: self.node.status().member_id.0,
+        }))
     }
 }

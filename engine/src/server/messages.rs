@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use dengine_api::v1;
-use dengine_core::kv;
+use dengine_core::{kv, types::Revision};
 use tonic::Status;
 
 use crate::{
@@ -18,6 +18,7 @@ pub(super) fn key_value(kv: kv::KeyValue) -> v1::KeyValue {
         create_revision: kv.create_revision.0,
         mod_revision: kv.mod_revision.0,
         version: kv.version,
+        ttl_ms: kv.ttl_ms,
     }
 }
 
@@ -55,7 +56,12 @@ pub(super) fn members_view(view: MembersView) -> v1::MembersResponse {
 }
 
 /// What a member knows of itself, for the wire.
-pub(super) fn node_status(status: NodeStatus, config: &Config) -> v1::StatusResponse {
+pub(super) fn node_status(
+    status: NodeStatus,
+    config: &Config,
+    compact_revision: Revision,
+    watches: u64,
+) -> v1::StatusResponse {
     v1::StatusResponse {
         lifecycle: lifecycle(status.lifecycle).into(),
         name: status.name,
@@ -76,6 +82,9 @@ pub(super) fn node_status(status: NodeStatus, config: &Config) -> v1::StatusResp
         state_bytes: status.state_bytes,
         peer_address: config.advertise_peer.clone(),
         client_address: config.advertise_client.clone(),
+        compact_revision: compact_revision.0,
+        first_index: status.first_index.0,
+        watches,
     }
 }
 

@@ -3,7 +3,7 @@
 //! What lives here: checking requests, passing on what only the leader can do, turning answers and errors
 //! into messages and status codes. What may not: any decision about consensus, storage or membership.
 //!
-//! - [`kv`], [`admin`]: the two services. [`messages`]: between core's types and the wire's.
+//! - [`kv`], [`watch`], [`admin`]: the services. [`messages`]: between core's types and the wire's.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
 //! - [`forward`]: to the leader, once. [`status`]: errors to status codes, in one place.
 //! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond any limit.
@@ -17,10 +17,11 @@ mod messages;
 mod monitor;
 mod oversize;
 mod status;
+mod watch;
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use dengine_api::v1::{admin_server::AdminServer, kv_server::KvServer};
+use dengine_api::v1::{admin_server::AdminServer, kv_server::KvServer, watch_server::WatchServer};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +29,7 @@ use tonic::transport::{Server as GrpcServer, server::TcpIncoming};
 
 use self::{
     admin::AdminService, forward::Forwarder, gate::Gate, health::HealthReport, kv::KvService,
-    oversize::OversizeLayer,
+    oversize::OversizeLayer, watch::WatchService,
 };
 use crate::{config::Config, node::Node};
 
@@ -38,6 +39,8 @@ const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// Requests in flight on one connection; a client beyond it waits on its own side.
 const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
+/// Two keys and some flags; see [`config::Limits::max_key_bytes`](crate::config::Limits::max_key_bytes).
+const WATCH_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A connection whose client has silently gone is noticed after interval and timeout.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -137,7 +140,8 @@ async fn serve_clients(
     let gate = Gate::new(limits.max_concurrent_requests);
     let kv = KvService::new(node.clone(), limits.clone(), forwarder.clone(), gate);
     let kv = KvServer::new(kv).max_decoding_message_size(limits.max_write_bytes());
-    let admin = AdminServer::new(AdminService::new(node, config.clone(), forwarder));
+    let watch = WatchService::new(node.clone(), limits.clone(), stop.clone());
+    let admin = AdminService::new(node, config.clone(), forwarder, watch.count());
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(dengine_api::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -150,7 +154,8 @@ async fn serve_clients(
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .layer(OversizeLayer::new(limits))
         .add_service(kv)
-        .add_service(admin)
+        .add_service(WatchServer::new(watch).max_decoding_message_size(WATCH_REQUEST_BYTES_MAX))
+        .add_service(AdminServer::new(admin))
         .add_service(health.service())
         .add_service(reflection)
         .serve_with_incoming_shutdown(

@@ -1,7 +1,7 @@
 //! Errors of the engine as gRPC status codes: the one place that decides which is which.
 
 use dengine_api::LEADER_HINT_METADATA;
-use dengine_core::kv::ReadError;
+use dengine_core::kv::{ReadError, Refusal};
 use tonic::{Code, Status, metadata::MetadataValue};
 
 use crate::error::RequestError;
@@ -28,6 +28,18 @@ pub(super) fn request_status(error: &RequestError) -> Status {
         status.metadata_mut().insert(LEADER_HINT_METADATA, address);
     }
     status
+}
+
+/// The status that answers a write which the state machine refused.
+pub(super) fn refusal_status(refusal: &Refusal) -> Status {
+    let code = match refusal {
+        Refusal::DuplicateKey | Refusal::NotForSessions => Code::InvalidArgument,
+        Refusal::Future { .. } | Refusal::Compacted { .. } => Code::OutOfRange,
+        Refusal::UnknownSession(_) => Code::NotFound,
+        Refusal::Acknowledged { .. } => Code::FailedPrecondition,
+        Refusal::WindowFull { .. } | Refusal::TooManySessions(_) => Code::ResourceExhausted,
+    };
+    Status::new(code, refusal.to_string())
 }
 
 /// The status that answers a read which ended with `error`.

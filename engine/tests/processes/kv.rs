@@ -218,7 +218,7 @@ async fn malformed_requests_are_refused_as_such() {
     let swap = CompareAndSwapRequest {
         key: "k".into(),
         value: "v".into(),
-        expected: None,
+        ..CompareAndSwapRequest::default()
     };
     check(kv.compare_and_swap(swap).await.unwrap_err(), "expected");
     let get = GetRequest {

@@ -4,6 +4,8 @@
 //! test or the simulator can show is shown there.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod admin;
+mod batch;
 mod cli;
 mod durability;
 mod failover;
@@ -12,5 +14,10 @@ mod identity;
 mod kv;
 mod membership;
 mod memory_first;
+mod reads;
+mod sessions;
+mod ttl;
+mod watch;
+mod watch_limits;
 
 mod harness;

@@ -2,10 +2,10 @@
 
 use std::process::Output;
 
-use dengine_client::{Client, ClientOptions};
+use dengine_client::{Client, ClientOptions, RetryPolicy};
 use tempfile::TempDir;
 
-use super::{Member, dengine, eventually, scratch};
+use super::{Member, PATIENCE, dengine, eventually, scratch};
 
 /// Members in a folder of their own. They end before the folder goes.
 pub(crate) struct Cluster {
@@ -64,6 +64,25 @@ impl Cluster {
         let endpoints = self.endpoints();
         eventually("the cluster accepts clients", || async {
             Client::connect_with(endpoints.clone(), ClientOptions::default())
+                .await
+                .ok()
+        })
+        .await
+    }
+
+    /// A client of the whole cluster that goes on trying for longer than any test kills anybody.
+    pub(crate) async fn patient_client(&self) -> Client {
+        let options = ClientOptions {
+            request_timeout: PATIENCE,
+            retry: RetryPolicy {
+                retries_max: 10_000,
+                ..RetryPolicy::STANDARD
+            },
+            ..ClientOptions::default()
+        };
+        let endpoints = self.endpoints();
+        eventually("the cluster accepts clients", || async {
+            Client::connect_with(endpoints.clone(), options.clone())
                 .await
                 .ok()
         })

@@ -63,6 +63,11 @@ impl Member {
         self.environment.push((name.to_owned(), value.into()));
     }
 
+    /// Whether no process of it was started, or it was ended.
+    pub(crate) fn is_down(&self) -> bool {
+        self.child.is_none()
+    }
+
     /// `host:port` for clients.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.client_port)

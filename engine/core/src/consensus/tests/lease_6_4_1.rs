@@ -232,3 +232,56 @@ fn only_the_leader_has_a_lease() {
         "#]],
     );
 }
+
+/// What a lease trusts in, and a linearizable read does not: that the clocks run at about the same speed.
+#[test]
+fn a_clock_that_stands_still_deceives_a_lease_and_no_linearizable_read() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            lease-read 1
+            deliver
+            cut 1
+            tick 2 10
+            tick 3 10
+            elect 2
+            propose 2 x
+            deliver
+            lease-read 1
+            read 1
+            state
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > lease-read 1
+              1 is asked for lease read 1
+            > deliver
+              1 may serve read 1 once 1 is applied
+            > cut 1
+            > tick 2 10
+            > tick 3 10
+            > elect 2
+              2 leads term 2
+            > propose 2 x
+              2 takes x as 3@2
+              2 writes 3@2
+            > deliver
+              3 writes 3@2
+              2 applies 3: x
+              2 answers x: done
+              3 applies 3: x
+            > lease-read 1
+              1 is asked for lease read 2
+              1 may serve read 2 once 1 is applied
+            > read 1
+              1 is asked for read 3
+            > state
+              1 leads term 1; log [1], committed 1, applied 1
+              2 leads term 2; log [1 2 2], committed 3, applied 3
+              3 follows 2 in term 2; log [1 2 2], committed 3, applied 3
+        "#]],
+    );
+}

@@ -1,0 +1,87 @@
+//! `dengine admin`: what people do to a running cluster, and what they want to know of it.
+//!
+//! - [`ask`]: reaching members. [`status`], [`members`], [`tools`]: the subcommands. [`table`]: how answers look.
+
+mod ask;
+mod members;
+mod status;
+mod table;
+mod tools;
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use self::ask::Cluster;
+
+/// What `dengine admin` takes.
+#[derive(Debug, Args)]
+pub(super) struct AdminArgs {
+    /// Client addresses of members of the cluster, comma-separated. One that answers is enough: it names the
+    /// others.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:4100",
+        env = "DENGINE_ENDPOINTS",
+        global = true
+    )]
+    endpoints: Vec<String>,
+
+    /// Longest time for the whole command, in seconds.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..), global = true)]
+    timeout_s: u64,
+
+    /// Answer as JSON, for programs.
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(subcommand)]
+    command: AdminCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum AdminCommand {
+    /// Where every member stands: role, term, indexes, revision, sizes, lag.
+    ///
+    /// Works without a leader too: it then shows the members that were named with --endpoints. LAST, COMMIT
+    /// and APPLIED are the member's own raw indexes of the log; LAG counts the entries that the leader
+    /// holds and the member has not acknowledged.
+    Status,
+    /// List the members, and add, promote, remove or replace one.
+    #[command(subcommand)]
+    Members(members::MembersCommand),
+    /// Hand leadership to a voter, by its id (see `members list`), and wait until it leads.
+    Transfer {
+        /// Id of the member that is to lead.
+        member: u64,
+    },
+    /// Make the state of every member durable now, so that its log before it may go.
+    Snapshot,
+    /// Hash what every member holds: members at the same applied index must have the same hash.
+    ///
+    /// Reads all data of every member. Exits 1 if two of them differ.
+    Hash,
+    /// Say whether the cluster serves; exits 0 if it has a leader and every voter is healthy, else 1.
+    Health,
+}
+
+/// Does it.
+pub(super) fn run(args: AdminArgs) -> anyhow::Result<u8> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let cluster = Cluster::new(args.endpoints, Duration::from_secs(args.timeout_s));
+    let json = args.json;
+    runtime.block_on(async {
+        match args.command {
+            AdminCommand::Status => status::status(&cluster, json).await,
+            AdminCommand::Health => status::health(&cluster, json).await,
+            AdminCommand::Members(command) => members::run(&cluster, command, json).await,
+            AdminCommand::Transfer { member } => tools::transfer(&cluster, member, json).await,
+            AdminCommand::Snapshot => tools::snapshot(&cluster, json).await,
+            AdminCommand::Hash => tools::hash(&cluster, json).await,
+        }
+    })
+}

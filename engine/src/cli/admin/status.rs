@@ -1,0 +1,186 @@
+//! `dengine admin status` and `health`: where every member stands.
+
+use dengine_api::v1::{MembersResponse, Role, StatusResponse};
+use serde_json::{Value, json};
+
+use super::{
+    ask::{Asked, Cluster},
+    table::{bytes, table, unknown},
+};
+use crate::cli::{EXIT_FAILED, EXIT_OK, say};
+
+/// What is known of the cluster and of each member.
+struct View {
+    members: Option<MembersResponse>,
+    asked: Vec<Asked<StatusResponse>>,
+}
+
+/// Shows all of it.
+pub(super) async fn status(cluster: &Cluster, as_json: bool) -> anyhow::Result<u8> {
+    let view = View::of(cluster).await;
+    if as_json {
+        say(&format!("{:#}", view.json()));
+    } else {
+        view.print();
+    }
+    let answered = view.asked.iter().any(|it| it.answer.is_ok());
+    Ok(if answered { EXIT_OK } else { EXIT_FAILED })
+}
+
+/// Shows whether all is well, and what is not.
+pub(super) async fn health(cluster: &Cluster, as_json: bool) -> anyhow::Result<u8> {
+    let view = View::of(cluster).await;
+    let problems = view.problems();
+    if as_json {
+        let healthy = problems.is_empty();
+        let report = json!({ "healthy": healthy, "problems": problems });
+        say(&format!("{report:#}"));
+    } else if problems.is_empty() {
+        say(&format!("healthy: {} members", view.asked.len()));
+    } else {
+        problems.iter().for_each(|problem| say(problem));
+    }
+    Ok(if problems.is_empty() {
+        EXIT_OK
+    } else {
+        EXIT_FAILED
+    })
+}
+
+impl View {
+    async fn of(cluster: &Cluster) -> Self {
+        let members = cluster.members_now().await;
+        let patience = cluster.member_patience();
+        let ask = |client: dengine_client::AdminClient| async move { client.status().await };
+        let asked = cluster.ask_each(members.as_ref(), patience, ask).await;
+        Self { members, asked }
+    }
+
+    fn print(&self) {
+        match &self.members {
+            Some(members) => say(&format!(
+                "cluster {}, term {}, leader {}",
+                members.cluster_id, members.term, members.leader_id
+            )),
+            None => say("no leader answered; this is what the members that were named say"),
+        }
+        let header = [
+            "ID", "NAME", "ROLE", "TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "REVISION", "LOG",
+            "STATE", "HEALTHY", "LAG", "ADDRESS",
+        ];
+        let rows = self.asked.iter().map(|it| self.row(it)).collect();
+        say(&table(header, rows));
+        for asked in &self.asked {
+            if let Err(error) = &asked.answer {
+                say(&format!("{}: {error}", asked.address));
+            }
+        }
+    }
+
+    fn row(&self, asked: &Asked<StatusResponse>) -> [String; 14] {
+        let lag = self.lag(asked).map_or_else(unknown, |it| it.to_string());
+        let address = asked.address.clone();
+        let Ok(status) = &asked.answer else {
+            let member = asked.member.clone().unwrap_or_default();
+            let mut row = std::array::from_fn(|_| unknown());
+            row[0] = id(member.id);
+            row[1] = member.name;
+            row[11] = "no answer".to_owned();
+            row[12] = lag;
+            row[13] = address;
+            return row;
+        };
+        [
+            id(status.member_id),
+            status.name.clone(),
+            role(status).to_owned(),
+            status.term.to_string(),
+            status.first_index.to_string(),
+            status.last_index.to_string(),
+            status.commit_index.to_string(),
+            status.applied_index.to_string(),
+            status.revision.to_string(),
+            bytes(status.log_bytes),
+            bytes(status.state_bytes),
+            if status.ready { "yes" } else { "no" }.to_owned(),
+            lag,
+            address,
+        ]
+    }
+
+    /// By the leader's word.
+    fn lag(&self, asked: &Asked<StatusResponse>) -> Option<u64> {
+        let id = asked.member.as_ref()?.id;
+        let mut progress = self.members.iter().flat_map(|it| &it.members);
+        progress
+            .find(|it| it.member.as_ref().is_some_and(|it| it.id == id))
+            .map(|it| it.lag_entries)
+    }
+
+    /// What keeps the cluster from being healthy, each with what to do.
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.members.is_none() {
+            problems.push(
+                "no leader: a majority of the voters must run and reach each other".to_owned(),
+            );
+        }
+        for asked in &self.asked {
+            let name = asked.member.as_ref().map_or(&asked.address, |it| &it.name);
+            let voter = asked.member.as_ref().is_none_or(|it| it.voter);
+            match &asked.answer {
+                Err(error) => problems.push(format!("{name} does not answer: {error}")),
+                Ok(status) if !status.ready && voter => problems.push(format!(
+                    "{name} is not ready: it has no contact with a leader, or is catching up; its log says more"
+                )),
+                Ok(_) => {}
+            }
+        }
+        problems
+    }
+
+    fn json(&self) -> Value {
+        let members = self.asked.iter().map(|asked| {
+            let member = asked.member.clone().unwrap_or_default();
+            match &asked.answer {
+                Err(error) => json!({
+                    "id": member.id, "name": member.name, "address": asked.address,
+                    "healthy": false, "error": error.to_string(), "lagEntries": self.lag(asked),
+                }),
+                Ok(status) => json!({
+                    "id": status.member_id, "name": status.name, "address": asked.address,
+                    "healthy": status.ready, "role": role(status), "term": status.term,
+                    "firstIndex": status.first_index, "lastIndex": status.last_index,
+                    "commitIndex": status.commit_index, "appliedIndex": status.applied_index,
+                    "revision": status.revision, "compactRevision": status.compact_revision,
+                    "logBytes": status.log_bytes, "stateBytes": status.state_bytes,
+                    "lagEntries": self.lag(asked), "watches": status.watches,
+                    "durability": status.durability, "version": status.version,
+                    "folderId": status.folder_id,
+                }),
+            }
+        });
+        let members: Vec<_> = members.collect();
+        json!({
+            "clusterId": self.members.as_ref().map(|it| it.cluster_id.to_string()),
+            "term": self.members.as_ref().map(|it| it.term),
+            "leaderId": self.members.as_ref().map(|it| it.leader_id),
+            "members": members,
+        })
+    }
+}
+
+fn id(id: u64) -> String {
+    if id == 0 { unknown() } else { id.to_string() }
+}
+
+/// The member's part, in a word.
+fn role(status: &StatusResponse) -> &'static str {
+    match status.role() {
+        Role::Leader => "leader",
+        Role::Follower => "follower",
+        Role::Candidate => "candidate",
+        Role::Learner => "learner",
+        Role::Unspecified => "waiting",
+    }
+}

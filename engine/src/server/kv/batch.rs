@@ -1,0 +1,270 @@
+//! Batches: between core's types and the wire's, and the checks of what arrives.
+
+use bytes::Bytes;
+use dengine_api::v1::{
+    self, BatchRequest, BatchResponse, SessionStamp,
+    compare::{Relation as WireRelation, Target},
+    kv_client::KvClient,
+    operation::Operation as Wire,
+    operation_result::{self, Result as WireResult},
+};
+use dengine_core::{
+    kv::{
+        Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
+        Relation,
+    },
+    types::Revision,
+};
+use tonic::{Request, Response, Status, transport::Channel};
+
+use super::{
+    header::Header,
+    writes::{Mutation, check_stamp},
+};
+use crate::{
+    config::Limits,
+    server::messages::{check_key, check_range_end, check_value, key_value},
+};
+
+impl Mutation for BatchRequest {
+    type Answer = BatchResponse;
+    const METHOD: &'static str = "Batch";
+
+    fn command(&self, limits: &Limits) -> Result<Command, Status> {
+        check_stamp(self.session)?;
+        check_sizes(self, limits)?;
+        let compares = self.compares.iter().map(|it| compare(it, limits));
+        let batch = Batch {
+            compares: compares.collect::<Result<_, _>>()?,
+            then: operations(&self.then, limits)?,
+            otherwise: operations(&self.otherwise, limits)?,
+        };
+        match batch.duplicate_key() {
+            Some(key) => Err(Status::invalid_argument(format!(
+                "duplicate key in one list of the batch: {}",
+                key.escape_ascii()
+            ))),
+            None => Ok(Command::Batch(batch)),
+        }
+    }
+
+    fn stamp(&self) -> Option<SessionStamp> {
+        self.session
+    }
+
+    fn returned(&self) -> Vec<KeyRange> {
+        let all = self.then.iter().chain(&self.otherwise);
+        all.filter_map(|operation| match &operation.operation {
+            Some(Wire::Delete(it)) if it.prev_kv && !it.range_end.is_empty() => {
+                Some(keys(&it.key, &it.range_end))
+            }
+            _ => None,
+        })
+        .collect()
+    }
+
+    fn answer(&self, header: Header, outcome: Outcome) -> Result<BatchResponse, Outcome> {
+        match outcome {
+            Outcome::Batch {
+                revision,
+                succeeded,
+                answers,
+            } => Ok(BatchResponse {
+                header: header.at(revision),
+                succeeded,
+                results: answers.into_iter().map(result).collect(),
+            }),
+            other => Err(other),
+        }
+    }
+
+    async fn call(
+        mut kv: KvClient<Channel>,
+        request: Request<Self>,
+    ) -> Result<Response<BatchResponse>, Status> {
+        kv.batch(request).await
+    }
+}
+
+fn check_sizes(batch: &BatchRequest, limits: &Limits) -> Result<(), Status> {
+    let most = limits.max_batch_operations;
+    for (what, count) in [
+        ("compares", batch.compares.len()),
+        ("then", batch.then.len()),
+        ("otherwise", batch.otherwise.len()),
+    ] {
+        if count > most {
+            return Err(Status::invalid_argument(format!(
+                "the batch has {count} entries in `{what}`; this member takes at most {most} (--max-batch-operations)"
+            )));
+        }
+    }
+    let bytes = prost::Message::encoded_len(batch);
+    let most = limits.max_batch_request_bytes;
+    if bytes > most {
+        return Err(Status::invalid_argument(format!(
+            "the batch has {bytes} bytes; this member takes at most {most} (--max-batch-request-bytes)"
+        )));
+    }
+    Ok(())
+}
+
+fn compare(compare: &v1::Compare, limits: &Limits) -> Result<Compare, Status> {
+    check_key(&compare.key, limits)?;
+    check_range_end(&compare.range_end, limits)?;
+    let relation = match compare.relation() {
+        WireRelation::Equal => Relation::Equal,
+        WireRelation::NotEqual => Relation::NotEqual,
+        WireRelation::Greater => Relation::Greater,
+        WireRelation::Less => Relation::Less,
+        WireRelation::Unspecified => {
+            return Err(Status::invalid_argument(format!(
+                "the comparison's relation ({}) is missing or not known to this version of the server",
+                compare.relation
+            )));
+        }
+    };
+    let target = match &compare.target {
+        Some(Target::Version(it)) => CompareTarget::Version(*it),
+        Some(Target::CreateRevision(it)) => CompareTarget::CreateRevision(Revision(*it)),
+        Some(Target::ModRevision(it)) => CompareTarget::ModRevision(Revision(*it)),
+        Some(Target::Value(it)) => {
+            check_value(it, limits)?;
+            CompareTarget::Value(it.clone())
+        }
+        None => {
+            return Err(Status::invalid_argument(
+                "the comparison's target is missing",
+            ));
+        }
+    };
+    Ok(Compare {
+        keys: keys(&compare.key, &compare.range_end),
+        relation,
+        target,
+    })
+}
+
+fn operations(
+    operations: &[v1::Operation],
+    limits: &Limits,
+) -> Result<Vec<BatchOperation>, Status> {
+    operations.iter().map(|it| operation(it, limits)).collect()
+}
+
+fn operation(operation: &v1::Operation, limits: &Limits) -> Result<BatchOperation, Status> {
+    match &operation.operation {
+        Some(Wire::Put(put)) => {
+            check_key(&put.key, limits)?;
+            check_value(&put.value, limits)?;
+            Ok(BatchOperation::Put {
+                key: put.key.clone(),
+                value: put.value.clone(),
+                prev_kv: put.prev_kv,
+                ttl_ms: put.ttl_ms,
+            })
+        }
+        Some(Wire::Delete(delete)) => {
+            check_key(&delete.key, limits)?;
+            check_range_end(&delete.range_end, limits)?;
+            Ok(BatchOperation::Delete {
+                keys: keys(&delete.key, &delete.range_end),
+                prev_kv: delete.prev_kv,
+            })
+        }
+        Some(Wire::Get(get)) => {
+            check_key(&get.key, limits)?;
+            check_range_end(&get.range_end, limits)?;
+            Ok(BatchOperation::Get {
+                keys: keys(&get.key, &get.range_end),
+                limit: u64::from(get.limit),
+                keys_only: get.keys_only,
+                count_only: get.count_only,
+            })
+        }
+        None => Err(Status::invalid_argument(
+            "an operation of the batch is missing, or not known to this version of the server",
+        )),
+    }
+}
+
+fn keys(key: &Bytes, range_end: &Bytes) -> KeyRange {
+    KeyRange::from_wire(key.clone(), range_end.clone())
+}
+
+fn result(answer: BatchAnswer) -> v1::OperationResult {
+    let result = match answer {
+        BatchAnswer::Put { prev } => WireResult::Put(operation_result::Put {
+            prev_kv: prev.map(key_value),
+        }),
+        BatchAnswer::Delete { deleted, prev } => WireResult::Delete(operation_result::Delete {
+            deleted,
+            prev_kvs: prev.into_iter().map(key_value).collect(),
+        }),
+        BatchAnswer::Get { kvs, more, count } => WireResult::Get(operation_result::Get {
+            kvs: kvs.into_iter().map(key_value).collect(),
+            more,
+            count,
+        }),
+    };
+    v1::OperationResult {
+        result: Some(result),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &'static str) -> v1::Operation {
+        v1::Operation {
+            operation: Some(Wire::Put(v1::operation::Put {
+                key: key.into(),
+                ..v1::operation::Put::default()
+            })),
+        }
+    }
+
+    fn check(batch: &BatchRequest, expect: &str) {
+        let limits = Limits {
+            max_batch_operations: 2,
+            max_batch_request_bytes: 64,
+            ..Limits::default()
+        };
+        match batch.command(&limits) {
+            Ok(_) => assert_eq!(expect, ""),
+            Err(status) => {
+                assert_eq!(status.code(), tonic::Code::InvalidArgument);
+                let told = !expect.is_empty() && status.message().contains(expect);
+                assert!(told, "{expect}: {status}");
+            }
+        }
+    }
+
+    #[test]
+    fn bad_batches_are_refused_before_they_are_proposed() {
+        let then = |then: Vec<v1::Operation>| BatchRequest {
+            then,
+            ..BatchRequest::default()
+        };
+        check(&then(vec![put("a"), put("b")]), "");
+        check(&then(vec![put("a"), put("a")]), "duplicate key");
+        check(
+            &then(vec![put("a"), put("b"), put("c")]),
+            "--max-batch-operations",
+        );
+        check(&then(vec![put("")]), "empty");
+        check(&then(vec![v1::Operation::default()]), "missing");
+        let long = "a-key-that-takes-more-bytes-than-a-whole-request-may-have-here-and-more";
+        check(&then(vec![put(long)]), "--max-batch-request-bytes");
+        let compares = vec![v1::Compare {
+            key: "a".into(),
+            ..v1::Compare::default()
+        }];
+        let compared = BatchRequest {
+            compares,
+            ..BatchRequest::default()
+        };
+        check(&compared, "relation");
+    }
+}

@@ -1,0 +1,134 @@
+//! Opening, keeping and closing sessions.
+
+use dengine_api::v1::{
+    CloseSessionRequest, CloseSessionResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
+    OpenSessionRequest, OpenSessionResponse, kv_client::KvClient,
+};
+use dengine_core::{
+    kv::{Command, Outcome},
+    types::SessionId,
+};
+use tonic::{Request, Response, Status, transport::Channel};
+
+use super::{header::Header, writes::Mutation};
+use crate::config::Limits;
+
+/// What a session gets that asks for nothing.
+const TTL_DEFAULT_MS: u64 = 60_000;
+/// Shorter ones would be lost to every election.
+const TTL_MIN_MS: u64 = 1_000;
+/// For longer nobody should have to keep the answers for a client that is gone.
+const TTL_MAX_MS: u64 = 3_600_000;
+
+/// What is granted to who asks for `ttl_ms`.
+fn granted(ttl_ms: u64) -> u64 {
+    match ttl_ms {
+        0 => TTL_DEFAULT_MS,
+        asked => asked.clamp(TTL_MIN_MS, TTL_MAX_MS),
+    }
+}
+
+impl Mutation for OpenSessionRequest {
+    type Answer = OpenSessionResponse;
+    const METHOD: &'static str = "OpenSession";
+
+    fn command(&self, _: &Limits) -> Result<Command, Status> {
+        Ok(Command::OpenSession {
+            ttl_ms: granted(self.ttl_ms),
+        })
+    }
+
+    fn answer(&self, header: Header, outcome: Outcome) -> Result<OpenSessionResponse, Outcome> {
+        match outcome {
+            Outcome::SessionOpened { session } => Ok(OpenSessionResponse {
+                header: header.wire(),
+                session_id: session.0,
+                ttl_ms: granted(self.ttl_ms),
+            }),
+            other => Err(other),
+        }
+    }
+
+    async fn call(
+        mut kv: KvClient<Channel>,
+        request: Request<Self>,
+    ) -> Result<Response<OpenSessionResponse>, Status> {
+        kv.open_session(request).await
+    }
+}
+
+impl Mutation for KeepAliveSessionRequest {
+    type Answer = KeepAliveSessionResponse;
+    const METHOD: &'static str = "KeepAliveSession";
+
+    fn command(&self, _: &Limits) -> Result<Command, Status> {
+        Ok(Command::KeepAlive {
+            session: SessionId(self.session_id),
+        })
+    }
+
+    fn answer(
+        &self,
+        header: Header,
+        outcome: Outcome,
+    ) -> Result<KeepAliveSessionResponse, Outcome> {
+        match outcome {
+            Outcome::SessionKept => Ok(KeepAliveSessionResponse {
+                header: header.wire(),
+            }),
+            other => Err(other),
+        }
+    }
+
+    async fn call(
+        mut kv: KvClient<Channel>,
+        request: Request<Self>,
+    ) -> Result<Response<KeepAliveSessionResponse>, Status> {
+        kv.keep_alive_session(request).await
+    }
+}
+
+impl Mutation for CloseSessionRequest {
+    type Answer = CloseSessionResponse;
+    const METHOD: &'static str = "CloseSession";
+
+    fn command(&self, _: &Limits) -> Result<Command, Status> {
+        Ok(Command::CloseSession {
+            session: SessionId(self.session_id),
+        })
+    }
+
+    fn answer(&self, header: Header, outcome: Outcome) -> Result<CloseSessionResponse, Outcome> {
+        match outcome {
+            Outcome::SessionClosed { closed } => Ok(CloseSessionResponse {
+                header: header.wire(),
+                closed,
+            }),
+            other => Err(other),
+        }
+    }
+
+    async fn call(
+        mut kv: KvClient<Channel>,
+        request: Request<Self>,
+    ) -> Result<Response<CloseSessionResponse>, Status> {
+        kv.close_session(request).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_is_granted_within_bounds() {
+        for (asked, expect) in [
+            (0, TTL_DEFAULT_MS),
+            (1, TTL_MIN_MS),
+            (5_000, 5_000),
+            (u64::MAX, TTL_MAX_MS),
+        ] {
+            assert_eq!(granted(asked), expect, "{asked}");
+        }
+    }
+}

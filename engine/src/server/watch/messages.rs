@@ -1,0 +1,112 @@
+//! Between core's types and the wire's.
+
+use dengine_api::v1::{CancelCause, Event, WatchCreate, WatchResponse, event::Kind};
+use dengine_core::{
+    kv::{self, EventKind, KeyRange},
+    types::Revision,
+    watch::{Told, WatchSpec},
+};
+use tonic::Status;
+
+use crate::{
+    config::Limits,
+    server::{
+        kv::header::Header,
+        messages::{check_key, check_range_end, key_value},
+    },
+};
+
+/// How large a message may be. A single event may be larger.
+const MESSAGE_BYTES: usize = 512 * 1024;
+
+/// What a client asks for.
+pub(super) fn spec(create: &WatchCreate, limits: &Limits) -> Result<WatchSpec, Status> {
+    check_key(&create.key, limits)?;
+    check_range_end(&create.range_end, limits)?;
+    Ok(WatchSpec {
+        keys: KeyRange::from_wire(create.key.clone(), create.range_end.clone()),
+        prev_kv: create.prev_kv,
+        no_put: create.no_put,
+        no_delete: create.no_delete,
+        fragment: create.fragment,
+        message_bytes: MESSAGE_BYTES,
+    })
+}
+
+/// Events.
+pub(super) fn told(watch_id: u64, header: Header, told: Told) -> WatchResponse {
+    WatchResponse {
+        header: header.at(told.revision),
+        watch_id,
+        fragment: told.fragment,
+        events: told.events.into_iter().map(event).collect(),
+        ..WatchResponse::default()
+    }
+}
+
+/// The watch begins.
+pub(super) fn created(watch_id: u64, header: Header, first: Revision) -> WatchResponse {
+    WatchResponse {
+        header: header.wire(),
+        watch_id,
+        created: true,
+        resume_revision: first.0,
+        ..WatchResponse::default()
+    }
+}
+
+/// Everything up to `revision` was told.
+pub(super) fn progress(watch_id: u64, header: Header, revision: Revision) -> WatchResponse {
+    WatchResponse {
+        header: header.at(revision),
+        watch_id,
+        ..WatchResponse::default()
+    }
+}
+
+/// Why a watch ends, and where it would have gone on.
+#[derive(Clone, Debug)]
+pub(super) struct Ending {
+    pub(super) cause: CancelCause,
+    pub(super) reason: String,
+    pub(super) compact_revision: Revision,
+    pub(super) resume: Revision,
+}
+
+impl Ending {
+    /// For a cause that needs no more than words.
+    pub(super) fn new(cause: CancelCause, reason: impl Into<String>, resume: Revision) -> Self {
+        Self {
+            cause,
+            reason: reason.into(),
+            compact_revision: Revision(0),
+            resume,
+        }
+    }
+}
+
+/// The watch has ended.
+pub(super) fn canceled(watch_id: u64, header: Header, ending: Ending) -> WatchResponse {
+    WatchResponse {
+        header: header.wire(),
+        watch_id,
+        canceled: true,
+        cancel_cause: ending.cause.into(),
+        cancel_reason: ending.reason,
+        compact_revision: ending.compact_revision.0,
+        resume_revision: ending.resume.0,
+        ..WatchResponse::default()
+    }
+}
+
+fn event(event: kv::Event) -> Event {
+    let kind = match event.kind {
+        EventKind::Put => Kind::Put,
+        EventKind::Delete => Kind::Delete,
+    };
+    Event {
+        kind: kind.into(),
+        kv: Some(key_value(event.kv)),
+        prev_kv: event.prev.map(key_value),
+    }
+}

@@ -1,0 +1,177 @@
+//! `dengine admin`, as a person runs it.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::harness::{Cluster, Member, becomes, dengine, scratch};
+
+fn admin(cluster: &Cluster, args: &[&str]) -> Output {
+    let endpoints = cluster.endpoints().join(",");
+    dengine()
+        .args(["admin", "--endpoints", &endpoints])
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}{}", text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs it, expects it to succeed, and returns what it said.
+fn done(cluster: &Cluster, args: &[&str]) -> String {
+    let output = admin(cluster, args);
+    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    said(&output)
+}
+
+fn json(cluster: &Cluster, args: &[&str]) -> Value {
+    let output = admin(cluster, &[args, &["--json"]].concat());
+    assert!(output.status.success(), "{args:?}: {}", said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Expects it to fail with this in what it says.
+fn refused(cluster: &Cluster, args: &[&str], part: &str) {
+    let output = admin(cluster, args);
+    assert_eq!(output.status.code(), Some(1), "{args:?}: {}", said(&output));
+    assert!(said(&output).contains(part), "{args:?}: {}", said(&output));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_shows_every_member_with_its_indexes() {
+    let mut cluster = Cluster::form(3).await;
+    cluster.client().await.put("k", "v").await.unwrap();
+    let table = done(&cluster, &["status"]);
+    for part in [
+        "ID", "APPLIED", "REVISION", "LAG", "m0", "m1", "m2", "leader", "follower",
+    ] {
+        assert!(table.contains(part), "{part} is missing:\n{table}");
+    }
+    let down = cluster.follower().await;
+    cluster.members[down].kill();
+    let status = json(&cluster, &["status"]);
+    let members = status["members"].as_array().unwrap();
+    assert_eq!(members.len(), 3);
+    for (place, member) in members.iter().enumerate() {
+        let up = place != down;
+        assert_eq!(member["healthy"].as_bool(), Some(up), "{member}");
+        assert_eq!(member["appliedIndex"].is_u64(), up, "{member}");
+    }
+    refused(&cluster, &["health"], "does not answer");
+    cluster.members[down].start();
+    cluster.members[down].ready().await;
+    assert!(done(&cluster, &["health"]).contains("healthy: 3 members"));
+    for member in &mut cluster.members {
+        member.kill();
+    }
+    refused(&cluster, &["health"], "no leader");
+    refused(
+        &cluster,
+        &["--timeout-s", "2", "members", "list"],
+        "admin status",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_is_added_promoted_led_by_and_replaced() {
+    let mut cluster = Cluster::form(3).await;
+    cluster.client().await.put("k", "v").await.unwrap();
+    let mut fourth = Member::new(cluster.home.path(), "m3");
+    fourth.start();
+    let address = fourth.address();
+    fourth.admin().await;
+    let listed = json(
+        &cluster,
+        &["members", "add-learner", "--endpoint", &address],
+    );
+    assert_eq!(listed["members"].as_array().unwrap().len(), 4);
+    refused(&cluster, &["transfer", "4"], "members promote 4");
+    refused(&cluster, &["transfer", "9"], "no member 9");
+    let again = [
+        "members",
+        "add-learner",
+        "--promote",
+        "--endpoint",
+        &address,
+    ];
+    assert!(
+        done(&cluster, &again).contains("m3"),
+        "it is promoted, and not added twice"
+    );
+    let transferred = json(&cluster, &["transfer", "4"]);
+    assert_eq!(transferred["leaderId"].as_u64(), Some(4));
+    refused(
+        &cluster,
+        &["members", "replace", "4", "--endpoint", &address],
+        "transfer",
+    );
+    done(&cluster, &["transfer", "1"]);
+
+    // One dies for good, and another takes its place.
+    cluster.members[2].kill();
+    let mut fifth = Member::new(cluster.home.path(), "m4");
+    fifth.start();
+    fifth.admin().await;
+    let replaced = json(
+        &cluster,
+        &["members", "replace", "3", "--endpoint", &fifth.address()],
+    );
+    let ids: Vec<_> = replaced["members"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["id"].as_u64())
+        .collect();
+    assert_eq!(ids, [Some(1), Some(2), Some(4), Some(5)]);
+    assert!(done(&cluster, &["members", "remove", "4"]).contains("m4"));
+    assert!(!done(&cluster, &["members", "list"]).contains("m3"));
+    refused(&cluster, &["members", "remove", "77"], "never a member 77");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_and_hashes_are_of_every_member() {
+    let cluster = Cluster::form(3).await;
+    let client = cluster.client().await;
+    for n in 0..50 {
+        client.put(format!("k{n}"), "v").await.unwrap();
+    }
+    let made = json(&cluster, &["snapshot"]);
+    for member in made["members"].as_array().unwrap() {
+        assert!(member["index"].as_u64().unwrap() > 0, "{member}");
+    }
+    becomes("all members hold the same", 1, || async {
+        let hashed = json(&cluster, &["hash"]);
+        let members = hashed["members"].as_array().unwrap();
+        let states = members
+            .iter()
+            .map(|it| (it["appliedIndex"].to_string(), it["hash"].to_string()));
+        states.collect::<std::collections::BTreeSet<_>>().len()
+    })
+    .await;
+    assert!(done(&cluster, &["hash"]).contains("HASH"));
+}
+
+#[test]
+fn nobody_there_is_said_with_what_to_do() {
+    let home = scratch();
+    let absent = Member::new(home.path(), "a").address();
+    let output = dengine()
+        .args([
+            "admin",
+            "--timeout-s",
+            "1",
+            "--endpoints",
+            &absent,
+            "members",
+            "list",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    for part in [&absent[..], "dengine admin status"] {
+        assert!(said(&output).contains(part), "{part}: {}", said(&output));
+    }
+}
