@@ -13,12 +13,15 @@ use std::{
 
 use bytes::Bytes;
 use dengine_api::v1::{
-    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse,
+    AddLearnerRequest, AddLearnerResponse, BatchRequest, BatchResponse, BootstrapRequest,
+    BootstrapResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest, CompactResponse,
     CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, DeleteResponse, GetRequest,
-    GetResponse, JoinRequest, JoinResponse, KeyValue, Member, MemberProgress, MembersRequest,
-    MembersResponse, PromoteRequest, PromoteResponse, PutRequest, PutResponse, RangeRequest,
-    RangeResponse, RemoveRequest, RemoveResponse, ResponseHeader, StatusRequest, StatusResponse,
-    TransferLeaderRequest, TransferLeaderResponse,
+    GetResponse, HashRequest, HashResponse, JoinRequest, JoinResponse, KeepAliveSessionRequest,
+    KeepAliveSessionResponse, KeyValue, Member, MemberProgress, MembersRequest, MembersResponse,
+    OpenSessionRequest, OpenSessionResponse, PromoteRequest, PromoteResponse, PutRequest,
+    PutResponse, RangeRequest, RangeResponse, RemoveRequest, RemoveResponse, ResponseHeader,
+    SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
+    TransferLeaderResponse,
     admin_server::{Admin, AdminServer},
     kv_server::{Kv, KvServer},
 };
@@ -110,6 +113,7 @@ impl Peer {
             member_id: 1,
             revision,
             term,
+            trimmed: false,
         })
     }
 
@@ -187,6 +191,38 @@ impl Kv for Peer {
     async fn range(&self, _: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
         Err(Status::unimplemented("range"))
     }
+
+    async fn batch(&self, _: Request<BatchRequest>) -> Result<Response<BatchResponse>, Status> {
+        Err(Status::unimplemented("batch"))
+    }
+
+    async fn compact(
+        &self,
+        _: Request<CompactRequest>,
+    ) -> Result<Response<CompactResponse>, Status> {
+        Err(Status::unimplemented("compact"))
+    }
+
+    async fn open_session(
+        &self,
+        _: Request<OpenSessionRequest>,
+    ) -> Result<Response<OpenSessionResponse>, Status> {
+        Err(Status::unimplemented("open session"))
+    }
+
+    async fn keep_alive_session(
+        &self,
+        _: Request<KeepAliveSessionRequest>,
+    ) -> Result<Response<KeepAliveSessionResponse>, Status> {
+        Err(Status::unimplemented("keep alive session"))
+    }
+
+    async fn close_session(
+        &self,
+        _: Request<CloseSessionRequest>,
+    ) -> Result<Response<CloseSessionResponse>, Status> {
+        Err(Status::unimplemented("close session"))
+    }
 }
 
 #[tonic::async_trait]
@@ -220,6 +256,17 @@ impl Admin for Peer {
             leader_id: 1,
             members,
         }))
+    }
+
+    async fn snapshot(
+        &self,
+        _: Request<SnapshotRequest>,
+    ) -> Result<Response<SnapshotResponse>, Status> {
+        Err(Status::unimplemented("snapshot"))
+    }
+
+    async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+        Err(Status::unimplemented("hash"))
     }
 
     async fn bootstrap(

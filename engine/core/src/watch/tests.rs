@@ -125,7 +125,7 @@ fn without_fragments_it_is_refused_and_nothing_is_told() {
         fragment: false,
         ..spec(2)
     };
-    let mut watch = Watch::new(whole, Revision(1));
+    let watch = Watch::new(whole, Revision(1));
     let events = puts(&[(2, "a"), (3, "b"), (3, "c"), (3, "d")]);
     let revision = Revision(3);
     assert_eq!(
