@@ -66,8 +66,11 @@ impl Session {
         if self.replies.contains_key(&sequence) {
             return Admission::Repeat;
         }
+        // The client can acknowledge nothing before it has the answer to its oldest open command, so that one
+        // is never refused; there is only one such, which keeps the bound.
+        let oldest = sequence == self.acknowledged + 1;
         let bytes = self.reply_bytes();
-        if self.replies.len() >= SESSION_REPLIES_MAX || bytes >= SESSION_BYTES_MAX {
+        if !oldest && (self.replies.len() >= SESSION_REPLIES_MAX || bytes >= SESSION_BYTES_MAX) {
             return Admission::Refuse(Refusal::WindowFull {
                 replies: self.replies.len() as u64,
                 bytes,
