@@ -28,6 +28,15 @@ pub enum StartError {
         /// What is wrong with it.
         source: dengine_core::kv::StoreError,
     },
+    /// A snapshot that was received cannot become the state.
+    #[error(transparent)]
+    Snapshot(dengine_core::snapshot::SnapshotError),
+    /// Somebody still reads the state that a snapshot is to replace.
+    #[error(
+        "the state is still in use: a reader was kept for more than a minute. Start the member again; it \
+         then goes on from the snapshot"
+    )]
+    StateInUse,
     /// The member has an identity but no log: what it voted for and acknowledged is gone.
     #[error(
         "the log in {path} is missing: this member has forgotten what it voted for. Restore the log, or \
@@ -77,6 +86,9 @@ pub enum Fatal {
     /// The state machine failed.
     #[error("the state machine failed: {0}. Check the disk, then start the member again")]
     State(String),
+    /// The member received a snapshot and did not start from it.
+    #[error("the member did not start from a snapshot that it received: {0}")]
+    Restart(String),
     /// A thread of the member panicked: a bug.
     #[error("the {0} thread panicked; this is a bug in dengine, please report it with the log")]
     Panicked(&'static str),

@@ -124,6 +124,9 @@ settings! {
         /// The write-ahead log.
         log: LogConfig, LogOverrides;
 
+        /// Snapshots, which members get that need entries the log no longer has.
+        snapshot: SnapshotConfig, SnapshotOverrides;
+
         /// How much history is kept. The same on every member. Of two settings the one that keeps more
         /// counts; a value of 0 is no setting, and without any, history is kept until a client compacts it.
         retention: RetentionConfig, RetentionOverrides;
@@ -211,16 +214,44 @@ settings! {
         /// than the log that it holds.
         segment_bytes: u64 = 64 * 1024 * 1024, "log-segment-bytes", "DENGINE_LOG_SEGMENT_BYTES";
 
-        /// Bytes of applied log after which the state machine is flushed to disk.
+        /// Bytes of applied log after which the state machine is flushed to disk, and old log is deleted.
         ///
         /// Bounds how much log is replayed when a member starts; smaller means more disk writes.
         flush_bytes: u64 = 128 * 1024 * 1024, "log-flush-bytes", "DENGINE_LOG_FLUSH_BYTES";
+
+        /// Bytes of the newest log that are kept although the state machine is on disk.
+        ///
+        /// A member that was away for a while gets entries as long as it lacks no more than this, and a
+        /// snapshot of the whole state otherwise.
+        keep_bytes: u64 = 64 * 1024 * 1024, "log-keep-bytes", "DENGINE_LOG_KEEP_BYTES";
+
+        /// The same while a member that answers needs older entries; at least as much.
+        ///
+        /// Bounds the log when a member is slower than the writes.
+        keep_bytes_for_followers: u64 = 512 * 1024 * 1024,
+            "log-keep-bytes-for-followers", "DENGINE_LOG_KEEP_BYTES_FOR_FOLLOWERS";
 
         /// With `memory-first`: longest that a write stays off the disk, in milliseconds.
         sync_interval_ms: u64 = 100, "log-sync-interval-ms", "DENGINE_LOG_SYNC_INTERVAL_MS";
 
         /// With `memory-first`: most bytes of writes that stay off the disk.
         sync_bytes: u64 = 16 * 1024 * 1024, "log-sync-bytes", "DENGINE_LOG_SYNC_BYTES";
+    } sections {}
+}
+
+settings! {
+    /// Snapshots, on their way from one member to another.
+    SnapshotConfig, SnapshotOverrides {
+        /// Most bytes of a snapshot that are sent in a second.
+        ///
+        /// Leaves the network and the receiver's disk to the writes; too little and the receiver never
+        /// catches up.
+        bytes_per_second: u64 = 128 * 1024 * 1024,
+            "snapshot-bytes-per-second", "DENGINE_SNAPSHOT_BYTES_PER_SECOND";
+
+        /// Largest snapshot that is received, in bytes. A larger one is refused, as is one that would leave
+        /// no space on the disk.
+        max_bytes: u64 = 1024 * 1024 * 1024 * 1024, "snapshot-max-bytes", "DENGINE_SNAPSHOT_MAX_BYTES";
     } sections {}
 }
 

@@ -158,6 +158,21 @@ impl Config {
                 self.log.flush_bytes
             )
         });
+        problems.require(
+            self.log.keep_bytes_for_followers >= self.log.keep_bytes,
+            || {
+                format!(
+                    "log.keep_bytes_for_followers ({}) must be at least log.keep_bytes ({})",
+                    self.log.keep_bytes_for_followers, self.log.keep_bytes
+                )
+            },
+        );
+        problems.require(self.snapshot.bytes_per_second >= 1024 * 1024, || {
+            format!(
+                "snapshot.bytes_per_second is {}: below 1 MiB a snapshot takes longer than its receiver waits",
+                self.snapshot.bytes_per_second
+            )
+        });
     }
 }
 

@@ -5,11 +5,15 @@
 //! log/          the write-ahead log
 //! power.toml    with `memory-first`: under which boot of the machine the member ran, and how it ended
 //! state/        the state machine (RocksDB)
+//! snapshot/     snapshots on their way in and out; see [`snapshots`]
 //! ```
 //! `folder.toml` is the commit point of becoming a member: what lies in `log/` and `state/` without an
 //! identity in it is left over from a bootstrap that was cut short, and takes part in nothing.
 
 mod power;
+mod snapshots;
+
+pub(crate) use snapshots::SnapshotPaths;
 
 use dengine_core::types::{ClusterId, MemberId};
 use serde::{Deserialize, Serialize};
@@ -193,7 +197,8 @@ impl Folder {
             self.identity.is_none(),
             "the data of a member is never discarded"
         );
-        for path in [self.log_path(), self.state_path()] {
+        let own = [self.log_path(), self.state_path()];
+        for path in own.into_iter().chain(self.snapshot_paths().all()) {
             match std::fs::remove_dir_all(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(self.failed("remove leftovers", error));

@@ -4,6 +4,7 @@
 //! semaphore that it gives back when it was handled, and the log writer and the applier answer once for
 //! what they were given. So the replica never waits for the threads that it feeds, and they never for it.
 
+use super::snapshots::Made;
 use super::status::MembersView;
 use crate::error::{Fatal, RequestError};
 use bytes::Bytes;
@@ -57,6 +58,8 @@ pub(crate) enum Input {
     },
     /// Who the members are, as the leader sees them.
     Members(Reply<MembersView>),
+    /// A snapshot was made for followers, or could not be.
+    SnapshotMade(Option<Made>),
     /// A thread failed; nothing may be acknowledged any more.
     Failed(Fatal),
     /// End the thread.

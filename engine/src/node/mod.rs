@@ -8,7 +8,8 @@
 //! ```
 //! A member lives through two states, which are types here: *waiting* (an empty folder, no threads) and
 //! [`running::Running`] (an identity, and everything that takes part). It passes from the first to the
-//! second once, when it is bootstrapped or joined, and never back.
+//! second once, when it is bootstrapped or joined, and never back. A snapshot that it receives ends the second
+//! and begins it anew ([`install`]).
 //!
 //! What may not live here: the rules of Raft (`dengine_core::consensus`), of keys and values
 //! (`dengine_core::kv`), or of gRPC ([`crate::server`]).
@@ -18,11 +19,13 @@ mod bootstrap;
 mod clock;
 mod flusher;
 mod input;
+mod install;
 mod keeper;
 mod log_writer;
 pub mod metrics;
 mod replica;
 mod running;
+mod snapshots;
 mod status;
 
 use crate::config::{Config, Durability};
@@ -35,8 +38,10 @@ pub use dengine_core::replica::Written;
 use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
 pub(crate) use input::Input;
 use input::Request;
+use install::Install;
 use running::Running;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, RwLock, RwLockWriteGuard};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
@@ -68,14 +73,26 @@ pub struct Node {
 struct Inner {
     config: Config,
     folder_id: String,
-    /// Held while the member passes from waiting to running, so that it does so once.
+    /// Held while the member passes from one stage to another, so that it does so once.
     folder: tokio::sync::Mutex<Folder>,
-    running: OnceLock<Running>,
+    stage: RwLock<Stage>,
+    installs: UnboundedSender<Install>,
     gate: PeerGate,
     status: watch::Sender<NodeStatus>,
     revision: watch::Sender<Revision>,
     fatal: watch::Sender<Option<Fatal>>,
     listener: transport::Listener,
+}
+
+/// What a member is doing.
+enum Stage {
+    /// It has no identity.
+    Waiting,
+    Running(Arc<Running>),
+    /// A snapshot is becoming its state.
+    Restarting,
+    /// It was shut down.
+    Stopped,
 }
 
 impl Node {
@@ -90,19 +107,22 @@ impl Node {
         let identity = folder.identity();
         let gate = PeerGate::default();
         let listener = transport::Listener::start(&config, gate.clone()).await?;
+        let (installs, decided) = unbounded_channel();
         let node = Self {
             inner: Arc::new(Inner {
                 status: watch::Sender::new(NodeStatus::waiting(&config.name, &folder_id)),
                 revision: watch::Sender::new(Revision(0)),
                 fatal: watch::Sender::new(None),
                 folder: tokio::sync::Mutex::new(folder),
-                running: OnceLock::new(),
+                stage: RwLock::new(Stage::Waiting),
+                installs,
                 folder_id,
                 gate,
                 listener,
                 config,
             }),
         };
+        tokio::spawn(install::supervise(Arc::downgrade(&node.inner), decided));
         if let Some(identity) = identity {
             let folder = node.inner.folder.lock().await;
             node.run(&folder, identity).await?;
@@ -325,7 +345,8 @@ impl Node {
     /// Stops the member and waits until its threads have ended. See [`Node::hand_over`].
     pub async fn shutdown(&self) {
         self.inner.listener.stop();
-        if let Some(running) = self.inner.running.get() {
+        let stage = std::mem::replace(&mut *self.write_stage(), Stage::Stopped);
+        if let Stage::Running(running) = stage {
             running.stop().await;
         }
         // A failed member may have lost what it wrote.
@@ -346,11 +367,19 @@ impl Node {
         end.clone().expect("it was just waited for")
     }
 
-    fn running(&self) -> Result<&Running, RequestError> {
-        self.inner
-            .running
-            .get()
-            .ok_or(RequestError::WaitingForIdentity)
+    fn running(&self) -> Result<Arc<Running>, RequestError> {
+        match &*self.inner.stage.read().expect("no holder panics") {
+            Stage::Running(running) => Ok(Arc::clone(running)),
+            Stage::Waiting => Err(RequestError::WaitingForIdentity),
+            Stage::Restarting => Err(RequestError::NotServed {
+                reason: "this member is installing a snapshot".to_owned(),
+            }),
+            Stage::Stopped => Err(RequestError::ShuttingDown),
+        }
+    }
+
+    fn write_stage(&self) -> RwLockWriteGuard<'_, Stage> {
+        self.inner.stage.write().expect("no holder panics")
     }
 
     async fn current_membership(&self) -> Result<Arc<Membership>, RequestError> {
@@ -402,17 +431,28 @@ impl Node {
             identity,
             log_path: folder.log_path(),
             state_path: folder.state_path(),
+            snapshot_paths: folder.snapshot_paths(),
             status: inner.status.clone(),
             revision: inner.revision.clone(),
             fatal: inner.fatal.clone(),
+            installs: inner.installs.clone(),
         })
         .await?;
-        inner.gate.open(running.peer_entrance());
-        let first = inner.running.set(running).is_ok();
-        assert!(
-            first,
-            "a member begins to run once, under the folder's lock"
-        );
+        let shut_down = {
+            let mut stage = self.write_stage();
+            match &*stage {
+                Stage::Stopped => Some(running),
+                Stage::Waiting | Stage::Restarting => {
+                    inner.gate.open(running.peer_entrance());
+                    *stage = Stage::Running(Arc::new(running));
+                    None
+                }
+                Stage::Running(_) => unreachable!("the folder's lock is held"),
+            }
+        };
+        if let Some(running) = shut_down {
+            running.stop().await;
+        }
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! The thread that decides: takes what queued, asks the replica what follows, and has it done.
 
 use super::input::{Channels, Input};
+use super::install::Install;
+use super::snapshots::Snapshots;
 use super::status::{Lifecycle, MembersView, NodeStatus};
 use super::{clock, metrics};
 use crate::config::Config;
@@ -8,13 +10,14 @@ use crate::error::{Fatal, RequestError};
 use crate::folder::Identity;
 use crate::storage::RocksStore;
 use crate::transport::Peers;
-use dengine_core::consensus::State;
+use dengine_core::consensus::{Role as RaftRole, State};
 use dengine_core::kv::Reader;
 use dengine_core::log::{LogReader, RealDisk};
 use dengine_core::replica::{self, ApplyJob, Caller, Counts, Effect, LogJob, Replica, Role};
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
 /// Inputs taken in before the replica is asked what follows. Bounds how long an answer waits for the
@@ -33,6 +36,9 @@ pub(super) struct ReplicaThread {
     pub(super) log_reader: LogReader<RealDisk>,
     pub(super) status: watch::Sender<NodeStatus>,
     pub(super) fatal: watch::Sender<Option<Fatal>>,
+    pub(super) snapshots: Snapshots,
+    /// Takes over when a snapshot has ended this replica.
+    pub(super) installs: UnboundedSender<Install>,
     /// What the metrics were told of already.
     pub(super) counted: Counts,
     /// The keeper's thread ends with this one.
@@ -46,7 +52,9 @@ impl ReplicaThread {
         loop {
             // Read after the inputs were taken in: leases are judged by it.
             for effect in self.replica.effects(clock::now()) {
-                self.carry_out(effect);
+                if self.carry_out(effect).is_break() {
+                    return;
+                }
             }
             let wait = next_tick.saturating_duration_since(Instant::now());
             let first = match input.recv_timeout(wait) {
@@ -60,6 +68,9 @@ impl ReplicaThread {
             let now = Instant::now();
             if now >= next_tick {
                 self.handle(replica::Input::Tick);
+                if self.replica.consensus().snapshot_index().is_none() {
+                    self.snapshots.forget();
+                }
                 self.publish();
                 // Missed ticks are skipped: time that this thread did not see says nothing about the
                 // leader.
@@ -89,6 +100,10 @@ impl ReplicaThread {
                 drop(permit);
             }
             Input::Members(reply) => reply.answer(self.members()),
+            Input::SnapshotMade(made) => {
+                let meta = self.snapshots.keep(made);
+                self.handle(replica::Input::SnapshotMade(meta));
+            }
             Input::Failed(fatal) => {
                 tracing::error!(%fatal, "this member cannot go on");
                 self.fatal.send_replace(Some(fatal));
@@ -103,7 +118,7 @@ impl ReplicaThread {
         self.replica.handle(input, clock::now());
     }
 
-    fn carry_out(&mut self, effect: Effect<Channels>) {
+    fn carry_out(&mut self, effect: Effect<Channels>) -> ControlFlow<()> {
         match effect {
             // If the log writer or the applier is gone it has reported why, and that ends this thread.
             Effect::Log(job) => drop(self.log_jobs.send(job)),
@@ -114,13 +129,19 @@ impl ReplicaThread {
                 ::metrics::counter!(metrics::PEER_MESSAGES_REFUSED_TOTAL).increment(1);
                 tracing::warn!(%refusal, "refused a peer's message");
             }
-            // The log is kept whole, so nobody needs a snapshot.
-            Effect::MakeSnapshot => self.handle(replica::Input::SnapshotMade(None)),
-            Effect::SendSnapshot { to, .. } => {
-                self.handle(replica::Input::SnapshotSent { to, ok: false });
+            Effect::MakeSnapshot => self.snapshots.make(),
+            Effect::SendSnapshot { to, message } => match self.snapshots.made.clone() {
+                Some(snapshot) => self.peers.send_snapshot(to, message, snapshot),
+                None => self.handle(replica::Input::SnapshotSent { to, ok: false }),
+            },
+            Effect::DiscardStaged => self.snapshots.discard_staged(),
+            Effect::Install { base, hard_state } => {
+                // If nobody installs it, the node is gone and this thread with it.
+                let _ = self.installs.send(Install { base, hard_state });
+                return ControlFlow::Break(());
             }
-            Effect::DiscardStaged | Effect::Install { .. } => {}
         }
+        ControlFlow::Continue(())
     }
 
     fn on_state(&mut self, state: State) {
@@ -134,6 +155,9 @@ impl ReplicaThread {
             term = state.term.0,
             "state changed"
         );
+        if state.role != RaftRole::Leader {
+            self.peers.cancel_snapshots();
+        }
         self.publish();
     }
 

@@ -4,15 +4,17 @@ use super::Written;
 use super::applier::ApplyThread;
 use super::flusher::{self, FlushTrigger};
 use super::input::{Answer, Channels, Input, Reply, Request};
+use super::install::Install;
 use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
 use super::replica::ReplicaThread;
+use super::snapshots::{Maker, Snapshots};
 use super::status::NodeStatus;
 use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
-use crate::folder::Identity;
-use crate::storage::{self, RocksStore};
-use crate::transport::{PeerEntrance, Peers};
+use crate::folder::{Identity, SnapshotPaths};
+use crate::storage::{self, OpenWatch, RocksStore};
+use crate::transport::{Incoming, PeerEntrance, Peers};
 use bytes::Bytes;
 use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::{
@@ -20,13 +22,16 @@ use dengine_core::kv::{
 };
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
 use dengine_core::replica::{Applier, Counts, Keeper, Replica, ReplicaConfig};
+use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
 /// Semaphores count bytes in these, because their permits are 32-bit numbers.
 const PERMIT_BYTES: usize = 1024;
@@ -41,9 +46,11 @@ pub(super) struct Start {
     pub(super) identity: Identity,
     pub(super) log_path: PathBuf,
     pub(super) state_path: PathBuf,
+    pub(super) snapshot_paths: SnapshotPaths,
     pub(super) status: watch::Sender<NodeStatus>,
     pub(super) revision: watch::Sender<Revision>,
     pub(super) fatal: watch::Sender<Option<Fatal>>,
+    pub(super) installs: UnboundedSender<Install>,
 }
 
 pub(super) struct Running {
@@ -57,6 +64,8 @@ pub(super) struct Running {
     flusher: Flusher<RocksStore>,
     membership: watch::Receiver<Arc<Membership>>,
     introduced: crate::transport::Introduced,
+    incoming: Incoming,
+    store: OpenWatch,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -70,8 +79,8 @@ impl Running {
     }
 
     fn start_blocking(start: Start, runtime: &tokio::runtime::Handle) -> Result<Self, StartError> {
-        let machine = open_state(&start.state_path)?;
         let (log, recovered) = open_log(&start.log_path, &start.config, start.identity)?;
+        let (machine, store) = open_state(&start, &recovered)?;
         let replica = restore(&start, &machine, &log, &recovered)?;
 
         start.revision.send_replace(machine.revision());
@@ -91,6 +100,23 @@ impl Running {
             introduced.clone(),
             inbox.clone(),
         );
+        let cluster = start.identity.cluster_id;
+        let incoming = Incoming::new(
+            start.snapshot_paths.clone(),
+            cluster,
+            start.config.snapshot.max_bytes,
+        );
+        let snapshots = Snapshots {
+            maker: Maker {
+                flusher: machine.flusher(),
+                paths: start.snapshot_paths,
+                cluster,
+            },
+            runtime: runtime.clone(),
+            inbox: inbox.clone(),
+            incoming: incoming.clone(),
+            made: None,
+        };
         let (keeper_lives, keeper_stop) = mpsc::channel();
         let keeper = KeeperThread {
             keeper: Keeper::new(machine.reader(), retention(&start.config)),
@@ -110,13 +136,15 @@ impl Running {
             log_reader: log.reader(),
             status: start.status,
             fatal: start.fatal.clone(),
+            snapshots,
+            installs: start.installs,
             counted: Counts::default(),
             _keeper_lives: keeper_lives,
         };
         let (flush_requests, flushes) = mpsc::sync_channel(1);
         let flush = FlushTrigger::new(flush_requests, start.config.log.flush_bytes);
         let flusher = machine.flusher();
-        let snapshots = flusher.clone();
+        let flush_now = flusher.clone();
         let flush_replica = inbox.clone();
         let applier = ApplyThread {
             applier: Applier::new(machine),
@@ -128,14 +156,14 @@ impl Running {
         let log_thread = LogThread::new(log, inbox.clone(), &start.config);
         let threads = vec![
             spawn("dengine-log", &start.fatal, move || {
-                log_thread.run(&appends)
+                log_thread.run(&appends);
             })?,
             spawn("dengine-flush", &start.fatal, move || {
                 flusher::run(&flusher, &flushes, &flush_replica);
             })?,
             spawn("dengine-apply", &start.fatal, move || applier.run(&applies))?,
             spawn("dengine-keeper", &start.fatal, move || {
-                keeper.run(&keeper_stop)
+                keeper.run(&keeper_stop);
             })?,
             spawn("dengine-replica", &start.fatal, move || replica.run(&input))?,
         ];
@@ -148,9 +176,11 @@ impl Running {
             config: start.config,
             inbox,
             reader,
-            flusher: snapshots,
+            flusher: flush_now,
             membership: members,
             introduced,
+            incoming,
+            store,
             threads: Mutex::new(threads),
         })
     }
@@ -164,7 +194,19 @@ impl Running {
             inbox: self.inbox.clone(),
             permits: Arc::new(Semaphore::new(PEER_QUEUE_BYTES / PERMIT_BYTES)),
             permit_bytes: PERMIT_BYTES,
+            incoming: self.incoming.clone(),
+            closed: CancellationToken::new(),
         }
+    }
+
+    /// Receives no more snapshots, and hands over what is staged.
+    pub(super) async fn close_incoming(&self) -> Result<Staging<RealDisk>, SnapshotError> {
+        self.incoming.close().await
+    }
+
+    /// What tells when the state is closed.
+    pub(super) fn watch_store(&self) -> OpenWatch {
+        self.store.clone()
     }
 
     pub(super) fn reader(&self) -> Reader<RocksStore> {
@@ -321,13 +363,33 @@ pub(super) fn open_log(
     Log::open(disk, options).map_err(|error| failed(error.into()))
 }
 
-fn open_state(path: &Path) -> Result<StateMachine<RocksStore>, StartError> {
+/// Opens the state, after a snapshot whose installation was decided has become it.
+fn open_state(
+    start: &Start,
+    recovered: &Recovered,
+) -> Result<(StateMachine<RocksStore>, OpenWatch), StartError> {
+    let (cluster, base) = (start.identity.cluster_id, recovered.base);
+    start.snapshot_paths.prepare()?;
+    let (machine, watch) = open_store(&start.state_path)?;
+    let (applied, _) = machine.applied();
+    if applied >= base.index {
+        start.snapshot_paths.settle(cluster, base, applied)?;
+        return Ok((machine, watch));
+    }
+    drop(machine);
+    start.snapshot_paths.settle(cluster, base, applied)?;
+    tracing::info!(index = base.index.0, "the snapshot is the state now");
+    open_store(&start.state_path)
+}
+
+fn open_store(path: &Path) -> Result<(StateMachine<RocksStore>, OpenWatch), StartError> {
     let failed = |source| StartError::State {
         path: path.to_owned(),
         source,
     };
     let store = storage::open(path).map_err(failed)?;
-    StateMachine::open(store).map_err(failed)
+    let watch = store.watch();
+    Ok((StateMachine::open(store).map_err(failed)?, watch))
 }
 
 fn restore(
@@ -377,9 +439,8 @@ fn restore(
         boot_nonce,
         election_timeout: start.config.election_timeout(),
         max_waiting_reads: limits.max_pending_reads,
-        // Nothing is dropped before there are snapshots for those who would miss it.
-        log_keep_bytes: u64::MAX,
-        log_keep_bytes_for_followers: u64::MAX,
+        log_keep_bytes: start.config.log.keep_bytes,
+        log_keep_bytes_for_followers: start.config.log.keep_bytes_for_followers,
     };
     let hard_state = recovered.hard_state;
     Ok(

@@ -3,10 +3,12 @@
 //! Only this module knows RocksDB. It implements [`dengine_core::kv::Store`] and passes that trait's
 //! conformance suite; what the bytes mean is none of its business.
 
+mod checkpoint;
 mod rocks;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use rocks::OpenWatch;
 pub use rocks::{RocksCursor, RocksOptions, RocksStore};
 
 use dengine_core::kv::StoreError;

@@ -13,6 +13,7 @@ use rocksdb::{
 };
 use std::io;
 use std::path::Path;
+use std::sync::{Arc, Weak};
 
 /// Part of the format: filters made under one name are not used under another.
 const PREFIX_EXTRACTOR: &str = "dengine.version-prefix.1";
@@ -50,6 +51,18 @@ impl Default for RocksOptions {
 pub struct RocksStore {
     db: DB,
     write: WriteOptions,
+    /// Goes after `db`, so that whoever watches it knows when the folder is free.
+    open: Arc<()>,
+}
+
+/// Tells whether a store is still open.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenWatch(Weak<()>);
+
+impl OpenWatch {
+    pub(crate) fn is_open(&self) -> bool {
+        self.0.strong_count() > 0
+    }
 }
 
 impl std::fmt::Debug for RocksStore {
@@ -70,9 +83,35 @@ impl RocksStore {
         check_folder(folder)?;
         make_durably(folder)?;
         let db = DB::open(&db_options(options), folder).map_err(|error| opening(folder, error))?;
+        Ok(Self::new(db))
+    }
+
+    /// Opens a store that nobody writes, and writes nothing either.
+    pub(super) fn open_read_only(folder: &Path) -> Result<Self, StoreError> {
+        let mut options = db_options(&RocksOptions::default());
+        options.create_if_missing(false);
+        let db = DB::open_for_read_only(&options, folder, false)
+            .map_err(|error| opening(folder, error))?;
+        Ok(Self::new(db))
+    }
+
+    fn new(db: DB) -> Self {
         let mut write = WriteOptions::default();
         write.disable_wal(true);
-        Ok(Self { db, write })
+        Self {
+            db,
+            write,
+            open: Arc::new(()),
+        }
+    }
+
+    pub(super) fn database(&self) -> &DB {
+        &self.db
+    }
+
+    /// What tells when the last user of this store is gone and it is closed.
+    pub(crate) fn watch(&self) -> OpenWatch {
+        OpenWatch(Arc::downgrade(&self.open))
     }
 
     fn property(&self, name: &properties::PropName) -> u64 {
@@ -290,7 +329,7 @@ fn opening(folder: &Path, error: rocksdb::Error) -> StoreError {
     }
 }
 
-fn failed(doing: &'static str, error: rocksdb::Error) -> StoreError {
+pub(super) fn failed(doing: &'static str, error: rocksdb::Error) -> StoreError {
     match error.kind() {
         ErrorKind::Corruption => StoreError::Corrupt(format!("{doing}: {error}")),
         _ => StoreError::Failed {

@@ -7,9 +7,11 @@ use dengine_core::kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
 use dengine_core::kv::{
     Command, KeyRange, RangeQuery, RangeResult, ReadError, Request, StateMachine, Store, StoreError,
 };
+use dengine_core::snapshot::{self, Checkpoint};
 use dengine_core::types::{Entry, EntryKind, Index, Term};
 use std::io::{BufRead as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tempfile::TempDir;
 
 /// So small that a test's data fills several memtables.
@@ -21,7 +23,7 @@ const SMALL: RocksOptions = RocksOptions {
 /// A store with a folder of its own, which goes with it.
 struct Owned {
     store: RocksStore,
-    _folder: TempDir,
+    _folder: Option<TempDir>,
 }
 
 impl Owned {
@@ -30,8 +32,21 @@ impl Owned {
         let store = RocksStore::open(folder.path(), options).expect("an empty folder opens");
         Self {
             store,
-            _folder: folder,
+            _folder: Some(folder),
         }
+    }
+}
+
+impl Checkpoint<Path> for Owned {
+    fn checkpoint(&self, place: &Path) -> Result<(), StoreError> {
+        self.store.checkpoint(place)
+    }
+
+    fn open_checkpoint(place: &Path) -> Result<Self, StoreError> {
+        Ok(Self {
+            store: RocksStore::open_checkpoint(place)?,
+            _folder: None,
+        })
     }
 }
 
@@ -67,6 +82,72 @@ fn conforms() {
 #[test]
 fn conforms_with_tiny_memtables() {
     Suite::new(|| Owned::new(&SMALL)).test_all();
+}
+
+/// A place for checkpoints; each asks for a folder that is not there yet.
+fn places() -> (TempDir, impl Fn() -> PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, count) = (folder.path().to_owned(), AtomicU64::new(0));
+    let next = move || path.join(count.fetch_add(1, Ordering::Relaxed).to_string());
+    (folder, next)
+}
+
+#[test]
+fn checkpoints_conform() {
+    let (_folder, place) = places();
+    snapshot::conformance::test_all::<_, Path, PathBuf>(|| Owned::new(&SMALL), place);
+}
+
+#[test]
+fn a_checkpoint_is_only_the_files_of_a_state_and_opens_as_one() {
+    let (_folder, place) = places();
+    let place = place();
+    let store = Owned::new(&SMALL);
+    let mut machine = StateMachine::open(store).expect("open");
+    let entries: Vec<_> = (1..=2000).map(entry).collect();
+    machine.apply(&entries).expect("apply");
+    machine.flusher().checkpoint(&*place).expect("checkpoint");
+    machine.apply(&[entry(2001)]).expect("apply");
+    let names = || {
+        let mut names: Vec<_> = fs_err::read_dir(&place)
+            .expect("list")
+            .map(|entry| {
+                entry
+                    .expect("list")
+                    .file_name()
+                    .into_string()
+                    .expect("text")
+            })
+            .collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let (last, _) = snapshot::describe::<RocksStore, Path>(&place).expect("describe");
+    assert_eq!((last.index, last.term), (Index(2000), Term(1)));
+    assert_eq!(names(), before, "looking changes nothing");
+    let files = ["CURRENT", "MANIFEST-", "OPTIONS-"];
+    let known = |name: &String| name.ends_with(".sst") || files.iter().any(|f| name.starts_with(f));
+    assert!(before.iter().all(known), "{before:?}");
+    // As a member's own state, written to.
+    let store = RocksStore::open(&place, &SMALL).expect("open");
+    assert_eq!(dump(&store), expected(2000));
+    let mut machine = StateMachine::open(store).expect("open");
+    machine.apply(&[entry(2001)]).expect("apply");
+}
+
+#[test]
+fn a_watch_tells_when_the_last_user_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = RocksStore::open(folder.path(), &SMALL).expect("open");
+    let watch = store.watch();
+    let machine = StateMachine::open(store).expect("open");
+    let reader = machine.reader();
+    drop(machine);
+    assert!(watch.is_open());
+    drop(reader);
+    assert!(!watch.is_open());
+    RocksStore::open(folder.path(), &SMALL).expect("the folder is free");
 }
 
 /// A put, or now and then a delete, of one of 50 keys.

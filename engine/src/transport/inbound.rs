@@ -1,15 +1,20 @@
 //! Lets peers in.
 
+use super::snapshot::{Incoming, SnapshotAnswers};
 use super::{Introduced, PROTOCOL, frame_bytes_max};
 use crate::config::Config;
 use crate::error::StartError;
 use crate::folder::Identity;
 use crate::node::Input;
 use dengine_api::peer::peer_server::{Peer, PeerServer};
-use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
+use dengine_api::peer::{
+    Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, frame, snapshot_answer,
+    snapshot_frame,
+};
 use dengine_core::kv::Membership;
+use dengine_core::replica;
 use dengine_core::types::MemberId;
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, RwLock, RwLockWriteGuard, mpsc};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -28,17 +33,36 @@ pub(crate) struct PeerEntrance {
     /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its peer.
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) permit_bytes: usize,
+    pub(crate) incoming: Incoming,
+    /// Ends every stream that came in by this entrance.
+    pub(crate) closed: CancellationToken,
 }
 
-/// Closed until the member has an identity.
+/// Closed while the member has no identity, and while a snapshot becomes its state.
 #[derive(Clone, Default)]
-pub(crate) struct PeerGate(Arc<OnceLock<PeerEntrance>>);
+pub(crate) struct PeerGate(Arc<RwLock<Option<Arc<PeerEntrance>>>>);
 
 impl PeerGate {
     /// Lets peers in from now on.
     pub(crate) fn open(&self, entrance: PeerEntrance) {
-        let first = self.0.set(entrance).is_ok();
-        assert!(first, "a member begins to run once");
+        let before = self.write().replace(Arc::new(entrance));
+        assert!(before.is_none(), "a member runs once at a time");
+    }
+
+    /// Lets nobody in from now on, and ends the streams of those who were.
+    pub(crate) fn close(&self) {
+        if let Some(entrance) = self.write().take() {
+            entrance.closed.cancel();
+        }
+    }
+
+    fn entrance(&self) -> Result<Arc<PeerEntrance>, Status> {
+        let entrance = self.0.read().expect("no holder panics").clone();
+        entrance.ok_or_else(closed)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Option<Arc<PeerEntrance>>> {
+        self.0.write().expect("no holder panics")
     }
 }
 
@@ -95,6 +119,7 @@ struct PeerService {
 #[tonic::async_trait]
 impl Peer for PeerService {
     type ExchangeStream = ReceiverStream<Result<Ack, Status>>;
+    type SendSnapshotStream = ReceiverStream<Result<SnapshotAnswer, Status>>;
 
     async fn exchange(
         &self,
@@ -102,28 +127,55 @@ impl Peer for PeerService {
     ) -> Result<Response<Self::ExchangeStream>, Status> {
         let mut frames = request.into_inner();
         let hello = read_hello(&mut frames).await?;
-        let entrance = Arc::clone(&self.gate.0);
-        entrance
-            .get()
-            .ok_or_else(|| Status::failed_precondition("this member belongs to no cluster yet"))?
-            .admit(&hello)?;
+        let entrance = self.gate.entrance()?;
+        entrance.admit(&hello)?;
         let (answers, stream) = tokio::sync::mpsc::channel(2);
         answers
             .try_send(Ok(Ack {}))
             .expect("the channel is new and has room");
         let stop = self.stop.clone();
         tokio::spawn(async move {
-            let entrance = entrance.get().expect("it was just used");
-            let end = stop
-                .run_until_cancelled(entrance.receive(&hello, frames))
-                .await;
-            if let Some(Err(status)) = end {
+            let received = entrance.receive(&hello, frames);
+            if let Err(status) = entrance.while_open(&stop, received).await {
                 // The peer may be gone already; it will come back with a new stream.
                 let _ = answers.send(Err(status)).await;
             }
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
+
+    async fn send_snapshot(
+        &self,
+        request: Request<Streaming<SnapshotFrame>>,
+    ) -> Result<Response<Self::SendSnapshotStream>, Status> {
+        let mut frames = request.into_inner();
+        let first = tokio::time::timeout(HELLO_TIMEOUT, frames.message()).await;
+        let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
+        let Some(snapshot_frame::Kind::Hello(hello)) = first.and_then(|frame| frame.kind) else {
+            return Err(Status::invalid_argument("the first frame must be a Hello"));
+        };
+        let entrance = self.gate.entrance()?;
+        entrance.admit(&hello)?;
+        let (answers, stream) = tokio::sync::mpsc::channel(2);
+        let stop = self.stop.clone();
+        tokio::spawn(async move {
+            let received = entrance.receive_snapshot(&hello, frames, &answers);
+            if let Err(status) = entrance.while_open(&stop, received).await {
+                tracing::info!(from = hello.from, %status, "a snapshot was not received");
+                // The peer may be gone already; it will come back with a new stream.
+                let _ = answers.send(Err(status)).await;
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("this member is stopping")
+}
+
+fn closed() -> Status {
+    Status::unavailable("this member takes part in no cluster now")
 }
 
 async fn read_hello(frames: &mut Streaming<Frame>) -> Result<Hello, Status> {
@@ -181,6 +233,37 @@ impl PeerEntrance {
         Ok(from)
     }
 
+    /// Works until it is done, the member stops, or it closes this entrance.
+    async fn while_open(
+        &self,
+        stop: &CancellationToken,
+        work: impl Future<Output = Result<(), Status>>,
+    ) -> Result<(), Status> {
+        tokio::select! {
+            end = work => end,
+            () = stop.cancelled() => Err(stopping()),
+            () = self.closed.cancelled() => Err(closed()),
+        }
+    }
+
+    async fn receive_snapshot(
+        &self,
+        hello: &Hello,
+        frames: Streaming<SnapshotFrame>,
+        answers: &SnapshotAnswers,
+    ) -> Result<(), Status> {
+        let from = self.admit(hello)?;
+        let message = self.incoming.receive(from, frames, answers).await?;
+        // The log may have told something new about the peer meanwhile.
+        self.admit(hello)?;
+        let staged = replica::Input::SnapshotStaged { from, message };
+        self.inbox.send(staged.into()).map_err(|_| stopping())?;
+        let done = snapshot_answer::Kind::Done(SnapshotDone {});
+        // The sender may be gone already.
+        let _ = answers.send(Ok(SnapshotAnswer { kind: Some(done) })).await;
+        Ok(())
+    }
+
     async fn receive(&self, hello: &Hello, mut frames: Streaming<Frame>) -> Result<(), Status> {
         while let Some(frame) = frames.message().await? {
             // Again each time: since the stream was opened the log may have told that the peer was
@@ -195,7 +278,6 @@ impl PeerEntrance {
     }
 
     async fn deliver(&self, from: MemberId, batch: Batch) -> Result<(), Status> {
-        let stopping = || Status::unavailable("this member is stopping");
         for bytes in batch.messages {
             let wanted = u32::try_from(bytes.len() / self.permit_bytes + 1)
                 .map_err(|_| Status::invalid_argument("the message is too large"))?;

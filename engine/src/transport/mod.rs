@@ -1,4 +1,5 @@
-//! Raft messages between members: one long-lived gRPC stream from each member to each other one.
+//! Raft messages between members: one long-lived gRPC stream from each member to each other one; and
+//! snapshots, each by a stream on a connection of its own, so that no heartbeat waits behind one.
 //!
 //! A stream carries messages one way and begins with a `Hello` that says who speaks to whom in which
 //! cluster. Messages may be lost (Raft sends them again) but never arrive at the wrong member, in the
@@ -8,11 +9,14 @@
 
 mod inbound;
 mod outbound;
+mod snapshot;
 
 pub(crate) use inbound::{Listener, PeerEntrance, PeerGate};
 pub(crate) use outbound::Peers;
+pub(crate) use snapshot::{CheckpointFolder, Incoming, OutgoingSnapshot};
 
 use crate::config::Config;
+use dengine_core::snapshot::MANIFEST_BYTES_MAX;
 use dengine_core::types::MemberId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -44,8 +48,9 @@ impl Introduced {
 }
 
 /// The largest frame: a batch goes over its bound by at most one message, whose one entry may be the
-/// largest write.
+/// largest write. With small limits it is a snapshot's manifest.
 fn frame_bytes_max(config: &Config) -> usize {
     const OVERHEAD_BYTES: usize = 1 << 20;
-    2 * config.limits.max_batch_bytes + config.limits.max_write_bytes() + OVERHEAD_BYTES
+    let messages = 2 * config.limits.max_batch_bytes + config.limits.max_write_bytes();
+    messages.max(MANIFEST_BYTES_MAX) + OVERHEAD_BYTES
 }

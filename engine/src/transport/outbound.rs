@@ -1,5 +1,6 @@
 //! Sends to peers.
 
+use super::snapshot::{OutgoingSnapshot, SnapshotSender};
 use super::{Introduced, PROTOCOL, frame_bytes_max};
 use crate::config::Config;
 use crate::folder::Identity;
@@ -17,13 +18,13 @@ use std::time::Duration;
 use tokio::sync::{mpsc as queue, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 
 /// Messages that wait for one peer; more are dropped, and Raft sends them again.
 const QUEUE_MESSAGES: usize = 4096;
 /// Frames in flight to the connection. With two, one is written while the next one fills.
 const FRAMES_IN_FLIGHT: usize = 2;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
@@ -31,19 +32,69 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Peers {
     own: Arc<Own>,
     runtime: tokio::runtime::Handle,
-    membership: watch::Receiver<Arc<Membership>>,
-    introduced: Introduced,
+    addresses: Addresses,
     links: HashMap<MemberId, Link>,
+    snapshots: SnapshotSender,
 }
 
 /// What every link needs.
-struct Own {
+pub(super) struct Own {
     identity: Identity,
     folder_id: String,
     peer_address: String,
     batch_bytes: usize,
-    frame_bytes_max: usize,
-    inbox: mpsc::Sender<Input>,
+    pub(super) frame_bytes_max: usize,
+    pub(super) inbox: mpsc::Sender<Input>,
+}
+
+impl Own {
+    pub(super) fn hello(&self, to: MemberId) -> Hello {
+        Hello {
+            protocol: PROTOCOL,
+            cluster_id: self.identity.cluster_id.0,
+            from: self.identity.member_id.0,
+            to: to.0,
+            peer_address: self.peer_address.clone(),
+            folder_id: self.folder_id.clone(),
+        }
+    }
+}
+
+/// Where the other members are.
+#[derive(Clone)]
+pub(super) struct Addresses {
+    membership: watch::Receiver<Arc<Membership>>,
+    introduced: Introduced,
+}
+
+impl Addresses {
+    /// The log knows best; until it has told, a member's own word counts.
+    pub(super) fn get(&self, member: MemberId) -> Option<String> {
+        let membership = self.membership.borrow();
+        match membership.members.get(&member) {
+            Some(member) => Some(member.peer_address.clone()),
+            None if member <= membership.last_member_id => None,
+            None => self.introduced.get(member),
+        }
+    }
+}
+
+/// # Errors
+/// Nobody answers there.
+pub(super) async fn connect(address: &str) -> Result<Channel, Status> {
+    let unavailable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
+    Endpoint::from_shared(format!("http://{address}"))
+        .map_err(unavailable)?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(Some(4 << 20))
+        .initial_connection_window_size(Some(16 << 20))
+        .http2_keep_alive_interval(Duration::from_secs(2))
+        .keep_alive_timeout(Duration::from_secs(2))
+        .keep_alive_while_idle(true)
+        .connect()
+        .await
+        .map_err(unavailable)
 }
 
 /// Dropping it ends its task.
@@ -62,29 +113,57 @@ impl Peers {
         introduced: Introduced,
         inbox: mpsc::Sender<Input>,
     ) -> Self {
-        Self {
-            own: Arc::new(Own {
-                identity,
-                folder_id,
-                peer_address: config.advertise_peer.clone(),
-                batch_bytes: config.limits.max_batch_bytes,
-                frame_bytes_max: frame_bytes_max(config),
-                inbox,
-            }),
-            runtime,
+        let own = Arc::new(Own {
+            identity,
+            folder_id,
+            peer_address: config.advertise_peer.clone(),
+            batch_bytes: config.limits.max_batch_bytes,
+            frame_bytes_max: frame_bytes_max(config),
+            inbox,
+        });
+        let addresses = Addresses {
             membership,
             introduced,
+        };
+        let bytes_per_second = config.snapshot.bytes_per_second;
+        let snapshots = SnapshotSender::new(
+            Arc::clone(&own),
+            runtime.clone(),
+            addresses.clone(),
+            bytes_per_second,
+        );
+        Self {
+            own,
+            runtime,
+            addresses,
             links: HashMap::new(),
+            snapshots,
         }
+    }
+
+    /// Sends a snapshot; [`replica::Input::SnapshotSent`] tells how that ended.
+    pub(crate) fn send_snapshot(
+        &mut self,
+        to: MemberId,
+        message: Bytes,
+        snapshot: Arc<OutgoingSnapshot>,
+    ) {
+        self.snapshots.send(to, message, snapshot);
+    }
+
+    /// Breaks off whatever snapshots are being sent; each is reported as failed.
+    pub(crate) fn cancel_snapshots(&mut self) {
+        self.snapshots.cancel();
     }
 
     /// Queues messages; never waits.
     pub(crate) fn send(&mut self, messages: Vec<Outbound>) {
-        if self.membership.has_changed().unwrap_or(false) {
-            self.membership.mark_unchanged();
+        let membership = &mut self.addresses.membership;
+        if membership.has_changed().unwrap_or(false) {
+            membership.mark_unchanged();
             let current: Vec<_> = self.links.keys().copied().collect();
             for member in current {
-                let address = self.address(member);
+                let address = self.addresses.get(member);
                 let keep = |link: &Link| address.as_ref() == Some(&link.address);
                 if !self.links.get(&member).is_some_and(keep) {
                     self.links.remove(&member);
@@ -98,7 +177,7 @@ impl Peers {
 
     fn send_one(&mut self, message: Outbound) {
         if !self.links.contains_key(&message.to) {
-            let Some(address) = self.address(message.to) else {
+            let Some(address) = self.addresses.get(message.to) else {
                 return;
             };
             let link = self.open(message.to, address);
@@ -110,16 +189,6 @@ impl Peers {
             .is_err()
         {
             ::metrics::counter!(metrics::PEER_MESSAGES_DROPPED_TOTAL).increment(1);
-        }
-    }
-
-    /// The log knows best; until it has told, a member's own word counts.
-    fn address(&self, member: MemberId) -> Option<String> {
-        let membership = self.membership.borrow();
-        match membership.members.get(&member) {
-            Some(member) => Some(member.peer_address.clone()),
-            None if member <= membership.last_member_id => None,
-            None => self.introduced.get(member),
         }
     }
 
@@ -170,19 +239,7 @@ impl LinkTask {
 
     /// Sends until the link is dropped (`Ok`) or the stream breaks (`Err`).
     async fn exchange(&mut self) -> Result<(), Status> {
-        let unavailable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
-        let channel = Endpoint::from_shared(format!("http://{}", self.address))
-            .map_err(unavailable)?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .initial_stream_window_size(Some(4 << 20))
-            .initial_connection_window_size(Some(16 << 20))
-            .http2_keep_alive_interval(Duration::from_secs(2))
-            .keep_alive_timeout(Duration::from_secs(2))
-            .keep_alive_while_idle(true)
-            .connect()
-            .await
-            .map_err(unavailable)?;
+        let channel = connect(&self.address).await?;
         let (frames, stream) = queue::channel(FRAMES_IN_FLIGHT);
         frames
             .try_send(self.hello())
@@ -240,14 +297,7 @@ impl LinkTask {
 
     fn hello(&self) -> Frame {
         Frame {
-            kind: Some(frame::Kind::Hello(Hello {
-                protocol: PROTOCOL,
-                cluster_id: self.own.identity.cluster_id.0,
-                from: self.own.identity.member_id.0,
-                to: self.to.0,
-                peer_address: self.own.peer_address.clone(),
-                folder_id: self.own.folder_id.clone(),
-            })),
+            kind: Some(frame::Kind::Hello(self.own.hello(self.to))),
         }
     }
 }

@@ -16,6 +16,7 @@ mod membership;
 mod memory_first;
 mod reads;
 mod sessions;
+mod snapshot;
 mod ttl;
 mod watch;
 mod watch_limits;

@@ -81,7 +81,9 @@ impl Session {
 
     /// Size of all answers that are kept.
     pub(super) fn reply_bytes(&self) -> u64 {
-        self.replies.values().sum()
+        // The record may be damaged.
+        let sizes = self.replies.values();
+        sizes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     /// The record in the store.

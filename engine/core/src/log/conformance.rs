@@ -243,11 +243,24 @@ fn segments_are_rotated_dropped_and_used_again<F: Directory>(directory: &F) {
             "{first} after dropping {upto}"
         );
         assert_eq!(last, Index(next - 1));
+        // Who follows the dropped entries still has to be told the term of the last one.
+        let base = Position {
+            index: Index(first.0 - 1),
+            term: Term((first.0 - 1) / 10),
+        };
+        assert_eq!(
+            (reader.base(), reader.term(base.index)),
+            (base, Some(base.term))
+        );
+        assert_eq!(reader.term(first), Some(Term(first.0 / 10)));
+        assert_eq!(reader.keep_from(u64::MAX), first);
+        assert!(reader.keep_from(0) > reader.keep_from(8193));
         drop((log, reader));
         let recovered;
         (log, recovered) = Log::open(directory.open(), small_options()).expect(WORKS);
         assert_eq!((recovered.first_index, recovered.last_index), (first, last));
-        assert_eq!(recovered.torn, None);
+        assert_eq!((recovered.base, recovered.torn), (base, None));
+        assert_eq!(log.reader().term(base.index), Some(base.term));
         let entries = log
             .reader()
             .entries(first, last.next(), u64::MAX)
@@ -278,7 +291,12 @@ fn a_log_is_reset<F: Directory>(directory: &F) {
     let reader = log.reader();
     assert_eq!((reader.base(), reader.last()), (base, base));
     assert_eq!(reader.term(Index(499)), None);
+    assert_eq!(reader.term(base.index), Some(base.term));
     log.truncate_prefix(base.index).expect(WORKS);
+    assert_eq!(
+        (reader.base(), reader.term(base.index)),
+        (base, Some(base.term))
+    );
     let entries = batch(4, 501..=510, 10).entries;
     let append = Batch {
         hard_state: None,
@@ -290,6 +308,7 @@ fn a_log_is_reset<F: Directory>(directory: &F) {
     let (log, recovered) = Log::open(directory.open(), small_options()).expect(WORKS);
     assert_eq!((recovered.base, recovered.last_index), (base, Index(510)));
     assert_eq!((recovered.hard_state, recovered.segments), (hard_state, 1));
+    assert_eq!(log.reader().term(base.index), Some(base.term));
     assert_eq!(
         log.reader()
             .entries(Index(501), Index(511), u64::MAX)

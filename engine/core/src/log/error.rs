@@ -93,6 +93,14 @@ pub enum LogError {
 }
 
 impl LogError {
+    /// Whether there was no space for an append, and nothing else is wrong: the log is as it was, and the
+    /// same append may be tried again. Until then whoever owns the log can take nothing new, and may go on
+    /// serving what it has. A member's term and vote need space too: they wait like anything else.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::NoSpace(_))
+    }
+
     /// Whether the log still works after this error.
     #[must_use]
     pub fn is_usable(&self) -> bool {

@@ -38,6 +38,8 @@ mod names;
 mod open;
 mod reader;
 mod real;
+#[cfg(test)]
+mod reset_tests;
 mod segments;
 mod state;
 mod writer;

@@ -3,6 +3,7 @@
 use super::input::{Effect, LogJob};
 use super::{Env, Replica};
 use crate::consensus::{Event, LogRead, Role};
+use crate::planted::planted;
 use crate::types::{Index, MemberId};
 use bytes::Bytes;
 
@@ -11,11 +12,21 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     /// `flushed`.
     pub(super) fn on_flushed(&mut self, flushed: Index) {
         self.flushed = self.flushed.max(flushed);
+        self.withdraw_old_snapshot();
         let upto = self.truncatable();
         if upto.next() > self.consensus.first_index() {
             // First here: consensus must not read what the log is about to drop.
             self.step(Event::Truncate(upto));
             self.effects.push(Effect::Log(LogJob::TruncatePrefix(upto)));
+        }
+    }
+
+    /// A snapshot that nobody came for must not keep the log from being truncated for ever.
+    fn withdraw_old_snapshot(&mut self) {
+        let longest = self.log.keep_from(self.config.log_keep_bytes_for_followers);
+        let old = |snapshot: Index| snapshot.next() < longest;
+        if self.consensus.snapshot_index().is_some_and(old) {
+            self.consensus.withdraw_snapshot();
         }
     }
 
@@ -34,7 +45,11 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if let Some(snapshot) = self.consensus.snapshot_index() {
             keep = keep.min(snapshot.next());
         }
-        self.flushed.min(Index(keep.0.saturating_sub(1)))
+        let safe = match planted!(LogTruncatedPastFlush) {
+            true => self.applied,
+            false => self.flushed,
+        };
+        safe.min(Index(keep.0.saturating_sub(1)))
     }
 
     pub(super) fn on_snapshot_staged(&mut self, from: MemberId, message: Bytes) {
@@ -42,5 +57,108 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if !self.consensus.has_ended() {
             self.effects.push(Effect::DiscardStaged);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consensus::{ConsensusConfig, SnapshotMeta};
+    use crate::kv::StateMachine;
+    use crate::kv::store::MemoryStore;
+    use crate::log::conformance::small_options;
+    use crate::log::memory::MemoryDisk;
+    use crate::log::{Batch, Log, LogReader, Position};
+    use crate::replica::{Caller, Input, ReplicaConfig, RequestError};
+    use crate::types::{Entry, EntryKind, Moment, Term};
+
+    enum NoCallers {}
+    struct Nobody;
+
+    impl<T> Caller<T> for Nobody {
+        fn is_gone(&self) -> bool {
+            true
+        }
+
+        fn answer(self, _: Result<T, RequestError>) {}
+    }
+
+    impl Env for NoCallers {
+        type Write = Nobody;
+        type Read = Nobody;
+        type Transfer = Nobody;
+    }
+
+    /// A member whose log of 100 entries takes about 50,000 bytes, all of them applied.
+    fn member(
+        keep_bytes: u64,
+        keep_bytes_for_followers: u64,
+    ) -> Replica<LogReader<MemoryDisk>, NoCallers> {
+        let entries = (1..=100).map(|index| Entry {
+            index: Index(index),
+            term: Term(1),
+            kind: EntryKind::Command,
+            context: Bytes::from(vec![1; 430]),
+            data: Bytes::new(),
+        });
+        let entries: Vec<_> = entries.collect();
+        let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
+        for entry in &entries {
+            log.append(&Batch {
+                hard_state: None,
+                entries: vec![entry.clone()],
+            })
+            .unwrap();
+        }
+        let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
+        machine.apply(&entries).unwrap();
+        let config = ReplicaConfig {
+            member_id: MemberId(1),
+            boot_nonce: 1,
+            election_timeout: std::time::Duration::from_secs(1),
+            max_waiting_reads: 1,
+            log_keep_bytes: keep_bytes,
+            log_keep_bytes_for_followers: keep_bytes_for_followers,
+        };
+        let consensus = ConsensusConfig::new(MemberId(1), 1);
+        Replica::new(config, consensus, log.hard_state(), log.reader(), &machine).unwrap()
+    }
+
+    /// Up to which entry the log is truncated once everything is flushed, with a snapshot on offer.
+    fn truncated(
+        keep_bytes: u64,
+        keep_bytes_for_followers: u64,
+        snapshot: Option<u64>,
+    ) -> Option<u64> {
+        let mut member = member(keep_bytes, keep_bytes_for_followers);
+        let meta = snapshot.map(|index| SnapshotMeta {
+            last: Position {
+                index: Index(index),
+                term: Term(1),
+            },
+            voters: vec![MemberId(1)],
+            learners: Vec::new(),
+        });
+        member.handle(Input::SnapshotMade(meta), Moment(0));
+        member.handle(Input::Flushed(Index(100)), Moment(0));
+        let effects = member.effects(Moment(0));
+        effects.iter().find_map(|effect| match effect {
+            Effect::Log(LogJob::TruncatePrefix(upto)) => Some(upto.0),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn the_newest_part_of_the_log_is_kept() {
+        assert_eq!(truncated(0, 0, None), Some(99));
+        assert!((1..100).contains(&truncated(20_000, 20_000, None).unwrap()));
+        assert_eq!(truncated(1 << 20, 1 << 20, None), None);
+    }
+
+    #[test]
+    fn what_follows_a_snapshot_is_kept_but_not_for_ever() {
+        assert_eq!(truncated(0, 1 << 20, Some(60)), Some(60));
+        // Nobody came for it, and the log has grown past its bound.
+        assert_eq!(truncated(0, 10_000, Some(60)), Some(99));
     }
 }

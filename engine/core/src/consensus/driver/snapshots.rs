@@ -37,6 +37,14 @@ impl<L: LogRead> Consensus<L> {
         self.node.store().snapshot_index()
     }
 
+    /// Takes back the snapshot that followers may be sent, unless it is on its way to one. If it is wanted
+    /// again, another one is made.
+    pub fn withdraw_snapshot(&mut self) {
+        if self.snapshots.sending.is_empty() {
+            self.node.mut_store().offer_snapshot(None);
+        }
+    }
+
     /// Whether a snapshot that was received has ended this consensus.
     #[must_use]
     pub fn has_ended(&self) -> bool {

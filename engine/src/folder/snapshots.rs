@@ -1,0 +1,276 @@
+//! Where snapshots lie in a data folder, and how one becomes the state.
+//!
+//! ```text
+//! snapshot/incoming/      what is being received, put together by `dengine_core::snapshot::Staging`; at most one
+//! snapshot/outgoing/N/    a checkpoint that is being sent; at most one, removed when the member starts
+//! state.old/              the state that a snapshot has replaced, until it is removed
+//! ```
+//! A snapshot is installed by moving folders: the state out of the way, `incoming/` into its place. The log
+//! was reset before, durably, so a crash in between is finished by the next opening, from wherever it stopped.
+
+use super::{Folder, FolderError};
+use dengine_core::log::{DiskError, Position, RealDisk};
+use dengine_core::snapshot::{Decision, RESERVED, SnapshotError, Staging};
+use dengine_core::types::{ClusterId, Index};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const SNAPSHOT: &str = "snapshot";
+const INCOMING: &str = "incoming";
+const OUTGOING: &str = "outgoing";
+const STATE_OLD: &str = "state.old";
+
+/// Where snapshots of one member lie.
+#[derive(Clone, Debug)]
+pub(crate) struct SnapshotPaths {
+    folder: PathBuf,
+    state: PathBuf,
+}
+
+impl Folder {
+    /// Where snapshots lie.
+    pub(crate) fn snapshot_paths(&self) -> SnapshotPaths {
+        SnapshotPaths {
+            folder: self.path.clone(),
+            state: self.state_path(),
+        }
+    }
+}
+
+impl SnapshotPaths {
+    /// Where one is being received.
+    pub(crate) fn incoming(&self) -> PathBuf {
+        self.folder.join(SNAPSHOT).join(INCOMING)
+    }
+
+    /// Where the one with this name is being sent from.
+    pub(crate) fn outgoing(&self, name: &str) -> PathBuf {
+        self.folder.join(SNAPSHOT).join(OUTGOING).join(name)
+    }
+
+    /// Everything that belongs to snapshots, to be removed with the rest of a folder.
+    pub(super) fn all(&self) -> [PathBuf; 2] {
+        [self.folder.join(SNAPSHOT), self.folder.join(STATE_OLD)]
+    }
+
+    /// Makes the folders, and removes what nobody needs after a restart. Nobody may be using them.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub(crate) fn prepare(&self) -> Result<(), FolderError> {
+        let outgoing = self.folder.join(SNAPSHOT).join(OUTGOING);
+        let prepare = || {
+            remove_folder(&outgoing)?;
+            std::fs::create_dir_all(&outgoing)?;
+            sync(&self.folder.join(SNAPSHOT))?;
+            sync(&self.folder)?;
+            remove_markers(&self.state)
+        };
+        prepare().map_err(|error| self.failed("prepare it for snapshots", error))
+    }
+
+    /// Opens what is staged.
+    ///
+    /// # Errors
+    /// The file system refused, or somebody else has it open.
+    pub(crate) fn open_staging(
+        &self,
+        cluster: ClusterId,
+        bytes_max: u64,
+    ) -> Result<Staging<RealDisk>, SnapshotError> {
+        Staging::open(RealDisk::open(self.incoming())?, cluster, bytes_max)
+    }
+
+    /// Completes the installation of a staged snapshot or discards it, as the log says; see
+    /// [`Staging::decide`]. The state must be closed. Returns whether the state is another one now.
+    ///
+    /// # Errors
+    /// The log demands a snapshot that is not here, or the file system refused.
+    pub(crate) fn settle(
+        &self,
+        cluster: ClusterId,
+        base: Position,
+        applied: Index,
+    ) -> Result<bool, SnapshotError> {
+        // What was staged was let in under the bound that held then.
+        let mut staging = self.open_staging(cluster, u64::MAX)?;
+        let decision = staging.decide(base, applied)?;
+        if decision == Decision::Discard {
+            staging.clear()?;
+        }
+        drop(staging);
+        let install = decision == Decision::Install;
+        let done = match install {
+            true => self.install(),
+            // What an installation replaced, if it was cut short at the very end.
+            false => remove_folder(&self.folder.join(STATE_OLD)),
+        };
+        done.map_err(|error| DiskError::new("install the snapshot in", &self.folder, error))?;
+        Ok(install)
+    }
+
+    fn install(&self) -> io::Result<()> {
+        let old = self.folder.join(STATE_OLD);
+        remove_folder(&old)?;
+        match std::fs::rename(&self.state, &old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        std::fs::rename(self.incoming(), &self.state)?;
+        sync(&self.folder)?;
+        sync(&self.folder.join(SNAPSHOT))?;
+        remove_folder(&old)?;
+        remove_markers(&self.state)
+    }
+
+    fn failed(&self, what: &'static str, source: io::Error) -> FolderError {
+        FolderError::Io {
+            path: self.folder.clone(),
+            what,
+            source,
+        }
+    }
+}
+
+/// What staging noted beside the files is of no use in a state.
+fn remove_markers(state: &Path) -> io::Result<()> {
+    let items = match std::fs::read_dir(state) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        items => items?,
+    };
+    for item in items {
+        let item = item?;
+        if item.file_name().to_string_lossy().starts_with(RESERVED) {
+            std::fs::remove_file(item.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_folder(path: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn sync(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use dengine_core::snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId};
+    use dengine_core::types::Term;
+
+    const CLUSTER: ClusterId = ClusterId(3);
+    const BASE: Position = Position {
+        index: Index(20),
+        term: Term(2),
+    };
+
+    /// A folder with a state, and a complete staged snapshot.
+    fn folder() -> (tempfile::TempDir, SnapshotPaths) {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Folder::open(dir.path()).unwrap().snapshot_paths();
+        paths.prepare().unwrap();
+        std::fs::create_dir(dir.path().join("state")).unwrap();
+        std::fs::write(dir.path().join("state/content"), "old").unwrap();
+        let entry = FileEntry {
+            name: "content".to_owned(),
+            bytes: 3,
+            crc: Chunk::new(Place::default(), Bytes::from_static(b"new")).crc,
+        };
+        let manifest = Manifest::new(CLUSTER, SnapshotId(1), BASE, vec![entry]).unwrap();
+        let mut staging = paths.open_staging(CLUSTER, 3).unwrap();
+        staging.begin(manifest).unwrap();
+        let chunk = Chunk::new(Place::default(), Bytes::from_static(b"new"));
+        staging.receive(&chunk).unwrap();
+        staging.finish(|_| Ok(BASE)).unwrap();
+        (dir, paths)
+    }
+
+    fn listed(path: &Path) -> Vec<String> {
+        let items = std::fs::read_dir(path).unwrap();
+        let name = |item: io::Result<std::fs::DirEntry>| item.unwrap().file_name();
+        let mut names: Vec<_> = items.map(|i| name(i).into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn check_installed(dir: &Path, paths: &SnapshotPaths) {
+        assert!(paths.settle(CLUSTER, BASE, Index(10)).unwrap());
+        assert_eq!(
+            std::fs::read_to_string(dir.join("state/content")).unwrap(),
+            "new"
+        );
+        assert_eq!(listed(&dir.join("state")), ["content"]);
+        // The next start finds nothing to do.
+        paths.prepare().unwrap();
+        assert!(!paths.settle(CLUSTER, BASE, BASE.index).unwrap());
+        assert_eq!(listed(dir), ["folder.toml", "snapshot", "state"]);
+        assert_eq!(listed(&paths.incoming()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_decided_snapshot_becomes_the_state() {
+        let (dir, paths) = folder();
+        assert!(
+            !paths
+                .settle(CLUSTER, Position::default(), Index(10))
+                .unwrap()
+        );
+        check_installed(dir.path(), &paths);
+    }
+
+    #[test]
+    fn an_installation_that_was_cut_short_is_finished() {
+        let cuts: [fn(&Path); 4] = [
+            // The state was moved away.
+            |dir| std::fs::rename(dir.join("state"), dir.join("state.old")).unwrap(),
+            // And an empty one was made by whoever looked.
+            |dir| {
+                std::fs::rename(dir.join("state"), dir.join("state.old")).unwrap();
+                std::fs::create_dir(dir.join("state")).unwrap();
+            },
+            // The state before last was not removed yet.
+            |dir| std::fs::create_dir(dir.join("state.old")).unwrap(),
+            // A checkpoint was being made.
+            |dir| std::fs::create_dir(dir.join("snapshot/outgoing/1.tmp")).unwrap(),
+        ];
+        for cut in cuts {
+            let (dir, paths) = folder();
+            cut(dir.path());
+            paths.prepare().unwrap();
+            check_installed(dir.path(), &paths);
+        }
+    }
+
+    #[test]
+    fn the_markers_go_when_the_snapshot_was_moved_and_no_more() {
+        let (dir, paths) = folder();
+        std::fs::rename(dir.path().join("state"), dir.path().join("state.old")).unwrap();
+        std::fs::rename(paths.incoming(), dir.path().join("state")).unwrap();
+        paths.prepare().unwrap();
+        assert!(!paths.settle(CLUSTER, BASE, BASE.index).unwrap());
+        assert_eq!(listed(&dir.path().join("state")), ["content"]);
+    }
+
+    #[test]
+    fn an_overtaken_snapshot_is_discarded_and_a_missing_one_refused() {
+        let (dir, paths) = folder();
+        let ahead = Position {
+            index: Index(21),
+            ..BASE
+        };
+        let error = paths.settle(CLUSTER, ahead, Index(10)).unwrap_err();
+        assert!(error.to_string().contains("must not take part"), "{error}");
+        assert!(!paths.settle(CLUSTER, BASE, BASE.index).unwrap());
+        assert_eq!(listed(&paths.incoming()), Vec::<String>::new());
+        let state = dir.path().join("state/content");
+        assert_eq!(std::fs::read_to_string(state).unwrap(), "old");
+    }
+}

@@ -1,0 +1,131 @@
+//! Turns a member into what a snapshot says: ends it, resets its log, and starts it anew from its folder.
+//!
+//! Whatever goes wrong before the log is reset leaves the member as it was; after that, opening the folder
+//! completes the installation, now or after a crash.
+
+use super::running::{self, Running};
+use super::{Inner, Node, Stage};
+use crate::error::{Fatal, StartError};
+use crate::folder::Identity;
+use crate::storage::OpenWatch;
+use dengine_core::log::{Position, RealDisk};
+use dengine_core::snapshot::{SnapshotError, Staging};
+use dengine_core::types::HardState;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// How long those who read the old state may take to finish. Requests are bounded well below.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+const CLOSE_POLL: Duration = Duration::from_millis(5);
+
+/// What consensus has decided; its replica thread has ended.
+pub(super) struct Install {
+    pub(super) base: Position,
+    pub(super) hard_state: HardState,
+}
+
+/// Carries out installations until the node is gone.
+pub(super) async fn supervise(node: Weak<Inner>, mut installs: UnboundedReceiver<Install>) {
+    while let Some(install) = installs.recv().await {
+        let Some(inner) = node.upgrade() else { return };
+        let node = Node { inner };
+        if let Err(error) = node.install(install).await {
+            tracing::error!(%error, "the member did not start from its snapshot");
+            let fatal = Fatal::Restart(error.to_string());
+            node.inner.fatal.send_replace(Some(fatal));
+        }
+    }
+}
+
+impl Node {
+    async fn install(&self, install: Install) -> Result<(), StartError> {
+        let folder = self.inner.folder.lock().await;
+        let identity = folder.identity().expect("a member that ran has one");
+        let Some(running) = self.begin_restart() else {
+            return Ok(());
+        };
+        self.inner.gate.close();
+        self.inner.status.send_modify(|status| status.ready = false);
+        running.stop().await;
+        let staging = running.close_incoming().await;
+        let store = running.watch_store();
+        drop(running);
+        wait_until_closed(&store).await?;
+        match staging {
+            Ok(staging) => {
+                let log_path = folder.log_path();
+                let config = self.inner.config.clone();
+                let commit = move || commit(&staging, &install, log_path, &config, identity);
+                tokio::task::spawn_blocking(commit)
+                    .await
+                    .expect("resetting the log does not panic")?;
+            }
+            Err(error) => tracing::warn!(%error, "the snapshot is not there; going on without it"),
+        }
+        self.run(&folder, identity).await
+    }
+
+    /// Takes the member out of service, unless it was shut down.
+    fn begin_restart(&self) -> Option<Arc<Running>> {
+        let mut stage = self.write_stage();
+        match &*stage {
+            Stage::Running(running) => {
+                let running = Arc::clone(running);
+                *stage = Stage::Restarting;
+                Some(running)
+            }
+            Stage::Waiting | Stage::Restarting | Stage::Stopped => None,
+        }
+    }
+}
+
+/// The commit point: from here on the member is the one that the snapshot describes. If the snapshot was
+/// replaced while consensus decided, nothing happens, and the member goes on as it was.
+fn commit(
+    staging: &Staging<RealDisk>,
+    install: &Install,
+    log_path: PathBuf,
+    config: &crate::config::Config,
+    identity: Identity,
+) -> Result<(), StartError> {
+    let Install { base, hard_state } = install;
+    if !staging.holds(*base) {
+        tracing::warn!(
+            index = base.index.0,
+            "the snapshot was replaced; going on without it"
+        );
+        return Ok(());
+    }
+    let (mut log, _) = running::open_log(&log_path, config, identity)?;
+    let reset = log.reset(*base, *hard_state).and_then(|()| log.sync());
+    reset.map_err(|error| StartError::Log {
+        path: log_path,
+        source: error.into(),
+    })?;
+    tracing::info!(
+        index = base.index.0,
+        term = base.term.0,
+        "installing a snapshot"
+    );
+    Ok(())
+}
+
+/// RocksDB must let go of the folder that is about to be replaced.
+async fn wait_until_closed(store: &OpenWatch) -> Result<(), StartError> {
+    let closed = async {
+        while store.is_open() {
+            tokio::time::sleep(CLOSE_POLL).await;
+        }
+    };
+    tokio::time::timeout(CLOSE_TIMEOUT, closed)
+        .await
+        .map_err(|_| StartError::StateInUse)
+}
+
+impl From<SnapshotError> for StartError {
+    fn from(error: SnapshotError) -> Self {
+        Self::Snapshot(error)
+    }
+}

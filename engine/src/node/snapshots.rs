@@ -1,0 +1,112 @@
+//! Snapshots of this member's state for others, and what was received for this one.
+
+use super::input::Input;
+use crate::folder::SnapshotPaths;
+use crate::storage::RocksStore;
+use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
+use dengine_core::consensus::SnapshotMeta;
+use dengine_core::kv::{Flusher, StoreError};
+use dengine_core::log::RealDisk;
+use dengine_core::snapshot::{Outgoing, SnapshotError, SnapshotId, describe};
+use dengine_core::types::ClusterId;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// A snapshot that could not be made (the disk is full, perhaps) is tried again after this time.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// Owned by the replica thread; the work is done on others.
+pub(super) struct Snapshots {
+    pub(super) maker: Maker,
+    pub(super) runtime: tokio::runtime::Handle,
+    pub(super) inbox: Sender<Input>,
+    pub(super) incoming: Incoming,
+    /// The one that followers are sent; at most one exists.
+    pub(super) made: Option<Arc<OutgoingSnapshot>>,
+}
+
+/// A snapshot, and what consensus has to know of it.
+pub(crate) type Made = (OutgoingSnapshot, SnapshotMeta);
+
+/// What it takes to make one.
+#[derive(Clone)]
+pub(super) struct Maker {
+    pub(super) flusher: Flusher<RocksStore>,
+    pub(super) paths: SnapshotPaths,
+    pub(super) cluster: ClusterId,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum MakeError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+}
+
+impl Snapshots {
+    /// Makes a snapshot in place of the last one, and reports ([`Input::SnapshotMade`]).
+    pub(super) fn make(&mut self) {
+        self.forget();
+        let (maker, inbox) = (self.maker.clone(), self.inbox.clone());
+        self.runtime.spawn(async move {
+            let made = tokio::task::spawn_blocking(move || maker.make()).await;
+            let made = match made.expect("making a snapshot does not panic") {
+                Ok(made) => Some(made),
+                Err(error) => {
+                    tracing::warn!(%error, "a snapshot could not be made");
+                    tokio::time::sleep(RETRY_DELAY).await;
+                    None
+                }
+            };
+            // If the replica is gone, nobody needs to know.
+            let _ = inbox.send(Input::SnapshotMade(made));
+        });
+    }
+
+    /// Keeps what was made; what consensus has to be told.
+    pub(super) fn keep(&mut self, made: Option<Made>) -> Option<SnapshotMeta> {
+        let (snapshot, meta) = made?;
+        self.made = Some(Arc::new(snapshot));
+        Some(meta)
+    }
+
+    /// Nobody needs it any more, except for those who are being sent it.
+    pub(super) fn forget(&mut self) {
+        if let Some(snapshot) = self.made.take() {
+            // Its files may go with it, and that takes a while.
+            self.runtime.spawn_blocking(move || drop(snapshot));
+        }
+    }
+
+    /// What was received is of no use.
+    pub(super) fn discard_staged(&self) {
+        let incoming = self.incoming.clone();
+        self.runtime.spawn(async move { incoming.discard().await });
+    }
+}
+
+impl Maker {
+    fn make(self) -> Result<Made, MakeError> {
+        let id = SnapshotId(rand::random());
+        let path = self.paths.outgoing(&id.to_string());
+        // Whatever goes wrong, the folder goes too.
+        let folder = CheckpointFolder(path.clone());
+        self.flusher.checkpoint(&*path)?;
+        // It would keep the state's folder in use.
+        drop(self.flusher);
+        let (last, membership) = describe::<RocksStore, Path>(&path)?;
+        let disk = RealDisk::open(&path).map_err(SnapshotError::from)?;
+        let outgoing = Outgoing::new(disk, self.cluster, id, last)?;
+        let meta = SnapshotMeta {
+            last,
+            voters: membership.voters().map(|member| member.id).collect(),
+            learners: membership.learners().map(|member| member.id).collect(),
+        };
+        let bytes = outgoing.manifest().bytes();
+        tracing::info!(index = last.index.0, bytes, "made a snapshot");
+        Ok((OutgoingSnapshot::new(outgoing, folder), meta))
+    }
+}

@@ -1,0 +1,293 @@
+//! Takes snapshots in.
+
+use crate::folder::SnapshotPaths;
+use crate::storage::RocksStore;
+use bytes::Bytes;
+use dengine_api::peer::snapshot_frame::Kind;
+use dengine_api::peer::{
+    SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
+};
+use dengine_core::log::RealDisk;
+use dengine_core::snapshot::{Chunk, Manifest, Place, SnapshotError, Staging, describe};
+use dengine_core::types::{ClusterId, MemberId};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+/// A sender that says nothing for this long is gone.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// How long to wait for a stream that was told to end.
+const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Chunks that were received and are not written yet.
+const CHUNKS_QUEUED: usize = 4;
+/// Left free beside a snapshot, so that the log can go on.
+const RESERVE_BYTES: u64 = 256 << 20;
+
+pub(crate) type SnapshotAnswers = mpsc::Sender<Result<SnapshotAnswer, Status>>;
+
+/// The one place where snapshots are received. Clones are the same place.
+#[derive(Clone)]
+pub(crate) struct Incoming {
+    paths: SnapshotPaths,
+    cluster: ClusterId,
+    bytes_max: u64,
+    slot: Arc<AsyncMutex<Slot>>,
+    /// Who is sending, and what ends that.
+    current: Arc<Mutex<Option<(MemberId, CancellationToken)>>>,
+}
+
+enum Slot {
+    /// Nobody has sent anything yet.
+    Unopened,
+    Open(Box<Staging<RealDisk>>),
+    /// Nothing is taken any more.
+    Closed,
+}
+
+enum Piece {
+    Chunk(Chunk),
+    End,
+}
+
+impl Incoming {
+    pub(crate) fn new(paths: SnapshotPaths, cluster: ClusterId, bytes_max: u64) -> Self {
+        Self {
+            paths,
+            cluster,
+            bytes_max,
+            slot: Arc::new(AsyncMutex::new(Slot::Unopened)),
+            current: Arc::default(),
+        }
+    }
+
+    /// Receives one snapshot. When it returns, the snapshot is checked and on disk; what it returns is the
+    /// message that came with it.
+    ///
+    /// # Errors
+    /// It is refused or did not arrive whole. What has arrived stays, in case the sender tries again.
+    pub(crate) async fn receive(
+        &self,
+        from: MemberId,
+        mut frames: Streaming<SnapshotFrame>,
+        answers: &SnapshotAnswers,
+    ) -> Result<Bytes, Status> {
+        let Kind::Offer(offer) = next(&mut frames).await? else {
+            return Err(Status::invalid_argument("an offer must follow the Hello"));
+        };
+        let end = self.take_turn(from)?;
+        // A stream of the same sender may just be ending.
+        let slot = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&self.slot).lock_owned())
+            .await
+            .map_err(|_| Status::unavailable("another snapshot is being received"))?;
+        let done = end.run_until_cancelled(self.receive_into(slot, offer, frames, answers));
+        let done = done.await;
+        done.unwrap_or_else(|| Err(Status::aborted("the same member has begun another stream")))
+    }
+
+    /// A member that comes back has lost its earlier stream; any other has to wait for that one's end.
+    fn take_turn(&self, from: MemberId) -> Result<CancellationToken, Status> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((other, end)) = current.take() {
+            if other != from && self.slot.try_lock().is_err() {
+                *current = Some((other, end));
+                let reason = format!("member {other} is sending a snapshot");
+                return Err(Status::unavailable(reason));
+            }
+            end.cancel();
+        }
+        let end = CancellationToken::new();
+        *current = Some((from, end.clone()));
+        Ok(end)
+    }
+
+    async fn receive_into(
+        &self,
+        slot: OwnedMutexGuard<Slot>,
+        offer: SnapshotOffer,
+        mut frames: Streaming<SnapshotFrame>,
+        answers: &SnapshotAnswers,
+    ) -> Result<Bytes, Status> {
+        let manifest = Manifest::decode(&offer.manifest).map_err(|error| status(&error))?;
+        let (pieces, queue) = mpsc::channel(CHUNKS_QUEUED);
+        let (begun, place) = oneshot::channel();
+        let this = self.clone();
+        // If this stream is cancelled, the queue ends and so does the work.
+        let work = tokio::task::spawn_blocking(move || this.stage(slot, manifest, begun, queue));
+        let forwarded = async {
+            if let Ok(place) = place.await {
+                let go_on = SnapshotPlace {
+                    file: place.file,
+                    offset: place.offset,
+                };
+                let kind = Some(snapshot_answer::Kind::GoOn(go_on));
+                // If the sender is gone, the next frame tells.
+                let _ = answers.send(Ok(SnapshotAnswer { kind })).await;
+                forward(&mut frames, &pieces).await?;
+            }
+            drop(pieces);
+            Ok(())
+        };
+        let (sent, staged) = tokio::join!(forwarded, work);
+        match staged.expect("staging does not panic and is not cancelled") {
+            Ok(true) => Ok(offer.message),
+            // The stream broke first, and says how.
+            Ok(false) => Err(sent.err().unwrap_or_else(|| Status::cancelled("no end"))),
+            Err(error) => Err(status(&error)),
+        }
+    }
+
+    /// Puts the pieces together; whether the snapshot is complete.
+    fn stage(
+        &self,
+        mut slot: OwnedMutexGuard<Slot>,
+        manifest: Manifest,
+        begun: oneshot::Sender<Place>,
+        mut queue: mpsc::Receiver<Piece>,
+    ) -> Result<bool, SnapshotError> {
+        let path = self.paths.incoming();
+        let staging = self.open(&mut slot)?;
+        check_space(&path, &manifest, staging.manifest() == Some(&manifest))?;
+        // If nobody waits for the place any more, the queue has ended too.
+        let _ = begun.send(staging.begin(manifest)?);
+        while let Some(piece) = queue.blocking_recv() {
+            let done = match piece {
+                Piece::Chunk(chunk) => staging.receive(&chunk).map(|_| false),
+                Piece::End => staging
+                    .finish(|_| Ok(describe::<RocksStore, Path>(&path)?.0))
+                    .map(|()| true),
+            };
+            match done {
+                Ok(false) => {}
+                Ok(true) => return Ok(true),
+                Err(error) => return Err(give_space_back(staging, error)),
+            }
+        }
+        Ok(false)
+    }
+
+    fn open<'a>(&self, slot: &'a mut Slot) -> Result<&'a mut Staging<RealDisk>, SnapshotError> {
+        if matches!(slot, Slot::Unopened) {
+            let staging = self.paths.open_staging(self.cluster, self.bytes_max)?;
+            *slot = Slot::Open(Box::new(staging));
+        }
+        match slot {
+            Slot::Open(staging) => Ok(staging),
+            Slot::Unopened | Slot::Closed => Err(SnapshotError::Incomplete),
+        }
+    }
+
+    /// Throws away a snapshot that was received and is of no use; what is being received goes on.
+    pub(crate) async fn discard(&self) {
+        let mut slot = Arc::clone(&self.slot).lock_owned().await;
+        let discarded = tokio::task::spawn_blocking(move || match &mut *slot {
+            Slot::Open(staging) if staging.manifest().is_some_and(|m| staging.holds(m.last())) => {
+                staging.clear()
+            }
+            _ => Ok(()),
+        });
+        if let Err(error) = discarded.await.expect("discarding does not panic") {
+            tracing::warn!(%error, "a snapshot that nobody needs was not removed");
+        }
+    }
+
+    /// Takes nothing from now on, and hands over what is there.
+    pub(crate) async fn close(&self) -> Result<Staging<RealDisk>, SnapshotError> {
+        let current = self
+            .current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((_, end)) = current {
+            end.cancel();
+        }
+        let mut slot = self.slot.lock().await;
+        match std::mem::replace(&mut *slot, Slot::Closed) {
+            Slot::Open(staging) => Ok(*staging),
+            Slot::Unopened => self.paths.open_staging(self.cluster, self.bytes_max),
+            Slot::Closed => Err(SnapshotError::Incomplete),
+        }
+    }
+}
+
+/// A disk that is full because of a snapshot has to be given back to the log.
+fn give_space_back(staging: &mut Staging<RealDisk>, error: SnapshotError) -> SnapshotError {
+    if matches!(&error, SnapshotError::Disk(error) if error.is_no_space()) {
+        // What cannot be removed now is when the member is opened.
+        let _ = staging.clear();
+    }
+    error
+}
+
+/// Refuses what would fill the disk. What is there of the same snapshot needs no space again.
+fn check_space(path: &Path, manifest: &Manifest, begun: bool) -> Result<(), SnapshotError> {
+    // Where the system cannot tell, writing will.
+    let Ok(found) = rustix::fs::statvfs(path) else {
+        return Ok(());
+    };
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    let limit = free.saturating_sub(RESERVE_BYTES);
+    if !begun && manifest.bytes() > limit {
+        return Err(SnapshotError::TooLarge {
+            bytes: manifest.bytes(),
+            limit,
+        });
+    }
+    Ok(())
+}
+
+async fn forward(
+    frames: &mut Streaming<SnapshotFrame>,
+    pieces: &mpsc::Sender<Piece>,
+) -> Result<(), Status> {
+    loop {
+        let (piece, last) = match next(frames).await? {
+            Kind::Chunk(chunk) => {
+                let place = Place {
+                    file: chunk.file,
+                    offset: chunk.offset,
+                };
+                let chunk = Chunk {
+                    place,
+                    bytes: chunk.content,
+                    crc: chunk.crc,
+                };
+                (Piece::Chunk(chunk), false)
+            }
+            Kind::End(_) => (Piece::End, true),
+            Kind::Hello(_) | Kind::Offer(_) => {
+                return Err(Status::invalid_argument("only chunks follow the offer"));
+            }
+        };
+        // If staging has ended, it says why.
+        if pieces.send(piece).await.is_err() || last {
+            return Ok(());
+        }
+    }
+}
+
+async fn next(frames: &mut Streaming<SnapshotFrame>) -> Result<Kind, Status> {
+    let frame = tokio::time::timeout(SILENCE_MAX, frames.message()).await;
+    let frame = frame.map_err(|_| Status::deadline_exceeded("the sender went silent"))??;
+    let frame = frame.ok_or_else(|| Status::cancelled("the sender ended the stream early"))?;
+    frame
+        .kind
+        .ok_or_else(|| Status::invalid_argument("an empty frame"))
+}
+
+fn status(error: &SnapshotError) -> Status {
+    let reason = error.to_string();
+    match error {
+        SnapshotError::Malformed(_) | SnapshotError::Chunk(_) => Status::invalid_argument(reason),
+        SnapshotError::NewerFormat { .. } | SnapshotError::WrongCluster { .. } => {
+            Status::failed_precondition(reason)
+        }
+        SnapshotError::TooLarge { .. } => Status::resource_exhausted(reason),
+        SnapshotError::Damaged { .. } | SnapshotError::WrongState(_) => Status::data_loss(reason),
+        SnapshotError::Disk(_) | SnapshotError::Missing { .. } | SnapshotError::Incomplete => {
+            Status::unavailable(reason)
+        }
+    }
+}

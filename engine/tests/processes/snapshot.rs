@@ -1,0 +1,290 @@
+//! The log stays bounded, and whoever needs what it no longer has gets a snapshot: whatever is killed meanwhile.
+
+use dengine_client::{
+    Client, Consistency, KeyRange, RangeQuery,
+    proto::{AddLearnerRequest, JoinRequest},
+};
+use futures::{StreamExt as _, stream};
+
+use crate::harness::{Cluster, Member, becomes, eventually};
+
+const VALUE_BYTES: usize = 64 << 10;
+/// As the harness sets it.
+const SEGMENT_BYTES: u64 = 8 << 20;
+/// With what [`bounded`] sets: the segment being written, what is kept, and what is yet to be flushed.
+const LOG_BYTES_MAX: u64 = 4 * SEGMENT_BYTES;
+
+/// Settings under which a few megabytes are more than the log keeps.
+fn bounded(member: &mut Member) {
+    member.add_args([
+        "--log-flush-bytes=1048576",
+        "--log-keep-bytes=1048576",
+        "--log-keep-bytes-for-followers=2097152",
+    ]);
+}
+
+/// The same, and a snapshot takes some seconds on its way.
+fn bounded_and_slow(member: &mut Member) {
+    bounded(member);
+    member.add_args(["--snapshot-bytes-per-second=4194304"]);
+}
+
+/// Bytes that do not compress, different for every `seed`.
+fn noise(seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    (0..VALUE_BYTES / 8).flat_map(|_| next()).collect()
+}
+
+/// Puts values under keys of their own; the last of them is acknowledged when it returns.
+async fn fill(client: &Client, numbers: std::ops::Range<u64>) {
+    stream::iter(numbers)
+        .map(|n| client.put(format!("key {n:05}"), noise(n)))
+        .buffer_unordered(16)
+        .for_each(|put| async {
+            put.unwrap();
+        })
+        .await;
+}
+
+/// This member's own state has exactly these values.
+async fn check_state(member: &Member, numbers: std::ops::Range<u64>) {
+    let client = member.client().await;
+    becomes(
+        &format!("{} has every key", member.name),
+        (numbers.end - numbers.start) as usize,
+        || async {
+            let keys = RangeQuery::new(KeyRange::prefix("key ")).keys_only();
+            let found = client.range(keys.consistency(Consistency::Eventual)).await;
+            found.map_or(0, |found| found.kvs.len())
+        },
+    )
+    .await;
+    for n in numbers.step_by(17) {
+        let found = client
+            .get(format!("key {n:05}"), Consistency::Eventual)
+            .await;
+        let value = found.unwrap().kv.expect("the key is there").value;
+        assert!(
+            value == noise(n),
+            "{} has another value under {n}",
+            member.name
+        );
+    }
+}
+
+/// How often a member has logged something.
+fn count(member: &Member, said: &str) -> usize {
+    member.logged().matches(said).count()
+}
+
+async fn log_bytes(member: &Member) -> u64 {
+    member.status().await.log_bytes
+}
+
+const INSTALLED: &str = "the snapshot is the state now";
+
+/// Writes until entries that the member at `down` lacks are gone from the leader's log.
+async fn outrun(cluster: &Cluster, down: usize, numbers: std::ops::Range<u64>) {
+    let client = cluster.client().await;
+    fill(&client, numbers).await;
+    for (place, member) in cluster.members.iter().enumerate() {
+        if place != down {
+            let what = format!("{} truncates its log", member.name);
+            eventually(&what, || async {
+                (log_bytes(member).await <= LOG_BYTES_MAX).then_some(())
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_stays_bounded_under_writes() {
+    let cluster = Cluster::form_with(3, bounded).await;
+    let client = cluster.client().await;
+    for round in 0..4 {
+        fill(&client, round * 300..(round + 1) * 300).await;
+        for member in &cluster.members {
+            let bytes = log_bytes(member).await;
+            // A follower may be behind, and its own flush with it.
+            assert!(
+                bytes <= 2 * LOG_BYTES_MAX,
+                "{} holds {bytes} bytes",
+                member.name
+            );
+        }
+    }
+    for member in &cluster.members {
+        check_state(member, 0..1200).await;
+    }
+    // 75 MiB were written.
+    for member in &cluster.members {
+        let bytes = log_bytes(member).await;
+        assert!(
+            bytes <= LOG_BYTES_MAX,
+            "{} holds {bytes} bytes",
+            member.name
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_was_down_while_the_log_was_truncated_catches_up() {
+    let mut cluster = Cluster::form_with(3, bounded).await;
+    let client = cluster.client().await;
+    fill(&client, 0..20).await;
+    let down = cluster.follower().await;
+    cluster.members[down].kill();
+    outrun(&cluster, down, 20..600).await;
+    let member = &mut cluster.members[down];
+    member.start();
+    check_state(member, 0..600).await;
+    assert_eq!(count(member, INSTALLED), 1);
+    member.ready().await;
+    // It is an ordinary member again, also after a crash, and has nothing left over.
+    fill(&client, 600..620).await;
+    member.kill();
+    member.start();
+    check_state(member, 0..620).await;
+    assert_eq!(count(member, INSTALLED), 1);
+    let left = fs_err::read_dir(member.data_dir.join("snapshot/incoming")).unwrap();
+    assert_eq!(left.count(), 0);
+    // And can lead.
+    let id = member.status().await.member_id;
+    member.admin().await.transfer_leader(id).await.unwrap();
+    fill(&client, 620..630).await;
+    for member in &cluster.members {
+        check_state(member, 0..630).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_member_joins_a_cluster_whose_log_is_truncated() {
+    let cluster = Cluster::form_with(1, bounded).await;
+    outrun(&cluster, usize::MAX, 0..600).await;
+    let mut newcomer = Member::new(cluster.home.path(), "newcomer");
+    bounded(&mut newcomer);
+    newcomer.start();
+    let status = newcomer.status().await;
+    let admin = cluster.members[0].admin().await;
+    let learner = AddLearnerRequest {
+        name: status.name,
+        peer_address: status.peer_address,
+        client_address: status.client_address,
+        folder_id: status.folder_id.clone(),
+    };
+    let added = admin.add_learner(learner).await.unwrap();
+    let join = JoinRequest {
+        cluster_id: added.cluster_id,
+        member_id: added.member.unwrap().id,
+        folder_id: status.folder_id,
+    };
+    let id = join.member_id;
+    newcomer.admin().await.join(join).await.unwrap();
+    check_state(&newcomer, 0..600).await;
+    assert_eq!(count(&newcomer, INSTALLED), 1);
+    eventually("it can be promoted", || async {
+        admin.promote(id).await.ok()
+    })
+    .await;
+    fill(&cluster.client().await, 600..610).await;
+    check_state(&newcomer, 0..610).await;
+}
+
+/// What the folder of snapshots holds, by name, in `incoming`.
+fn staged(member: &Member) -> Vec<String> {
+    let Ok(items) = fs_err::read_dir(member.data_dir.join("snapshot/incoming")) else {
+        return Vec::new();
+    };
+    let name = |item: std::io::Result<fs_err::DirEntry>| item.ok()?.file_name().into_string().ok();
+    items.filter_map(name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_is_killed_in_the_middle_goes_on_where_it_was() {
+    let mut cluster = Cluster::form_with(3, bounded_and_slow).await;
+    let down = cluster.follower().await;
+    cluster.members[down].kill();
+    outrun(&cluster, down, 0..600).await;
+    let leader = cluster.leader().await;
+    for kills in 1..=2 {
+        let member = &mut cluster.members[down];
+        member.start();
+        // Its manifest, and more files each time.
+        eventually("some of the snapshot is there", || async {
+            (staged(member).len() > 1 + 2 * kills).then_some(())
+        })
+        .await;
+        member.kill();
+    }
+    let member = &mut cluster.members[down];
+    member.start();
+    check_state(member, 0..600).await;
+    assert_eq!(count(member, INSTALLED), 1);
+    // It was one snapshot from the beginning to the end.
+    assert_eq!(count(&cluster.members[leader], "made a snapshot"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_is_killed_while_it_installs_completes_that() {
+    let mut cluster = Cluster::form_with(3, bounded).await;
+    let down = cluster.follower().await;
+    // Where it is killed: once all is received, at the commit point, and when the folders were moved.
+    let moments: [fn(&Member) -> bool; 3] = [
+        |member| {
+            staged(member)
+                .iter()
+                .any(|name| name.ends_with(".complete"))
+        },
+        |member| count(member, "installing a snapshot") == 2,
+        |member| count(member, INSTALLED) == 3,
+    ];
+    let mut written = 0;
+    for moment in moments {
+        cluster.members[down].kill();
+        outrun(&cluster, down, written..written + 500).await;
+        written += 500;
+        let member = &mut cluster.members[down];
+        member.start();
+        eventually("the moment has come", || async {
+            moment(member).then_some(())
+        })
+        .await;
+        member.kill();
+        member.start();
+        check_state(member, 0..written).await;
+    }
+    fill(&cluster.client().await, written..written + 10).await;
+    check_state(&cluster.members[down], 0..written + 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sender_that_is_killed_is_replaced_by_the_next_leader() {
+    let mut cluster = Cluster::form_with(3, bounded_and_slow).await;
+    let down = cluster.follower().await;
+    cluster.members[down].kill();
+    outrun(&cluster, down, 0..600).await;
+    let leader = cluster.leader().await;
+    cluster.members[down].start();
+    eventually("some of the snapshot is there", || async {
+        (staged(&cluster.members[down]).len() > 2).then_some(())
+    })
+    .await;
+    cluster.members[leader].kill();
+    check_state(&cluster.members[down], 0..600).await;
+    cluster.members[leader].start();
+    // What it was sending is gone.
+    cluster.members[leader].ready().await;
+    let outgoing = cluster.members[leader].data_dir.join("snapshot/outgoing");
+    assert_eq!(fs_err::read_dir(outgoing).unwrap().count(), 0);
+    fill(&cluster.client().await, 600..610).await;
+    for member in &cluster.members {
+        check_state(member, 0..610).await;
+    }
+}
