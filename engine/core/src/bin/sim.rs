@@ -62,7 +62,10 @@ fn verdict(report: &Report) -> ExitCode {
     let Some(violation) = &report.violation else {
         return ExitCode::SUCCESS;
     };
-    println!("seed {}: broken: {}: {}", report.seed, violation.invariant, violation.what);
+    println!(
+        "seed {}: broken: {}: {}",
+        report.seed, violation.invariant, violation.what
+    );
     println!("replay it: make sim SEED={}", report.seed);
     ExitCode::FAILURE
 }
@@ -118,12 +121,18 @@ fn explore(arguments: &Arguments) -> ExitCode {
     let total = std::thread::scope(|scope| {
         let work = |lane| move || run_lane(arguments, begin, first + lane, threads);
         let lanes: Vec<_> = (0..threads).map(|lane| scope.spawn(work(lane))).collect();
-        let totals = lanes.into_iter().map(|lane| lane.join().expect("a lane does not panic"));
+        let totals = lanes
+            .into_iter()
+            .map(|lane| lane.join().expect("a lane does not panic"));
         totals.fold(Total::default(), Total::merge)
     });
     total.print(begin.elapsed());
     let failed = total.broken.iter().map(verdict).count();
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Every so manieth seed, as long as there is time.
@@ -161,7 +170,9 @@ mod planted {
             (_, Some(bug)) => vec![bug],
             (_, None) => {
                 eprintln!("there is no planted bug {name}; there are");
-                Bug::ALL.iter().for_each(|bug| eprintln!("  {}", bug.name()));
+                Bug::ALL
+                    .iter()
+                    .for_each(|bug| eprintln!("  {}", bug.name()));
                 return ExitCode::FAILURE;
             }
         };
@@ -171,7 +182,11 @@ mod planted {
         }
         println!("| planted bug | seeds to find it | found as |\n|---|---|---|");
         let found = bugs.iter().filter(|bug| seek(**bug, arguments)).count();
-        if found == bugs.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if found == bugs.len() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     }
 
     fn seek(bug: Bug, arguments: &Arguments) -> bool {
@@ -180,7 +195,12 @@ mod planted {
         for seed in 0..arguments.max_seeds {
             let report = sim::run(first + seed, Keep::Hash);
             if let Some(violation) = report.violation {
-                println!("| {} | {} | {} |", bug.name(), seed + 1, violation.invariant);
+                println!(
+                    "| {} | {} | {} |",
+                    bug.name(),
+                    seed + 1,
+                    violation.invariant
+                );
                 return true;
             }
         }

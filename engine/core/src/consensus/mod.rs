@@ -43,9 +43,9 @@ mod validate;
 mod tests;
 
 pub use config::{ConsensusConfig, ConsensusConfigError};
-pub use driver::{Consensus, Restored};
 #[cfg(feature = "sim")]
 pub use describe::describe;
+pub use driver::{Consensus, Restored};
 pub use event::{
     Action, AppendId, ConfigChange, ConfigChangeKind, Event, Outbound, Progress, Proposal,
     ReadToken, Refusal, Role, SnapshotMeta, State, Token,

@@ -191,6 +191,10 @@ impl Expiry {
 }
 
 fn deadline(now: Moment, ttl_ms: u64) -> Moment {
-    let from = if planted!(ExpiryByLocalClock) { Moment(0) } else { now };
+    let from = if planted!(ExpiryByLocalClock) {
+        Moment(0)
+    } else {
+        now
+    };
     from.after(Duration::from_millis(ttl_ms))
 }

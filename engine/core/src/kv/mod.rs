@@ -12,8 +12,8 @@
 //! one revision, however many keys it changes; everything else takes none. Nothing here knows the time,
 //! draws a random number or depends on the order of a hash map: equal entries make equal bytes.
 
-pub mod collector;
 mod checkpoint;
+pub mod collector;
 pub mod command;
 pub mod expiry;
 mod key_range;

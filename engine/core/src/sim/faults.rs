@@ -8,15 +8,21 @@ use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::Event;
 use super::ticket::Asker;
 use super::world::World;
-use crate::log::memory::MemoryDisk;
 use crate::log::Disk;
+use crate::log::memory::MemoryDisk;
 use crate::replica::{Input, Request};
 use crate::types::MemberId;
 
 impl World {
     /// Lets a fault happen, if it can now, and plans the next one of its kind.
     pub(super) fn strike(&mut self, fault: Fault) {
-        let mean = self.sim.plan.faults.iter().find(|(kind, _)| *kind == fault).map(|(_, mean)| *mean);
+        let mean = self
+            .sim
+            .plan
+            .faults
+            .iter()
+            .find(|(kind, _)| *kind == fault)
+            .map(|(_, mean)| *mean);
         let Some(mean) = mean.filter(|_| self.is_stormy()) else {
             return;
         };
@@ -101,7 +107,10 @@ impl World {
         membership.members.contains_key(&id)
             && membership.voters().count() >= 3
             && self.operator.is_content(&membership, &self.members)
-            && self.members.values().all(|member| member.health == Health::Sound)
+            && self
+                .members
+                .values()
+                .all(|member| member.health == Health::Sound)
     }
 
     pub(super) fn kill(&mut self, id: MemberId) {
@@ -166,8 +175,13 @@ impl World {
         let Some((name, end)) = member.old_part(&mut sim.random) else {
             return false;
         };
-        let (byte, bit) = (sim.random.below(end as u64) as usize, sim.random.below(8) as u8);
-        sim.note(format_args!("bit {bit} of byte {byte} of {name} changes at {id}"));
+        let (byte, bit) = (
+            sim.random.below(end as u64) as usize,
+            sim.random.below(8) as u8,
+        );
+        sim.note(format_args!(
+            "bit {bit} of byte {byte} of {name} changes at {id}"
+        ));
         member.disk().flip_bit(&name, byte, bit);
         member.health = Health::Damaged;
         self.kill(id);
@@ -176,11 +190,18 @@ impl World {
 
     fn split(&mut self, one_way: bool) -> bool {
         let ids: Vec<_> = self.members.keys().copied().collect();
-        let side: Vec<bool> = ids.iter().map(|_| self.sim.random.chance(400_000)).collect();
+        let side: Vec<bool> = ids
+            .iter()
+            .map(|_| self.sim.random.chance(400_000))
+            .collect();
         let mut links = Vec::new();
         for (a, here) in ids.iter().zip(&side) {
             for (b, there) in ids.iter().zip(&side) {
-                let crosses = if one_way { *here && !there } else { here != there };
+                let crosses = if one_way {
+                    *here && !there
+                } else {
+                    here != there
+                };
                 if crosses {
                     links.push((*a, *b));
                 }
@@ -211,15 +232,26 @@ impl World {
         let Some((leader, membership)) = newest_leader(&self.members) else {
             return false;
         };
-        let others: Vec<_> = membership.voters().map(|m| m.id).filter(|id| *id != leader).collect();
-        let Some(usurper) = self.sim.random.pick(&others).copied().filter(|_| others.len() > 1) else {
+        let others: Vec<_> = membership
+            .voters()
+            .map(|m| m.id)
+            .filter(|id| *id != leader)
+            .collect();
+        let Some(usurper) = self
+            .sim
+            .random
+            .pick(&others)
+            .copied()
+            .filter(|_| others.len() > 1)
+        else {
             return false;
         };
         let blind = vec![(leader, usurper), (usurper, leader)];
         self.sim.network.cut(blind.iter().copied());
         self.sim.after(8 * SECOND, Event::Mend(blind));
         let delay = self.sim.random.between(1_000 * MILLI, 3_000 * MILLI);
-        self.sim.then(delay, move |world| world.forget(leader, usurper, &others));
+        self.sim
+            .then(delay, move |world| world.forget(leader, usurper, &others));
         true
     }
 
@@ -243,8 +275,12 @@ impl World {
         if links.is_empty() {
             return false;
         }
-        let pairs: Vec<_> = links.iter().map(|(from, to)| format!("{from}-{to}")).collect();
-        self.sim.note(format_args!("FAULT: {} are cut", pairs.join(" ")));
+        let pairs: Vec<_> = links
+            .iter()
+            .map(|(from, to)| format!("{from}-{to}"))
+            .collect();
+        self.sim
+            .note(format_args!("FAULT: {} are cut", pairs.join(" ")));
         let until = self.sim.now + self.duration();
         for link in &links {
             self.sim.network.reset(*link);
@@ -260,7 +296,8 @@ impl World {
         let (Some(from), Some(to)) = (from, to) else {
             return false;
         };
-        self.sim.note(format_args!("FAULT: the stream {from}-{to} breaks"));
+        self.sim
+            .note(format_args!("FAULT: the stream {from}-{to} breaks"));
         self.sim.network.reset((*from, *to));
         self.sim.after(MILLI, Event::Unreachable((*from, *to)));
         true
@@ -271,8 +308,14 @@ impl World {
             return false;
         };
         let voters: Vec<_> = membership.voters().map(|m| m.id).collect();
-        let to = self.sim.random.pick(&voters).copied().filter(|_| self.sim.random.chance(800_000));
-        self.sim.note(format_args!("FAULT: {leader} is to hand over to {to:?}"));
+        let to = self
+            .sim
+            .random
+            .pick(&voters)
+            .copied()
+            .filter(|_| self.sim.random.chance(800_000));
+        self.sim
+            .note(format_args!("FAULT: {leader} is to hand over to {to:?}"));
         let caller = self.sim.mailbox.ticket(Asker::Nobody, u64::MAX);
         let request = Request::Transfer { to, caller };
         let Self { sim, members, .. } = self;
@@ -291,7 +334,9 @@ impl World {
     fn isolate(&mut self, id: MemberId) {
         if self.is_stormy() {
             let others = self.members.keys().filter(|other| **other != id);
-            let links = others.flat_map(|other| [(id, *other), (*other, id)]).collect();
+            let links = others
+                .flat_map(|other| [(id, *other), (*other, id)])
+                .collect();
             self.cut(links);
         }
     }
@@ -299,7 +344,8 @@ impl World {
     fn resize(&mut self) -> bool {
         self.operator.wanted = self.sim.random.between(1, 6) as usize;
         let wanted = self.operator.wanted;
-        self.sim.note(format_args!("FAULT: there are to be {wanted} members"));
+        self.sim
+            .note(format_args!("FAULT: there are to be {wanted} members"));
         true
     }
 
@@ -318,5 +364,8 @@ impl World {
 
 fn bytes_used(disk: &MemoryDisk) -> u64 {
     let names = disk.list().unwrap_or_default();
-    names.iter().map(|name| disk.contents(name).len() as u64).sum()
+    names
+        .iter()
+        .map(|name| disk.contents(name).len() as u64)
+        .sum()
 }

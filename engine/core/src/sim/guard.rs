@@ -41,6 +41,9 @@ mod tests {
     #[test]
     fn a_panic_becomes_its_message() {
         assert_eq!(guard(|| 1), Ok(1));
-        assert_eq!(guard(|| panic!("no {}", 2)), Err::<(), _>("no 2".to_owned()));
+        assert_eq!(
+            guard(|| panic!("no {}", 2)),
+            Err::<(), _>("no 2".to_owned())
+        );
     }
 }

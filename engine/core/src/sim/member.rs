@@ -18,12 +18,12 @@ use super::shadow::Shadow;
 use super::store::SimStore;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::SimEnv;
+use crate::consensus::{Role, State};
 use crate::kv::{Collector, Flusher, LogicalHash, Member as MemberRecord, Membership, Reader};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Disk, Log, LogReader};
 use crate::replica::{Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica};
 use crate::snapshot::{SnapshotId, Staging};
-use crate::consensus::{Role, State};
 use crate::types::{Index, MemberId};
 pub(super) use serve::ReadJob;
 pub(super) use snapshots::Parcel;
@@ -241,7 +241,9 @@ impl Member {
     }
 
     pub(super) fn is_leader(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| process.state.role == Role::Leader)
+        self.process
+            .as_ref()
+            .is_some_and(|process| process.state.role == Role::Leader)
     }
 
     pub(super) fn state(&self) -> Option<State> {
@@ -249,15 +251,21 @@ impl Member {
     }
 
     pub(super) fn membership(&self) -> Option<Arc<Membership>> {
-        self.process.as_ref().map(|process| process.applier.machine().membership())
+        self.process
+            .as_ref()
+            .map(|process| process.applier.machine().membership())
     }
 
     pub(super) fn reader(&self) -> Option<Reader<SimStore>> {
-        self.process.as_ref().map(|process| process.applier.machine().reader())
+        self.process
+            .as_ref()
+            .map(|process| process.applier.machine().reader())
     }
 
     pub(super) fn applied(&self) -> Option<Index> {
-        self.process.as_ref().map(|process| process.applier.machine().applied().0)
+        self.process
+            .as_ref()
+            .map(|process| process.applier.machine().applied().0)
     }
 
     /// Hands the replica something; lost if the process is not there.
@@ -273,7 +281,11 @@ impl Member {
     pub(super) fn act(&mut self, sim: &mut Surroundings, actor: Actor) {
         if sim.now < self.paused_until {
             let (member, boot) = (self.id, self.boot);
-            let event = Event::Act { member, boot, actor };
+            let event = Event::Act {
+                member,
+                boot,
+                actor,
+            };
             return sim.queue.push(self.paused_until, event);
         }
         let end = match guard(|| self.turn(sim, actor)) {
@@ -351,7 +363,14 @@ struct Machine {
 impl Machine {
     fn plan(self, sim: &mut Surroundings, delay: Nanos, actor: Actor) {
         let (member, boot) = (self.id, self.boot);
-        sim.after(delay, Event::Act { member, boot, actor });
+        sim.after(
+            delay,
+            Event::Act {
+                member,
+                boot,
+                actor,
+            },
+        );
     }
 
     /// How long a sync takes.
@@ -367,7 +386,14 @@ impl Process {
         if !std::mem::replace(&mut self.awake, true) {
             let delay = sim.random.spread(MILLI / 20);
             let actor = Actor::Replica;
-            sim.after(delay, Event::Act { member, boot, actor });
+            sim.after(
+                delay,
+                Event::Act {
+                    member,
+                    boot,
+                    actor,
+                },
+            );
         }
     }
 
@@ -391,7 +417,12 @@ impl Process {
         Ok(())
     }
 
-    fn carry_out(&mut self, sim: &mut Surroundings, machine: Machine, effect: Effect<SimEnv>) -> Result<(), End> {
+    fn carry_out(
+        &mut self,
+        sim: &mut Surroundings,
+        machine: Machine,
+        effect: Effect<SimEnv>,
+    ) -> Result<(), End> {
         let member = machine.id;
         match effect {
             Effect::Log(job) => {
@@ -402,7 +433,11 @@ impl Process {
             Effect::Apply(job) => {
                 if let ApplyJob::Entries(entries) = &job {
                     let term = self.replica.consensus().state().term;
-                    sim.see(&Seen::Commits { member, term, entries });
+                    sim.see(&Seen::Commits {
+                        member,
+                        term,
+                        entries,
+                    });
                     self.note_expiries(sim, entries);
                 }
                 self.apply_jobs.push_back(job);
@@ -424,7 +459,9 @@ impl Process {
             }
             Effect::SendSnapshot { to, message } => self.send_snapshot(sim, machine, to, message),
             Effect::DiscardStaged => self.discard_staged()?,
-            Effect::Install { base, hard_state } => self.plan_install(sim, machine, base, hard_state),
+            Effect::Install { base, hard_state } => {
+                self.plan_install(sim, machine, base, hard_state)
+            }
         }
         Ok(())
     }
@@ -440,22 +477,33 @@ impl Process {
         };
         if let Some(hard) = hard_state {
             let (term, vote, commit) = (hard.term, hard.vote, hard.commit);
-            sim.note(format_args!("{member} notes term {term}, vote {vote}, commit {commit}"));
+            sim.note(format_args!(
+                "{member} notes term {term}, vote {vote}, commit {commit}"
+            ));
         }
         if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
             let (from, to, term) = (first.index, last.index, last.term);
-            sim.note(format_args!("{member} appends {from} to {to} of term {term}"));
+            sim.note(format_args!(
+                "{member} appends {from} to {to} of term {term}"
+            ));
         }
         // As of this action: the state that was reported may be older.
         let (state, log) = (self.replica.consensus().state(), &self.shadow);
-        sim.see(&Seen::Appends { member, state, log, entries });
+        sim.see(&Seen::Appends {
+            member,
+            state,
+            log,
+            entries,
+        });
         self.shadow.append(entries);
     }
 
     fn on_state(&mut self, sim: &mut Surroundings, member: MemberId, state: State) {
         let (role, term) = (state.role, state.term);
         let leader = state.leader.unwrap_or_default();
-        sim.note(format_args!("{member} is {role:?} in term {term}, leader {leader}"));
+        sim.note(format_args!(
+            "{member} is {role:?} in term {term}, leader {leader}"
+        ));
         if role == Role::Leader && self.state.role != Role::Leader {
             sim.count("elections");
         }
@@ -478,10 +526,16 @@ impl Process {
     fn write_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         self.writing = LogWork::collect(self.log_jobs.drain(..));
         let must_sync = self.writing.must_sync(self.log.hard_state());
-        self.writing.write(&mut self.log).map_err(|e| e.to_string())?;
+        self.writing
+            .write(&mut self.log)
+            .map_err(|e| e.to_string())?;
         // Without need, it syncs now and then.
         self.syncing = must_sync || !sim.plan.memory_first || sim.random.chance(50_000);
-        let delay = if self.syncing { machine.sync_time(sim) } else { MILLI / 100 };
+        let delay = if self.syncing {
+            machine.sync_time(sim)
+        } else {
+            MILLI / 100
+        };
         machine.plan(sim, delay, Actor::LogSync);
         Ok(())
     }
@@ -496,7 +550,9 @@ impl Process {
             self.inbox.push_back(Input::Persisted(id));
             self.wake(sim, machine.id, machine.boot);
         }
-        self.writing.tidy(&mut self.log).map_err(|e| e.to_string())?;
+        self.writing
+            .tidy(&mut self.log)
+            .map_err(|e| e.to_string())?;
         self.log_busy = false;
         self.plan_log(sim, machine);
         Ok(())
@@ -516,7 +572,10 @@ impl Process {
         self.plan_apply(sim, machine);
         let Some(range) = range else { return Ok(()) };
         let (member, index) = (machine.id, range.index);
-        sim.note(format_args!("{member} has applied {index}, revision {}", range.revision));
+        sim.note(format_args!(
+            "{member} has applied {index}, revision {}",
+            range.revision
+        ));
         let (revision, now) = (range.revision, sim.now);
         sim.see(&Seen::Reaches { revision, now });
         if index.0.is_multiple_of(8) {
@@ -541,7 +600,11 @@ impl Process {
             hash,
             ..
         } = found.expect("memory can be read");
-        sim.see(&Seen::Applied { member, index, hash });
+        sim.see(&Seen::Applied {
+            member,
+            index,
+            hash,
+        });
     }
 
     fn plan_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
@@ -555,7 +618,10 @@ impl Process {
 
     fn flush(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         let index = self.flusher.flush().map_err(|e| e.to_string())?;
-        sim.note(format_args!("{} has flushed what is applied up to {index}", machine.id));
+        sim.note(format_args!(
+            "{} has flushed what is applied up to {index}",
+            machine.id
+        ));
         sim.count("flushes");
         self.flush_busy = false;
         self.inbox.push_back(Input::Flushed(index));

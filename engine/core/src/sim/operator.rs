@@ -84,7 +84,10 @@ impl Operator {
             && membership.members.len() == voters
             && !self.unsettled
             && self.waiting.is_none()
-            && membership.members.keys().all(|id| !self.is_useless(*id, members))
+            && membership
+                .members
+                .keys()
+                .all(|id| !self.is_useless(*id, members))
     }
 
     fn is_useless(&self, id: MemberId, members: &Members) -> bool {
@@ -132,7 +135,10 @@ impl Operator {
         let Some(candidate) = &self.candidate else {
             return;
         };
-        let joined = membership.members.values().find(|m| m.folder_id == candidate.folder_id);
+        let joined = membership
+            .members
+            .values()
+            .find(|m| m.folder_id == candidate.folder_id);
         let Some(record) = joined.cloned() else {
             return;
         };
@@ -146,7 +152,12 @@ impl Operator {
     }
 
     /// Switches off who is gone, sooner or later.
-    fn bid_farewell(&mut self, sim: &mut Surroundings, members: &mut Members, membership: &Membership) {
+    fn bid_farewell(
+        &mut self,
+        sim: &mut Surroundings,
+        members: &mut Members,
+        membership: &Membership,
+    ) {
         if self.unsettled {
             return;
         }
@@ -168,8 +179,13 @@ impl Operator {
         // Who is lost first, then who works and is to go all the same.
         let lost = now.members.keys().find(|id| is_lost(**id, members));
         // As long as one may be lost, the cluster cannot do without another.
-        let sound = members.values().all(|member| member.health == Health::Sound);
-        let condemned = now.members.keys().find(|id| sound && self.condemned.contains(id));
+        let sound = members
+            .values()
+            .all(|member| member.health == Health::Sound);
+        let condemned = now
+            .members
+            .keys()
+            .find(|id| sound && self.condemned.contains(id));
         let useless = lost.or(condemned);
         if let Some(id) = useless.copied() {
             if !alone {
@@ -247,14 +263,18 @@ fn is_lost(id: MemberId, members: &Members) -> bool {
 }
 
 fn promotion(now: &Membership, members: &Members) -> Option<Step> {
-    let learner = now.learners().find(|m| members.get(&m.id).is_some_and(Member::is_up))?;
+    let learner = now
+        .learners()
+        .find(|m| members.get(&m.id).is_some_and(Member::is_up))?;
     Some(Step::Change(MembershipChange::Promote(learner.id)))
 }
 
 fn name(change: &MembershipChange) -> String {
     match change {
         MembershipChange::Bootstrap { .. } => "a bootstrap".to_owned(),
-        MembershipChange::AddLearner(member) => format!("learner {}, {}", member.id, member.folder_id),
+        MembershipChange::AddLearner(member) => {
+            format!("learner {}, {}", member.id, member.folder_id)
+        }
         MembershipChange::Promote(id) => format!("the promotion of {id}"),
         MembershipChange::Remove(id) => format!("the removal of {id}"),
     }

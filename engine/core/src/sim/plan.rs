@@ -176,7 +176,10 @@ impl Plan {
                 _ => random.below(64 << 10),
             },
             keep_revisions: random.chance(500_000).then(|| random.between(1, 500)),
-            expiring: random.chance(500_000).then(|| random.between(1, 60)).unwrap_or(0),
+            expiring: random
+                .chance(500_000)
+                .then(|| random.between(1, 16))
+                .unwrap_or(0),
             faults,
         }
     }
@@ -187,7 +190,6 @@ impl Plan {
             duration: None,
         }
     }
-
 }
 
 impl Weather {
@@ -220,7 +222,10 @@ fn draw_faults(random: &mut Random) -> Vec<(Fault, Nanos)> {
     let mut faults = Vec::new();
     for fault in Fault::ALL {
         if random.chance(400_000) {
-            let rare = matches!(fault, Fault::ClusterPowerLoss | Fault::LostDisk | Fault::FlippedBit);
+            let rare = matches!(
+                fault,
+                Fault::ClusterPowerLoss | Fault::LostDisk | Fault::FlippedBit
+            );
             let seconds = if rare { (8, 40) } else { (2, 20) };
             let mean = random.between(seconds.0 * 1_000, seconds.1 * 1_000) * MILLI;
             faults.push((fault, mean));

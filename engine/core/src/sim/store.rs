@@ -68,7 +68,9 @@ impl SimStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nothing panics while it holds this lock")
+        self.state
+            .lock()
+            .expect("nothing panics while it holds this lock")
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::client::ClientEvent;
 use super::invariants::{Broken, Invariants, Seen};
+use super::member::{Actor, Parcel};
 use super::network::{Link, Network};
 use super::plan::{Fault, Plan};
 use super::queue::{MILLI, Nanos, Queue};
@@ -9,7 +10,6 @@ use super::random::Random;
 use super::ticket::Mailbox;
 use super::trace::{Hash, Trace};
 use super::world::World;
-use super::member::{Actor, Parcel};
 use crate::snapshot::SnapshotId;
 use crate::types::MemberId;
 use bytes::Bytes;
@@ -51,6 +51,8 @@ pub(super) enum Event {
     Mend(Vec<Link>),
     /// A disk has space again.
     Space(MemberId),
+    /// The watcher looks what is new.
+    Watcher,
     /// Whoever runs the cluster looks after it.
     Operator,
     /// The world looks whether a phase is over.
@@ -117,7 +119,8 @@ impl Surroundings {
 
     /// Ends the run.
     pub(super) fn fail(&mut self, broken: Broken) {
-        self.trace.note(self.now, format_args!("BROKEN {}: {}", broken.0, broken.1));
+        self.trace
+            .note(self.now, format_args!("BROKEN {}: {}", broken.0, broken.1));
         self.broken.get_or_insert(broken);
     }
 
@@ -140,11 +143,25 @@ impl Surroundings {
         let stream = Some(self.network.stream(link));
         for at in fate.arrivals {
             let bytes = bytes.clone();
-            self.queue.push(at, Event::Deliver { link, stream, bytes });
+            self.queue.push(
+                at,
+                Event::Deliver {
+                    link,
+                    stream,
+                    bytes,
+                },
+            );
         }
         if let Some(at) = fate.stray {
             let (stream, bytes) = (None, bytes.clone());
-            self.queue.push(at, Event::Deliver { link, stream, bytes });
+            self.queue.push(
+                at,
+                Event::Deliver {
+                    link,
+                    stream,
+                    bytes,
+                },
+            );
         }
         if fate.refused {
             self.after(5 * MILLI, Event::Unreachable(link));

@@ -61,7 +61,10 @@ pub(super) struct Ticket {
 
 impl Ticket {
     fn put(self, answered: Answered) {
-        self.mailbox.answers.borrow_mut().push((self.asker, answered));
+        self.mailbox
+            .answers
+            .borrow_mut()
+            .push((self.asker, answered));
     }
 
     fn is_late(&self) -> bool {

@@ -16,6 +16,7 @@ use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker};
 use super::trace::{Keep, Trace};
+use super::watcher::Watcher;
 use super::{Report, Violation};
 use crate::check::{self, Answer, Level, Recorder};
 use crate::replica::{Input, Request};
@@ -31,7 +32,7 @@ const WRITE_WITHIN: Nanos = 30 * SECOND;
 /// Once faults stopped, all members agree within this time.
 const AGREE_WITHIN: Nanos = 120 * SECOND;
 /// Bounds the search of the linearizability checker, for each key.
-const CHECK_STEPS: usize = 2_000_000;
+const CHECK_STEPS: usize = 20_000;
 /// The id of the member that begins a cluster.
 const FIRST: MemberId = MemberId(1);
 
@@ -50,6 +51,7 @@ pub(super) struct World {
     pub(super) members: Members,
     pub(super) operator: Operator,
     clients: BTreeMap<u64, Client>,
+    watcher: Watcher,
     recorder: Recorder,
     phase: Phase,
 }
@@ -60,6 +62,7 @@ impl World {
         let plan = Plan::draw(&mut random);
         let network = Network::new(random.fork(), plan.weather);
         let operator = Operator::new(random.fork(), plan.members);
+        let watcher = Watcher::new(random.fork());
         let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
         let clients = (1..=plan.clients).map(client).collect();
         let mut world = Self {
@@ -67,6 +70,7 @@ impl World {
             members: Members::new(),
             operator,
             clients,
+            watcher,
             recorder: Recorder::new(Some(1)),
             phase: Phase::Storm,
         };
@@ -85,6 +89,7 @@ impl World {
         self.members.insert(FIRST, first);
         self.sim.after(0, Event::Operator);
         self.sim.after(0, Event::Watch);
+        self.sim.after(SECOND, Event::Watcher);
         for client in self.clients.keys() {
             let event = ClientEvent::Next(*client);
             self.sim.queue.push(500 * MILLI, Event::Client(event));
@@ -152,13 +157,17 @@ impl World {
                     member.disk().set_space_bytes(None);
                 }
             }
+            Event::Watcher => self.watcher.look(&mut self.sim, &self.members),
             Event::Operator => self.operator.look(&mut self.sim, &mut self.members),
             Event::Watch => self.watch(),
         }
     }
 
     fn act(&mut self, id: MemberId, boot: u64, actor: Actor) {
-        let member = self.members.get_mut(&id).filter(|member| member.boot() == boot);
+        let member = self
+            .members
+            .get_mut(&id)
+            .filter(|member| member.boot() == boot);
         if let Some(member) = member {
             member.act(&mut self.sim, actor);
             self.hand_out_answers(id);
@@ -208,20 +217,38 @@ impl World {
 
     /// Lets a caller that may read do so, in a thread of its own.
     fn read(&mut self, member: MemberId, client: u64, attempt: u64) {
-        let job = self.clients.get(&client).and_then(|client| client.read_job(attempt));
+        let job = self
+            .clients
+            .get(&client)
+            .and_then(|client| client.read_job(attempt));
         let boot = self.members.get(&member).map(Member::boot);
         if let (Some(job), Some(boot)) = (job, boot) {
             let delay = self.sim.random.spread(MILLI / 20);
             let actor = Actor::Serve(job);
-            self.sim.after(delay, Event::Act { member, boot, actor });
+            self.sim.after(
+                delay,
+                Event::Act {
+                    member,
+                    boot,
+                    actor,
+                },
+            );
         }
     }
 
     fn on_client(&mut self, event: ClientEvent) {
-        let Self { sim, recorder, clients, members, .. } = self;
+        let Self {
+            sim,
+            recorder,
+            clients,
+            members,
+            ..
+        } = self;
         match event {
             ClientEvent::Next(client) => {
-                if let (Phase::Storm | Phase::Calm(_), Some(client)) = (self.phase, clients.get_mut(&client)) {
+                if let (Phase::Storm | Phase::Calm(_), Some(client)) =
+                    (self.phase, clients.get_mut(&client))
+                {
                     client.next(sim, recorder, members);
                 }
             }
@@ -260,7 +287,10 @@ impl World {
         if !self.members.get(&member).is_some_and(Member::is_up) {
             return client::reply(&mut self.sim, member, from, Outcome::Unreachable);
         }
-        let caller = self.sim.mailbox.ticket(Asker::Client(client, attempt), deadline);
+        let caller = self
+            .sim
+            .mailbox
+            .ticket(Asker::Client(client, attempt), deadline);
         let request = match ask {
             Ask::Write(data) => Request::Write { data, caller },
             Ask::Read(Level::Linearizable) => Request::Read { caller },
@@ -279,12 +309,18 @@ impl World {
             Phase::Storm if now >= self.sim.plan.safety => self.calm_down(),
             Phase::Calm(since) if self.was_written_since(since) => self.phase = Phase::Rest(since),
             Phase::Calm(since) if now > since + WRITE_WITHIN => {
-                self.sim.fail(("liveness", "no write succeeds after the faults ended".to_owned()));
+                self.sim.fail((
+                    "liveness",
+                    "no write succeeds after the faults ended".to_owned(),
+                ));
             }
             Phase::Rest(_) if self.disagreement().is_none() => self.phase = Phase::Over,
             Phase::Rest(since) if now > since + AGREE_WITHIN => {
                 let why = self.disagreement().unwrap_or_default();
-                self.sim.fail(("liveness", format!("the members do not come to agree: {why}")));
+                self.sim.fail((
+                    "liveness",
+                    format!("the members do not come to agree: {why}"),
+                ));
             }
             _ => {}
         }
@@ -320,7 +356,10 @@ impl World {
             return Some("the cluster is not yet as it shall be".to_owned());
         }
         let last = self.members[&leader].replica()?.consensus().last_index();
-        let behind = membership.members.keys().find(|id| self.applied(**id) != Some(last));
+        let behind = membership
+            .members
+            .keys()
+            .find(|id| self.applied(**id) != Some(last));
         behind.map(|id| format!("member {id} has applied {:?} of {last}", self.applied(*id)))
     }
 
@@ -335,7 +374,10 @@ impl World {
         let reader = newest_leader(&self.members).and_then(|(id, _)| self.members[&id].reader());
         let reader = reader.expect("a run ends with a leader");
         let value_at = |key: &str, revision: u64| {
-            let read = reader.get(&Bytes::copy_from_slice(key.as_bytes()), Some(Revision(revision)));
+            let read = reader.get(
+                &Bytes::copy_from_slice(key.as_bytes()),
+                Some(Revision(revision)),
+            );
             let found = read.ok()?.1;
             Some(found.map(|pair| String::from_utf8_lossy(&pair.value).into_owned()))
         };
@@ -355,7 +397,10 @@ impl World {
     }
 
     fn report(self, seed: u64) -> Report {
-        let violation = self.sim.broken.map(|(invariant, what)| Violation { invariant, what });
+        let violation = self
+            .sim
+            .broken
+            .map(|(invariant, what)| Violation { invariant, what });
         Report {
             seed,
             simulated: Duration::from_nanos(self.sim.now),

@@ -94,7 +94,9 @@ impl<L: LogRead> Consensus<L> {
         let mut restored = restored;
         if planted!(QuorumCountedWrong) {
             let other = restored.voters.iter().copied().find(|id| *id != config.id);
-            restored.voters.retain(|id| *id == config.id || Some(*id) == other);
+            restored
+                .voters
+                .retain(|id| *id == config.id || Some(*id) == other);
         }
         let view = LogView::new(
             log,

@@ -2,11 +2,11 @@
 
 use super::{Ask, Client, ClientEvent, Want};
 use crate::check::{Call, CallId};
+use crate::kv::{Request, SessionStamp};
 use crate::sim::member::Member;
 use crate::sim::queue::{MILLI, Nanos};
 use crate::sim::surroundings::{Event, Surroundings};
 use crate::sim::world::Members;
-use crate::kv::{Request, SessionStamp};
 use crate::types::{MemberId, SessionId};
 use dengine_client_core::{Attempts, Operation, RetryPolicy, Sequencer, Stamp, Target};
 use std::time::Duration;
@@ -82,7 +82,9 @@ impl Client {
         let Some(member) = choose(members, target) else {
             return;
         };
-        sim.note(format_args!("client {client} asks {member}, attempt {attempt}"));
+        sim.note(format_args!(
+            "client {client} asks {member}, attempt {attempt}"
+        ));
         let acknowledged = self.session.as_ref().map_or(0, Sequencer::acknowledged);
         if !sim.random.chance(sim.plan.weather.loss) {
             let delay = sim.random.spread(sim.plan.weather.latency);

@@ -104,7 +104,12 @@ impl Client {
     }
 
     /// Asks for the next thing.
-    pub(super) fn next(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, members: &Members) {
+    pub(super) fn next(
+        &mut self,
+        sim: &mut Surroundings,
+        recorder: &mut Recorder,
+        members: &Members,
+    ) {
         if self.stamps && self.session.is_none() {
             return self.open_session(sim, members);
         }
@@ -149,7 +154,10 @@ impl Client {
 
     /// What to read for an attempt, now that its member may.
     pub(super) fn read_job(&self, attempt: u64) -> Option<ReadJob> {
-        let in_flight = self.in_flight.as_ref().filter(|_| self.attempts == attempt)?;
+        let in_flight = self
+            .in_flight
+            .as_ref()
+            .filter(|_| self.attempts == attempt)?;
         let Want::Read(level, keys) = &in_flight.want else {
             return None;
         };
@@ -192,14 +200,25 @@ impl Client {
         }
     }
 
-    pub(super) fn on_lost(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, attempt: u64) {
+    pub(super) fn on_lost(
+        &mut self,
+        sim: &mut Surroundings,
+        recorder: &mut Recorder,
+        attempt: u64,
+    ) {
         if self.waits_for(attempt) {
             self.fail(sim, recorder, MemberId(0), &Failure::Lost);
         }
     }
 
     /// An attempt failed.
-    fn fail(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, member: MemberId, failure: &Failure) {
+    fn fail(
+        &mut self,
+        sim: &mut Surroundings,
+        recorder: &mut Recorder,
+        member: MemberId,
+        failure: &Failure,
+    ) {
         let Some(in_flight) = &mut self.in_flight else {
             return;
         };
@@ -212,16 +231,27 @@ impl Client {
                 sim.after(after.as_nanos() as Nanos, Event::Client(event));
             }
             Next::Stop(End::LastFailure) => self.conclude(sim, recorder, member, Answer::Refused),
-            Next::Stop(End::UnknownOutcome) => self.conclude(sim, recorder, member, Answer::Unknown),
+            Next::Stop(End::UnknownOutcome) => {
+                self.conclude(sim, recorder, member, Answer::Unknown)
+            }
         }
     }
 
     /// The caller is told.
-    fn conclude(&mut self, sim: &mut Surroundings, recorder: &mut Recorder, member: MemberId, answer: Answer) {
+    fn conclude(
+        &mut self,
+        sim: &mut Surroundings,
+        recorder: &mut Recorder,
+        member: MemberId,
+        answer: Answer,
+    ) {
         let Some(in_flight) = self.in_flight.take() else {
             return;
         };
-        sim.note(format_args!("client {} ends: {answer:?}, by {member}", self.id));
+        sim.note(format_args!(
+            "client {} ends: {answer:?}, by {member}",
+            self.id
+        ));
         if let (Some(stamp), Some(session)) = (in_flight.stamp, &mut self.session) {
             session.end(stamp.sequence);
         }

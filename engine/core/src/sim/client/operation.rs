@@ -33,7 +33,12 @@ pub(super) struct Habits {
 
 impl Memory {
     /// Thinks of something to ask for. `unique` becomes part of what it writes.
-    pub(super) fn invent(&self, random: &mut Random, habits: Habits, unique: String) -> (Call, Want) {
+    pub(super) fn invent(
+        &self,
+        random: &mut Random,
+        habits: Habits,
+        unique: String,
+    ) -> (Call, Want) {
         let key = some_key(random, habits);
         let after = self.revision;
         let level = match random.below(100) {
@@ -120,7 +125,8 @@ impl Memory {
         }
         match (call, answer) {
             (Call::Read { keys, .. }, Answer::Read { found, .. }) => {
-                self.pairs.extend(keys.iter().cloned().zip(found.iter().cloned()));
+                self.pairs
+                    .extend(keys.iter().cloned().zip(found.iter().cloned()));
             }
             (Call::CompareAndSwap { key, .. }, Answer::CompareAndSwap { previous, .. }) => {
                 self.pairs.insert(key.clone(), previous.clone());
@@ -140,7 +146,11 @@ fn put(random: &mut Random, habits: Habits, key: String, value: String) -> (Call
         key: Bytes::from(key.clone()),
         value: Bytes::from(value.clone()),
         prev_kv: false,
-        ttl_ms: if expires { random.between(20, 3_000) } else { 0 },
+        ttl_ms: if expires {
+            random.between(20, 3_000)
+        } else {
+            0
+        },
     };
     let call = Call::Put {
         key,

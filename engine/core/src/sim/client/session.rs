@@ -13,7 +13,10 @@ impl Client {
     /// Asks for a session.
     pub(super) fn open_session(&mut self, sim: &mut Surroundings, members: &Members) {
         let ttl_ms = self.random.between(2_000, 20_000);
-        sim.note(format_args!("client {} opens a session for {ttl_ms} ms", self.id));
+        sim.note(format_args!(
+            "client {} opens a session for {ttl_ms} ms",
+            self.id
+        ));
         let want = Want::Write(Command::OpenSession { ttl_ms });
         let in_flight = InFlight::new(None, want, None, self.lane, sim.now + 5 * SECOND);
         let target = in_flight.attempts.first();
@@ -25,7 +28,10 @@ impl Client {
         let Outcome::Written(Ok(written)) = outcome else {
             return false;
         };
-        matches!(&written.outcome, kv::Outcome::Refused(Refusal::UnknownSession(_)))
+        matches!(
+            &written.outcome,
+            kv::Outcome::Refused(Refusal::UnknownSession(_))
+        )
     }
 
     pub(super) fn on_session(&mut self, sim: &mut Surroundings, session: SessionId) {

@@ -11,9 +11,6 @@ impl Invariant for AppliedOnce {
     }
 
     fn end(&mut self, end: &End<'_>) -> Result<(), String> {
-        end.judge(&[
-            Rule::UnexplainedRevision,
-            Rule::RevisionTakenTwice,
-        ])
+        end.judge(&[Rule::UnexplainedRevision, Rule::RevisionTakenTwice])
     }
 }

@@ -26,7 +26,10 @@ impl Invariant for ElectionSafety {
         if first == *member {
             Ok(())
         } else {
-            Err(format!("members {first} and {member} both lead term {}", state.term))
+            Err(format!(
+                "members {first} and {member} both lead term {}",
+                state.term
+            ))
         }
     }
 }

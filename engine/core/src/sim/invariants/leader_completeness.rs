@@ -21,7 +21,10 @@ impl Invariant for LeaderCompleteness {
         match seen {
             Seen::Commits { term, entries, .. } => {
                 for entry in *entries {
-                    let known = self.committed.entry(entry.index).or_insert((entry.term, *term));
+                    let known = self
+                        .committed
+                        .entry(entry.index)
+                        .or_insert((entry.term, *term));
                     known.1 = known.1.min(*term);
                 }
                 Ok(())

@@ -41,7 +41,10 @@ impl Invariant for LogMatching {
         };
         for entry in *entries {
             let this = (before, entry_hash(entry));
-            let known = *self.entries.entry((entry.index, entry.term)).or_insert(this);
+            let known = *self
+                .entries
+                .entry((entry.index, entry.term))
+                .or_insert(this);
             if known != this {
                 return Err(format!(
                     "member {member} writes another entry {} of term {} than was written before, or \

@@ -11,8 +11,6 @@ impl Invariant for SessionMonotonic {
     }
 
     fn end(&mut self, end: &End<'_>) -> Result<(), String> {
-        end.judge(&[
-            Rule::Session,
-        ])
+        end.judge(&[Rule::Session])
     }
 }

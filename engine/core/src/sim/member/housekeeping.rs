@@ -20,9 +20,16 @@ impl Process {
         machine.plan(sim, KEEPER_EVERY, Actor::Keep);
         let leads = (self.state.role == Role::Leader).then_some(self.state.term);
         let now = machine.clock.read(sim.now);
-        let commands = self.keeper.work(leads, now).map_err(|e| End::Failed(e.to_string()))?;
+        let commands = self
+            .keeper
+            .work(leads, now)
+            .map_err(|e| End::Failed(e.to_string()))?;
         if !commands.is_empty() {
-            sim.note(format_args!("{} proposes {} of its own", machine.id, commands.len()));
+            sim.note(format_args!(
+                "{} proposes {} of its own",
+                machine.id,
+                commands.len()
+            ));
             sim.count("expiries and compactions proposed");
             self.inbox.push_back(Input::Propose(commands));
             self.wake(sim, machine.id, machine.boot);
@@ -32,13 +39,16 @@ impl Process {
 
     /// Shows the invariants which pairs are about to expire.
     pub(super) fn note_expiries(&self, sim: &mut Surroundings, entries: &[Entry]) {
-        let commands = entries.iter().filter(|entry| entry.kind == EntryKind::Command);
+        let commands = entries
+            .iter()
+            .filter(|entry| entry.kind == EntryKind::Command);
         for entry in commands {
             let Ok(Ok(request)) = Request::decode(entry.data.clone()) else {
                 continue;
             };
             if let Command::ExpireKeys { keys } = request.command {
-                keys.iter().for_each(|expired| self.note_expiry(sim, expired));
+                keys.iter()
+                    .for_each(|expired| self.note_expiry(sim, expired));
             }
         }
     }
@@ -59,7 +69,10 @@ impl Process {
         let delay = sim.random.spread(COLLECTOR_EVERY);
         machine.plan(sim, delay, Actor::Collect);
         let changes_max = sim.random.between(1, 64) as usize;
-        let step = self.collector.step(changes_max).map_err(|e| End::Failed(e.to_string()))?;
+        let step = self
+            .collector
+            .step(changes_max)
+            .map_err(|e| End::Failed(e.to_string()))?;
         if step.removed > 0 {
             sim.count("collections");
         }

@@ -1,18 +1,18 @@
 //! Starting a process on a machine: what its folder holds, it takes up.
 
-use super::{DRIFT_PERCENT_MAX, ELECTION_TICKS, Health, Machine, Member, Process, TICK, Actor};
+use super::snapshots::Snapshots;
+use super::{Actor, DRIFT_PERCENT_MAX, ELECTION_TICKS, Health, Machine, Member, Process, TICK};
 use crate::consensus::{ConsensusConfig, State};
 use crate::kv::{MembershipChange, StateMachine};
+use crate::log::memory::MemoryDisk;
 use crate::log::{Batch, Log, LogError, LogOptions, LogReader, Position};
 use crate::replica::{Applier, Keeper, LogWork, Replica, ReplicaConfig};
-use crate::snapshot::{Checkpoint, Decision, SnapshotError, Staging};
-use super::snapshots::Snapshots;
-use crate::sim::store::SimStore;
-use crate::log::memory::MemoryDisk;
 use crate::sim::guard::guard;
 use crate::sim::queue::{MILLI, SECOND};
 use crate::sim::shadow::Shadow;
+use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
+use crate::snapshot::{Checkpoint, Decision, SnapshotError, Staging};
 use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -76,7 +76,9 @@ impl Member {
             Ok(Ok(process)) => self.run(sim, process),
             Ok(Err(Refusal::Lost(reason))) => self.refuse(sim, &reason),
             Ok(Err(Refusal::NotNow(reason))) => self.try_later(sim, &reason),
-            Err(message) if std::mem::take(&mut self.reading_fails) => self.try_later(sim, &message),
+            Err(message) if std::mem::take(&mut self.reading_fails) => {
+                self.try_later(sim, &message)
+            }
             Err(message) => self.refuse(sim, &message),
         }
     }
@@ -101,7 +103,10 @@ impl Member {
     fn run(&mut self, sim: &mut Surroundings, process: Process) {
         let (id, boot) = (self.id, self.boot);
         let (last, applied) = (process.shadow.last(), process.applier.machine().applied().0);
-        sim.note(format_args!("{id} starts: log to {}, applied {applied}", last.index));
+        sim.note(format_args!(
+            "{id} starts: log to {}, applied {applied}",
+            last.index
+        ));
         self.process = Some(process);
         let machine = Machine {
             id,
@@ -116,10 +121,11 @@ impl Member {
     }
 
     fn open(&mut self, sim: &mut Surroundings) -> Result<Process, Refusal> {
-        let (log, recovered) = Log::open(self.disk.clone(), self.options(sim)).map_err(|e| match e {
-            LogError::Disk(_) | LogError::NoSpace(_) => Refusal::NotNow(e.to_string()),
-            _ => Refusal::Lost(e.to_string()),
-        })?;
+        let (log, recovered) =
+            Log::open(self.disk.clone(), self.options(sim)).map_err(|e| match e {
+                LogError::Disk(_) | LogError::NoSpace(_) => Refusal::NotNow(e.to_string()),
+                _ => Refusal::Lost(e.to_string()),
+            })?;
         if recovered.created {
             return Err(Refusal::Lost("the log is gone".to_owned()));
         }
@@ -132,7 +138,10 @@ impl Member {
         // It has looked at every byte.
         self.health = Health::Sound;
         let durable = log.durable_to();
-        let (keeper, collector) = (Keeper::new(machine.reader(), sim.plan.retention()), machine.collector());
+        let (keeper, collector) = (
+            Keeper::new(machine.reader(), sim.plan.retention()),
+            machine.collector(),
+        );
         let replica = self.replica_from(sim, &log, recovered.hard_state, &machine);
         Ok(Process {
             replica,

@@ -9,9 +9,7 @@ use crate::replica::Input;
 use crate::sim::queue::{MILLI, SECOND};
 use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
-use crate::snapshot::{
-    Chunk, Manifest, Outgoing, Place, SnapshotError, SnapshotId, describe,
-};
+use crate::snapshot::{Chunk, Manifest, Outgoing, Place, SnapshotError, SnapshotId, describe};
 use crate::types::{HardState, MemberId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -66,7 +64,10 @@ impl Process {
         self.wake(sim, machine.id, machine.boot);
     }
 
-    fn checkpoint(&self, sim: &mut Surroundings) -> Result<(Outgoing<MemoryDisk>, SnapshotMeta), String> {
+    fn checkpoint(
+        &self,
+        sim: &mut Surroundings,
+    ) -> Result<(Outgoing<MemoryDisk>, SnapshotMeta), String> {
         let disk = MemoryDisk::new();
         self.flusher.checkpoint(&disk).map_err(|e| e.to_string())?;
         let (last, members) = describe::<SimStore, _>(&disk).map_err(|e| e.to_string())?;
@@ -98,10 +99,21 @@ impl Process {
         let patience = sim.random.between(3 * SECOND, 12 * SECOND);
         machine.plan(sim, patience, Actor::GiveUpSending(to, number));
         let id = manifest.id();
-        post(sim, (machine.id, to), id, Parcel::Offer { manifest, message });
+        post(
+            sim,
+            (machine.id, to),
+            id,
+            Parcel::Offer { manifest, message },
+        );
     }
 
-    pub(super) fn give_up_sending(&mut self, sim: &mut Surroundings, machine: Machine, to: MemberId, number: u64) {
+    pub(super) fn give_up_sending(
+        &mut self,
+        sim: &mut Surroundings,
+        machine: Machine,
+        to: MemberId,
+        number: u64,
+    ) {
         if self.snapshots.sending.get(&to) == Some(&number) {
             self.sent(sim, machine, to, false);
         }
@@ -109,7 +121,11 @@ impl Process {
 
     fn sent(&mut self, sim: &mut Surroundings, machine: Machine, to: MemberId, ok: bool) {
         if self.snapshots.sending.remove(&to).is_some() {
-            sim.count(if ok { "snapshots sent" } else { "snapshots not sent" });
+            sim.count(if ok {
+                "snapshots sent"
+            } else {
+                "snapshots not sent"
+            });
             self.inbox.push_back(Input::SnapshotSent { to, ok });
             self.wake(sim, machine.id, machine.boot);
         }
@@ -134,7 +150,8 @@ impl Process {
                 self.snapshots.incoming = Some((from, id, message));
                 wanted(self.staging.begin(manifest))
             }
-            Parcel::Piece(chunk) if self.comes_from(from, id) => match self.staging.receive(&chunk) {
+            Parcel::Piece(chunk) if self.comes_from(from, id) => match self.staging.receive(&chunk)
+            {
                 // One that came twice.
                 Err(SnapshotError::Chunk(_)) => return,
                 result => wanted(result),
@@ -142,7 +159,10 @@ impl Process {
             Parcel::Complete if self.comes_from(from, id) => {
                 let look = |disk: &MemoryDisk| describe::<SimStore, _>(disk).map(|(last, _)| last);
                 let finished = self.staging.finish(look);
-                sim.note(format_args!("{} has a snapshot of {from}: {finished:?}", machine.id));
+                sim.note(format_args!(
+                    "{} has a snapshot of {from}: {finished:?}",
+                    machine.id
+                ));
                 self.hand_over(sim, machine, finished.is_ok());
                 Parcel::Done(finished.is_ok())
             }
@@ -171,7 +191,8 @@ impl Process {
     /// The replica decides what becomes of a complete snapshot.
     fn hand_over(&mut self, sim: &mut Surroundings, machine: Machine, complete: bool) {
         if let Some((from, _, message)) = self.snapshots.incoming.take().filter(|_| complete) {
-            self.inbox.push_back(Input::SnapshotStaged { from, message });
+            self.inbox
+                .push_back(Input::SnapshotStaged { from, message });
             self.wake(sim, machine.id, machine.boot);
         }
     }
@@ -181,8 +202,17 @@ impl Process {
         self.staging.clear().map_err(|e| End::Failed(e.to_string()))
     }
 
-    pub(super) fn plan_install(&mut self, sim: &mut Surroundings, machine: Machine, base: Position, hard_state: HardState) {
-        sim.note(format_args!("{} is to begin anew after {}", machine.id, base.index));
+    pub(super) fn plan_install(
+        &mut self,
+        sim: &mut Surroundings,
+        machine: Machine,
+        base: Position,
+        hard_state: HardState,
+    ) {
+        sim.note(format_args!(
+            "{} is to begin anew after {}",
+            machine.id, base.index
+        ));
         self.snapshots.installing = Some((base, hard_state));
         self.plan_log(sim, machine);
     }
@@ -193,11 +223,19 @@ impl Process {
             return Ok(());
         };
         if !self.staging.holds(base) {
-            return Err(End::Failed("the snapshot to install is not here".to_owned()));
+            return Err(End::Failed(
+                "the snapshot to install is not here".to_owned(),
+            ));
         }
-        let reset = self.log.reset(base, hard_state).and_then(|()| self.log.sync());
+        let reset = self
+            .log
+            .reset(base, hard_state)
+            .and_then(|()| self.log.sync());
         reset.map_err(|e| End::Failed(e.to_string()))?;
-        sim.note(format_args!("{} begins anew after {}", machine.id, base.index));
+        sim.note(format_args!(
+            "{} begins anew after {}",
+            machine.id, base.index
+        ));
         sim.count("snapshots installed");
         Err(End::Installed)
     }
@@ -217,7 +255,15 @@ fn post(sim: &mut Surroundings, link: (MemberId, MemberId), id: SnapshotId, parc
     }
     let delay = sim.random.spread(sim.plan.weather.latency.min(2 * MILLI));
     let stream = sim.network.stream(link);
-    sim.after(delay, Event::Parcel { link, stream, id, parcel });
+    sim.after(
+        delay,
+        Event::Parcel {
+            link,
+            stream,
+            id,
+            parcel,
+        },
+    );
 }
 
 impl Member {
