@@ -1,8 +1,17 @@
 //! The log stays bounded, and whoever needs what it no longer has gets a snapshot: whatever is killed meanwhile.
 
+use dengine_api::peer::{
+    Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, peer_client::PeerClient,
+    snapshot_answer, snapshot_frame::Kind,
+};
 use dengine_client::{
     Client, Consistency, KeyRange, RangeQuery,
     proto::{AddLearnerRequest, JoinRequest},
+};
+use dengine_core::{
+    log::Position,
+    snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId},
+    types::{ClusterId, Index, Term},
 };
 use futures::{StreamExt as _, stream};
 
@@ -287,4 +296,177 @@ async fn a_sender_that_is_killed_is_replaced_by_the_next_leader() {
     for member in &cluster.members {
         check_state(member, 0..610).await;
     }
+}
+
+/// A peer that says whatever it likes, under the identity of a member that exists.
+struct Liar {
+    to: String,
+    hello: Hello,
+}
+
+impl Liar {
+    /// Speaks to `victim` in the name of `from`.
+    async fn new(victim: &Member, from: &Member) -> Self {
+        let (own, other) = (victim.status().await, from.status().await);
+        Self {
+            to: own.peer_address,
+            hello: Hello {
+                protocol: 1,
+                cluster_id: own.cluster_id,
+                from: other.member_id,
+                to: own.member_id,
+                peer_address: other.peer_address,
+                folder_id: other.folder_id,
+            },
+        }
+    }
+
+    /// Sends these frames and returns how the victim ended the stream.
+    async fn send(&self, kinds: Vec<Kind>) -> tonic::Code {
+        let frames = kinds.into_iter().map(|kind| SnapshotFrame { kind: Some(kind) });
+        let mut client = PeerClient::connect(format!("http://{}", self.to)).await.unwrap();
+        let mut answers = match client.send_snapshot(stream::iter(frames)).await {
+            Ok(answers) => answers.into_inner(),
+            Err(status) => return status.code(),
+        };
+        loop {
+            match answers.message().await {
+                Ok(Some(answer)) => {
+                    let done = matches!(answer.kind, Some(snapshot_answer::Kind::Done(_)));
+                    assert!(!done, "a lie was believed");
+                }
+                Ok(None) => panic!("the victim said nothing"),
+                Err(status) => return status.code(),
+            }
+        }
+    }
+
+    fn hello(&self) -> Kind {
+        Kind::Hello(self.hello.clone())
+    }
+
+    fn offer(&self, files: &[(&str, u64)]) -> Kind {
+        let entry = |(name, bytes): &(&str, u64)| FileEntry {
+            name: (*name).to_owned(),
+            bytes: *bytes,
+            crc: 1,
+        };
+        let last = Position {
+            index: Index(1 << 40),
+            term: Term(1 << 40),
+        };
+        let cluster = ClusterId(self.hello.cluster_id);
+        let files = files.iter().map(entry).collect();
+        let manifest = Manifest::new(cluster, SnapshotId(7), last, files).unwrap();
+        Kind::Offer(SnapshotOffer {
+            manifest: manifest.encode().into(),
+            message: b"not a message either".as_slice().into(),
+        })
+    }
+}
+
+fn checksum(content: &[u8]) -> u32 {
+    Chunk::new(Place::default(), content.to_vec().into()).crc
+}
+
+fn chunk(file: u32, offset: u64, content: Vec<u8>) -> Kind {
+    Kind::Chunk(SnapshotChunk {
+        file,
+        offset,
+        crc: checksum(&content),
+        content: content.into(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_lies_about_a_snapshot_is_refused_and_fills_no_disk() {
+    use tonic::Code;
+    let cluster = Cluster::form_with(3, |member| {
+        bounded(member);
+        member.add_args(["--snapshot-max-bytes=1000000"]);
+    })
+    .await;
+    let client = cluster.client().await;
+    fill(&client, 0..10).await;
+    let victim = &cluster.members[cluster.follower().await];
+    let peer = &cluster.members[cluster.leader().await];
+    let liar = Liar::new(victim, peer).await;
+    let stranger = |change: fn(&mut Hello)| {
+        let mut hello = liar.hello.clone();
+        change(&mut hello);
+        Kind::Hello(hello)
+    };
+    let small = || liar.offer(&[("CURRENT", 100), ("b", 100)]);
+    let end = || Kind::End(SnapshotEnd {});
+    let mut damaged = liar.offer(&[("CURRENT", 100)]);
+    if let Kind::Offer(offer) = &mut damaged {
+        let mut bytes = offer.manifest.to_vec();
+        bytes[30] ^= 1;
+        offer.manifest = bytes.into();
+    }
+    let other_cluster = Liar {
+        to: liar.to.clone(),
+        hello: Hello {
+            cluster_id: liar.hello.cluster_id ^ 1,
+            ..liar.hello.clone()
+        },
+    };
+    let lies = [
+        // Who they are.
+        (vec![small()], Code::InvalidArgument),
+        (vec![stranger(|h| h.cluster_id ^= 1), small()], Code::FailedPrecondition),
+        (vec![stranger(|h| h.to ^= 8), small()], Code::FailedPrecondition),
+        (vec![stranger(|h| h.folder_id.push('x')), small()], Code::FailedPrecondition),
+        // What they have.
+        (vec![liar.hello()], Code::Cancelled),
+        (vec![liar.hello(), end()], Code::InvalidArgument),
+        (vec![liar.hello(), damaged], Code::InvalidArgument),
+        (vec![liar.hello(), other_cluster.offer(&[("a", 1)])], Code::FailedPrecondition),
+        (vec![liar.hello(), liar.offer(&[("a", 1_000_001)])], Code::ResourceExhausted),
+        (vec![liar.hello(), liar.offer(&[("a", u64::MAX)])], Code::ResourceExhausted),
+        // What they send of it.
+        (vec![liar.hello(), small()], Code::Cancelled),
+        (vec![liar.hello(), small(), small()], Code::InvalidArgument),
+        (vec![liar.hello(), small(), end()], Code::Unavailable),
+        (vec![liar.hello(), small(), chunk(1, 0, vec![1; 100])], Code::InvalidArgument),
+        (vec![liar.hello(), small(), chunk(0, 50, vec![1; 50])], Code::InvalidArgument),
+        (vec![liar.hello(), small(), chunk(0, 0, vec![1; 101])], Code::InvalidArgument),
+        (vec![liar.hello(), small(), chunk(0, 0, Vec::new())], Code::InvalidArgument),
+        (vec![liar.hello(), small(), chunk(0, 0, vec![1; 2 << 20])], Code::InvalidArgument),
+        (vec![liar.hello(), small(), chunk(0, 0, vec![1; 100])], Code::DataLoss),
+    ];
+    for (number, (frames, expected)) in lies.into_iter().enumerate() {
+        assert_eq!(liar.send(frames).await, expected, "lie {number}");
+    }
+    let incoming = victim.data_dir.join("snapshot/incoming");
+    let bytes = |item: std::io::Result<fs_err::DirEntry>| item.unwrap().metadata().unwrap().len();
+    let used: u64 = fs_err::read_dir(incoming).unwrap().map(bytes).sum();
+    assert!(used <= 1000, "{used} bytes are left");
+    fill(&client, 10..20).await;
+    check_state(victim, 0..20).await;
+    assert_eq!(count(victim, INSTALLED), 0);
+}
+
+/// A snapshot whose files are whole and whose state is none is thrown away before anybody hears of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_without_a_state_is_never_installed() {
+    let cluster = Cluster::form_with(3, bounded).await;
+    fill(&cluster.client().await, 0..10).await;
+    let victim = &cluster.members[cluster.follower().await];
+    let liar = Liar::new(victim, &cluster.members[cluster.leader().await]).await;
+    let content = b"no state".to_vec();
+    let mut offer = liar.offer(&[("CURRENT", 8)]);
+    if let Kind::Offer(offer) = &mut offer {
+        let mut manifest = Manifest::decode(&offer.manifest).unwrap();
+        let file = FileEntry {
+            crc: checksum(&content),
+            ..manifest.files()[0].clone()
+        };
+        manifest = Manifest::new(manifest.cluster(), manifest.id(), manifest.last(), vec![file]).unwrap();
+        offer.manifest = manifest.encode().into();
+    }
+    let frames = vec![liar.hello(), offer, chunk(0, 0, content), Kind::End(SnapshotEnd {})];
+    assert_eq!(liar.send(frames).await, tonic::Code::DataLoss);
+    assert_eq!(staged(victim), Vec::<String>::new());
+    check_state(victim, 0..10).await;
 }
