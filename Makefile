@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down up down test images lint fix crds
+.PHONY: help setup demo demo-down up down test sim sim-planted images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -24,6 +24,8 @@ E2E := $(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-e2e
 CRDGEN := $(BUILD) --quiet && $(CARGO_TARGET_DIR)/release/crdgen
 CRDS := charts/dengine-operator/files/crds
 CRDS_AGAIN := $(CARGO_TARGET_DIR)/crds
+SIM := cargo run --release --locked --quiet -p dengine-core --features sim --bin sim --
+SIM_PLANTED := cargo run --release --locked --quiet -p dengine-core --features sim,planted-bugs --bin sim --
 # Tests of more than one unit: a file or a folder each. Those on Kubernetes are one program.
 TEST_FOLDERS := $(addsuffix /tests,engine $(wildcard engine/*) crds operator bench-jobs)
 TESTS := $(basename $(notdir $(wildcard $(addsuffix /*.rs,$(TEST_FOLDERS))))) \
@@ -59,6 +61,12 @@ test: setup ## every test, those on a real Kubernetes included
 	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))))
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
+
+sim: setup ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEED=… replayed as a readable trace
+	@$(SIM) $(if $(SEED),--seed $(SEED),--budget $(or $(BUDGET),60) --threads $(or $(THREADS),$(shell nproc)))
+
+sim-planted: setup ## how many seeds it takes the simulator to find each planted bug (BUG=…, MAX=…)
+	@$(SIM_PLANTED) --planted $(or $(BUG),all) --max-seeds $(or $(MAX),1000)
 
 images: setup ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images

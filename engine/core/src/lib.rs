@@ -8,7 +8,10 @@ pub mod check;
 pub mod consensus;
 pub mod kv;
 pub mod log;
+pub mod planted;
 pub mod replica;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod snapshot;
 pub mod types;
 pub mod watch;

@@ -12,6 +12,11 @@ pub const REQUESTS_IN_FLIGHT: &str = "dengine_requests_in_flight";
 /// Requests that this member passed on to the leader. Label: [`METHOD`].
 pub const REQUESTS_FORWARDED_TOTAL: &str = "dengine_requests_forwarded_total";
 
+/// Watches that are open, of all streams.
+pub const WATCHES: &str = "dengine_watches";
+/// Streams of watches that were ended because their clients did not read.
+pub const WATCH_STREAMS_SHED_TOTAL: &str = "dengine_watch_streams_shed_total";
+
 /// 1 while the member can answer a linearizable read, else 0.
 pub const READY: &str = "dengine_ready";
 /// 1 while the member leads, else 0.
@@ -58,6 +63,11 @@ fn describe_requests() {
     describe_gauge!(
         REQUESTS_IN_FLIGHT,
         "Requests of clients that are being served"
+    );
+    describe_gauge!(WATCHES, "Watches that are open");
+    describe_counter!(
+        WATCH_STREAMS_SHED_TOTAL,
+        "Streams of watches ended because their clients did not read"
     );
     describe_counter!(
         REQUESTS_FORWARDED_TOTAL,

@@ -99,6 +99,23 @@ async fn a_delete_that_would_return_too_much_is_refused() {
 }
 
 #[tokio::test]
+async fn an_answer_larger_than_grpcs_default_bound_comes_through_every_member() {
+    let cluster = Cluster::form(3).await;
+    let client = cluster.client().await;
+    for n in 0..3 {
+        let value = vec![b'v'; 1024 * 1024 + 300 * 1024];
+        client.put(format!("k{n}"), value).await.unwrap();
+    }
+    for member in &cluster.members {
+        let batch = Batch::new()
+            .then(Operation::put("k0", vec![b'v'; 1024 * 1024]).returning_previous())
+            .then(Operation::range(KeyRange::prefix("k"), 0));
+        let done = member.client().await.batch(batch).await.unwrap();
+        assert_eq!(done.results.len(), 2);
+    }
+}
+
+#[tokio::test]
 async fn history_below_a_compaction_is_gone_at_every_member() {
     let cluster = Cluster::form(3).await;
     let client = cluster.client().await;

@@ -1,6 +1,7 @@
 //! Which messages may leave now, and which must wait for the disk.
 
 use super::event::AppendId;
+use crate::planted::planted;
 use raft::eraftpb::{Message, MessageType};
 use std::collections::VecDeque;
 
@@ -72,6 +73,7 @@ impl Outbox {
     /// an answer to a heartbeat.
     fn leaves_after(&self, message: &Message) -> AppendId {
         match message.msg_type() {
+            MessageType::MsgAppendResponse if planted!(AppendAcknowledgedEarly) => self.term_append,
             MessageType::MsgAppendResponse
             | MessageType::MsgRequestVote
             | MessageType::MsgRequestPreVote => self.appended,

@@ -29,6 +29,8 @@
 mod apply_window;
 mod config;
 mod convert;
+#[cfg(any(test, feature = "sim"))]
+mod describe;
 mod driver;
 mod event;
 mod lease;
@@ -41,6 +43,8 @@ mod validate;
 mod tests;
 
 pub use config::{ConsensusConfig, ConsensusConfigError};
+#[cfg(feature = "sim")]
+pub use describe::describe;
 pub use driver::{Consensus, Restored};
 pub use event::{
     Action, AppendId, ConfigChange, ConfigChangeKind, Event, Outbound, Progress, Proposal,

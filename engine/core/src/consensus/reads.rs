@@ -4,6 +4,7 @@
 //! index was noted when the round began, and says nothing of writes acknowledged after that.
 
 use super::event::ReadToken;
+use crate::planted::planted;
 use crate::types::Moment;
 use std::collections::VecDeque;
 
@@ -78,7 +79,11 @@ impl Reads {
         let in_round = self.round.as_ref().map_or(0, |round| round.reads.len());
         let room = self.waiting.len() + in_round < self.waiting_max;
         if room {
-            self.waiting.push_back(Waiting {
+            let queue = match &mut self.round {
+                Some(round) if planted!(ReadJoinsEarlierRound) => &mut round.reads,
+                _ => &mut self.waiting,
+            };
+            queue.push_back(Waiting {
                 since_tick: tick,
                 token,
             });

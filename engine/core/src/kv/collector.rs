@@ -107,7 +107,7 @@ impl<S: Store> Collector<S> {
             let stamp = split_change_key(key)?;
             sweep.change(user_key, stamp)?;
             self.next = Stamp {
-                sub: stamp.sub + 1,
+                sub: stamp.sub.saturating_add(1),
                 ..stamp
             };
             changes.next()?;

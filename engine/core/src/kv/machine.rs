@@ -2,12 +2,13 @@
 
 use super::layout::{
     FORMAT_KEY, MEMBERSHIP_KEY, STATE_KEY, State, check_format, decode_membership, decode_state,
-    encode_format, encode_state,
+    encode_format, encode_state, session_range,
 };
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
 use super::transition::Transition;
 use super::{Applied, Collector, Membership, Reader};
-use crate::types::{Entry, Index, Revision, Term};
+use crate::planted::planted;
+use crate::types::{Entry, Index, Revision, SessionId, Term};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,6 +42,9 @@ impl<S: Store> StateMachine<S> {
         match store.get(FORMAT_KEY)? {
             Some(format) => check_format(&format)?,
             None => begin(&store)?,
+        }
+        if planted!(SessionsLostOnRestart) {
+            forget_sessions(&store)?;
         }
         let state = store
             .get(STATE_KEY)?
@@ -111,6 +115,11 @@ impl<S: Store> StateMachine<S> {
             });
         }
         let finished = step.finish();
+        if planted!(AppliedIndexApartFromData) {
+            let mut apart = WriteBatch::default();
+            apart.put(STATE_KEY, &encode_state(&finished.state));
+            self.shared.store.write(&apart)?;
+        }
         self.shared.store.write(&finished.batch)?;
         self.state = finished.state;
         self.membership = finished.membership;
@@ -211,5 +220,19 @@ fn begin<S: Store>(store: &S) -> Result<(), StoreError> {
     let mut batch = WriteBatch::default();
     batch.put(FORMAT_KEY, &encode_format());
     batch.put(STATE_KEY, &encode_state(&State::EMPTY));
+    store.write(&batch)
+}
+
+/// Only for [`crate::planted::Bug::SessionsLostOnRestart`].
+fn forget_sessions<S: Store>(store: &S) -> Result<(), StoreError> {
+    let range = session_range(SessionId(0));
+    let mut batch = WriteBatch::default();
+    let mut cursor = store.cursor(Scope::Between(range.clone()));
+    cursor.seek(&range.start)?;
+    while let Some((key, _)) = cursor.record() {
+        batch.delete(key);
+        cursor.next()?;
+    }
+    drop(cursor);
     store.write(&batch)
 }

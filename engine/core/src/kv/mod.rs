@@ -53,10 +53,10 @@ use bytes::Bytes;
 // These bounds are part of what commands mean: members with other ones would come to other states. Whoever
 // changes one raises `COMMAND_VERSION`.
 
-/// How many sessions may be open. Each costs at most [`SESSION_BYTES_MAX`] and one [`REPLY_BYTES_MAX`]
-/// on disk.
+/// How many sessions may be open. Each costs at most [`SESSION_BYTES_MAX`] and two
+/// [`REPLY_BYTES_MAX`] on disk.
 pub const SESSIONS_MAX: u64 = 10_000;
-/// How many answers are kept for a session; with as many, further commands are refused until the client
+/// How many answers are kept for a session; with as many, further commands but the oldest open one are refused until the client
 /// acknowledges some.
 pub const SESSION_REPLIES_MAX: usize = 256;
 /// With so many bytes of answers kept, further commands of a session are refused until the client

@@ -66,8 +66,11 @@ impl Session {
         if self.replies.contains_key(&sequence) {
             return Admission::Repeat;
         }
+        // The client can acknowledge nothing before it has the answer to its oldest open command, so that one
+        // is never refused; there is only one such, which keeps the bound.
+        let oldest = sequence == self.acknowledged + 1;
         let bytes = self.reply_bytes();
-        if self.replies.len() >= SESSION_REPLIES_MAX || bytes >= SESSION_BYTES_MAX {
+        if !oldest && (self.replies.len() >= SESSION_REPLIES_MAX || bytes >= SESSION_BYTES_MAX) {
             return Admission::Refuse(Refusal::WindowFull {
                 replies: self.replies.len() as u64,
                 bytes,
@@ -78,7 +81,9 @@ impl Session {
 
     /// Size of all answers that are kept.
     pub(super) fn reply_bytes(&self) -> u64 {
-        self.replies.values().sum()
+        // The record may be damaged.
+        let sizes = self.replies.values();
+        sizes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     /// The record in the store.

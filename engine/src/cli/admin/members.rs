@@ -157,9 +157,8 @@ async fn promote_when_ready(cluster: &Cluster, id: u64) -> anyhow::Result<()> {
         let promoted = cluster
             .ask(&what, |client| async move { client.promote(id).await })
             .await;
-        let error = match promoted {
-            Ok(_) => return Ok(()),
-            Err(error) => error,
+        let Err(error) = promoted else {
+            return Ok(());
         };
         let refused = matches!(error.downcast_ref(), Some(Error::Refused { .. }));
         if !refused || cluster.time_left() < 2 * CATCH_UP_PAUSE {

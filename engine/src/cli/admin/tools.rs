@@ -65,7 +65,7 @@ pub(super) async fn snapshot(cluster: &Cluster, as_json: bool) -> anyhow::Result
     let header = ["MEMBER", "INDEX", "STATE", "RESULT"];
     report(
         as_json,
-        table(header, rows.collect()),
+        &table(header, rows.collect()),
         &asked,
         |made| json!({ "index": made.index, "bytes": made.bytes }),
     );
@@ -90,7 +90,7 @@ pub(super) async fn hash(cluster: &Cluster, as_json: bool) -> anyhow::Result<u8>
         Err(error) => [name(it), unknown(), unknown(), unknown(), error.to_string()],
     });
     let header = ["MEMBER", "APPLIED", "REVISION", "COMPACTED", "HASH"];
-    report(as_json, table(header, rows.collect()), &asked, |hashed| {
+    report(as_json, &table(header, rows.collect()), &asked, |hashed| {
         json!({
             "appliedIndex": hashed.applied_index, "revision": hashed.revision,
             "compactRevision": hashed.compact_revision, "hash": format!("{:016x}", hashed.hash),
@@ -117,9 +117,9 @@ fn first_difference<'a>(answers: impl Iterator<Item = &'a HashResponse>) -> Opti
     None
 }
 
-fn report<T>(as_json: bool, shown: String, asked: &[Asked<T>], value: impl Fn(&T) -> Value) {
+fn report<T>(as_json: bool, shown: &str, asked: &[Asked<T>], value: impl Fn(&T) -> Value) {
     if !as_json {
-        return say(&shown);
+        return say(shown);
     }
     let members: Vec<_> = asked
         .iter()

@@ -115,6 +115,10 @@ impl KvService {
                 position.cluster_id
             )));
         }
+        let reader = self.node.reader().map_err(|error| request_status(&error))?;
+        if reader.revision().0 >= position.revision {
+            return Ok(());
+        }
         let mut revision = self.node.revision_changes();
         let reached = revision.wait_for(|revision| revision.0 >= position.revision);
         match tokio::time::timeout(self.limits.request_timeout(), reached).await {

@@ -24,6 +24,10 @@ use crate::{
     },
 };
 
+/// Largest answer that a leader may give to a request that was passed on. Far above any: refusing one would
+/// deny a write that took effect.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
 /// A request that changes something.
 pub(super) trait Mutation: Clone + Send + Sync + 'static {
     /// Its answer.
@@ -74,7 +78,10 @@ impl KvService {
         match self.node.write(command).await {
             Ok(Written { term, outcome }) => answer(&request, self.headers.in_term(term), outcome),
             Err(error) => {
-                let call = |channel, request| M::call(KvClient::new(channel), request);
+                let call = |channel, request| {
+                    let kv = KvClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+                    M::call(kv, request)
+                };
                 self.forwarder
                     .instead(error, origin, M::METHOD, Effect::Writes, request, call)
                     .await

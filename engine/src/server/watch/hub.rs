@@ -85,9 +85,12 @@ impl Hub {
         WantsPrev(Arc::clone(&self.with_prev))
     }
 
-    /// The newest revision that can be read.
+    /// The newest revision that can be read. Whoever waits for it to change is told a little later than those
+    /// whose writes made it, so a client that was answered must not find an older one here.
     pub(super) fn revision(&self) -> Revision {
-        *self.node.revision_changes().borrow()
+        self.node
+            .reader()
+            .map_or(Revision(0), |reader| reader.revision())
     }
 
     /// Reads a page of these keys' history, on a thread where it holds up nobody.

@@ -11,6 +11,7 @@ use dengine_core::{
     watch::{Misfit, Page, Watch},
 };
 use futures::{Stream, StreamExt, stream};
+use metrics::{counter, gauge};
 use tokio::{
     sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot},
     time::{Instant, MissedTickBehavior, interval, timeout},
@@ -23,7 +24,7 @@ use super::{
     hub::{PageError, WantsPrev},
     messages::{self, Ending},
 };
-use crate::{node::Lifecycle, server::status::request_status};
+use crate::{node::Lifecycle, server::status::request_status, telemetry::metrics as names};
 
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
@@ -52,6 +53,23 @@ struct Active {
     told_at: Instant,
     _wants_prev: Option<WantsPrev>,
     _place: OwnedSemaphorePermit,
+    _counted: Counted,
+}
+
+/// Counts a watch for as long as it is there.
+struct Counted;
+
+impl Counted {
+    fn up() -> Self {
+        gauge!(names::WATCHES).increment(1);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        gauge!(names::WATCHES).decrement(1);
+    }
 }
 
 /// Why the stream ends.
@@ -166,9 +184,8 @@ impl StreamTask {
     }
 
     async fn create(&mut self, create: &WatchCreate) -> Result<(), End> {
-        let next_id = self.watches.keys().next_back().map_or(1, |last| last + 1);
         let watch_id = match create.watch_id {
-            0 => next_id,
+            0 => self.free_id(),
             chosen => chosen,
         };
         match self.begin(watch_id, create) {
@@ -184,6 +201,18 @@ impl StreamTask {
                     .await
             }
         }
+    }
+
+    /// An id that no watch of the stream has; clients may have chosen any of them.
+    fn free_id(&self) -> u64 {
+        let mut free = 1;
+        for id in self.watches.keys() {
+            if *id != free {
+                break;
+            }
+            free += 1;
+        }
+        free
     }
 
     fn begin(&self, watch_id: u64, create: &WatchCreate) -> Result<Active, Ending> {
@@ -225,6 +254,7 @@ impl StreamTask {
             progress_notify: create.progress_notify,
             told_at: Instant::now(),
             _place: place,
+            _counted: Counted::up(),
         })
     }
 
@@ -393,6 +423,7 @@ impl StreamTask {
                     "nothing was read for {:?} (--watch-stall-timeout-ms); begin anew at the revision named",
                     self.shared.limits.watch_stall_timeout()
                 );
+                counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
                 let status = Status::resource_exhausted(format!("the watch is too slow: {reason}"));
                 (CancelCause::TooSlow, reason, status)
             }

@@ -73,6 +73,7 @@ impl Cluster {
     /// A client of the whole cluster that goes on trying for longer than any test kills anybody.
     pub(crate) async fn patient_client(&self) -> Client {
         let options = ClientOptions {
+            connections: self.members.len(),
             request_timeout: PATIENCE,
             retry: RetryPolicy {
                 retries_max: 10_000,

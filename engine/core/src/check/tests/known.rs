@@ -98,10 +98,8 @@ fn verdict(operations: Vec<Operation>, alone_since: Option<u64>) -> Option<Rule>
         operations,
         alone_since,
     };
-    check(&history, DEFAULT_STEPS).err().map(|violation| {
-        println!("{violation}");
-        violation.rule
-    })
+    let violation = check(&history, DEFAULT_STEPS).err();
+    violation.map(|violation| violation.rule)
 }
 
 fn good(operations: Vec<Operation>) {

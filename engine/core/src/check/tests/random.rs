@@ -33,6 +33,10 @@ fn caught(fault: Fault) -> (usize, usize) {
 }
 
 #[test]
+#[expect(
+    clippy::print_stdout,
+    reason = "which checker finds what is worth knowing"
+)]
 fn broken_histories_are_caught() {
     for fault in [
         Fault::StaleRead,

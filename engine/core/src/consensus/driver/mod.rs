@@ -17,6 +17,7 @@ use super::log_view::{LogRead, LogView};
 use super::messages::Outbox;
 use super::reads::Reads;
 use super::validate::{self, PeerMessageError};
+use crate::planted::planted;
 use crate::types::{HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
 use prost_raft::Message as _;
@@ -90,6 +91,13 @@ impl<L: LogRead> Consensus<L> {
             hard_state.commit,
             log.last_index()
         );
+        let mut restored = restored;
+        if planted!(QuorumCountedWrong) {
+            let other = restored.voters.iter().copied().find(|id| *id != config.id);
+            restored
+                .voters
+                .retain(|id| *id == config.id || Some(*id) == other);
+        }
         let view = LogView::new(
             log,
             hard_state,
@@ -116,6 +124,7 @@ impl<L: LogRead> Consensus<L> {
             // Whoever never knew a term has acknowledged nothing yet.
             votes_from: match hard_state.term {
                 Term(0) => 0,
+                Term(_) if planted!(RestartedVoterDoesNotWait) => 0,
                 Term(_) => config.election_ticks as u64,
             },
             timeouts: 0,
@@ -296,7 +305,9 @@ impl<L: LogRead> Consensus<L> {
         // A follower would pass the request on under a false sender.
         if self.node.raft.state == StateRole::Leader {
             // Whoever is told to campaign at once is voted for in spite of the lease.
-            self.lease.end(Term(self.node.raft.term));
+            if !planted!(LeaseKeptOverTransfer) {
+                self.lease.end(Term(self.node.raft.term));
+            }
             self.node.transfer_leader(to.0);
         }
     }

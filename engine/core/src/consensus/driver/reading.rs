@@ -3,6 +3,7 @@
 use super::Consensus;
 use crate::consensus::event::{Action, ReadToken, Refusal};
 use crate::consensus::log_view::LogRead;
+use crate::planted::planted;
 use crate::types::{Index, Term};
 use raft::{StateRole, eraftpb};
 
@@ -78,6 +79,13 @@ impl<L: LogRead> Consensus<L> {
             StateRole::Follower => raft.leader_id != raft::INVALID_ID,
             StateRole::PreCandidate | StateRole::Candidate => false,
         };
+        if planted!(ReadBeforeFirstCommit) && raft.state == StateRole::Leader && !can_ask {
+            let index = Index(raft.raft_log.committed);
+            if let Some(context) = self.reads.start_round(self.tick, self.now) {
+                self.on_round_confirmed(&context.to_vec(), index);
+            }
+            return;
+        }
         if can_ask && let Some(context) = self.reads.start_round(self.tick, self.now) {
             self.node.read_index(context.to_vec());
         }

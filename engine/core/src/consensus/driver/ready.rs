@@ -4,6 +4,7 @@ use super::Consensus;
 use crate::consensus::convert;
 use crate::consensus::event::{Action, Outbound, Role, State};
 use crate::consensus::log_view::LogRead;
+use crate::planted::planted;
 use crate::types::{Entry, Index, MemberId, Term};
 use bytes::Bytes;
 use prost_raft::Message as _;
@@ -62,7 +63,7 @@ impl<L: LogRead> Consensus<L> {
         let number = ready.number();
         if new_term || !entries.is_empty() {
             self.node.mut_store().append(&entries);
-            let id = self.outbox.append(new_term);
+            let id = self.outbox.append(new_term && !planted!(VoteNotSynced));
             self.pending_readies.push_back((id, number));
             let unsaved = std::mem::take(&mut self.hard_state_unsaved);
             self.actions.push(Action::Append {

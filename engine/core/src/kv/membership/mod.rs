@@ -6,6 +6,7 @@
 
 mod encoding;
 
+use crate::planted::planted;
 use crate::types::{ClusterId, MemberId};
 pub use encoding::{CHANGE_VERSION, MembershipDecodeError};
 use std::collections::BTreeMap;
@@ -110,7 +111,11 @@ impl Membership {
     /// The id that the next new member gets.
     #[must_use]
     pub fn next_member_id(&self) -> MemberId {
-        MemberId(self.last_member_id.0 + 1)
+        let last = match planted!(MemberIdReused) {
+            true => self.members.keys().last().copied().unwrap_or_default(),
+            false => self.last_member_id,
+        };
+        MemberId(last.0 + 1)
     }
 
     /// Everyone who votes, in the order of their ids.
@@ -159,7 +164,7 @@ impl Membership {
         check(&member)?;
         // Before the id, so that an addition that is repeated hears who it has become.
         self.check_unique(&member)?;
-        if member.id <= self.last_member_id {
+        if member.id <= self.last_member_id && !planted!(MemberIdReused) {
             return Err(MembershipRefusal::IdUsed {
                 id: member.id,
                 last: self.last_member_id,

@@ -11,7 +11,8 @@ use prost::Message as _;
 ///
 /// # Panics
 /// If it is none that a stamped command gets.
-pub(in crate::kv) fn encode_kept(outcome: &Outcome) -> Vec<u8> {
+#[must_use]
+pub fn encode_kept(outcome: &Outcome) -> Vec<u8> {
     let mut record = ReplyRecord {
         trimmed: false,
         kind: Some(outcome.into()),
@@ -27,7 +28,7 @@ pub(in crate::kv) fn encode_kept(outcome: &Outcome) -> Vec<u8> {
 ///
 /// # Errors
 /// If it is not one.
-pub(in crate::kv) fn decode_kept(record: Bytes) -> Result<Outcome, StoreError> {
+pub fn decode_kept(record: Bytes) -> Result<Outcome, StoreError> {
     let corrupt = |reason: &dyn std::fmt::Display| {
         StoreError::Corrupt(format!("an answer of a session does not read: {reason}"))
     };

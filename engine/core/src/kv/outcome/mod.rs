@@ -2,7 +2,7 @@
 
 mod encoding;
 
-pub(super) use encoding::{decode_kept, encode_kept};
+pub use encoding::{decode_kept, encode_kept};
 
 use super::{CommandError, KeyValue, Membership, MembershipRefusal};
 use crate::types::{Index, Revision, SessionId, Term};

@@ -40,6 +40,24 @@ pub struct SessionInfo {
     pub reply_bytes: u64,
 }
 
+impl SessionInfo {
+    /// Reads the record of a session in the store.
+    ///
+    /// # Errors
+    /// If it is not one.
+    pub fn decode(id: SessionId, record: &[u8]) -> Result<Self, StoreError> {
+        let session = Session::decode(id, record)?;
+        Ok(Self {
+            id,
+            ttl_ms: session.ttl_ms,
+            last_used: session.last_used,
+            acknowledged: session.acknowledged,
+            replies: session.replies.len() as u64,
+            reply_bytes: session.reply_bytes(),
+        })
+    }
+}
+
 impl<S: Store> Reader<S> {
     /// The keys with a time to live, in the order of their last change and then of their names: at most
     /// `limit` behind `after`, which is the last one that was returned before. Whoever goes on from
@@ -69,7 +87,7 @@ impl<S: Store> Reader<S> {
     pub fn expiring_keys_of(&self, revision: Revision) -> Result<Vec<ExpiringKey>, ReadError> {
         let mut range = Vec::new()..Vec::new();
         put_expiring_key(&mut range.start, revision, &[]);
-        put_expiring_key(&mut range.end, Revision(revision.0 + 1), &[]);
+        put_expiring_key(&mut range.end, Revision(revision.0.saturating_add(1)), &[]);
         self.records(range, usize::MAX, read_expiring)
     }
 
@@ -79,7 +97,7 @@ impl<S: Store> Reader<S> {
     /// If the storage fails.
     pub fn sessions(&self, after: SessionId, limit: usize) -> Result<Vec<SessionInfo>, ReadError> {
         self.records(session_range(after), limit, |key, record| {
-            read_session(split_session_key(key)?, record)
+            SessionInfo::decode(split_session_key(key)?, record)
         })
     }
 
@@ -89,7 +107,7 @@ impl<S: Store> Reader<S> {
     /// If the storage fails.
     pub fn session(&self, id: SessionId) -> Result<Option<SessionInfo>, ReadError> {
         let record = self.shared.store.get(&session_key(id))?;
-        let info = record.map(|record| read_session(id, &record));
+        let info = record.map(|record| SessionInfo::decode(id, &record));
         Ok(info.transpose()?)
     }
 
@@ -110,18 +128,6 @@ impl<S: Store> Reader<S> {
         }
         Ok(found)
     }
-}
-
-fn read_session(id: SessionId, record: &[u8]) -> Result<SessionInfo, StoreError> {
-    let session = Session::decode(id, record)?;
-    Ok(SessionInfo {
-        id,
-        ttl_ms: session.ttl_ms,
-        last_used: session.last_used,
-        acknowledged: session.acknowledged,
-        replies: session.replies.len() as u64,
-        reply_bytes: session.reply_bytes(),
-    })
 }
 
 fn read_expiring(key: &[u8], record: &[u8]) -> Result<ExpiringKey, StoreError> {

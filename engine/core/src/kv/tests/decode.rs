@@ -6,11 +6,10 @@ use crate::kv::layout::{
     split_session_key, ttl, user_key, version, version_prefix,
 };
 use crate::kv::outcome::decode_kept;
-use crate::kv::session::Session;
 use crate::kv::store::MemoryStore;
 use crate::kv::{
     Batch, BatchOperation, Command, Compare, CompareTarget, Expected, ExpiredKey, KeyRange,
-    Membership, MembershipChange, Relation, Request, SessionStamp, StateMachine,
+    Membership, MembershipChange, Relation, Request, SessionInfo, SessionStamp, StateMachine,
 };
 use crate::types::{EntryKind, Index, Revision, SessionId, Term};
 use bytes::Bytes;
@@ -210,7 +209,7 @@ proptest! {
     fn no_bytes_make_a_decoder_panic(bytes in hostile()) {
         let _ = Request::decode(Bytes::from(bytes.clone()));
         let _ = decode_kept(Bytes::from(bytes.clone()));
-        let _ = Session::decode(SessionId(1), &bytes);
+        let _ = SessionInfo::decode(SessionId(1), &bytes);
         let _ = MembershipChange::decode(&bytes);
         let _ = Membership::decode(&bytes);
         let _ = decode_membership(&bytes);
@@ -231,6 +230,16 @@ proptest! {
         let kind = if membership { EntryKind::Membership } else { EntryKind::Command };
         let _ = machine.apply(&[super::entry(1, kind, Bytes::from(bytes))]);
     }
+}
+
+#[test]
+fn a_session_of_impossible_sizes_does_not_panic() {
+    // Two answers of sequences 1 and 2, each of 2^64 - 1 bytes.
+    let size: Vec<u8> = [0xff; 9].into_iter().chain([1]).collect();
+    let reply = |sequence| [&[0x22, 13, 8, sequence, 16][..], &size].concat();
+    let record = [reply(1), reply(2)].concat();
+    let session = SessionInfo::decode(SessionId(1), &record).expect("a session");
+    assert_eq!((session.replies, session.reply_bytes), (2, u64::MAX));
 }
 
 #[test]

@@ -287,6 +287,21 @@ fn a_full_window_refuses_before_anything_is_applied() {
     assert!(matches!(outcome, Outcome::Put { .. }), "{outcome:?}");
 }
 
+/// Its client can acknowledge nothing before it has this answer: refusing it would be for ever.
+#[test]
+fn a_full_window_takes_the_command_that_all_others_wait_for() {
+    let mut machine = machine();
+    let session = open(&mut machine);
+    let max = SESSION_REPLIES_MAX as u64;
+    for sequence in 2..=max + 1 {
+        apply(&mut machine, stamped(session, sequence, 0, put("a", "1")));
+    }
+    let next = apply(&mut machine, stamped(session, max + 2, 0, put("a", "2")));
+    assert!(matches!(next, Outcome::Refused(Refusal::WindowFull { .. })));
+    let oldest = apply(&mut machine, stamped(session, 1, 0, put("a", "2")));
+    assert!(matches!(oldest, Outcome::Put { .. }), "{oldest:?}");
+}
+
 #[test]
 fn a_window_is_bounded_in_bytes() {
     let mut machine = machine();

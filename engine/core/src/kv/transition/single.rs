@@ -3,6 +3,7 @@
 use super::Transition;
 use crate::kv::store::{Store, StoreError};
 use crate::kv::{Expected, ExpiredKey, KeyRange, KeyValue, Outcome};
+use crate::planted::planted;
 use crate::types::Revision;
 use bytes::Bytes;
 
@@ -61,7 +62,10 @@ impl<S: Store> Transition<'_, S> {
         let mut deleted = 0;
         for expired in keys {
             let now = self.newest(&expired.key, false)?;
-            let same = |now: &KeyValue| now.mod_revision == expired.mod_revision && now.ttl_ms != 0;
+            let same = |now: &KeyValue| {
+                let known = now.mod_revision == expired.mod_revision && now.ttl_ms != 0;
+                known || planted!(ExpiryWithoutRevision)
+            };
             if let Some(now) = now.filter(same) {
                 self.unset(&now);
                 deleted += 1;

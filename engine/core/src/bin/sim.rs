@@ -1,0 +1,210 @@
+//! Runs the deterministic simulator: `make sim`. See docs/simulator.md.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use clap::Parser;
+use dengine_core::sim::{self, Keep, Report};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Runs whole clusters in simulated time, and looks for broken promises.
+#[derive(Parser)]
+struct Arguments {
+    /// Replays this seed, and prints everything that happens.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Runs fresh seeds for so many seconds.
+    #[arg(long, default_value_t = 60)]
+    budget: u64,
+    /// Runs so many seeds, however long it takes.
+    #[arg(long, conflicts_with = "budget")]
+    seeds: Option<u64>,
+    /// The first of the seeds; drawn from the clock if it is not given.
+    #[arg(long)]
+    from: Option<u64>,
+    /// How many threads run seeds.
+    #[arg(long, default_value_t = 1)]
+    threads: u64,
+    /// Switches a planted bug on, or one after the other with `all`, and says how many seeds it takes to
+    /// find it.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long)]
+    planted: Option<String>,
+    /// Gives up on a planted bug after so many seeds.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long, default_value_t = 1000)]
+    max_seeds: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    #[cfg(feature = "planted-bugs")]
+    if let Some(name) = &arguments.planted {
+        return planted::run(name, &arguments);
+    }
+    match arguments.seed {
+        Some(seed) => replay(seed),
+        None => explore(&arguments),
+    }
+}
+
+fn replay(seed: u64) -> ExitCode {
+    let report = sim::run(seed, Keep::Everything);
+    for line in &report.lines {
+        println!("{line}");
+    }
+    println!("trace {:016x}", report.trace_hash);
+    verdict(&report)
+}
+
+/// Says what is wrong, if anything is, and how to see it again.
+fn verdict(report: &Report) -> ExitCode {
+    let Some(violation) = &report.violation else {
+        return ExitCode::SUCCESS;
+    };
+    println!(
+        "seed {}: broken: {}: {}",
+        report.seed, violation.invariant, violation.what
+    );
+    println!("replay it: make sim SEED={}", report.seed);
+    ExitCode::FAILURE
+}
+
+/// What all seeds together came to.
+#[derive(Default)]
+struct Total {
+    seeds: u64,
+    simulated: Duration,
+    counts: BTreeMap<&'static str, u64>,
+    broken: Vec<Report>,
+}
+
+impl Total {
+    fn add(&mut self, report: Report) {
+        self.seeds += 1;
+        self.simulated += report.simulated;
+        for (what, count) in &report.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+        if report.violation.is_some() {
+            self.broken.push(report);
+        }
+    }
+
+    fn merge(mut self, other: Self) -> Self {
+        self.seeds += other.seeds;
+        self.simulated += other.simulated;
+        for (what, count) in other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+        self.broken.extend(other.broken);
+        self
+    }
+
+    fn print(&self, took: Duration) {
+        let hours = self.simulated.as_secs_f64() / 3600.0;
+        println!("{:>12} seeds in {:.0} s", self.seeds, took.as_secs_f64());
+        println!("{hours:>12.2} simulated hours");
+        println!("{:>12} {:>12}", "total", "per hour");
+        for (what, count) in &self.counts {
+            println!("{count:>12} {:>12.1}  {what}", *count as f64 / hours);
+        }
+        println!("{:>12} violations", self.broken.len());
+    }
+}
+
+fn explore(arguments: &Arguments) -> ExitCode {
+    let begin = Instant::now();
+    let first = arguments.from.unwrap_or_else(fresh_seed);
+    println!("seeds from {first} on");
+    let threads = arguments.threads.max(1);
+    let total = std::thread::scope(|scope| {
+        let work = |lane| move || run_lane(arguments, begin, first + lane, threads);
+        let lanes: Vec<_> = (0..threads).map(|lane| scope.spawn(work(lane))).collect();
+        let totals = lanes
+            .into_iter()
+            .map(|lane| lane.join().expect("a lane does not panic"));
+        totals.fold(Total::default(), Total::merge)
+    });
+    total.print(begin.elapsed());
+    let failed = total.broken.iter().map(verdict).count();
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Every so manieth seed, as long as there is time.
+fn run_lane(arguments: &Arguments, begin: Instant, first: u64, step: u64) -> Total {
+    let budget = Duration::from_secs(arguments.budget);
+    let mut total = Total::default();
+    for turn in 0.. {
+        let over = match arguments.seeds {
+            Some(seeds) => turn * step >= seeds,
+            None => begin.elapsed() >= budget,
+        };
+        if over {
+            break;
+        }
+        total.add(sim::run(first.wrapping_add(turn * step), Keep::Hash));
+    }
+    total
+}
+
+fn fresh_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    // Short enough to be typed.
+    now.map_or(1, |now| now.as_nanos() as u64 % 1_000_000_000)
+}
+
+#[cfg(feature = "planted-bugs")]
+mod planted {
+    use super::{Arguments, ExitCode, Keep, sim};
+    use dengine_core::planted::{Bug, plant};
+
+    /// Looks for planted bugs, and prints a row of a table for each.
+    pub(super) fn run(name: &str, arguments: &Arguments) -> ExitCode {
+        let bugs = match (name, Bug::named(name)) {
+            ("all", _) => Bug::ALL.to_vec(),
+            (_, Some(bug)) => vec![bug],
+            (_, None) => {
+                eprintln!("there is no planted bug {name}; there are");
+                Bug::ALL
+                    .iter()
+                    .for_each(|bug| eprintln!("  {}", bug.name()));
+                return ExitCode::FAILURE;
+            }
+        };
+        if let Some(seed) = arguments.seed {
+            plant(Some(bugs[0]));
+            return super::replay(seed);
+        }
+        println!("| planted bug | seeds to find it | found as |\n|---|---|---|");
+        let found = bugs.iter().filter(|bug| seek(**bug, arguments)).count();
+        if found == bugs.len() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+
+    fn seek(bug: Bug, arguments: &Arguments) -> bool {
+        plant(Some(bug));
+        let first = arguments.from.unwrap_or(1);
+        for seed in 0..arguments.max_seeds {
+            let report = sim::run(first + seed, Keep::Hash);
+            if let Some(violation) = report.violation {
+                println!(
+                    "| {} | {} | {} |",
+                    bug.name(),
+                    seed + 1,
+                    violation.invariant
+                );
+                return true;
+            }
+        }
+        println!("| {} | more than {} | |", bug.name(), arguments.max_seeds);
+        false
+    }
+}

@@ -1,0 +1,148 @@
+//! Bugs at the real lines of this crate, to show that the simulator finds them.
+//!
+//! Each place asks `planted!(Name)`, which is `false`, and costs nothing, unless the crate was built with
+//! the feature `planted-bugs` and the simulator switched that bug on for its thread. Nothing that ships is
+//! built so. `docs/simulator.md` shows how many seeds it takes to find each.
+
+/// Every planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Bug {
+    /// A vote leaves before it is on disk.
+    VoteNotSynced,
+    /// The log reports as synced what was only written.
+    AckBeforeSync,
+    /// A lease lasts for two election timeouts.
+    LeaseTooLong,
+    /// A leader that hands over keeps its lease.
+    LeaseKeptOverTransfer,
+    /// A member that starts grants votes at once, whatever it promised before.
+    RestartedVoterDoesNotWait,
+    /// The applied index is written before the data, in a batch of its own.
+    AppliedIndexApartFromData,
+    /// A member that starts counts only itself and the first other voter.
+    QuorumCountedWrong,
+    /// A new leader answers reads before it has committed anything in its term.
+    ReadBeforeFirstCommit,
+    /// The log is truncated to what is applied, whether it was flushed or not.
+    LogTruncatedPastFlush,
+    /// The id of the newest member is given out again after its removal.
+    MemberIdReused,
+    /// A damaged batch of the log ends it, also if later ones prove that it was on disk.
+    CorruptMiddleTakenForTornTail,
+    /// A caller is answered by whatever entry took the place of its own.
+    AnsweredByAnotherEntry,
+    /// A read joins the round that is out already, which began before it.
+    ReadJoinsEarlierRound,
+    /// After a failed sync the log tries again.
+    SyncTriedAgain,
+    /// A follower answers a confirmed read before it has applied that far.
+    ReadBeforeApply,
+    /// A follower acknowledges entries before they are on disk.
+    AppendAcknowledgedEarly,
+    /// A snapshot claims one entry more than it has.
+    SnapshotWithoutLastEntry,
+    /// A snapshot that is complete is installed, whether the log was reset to it or not.
+    InstallWithoutCommitRecord,
+    /// A member that starts has forgotten all sessions.
+    SessionsLostOnRestart,
+    /// A time to live ends when the leader's clock shows it, not so long after the put.
+    ExpiryByLocalClock,
+    /// Whatever a key holds is expired with what it held.
+    ExpiryWithoutRevision,
+    /// What no batch proves to be on disk is not written again when a log is opened.
+    TailNotRewritten,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 22] = [
+        Self::VoteNotSynced,
+        Self::AckBeforeSync,
+        Self::LeaseTooLong,
+        Self::LeaseKeptOverTransfer,
+        Self::RestartedVoterDoesNotWait,
+        Self::AppliedIndexApartFromData,
+        Self::QuorumCountedWrong,
+        Self::ReadBeforeFirstCommit,
+        Self::LogTruncatedPastFlush,
+        Self::MemberIdReused,
+        Self::CorruptMiddleTakenForTornTail,
+        Self::AnsweredByAnotherEntry,
+        Self::ReadJoinsEarlierRound,
+        Self::SyncTriedAgain,
+        Self::ReadBeforeApply,
+        Self::AppendAcknowledgedEarly,
+        Self::TailNotRewritten,
+        Self::SnapshotWithoutLastEntry,
+        Self::InstallWithoutCommitRecord,
+        Self::SessionsLostOnRestart,
+        Self::ExpiryByLocalClock,
+        Self::ExpiryWithoutRevision,
+    ];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> String {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('-');
+            }
+            name.extend(letter.to_lowercase());
+        }
+        name
+    }
+
+    /// The bug of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|bug| bug.name() == name)
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static ON: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Switches one bug on for this thread, and all others off.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    ON.set(bug);
+}
+
+/// Whether this thread is to have the bug.
+#[cfg(feature = "planted-bugs")]
+#[must_use]
+pub fn is_planted(bug: Bug) -> bool {
+    ON.get() == Some(bug)
+}
+
+/// Whether this thread is to have the bug: never, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+#[must_use]
+#[inline(always)]
+pub const fn is_planted(_: Bug) -> bool {
+    false
+}
+
+/// Whether the bug of this name is switched on; see [the module](crate::planted).
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::planted::is_planted($crate::planted::Bug::$bug)
+    };
+}
+pub(crate) use planted;
+
+#[cfg(test)]
+mod tests {
+    use super::Bug;
+
+    #[test]
+    fn bugs_have_names_that_can_be_typed() {
+        assert_eq!(Bug::VoteNotSynced.name(), "vote-not-synced");
+        for bug in Bug::ALL {
+            assert_eq!(Bug::named(&bug.name()), Some(bug));
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What clients ask for, and what answers mean to the checkers.
+
+use super::{Outcome, Want};
+use crate::check::{Answer, Call, Expected, Level, Reply, Seen, Step};
+use crate::kv::{
+    self, Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue,
+    Refusal, Relation,
+};
+use crate::replica::{LeaderHint, RequestError};
+use crate::sim::random::Random;
+use crate::types::Revision;
+use bytes::Bytes;
+use dengine_client_core::Failure;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a client remembers of its answers.
+#[derive(Default)]
+pub(super) struct Memory {
+    /// The newest revision that its session reads must not fall behind.
+    revision: u64,
+    /// Each key as it last saw it.
+    pairs: BTreeMap<String, Option<Seen>>,
+}
+
+/// What the seed says of operations.
+#[derive(Clone, Copy)]
+pub(super) struct Habits {
+    /// So many keys there are.
+    pub(super) keys: u64,
+    /// So many of a hundred puts may expire.
+    pub(super) expiring: u64,
+}
+
+impl Memory {
+    /// Thinks of something to ask for. `unique` becomes part of what it writes.
+    pub(super) fn invent(
+        &self,
+        random: &mut Random,
+        habits: Habits,
+        unique: String,
+    ) -> (Call, Want) {
+        let key = some_key(random, habits);
+        let after = self.revision;
+        let level = match random.below(100) {
+            0..30 => return put(random, habits, key, unique),
+            30..36 => return delete(key),
+            36..50 => return self.swap(random, key, unique),
+            50..60 => return self.batch(random, habits, &unique),
+            60..76 => Level::Linearizable,
+            76..88 => Level::Lease,
+            88..95 => Level::Session { after },
+            _ => Level::Eventual,
+        };
+        let mut keys = vec![key, some_key(random, habits)];
+        keys.truncate(random.between(1, 3) as usize);
+        keys.dedup();
+        let call = Call::Read {
+            keys: keys.clone(),
+            level,
+        };
+        (call, Want::Read(level, keys))
+    }
+
+    /// Mostly it expects what it saw last.
+    fn expect(&self, random: &mut Random, key: &str) -> Expected {
+        let known = self.pairs.get(key).and_then(Option::as_ref);
+        match known.filter(|_| random.chance(800_000)) {
+            Some(seen) if random.chance(500_000) => Expected::Value(seen.value.clone()),
+            Some(seen) => Expected::ModRevision(seen.mod_revision),
+            None => Expected::ModRevision(0),
+        }
+    }
+
+    fn swap(&self, random: &mut Random, key: String, unique: String) -> (Call, Want) {
+        let expected = self.expect(random, &key);
+        let command = Command::CompareAndSwap {
+            key: Bytes::from(key.clone()),
+            expected: match &expected {
+                Expected::Value(value) => kv::Expected::Value(Bytes::from(value.clone())),
+                Expected::ModRevision(revision) => kv::Expected::ModRevision(Revision(*revision)),
+            },
+            value: Bytes::from(unique.clone()),
+            ttl_ms: 0,
+        };
+        let call = Call::CompareAndSwap {
+            key,
+            expected,
+            value: unique,
+        };
+        (call, Want::Write(command))
+    }
+
+    fn batch(&self, random: &mut Random, habits: Habits, unique: &str) -> (Call, Want) {
+        let mut compares = Vec::new();
+        if random.chance(700_000) {
+            let key = some_key(random, habits);
+            let expected = self.expect(random, &key);
+            compares.push((key, expected));
+        }
+        let then = steps(random, habits, &format!("{unique}y"));
+        let otherwise = steps(random, habits, &format!("{unique}n"));
+        let command = Command::Batch(Batch {
+            compares: compares.iter().map(compare).collect(),
+            then: then.iter().map(step).collect(),
+            otherwise: otherwise.iter().map(step).collect(),
+        });
+        let call = Call::Batch {
+            compares,
+            then,
+            otherwise,
+        };
+        (call, Want::Write(command))
+    }
+
+    pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
+        let weak = matches!(
+            call,
+            Call::Read {
+                level: Level::Eventual,
+                ..
+            }
+        );
+        if let Some(revision) = answer.revision().filter(|_| !weak) {
+            self.revision = self.revision.max(revision);
+        }
+        match (call, answer) {
+            (Call::Read { keys, .. }, Answer::Read { found, .. }) => {
+                self.pairs
+                    .extend(keys.iter().cloned().zip(found.iter().cloned()));
+            }
+            (Call::CompareAndSwap { key, .. }, Answer::CompareAndSwap { previous, .. }) => {
+                self.pairs.insert(key.clone(), previous.clone());
+            }
+            _ => {}
+        }
+    }
+}
+
+fn some_key(random: &mut Random, habits: Habits) -> String {
+    format!("k{}", random.below(habits.keys))
+}
+
+fn put(random: &mut Random, habits: Habits, key: String, value: String) -> (Call, Want) {
+    let expires = random.below(100) < habits.expiring;
+    let command = Command::Put {
+        key: Bytes::from(key.clone()),
+        value: Bytes::from(value.clone()),
+        prev_kv: false,
+        ttl_ms: if expires {
+            random.between(20, 3_000)
+        } else {
+            0
+        },
+    };
+    let call = Call::Put {
+        key,
+        value,
+        expires,
+    };
+    (call, Want::Write(command))
+}
+
+fn delete(key: String) -> (Call, Want) {
+    let command = Command::Delete {
+        keys: KeyRange::One(Bytes::from(key.clone())),
+        prev_kv: false,
+    };
+    (Call::Delete { key }, Want::Write(command))
+}
+
+/// Up to three steps. No key is changed twice, which would be refused.
+fn steps(random: &mut Random, habits: Habits, unique: &str) -> Vec<Step> {
+    let mut changed = BTreeSet::new();
+    let mut steps = Vec::new();
+    for number in 0..random.below(4) {
+        let key = some_key(random, habits);
+        let fresh = changed.insert(key.clone());
+        steps.push(match random.below(3) {
+            0 if fresh => Step::Put(key, format!("{unique}{number}")),
+            1 if fresh => Step::Delete(key),
+            _ => Step::Get(key),
+        });
+    }
+    steps
+}
+
+fn compare((key, expected): &(String, Expected)) -> Compare {
+    Compare {
+        keys: KeyRange::One(Bytes::from(key.clone())),
+        relation: Relation::Equal,
+        target: match expected {
+            Expected::ModRevision(revision) => CompareTarget::ModRevision(Revision(*revision)),
+            Expected::Value(value) => CompareTarget::Value(Bytes::from(value.clone())),
+        },
+    }
+}
+
+fn step(step: &Step) -> BatchOperation {
+    let one = |key: &String| KeyRange::One(Bytes::from(key.clone()));
+    match step {
+        Step::Put(key, value) => BatchOperation::Put {
+            key: Bytes::from(key.clone()),
+            value: Bytes::from(value.clone()),
+            prev_kv: false,
+            ttl_ms: 0,
+        },
+        Step::Delete(key) => BatchOperation::Delete {
+            keys: one(key),
+            prev_kv: false,
+        },
+        Step::Get(key) => BatchOperation::Get {
+            keys: one(key),
+            limit: 0,
+            keys_only: false,
+            count_only: false,
+        },
+    }
+}
+
+/// What an answer means: to the checkers, or to whoever decides what follows from a failure.
+pub(super) fn judge(outcome: &Outcome) -> Result<Answer, Failure> {
+    match outcome {
+        Outcome::Written(Ok(written)) => written_answer(&written.outcome),
+        Outcome::Written(Err(error)) | Outcome::ReadRefused(error) => Err(failure(error)),
+        Outcome::Unreachable => Err(Failure::NotSent),
+        Outcome::Read(revision, found) => Ok(Answer::Read {
+            revision: revision.0,
+            found: found.iter().map(|pair| pair.as_ref().map(seen)).collect(),
+        }),
+    }
+}
+
+/// As the server's status codes say it.
+fn failure(error: &RequestError) -> Failure {
+    let address = |leader: &LeaderHint| leader.client_address.clone();
+    match error {
+        RequestError::NotLeader { leader } => Failure::NotServed {
+            leader: leader.as_ref().map(address),
+        },
+        RequestError::Busy { .. } => Failure::Overloaded,
+        RequestError::Refused(_) | RequestError::Invalid(_) => Failure::Refused,
+        RequestError::UnknownOutcome { .. } => Failure::Undecided,
+        RequestError::Storage(_) => Failure::Broken,
+        other if other.retryable() => Failure::NotServed { leader: None },
+        _ => Failure::Broken,
+    }
+}
+
+fn written_answer(outcome: &kv::Outcome) -> Result<Answer, Failure> {
+    Ok(match outcome {
+        kv::Outcome::Put { revision, .. } => Answer::Put {
+            revision: revision.0,
+        },
+        kv::Outcome::Delete {
+            revision, deleted, ..
+        } => Answer::Delete {
+            revision: revision.0,
+            deleted: *deleted > 0,
+        },
+        kv::Outcome::CompareAndSwap {
+            revision,
+            succeeded,
+            prev,
+        } => Answer::CompareAndSwap {
+            revision: revision.0,
+            succeeded: *succeeded,
+            previous: prev.as_ref().map(seen),
+        },
+        kv::Outcome::Batch {
+            revision,
+            succeeded,
+            answers,
+        } => Answer::Batch {
+            revision: revision.0,
+            succeeded: *succeeded,
+            replies: answers.iter().map(reply).collect(),
+        },
+        kv::Outcome::Refused(Refusal::WindowFull { .. }) => return Err(Failure::Overloaded),
+        kv::Outcome::Refused(_) => return Err(Failure::Refused),
+        _ => return Err(Failure::Broken),
+    })
+}
+
+fn reply(answer: &BatchAnswer) -> Reply {
+    match answer {
+        BatchAnswer::Put { .. } => Reply::Put,
+        BatchAnswer::Delete { deleted, .. } => Reply::Delete(*deleted > 0),
+        BatchAnswer::Get { kvs, .. } => Reply::Get(kvs.first().map(seen)),
+    }
+}
+
+fn seen(pair: &KeyValue) -> Seen {
+    let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+    Seen {
+        value: text(&pair.value),
+        create_revision: pair.create_revision.0,
+        mod_revision: pair.mod_revision.0,
+        version: pair.version,
+    }
+}

@@ -1,0 +1,371 @@
+//! What goes wrong, when its time has come.
+
+use super::member::Health;
+use super::network::Link;
+use super::operator::newest_leader;
+use super::plan::Fault;
+use super::queue::{MILLI, Nanos, SECOND};
+use super::surroundings::Event;
+use super::ticket::Asker;
+use super::world::World;
+use crate::log::Disk;
+use crate::log::memory::MemoryDisk;
+use crate::replica::{Input, Request};
+use crate::types::MemberId;
+
+impl World {
+    /// Lets a fault happen, if it can now, and plans the next one of its kind.
+    pub(super) fn strike(&mut self, fault: Fault) {
+        let mean = self
+            .sim
+            .plan
+            .faults
+            .iter()
+            .find(|(kind, _)| *kind == fault)
+            .map(|(_, mean)| *mean);
+        let Some(mean) = mean.filter(|_| self.is_stormy()) else {
+            return;
+        };
+        let next = self.sim.random.between(mean / 4, mean * 7 / 4);
+        self.sim.after(next, Event::Strike(fault));
+        if self.happen(fault) {
+            self.sim.count(fault.name());
+        }
+    }
+
+    /// Returns whether it could happen.
+    fn happen(&mut self, fault: Fault) -> bool {
+        match fault {
+            Fault::ClusterPowerLoss => return self.all_lose_power(),
+            Fault::Partition => return self.split(false),
+            Fault::OneWayPartition => return self.split(true),
+            Fault::LeaderCut => return self.cut_leader(),
+            Fault::Usurper => return self.usurp(),
+            Fault::Reset => return self.reset(),
+            Fault::Transfer => return self.transfer(),
+            Fault::Resize => return self.resize(),
+            Fault::Replace => return self.replace(),
+            _ => {}
+        }
+        let Some(id) = self.victim() else {
+            return false;
+        };
+        self.hit(fault, id)
+    }
+
+    /// One that runs.
+    fn victim(&mut self) -> Option<MemberId> {
+        let up = self.members.values().filter(|member| member.is_up());
+        let up: Vec<_> = up.map(|member| member.id).collect();
+        self.sim.random.pick(&up).copied()
+    }
+
+    /// What happens to one member.
+    fn hit(&mut self, fault: Fault, id: MemberId) -> bool {
+        if matches!(fault, Fault::FlippedBit | Fault::LostDisk) && !self.may_lose(id) {
+            return false;
+        }
+        let until = self.sim.now + self.duration();
+        let Self { sim, members, .. } = self;
+        let Some(member) = members.get_mut(&id) else {
+            return false;
+        };
+        sim.note(format_args!("FAULT at {id}: {}", fault.name()));
+        match fault {
+            Fault::Kill => self.kill(id),
+            Fault::PowerLoss => self.lose_power(id),
+            Fault::Pause => member.pause(until),
+            Fault::SlowDisk => member.slow_down(until),
+            Fault::FullDisk => {
+                let used = bytes_used(member.disk());
+                let left = sim.random.below(64 << 10);
+                member.disk().set_space_bytes(Some(used + left));
+                sim.queue.push(until, Event::Space(id));
+            }
+            Fault::FailedSync => member.disk().fail_sync_after(sim.random.below(8)),
+            Fault::FailedWrite => member.disk().fail_write_after(sim.random.below(8)),
+            Fault::FailedRead => member.fail_read(sim.random.below(16)),
+            Fault::FailedFlush => member.store().fail_flush(),
+            Fault::WriteBack => member.write_back(sim),
+            Fault::FlippedBit => return self.flip(id),
+            Fault::LostDisk => self.lose_disk(id),
+            _ => return false,
+        }
+        true
+    }
+
+    fn duration(&mut self) -> Nanos {
+        self.sim.random.between(100 * MILLI, 6 * SECOND)
+    }
+
+    /// Whether the cluster can do without what this member has on its disk, for ever. Only a whole cluster
+    /// at rest can.
+    fn may_lose(&self, id: MemberId) -> bool {
+        let Some((_, membership)) = newest_leader(&self.members) else {
+            return false;
+        };
+        membership.members.contains_key(&id)
+            && membership.voters().count() >= 3
+            && self.operator.is_content(&membership, &self.members)
+            && self
+                .members
+                .values()
+                .all(|member| member.health == Health::Sound)
+    }
+
+    pub(super) fn kill(&mut self, id: MemberId) {
+        let Self { sim, members, .. } = self;
+        if let Some(member) = members.get_mut(&id) {
+            member.kill(sim);
+            self.lose_streams(id);
+            self.restart_later(id);
+        }
+    }
+
+    fn lose_power(&mut self, id: MemberId) {
+        let Self { sim, members, .. } = self;
+        if let Some(member) = members.get_mut(&id) {
+            member.lose_power(sim);
+            self.lose_streams(id);
+            self.restart_later(id);
+        }
+    }
+
+    fn all_lose_power(&mut self) -> bool {
+        self.sim.note(format_args!("FAULT: all lose power"));
+        let ids: Vec<_> = self.members.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.lose_power(id));
+        true
+    }
+
+    /// What was on its way to a process that is gone is lost with it, mostly.
+    fn lose_streams(&mut self, id: MemberId) {
+        let others: Vec<_> = self.members.keys().copied().collect();
+        for other in others {
+            if self.sim.random.chance(700_000) {
+                self.sim.network.reset((other, id));
+            }
+        }
+    }
+
+    fn restart_later(&mut self, id: MemberId) {
+        let delay = match self.sim.random.below(4) {
+            0 => self.sim.random.between(MILLI, 50 * MILLI),
+            1 => self.sim.random.between(2 * SECOND, 10 * SECOND),
+            _ => self.sim.random.between(50 * MILLI, 2 * SECOND),
+        };
+        self.sim.after(delay, Event::Restart(id));
+    }
+
+    fn lose_disk(&mut self, id: MemberId) {
+        let Self { sim, members, .. } = self;
+        if let Some(member) = members.get_mut(&id) {
+            member.kill(sim);
+            member.health = Health::Lost;
+            self.lose_streams(id);
+        }
+    }
+
+    /// Changes a bit of the log that was on disk for long, and ends the process soon after.
+    fn flip(&mut self, id: MemberId) -> bool {
+        let Self { sim, members, .. } = self;
+        let Some(member) = members.get_mut(&id) else {
+            return false;
+        };
+        let Some((name, end)) = member.old_part(&mut sim.random) else {
+            return false;
+        };
+        let (byte, bit) = (
+            sim.random.below(end as u64) as usize,
+            sim.random.below(8) as u8,
+        );
+        sim.note(format_args!(
+            "bit {bit} of byte {byte} of {name} changes at {id}"
+        ));
+        member.disk().flip_bit(&name, byte, bit);
+        member.health = Health::Damaged;
+        self.kill(id);
+        true
+    }
+
+    fn split(&mut self, one_way: bool) -> bool {
+        let ids: Vec<_> = self.members.keys().copied().collect();
+        let side: Vec<bool> = ids
+            .iter()
+            .map(|_| self.sim.random.chance(400_000))
+            .collect();
+        let mut links = Vec::new();
+        for (a, here) in ids.iter().zip(&side) {
+            for (b, there) in ids.iter().zip(&side) {
+                let crosses = if one_way {
+                    *here && !there
+                } else {
+                    here != there
+                };
+                if crosses {
+                    links.push((*a, *b));
+                }
+            }
+        }
+        self.cut(links)
+    }
+
+    fn cut_leader(&mut self) -> bool {
+        let Some((leader, _)) = newest_leader(&self.members) else {
+            return false;
+        };
+        let ways = self.sim.random.below(3);
+        let others = self.members.keys().filter(|id| **id != leader);
+        let links = others.flat_map(|other| [(leader, *other), (*other, leader)]);
+        let links = links.filter(|(from, _)| match ways {
+            0 => true,
+            1 => *from == leader,
+            _ => *from != leader,
+        });
+        let links = links.collect();
+        self.cut(links)
+    }
+
+    /// Somebody loses sight of the leader; a while later the leader is alone, and everybody who could remember it
+    /// has just restarted.
+    fn usurp(&mut self) -> bool {
+        let Some((leader, membership)) = newest_leader(&self.members) else {
+            return false;
+        };
+        let others: Vec<_> = membership
+            .voters()
+            .map(|m| m.id)
+            .filter(|id| *id != leader)
+            .collect();
+        let Some(usurper) = self
+            .sim
+            .random
+            .pick(&others)
+            .copied()
+            .filter(|_| others.len() > 1)
+        else {
+            return false;
+        };
+        let blind = vec![(leader, usurper), (usurper, leader)];
+        self.sim.network.cut(blind.iter().copied());
+        self.sim.after(8 * SECOND, Event::Mend(blind));
+        let delay = self.sim.random.between(1_000 * MILLI, 3_000 * MILLI);
+        self.sim
+            .then(delay, move |world| world.forget(leader, usurper, &others));
+        true
+    }
+
+    fn forget(&mut self, leader: MemberId, usurper: MemberId, others: &[MemberId]) {
+        if !self.is_stormy() {
+            return;
+        }
+        let links = others.iter().flat_map(|id| [(leader, *id), (*id, leader)]);
+        self.cut(links.collect());
+        for id in others.iter().filter(|id| **id != usurper) {
+            let Self { sim, members, .. } = self;
+            if let Some(member) = members.get_mut(id) {
+                member.kill(sim);
+                let delay = sim.random.between(MILLI, 20 * MILLI);
+                sim.after(delay, Event::Restart(*id));
+            }
+        }
+    }
+
+    fn cut(&mut self, links: Vec<Link>) -> bool {
+        if links.is_empty() {
+            return false;
+        }
+        let pairs: Vec<_> = links
+            .iter()
+            .map(|(from, to)| format!("{from}-{to}"))
+            .collect();
+        self.sim
+            .note(format_args!("FAULT: {} are cut", pairs.join(" ")));
+        let until = self.sim.now + self.duration();
+        for link in &links {
+            self.sim.network.reset(*link);
+        }
+        self.sim.network.cut(links.iter().copied());
+        self.sim.queue.push(until, Event::Mend(links));
+        true
+    }
+
+    fn reset(&mut self) -> bool {
+        let ids: Vec<_> = self.members.keys().copied().collect();
+        let (from, to) = (self.sim.random.pick(&ids), self.sim.random.pick(&ids));
+        let (Some(from), Some(to)) = (from, to) else {
+            return false;
+        };
+        self.sim
+            .note(format_args!("FAULT: the stream {from}-{to} breaks"));
+        self.sim.network.reset((*from, *to));
+        self.sim.after(MILLI, Event::Unreachable((*from, *to)));
+        true
+    }
+
+    fn transfer(&mut self) -> bool {
+        let Some((leader, membership)) = newest_leader(&self.members) else {
+            return false;
+        };
+        let voters: Vec<_> = membership.voters().map(|m| m.id).collect();
+        let to = self
+            .sim
+            .random
+            .pick(&voters)
+            .copied()
+            .filter(|_| self.sim.random.chance(800_000));
+        self.sim
+            .note(format_args!("FAULT: {leader} is to hand over to {to:?}"));
+        let caller = self.sim.mailbox.ticket(Asker::Nobody, u64::MAX);
+        let request = Request::Transfer { to, caller };
+        let Self { sim, members, .. } = self;
+        if let Some(member) = members.get_mut(&leader) {
+            member.give(sim, Input::Request(request));
+        }
+        if self.sim.random.chance(500_000) {
+            // Just when the other begins to ask for votes.
+            let delay = self.sim.random.below(4 * self.sim.plan.weather.latency);
+            self.sim.then(delay, move |world| world.isolate(leader));
+        }
+        true
+    }
+
+    /// Nobody hears this member, and it hears nobody.
+    fn isolate(&mut self, id: MemberId) {
+        if self.is_stormy() {
+            let others = self.members.keys().filter(|other| **other != id);
+            let links = others
+                .flat_map(|other| [(id, *other), (*other, id)])
+                .collect();
+            self.cut(links);
+        }
+    }
+
+    fn resize(&mut self) -> bool {
+        self.operator.wanted = self.sim.random.between(1, 6) as usize;
+        let wanted = self.operator.wanted;
+        self.sim
+            .note(format_args!("FAULT: there are to be {wanted} members"));
+        true
+    }
+
+    fn replace(&mut self) -> bool {
+        let Some((_, membership)) = newest_leader(&self.members) else {
+            return false;
+        };
+        let ids: Vec<_> = membership.members.keys().copied().collect();
+        let Some(id) = self.sim.random.pick(&ids).copied() else {
+            return false;
+        };
+        self.sim.note(format_args!("FAULT: {id} is to be replaced"));
+        self.operator.condemned.insert(id)
+    }
+}
+
+fn bytes_used(disk: &MemoryDisk) -> u64 {
+    let names = disk.list().unwrap_or_default();
+    names
+        .iter()
+        .map(|name| disk.contents(name).len() as u64)
+        .sum()
+}

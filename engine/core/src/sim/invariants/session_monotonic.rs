@@ -1,0 +1,16 @@
+//! A session reads its own writes, and never goes back in history, whichever member answers.
+
+use super::{End, Invariant};
+use crate::check::Rule;
+
+pub(super) struct SessionMonotonic;
+
+impl Invariant for SessionMonotonic {
+    fn name(&self) -> &'static str {
+        "session monotonic"
+    }
+
+    fn end(&mut self, end: &End<'_>) -> Result<(), String> {
+        end.judge(&[Rule::Session])
+    }
+}

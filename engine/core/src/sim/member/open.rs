@@ -1,0 +1,232 @@
+//! Starting a process on a machine: what its folder holds, it takes up.
+
+use super::snapshots::Snapshots;
+use super::{Actor, DRIFT_PERCENT_MAX, ELECTION_TICKS, Health, Machine, Member, Process, TICK};
+use crate::consensus::{ConsensusConfig, State};
+use crate::kv::{MembershipChange, StateMachine};
+use crate::log::memory::MemoryDisk;
+use crate::log::{Batch, Log, LogError, LogOptions, LogReader, Position};
+use crate::replica::{Applier, Keeper, LogWork, Replica, ReplicaConfig};
+use crate::sim::guard::guard;
+use crate::sim::queue::{MILLI, SECOND};
+use crate::sim::shadow::Shadow;
+use crate::sim::store::SimStore;
+use crate::sim::surroundings::{Event, Surroundings};
+use crate::snapshot::{Checkpoint, Decision, SnapshotError, Staging};
+use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
+use bytes::Bytes;
+use std::collections::VecDeque;
+
+/// The cluster of all simulations.
+pub(in crate::sim) const CLUSTER: ClusterId = ClusterId(0xd00d);
+
+/// Why a process did not come up.
+enum Refusal {
+    /// The folder has lost something.
+    Lost(String),
+    /// The machine failed this time.
+    NotNow(String),
+}
+
+impl Member {
+    /// Makes the folder that of a member: with the first entry of a cluster's log, or with an empty log.
+    pub(in crate::sim) fn found(&mut self, sim: &mut Surroundings, first: bool) {
+        let opened = Log::open(self.disk.clone(), self.options(sim));
+        let (mut log, _) = opened.expect("a new disk works");
+        if first {
+            log.append(&self.first_batch()).expect("a new disk works");
+            log.sync().expect("a new disk works");
+        }
+    }
+
+    fn first_batch(&self) -> Batch {
+        let change = MembershipChange::Bootstrap {
+            cluster_id: CLUSTER,
+            member: self.record.clone(),
+        };
+        Batch {
+            hard_state: Some(HardState {
+                term: Term(1),
+                vote: MemberId(0),
+                commit: Index(1),
+            }),
+            entries: vec![Entry {
+                index: Index(1),
+                term: Term(1),
+                kind: EntryKind::Membership,
+                context: Bytes::new(),
+                data: change.encode(),
+            }],
+        }
+    }
+
+    fn options(&self, sim: &mut Surroundings) -> LogOptions {
+        LogOptions {
+            segment_bytes: sim.plan.segment_bytes,
+            ..LogOptions::new(CLUSTER, self.id, sim.random.next())
+        }
+    }
+
+    /// Starts the process, unless there is one.
+    pub(in crate::sim) fn start(&mut self, sim: &mut Surroundings) {
+        if self.process.is_some() || self.health == Health::Lost {
+            return;
+        }
+        match guard(|| self.open(sim)) {
+            Ok(Ok(process)) => self.run(sim, process),
+            Ok(Err(Refusal::Lost(reason))) => self.refuse(sim, &reason),
+            Ok(Err(Refusal::NotNow(reason))) => self.try_later(sim, &reason),
+            Err(message) if std::mem::take(&mut self.reading_fails) => {
+                self.try_later(sim, &message)
+            }
+            Err(message) => self.refuse(sim, &message),
+        }
+    }
+
+    fn try_later(&mut self, sim: &mut Surroundings, reason: &str) {
+        sim.note(format_args!("{} cannot start: {reason}", self.id));
+        let delay = sim.random.between(500 * MILLI, 3 * SECOND);
+        sim.after(delay, Event::Restart(self.id));
+    }
+
+    /// Whoever lost what it promised must say so, and nobody else may.
+    fn refuse(&mut self, sim: &mut Surroundings, reason: &str) {
+        let id = self.id;
+        sim.note(format_args!("{id} refuses to start: {reason}"));
+        if self.health == Health::Sound {
+            return sim.fail(("every sound folder opens", format!("member {id}: {reason}")));
+        }
+        sim.count("members that refused their folder");
+        self.health = Health::Lost;
+    }
+
+    fn run(&mut self, sim: &mut Surroundings, process: Process) {
+        let (id, boot) = (self.id, self.boot);
+        let (last, applied) = (process.shadow.last(), process.applier.machine().applied().0);
+        sim.note(format_args!(
+            "{id} starts: log to {}, applied {applied}",
+            last.index
+        ));
+        self.process = Some(process);
+        let machine = Machine {
+            id,
+            boot,
+            clock: self.clock,
+            slow: false,
+        };
+        machine.plan(sim, 0, Actor::Replica);
+        machine.plan(sim, self.clock.wait(TICK), Actor::Tick);
+        machine.plan(sim, MILLI, Actor::Keep);
+        machine.plan(sim, MILLI, Actor::Collect);
+    }
+
+    fn open(&mut self, sim: &mut Surroundings) -> Result<Process, Refusal> {
+        let (log, recovered) =
+            Log::open(self.disk.clone(), self.options(sim)).map_err(|e| match e {
+                LogError::Disk(_) | LogError::NoSpace(_) => Refusal::NotNow(e.to_string()),
+                _ => Refusal::Lost(e.to_string()),
+            })?;
+        if recovered.created {
+            return Err(Refusal::Lost("the log is gone".to_owned()));
+        }
+        let staging = self.settle_staged(sim, recovered.base)?;
+        let machine = self.open_state()?;
+        if recovered.last_index < machine.applied().0 {
+            let reason = "the log ends before what the state machine has applied";
+            return Err(Refusal::Lost(reason.to_owned()));
+        }
+        // It has looked at every byte.
+        self.health = Health::Sound;
+        let durable = log.durable_to();
+        let (keeper, collector) = (
+            Keeper::new(machine.reader(), sim.plan.retention()),
+            machine.collector(),
+        );
+        let replica = self.replica_from(sim, &log, recovered.hard_state, &machine);
+        Ok(Process {
+            replica,
+            state: State::default(),
+            shadow: Shadow::of(&log.reader()),
+            inbox: VecDeque::new(),
+            awake: true,
+            log,
+            log_jobs: VecDeque::new(),
+            log_busy: false,
+            writing: LogWork::default(),
+            syncing: true,
+            proven: (String::new(), 0),
+            durable,
+            flusher: machine.flusher(),
+            applier: Applier::new(machine),
+            apply_jobs: VecDeque::new(),
+            apply_busy: false,
+            unflushed_bytes: 0,
+            flush_busy: false,
+            keeper,
+            collector,
+            staging,
+            snapshots: Snapshots::default(),
+        })
+    }
+
+    fn open_state(&self) -> Result<StateMachine<SimStore>, Refusal> {
+        StateMachine::open(self.store.clone()).map_err(|error| Refusal::Lost(error.to_string()))
+    }
+
+    /// Completes or gives up the installation of a snapshot that was staged.
+    fn settle_staged(
+        &mut self,
+        sim: &mut Surroundings,
+        base: Position,
+    ) -> Result<Staging<MemoryDisk>, Refusal> {
+        let refusal = |error: SnapshotError| match error {
+            SnapshotError::Disk(_) => Refusal::NotNow(error.to_string()),
+            _ => Refusal::Lost(error.to_string()),
+        };
+        let (applied, _) = self.open_state()?.applied();
+        let mut staging = Staging::open(self.staged.clone(), CLUSTER, u64::MAX).map_err(refusal)?;
+        let decision = staging.decide(base, applied).map_err(refusal)?;
+        if decision == Decision::Install {
+            sim.note(format_args!("{} takes over the staged snapshot", self.id));
+            self.store = SimStore::open_checkpoint(staging.disk())
+                .map_err(|error| Refusal::Lost(error.to_string()))?;
+        }
+        if decision != Decision::Nothing {
+            staging.clear().map_err(refusal)?;
+        }
+        Ok(staging)
+    }
+
+    fn replica_from(
+        &self,
+        sim: &mut Surroundings,
+        log: &Log<MemoryDisk>,
+        hard_state: HardState,
+        machine: &StateMachine<SimStore>,
+    ) -> Replica<LogReader<MemoryDisk>, super::SimEnv> {
+        let nonce = sim.random.next();
+        let config = ReplicaConfig {
+            member_id: self.id,
+            boot_nonce: nonce,
+            election_timeout: TICK * ELECTION_TICKS as u32,
+            max_waiting_reads: 1024,
+            log_keep_bytes: sim.plan.log_keep_bytes,
+            log_keep_bytes_for_followers: 2 * sim.plan.log_keep_bytes,
+        };
+        let consensus = ConsensusConfig {
+            election_ticks: ELECTION_TICKS,
+            tick: TICK,
+            max_clock_drift_percent: DRIFT_PERCENT_MAX,
+            max_message_bytes: 4 << 10,
+            max_inflight_messages: 8,
+            max_uncommitted_bytes: 64 << 10,
+            max_apply_bytes: 4 << 10,
+            cache_bytes: 4 << 10,
+            max_waiting_reads: 1024,
+            boot_nonce: nonce,
+            ..ConsensusConfig::new(self.id, sim.random.next())
+        };
+        Replica::new(config, consensus, hard_state, log.reader(), machine)
+            .expect("this configuration is sound")
+    }
+}

@@ -1,0 +1,72 @@
+//! The deterministic simulator: a whole cluster and its clients in one thread, where one seed decides everything.
+//!
+//! What runs here is what ships: consensus, the ordering of a replica, the log, the state machine and the
+//! checkers are those of this crate. The simulator adds the world around them, and its faults. It holds no
+//! consensus, log or apply code of its own. `docs/simulator.md` says what it does and how to run it.
+//!
+//! # Code map
+//! [`world`] runs the phases; [`plan`] is what a seed decides beforehand; [`faults`] what then goes wrong.
+//! [`member`] is a machine with its process; [`network`], [`clock`] and [`store`] are what it stands on
+//! (its disk is [`MemoryDisk`](crate::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
+//! [`invariants`] watch, one file each. [`surroundings`] holds what all share: [`queue`], [`random`],
+//! [`trace`].
+//!
+//! # Determinism
+//! No clock, no thread, no hash map whose order shows, no randomness but [`random`]. Every line of the trace
+//! goes into a hash, and a test runs a seed twice.
+
+mod client;
+mod clock;
+mod faults;
+mod guard;
+mod invariants;
+mod member;
+mod network;
+mod operator;
+mod plan;
+mod queue;
+mod random;
+mod shadow;
+mod store;
+mod surroundings;
+#[cfg(test)]
+mod tests;
+mod ticket;
+mod trace;
+mod world;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+pub use trace::Keep;
+
+/// What came of one seed.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Which.
+    pub seed: u64,
+    /// How much time passed in the simulation.
+    pub simulated: Duration,
+    /// How often things happened.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// Of the whole trace: equal for equal seeds.
+    pub trace_hash: u64,
+    /// The lines of the trace that were kept.
+    pub lines: Vec<String>,
+    /// What was broken, if anything was.
+    pub violation: Option<Violation>,
+}
+
+/// A broken invariant.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Its name.
+    pub invariant: &'static str,
+    /// How it was broken.
+    pub what: String,
+}
+
+/// Runs one seed.
+#[must_use]
+pub fn run(seed: u64, keep: Keep) -> Report {
+    world::World::new(seed, keep).run(seed)
+}

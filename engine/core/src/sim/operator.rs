@@ -1,0 +1,288 @@
+//! Whoever runs the cluster: keeps it at its size, one membership change at a time, and replaces members
+//! that are no use any more by empty ones under ids of their own.
+//!
+//! It knows of members only what they say themselves, and remembers nothing that it could look up, so that
+//! an answer that never comes costs it nothing but time.
+
+use super::clock::Clock;
+use super::member::{DRIFT_PERCENT_MAX, Health, Member};
+use super::queue::{MILLI, Nanos};
+use super::random::Random;
+use super::surroundings::{Event, Surroundings};
+use super::ticket::{Answered, Asker};
+use super::world::Members;
+use crate::kv::{Member as MemberRecord, Membership, MembershipChange, Outcome};
+use crate::replica::{Input, Request};
+use crate::types::MemberId;
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// How long it waits for an answer.
+const PATIENCE: Nanos = 4_000 * MILLI;
+
+pub(super) struct Operator {
+    random: Random,
+    /// How many voters there shall be.
+    pub(super) wanted: usize,
+    /// Members to replace although they work.
+    pub(super) condemned: BTreeSet<MemberId>,
+    /// Members that it wants to be rid of; they may be gone already.
+    leaving: BTreeSet<MemberId>,
+    /// An empty folder that is to join. It learns its id from the members.
+    candidate: Option<MemberRecord>,
+    folders: u64,
+    requests: u64,
+    /// The request that was not answered yet, and until when it waits.
+    waiting: Option<Nanos>,
+    /// No entry behind the last membership change is known to be committed.
+    unsettled: bool,
+}
+
+/// What it does next.
+enum Step {
+    Change(MembershipChange),
+    /// Makes sure that the membership as it is outlives any crash of a quorum.
+    Settle,
+    /// The leader is to go, so another has to lead.
+    Transfer,
+}
+
+impl Operator {
+    pub(super) fn new(random: Random, wanted: usize) -> Self {
+        Self {
+            random,
+            wanted,
+            condemned: BTreeSet::new(),
+            leaving: BTreeSet::new(),
+            candidate: None,
+            folders: 0,
+            requests: 0,
+            waiting: None,
+            unsettled: true,
+        }
+    }
+
+    /// What a new folder's member is called.
+    pub(super) fn new_record(&mut self, id: MemberId) -> MemberRecord {
+        self.folders += 1;
+        let folder = self.folders;
+        MemberRecord {
+            id,
+            name: format!("member-{folder}"),
+            peer_address: format!("peer-{folder}:1"),
+            client_address: format!("client-{folder}:1"),
+            folder_id: format!("folder-{folder}"),
+            voter: false,
+        }
+    }
+
+    /// Whether the cluster is as it shall be, and nothing is under way.
+    pub(super) fn is_content(&self, membership: &Membership, members: &Members) -> bool {
+        let voters = membership.voters().count();
+        voters == self.wanted
+            && membership.members.len() == voters
+            && !self.unsettled
+            && self.waiting.is_none()
+            && membership
+                .members
+                .keys()
+                .all(|id| !self.is_useless(*id, members))
+    }
+
+    fn is_useless(&self, id: MemberId, members: &Members) -> bool {
+        is_lost(id, members) || self.condemned.contains(&id)
+    }
+
+    pub(super) fn on_answer(&mut self, request: u64, answer: &Answered) {
+        if request != self.requests {
+            return;
+        }
+        self.waiting = None;
+        let Answered::Written(Ok(written)) = answer else {
+            return;
+        };
+        match &written.outcome {
+            Outcome::Membership(_) => self.unsettled = true,
+            _ => self.unsettled = false,
+        }
+    }
+
+    /// Looks at the cluster, and does the next thing.
+    pub(super) fn look(&mut self, sim: &mut Surroundings, members: &mut Members) {
+        let delay = self.random.spread(300 * MILLI);
+        sim.after(delay, Event::Operator);
+        let Some((leader, membership)) = newest_leader(members) else {
+            return;
+        };
+        self.welcome(sim, members, &membership);
+        self.bid_farewell(sim, members, &membership);
+        if self.waiting.is_some_and(|until| sim.now < until) {
+            return;
+        }
+        self.waiting = None;
+        let step = match self.unsettled {
+            true => Some(Step::Settle),
+            false => self.next_step(&membership, members, leader),
+        };
+        if let Some(step) = step {
+            self.ask(sim, members, leader, step);
+        }
+    }
+
+    /// Starts the candidate once it belongs to the cluster.
+    fn welcome(&mut self, sim: &mut Surroundings, members: &mut Members, membership: &Membership) {
+        let Some(candidate) = &self.candidate else {
+            return;
+        };
+        let joined = membership
+            .members
+            .values()
+            .find(|m| m.folder_id == candidate.folder_id);
+        let Some(record) = joined.cloned() else {
+            return;
+        };
+        self.candidate = None;
+        let clock = Clock::draw(&mut self.random, DRIFT_PERCENT_MAX);
+        let id = record.id;
+        let mut member = Member::new(record, clock);
+        member.found(sim, false);
+        member.start(sim);
+        members.insert(id, member);
+    }
+
+    /// Switches off who is gone, sooner or later.
+    fn bid_farewell(
+        &mut self,
+        sim: &mut Surroundings,
+        members: &mut Members,
+        membership: &Membership,
+    ) {
+        if self.unsettled {
+            return;
+        }
+        for id in self.leaving.clone() {
+            let gone = membership.last_member_id >= id && !membership.members.contains_key(&id);
+            if gone && self.random.chance(200_000) {
+                if let Some(mut member) = members.remove(&id) {
+                    member.kill(sim);
+                    sim.note(format_args!("{id} is switched off"));
+                }
+                self.leaving.remove(&id);
+                self.condemned.remove(&id);
+            }
+        }
+    }
+
+    fn next_step(&mut self, now: &Membership, members: &Members, leader: MemberId) -> Option<Step> {
+        let alone = now.voters().count() == 1;
+        // Who is lost first, then who works and is to go all the same.
+        let lost = now.members.keys().find(|id| is_lost(**id, members));
+        // As long as one may be lost, the cluster cannot do without another.
+        let sound = members
+            .values()
+            .all(|member| member.health == Health::Sound);
+        let condemned = now
+            .members
+            .keys()
+            .find(|id| sound && self.condemned.contains(id));
+        let useless = lost.or(condemned);
+        if let Some(id) = useless.copied() {
+            if !alone {
+                return Some(self.remove(id, leader));
+            }
+            // The last voter cannot go before another can take its place.
+            if now.members.len() > 1 {
+                return promotion(now, members);
+            }
+            return Some(self.addition(now));
+        }
+        if let Some(promotion) = promotion(now, members) {
+            return Some(promotion);
+        }
+        match now.members.len() {
+            count if count < self.wanted => Some(self.addition(now)),
+            count if count > self.wanted && sound => {
+                let ids: Vec<_> = now.members.keys().copied().collect();
+                let id = *self.random.pick(&ids)?;
+                Some(self.remove(id, leader))
+            }
+            _ => {
+                // Nothing of it can be in any log that counts, so its folder stays empty for ever.
+                self.candidate = None;
+                None
+            }
+        }
+    }
+
+    fn remove(&mut self, id: MemberId, leader: MemberId) -> Step {
+        if id == leader {
+            return Step::Transfer;
+        }
+        self.leaving.insert(id);
+        Step::Change(MembershipChange::Remove(id))
+    }
+
+    fn addition(&mut self, now: &Membership) -> Step {
+        let id = now.next_member_id();
+        let mut record = match self.candidate.take() {
+            Some(record) => record,
+            None => self.new_record(id),
+        };
+        record.id = id;
+        self.candidate = Some(record.clone());
+        Step::Change(MembershipChange::AddLearner(record))
+    }
+
+    fn ask(&mut self, sim: &mut Surroundings, members: &mut Members, leader: MemberId, step: Step) {
+        self.requests += 1;
+        let until = sim.now + PATIENCE;
+        self.waiting = Some(until);
+        let caller = sim.mailbox.ticket(Asker::Operator(self.requests), until);
+        let request = match step {
+            Step::Change(change) => {
+                sim.note(format_args!("operator asks {leader} for {}", name(&change)));
+                sim.count("membership changes asked for");
+                self.unsettled = true;
+                Request::Change { change, caller }
+            }
+            Step::Settle => Request::Write {
+                data: Bytes::new(),
+                caller,
+            },
+            Step::Transfer => Request::Transfer { to: None, caller },
+        };
+        if let Some(member) = members.get_mut(&leader) {
+            member.give(sim, Input::Request(request));
+        }
+    }
+}
+
+fn is_lost(id: MemberId, members: &Members) -> bool {
+    members.get(&id).is_none_or(|m| m.health == Health::Lost)
+}
+
+fn promotion(now: &Membership, members: &Members) -> Option<Step> {
+    let learner = now
+        .learners()
+        .find(|m| members.get(&m.id).is_some_and(Member::is_up))?;
+    Some(Step::Change(MembershipChange::Promote(learner.id)))
+}
+
+fn name(change: &MembershipChange) -> String {
+    match change {
+        MembershipChange::Bootstrap { .. } => "a bootstrap".to_owned(),
+        MembershipChange::AddLearner(member) => {
+            format!("learner {}, {}", member.id, member.folder_id)
+        }
+        MembershipChange::Promote(id) => format!("the promotion of {id}"),
+        MembershipChange::Remove(id) => format!("the removal of {id}"),
+    }
+}
+
+/// The member that says it leads, in the highest term that any such says, and the members it knows.
+pub(super) fn newest_leader(members: &Members) -> Option<(MemberId, Arc<Membership>)> {
+    let leaders = members.values().filter(|member| member.is_leader());
+    let newest = leaders.max_by_key(|member| member.state().map(|state| state.term))?;
+    Some((newest.id, newest.membership()?))
+}

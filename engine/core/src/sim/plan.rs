@@ -1,0 +1,235 @@
+//! What a seed decides before anything happens: how large the cluster is, how fast its parts are, and which
+//! faults there are. Every seed leaves some faults out, because one kind may hide another's bugs (swarm
+//! testing, Groce et al. 2012).
+
+use super::queue::{MILLI, Nanos, SECOND};
+use super::random::Random;
+use crate::kv::RetentionSetting;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fault {
+    /// A process is killed; what it wrote, the operating system still has.
+    Kill,
+    /// One machine loses its power, and with it what was not synced.
+    PowerLoss,
+    /// All machines do, at once.
+    ClusterPowerLoss,
+    /// Two groups of members cannot hear each other.
+    Partition,
+    /// Some links carry messages one way only.
+    OneWayPartition,
+    /// Nobody hears the leader, or the leader hears nobody.
+    LeaderCut,
+    /// Somebody who did not hear the leader for long asks for votes just when all others have restarted and
+    /// the leader is cut off.
+    Usurper,
+    /// A stream between two members breaks, with what is on its way.
+    Reset,
+    /// A process is stopped for a while, and its clock goes on.
+    Pause,
+    /// A disk takes its time.
+    SlowDisk,
+    /// A disk has no space for a while.
+    FullDisk,
+    /// One sync fails.
+    FailedSync,
+    /// One write fails half way.
+    FailedWrite,
+    /// A read of the log fails.
+    FailedRead,
+    /// One flush of the state machine fails.
+    FailedFlush,
+    /// The operating system writes some of what is not synced.
+    WriteBack,
+    /// A bit of the log changes on its disk.
+    FlippedBit,
+    /// A disk is lost.
+    LostDisk,
+    /// Leadership is handed over.
+    Transfer,
+    /// The cluster is to have another size.
+    Resize,
+    /// A member that works is replaced by an empty one.
+    Replace,
+}
+
+impl Fault {
+    const ALL: [Self; 21] = [
+        Self::Kill,
+        Self::PowerLoss,
+        Self::ClusterPowerLoss,
+        Self::Partition,
+        Self::OneWayPartition,
+        Self::LeaderCut,
+        Self::Usurper,
+        Self::Reset,
+        Self::Pause,
+        Self::SlowDisk,
+        Self::FullDisk,
+        Self::FailedSync,
+        Self::FailedWrite,
+        Self::FailedRead,
+        Self::FailedFlush,
+        Self::WriteBack,
+        Self::FlippedBit,
+        Self::LostDisk,
+        Self::Transfer,
+        Self::Resize,
+        Self::Replace,
+    ];
+
+    fn forgets_what_is_not_synced(self) -> bool {
+        matches!(self, Self::PowerLoss | Self::ClusterPowerLoss)
+    }
+
+    /// As the summary calls it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kills",
+            Self::PowerLoss => "power losses",
+            Self::ClusterPowerLoss => "power losses of all",
+            Self::Partition => "partitions",
+            Self::OneWayPartition => "one-way partitions",
+            Self::LeaderCut => "leaders cut off",
+            Self::Usurper => "usurpers",
+            Self::Reset => "streams reset",
+            Self::Pause => "pauses",
+            Self::SlowDisk => "slow disks",
+            Self::FullDisk => "full disks",
+            Self::FailedSync => "failed syncs",
+            Self::FailedWrite => "failed writes",
+            Self::FailedRead => "failed reads",
+            Self::FailedFlush => "failed flushes",
+            Self::WriteBack => "write-backs",
+            Self::FlippedBit => "flipped bits",
+            Self::LostDisk => "lost disks",
+            Self::Transfer => "transfers",
+            Self::Resize => "resizes",
+            Self::Replace => "replacements",
+        }
+    }
+}
+
+/// How the network behaves, partitions apart. Chances are per million messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weather {
+    pub(super) latency: Nanos,
+    pub(super) loss: u32,
+    pub(super) duplicates: u32,
+    /// Without it, a message never overtakes an earlier one of its link.
+    pub(super) reordering: bool,
+    /// A message may also come long after it was sent, to whoever is there then.
+    pub(super) strays: u32,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) members: usize,
+    pub(super) clients: u64,
+    /// How many of them write within sessions.
+    pub(super) sessions: u64,
+    pub(super) keys: u64,
+    /// How long a client waits between two operations, on average.
+    pub(super) think: Nanos,
+    /// How long faults happen.
+    pub(super) safety: Nanos,
+    pub(super) weather: Weather,
+    pub(super) sync: Nanos,
+    pub(super) apply: Nanos,
+    /// Writes are acknowledged before they are synced. Then there is no power loss.
+    pub(super) memory_first: bool,
+    pub(super) flush_bytes: u64,
+    pub(super) segment_bytes: u32,
+    /// Bytes of the log that are kept although the state machine has them.
+    pub(super) log_keep_bytes: u64,
+    /// Revisions that are kept, if not all.
+    pub(super) keep_revisions: Option<u64>,
+    /// How many of a hundred puts have a time to live.
+    pub(super) expiring: u64,
+    /// Which faults there are, and how long there is none of that kind, on average.
+    pub(super) faults: Vec<(Fault, Nanos)>,
+}
+
+impl Plan {
+    pub(super) fn draw(random: &mut Random) -> Self {
+        let sizes = [1, 2, 3, 3, 3, 3, 4, 5];
+        let memory_first = random.chance(150_000);
+        let mut faults = draw_faults(random);
+        faults.retain(|(fault, _)| !memory_first || !fault.forgets_what_is_not_synced());
+        Self {
+            members: *random.pick(&sizes).expect("not empty"),
+            clients: random.between(1, 6),
+            sessions: random.below(5),
+            keys: random.between(1, 8),
+            think: random.between(5, 100) * MILLI,
+            safety: random.between(20, 61) * SECOND,
+            weather: Weather::draw(random),
+            sync: random.between(50, 3_000) * (MILLI / 1_000),
+            apply: random.between(10, 1_000) * (MILLI / 1_000),
+            memory_first,
+            flush_bytes: 1 << random.between(9, 15),
+            segment_bytes: 4096 * (2 << random.below(4)) as u32,
+            log_keep_bytes: match random.below(3) {
+                0 => u64::MAX / 4,
+                _ => random.below(64 << 10),
+            },
+            keep_revisions: random.chance(500_000).then(|| random.between(1, 500)),
+            expiring: random
+                .chance(500_000)
+                .then(|| random.between(1, 60))
+                .unwrap_or(0),
+            faults,
+        }
+    }
+
+    pub(super) fn retention(&self) -> RetentionSetting {
+        RetentionSetting {
+            revisions: self.keep_revisions,
+            duration: None,
+        }
+    }
+}
+
+impl Weather {
+    /// Nothing is lost and nothing is slow.
+    pub(super) const CALM: Self = Self {
+        latency: MILLI,
+        loss: 0,
+        duplicates: 0,
+        reordering: false,
+        strays: 0,
+    };
+
+    fn draw(random: &mut Random) -> Self {
+        let mut some = |most: u64| match random.below(2) {
+            0 => 0,
+            _ => random.below(most) as u32,
+        };
+        let (loss, duplicates, strays) = (some(100_000), some(50_000), some(20_000));
+        Self {
+            latency: random.between(100, 20_000) * (MILLI / 1_000),
+            loss,
+            duplicates,
+            reordering: random.chance(500_000),
+            strays,
+        }
+    }
+}
+
+fn draw_faults(random: &mut Random) -> Vec<(Fault, Nanos)> {
+    let mut faults = Vec::new();
+    for fault in Fault::ALL {
+        if random.chance(400_000) {
+            let rare = matches!(
+                fault,
+                Fault::ClusterPowerLoss | Fault::LostDisk | Fault::FlippedBit
+            );
+            let seconds = if rare { (8, 40) } else { (2, 20) };
+            let mean = random.between(seconds.0 * 1_000, seconds.1 * 1_000) * MILLI;
+            faults.push((fault, mean));
+        }
+    }
+    faults
+}

@@ -1,0 +1,407 @@
+//! The whole of a run: its members, its clients and whoever runs the cluster, through its phases.
+//!
+//! *Storm*: faults happen; whatever is answered must be right. *Calm*: they stop, every process is started
+//! again; within a bound a write succeeds, and within another all members agree. *Rest*: clients ask for
+//! nothing new. Then everything that was seen is judged.
+
+use super::client::{self, Ask, Client, ClientEvent, Outcome};
+use super::clock::Clock;
+use super::invariants::{Broken, End};
+use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
+use super::network::{Link, Network};
+use super::operator::{Operator, newest_leader};
+use super::plan::Plan;
+use super::queue::{MILLI, Nanos, SECOND};
+use super::random::Random;
+use super::surroundings::{Event, Surroundings};
+use super::ticket::{Answered, Asker};
+use super::trace::{Keep, Trace};
+use super::{Report, Violation};
+use crate::check::{self, Answer, Level, Recorder};
+use crate::replica::{Input, Request};
+use crate::types::{Index, MemberId, Revision};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(super) type Members = BTreeMap<MemberId, Member>;
+
+/// Once faults stopped, a write succeeds within this time.
+const WRITE_WITHIN: Nanos = 30 * SECOND;
+/// Once faults stopped, all members agree within this time.
+const AGREE_WITHIN: Nanos = 120 * SECOND;
+/// Bounds the search of the linearizability checker, for each key.
+const CHECK_STEPS: usize = 2_000_000;
+/// The id of the member that begins a cluster.
+const FIRST: MemberId = MemberId(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Storm,
+    /// Since when, and whether a write that began after that was acknowledged.
+    Calm(Nanos),
+    /// Since when it was calm.
+    Rest(Nanos),
+    Over,
+}
+
+pub(super) struct World {
+    pub(super) sim: Surroundings,
+    pub(super) members: Members,
+    pub(super) operator: Operator,
+    clients: BTreeMap<u64, Client>,
+    recorder: Recorder,
+    phase: Phase,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, keep: Keep) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::draw(&mut random);
+        let network = Network::new(random.fork(), plan.weather);
+        let operator = Operator::new(random.fork(), plan.members);
+        let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
+        let clients = (1..=plan.clients).map(client).collect();
+        let mut world = Self {
+            sim: Surroundings::new(random, Trace::new(keep), network, plan),
+            members: Members::new(),
+            operator,
+            clients,
+            recorder: Recorder::new(Some(1)),
+            phase: Phase::Storm,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        let plan = self.sim.plan.clone();
+        self.sim.note(format_args!("{plan:?}"));
+        let record = self.operator.new_record(FIRST);
+        let clock = Clock::draw(&mut self.sim.random, DRIFT_PERCENT_MAX);
+        let mut first = Member::new(record, clock);
+        first.found(&mut self.sim, true);
+        first.start(&mut self.sim);
+        self.members.insert(FIRST, first);
+        self.sim.after(0, Event::Operator);
+        self.sim.after(0, Event::Watch);
+        for client in self.clients.keys() {
+            let event = ClientEvent::Next(*client);
+            self.sim.queue.push(500 * MILLI, Event::Client(event));
+        }
+        for (fault, mean) in plan.faults {
+            let first = SECOND + self.sim.random.below(2 * mean);
+            self.sim.after(first, Event::Strike(fault));
+        }
+    }
+
+    /// Runs to the end, or to the first thing that is wrong.
+    pub(super) fn run(mut self, seed: u64) -> Report {
+        while self.sim.broken.is_none() && self.phase != Phase::Over {
+            let (at, event) = self.sim.queue.pop().expect("the watch goes on");
+            self.sim.now = at;
+            self.sim.mailbox.set_time(at);
+            self.on(event);
+        }
+        if self.sim.broken.is_none() {
+            self.judge();
+        }
+        self.report(seed)
+    }
+
+    /// Whether faults happen.
+    pub(super) fn is_stormy(&self) -> bool {
+        self.phase == Phase::Storm
+    }
+
+    fn on(&mut self, event: Event) {
+        match event {
+            Event::Act {
+                member,
+                boot,
+                actor,
+            } => self.act(member, boot, actor),
+            Event::Deliver {
+                link,
+                stream,
+                bytes,
+            } => self.deliver(link, stream, bytes),
+            Event::Parcel {
+                link: (from, to),
+                stream,
+                id,
+                parcel,
+            } => {
+                let whole = stream == self.sim.network.stream((from, to));
+                if let Some(member) = self.members.get_mut(&to).filter(|m| whole && m.is_up()) {
+                    member.on_parcel(&mut self.sim, from, id, parcel);
+                }
+            }
+            Event::Unreachable((from, to)) => self.give(from, Input::Unreachable(to)),
+            Event::Client(event) => self.on_client(event),
+            Event::Restart(member) => {
+                if let Some(member) = self.members.get_mut(&member) {
+                    member.start(&mut self.sim);
+                }
+            }
+            Event::Strike(fault) => self.strike(fault),
+            Event::Then(next) => next.0(self),
+            Event::Mend(links) => self.sim.network.mend(links),
+            Event::Space(member) => {
+                if let Some(member) = self.members.get_mut(&member) {
+                    member.disk().set_space_bytes(None);
+                }
+            }
+            Event::Operator => self.operator.look(&mut self.sim, &mut self.members),
+            Event::Watch => self.watch(),
+        }
+    }
+
+    fn act(&mut self, id: MemberId, boot: u64, actor: Actor) {
+        let member = self
+            .members
+            .get_mut(&id)
+            .filter(|member| member.boot() == boot);
+        if let Some(member) = member {
+            member.act(&mut self.sim, actor);
+            self.hand_out_answers(id);
+        }
+    }
+
+    fn give(&mut self, id: MemberId, input: Input<super::ticket::SimEnv>) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.give(&mut self.sim, input);
+        }
+    }
+
+    fn deliver(&mut self, link: Link, stream: Option<u64>, bytes: Bytes) {
+        let (from, to) = link;
+        let broken = stream.is_some_and(|stream| stream != self.sim.network.stream(link));
+        if broken || self.sim.network.is_cut(link) {
+            return;
+        }
+        let up = self.members.get(&to).is_some_and(Member::is_up);
+        if up {
+            self.give(to, Input::Message { from, bytes });
+        } else if self.sim.random.chance(300_000) {
+            self.sim.after(MILLI, Event::Unreachable(link));
+        }
+    }
+
+    /// Takes the answers that a member has just given to where they belong.
+    fn hand_out_answers(&mut self, id: MemberId) {
+        for (asker, answered) in self.sim.mailbox.take() {
+            match asker {
+                Asker::Nobody => {}
+                Asker::Operator(request) => self.operator.on_answer(request, &answered),
+                Asker::Client(client, attempt) => self.answer_client(id, client, attempt, answered),
+            }
+        }
+    }
+
+    fn answer_client(&mut self, id: MemberId, client: u64, attempt: u64, answered: Answered) {
+        let outcome = match answered {
+            Answered::Written(result) => Outcome::Written(result),
+            Answered::MayRead(Err(error)) => Outcome::ReadRefused(error),
+            Answered::MayRead(Ok(())) => return self.read(id, client, attempt),
+            Answered::Leads => return,
+        };
+        client::reply(&mut self.sim, id, (client, attempt), outcome);
+    }
+
+    /// Lets a caller that may read do so, in a thread of its own.
+    fn read(&mut self, member: MemberId, client: u64, attempt: u64) {
+        let job = self
+            .clients
+            .get(&client)
+            .and_then(|client| client.read_job(attempt));
+        let boot = self.members.get(&member).map(Member::boot);
+        if let (Some(job), Some(boot)) = (job, boot) {
+            let delay = self.sim.random.spread(MILLI / 20);
+            let actor = Actor::Serve(job);
+            self.sim.after(
+                delay,
+                Event::Act {
+                    member,
+                    boot,
+                    actor,
+                },
+            );
+        }
+    }
+
+    fn on_client(&mut self, event: ClientEvent) {
+        let Self {
+            sim,
+            recorder,
+            clients,
+            members,
+            ..
+        } = self;
+        match event {
+            ClientEvent::Next(client) => {
+                if let (Phase::Storm | Phase::Calm(_), Some(client)) =
+                    (self.phase, clients.get_mut(&client))
+                {
+                    client.next(sim, recorder, members);
+                }
+            }
+            ClientEvent::Again { client, attempt } => {
+                if let Some(client) = clients.get_mut(&client) {
+                    client.again(sim, members, attempt);
+                }
+            }
+            ClientEvent::Arrive {
+                client,
+                attempt,
+                member,
+                ask,
+                deadline,
+            } => self.arrive((client, attempt), member, ask, deadline),
+            ClientEvent::Answer {
+                client,
+                attempt,
+                member,
+                outcome,
+            } => {
+                if let Some(client) = clients.get_mut(&client) {
+                    client.on_answer(sim, recorder, attempt, member, &outcome);
+                }
+            }
+            ClientEvent::Lost { client, attempt } => {
+                if let Some(client) = clients.get_mut(&client) {
+                    client.on_lost(sim, recorder, attempt);
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, from: (u64, u64), member: MemberId, ask: Ask, deadline: Nanos) {
+        let (client, attempt) = from;
+        if !self.members.get(&member).is_some_and(Member::is_up) {
+            return client::reply(&mut self.sim, member, from, Outcome::Unreachable);
+        }
+        let caller = self
+            .sim
+            .mailbox
+            .ticket(Asker::Client(client, attempt), deadline);
+        let request = match ask {
+            Ask::Write(data) => Request::Write { data, caller },
+            Ask::Read(Level::Linearizable) => Request::Read { caller },
+            Ask::Read(Level::Lease) => Request::LeaseRead { caller },
+            Ask::Read(Level::Session { .. } | Level::Eventual) => {
+                return self.read(member, client, attempt);
+            }
+        };
+        self.give(member, Input::Request(request));
+    }
+
+    fn watch(&mut self) {
+        self.sim.after(250 * MILLI, Event::Watch);
+        let now = self.sim.now;
+        match self.phase {
+            Phase::Storm if now >= self.sim.plan.safety => self.calm_down(),
+            Phase::Calm(since) if self.was_written_since(since) => self.phase = Phase::Rest(since),
+            Phase::Calm(since) if now > since + WRITE_WITHIN => {
+                self.sim.fail((
+                    "liveness",
+                    "no write succeeds after the faults ended".to_owned(),
+                ));
+            }
+            Phase::Rest(_) if self.disagreement().is_none() => self.phase = Phase::Over,
+            Phase::Rest(since) if now > since + AGREE_WITHIN => {
+                let why = self.disagreement().unwrap_or_default();
+                self.sim.fail((
+                    "liveness",
+                    format!("the members do not come to agree: {why}"),
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    /// The faults end, and every process that can be is started.
+    fn calm_down(&mut self) {
+        self.sim.note(format_args!("the faults end"));
+        self.phase = Phase::Calm(self.sim.now);
+        self.sim.network.calm();
+        self.sim.plan.weather = super::plan::Weather::CALM;
+        for member in self.members.values_mut() {
+            member.repair();
+            let id = member.id;
+            self.sim.after(MILLI, Event::Restart(id));
+        }
+    }
+
+    fn was_written_since(&self, since: Nanos) -> bool {
+        let mut operations = self.recorder.history().operations.iter().rev();
+        operations
+            .by_ref()
+            .take_while(|operation| operation.invoked.nanos >= since)
+            .any(|operation| matches!(operation.answer, Answer::Put { .. }))
+    }
+
+    /// Why the run cannot end yet.
+    fn disagreement(&self) -> Option<String> {
+        let Some((leader, membership)) = newest_leader(&self.members) else {
+            return Some("nobody leads".to_owned());
+        };
+        if !self.operator.is_content(&membership, &self.members) {
+            return Some("the cluster is not yet as it shall be".to_owned());
+        }
+        let last = self.members[&leader].replica()?.consensus().last_index();
+        let behind = membership
+            .members
+            .keys()
+            .find(|id| self.applied(**id) != Some(last));
+        behind.map(|id| format!("member {id} has applied {:?} of {last}", self.applied(*id)))
+    }
+
+    fn applied(&self, id: MemberId) -> Option<Index> {
+        self.members.get(&id).and_then(Member::applied)
+    }
+
+    /// Everything that can only be judged in the end.
+    fn judge(&mut self) {
+        let history = self.recorder.history();
+        let judged = check::check(history, CHECK_STEPS);
+        let reader = newest_leader(&self.members).and_then(|(id, _)| self.members[&id].reader());
+        let reader = reader.expect("a run ends with a leader");
+        let value_at = |key: &str, revision: u64| {
+            let read = reader.get(
+                &Bytes::copy_from_slice(key.as_bytes()),
+                Some(Revision(revision)),
+            );
+            let found = read.ok()?.1;
+            Some(found.map(|pair| String::from_utf8_lossy(&pair.value).into_owned()))
+        };
+        let end = End {
+            history,
+            judged: &judged,
+            value_at: &value_at,
+        };
+        let broken: Result<(), Broken> = self.sim.invariants().end(&end);
+        if let Err(broken) = broken {
+            self.sim.fail(broken);
+        }
+        if let Ok(summary) = judged {
+            let undecided = summary.undecided as u64;
+            *self.sim.counts.entry("keys left undecided").or_default() += undecided;
+        }
+    }
+
+    fn report(self, seed: u64) -> Report {
+        let violation = self
+            .sim
+            .broken
+            .map(|(invariant, what)| Violation { invariant, what });
+        Report {
+            seed,
+            simulated: Duration::from_nanos(self.sim.now),
+            counts: self.sim.counts,
+            trace_hash: self.sim.trace.hash(),
+            lines: self.sim.trace.into_lines(),
+            violation,
+        }
+    }
+}

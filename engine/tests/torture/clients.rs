@@ -1,0 +1,255 @@
+//! Clients that do all that clients can, on few keys, and write down what they asked and were told.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dengine_client::{self as client, Client, Consistency, Error};
+use dengine_core::check::{Answer, Call, CallId, Expected, History, Level, Recorder, Seen};
+
+use crate::dice::Dice;
+
+const KEYS: usize = 6;
+/// Between two calls of one client: many more would only lengthen the search.
+const PAUSE: (u64, u64) = (2, 25);
+
+/// What all clients of a round share.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    recorder: Mutex<Recorder>,
+    begun: Instant,
+    /// Keys and values of one round are of that round alone.
+    round: usize,
+    stop: AtomicBool,
+}
+
+impl Notes {
+    /// Begins with what is still open from the round before.
+    pub(crate) fn new(round: usize, alone_since: u64, open: Vec<Call>) -> Self {
+        let mut recorder = Recorder::new(Some(alone_since));
+        for call in open {
+            // Never answered in this round either.
+            let _: CallId = recorder.call(u64::MAX, call, 0);
+        }
+        Self {
+            recorder: Mutex::new(recorder),
+            begun: Instant::now(),
+            round,
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// The clients finish what they are at.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Everything that was written down so far.
+    pub(crate) fn history(&self) -> History {
+        self.recorder.lock().unwrap().history().clone()
+    }
+
+    fn call(&self, client: u64, call: Call) -> CallId {
+        let nanos = self.nanos();
+        self.recorder.lock().unwrap().call(client, call, nanos)
+    }
+
+    fn answer(&self, id: CallId, (answer, member): (Answer, u64)) {
+        let nanos = self.nanos();
+        self.recorder
+            .lock()
+            .unwrap()
+            .answer(id, answer, member, nanos);
+    }
+
+    fn nanos(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Writes one key until that succeeds.
+pub(crate) async fn write_once(notes: &Notes, client: &Client) -> Option<()> {
+    let call = Call::Put {
+        key: "alive".to_owned(),
+        value: format!("{}", notes.nanos()),
+        expires: false,
+    };
+    let id = notes.call(u64::MAX - 1, call.clone());
+    let answer = ask(client, &call).await;
+    let succeeded = matches!(answer.0, Answer::Put { .. });
+    notes.answer(id, answer);
+    succeeded.then_some(())
+}
+
+/// One client; ends when told to.
+pub(crate) struct Caller {
+    pub(crate) id: u64,
+    pub(crate) client: Client,
+    pub(crate) notes: Arc<Notes>,
+    pub(crate) dice: Dice,
+    /// What it last saw of each key.
+    seen: Vec<Option<Seen>>,
+    values: usize,
+}
+
+impl Caller {
+    pub(crate) fn new(id: u64, client: Client, notes: Arc<Notes>, dice: Dice) -> Self {
+        Self {
+            id,
+            client,
+            notes,
+            dice,
+            seen: vec![None; KEYS],
+            values: 0,
+        }
+    }
+
+    pub(crate) async fn run(mut self) {
+        while !self.notes.stop.load(Ordering::Relaxed) {
+            let key = self.dice.below(KEYS);
+            let call = self.invent(key);
+            let id = self.notes.call(self.id, call.clone());
+            let answer = ask(&self.client, &call).await;
+            self.learn(key, &answer.0);
+            self.notes.answer(id, answer);
+            tokio::time::sleep(self.dice.millis(PAUSE.0, PAUSE.1)).await;
+        }
+    }
+
+    fn invent(&mut self, key: usize) -> Call {
+        let name = format!("r{}k{key}", self.notes.round);
+        match self.dice.below(10) {
+            0..=2 => Call::Put {
+                key: name,
+                value: self.value(),
+                expires: false,
+            },
+            3 => Call::Delete { key: name },
+            4 | 5 => Call::CompareAndSwap {
+                key: name,
+                expected: self.expected(key),
+                value: self.value(),
+            },
+            6 => read(name, Level::Eventual),
+            _ => read(name, Level::Linearizable),
+        }
+    }
+
+    /// As it saw the key last, which is often right.
+    fn expected(&mut self, key: usize) -> Expected {
+        match (&self.seen[key], self.dice.below(2)) {
+            (Some(seen), 0) => Expected::Value(seen.value.clone()),
+            (seen, _) => Expected::ModRevision(seen.as_ref().map_or(0, |it| it.mod_revision)),
+        }
+    }
+
+    /// No value is written twice.
+    fn value(&mut self) -> String {
+        self.values += 1;
+        format!("r{}c{}n{}", self.notes.round, self.id, self.values)
+    }
+
+    fn learn(&mut self, key: usize, answer: &Answer) {
+        match answer {
+            Answer::Read { found, .. } => self.seen[key].clone_from(&found[0]),
+            Answer::CompareAndSwap { previous, .. } => self.seen[key].clone_from(previous),
+            _ => {}
+        }
+    }
+}
+
+fn read(key: String, level: Level) -> Call {
+    Call::Read {
+        keys: vec![key],
+        level,
+    }
+}
+
+/// Does what the call says; the answer, and which member gave it.
+async fn ask(client: &Client, call: &Call) -> (Answer, u64) {
+    let asked =
+        match call.clone() {
+            Call::Put { key, value, .. } => client.put(key, value).await.map(|it| {
+                let revision = it.header.revision;
+                (Answer::Put { revision }, it.header.member_id)
+            }),
+            Call::Delete { key } => client.delete(key).await.map(|it| {
+                let answer = Answer::Delete {
+                    revision: it.header.revision,
+                    deleted: it.deleted > 0,
+                };
+                (answer, it.header.member_id)
+            }),
+            Call::CompareAndSwap {
+                key,
+                expected,
+                value,
+            } => {
+                let swap = client.compare_and_swap(key, wire(expected), value);
+                swap.await.map(|it| {
+                    let answer = Answer::CompareAndSwap {
+                        revision: it.header.revision,
+                        succeeded: it.succeeded,
+                        previous: it.previous.as_ref().map(seen),
+                    };
+                    (answer, it.header.member_id)
+                })
+            }
+            Call::Read { keys, level } => client
+                .get(keys[0].clone(), consistency(level))
+                .await
+                .map(|it| {
+                    let answer = Answer::Read {
+                        revision: it.header.revision,
+                        found: vec![it.kv.as_ref().map(seen)],
+                    };
+                    (answer, it.header.member_id)
+                }),
+            Call::Batch { .. } => unreachable!("no client asks for one"),
+        };
+    asked.unwrap_or_else(|error| (failed(&error), 0))
+}
+
+/// What an error says about the call. Anything but these must not happen, whatever goes wrong.
+fn failed(error: &Error) -> Answer {
+    match error {
+        Error::UnknownOutcome { .. } => Answer::Unknown,
+        error if error.retryable() => Answer::Refused,
+        error => panic!("a fault showed itself as: {error}"),
+    }
+}
+
+fn wire(expected: Expected) -> client::Expected {
+    match expected {
+        Expected::ModRevision(0) => client::Expected::Absent,
+        Expected::ModRevision(revision) => client::Expected::ModRevision(revision),
+        Expected::Value(value) => client::Expected::Value(value.into()),
+    }
+}
+
+fn consistency(level: Level) -> Consistency {
+    match level {
+        Level::Linearizable => Consistency::Linearizable,
+        Level::Eventual => Consistency::Eventual,
+        Level::Lease | Level::Session { .. } => unreachable!("no client asks for it"),
+    }
+}
+
+fn seen(kv: &client::KeyValue) -> Seen {
+    Seen {
+        value: String::from_utf8_lossy(&kv.value).into_owned(),
+        create_revision: kv.create_revision,
+        mod_revision: kv.mod_revision,
+        version: kv.version,
+    }
+}
+
+/// Fails fast enough that a client is not stuck on a dead member for long.
+pub(crate) fn options() -> client::ClientOptions {
+    client::ClientOptions {
+        connections: crate::MEMBERS,
+        connect_timeout: Duration::from_millis(500),
+        request_timeout: Duration::from_secs(3),
+        ..client::ClientOptions::default()
+    }
+}

@@ -1,0 +1,156 @@
+//! One `dengine serve` process in its namespace, on a disk of its own that can be full.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use dengine_client::{AdminClient, proto::StatusResponse};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::network::Network;
+
+const CLIENT: u16 = 4100;
+const PEER: u16 = 4101;
+const MONITOR: u16 = 4102;
+/// Elections take well under a second, and a machine that builds something beside does not look dead.
+const TICK_MS: &str = "50";
+/// Room for the log, what RocksDB keeps, and what a run writes.
+const DISK: &str = "size=1g";
+
+/// A member, whether it runs or not. Killed, by its process id, when dropped.
+pub(crate) struct Member {
+    pub(crate) place: usize,
+    pub(crate) log: PathBuf,
+    network: Network,
+    disk: PathBuf,
+    child: Option<Child>,
+}
+
+impl Member {
+    /// Describes a member in one place, with an empty disk.
+    pub(crate) fn new(network: &Network, home: &Path, place: usize) -> Self {
+        let disk = home.join(format!("disk{place}"));
+        fs_err::create_dir_all(&disk).unwrap();
+        // Within the mounts of this process alone: it goes with it.
+        let mount = ["-t", "tmpfs", "-o", DISK, "torture"];
+        let mounted = Command::new("mount").args(mount).arg(&disk).status();
+        assert!(mounted.unwrap().success(), "cannot mount a small disk");
+        Self {
+            place,
+            log: home.join(format!("m{place}.log")),
+            network: network.clone(),
+            disk,
+            child: None,
+        }
+    }
+
+    /// `host:port` for clients.
+    pub(crate) fn address(&self) -> String {
+        Network::socket(self.place, CLIENT).to_string()
+    }
+
+    pub(crate) fn start(&mut self) {
+        assert!(self.child.is_none(), "member {} runs already", self.place);
+        let log = File::options().create(true).append(true).open(&self.log);
+        let listen = |port| Network::socket(self.place, port).to_string();
+        let program = Path::new(env!("CARGO_BIN_EXE_dengine"));
+        let mut command = self.network.command(self.place, program);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DENGINE_")) {
+            command.env_remove(name);
+        }
+        let child = command
+            .args(["serve", "--name", &format!("m{}", self.place)])
+            .args(["--tick-ms", TICK_MS, "--log-segment-bytes", "8388608"])
+            .args(["--log-flush-bytes", "1048576"])
+            .args(["--listen-client", &listen(CLIENT)])
+            .args(["--listen-peer", &listen(PEER)])
+            .args(["--listen-monitor", &listen(MONITOR)])
+            .arg("--data-dir")
+            .arg(self.disk.join("data"))
+            .stdin(Stdio::null())
+            .stderr(log.unwrap())
+            .spawn();
+        self.child = Some(child.unwrap());
+    }
+
+    /// Whether its process is there; one that ended by itself is gone.
+    pub(crate) fn runs(&mut self) -> bool {
+        let ended = self
+            .child
+            .as_mut()
+            .is_none_or(|child| child.try_wait().unwrap().is_some());
+        if ended {
+            self.child = None;
+        }
+        !ended
+    }
+
+    /// SIGKILL; nothing if it does not run.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// SIGSTOP: it keeps its sockets and its idea of the time.
+    pub(crate) fn pause(&mut self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn resume(&mut self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&mut self, signal: Signal) {
+        if self.runs()
+            && let Some(child) = &self.child
+        {
+            kill_process(Pid::from_child(child), signal).unwrap();
+        }
+    }
+
+    /// Takes all free space of its disk, but a little.
+    pub(crate) fn fill_disk(&self) {
+        let file = File::create(self.filler()).unwrap();
+        let free = rustix::fs::statvfs(&self.disk).unwrap();
+        let free = free.f_bavail * free.f_frsize;
+        let _ = rustix::fs::fallocate(
+            &file,
+            rustix::fs::FallocateFlags::empty(),
+            0,
+            free.saturating_sub(16 * 1024).max(1),
+        );
+    }
+
+    /// Gives the space back.
+    pub(crate) fn empty_disk(&self) {
+        let _ = fs_err::remove_file(self.filler());
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.disk.join("filler")
+    }
+
+    /// Kills it and empties its folder: it comes back as a stranger.
+    pub(crate) fn wipe(&mut self) {
+        self.kill();
+        fs_err::remove_dir_all(self.disk.join("data")).unwrap();
+    }
+
+    /// Its `Admin` service, if it answers.
+    pub(crate) async fn admin(&self) -> Option<AdminClient> {
+        AdminClient::connect(&self.address()).await.ok()
+    }
+
+    /// What it says of itself, if it answers.
+    pub(crate) async fn status(&self) -> Option<StatusResponse> {
+        self.admin().await?.status().await.ok()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
