@@ -1,7 +1,7 @@
 //! What staging does to single files.
 
-use super::manifest::{FileEntry, MANIFEST_BYTES_MAX};
 use super::SnapshotError;
+use super::manifest::{FileEntry, MANIFEST_BYTES_MAX};
 use crate::log::{Disk, DiskError, DiskFile};
 
 /// Files are read back in pieces of this size.
@@ -34,7 +34,11 @@ pub(super) fn finish_file<D: Disk>(
 }
 
 /// After a failed sync a file may read well and still not be on disk, so it goes.
-pub(super) fn sync<D: Disk>(disk: &D, entry: &FileEntry, file: &D::File) -> Result<(), SnapshotError> {
+pub(super) fn sync<D: Disk>(
+    disk: &D,
+    entry: &FileEntry,
+    file: &D::File,
+) -> Result<(), SnapshotError> {
     if let Err(error) = file.sync_data() {
         disk.remove(&entry.name)?;
         return Err(error.into());

@@ -1,9 +1,9 @@
 //! Reads a checkpoint's files in chunks.
 
+use super::files::checksum;
 use super::{
     CHUNK_BYTES_MAX, Chunk, FILES_MAX, FileEntry, Manifest, Place, SnapshotError, SnapshotId,
 };
-use super::files::checksum;
 use crate::log::{Disk, DiskFile as _, Position};
 use crate::types::ClusterId;
 use bytes::Bytes;
