@@ -10,9 +10,7 @@
 
 use super::files::{checksum, create, finish_file, read_small, sync};
 use super::outgoing::advance;
-use super::{
-    CHUNK_BYTES_MAX, Chunk, FileEntry, MANIFEST_BYTES_MAX, Manifest, Place, SnapshotError,
-};
+use super::{CHUNK_BYTES_MAX, Chunk, FileEntry, Manifest, Place, SnapshotError};
 use crate::kv::StoreError;
 use crate::log::{Disk, DiskError, DiskFile, Position};
 use crate::planted::planted;
