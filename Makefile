@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down up down test sim sim-planted images lint fix crds
+.PHONY: help setup demo demo-down up down test sim sim-planted torture fuzz images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -62,6 +62,13 @@ test: setup ## every test, those on a real Kubernetes included
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
+torture: setup ## real members under faults, checked for linearizability (DURATION=5m, SEED=; as root)
+	@DENGINE_TORTURE_DURATION=$(or $(DURATION),5m) DENGINE_TORTURE_SEED=$(SEED) \
+	  $(CARGO_TEST) --test torture -- --nocapture
+
+fuzz: setup ## bent bytes into every decoder (DURATION=1m for each, SEED=)
+	@DENGINE_FUZZ_DURATION=$(or $(DURATION),1m) DENGINE_FUZZ_SEED=$(SEED) \
+	  $(CARGO_TEST) --test fuzz -- --nocapture
 sim: setup ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEED=… replayed as a readable trace
 	@$(SIM) $(if $(SEED),--seed $(SEED),--budget $(or $(BUDGET),60) --threads $(or $(THREADS),$(shell nproc)))
 

@@ -113,7 +113,8 @@ async fn metrics_are_there_and_carry_units() {
     }
 }
 
-async fn scrape(port: u16) -> String {
+/// What the monitor port tells Prometheus.
+pub(crate) async fn scrape(port: u16) -> String {
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port))
         .await
         .unwrap();

@@ -5,7 +5,10 @@ use std::time::Duration;
 use dengine_client::{Client, ClientOptions, Consistency, Error, Position, RetryPolicy};
 use tonic::Code;
 
-use crate::harness::{Cluster, Member};
+use crate::{
+    harness::{Cluster, Member, eventually},
+    health::scrape,
+};
 
 /// Patient with the member, and told every failure.
 async fn client(member: &Member) -> Client {
@@ -67,7 +70,7 @@ async fn without_a_quorum_a_session_read_is_served_up_to_what_the_member_has() {
     let read = reader.get("k", Consistency::Session).await.unwrap();
     assert_eq!(&read.kv.unwrap().value[..], b"v");
     for fresh in [Consistency::Linearizable, Consistency::Lease] {
-        crate::harness::eventually("without a quorum nothing fresh is served", || async {
+        eventually("without a quorum nothing fresh is served", || async {
             let read = reader.get("k", fresh).await;
             matches!(read, Err(Error::Unavailable { .. } | Error::Timeout { .. })).then_some(())
         })
@@ -117,4 +120,50 @@ async fn every_level_reads_ones_own_writes_but_eventual() {
             assert!(read.header.revision >= put.revision);
         }
     }
+}
+
+/// The value of a counter of the member.
+async fn counter(member: &Member, name: &str) -> u64 {
+    let text = scrape(member.monitor_port).await;
+    let line = text.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.split_whitespace().last());
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
+/// How many rounds of messages `count` reads at the leader cost, one after the other, and how many the lease
+/// answered.
+async fn cost(leader: &Member, level: Consistency, count: u64) -> (u64, u64) {
+    let client = client(leader).await;
+    let all = || async {
+        let confirmed = counter(leader, "dengine_reads_confirmed_total").await;
+        let rounds = counter(leader, "dengine_read_rounds_total").await;
+        (
+            confirmed,
+            rounds,
+            counter(leader, "dengine_lease_reads_total").await,
+        )
+    };
+    client.get("k", level).await.unwrap();
+    let before = all().await;
+    for _ in 0..count {
+        client.get("k", level).await.unwrap();
+    }
+    // They are counted once a tick.
+    let after = eventually("all reads are counted", || async {
+        Some(all().await).filter(|after| after.0 >= before.0 + count)
+    })
+    .await;
+    (after.1 - before.1, after.2 - before.2)
+}
+
+#[tokio::test]
+async fn lease_reads_cost_no_rounds_and_linearizable_ones_do() {
+    let cluster = Cluster::form(3).await;
+    cluster.client().await.put("k", "v").await.unwrap();
+    let leader = &cluster.members[cluster.leader().await];
+    let (rounds, by_lease) = cost(leader, Consistency::Linearizable, 500).await;
+    assert!(rounds >= 499 && by_lease == 0, "{rounds} {by_lease}");
+    let (rounds, by_lease) = cost(leader, Consistency::Lease, 1000).await;
+    // The lease itself is renewed now and then, and may lapse on a busy machine.
+    assert!(by_lease > 500 && rounds < 500, "{rounds} {by_lease}");
 }

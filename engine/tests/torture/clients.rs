@@ -1,11 +1,14 @@
 //! Clients that do all that clients can, on few keys, and write down what they asked and were told.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dengine_client::{self as client, Client, Consistency, Error};
-use dengine_core::check::{Answer, Call, CallId, Expected, History, Level, Recorder, Seen};
+use dengine_client::{self as client, Client, Consistency, Error, OperationResult};
+use dengine_core::check::{
+    Answer, Call, CallId, Expected, History, Level, Recorder, Reply, Seen, Step,
+};
 
 use crate::dice::Dice;
 
@@ -41,7 +44,7 @@ impl Notes {
 
     /// The clients finish what they are at.
     pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.stop.store(true, Relaxed);
     }
 
     /// Everything that was written down so far.
@@ -105,7 +108,7 @@ impl Caller {
     }
 
     pub(crate) async fn run(mut self) {
-        while !self.notes.stop.load(Ordering::Relaxed) {
+        while !self.notes.stop.load(Relaxed) {
             let key = self.dice.below(KEYS);
             let call = self.invent(key);
             let id = self.notes.call(self.id, call.clone());
@@ -130,8 +133,37 @@ impl Caller {
                 expected: self.expected(key),
                 value: self.value(),
             },
-            6 => read(name, Level::Eventual),
-            _ => read(name, Level::Linearizable),
+            6 => self.batch(key, name),
+            _ => Call::Read {
+                keys: vec![name],
+                level: self.level(),
+            },
+        }
+    }
+
+    /// Of two keys, after looking at one of them.
+    fn batch(&mut self, key: usize, name: String) -> Call {
+        let other = (key + 1 + self.dice.below(KEYS - 1)) % KEYS;
+        let other = format!("r{}k{other}", self.notes.round);
+        Call::Batch {
+            compares: vec![(name.clone(), self.expected(key))],
+            then: vec![
+                Step::Get(name.clone()),
+                Step::Put(name.clone(), self.value()),
+                Step::Put(other.clone(), self.value()),
+            ],
+            otherwise: vec![Step::Get(name), Step::Delete(other)],
+        }
+    }
+
+    fn level(&mut self) -> Level {
+        match self.dice.below(5) {
+            0 => Level::Eventual,
+            1 => Level::Session {
+                after: self.client.position().revision,
+            },
+            2 | 3 => Level::Lease,
+            _ => Level::Linearizable,
         }
     }
 
@@ -153,61 +185,115 @@ impl Caller {
         match answer {
             Answer::Read { found, .. } => self.seen[key].clone_from(&found[0]),
             Answer::CompareAndSwap { previous, .. } => self.seen[key].clone_from(previous),
+            Answer::Batch { replies, .. } => {
+                if let Some(Reply::Get(found)) = replies.first() {
+                    self.seen[key].clone_from(found);
+                }
+            }
             _ => {}
         }
     }
 }
 
-fn read(key: String, level: Level) -> Call {
-    Call::Read {
-        keys: vec![key],
-        level,
+/// Does what the call says; the answer, and which member gave it.
+async fn ask(client: &Client, call: &Call) -> (Answer, u64) {
+    let asked = match call.clone() {
+        Call::Put { key, value, .. } => client.put(key, value).await.map(|it| {
+            let revision = it.header.revision;
+            (Answer::Put { revision }, it.header)
+        }),
+        Call::Delete { key } => client.delete(key).await.map(|it| {
+            let answer = Answer::Delete {
+                revision: it.header.revision,
+                deleted: it.deleted > 0,
+            };
+            (answer, it.header)
+        }),
+        Call::CompareAndSwap {
+            key,
+            expected,
+            value,
+        } => {
+            let swap = client.compare_and_swap(key, wire(expected), value).await;
+            swap.map(|it| {
+                let answer = Answer::CompareAndSwap {
+                    revision: it.header.revision,
+                    succeeded: it.succeeded,
+                    previous: it.previous.as_ref().map(seen),
+                };
+                (answer, it.header)
+            })
+        }
+        Call::Read { keys, level } => {
+            let get = client.get(keys[0].clone(), consistency(level)).await;
+            get.map(|it| {
+                let answer = Answer::Read {
+                    revision: it.header.revision,
+                    found: vec![it.kv.as_ref().map(seen)],
+                };
+                (answer, it.header)
+            })
+        }
+        Call::Batch {
+            compares,
+            then,
+            otherwise,
+        } => client
+            .batch(batch(compares, then, otherwise))
+            .await
+            .map(|it| {
+                let answer = Answer::Batch {
+                    revision: it.header.revision,
+                    succeeded: it.succeeded,
+                    replies: it.results.iter().map(reply).collect(),
+                };
+                (answer, it.header)
+            }),
+    };
+    match asked {
+        Ok((answer, header)) => {
+            assert!(!header.trimmed, "answers as small as these are kept whole");
+            (answer, header.member_id)
+        }
+        Err(error) => (failed(&error), 0),
     }
 }
 
-/// Does what the call says; the answer, and which member gave it.
-async fn ask(client: &Client, call: &Call) -> (Answer, u64) {
-    let asked =
-        match call.clone() {
-            Call::Put { key, value, .. } => client.put(key, value).await.map(|it| {
-                let revision = it.header.revision;
-                (Answer::Put { revision }, it.header.member_id)
-            }),
-            Call::Delete { key } => client.delete(key).await.map(|it| {
-                let answer = Answer::Delete {
-                    revision: it.header.revision,
-                    deleted: it.deleted > 0,
-                };
-                (answer, it.header.member_id)
-            }),
-            Call::CompareAndSwap {
-                key,
-                expected,
-                value,
-            } => {
-                let swap = client.compare_and_swap(key, wire(expected), value);
-                swap.await.map(|it| {
-                    let answer = Answer::CompareAndSwap {
-                        revision: it.header.revision,
-                        succeeded: it.succeeded,
-                        previous: it.previous.as_ref().map(seen),
-                    };
-                    (answer, it.header.member_id)
-                })
-            }
-            Call::Read { keys, level } => client
-                .get(keys[0].clone(), consistency(level))
-                .await
-                .map(|it| {
-                    let answer = Answer::Read {
-                        revision: it.header.revision,
-                        found: vec![it.kv.as_ref().map(seen)],
-                    };
-                    (answer, it.header.member_id)
-                }),
-            Call::Batch { .. } => unreachable!("no client asks for one"),
-        };
-    asked.unwrap_or_else(|error| (failed(&error), 0))
+fn batch(
+    compares: Vec<(String, Expected)>,
+    then: Vec<Step>,
+    otherwise: Vec<Step>,
+) -> client::Batch {
+    let mut batch = client::Batch::new();
+    for (key, expected) in compares {
+        batch = batch.when(match expected {
+            Expected::ModRevision(it) => client::Compare::mod_revision(key, Ordering::Equal, it),
+            Expected::Value(it) => client::Compare::value(key, Ordering::Equal, it),
+        });
+    }
+    for step in then {
+        batch = batch.then(operation(step));
+    }
+    for step in otherwise {
+        batch = batch.otherwise(operation(step));
+    }
+    batch
+}
+
+fn operation(step: Step) -> client::Operation {
+    match step {
+        Step::Put(key, value) => client::Operation::put(key, value),
+        Step::Delete(key) => client::Operation::delete(key),
+        Step::Get(key) => client::Operation::get(key),
+    }
+}
+
+fn reply(result: &OperationResult) -> Reply {
+    match result {
+        OperationResult::Put { .. } => Reply::Put,
+        OperationResult::Delete { deleted, .. } => Reply::Delete(*deleted > 0),
+        OperationResult::Get { kvs, .. } => Reply::Get(kvs.first().map(seen)),
+    }
 }
 
 /// What an error says about the call. Anything but these must not happen, whatever goes wrong.
@@ -230,8 +316,9 @@ fn wire(expected: Expected) -> client::Expected {
 fn consistency(level: Level) -> Consistency {
     match level {
         Level::Linearizable => Consistency::Linearizable,
+        Level::Lease => Consistency::Lease,
+        Level::Session { .. } => Consistency::Session,
         Level::Eventual => Consistency::Eventual,
-        Level::Lease | Level::Session { .. } => unreachable!("no client asks for it"),
     }
 }
 

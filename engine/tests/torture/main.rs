@@ -34,15 +34,17 @@ fn what_clients_see_under_faults_is_linearizable() {
     let Some(network) = network::inside() else {
         return network::run_inside("what_clients_see_under_faults_is_linearizable");
     };
-    let seed = setting("DENGINE_TORTURE_SEED").unwrap_or_else(rand::random);
-    let seconds = setting("DENGINE_TORTURE_SECONDS").unwrap_or(30);
-    eprintln!("torture: {seconds} s with SEED={seed}");
+    let seed = setting("DENGINE_TORTURE_SEED").map(|it| it.parse().expect("a seed is a number"));
+    let seed = seed.unwrap_or_else(rand::random);
+    let budget = setting("DENGINE_TORTURE_DURATION");
+    let budget = budget.map_or(Duration::from_secs(30), |it| duration(&it));
+    eprintln!("torture: {budget:?} with SEED={seed}");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(torture(network, seed, Duration::from_secs(seconds)));
+    runtime.block_on(torture(network, seed, budget));
 }
 
 async fn torture(network: network::Network, seed: u64, budget: Duration) {
@@ -57,11 +59,19 @@ async fn torture(network: network::Network, seed: u64, budget: Duration) {
     eprintln!("torture: {rounds}, no violation");
 }
 
-fn setting(name: &str) -> Option<u64> {
-    let value = std::env::var(name).ok()?;
-    Some(
-        value
-            .parse()
-            .unwrap_or_else(|_| panic!("{name}={value} is no number")),
-    )
+fn setting(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|it| !it.is_empty())
+}
+
+/// As `90`, `90s`, `15m` or `2h`.
+fn duration(text: &str) -> Duration {
+    let number = text.trim_end_matches(['s', 'm', 'h']);
+    let unit = match &text[number.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => panic!("DENGINE_TORTURE_DURATION={text} is no duration"),
+    };
+    let number: u64 = number.parse().expect("a duration begins with a number");
+    Duration::from_secs(number * unit)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dengine_client::ClientOptions;
+use dengine_client::{ClientOptions, SessionOptions};
 use dengine_core::check::{self, Answer, Call};
 use tokio::task::JoinSet;
 
@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, eventually};
 use crate::dice::Dice;
 use crate::faults::Fault;
 
+/// Every other one has a session, so that it never has to leave an outcome unknown.
 const CLIENTS: u64 = 8;
 /// A history that is checked at once.
 const ROUND: Duration = Duration::from_secs(40);
@@ -72,7 +73,13 @@ impl Rounds {
         let notes = &evidence.notes;
         let mut callers = JoinSet::new();
         for id in 1..=CLIENTS {
-            let client = cluster.client(options()).await.with_affinity(id as usize);
+            let mut client = cluster.client(options()).await.with_affinity(id as usize);
+            if id % 2 == 0 {
+                client = eventually("a session is opened", || async {
+                    client.with_session(SessionOptions::default()).await.ok()
+                })
+                .await;
+            }
             callers.spawn(Caller::new(id, client, Arc::clone(notes), dice.fork()).run());
         }
         let end = Instant::now() + left.min(ROUND);

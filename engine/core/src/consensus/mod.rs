@@ -43,7 +43,7 @@ mod validate;
 mod tests;
 
 pub use config::{ConsensusConfig, ConsensusConfigError};
-#[cfg(feature = "sim")]
+#[cfg(any(test, feature = "sim"))]
 pub use describe::describe;
 pub use driver::{Consensus, Restored};
 pub use event::{

@@ -33,6 +33,7 @@ mod surroundings;
 mod tests;
 mod ticket;
 mod trace;
+mod watcher;
 mod world;
 
 use std::collections::BTreeMap;

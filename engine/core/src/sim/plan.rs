@@ -178,7 +178,7 @@ impl Plan {
             keep_revisions: random.chance(500_000).then(|| random.between(1, 500)),
             expiring: random
                 .chance(500_000)
-                .then(|| random.between(1, 60))
+                .then(|| random.between(1, 16))
                 .unwrap_or(0),
             faults,
         }

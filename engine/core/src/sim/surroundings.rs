@@ -51,6 +51,8 @@ pub(super) enum Event {
     Mend(Vec<Link>),
     /// A disk has space again.
     Space(MemberId),
+    /// The watcher looks what is new.
+    Watcher,
     /// Whoever runs the cluster looks after it.
     Operator,
     /// The world looks whether a phase is over.

@@ -4,7 +4,7 @@ use super::{Keep, run};
 
 #[test]
 fn two_runs_of_one_seed_are_identical() {
-    for seed in 1..4 {
+    for seed in 1..6 {
         let (once, again) = (run(seed, Keep::Hash), run(seed, Keep::Everything));
         assert_eq!(once.trace_hash, again.trace_hash, "seed {seed}");
         assert_eq!(once.counts, again.counts, "seed {seed}");
@@ -15,4 +15,51 @@ fn two_runs_of_one_seed_are_identical() {
 #[test]
 fn two_seeds_are_not() {
     assert_ne!(run(1, Keep::Hash).trace_hash, run(2, Keep::Hash).trace_hash);
+}
+
+/// As many seeds as the planted bugs take together, and then some.
+#[test]
+fn without_a_planted_bug_nothing_is_found() {
+    for seed in 1..200 {
+        let report = run(seed, Keep::Last(40));
+        if let Some(violation) = report.violation {
+            panic!(
+                "seed {seed}: {}: {}\n{}",
+                violation.invariant,
+                violation.what,
+                report.lines.join("\n")
+            );
+        }
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+mod planted {
+    use super::{Keep, run};
+    use crate::planted::{Bug, plant};
+
+    /// Looks for every bug of `bugs` with the seeds from 1 on, up to its number.
+    fn find(bugs: &[(Bug, u64)]) {
+        let lost: Vec<_> = bugs
+            .iter()
+            .filter(|(bug, seeds)| !is_found(*bug, *seeds))
+            .collect();
+        assert!(lost.is_empty(), "not found: {lost:?}");
+    }
+
+    fn is_found(bug: Bug, seeds: u64) -> bool {
+        plant(Some(bug));
+        let found = (1..=seeds).any(|seed| run(seed, Keep::Hash).violation.is_some());
+        plant(None);
+        found
+    }
+
+    #[test]
+    fn every_planted_bug_is_found() {
+        find(&Bug::SEEDS_TO_FIND);
+        for bug in Bug::ALL {
+            let stated = Bug::SEEDS_TO_FIND.iter().any(|(stated, _)| *stated == bug);
+            assert!(stated, "{bug:?} has no number of seeds");
+        }
+    }
 }

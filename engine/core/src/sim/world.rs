@@ -16,6 +16,7 @@ use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker};
 use super::trace::{Keep, Trace};
+use super::watcher::Watcher;
 use super::{Report, Violation};
 use crate::check::{self, Answer, Level, Recorder};
 use crate::replica::{Input, Request};
@@ -31,7 +32,7 @@ const WRITE_WITHIN: Nanos = 30 * SECOND;
 /// Once faults stopped, all members agree within this time.
 const AGREE_WITHIN: Nanos = 120 * SECOND;
 /// Bounds the search of the linearizability checker, for each key.
-const CHECK_STEPS: usize = 2_000_000;
+const CHECK_STEPS: usize = 20_000;
 /// The id of the member that begins a cluster.
 const FIRST: MemberId = MemberId(1);
 
@@ -50,6 +51,7 @@ pub(super) struct World {
     pub(super) members: Members,
     pub(super) operator: Operator,
     clients: BTreeMap<u64, Client>,
+    watcher: Watcher,
     recorder: Recorder,
     phase: Phase,
 }
@@ -60,6 +62,7 @@ impl World {
         let plan = Plan::draw(&mut random);
         let network = Network::new(random.fork(), plan.weather);
         let operator = Operator::new(random.fork(), plan.members);
+        let watcher = Watcher::new(random.fork());
         let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
         let clients = (1..=plan.clients).map(client).collect();
         let mut world = Self {
@@ -67,6 +70,7 @@ impl World {
             members: Members::new(),
             operator,
             clients,
+            watcher,
             recorder: Recorder::new(Some(1)),
             phase: Phase::Storm,
         };
@@ -85,6 +89,7 @@ impl World {
         self.members.insert(FIRST, first);
         self.sim.after(0, Event::Operator);
         self.sim.after(0, Event::Watch);
+        self.sim.after(SECOND, Event::Watcher);
         for client in self.clients.keys() {
             let event = ClientEvent::Next(*client);
             self.sim.queue.push(500 * MILLI, Event::Client(event));
@@ -152,6 +157,7 @@ impl World {
                     member.disk().set_space_bytes(None);
                 }
             }
+            Event::Watcher => self.watcher.look(&mut self.sim, &self.members),
             Event::Operator => self.operator.look(&mut self.sim, &mut self.members),
             Event::Watch => self.watch(),
         }

@@ -26,9 +26,13 @@ enum Crash {
 /// Lives until the disk is cut off before operation `cut`, crashes and opens again.
 fn crash_and_open(cut: u64, torn: bool, crash: Crash) {
     let disk = CutDisk::new(cut, torn);
-    let mut life = Life::begin(disk.clone());
+    let life = Life::begin(disk.clone());
+    end(life, &disk, crash);
+}
+
+fn end(mut life: Life, disk: &CutDisk, crash: Crash) {
     life.live();
-    assert!(disk.is_cut(), "the script has fewer than {cut} operations");
+    assert!(disk.is_cut(), "the script has fewer operations");
     life.crash_and_open(crash);
 }
 
@@ -76,5 +80,26 @@ fn every_torn_write_leaves_the_old_or_the_new_state() {
     for cut in 0..whole_life().all() {
         crash_and_open(cut, true, Crash::Process);
         powers(cut).for_each(|power| crash_and_open(cut, true, power));
+    }
+}
+
+/// These tests can fail: a member that promises what it did not sync is found out.
+#[test]
+#[should_panic = "promised"]
+fn promises_without_a_sync_are_found_broken() {
+    for cut in 20..whole_life().all() {
+        let disk = CutDisk::new(cut, false);
+        let life = Life::begin_hasty(disk.clone());
+        if disk.is_cut() {
+            continue;
+        }
+        end(
+            life,
+            &disk,
+            Crash::Power {
+                percent: 0,
+                seed: cut,
+            },
+        );
     }
 }

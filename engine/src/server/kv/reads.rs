@@ -115,8 +115,9 @@ impl KvService {
                 position.cluster_id
             )));
         }
-        let reader = self.node.reader().map_err(|error| request_status(&error))?;
-        if reader.revision().0 >= position.revision {
+        // No reader is held while waiting: it would keep a snapshot from being installed.
+        let present = self.node.reader().map(|reader| reader.revision());
+        if present.is_ok_and(|present| present.0 >= position.revision) {
             return Ok(());
         }
         let mut revision = self.node.revision_changes();

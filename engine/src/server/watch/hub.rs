@@ -88,9 +88,11 @@ impl Hub {
     /// The newest revision that can be read. Whoever waits for it to change is told a little later than those
     /// whose writes made it, so a client that was answered must not find an older one here.
     pub(super) fn revision(&self) -> Revision {
-        self.node
-            .reader()
-            .map_or(Revision(0), |reader| reader.revision())
+        match self.node.reader() {
+            Ok(reader) => reader.revision(),
+            // The member is being started from a snapshot: what it showed before is true all the same.
+            Err(_) => *self.node.revision_changes().borrow(),
+        }
     }
 
     /// Reads a page of these keys' history, on a thread where it holds up nobody.

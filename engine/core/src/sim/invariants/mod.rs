@@ -13,13 +13,14 @@ mod never_expires_early;
 mod no_acknowledged_write_lost;
 mod session_monotonic;
 mod state_machine_safety;
+mod watches_complete;
 
 use super::queue::Nanos;
 use super::shadow::Shadow;
 use super::trace::Hash;
 use crate::check::{History, Rule, Summary, Violation};
 use crate::consensus::State;
-use crate::kv::{KeyValue, Membership};
+use crate::kv::{Event, KeyValue, Membership};
 use crate::types::{Entry, EntryKind, Index, MemberId, Revision, Term};
 
 /// What invariants are told of.
@@ -56,6 +57,12 @@ pub(super) enum Seen<'a> {
         key: &'a str,
         put: &'a KeyValue,
         now: Nanos,
+    },
+    /// A watch was told of all changes of these revisions.
+    Watched {
+        from: Revision,
+        to: Revision,
+        events: &'a [Event],
     },
     /// A member applied a change of the members: who they are then.
     Members(&'a Membership),
@@ -105,6 +112,7 @@ impl Invariants {
             Box::new(member_id_never_reused::MemberIdNeverReused::default()),
             Box::new(never_expires_early::NeverExpiresEarly::default()),
             Box::new(no_acknowledged_write_lost::NoAcknowledgedWriteLost),
+            Box::new(watches_complete::WatchesComplete::default()),
             Box::new(applied_once::AppliedOnce),
             Box::new(session_monotonic::SessionMonotonic),
             Box::new(linearizable::Linearizable),

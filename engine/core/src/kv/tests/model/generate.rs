@@ -30,6 +30,7 @@ enum DraftCommand {
     ExpireKeys(Vec<(Bytes, bool)>),
 }
 
+/// What to do next. Revisions count from the one before the compact revision.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     /// Applied as one batch.
@@ -197,7 +198,7 @@ pub(super) fn draft() -> impl Strategy<Value = Draft> {
 
 fn range_query() -> impl Strategy<Value = RangeQuery> {
     let bound = || prop_oneof![Just(usize::MAX), 0..6_usize];
-    let revision = prop::option::of((0..60_u64).prop_map(Revision));
+    let revision = prop::option::of((0..30_u64).prop_map(Revision));
     let flags = (any::<bool>(), any::<bool>());
     (keys(), bound(), bound(), flags, revision).prop_map(
         |(keys, limit, max_bytes, (keys_only, count_only), revision)| RangeQuery {
@@ -213,7 +214,7 @@ fn range_query() -> impl Strategy<Value = RangeQuery> {
 
 fn changes_query() -> impl Strategy<Value = ChangesQuery> {
     let bound = |max: usize| prop_oneof![Just(usize::MAX), 0..max];
-    let from = (0..60_u64).prop_map(Revision);
+    let from = (0..16_u64).prop_map(Revision);
     (from, keys(), any::<bool>(), bound(100), bound(6)).prop_map(
         |(from, keys, prev_kv, max_bytes, max_changes)| ChangesQuery {
             from,
@@ -228,10 +229,10 @@ fn changes_query() -> impl Strategy<Value = ChangesQuery> {
 pub(super) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => prop::collection::vec(draft(), 1..6).prop_map(Step::Apply),
-        2 => (key(), 0..60_u64).prop_map(|(key, at)| Step::Get(key, at)),
+        2 => (key(), 0..30_u64).prop_map(|(key, at)| Step::Get(key, at)),
         2 => range_query().prop_map(Step::Range),
         2 => changes_query().prop_map(Step::Changes),
-        1 => (1..4_usize, 0..9_usize).prop_map(|(steps, max)| Step::Collect(steps, max)),
+        1 => (1..4_usize, 0..20_usize).prop_map(|(steps, max)| Step::Collect(steps, max)),
         1 => Just(Step::Reopen),
     ]
 }

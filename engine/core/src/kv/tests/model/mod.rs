@@ -33,6 +33,13 @@ struct ModelSession {
     answers: BTreeMap<u64, Outcome>,
 }
 
+impl ModelSession {
+    fn kept(&self) -> impl Iterator<Item = &Outcome> {
+        let unacknowledged = self.answers.range(self.acknowledged + 1..);
+        unacknowledged.map(|(_, answer)| answer)
+    }
+}
+
 impl Model {
     fn new() -> Self {
         Self {
@@ -43,6 +50,11 @@ impl Model {
             log: Vec::new(),
             sessions: BTreeMap::new(),
         }
+    }
+
+    /// Counts from the revision before the compact revision.
+    fn revision_at(&self, number: u64) -> u64 {
+        (self.compacted + number).saturating_sub(1)
     }
 
     fn get(&self, key: &Bytes, at: u64) -> Option<KeyValue> {

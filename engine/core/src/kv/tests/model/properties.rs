@@ -111,7 +111,7 @@ fn check_expiring(model: &Model, machine: &Machine) {
         .map(|it| (it.id.0, it.last_used.0, it.acknowledged, it.replies))
         .collect();
     let expected = model.sessions.iter().map(|(id, it)| {
-        let kept = it.answers.range(it.acknowledged + 1..).count() as u64;
+        let kept = it.kept().count() as u64;
         (*id, it.last_used, it.acknowledged, kept)
     });
     assert_eq!(found, expected.collect::<Vec<_>>());
@@ -146,9 +146,15 @@ fn check(steps: Vec<Step>) {
                 assert_eq!(found, expected);
                 check_expiring(&model, &machine);
             }
-            Step::Get(key, at) => check_get(&model, &machine, &key, at),
-            Step::Range(query) => check_range(&model, &machine, &query),
-            Step::Changes(query) => check_changes(&model, &machine, &query),
+            Step::Get(key, at) => check_get(&model, &machine, &key, model.revision_at(at)),
+            Step::Range(mut query) => {
+                query.revision = query.revision.map(|at| Revision(model.revision_at(at.0)));
+                check_range(&model, &machine, &query);
+            }
+            Step::Changes(mut query) => {
+                query.from = Revision(model.revision_at(query.from.0));
+                check_changes(&model, &machine, &query);
+            }
             Step::Collect(steps, max) => {
                 let before = hash(&machine);
                 for _ in 0..steps {
@@ -266,13 +272,16 @@ proptest! {
         let machine = StateMachine::open(left).expect("open");
         prop_assert_eq!(hash(&machine), hash_before);
         let history = model.log.iter().filter(|(at, _)| *at >= model.compacted);
-        let changes = dump.iter().filter(|(key, _)| key[0] == b'c').count();
-        prop_assert_eq!(changes, history.clone().count());
+        let count = |space| dump.iter().filter(|(key, _)| key[0] == space).count();
+        prop_assert_eq!(count(b's'), model.sessions.len());
+        let kept = model.sessions.values().map(|it| it.kept().count());
+        prop_assert_eq!(count(b'r'), kept.sum::<usize>());
+        prop_assert_eq!(count(b't'), model.expiring().len());
         // Besides the versions in history, those that were live at its beginning.
         let everything = KeyRange::From(Bytes::new());
         let live = model.range(&everything, model.compacted);
         let older = live.iter().filter(|kv| kv.mod_revision.0 < model.compacted);
-        let versions = dump.iter().filter(|(key, _)| key[0] == b'd').count();
-        prop_assert_eq!(versions, history.count() + older.count());
+        prop_assert_eq!(count(b'c'), history.clone().count());
+        prop_assert_eq!(count(b'd'), history.count() + older.count());
     }
 }

@@ -1,0 +1,208 @@
+//! What a peer sends, into a member that works.
+
+use crate::driver::Target;
+use bytes::Bytes;
+use dengine_core::consensus::{
+    Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Role, Token,
+};
+use dengine_core::log::conformance::small_options;
+use dengine_core::log::memory::MemoryDisk;
+use dengine_core::log::{Batch, Log, LogReader};
+use dengine_core::types::{MemberId, Moment};
+
+/// Ticks, proposals and messages, one after the other.
+pub(crate) const MESSAGES: Target = Target {
+    name: "",
+    run,
+    seeds,
+    // Three members with their logs in memory, and readers that copy.
+    memory: (4 << 20, 64),
+};
+
+const ME: MemberId = MemberId(1);
+
+/// A member whose disk and state machine are done at once.
+struct Member {
+    log: Log<MemoryDisk>,
+    consensus: Consensus<LogReader<MemoryDisk>>,
+}
+
+impl Member {
+    fn new(id: MemberId) -> Self {
+        let (log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
+        let restored = Restored {
+            voters: [1, 2, 3].map(MemberId).to_vec(),
+            ..Restored::default()
+        };
+        let config = ConsensusConfig {
+            cache_bytes: 1 << 12,
+            ..ConsensusConfig::new(id, 5)
+        };
+        let consensus = Consensus::new(config, restored, log.reader()).unwrap();
+        Self { log, consensus }
+    }
+
+    /// Does what follows; returns what it sends. `None`: it takes no further part.
+    fn settle(&mut self) -> Option<Vec<(MemberId, Bytes)>> {
+        let mut sent = Vec::new();
+        loop {
+            let actions = self.consensus.actions();
+            if actions.is_empty() {
+                return Some(sent);
+            }
+            for action in actions {
+                match action {
+                    Action::Append {
+                        id,
+                        hard_state,
+                        entries,
+                    } => {
+                        self.log
+                            .append(&Batch {
+                                hard_state,
+                                entries,
+                            })
+                            .unwrap();
+                        self.log.sync().unwrap();
+                        self.consensus.step(Event::Persisted(id)).unwrap();
+                    }
+                    Action::Apply(entries) => {
+                        let index = entries.last().unwrap().index;
+                        let changes = Vec::new();
+                        self.consensus
+                            .step(Event::Applied { index, changes })
+                            .unwrap();
+                    }
+                    Action::Send(messages) => {
+                        sent.extend(messages.into_iter().map(|it| (it.to, it.bytes)));
+                    }
+                    Action::Install { .. } => return None,
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// The input is a list of events, each with a byte that says what it is: a tick, a proposal, or a message with its
+/// sender and length.
+fn run(input: &[u8]) -> String {
+    let mut member = Member::new(ME);
+    let mut rest = input;
+    let (mut taken, mut refused) = (0, String::new());
+    let mut now = 0;
+    while let Some((kind, after)) = rest.split_first() {
+        rest = after;
+        now += 1_000_000;
+        member.consensus.observe(Moment(now));
+        let stepped = match kind % 8 {
+            0..=1 => member.consensus.step(Event::Tick),
+            2 => member.consensus.step(propose()),
+            _ => {
+                let Some((bytes, after)) = message(rest) else {
+                    break;
+                };
+                rest = after;
+                let from = MemberId(u64::from(kind / 8 % 5));
+                let bytes = Bytes::copy_from_slice(bytes);
+                member.consensus.step(Event::Message { from, bytes })
+            }
+        };
+        match stepped {
+            Ok(()) => taken += 1,
+            Err(error) => refused = super::words(&error),
+        }
+        if member.settle().is_none() {
+            return "installed a snapshot".to_owned();
+        }
+        assert!(
+            member.consensus.held_messages() < 10_000,
+            "what is held is bounded"
+        );
+    }
+    let state = member.consensus.state();
+    let commits = member.consensus.commit_index().0 > 0;
+    format!(
+        "{:?} leader {:?} commits {commits} taken {taken}, {refused}",
+        state.role, state.leader
+    )
+}
+
+fn propose() -> Event {
+    Event::Propose(vec![Proposal {
+        token: Token(1),
+        context: Bytes::from_static(b"context"),
+        data: Bytes::from_static(b"data"),
+    }])
+}
+
+fn message(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = input.split_first_chunk::<2>()?;
+    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
+}
+
+/// What member 1 hears when it follows, and when it leads, in a cluster where all is well.
+fn seeds() -> Vec<Vec<u8>> {
+    vec![heard(MemberId(2)), heard(ME), vec![0; 40]]
+}
+
+/// Runs three members until `leader` leads and has committed; writes down the events of member 1.
+fn heard(leader: MemberId) -> Vec<u8> {
+    let mut members = [1, 2, 3].map(|id| Member::new(MemberId(id)));
+    let mut heard = Vec::new();
+    let mut now = 0;
+    for round in 0..200 {
+        now += 100_000_000;
+        let place = (leader.0 - 1) as usize;
+        for member in &mut members {
+            member.consensus.observe(Moment(now));
+        }
+        // Only it ever loses patience; the others have to tick for the votes that they may not give at first.
+        let leads = members[place].consensus.state().role == Role::Leader;
+        for (at, member) in members.iter_mut().enumerate() {
+            if at == place || round < 10 {
+                member.consensus.step(Event::Tick).unwrap();
+                if at == 0 {
+                    heard.push(0);
+                }
+            }
+        }
+        if leads && round % 5 == 0 {
+            members[place].consensus.step(propose()).unwrap();
+            if place == 0 {
+                heard.push(2);
+            }
+        }
+        deliver(&mut members, &mut heard);
+        if leads && members[place].consensus.commit_index().0 > 3 {
+            break;
+        }
+    }
+    heard
+}
+
+fn deliver(members: &mut [Member; 3], heard: &mut Vec<u8>) {
+    loop {
+        let mut mail = Vec::new();
+        for (at, member) in members.iter_mut().enumerate() {
+            let from = MemberId(at as u64 + 1);
+            let sent = member.settle().expect("nobody sends snapshots");
+            mail.extend(sent.into_iter().map(|(to, bytes)| (from, to, bytes)));
+        }
+        if mail.is_empty() {
+            return;
+        }
+        for (from, to, bytes) in mail {
+            if to == ME {
+                heard.push(7 + 8 * from.0 as u8);
+                heard.extend_from_slice(&u16::try_from(bytes.len()).unwrap().to_le_bytes());
+                heard.extend_from_slice(&bytes);
+            }
+            let receiver = &mut members[(to.0 - 1) as usize];
+            receiver
+                .consensus
+                .step(Event::Message { from, bytes })
+                .unwrap();
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Commands and membership changes as they stand in the log, and records as they stand in the store.
+
+use super::words;
+use crate::driver::Target;
+use bytes::Bytes;
+use dengine_core::kv::store::{MemoryStore, WriteBatch};
+use dengine_core::kv::{
+    Command, Expected, KeyRange, Membership, MembershipChange, RangeQuery, Request, SessionStamp,
+    StateMachine, Store as _, layout,
+};
+use dengine_core::types::{Entry, EntryKind, Index, Revision, SessionId, Term};
+
+/// The data of an entry, decoded, encoded again and applied.
+pub(crate) const REQUEST: Target = Target {
+    name: "",
+    run: request,
+    seeds: requests,
+    memory: (1 << 20, 64),
+};
+
+/// A change of the members, decoded and applied; and their record.
+pub(crate) const MEMBERSHIP: Target = Target {
+    name: "",
+    run: membership,
+    seeds: memberships,
+    memory: (1 << 20, 64),
+};
+
+/// One record or key by itself.
+pub(crate) const RECORDS: Target = Target {
+    name: "",
+    run: records,
+    seeds: || {
+        dump()
+            .into_iter()
+            .flat_map(|(key, value)| [key, value])
+            .collect()
+    },
+    memory: (1 << 16, 64),
+};
+
+/// A whole store: records with their lengths before them.
+pub(crate) const STORE: Target = Target {
+    name: "",
+    run: store,
+    seeds: || vec![framed(&dump()), framed(&dump()[..4])],
+    memory: (4 << 20, 256),
+};
+
+fn request(input: &[u8]) -> String {
+    let decoded = match Request::decode(Bytes::copy_from_slice(input)) {
+        Err(error) => words(&error),
+        Ok(Err(refusal)) => words(&refusal),
+        Ok(Ok(request)) => {
+            let again = Request::decode(request.clone().encode()).unwrap().unwrap();
+            assert_eq!(again, request, "a command is what it was encoded from");
+            words(&request.command)
+        }
+    };
+    let mut machine = filled();
+    let entries = [entry(&machine, EntryKind::Command, input)];
+    let applied = machine.apply(&entries);
+    // Twice: a session knows the second.
+    let entries = [entry(&machine, EntryKind::Command, input)];
+    let applied = applied.and_then(|_| machine.apply(&entries));
+    let became = applied.map_or_else(|error| words(&error), |all| words(&all[0].outcome));
+    let _ = machine.reader().logical_hash().unwrap();
+    format!("{decoded} {became}")
+}
+
+fn membership(input: &[u8]) -> String {
+    let record = Membership::decode(input).map_or_else(
+        |error| words(&error),
+        |found| {
+            assert_eq!(Membership::decode(&found.encode()).unwrap(), found);
+            "a record".to_owned()
+        },
+    );
+    let change = MembershipChange::decode(input);
+    let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
+    let entries = [entry(&machine, EntryKind::Membership, input)];
+    let applied = machine.apply(&entries);
+    let applied = applied.map_or_else(|error| words(&error), |all| words(&all[0].outcome));
+    format!("{record} {} {applied}", words(&change))
+}
+
+fn records(input: &[u8]) -> String {
+    let state = layout::decode_state(input).is_ok();
+    let version = layout::version(input).is_ok();
+    let data = layout::split_data_key(input).is_ok();
+    let change = layout::split_change_key(input).is_ok();
+    let expiring = layout::split_expiring_key(input).is_ok();
+    let session = layout::split_session_key(input).is_ok();
+    let user = layout::user_key(input).is_ok();
+    let ttl = layout::ttl(input).is_ok();
+    let space = layout::space(input).is_ok();
+    let format = layout::check_format(input).is_ok();
+    let members = layout::decode_membership(input).is_ok();
+    let prefix = layout::version_prefix(input).map(<[u8]>::len);
+    format!(
+        "{state} {version} {data} {change} {expiring} {session} {user} {ttl} {space} {format} {members} {}",
+        prefix.is_some()
+    )
+}
+
+fn store(input: &[u8]) -> String {
+    let store = MemoryStore::default();
+    let mut batch = WriteBatch::default();
+    let mut rest = input;
+    while let Some((key, after)) = frame(rest) {
+        let Some((value, after)) = frame(after) else {
+            break;
+        };
+        batch.put(key, value);
+        rest = after;
+    }
+    store.write(&batch).unwrap();
+    let mut machine = match StateMachine::open(store) {
+        Ok(machine) => machine,
+        Err(error) => return words(&error),
+    };
+    let range = machine
+        .reader()
+        .range(&RangeQuery::new(KeyRange::From(Bytes::new())));
+    let range = range.map_or_else(|error| words(&error), |found| found.kvs.len().to_string());
+    let hash = machine.reader().logical_hash();
+    let hash = hash.map_or_else(|error| words(&error), |_| String::new());
+    if machine.applied().0.0 > u64::MAX - 10 || machine.revision().0 > u64::MAX - 10 {
+        return format!("{range} {hash}, at the end of time");
+    }
+    let requests = requests();
+    let mut became = String::new();
+    for data in &requests {
+        let entries = [entry(&machine, EntryKind::Command, data)];
+        if let Err(error) = machine.apply(&entries) {
+            became = words(&error);
+            break;
+        }
+    }
+    format!("{range} {hash} {became}")
+}
+
+/// A byte string with its length, in two bytes, before it.
+fn frame(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = input.split_first_chunk::<2>()?;
+    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
+}
+
+fn framed(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let mut input = Vec::new();
+    for part in records.iter().flat_map(|(key, value)| [key, value]) {
+        input.extend_from_slice(&u16::try_from(part.len()).unwrap().to_le_bytes());
+        input.extend_from_slice(part);
+    }
+    input
+}
+
+fn entry(machine: &StateMachine<MemoryStore>, kind: EntryKind, data: &[u8]) -> Entry {
+    let (index, term) = machine.applied();
+    Entry {
+        index: index.next(),
+        term: Term(term.0.max(1)),
+        kind,
+        context: Bytes::new(),
+        data: Bytes::copy_from_slice(data),
+    }
+}
+
+/// A state machine that has applied all the valid commands.
+fn filled() -> StateMachine<MemoryStore> {
+    fill(MemoryStore::default())
+}
+
+fn fill(store: MemoryStore) -> StateMachine<MemoryStore> {
+    let mut machine = StateMachine::open(store).unwrap();
+    for data in requests() {
+        let entries = [entry(&machine, EntryKind::Command, &data)];
+        machine.apply(&entries).unwrap();
+    }
+    machine
+}
+
+fn dump() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let store = MemoryStore::default();
+    drop(fill(store.clone()));
+    let records = store.dump().into_iter();
+    records
+        .map(|(key, value)| (key.to_vec(), value.to_vec()))
+        .collect()
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    let key = Bytes::from_static(b"key");
+    let put = |key: &Bytes, ttl_ms| Command::Put {
+        key: key.clone(),
+        value: Bytes::from_static(b"value"),
+        prev_kv: true,
+        ttl_ms,
+    };
+    let commands = vec![
+        put(&key, 0),
+        put(&Bytes::from_static(b"other"), 1000),
+        Command::OpenSession { ttl_ms: 1000 },
+        Command::Delete {
+            keys: KeyRange::Between {
+                start: key.clone(),
+                end: Bytes::from_static(b"kez"),
+            },
+            prev_kv: true,
+        },
+        Command::CompareAndSwap {
+            key: key.clone(),
+            expected: Expected::ModRevision(Revision(0)),
+            value: Bytes::from_static(b"swapped"),
+            ttl_ms: 0,
+        },
+        Command::KeepAlive {
+            session: SessionId(3),
+        },
+        Command::ExpireSession {
+            session: SessionId(9),
+            last_used: Index(9),
+        },
+        Command::ExpireKeys { keys: Vec::new() },
+        Command::Compact {
+            revision: Revision(2),
+        },
+    ];
+    let stamped = Request {
+        session: Some(SessionStamp {
+            id: SessionId(3),
+            sequence: 1,
+            acknowledged: 0,
+        }),
+        command: put(&key, 5),
+    };
+    let plain = commands.into_iter().map(Request::from);
+    plain
+        .chain([stamped])
+        .map(|request| request.encode().to_vec())
+        .collect()
+}
+
+fn memberships() -> Vec<Vec<u8>> {
+    let member = dengine_core::kv::Member {
+        id: dengine_core::types::MemberId(1),
+        name: "m".to_owned(),
+        peer_address: "a:1".to_owned(),
+        client_address: "a:2".to_owned(),
+        folder_id: "f".to_owned(),
+        voter: true,
+    };
+    let mut membership = Membership {
+        cluster_id: dengine_core::types::ClusterId(7),
+        ..Membership::default()
+    };
+    membership.last_member_id = member.id;
+    membership.members.insert(member.id, member);
+    vec![membership.encode()]
+}

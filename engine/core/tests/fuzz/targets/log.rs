@@ -1,0 +1,126 @@
+//! A segment of the log, with its checksums mended or not.
+
+use super::words;
+use crate::driver::Target;
+use dengine_core::log::conformance::{batch, small_options};
+use dengine_core::log::memory::MemoryDisk;
+use dengine_core::log::{Batch, Disk as _, DiskFile as _, Log};
+use dengine_core::types::{HardState, Index, MemberId, Term};
+
+const HEADER_BYTES: usize = 4096;
+const BATCH_HEADER_BYTES: usize = 48;
+
+/// The first byte says whether checksums are mended, the rest is the file.
+pub(crate) const SEGMENT: Target = Target {
+    name: "",
+    run,
+    seeds,
+    // The disk in memory holds every file twice, and reading may copy it a few times.
+    memory: (1 << 20, 16),
+};
+
+fn run(input: &[u8]) -> String {
+    let Some((mode, file)) = input.split_first() else {
+        return "nothing".to_owned();
+    };
+    let mut file = file.to_vec();
+    if mode % 2 == 1 {
+        mend(&mut file);
+    }
+    let disk = MemoryDisk::new();
+    let written = disk.create(&name()).unwrap();
+    written.write_at(0, &file).unwrap();
+    written.sync_data().unwrap();
+    disk.sync_dir().unwrap();
+    match Log::open(disk.clone(), small_options()) {
+        Err(error) => words(&error),
+        Ok((log, recovered)) => used(disk, log, recovered.torn.is_some()),
+    }
+}
+
+/// A log that opens can be read, written and opened again.
+fn used(disk: MemoryDisk, mut log: Log<MemoryDisk>, torn: bool) -> String {
+    let reader = log.reader();
+    let (first, last) = (reader.first_index(), reader.last());
+    let read = reader.entries(first, last.index.next(), u64::MAX);
+    let read = read.map_or_else(|error| words(&error), |entries| entries.len().to_string());
+    let next = last
+        .index
+        .0
+        .checked_add(1)
+        .filter(|next| *next < u64::MAX - 1);
+    let appended = next.is_some_and(|next| {
+        let mut more = batch(last.term.0.max(1), next..=next, 10);
+        more.hard_state = None;
+        let appended = log.append(&more).and_then(|()| log.sync());
+        appended.is_ok()
+    });
+    let end = log.reader().last();
+    drop((log, reader));
+    let again = Log::open(disk, small_options()).map(|(log, _)| log.reader().last());
+    assert_eq!(
+        again.unwrap(),
+        end,
+        "what opened once opens again as it was left"
+    );
+    format!("opened, torn {torn}, read {read}, appended {appended}")
+}
+
+/// Makes all checksums match what they are of, and each batch follow the one before.
+fn mend(file: &mut [u8]) {
+    if file.len() < HEADER_BYTES {
+        return;
+    }
+    let head = crc32c::crc32c(&file[..12]);
+    let crc = crc32c::crc32c_append(head, &file[16..HEADER_BYTES]);
+    file[12..16].copy_from_slice(&crc.to_le_bytes());
+    let epoch: [u8; 8] = file[24..32].try_into().unwrap();
+    let mut previous: [u8; 4] = file[88..92].try_into().unwrap();
+    let mut rest = &mut file[HEADER_BYTES..];
+    while rest.len() >= BATCH_HEADER_BYTES {
+        let bytes = u32::from_le_bytes(rest[4..8].try_into().unwrap()) as usize;
+        if !(BATCH_HEADER_BYTES..=rest.len()).contains(&bytes) {
+            return;
+        }
+        let (batch, later) = rest.split_at_mut(bytes);
+        batch[8..16].copy_from_slice(&epoch);
+        batch[16..20].copy_from_slice(&previous);
+        previous = crc32c::crc32c(&batch[4..]).to_le_bytes();
+        batch[..4].copy_from_slice(&previous);
+        rest = later;
+    }
+}
+
+/// The name of the first segment.
+fn name() -> String {
+    let disk = MemoryDisk::new();
+    drop(Log::open(disk.clone(), small_options()).unwrap());
+    disk.list().unwrap().remove(0)
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
+    let vote = HardState {
+        term: Term(2),
+        vote: MemberId(2),
+        commit: Index(1),
+    };
+    log.append(&batch(1, 1..=5, 40)).unwrap();
+    log.sync().unwrap();
+    log.append(&Batch {
+        hard_state: Some(vote),
+        entries: Vec::new(),
+    })
+    .unwrap();
+    log.append(&Batch {
+        hard_state: None,
+        ..batch(2, 4..=9, 20)
+    })
+    .unwrap();
+    log.sync().unwrap();
+    let file = disk.contents(&name());
+    let with_mode = |mode: u8| [&[mode], &file[..]].concat();
+    let used = HEADER_BYTES + 1200;
+    vec![with_mode(0), with_mode(1), [&[1], &file[..used]].concat()]
+}
