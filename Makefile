@@ -69,6 +69,7 @@ torture: setup ## real members under faults, checked for linearizability (DURATI
 fuzz: setup ## bent bytes into every decoder (DURATION=1m for each, SEED=)
 	@DENGINE_FUZZ_DURATION=$(or $(DURATION),1m) DENGINE_FUZZ_SEED=$(SEED) \
 	  $(CARGO_TEST) --test fuzz -- --nocapture
+
 sim: setup ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEED=… replayed as a readable trace
 	@$(SIM) $(if $(SEED),--seed $(SEED),--budget $(or $(BUDGET),60) --threads $(or $(THREADS),$(shell nproc)))
 

@@ -415,19 +415,24 @@ pub fn encode_state(state: &State) -> [u8; STATE_BYTES] {
 /// Reads the record under [`STATE_KEY`].
 ///
 /// # Errors
-/// If it is not one.
+/// If it is not one, or says what cannot be: readers would wait for ever for a newest revision that is not
+/// compacted.
 pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
     if record.len() != STATE_BYTES {
         return Err(corrupt("state", record));
     }
     let number = |at: usize| be_u64(&record[at * 8..at * 8 + 8]);
-    Ok(State {
+    let state = State {
         applied_index: Index(number(0)),
         applied_term: Term(number(1)),
         revision: Revision(number(2)),
         compact_revision: Revision(number(3)),
         sessions: number(4),
-    })
+    };
+    if state.revision < State::EMPTY.revision || state.compact_revision > state.revision {
+        return Err(corrupt("state", record));
+    }
+    Ok(state)
 }
 
 /// The record under [`FORMAT_KEY`].

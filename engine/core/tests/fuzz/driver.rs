@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::memory::most_held;
@@ -12,6 +13,9 @@ use crate::memory::most_held;
 const INPUT_BYTES_MAX: usize = 64 << 10;
 /// More inputs than this are not kept.
 const POOL_MAX: usize = 4096;
+
+/// One input takes well under a millisecond, also where many share a core.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Something that decodes bytes.
 #[derive(Clone, Copy)]
@@ -34,14 +38,15 @@ pub(crate) fn run(target: &Target) {
     let budget = std::env::var("DENGINE_FUZZ_DURATION");
     let budget = budget.map_or(Duration::from_secs(1), |it| duration(&it));
     let mut pool = Pool::default();
+    let dog = Watchdog::watch(target.name);
     for input in corpus(target.name).into_iter().chain((target.seeds)()) {
-        pool.offer(&input, try_one(target, &input));
+        pool.offer(&input, dog.run(target, &input));
     }
     let mut dice = Dice(seed);
     let (begun, mut runs) = (Instant::now(), 0_u64);
     while begun.elapsed() < budget {
         let input = pool.mutated(&mut dice);
-        let became = try_one(target, &input);
+        let became = dog.run(target, &input);
         pool.offer(&input, became);
         runs += 1;
     }
@@ -54,6 +59,52 @@ pub(crate) fn run(target: &Target) {
 #[expect(clippy::print_stdout, reason = "how much was tried is worth knowing")]
 fn report(line: &str) {
     println!("{line}");
+}
+
+/// Ends the process if one input takes for ever.
+struct Watchdog {
+    name: &'static str,
+    /// The input under way, and since when.
+    current: Mutex<Option<(Instant, Vec<u8>)>>,
+}
+
+impl Watchdog {
+    fn watch(name: &'static str) -> Arc<Self> {
+        let dog = Arc::new(Self {
+            name,
+            current: Mutex::new(None),
+        });
+        let watching = Arc::downgrade(&dog);
+        std::thread::spawn(move || {
+            while let Some(dog) = watching.upgrade() {
+                dog.look();
+                drop(dog);
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        dog
+    }
+
+    fn look(&self) {
+        if let Some((since, input)) = &*self.current.lock().unwrap()
+            && since.elapsed() > PATIENCE
+        {
+            let file = keep(self.name, input);
+            report(&format!(
+                "fuzz {}: this input never ends: {}",
+                self.name,
+                file.display()
+            ));
+            std::process::abort();
+        }
+    }
+
+    fn run(&self, target: &Target, input: &[u8]) -> String {
+        *self.current.lock().unwrap() = Some((Instant::now(), input.to_vec()));
+        let became = try_one(target, input);
+        *self.current.lock().unwrap() = None;
+        became
+    }
 }
 
 /// Runs one input; writes it down if it breaks something.

@@ -30,4 +30,5 @@ targets! {
     kv_records: targets::kv::RECORDS;
     kv_store: targets::kv::STORE;
     peer_messages: targets::consensus::MESSAGES;
+    snapshot: targets::snapshot::SNAPSHOT;
 }

@@ -3,6 +3,7 @@
 pub(crate) mod consensus;
 pub(crate) mod kv;
 pub(crate) mod log;
+pub(crate) mod snapshot;
 
 /// An error in a few words.
 fn words(error: &impl std::fmt::Debug) -> String {
