@@ -125,7 +125,8 @@ impl World {
     /// A power loss that does not come by itself.
     pub(super) fn crash(&mut self, id: MemberId) {
         if self.is_stormy() && self.members.get(&id).is_some_and(Member::is_up) {
-            self.sim.note(format_args!("FAULT at {id}: power loss over a vote"));
+            self.sim
+                .note(format_args!("FAULT at {id}: power loss over a vote"));
             self.sim.count(Fault::PowerLoss.name());
             self.lose_power(id);
         }

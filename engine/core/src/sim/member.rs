@@ -653,7 +653,11 @@ fn names(membership: &Membership) -> String {
 
 /// Of all moments to lose power, the one in which a vote is given but perhaps not yet on disk is among the worst.
 fn crash_over_vote(sim: &mut Surroundings, member: MemberId) {
-    let powerless = sim.plan.faults.iter().any(|(fault, _)| *fault == Fault::PowerLoss);
+    let powerless = sim
+        .plan
+        .faults
+        .iter()
+        .any(|(fault, _)| *fault == Fault::PowerLoss);
     if powerless && sim.random.chance(200_000) {
         let delay = sim.random.below(sim.plan.sync);
         sim.then(delay, move |world| world.crash(member));

@@ -131,7 +131,10 @@ impl Member {
         }
         if recovered.last_index < self.promised {
             let (last, promised) = (recovered.last_index, self.promised);
-            let what = format!("member {}: the log ends at {last}, {promised} was synced", self.id);
+            let what = format!(
+                "member {}: the log ends at {last}, {promised} was synced",
+                self.id
+            );
             sim.fail(("what was synced is there", what));
         }
         let staging = self.settle_staged(sim, recovered.base)?;
