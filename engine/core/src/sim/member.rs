@@ -317,7 +317,11 @@ impl Member {
                 machine.plan(sim, self.clock.wait(TICK), Actor::Tick);
                 return process.think(sim, machine);
             }
-            Actor::LogWrite => return process.write_log(sim, machine),
+            Actor::LogWrite => {
+                process.write_log(sim, machine)?;
+                // Entries that were never committed may be replaced by fewer.
+                self.promised = self.promised.min(process.log.reader().last_index());
+            }
             Actor::LogSync => {
                 process.sync_log(sim, machine)?;
                 if process.syncing {
