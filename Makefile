@@ -15,6 +15,7 @@ export CC := ccache cc
 export CXX := ccache c++
 endif
 
+comma := ,
 # One profile everywhere: RocksDB is compiled once.
 CARGO_TEST := cargo test --release --locked --workspace
 # Always the whole workspace: what a dependency is compiled with depends on which packages are asked for, and
@@ -26,6 +27,7 @@ CRDS := charts/dengine-operator/files/crds
 CRDS_AGAIN := $(CARGO_TARGET_DIR)/crds
 SIM := cargo run --release --locked --quiet -p dengine-core --features sim --bin sim --
 SIM_PLANTED := cargo run --release --locked --quiet -p dengine-core --features sim,planted-bugs --bin sim --
+SIM_TEST := cargo test --release --locked -p dengine-core --features sim$(comma)planted-bugs --lib -- sim:: planted::
 # Tests of more than one unit: a file or a folder each. Those on Kubernetes are one program.
 TEST_FOLDERS := $(addsuffix /tests,engine $(wildcard engine/*) crds operator bench-jobs)
 TESTS := $(basename $(notdir $(wildcard $(addsuffix /*.rs,$(TEST_FOLDERS))))) \
@@ -59,6 +61,7 @@ test: setup ## every test, those on a real Kubernetes included
 	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples)
 	@$(call part,Documentation,$(CARGO_TEST) --no-fail-fast --doc)
 	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))))
+	@$(call part,Simulation,$(SIM_TEST))
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 

@@ -2,7 +2,7 @@
 //! what is sent.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -24,6 +24,11 @@ const HINTED_MAX: usize = 8;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+
+/// What a watch that nobody reads keeps of its connection's window. Watches have connections of their own, for
+/// on a shared one a few of those would hold up every call.
+const WATCH_STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const WATCH_CONNECTION_WINDOW_BYTES: u32 = 256 << 20;
 
 /// Checks `host:port` or `http://host:port` and sets everything but the place to connect to.
 pub(crate) fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpoint> {
@@ -64,6 +69,9 @@ pub(crate) struct Pool {
     connect_timeout: Duration,
     /// Channel `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
     channels: Vec<Channel>,
+    endpoints: Vec<Endpoint>,
+    /// One for each endpoint, made when it is first needed.
+    watching: Vec<OnceLock<Channel>>,
     lanes: Lanes,
     hinted: Mutex<Vec<(String, Channel)>>,
 }
@@ -105,6 +113,8 @@ impl Pool {
             lanes: Lanes::new(wanted, options.connections),
             hinted: Mutex::new(Vec::new()),
             channels: opened.iter().map(|(channel, _)| channel.clone()).collect(),
+            watching: endpoints.iter().map(|_| OnceLock::new()).collect(),
+            endpoints,
         };
         for (lane, (_, error)) in opened.iter().enumerate() {
             if error.is_some() {
@@ -145,6 +155,20 @@ impl Pool {
         };
         let lane = self.lanes.pick(from, self.now());
         (Route::Lane(lane), self.channels[lane].clone())
+    }
+
+    /// The connection for a watch.
+    pub(crate) fn watch(&self, from: usize) -> (Route, Channel) {
+        let lane = self.lanes.pick(from, self.now());
+        let place = lane % self.endpoints.len();
+        let channel = self.watching[place].get_or_init(|| {
+            self.endpoints[place]
+                .clone()
+                .initial_stream_window_size(WATCH_STREAM_WINDOW_BYTES)
+                .initial_connection_window_size(WATCH_CONNECTION_WINDOW_BYTES)
+                .connect_lazy()
+        });
+        (Route::Lane(lane), channel.clone())
     }
 
     /// A connection to the leader that a member named.

@@ -6,7 +6,7 @@ use dengine_api::v1::{
     self, CancelCause, WatchCreate, WatchRequest, WatchResponse, watch_client::WatchClient,
     watch_request,
 };
-use dengine_client_core::{Broken, Failure as Proof, Operation, Target, WatchCursor};
+use dengine_client_core::{Broken, Failure as Proof, Operation, WatchCursor};
 use tokio::{
     sync::mpsc,
     time::{sleep, timeout},
@@ -39,7 +39,8 @@ pub struct WatchQuery {
 }
 
 impl WatchQuery {
-    /// All changes of these keys from now on.
+    /// All changes of these keys from now on: from the present of the member that is asked, which may be a
+    /// little behind what this client has seen elsewhere.
     #[must_use]
     pub fn new(range: KeyRange) -> Self {
         WatchQuery {
@@ -267,7 +268,7 @@ impl Watch {
 
     /// Opens a stream and begins the watch on it, where it was.
     async fn open(&mut self) -> std::result::Result<(), Failure> {
-        let (route, channel) = self.shared.pool.resolve(&Target::From(self.lane));
+        let (route, channel) = self.shared.pool.watch(self.lane);
         let (requests, outgoing) = mpsc::channel(1);
         let create = WatchCreate {
             start_revision: self.cursor.resume(),

@@ -80,31 +80,23 @@ impl Bug {
         Self::ExpiryWithoutRevision,
     ];
 
-    /// Within how many seeds, counted from 1, the simulator has to find each. At least twice what
-    /// `make sim-planted` said.
-    pub const SEEDS_TO_FIND: [(Self, u64); 22] = [
-        (Self::VoteNotSynced, 0),
-        (Self::AckBeforeSync, 0),
-        (Self::LeaseTooLong, 0),
-        (Self::LeaseKeptOverTransfer, 0),
-        (Self::RestartedVoterDoesNotWait, 0),
-        (Self::AppliedIndexApartFromData, 0),
-        (Self::QuorumCountedWrong, 0),
-        (Self::ReadBeforeFirstCommit, 0),
-        (Self::LogTruncatedPastFlush, 0),
-        (Self::MemberIdReused, 0),
-        (Self::CorruptMiddleTakenForTornTail, 0),
-        (Self::AnsweredByAnotherEntry, 0),
-        (Self::ReadJoinsEarlierRound, 0),
-        (Self::SyncTriedAgain, 0),
-        (Self::ReadBeforeApply, 0),
-        (Self::AppendAcknowledgedEarly, 0),
-        (Self::TailNotRewritten, 0),
-        (Self::SnapshotWithoutLastEntry, 0),
-        (Self::InstallWithoutCommitRecord, 0),
-        (Self::SessionsLostOnRestart, 0),
-        (Self::ExpiryByLocalClock, 0),
-        (Self::ExpiryWithoutRevision, 0),
+    /// Within how many seeds, counted from 1, a test asks the simulator to find each: at least twice what
+    /// `make sim-planted` said. The others take more seeds than a test has time for; see `docs/simulator.md`.
+    pub const SEEDS_TO_FIND: [(Self, u64); 14] = [
+        (Self::AckBeforeSync, 10),
+        (Self::AppliedIndexApartFromData, 10),
+        (Self::QuorumCountedWrong, 10),
+        (Self::ReadBeforeFirstCommit, 60),
+        (Self::LogTruncatedPastFlush, 70),
+        (Self::MemberIdReused, 10),
+        (Self::CorruptMiddleTakenForTornTail, 10),
+        (Self::SyncTriedAgain, 10),
+        (Self::ReadBeforeApply, 10),
+        (Self::AppendAcknowledgedEarly, 10),
+        (Self::TailNotRewritten, 10),
+        (Self::SnapshotWithoutLastEntry, 80),
+        (Self::SessionsLostOnRestart, 10),
+        (Self::ExpiryByLocalClock, 10),
     ];
 
     /// Its name on the command line.

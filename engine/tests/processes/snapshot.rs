@@ -323,8 +323,12 @@ impl Liar {
 
     /// Sends these frames and returns how the victim ended the stream.
     async fn send(&self, kinds: Vec<Kind>) -> tonic::Code {
-        let frames = kinds.into_iter().map(|kind| SnapshotFrame { kind: Some(kind) });
-        let mut client = PeerClient::connect(format!("http://{}", self.to)).await.unwrap();
+        let frames = kinds
+            .into_iter()
+            .map(|kind| SnapshotFrame { kind: Some(kind) });
+        let mut client = PeerClient::connect(format!("http://{}", self.to))
+            .await
+            .unwrap();
         let mut answers = match client.send_snapshot(stream::iter(frames)).await {
             Ok(answers) => answers.into_inner(),
             Err(status) => return status.code(),
@@ -414,26 +418,62 @@ async fn a_peer_that_lies_about_a_snapshot_is_refused_and_fills_no_disk() {
     let lies = [
         // Who they are.
         (vec![small()], Code::InvalidArgument),
-        (vec![stranger(|h| h.cluster_id ^= 1), small()], Code::FailedPrecondition),
-        (vec![stranger(|h| h.to ^= 8), small()], Code::FailedPrecondition),
-        (vec![stranger(|h| h.folder_id.push('x')), small()], Code::FailedPrecondition),
+        (
+            vec![stranger(|h| h.cluster_id ^= 1), small()],
+            Code::FailedPrecondition,
+        ),
+        (
+            vec![stranger(|h| h.to ^= 8), small()],
+            Code::FailedPrecondition,
+        ),
+        (
+            vec![stranger(|h| h.folder_id.push('x')), small()],
+            Code::FailedPrecondition,
+        ),
         // What they have.
         (vec![liar.hello()], Code::Cancelled),
         (vec![liar.hello(), end()], Code::InvalidArgument),
         (vec![liar.hello(), damaged], Code::InvalidArgument),
-        (vec![liar.hello(), other_cluster.offer(&[("a", 1)])], Code::FailedPrecondition),
-        (vec![liar.hello(), liar.offer(&[("a", 1_000_001)])], Code::ResourceExhausted),
-        (vec![liar.hello(), liar.offer(&[("a", u64::MAX)])], Code::ResourceExhausted),
+        (
+            vec![liar.hello(), other_cluster.offer(&[("a", 1)])],
+            Code::FailedPrecondition,
+        ),
+        (
+            vec![liar.hello(), liar.offer(&[("a", 1_000_001)])],
+            Code::ResourceExhausted,
+        ),
+        (
+            vec![liar.hello(), liar.offer(&[("a", u64::MAX)])],
+            Code::ResourceExhausted,
+        ),
         // What they send of it.
         (vec![liar.hello(), small()], Code::Cancelled),
         (vec![liar.hello(), small(), small()], Code::InvalidArgument),
         (vec![liar.hello(), small(), end()], Code::Unavailable),
-        (vec![liar.hello(), small(), chunk(1, 0, vec![1; 100])], Code::InvalidArgument),
-        (vec![liar.hello(), small(), chunk(0, 50, vec![1; 50])], Code::InvalidArgument),
-        (vec![liar.hello(), small(), chunk(0, 0, vec![1; 101])], Code::InvalidArgument),
-        (vec![liar.hello(), small(), chunk(0, 0, Vec::new())], Code::InvalidArgument),
-        (vec![liar.hello(), small(), chunk(0, 0, vec![1; 2 << 20])], Code::InvalidArgument),
-        (vec![liar.hello(), small(), chunk(0, 0, vec![1; 100])], Code::DataLoss),
+        (
+            vec![liar.hello(), small(), chunk(1, 0, vec![1; 100])],
+            Code::InvalidArgument,
+        ),
+        (
+            vec![liar.hello(), small(), chunk(0, 50, vec![1; 50])],
+            Code::InvalidArgument,
+        ),
+        (
+            vec![liar.hello(), small(), chunk(0, 0, vec![1; 101])],
+            Code::InvalidArgument,
+        ),
+        (
+            vec![liar.hello(), small(), chunk(0, 0, Vec::new())],
+            Code::InvalidArgument,
+        ),
+        (
+            vec![liar.hello(), small(), chunk(0, 0, vec![1; 2 << 20])],
+            Code::InvalidArgument,
+        ),
+        (
+            vec![liar.hello(), small(), chunk(0, 0, vec![1; 100])],
+            Code::DataLoss,
+        ),
     ];
     for (number, (frames, expected)) in lies.into_iter().enumerate() {
         assert_eq!(liar.send(frames).await, expected, "lie {number}");
@@ -462,10 +502,21 @@ async fn a_snapshot_without_a_state_is_never_installed() {
             crc: checksum(&content),
             ..manifest.files()[0].clone()
         };
-        manifest = Manifest::new(manifest.cluster(), manifest.id(), manifest.last(), vec![file]).unwrap();
+        manifest = Manifest::new(
+            manifest.cluster(),
+            manifest.id(),
+            manifest.last(),
+            vec![file],
+        )
+        .unwrap();
         offer.manifest = manifest.encode().into();
     }
-    let frames = vec![liar.hello(), offer, chunk(0, 0, content), Kind::End(SnapshotEnd {})];
+    let frames = vec![
+        liar.hello(),
+        offer,
+        chunk(0, 0, content),
+        Kind::End(SnapshotEnd {}),
+    ];
     assert_eq!(liar.send(frames).await, tonic::Code::DataLoss);
     assert_eq!(staged(victim), Vec::<String>::new());
     check_state(victim, 0..10).await;

@@ -106,7 +106,7 @@ async fn a_watch_goes_on_when_its_member_dies_and_misses_nothing() {
     let mut watches = Vec::new();
     for place in 0..3 {
         let pinned = client.with_affinity(place);
-        watches.push(pinned.watch(all()).await.unwrap());
+        watches.push(pinned.watch(all().from_revision(first)).await.unwrap());
     }
     let writing = tokio::spawn({
         let writer = writer.clone();

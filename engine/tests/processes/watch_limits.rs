@@ -123,6 +123,24 @@ async fn a_client_that_does_not_read_is_shed_and_holds_up_nobody() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watches_that_an_application_does_not_read_hold_up_none_of_its_calls() {
+    let cluster = Cluster::form(1).await;
+    let client = cluster.client().await;
+    let mut unread = Vec::new();
+    for _ in 0..8 {
+        unread.push(
+            client
+                .watch(WatchQuery::new(KeyRange::all()))
+                .await
+                .unwrap(),
+        );
+    }
+    write_large(&client, 10).await;
+    let read = client.range(KeyRange::prefix("k")).await.unwrap();
+    assert_eq!(read.count, 10);
+}
+
 #[tokio::test]
 async fn a_revision_larger_than_a_message_is_split_only_if_that_was_allowed() {
     let cluster = Cluster::form(1).await;

@@ -43,6 +43,7 @@ use crate::consensus::{
     Restored, State, Token,
 };
 use crate::kv::{Membership, MembershipChange, StateMachine, Store};
+use crate::planted::planted;
 use crate::types::{HardState, Index, MemberId, Moment, Revision};
 use bytes::Bytes;
 use reads::Reads;
@@ -296,6 +297,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
         let changes = range.changes;
         self.step(Event::Applied { index, changes });
+        if planted!(LogTruncatedPastFlush) {
+            self.on_flushed(index);
+        }
         self.answer_reads();
     }
 

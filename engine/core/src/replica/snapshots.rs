@@ -3,7 +3,6 @@
 use super::input::{Effect, LogJob};
 use super::{Env, Replica};
 use crate::consensus::{Event, LogRead, Role};
-use crate::planted::planted;
 use crate::types::{Index, MemberId};
 use bytes::Bytes;
 
@@ -45,11 +44,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if let Some(snapshot) = self.consensus.snapshot_index() {
             keep = keep.min(snapshot.next());
         }
-        let safe = match planted!(LogTruncatedPastFlush) {
-            true => self.applied,
-            false => self.flushed,
-        };
-        safe.min(Index(keep.0.saturating_sub(1)))
+        self.flushed.min(Index(keep.0.saturating_sub(1)))
     }
 
     pub(super) fn on_snapshot_staged(&mut self, from: MemberId, message: Bytes) {

@@ -1,6 +1,6 @@
 //! What goes wrong, when its time has come.
 
-use super::member::Health;
+use super::member::{Health, Member};
 use super::network::Link;
 use super::operator::newest_leader;
 use super::plan::Fault;
@@ -119,6 +119,16 @@ impl World {
             member.kill(sim);
             self.lose_streams(id);
             self.restart_later(id);
+        }
+    }
+
+    /// A power loss that does not come by itself.
+    pub(super) fn crash(&mut self, id: MemberId) {
+        if self.is_stormy() && self.members.get(&id).is_some_and(Member::is_up) {
+            self.sim
+                .note(format_args!("FAULT at {id}: power loss over a vote"));
+            self.sim.count(Fault::PowerLoss.name());
+            self.lose_power(id);
         }
     }
 

@@ -12,6 +12,7 @@ mod snapshots;
 use super::clock::Clock;
 use super::guard::guard;
 use super::invariants::Seen;
+use super::plan::Fault;
 use super::queue::{MILLI, Nanos};
 use super::random::Random;
 use super::shadow::Shadow;
@@ -110,6 +111,8 @@ pub(super) struct Member {
     boot: u64,
     paused_until: Nanos,
     slow_until: Nanos,
+    /// The end of the log when it was last synced.
+    promised: Index,
     /// A failure was injected that a panic may follow from: the log could not be read.
     reading_fails: bool,
 }
@@ -156,6 +159,7 @@ impl Member {
             boot: 0,
             paused_until: 0,
             slow_until: 0,
+            promised: Index(0),
             reading_fails: false,
         }
     }
@@ -313,8 +317,17 @@ impl Member {
                 machine.plan(sim, self.clock.wait(TICK), Actor::Tick);
                 return process.think(sim, machine);
             }
-            Actor::LogWrite => return process.write_log(sim, machine),
-            Actor::LogSync => return process.sync_log(sim, machine),
+            Actor::LogWrite => {
+                process.write_log(sim, machine)?;
+                // Entries that were never committed may be replaced by fewer.
+                self.promised = self.promised.min(process.log.reader().last_index());
+            }
+            Actor::LogSync => {
+                process.sync_log(sim, machine)?;
+                if process.syncing {
+                    self.promised = process.log.reader().last_index();
+                }
+            }
             Actor::Apply => return process.apply(sim, machine),
             Actor::Flush => return process.flush(sim, machine),
             Actor::Serve(job) => process.serve(sim, machine, job),
@@ -336,7 +349,7 @@ impl Member {
                 sim.note(format_args!("{id} ends: {reason}"));
                 sim.count("processes that ended by themselves");
             }
-            End::Installed => {}
+            End::Installed => self.promised = Index(0),
             End::Panicked(reason) if self.health == Health::Damaged || self.reading_fails => {
                 sim.note(format_args!("{id} panics over its damaged log: {reason}"));
                 self.reading_fails = false;
@@ -480,6 +493,9 @@ impl Process {
             sim.note(format_args!(
                 "{member} notes term {term}, vote {vote}, commit {commit}"
             ));
+        }
+        if hard_state.is_some_and(|hard| hard.vote != MemberId(0) && hard.vote != member) {
+            crash_over_vote(sim, member);
         }
         if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
             let (from, to, term) = (first.index, last.index, last.term);
@@ -637,4 +653,17 @@ fn names(membership: &Membership) -> String {
     };
     let names: Vec<_> = membership.members.values().map(name).collect();
     names.join(", ")
+}
+
+/// Of all moments to lose power, the one in which a vote is given but perhaps not yet on disk is among the worst.
+fn crash_over_vote(sim: &mut Surroundings, member: MemberId) {
+    let powerless = sim
+        .plan
+        .faults
+        .iter()
+        .any(|(fault, _)| *fault == Fault::PowerLoss);
+    if powerless && sim.random.chance(200_000) {
+        let delay = sim.random.below(sim.plan.sync);
+        sim.then(delay, move |world| world.crash(member));
+    }
 }

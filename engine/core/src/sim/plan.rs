@@ -146,6 +146,8 @@ pub(super) struct Plan {
     pub(super) log_keep_bytes: u64,
     /// Revisions that are kept, if not all.
     pub(super) keep_revisions: Option<u64>,
+    /// How many of a thousand operations write.
+    pub(super) writes: u64,
     /// How many of a hundred puts have a time to live.
     pub(super) expiring: u64,
     /// Which faults there are, and how long there is none of that kind, on average.
@@ -176,6 +178,10 @@ impl Plan {
                 _ => random.below(64 << 10),
             },
             keep_revisions: random.chance(500_000).then(|| random.between(1, 500)),
+            writes: match random.below(3) {
+                0 => random.between(5, 50),
+                _ => random.between(100, 800),
+            },
             expiring: random
                 .chance(500_000)
                 .then(|| random.between(1, 16))
@@ -207,7 +213,7 @@ impl Weather {
             0 => 0,
             _ => random.below(most) as u32,
         };
-        let (loss, duplicates, strays) = (some(100_000), some(50_000), some(20_000));
+        let (loss, duplicates, strays) = (some(100_000), some(50_000), some(100_000));
         Self {
             latency: random.between(100, 20_000) * (MILLI / 1_000),
             loss,

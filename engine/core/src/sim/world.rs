@@ -332,6 +332,8 @@ impl World {
         self.phase = Phase::Calm(self.sim.now);
         self.sim.network.calm();
         self.sim.plan.weather = super::plan::Weather::CALM;
+        // Somebody has to try, or it could not succeed.
+        self.sim.plan.writes = self.sim.plan.writes.max(500);
         for member in self.members.values_mut() {
             member.repair();
             let id = member.id;

@@ -23,6 +23,7 @@
 
 mod checkpoint;
 mod error;
+mod files;
 mod manifest;
 mod memory_store;
 mod outgoing;

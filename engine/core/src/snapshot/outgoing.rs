@@ -1,14 +1,12 @@
 //! Reads a checkpoint's files in chunks.
 
+use super::files::checksum;
 use super::{
     CHUNK_BYTES_MAX, Chunk, FILES_MAX, FileEntry, Manifest, Place, SnapshotError, SnapshotId,
 };
-use crate::log::{Disk, DiskFile, Position};
+use crate::log::{Disk, DiskFile as _, Position};
 use crate::types::ClusterId;
 use bytes::Bytes;
-
-/// Files are read in pieces of this size to be described.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// A checkpoint that can be sent. Its files must not change; they are opened when they are needed.
 #[derive(Debug)]
@@ -35,7 +33,9 @@ impl<D: Disk> Outgoing<D> {
         }
         let mut files = Vec::with_capacity(names.len());
         for name in names {
-            let (bytes, crc) = describe(&disk.open(&name)?)?;
+            let file = disk.open(&name)?;
+            let bytes = file.len()?;
+            let crc = checksum(&file, bytes)?;
             files.push(FileEntry { name, bytes, crc });
         }
         let manifest = Manifest::new(cluster, id, last, files)?;
@@ -100,18 +100,4 @@ pub(super) fn advance(manifest: &Manifest, place: Place, bytes: u64) -> Place {
         };
     }
     next
-}
-
-/// Length and CRC32C of a file.
-fn describe(file: &impl DiskFile) -> Result<(u64, u32), SnapshotError> {
-    let mut buffer = vec![0; PIECE_BYTES];
-    let (mut offset, mut crc) = (0, 0);
-    loop {
-        let read = file.read_at(offset, &mut buffer)?;
-        crc = crc32c::crc32c_append(crc, &buffer[..read]);
-        offset += read as u64;
-        if read < buffer.len() {
-            return Ok((offset, crc));
-        }
-    }
 }

@@ -8,10 +8,9 @@
 //! ```
 //! It is removed in the opposite order.
 
+use super::files::{checksum, create, finish_file, read_small, sync};
 use super::outgoing::advance;
-use super::{
-    CHUNK_BYTES_MAX, Chunk, FileEntry, MANIFEST_BYTES_MAX, Manifest, Place, SnapshotError,
-};
+use super::{CHUNK_BYTES_MAX, Chunk, FileEntry, Manifest, Place, SnapshotError};
 use crate::kv::StoreError;
 use crate::log::{Disk, DiskError, DiskFile, Position};
 use crate::planted::planted;
@@ -27,8 +26,6 @@ const COMPLETE_MAGIC: [u8; 8] = *b"DEngSnC\n";
 /// A file is synced whenever so much of it was written, so that no sync has much to write and the log's own
 /// do not wait behind it.
 const SYNC_BYTES: u64 = 8 << 20;
-/// Files are read back in pieces of this size.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// A folder in which at most one snapshot is put together.
 #[derive(Debug)]
@@ -229,7 +226,8 @@ impl<D: Disk> Staging<D> {
         progress.write(&self.disk, entry, chunk)?;
         if chunk.place.offset + chunk.bytes.len() as u64 == entry.bytes {
             // From here on `staged.progress` is unknown unless all goes well.
-            finish_file(&self.disk, entry, &progress)?;
+            let file = progress.file.as_ref().expect("it was just written");
+            finish_file(&self.disk, entry, file, progress.crc)?;
             let place = advance(&staged.manifest, chunk.place, chunk.bytes.len() as u64);
             progress = Progress {
                 place,
@@ -376,15 +374,6 @@ impl<F: DiskFile> Progress<F> {
     }
 }
 
-/// Makes an empty file. One that is there was left over, or received behind a file that turned out to be
-/// damaged.
-fn create<D: Disk>(disk: &D, name: &str) -> Result<D::File, DiskError> {
-    if disk.list()?.iter().any(|other| other == name) {
-        disk.remove(name)?;
-    }
-    disk.create(name)
-}
-
 /// Whether this chunk may follow what is there.
 fn check(manifest: &Manifest, due: Place, chunk: &Chunk) -> Result<(), SnapshotError> {
     let refuse = |what: String| Err(SnapshotError::Chunk(what));
@@ -402,32 +391,6 @@ fn check(manifest: &Manifest, due: Place, chunk: &Chunk) -> Result<(), SnapshotE
     }
     if chunk.crc != crc32c::crc32c(&chunk.bytes) {
         return refuse("its checksum does not match".to_owned());
-    }
-    Ok(())
-}
-
-/// A whole file is right and durable, or gone.
-fn finish_file<D: Disk>(
-    disk: &D,
-    entry: &FileEntry,
-    progress: &Progress<D::File>,
-) -> Result<(), SnapshotError> {
-    if progress.crc != entry.crc {
-        disk.remove(&entry.name)?;
-        return Err(SnapshotError::Damaged {
-            file: entry.name.clone(),
-            what: "its checksum does not match",
-        });
-    }
-    let file = progress.file.as_ref().expect("it was just written");
-    sync(disk, entry, file)
-}
-
-/// After a failed sync a file may read well and still not be on disk, so it goes.
-fn sync<D: Disk>(disk: &D, entry: &FileEntry, file: &D::File) -> Result<(), SnapshotError> {
-    if let Err(error) = file.sync_data() {
-        disk.remove(&entry.name)?;
-        return Err(error.into());
     }
     Ok(())
 }
@@ -469,33 +432,6 @@ fn scan<D: Disk>(disk: &D, manifest: &Manifest) -> Result<Progress<D::File>, Sna
         place,
         ..Progress::default()
     })
-}
-
-/// CRC32C of a file's first `bytes` bytes.
-fn checksum(file: &impl DiskFile, bytes: u64) -> Result<u32, DiskError> {
-    let mut buffer = vec![0; PIECE_BYTES];
-    let (mut offset, mut crc) = (0, 0);
-    while offset < bytes {
-        let piece =
-            usize::try_from(bytes - offset).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
-        let read = file.read_at(offset, &mut buffer[..piece])?;
-        crc = crc32c::crc32c_append(crc, &buffer[..read]);
-        if read < piece {
-            break;
-        }
-        offset += read as u64;
-    }
-    Ok(crc)
-}
-
-/// A file of ours; what is longer than any of them is cut, and will not decode.
-fn read_small<D: Disk>(disk: &D, name: &str) -> Result<Vec<u8>, DiskError> {
-    let file = disk.open(name)?;
-    let bytes = file.len()?.min(MANIFEST_BYTES_MAX as u64 + 1);
-    let mut content = vec![0; usize::try_from(bytes).expect("bounded by MANIFEST_BYTES_MAX")];
-    let read = file.read_at(0, &mut content)?;
-    content.truncate(read);
-    Ok(content)
 }
 
 /// What marks this very snapshot as complete.

@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 /// Large enough that the cost of each counts for little, small enough to hold up nothing else.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -31,8 +31,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const STALL_MAX: Duration = Duration::from_secs(20);
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Streams in a row that break without any progress; then consensus decides what next.
-const FRUITLESS_MAX: u32 = 10;
+/// Streams in a row that break without any progress; then consensus decides what next. Together they outlast
+/// a receiver that still waits for a leader which is gone.
+const FRUITLESS_MAX: u32 = 20;
 
 /// A checkpoint that can be sent; it goes from the disk with the last one who uses it.
 pub(crate) struct OutgoingSnapshot {
@@ -171,6 +172,7 @@ impl Sending {
                     self.report.ok = true;
                     return;
                 }
+                Err(status) if status.code() == Code::NotFound => break,
                 Err(status) => tracing::info!(to, %status, "the stream of a snapshot broke"),
             }
             if self.furthest > before {

@@ -117,6 +117,7 @@ impl Client {
         let (client, number) = (self.id, self.calls);
         let habits = Habits {
             keys: sim.plan.keys,
+            writes: sim.plan.writes,
             expiring: sim.plan.expiring,
         };
         let unique = format!("{client}.{number}");

@@ -27,6 +27,8 @@ pub(super) struct Memory {
 pub(super) struct Habits {
     /// So many keys there are.
     pub(super) keys: u64,
+    /// So many of a thousand operations write.
+    pub(super) writes: u64,
     /// So many of a hundred puts may expire.
     pub(super) expiring: u64,
 }
@@ -41,7 +43,11 @@ impl Memory {
     ) -> (Call, Want) {
         let key = some_key(random, habits);
         let after = self.revision;
-        let level = match random.below(100) {
+        let kind = match random.below(1_000) < habits.writes {
+            true => random.below(60),
+            false => random.between(60, 100),
+        };
+        let level = match kind {
             0..30 => return put(random, habits, key, unique),
             30..36 => return delete(key),
             36..50 => return self.swap(random, key, unique),

@@ -129,6 +129,14 @@ impl Member {
         if recovered.created {
             return Err(Refusal::Lost("the log is gone".to_owned()));
         }
+        if recovered.last_index < self.promised {
+            let (last, promised) = (recovered.last_index, self.promised);
+            let what = format!(
+                "member {}: the log ends at {last}, {promised} was synced",
+                self.id
+            );
+            sim.fail(("what was synced is there", what));
+        }
         let staging = self.settle_staged(sim, recovered.base)?;
         let machine = self.open_state()?;
         if recovered.last_index < machine.applied().0 {

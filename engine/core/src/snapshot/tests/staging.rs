@@ -144,7 +144,8 @@ fn a_file_that_is_not_what_was_announced_is_sent_again() {
 #[test]
 fn a_state_that_is_not_what_was_announced_is_thrown_away() {
     let (from, disk) = (outgoing(1), MemoryDisk::new());
-    let lies: [fn(&MemoryDisk) -> Result<Position, StoreError>; 3] = [
+    type Look = fn(&MemoryDisk) -> Result<Position, StoreError>;
+    let lies: [Look; 3] = [
         |_| Ok(position(LAST - 1, 3)),
         |_| Ok(position(LAST, 2)),
         |_| Err(StoreError::Corrupt("unreadable".to_owned())),
