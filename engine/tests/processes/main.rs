@@ -14,6 +14,7 @@ mod identity;
 mod kv;
 mod membership;
 mod memory_first;
+mod overload;
 mod reads;
 mod sessions;
 mod snapshot;

@@ -167,3 +167,16 @@ async fn lease_reads_cost_no_rounds_and_linearizable_ones_do() {
     // The lease itself is renewed now and then, and may lapse on a busy machine.
     assert!(by_lease > 500 && rounds < 500, "{rounds} {by_lease}");
 }
+
+/// Found by torture: a client that meets a member which was wiped, and is about to join again, has to ask another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_without_a_cluster_refuses_a_session_read_for_now_and_not_for_ever() {
+    let cluster = Cluster::start(1, |_| {});
+    let client = cluster.members[0].client().await;
+    client.saw(Position {
+        cluster_id: 77,
+        revision: 3,
+    });
+    let read = client.get("k", Consistency::Session).await;
+    assert!(matches!(read, Err(Error::Unavailable { .. })), "{read:?}");
+}

@@ -109,6 +109,11 @@ impl KvService {
         if position.cluster_id == 0 {
             return Ok(());
         }
+        if own == 0 {
+            return Err(Status::unavailable(
+                "this member is of no cluster yet, so it cannot tell whether it has what you saw",
+            ));
+        }
         if position.cluster_id != own {
             return Err(Status::failed_precondition(format!(
                 "the position is of cluster {}, this member is of cluster {own}: forget it, or ask the right one",

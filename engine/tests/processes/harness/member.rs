@@ -58,6 +58,21 @@ impl Member {
         self.extra.extend(args.into_iter().map(Into::into));
     }
 
+    /// The most memory that its present process ever had resident.
+    pub(crate) fn resident_bytes_most(&self) -> u64 {
+        let child = self
+            .child
+            .as_ref()
+            .expect("only a running member has memory");
+        let status = fs_err::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap();
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        kib * 1024
+    }
+
     /// Sets a variable in the environment of every start from now on.
     pub(crate) fn env(&mut self, name: &str, value: impl Into<OsString>) {
         self.environment.push((name.to_owned(), value.into()));
