@@ -108,6 +108,13 @@ async fn replace(cluster: &mut Cluster, place: usize) {
     })
     .await;
     crate::cluster::eventually("a member is removed", || async {
+        let admin = cluster.leader_admin().await?;
+        // Whoever leads has to hand over first.
+        if cluster.leader().await == Some(place) {
+            let other = (place + 1) % cluster.members.len();
+            let other = cluster.members[other].status().await?.member_id;
+            admin.transfer_leader(other).await.ok()?;
+        }
         cluster.leader_admin().await?.remove(id).await.ok()
     })
     .await;

@@ -1,0 +1,18 @@
+//! Judges a history that a failed run left: `cargo run -p dengine-core --example check_history -- history.jsonl`
+
+#![expect(clippy::print_stdout, reason = "the verdict is the point")]
+
+use dengine_core::check::{History, check, linearizable::DEFAULT_STEPS};
+use std::fs::File;
+use std::io::BufReader;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    for path in std::env::args().skip(1) {
+        let history = History::read_json_lines(BufReader::new(File::open(&path)?))?;
+        match check(&history, DEFAULT_STEPS) {
+            Ok(summary) => println!("{path}: no violation; {summary:?}"),
+            Err(violation) => println!("{path}: {violation}"),
+        }
+    }
+    Ok(())
+}
