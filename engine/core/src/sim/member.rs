@@ -473,7 +473,7 @@ impl Process {
             Effect::SendSnapshot { to, message } => self.send_snapshot(sim, machine, to, message),
             Effect::DiscardStaged => self.discard_staged()?,
             Effect::Install { base, hard_state } => {
-                self.plan_install(sim, machine, base, hard_state)
+                self.plan_install(sim, machine, base, hard_state);
             }
         }
         Ok(())

@@ -182,10 +182,11 @@ impl Plan {
                 0 => random.between(5, 50),
                 _ => random.between(100, 800),
             },
-            expiring: random
-                .chance(500_000)
-                .then(|| random.between(1, 16))
-                .unwrap_or(0),
+            expiring: if random.chance(500_000) {
+                random.between(1, 16)
+            } else {
+                0
+            },
             faults,
         }
     }

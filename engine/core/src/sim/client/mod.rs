@@ -233,7 +233,7 @@ impl Client {
             }
             Next::Stop(End::LastFailure) => self.conclude(sim, recorder, member, Answer::Refused),
             Next::Stop(End::UnknownOutcome) => {
-                self.conclude(sim, recorder, member, Answer::Unknown)
+                self.conclude(sim, recorder, member, Answer::Unknown);
             }
         }
     }

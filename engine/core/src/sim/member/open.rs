@@ -77,7 +77,7 @@ impl Member {
             Ok(Err(Refusal::Lost(reason))) => self.refuse(sim, &reason),
             Ok(Err(Refusal::NotNow(reason))) => self.try_later(sim, &reason),
             Err(message) if std::mem::take(&mut self.reading_fails) => {
-                self.try_later(sim, &message)
+                self.try_later(sim, &message);
             }
             Err(message) => self.refuse(sim, &message),
         }

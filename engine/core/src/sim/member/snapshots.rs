@@ -242,10 +242,7 @@ impl Process {
 }
 
 fn wanted(next: Result<Place, SnapshotError>) -> Parcel {
-    match next {
-        Ok(place) => Parcel::Want(place),
-        Err(_) => Parcel::Done(false),
-    }
+    next.map_or(Parcel::Done(false), Parcel::Want)
 }
 
 /// Sends a parcel. It may be lost; whoever waits gives up in the end.
