@@ -73,6 +73,9 @@ fuzz: setup ## bent bytes into every decoder (DURATION=1m for each, SEED=)
 	@DENGINE_FUZZ_DURATION=$(or $(DURATION),1m) DENGINE_FUZZ_SEED=$(SEED) \
 	  $(CARGO_TEST) --test fuzz -- --nocapture
 
+overload: setup ## more writes than a member takes: it must shed, keep its leader and its memory, and recover
+	@$(CARGO_TEST) --test processes -- --ignored overload
+
 sim: setup ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEED=… replayed as a readable trace
 	@$(SIM) $(if $(SEED),--seed $(SEED),--budget $(or $(BUDGET),60) --threads $(or $(THREADS),$(shell nproc)))
 
