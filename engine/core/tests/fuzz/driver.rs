@@ -40,14 +40,14 @@ pub(crate) fn run(target: &Target) {
     let mut pool = Pool::default();
     let dog = Watchdog::watch(target.name);
     for input in corpus(target.name).into_iter().chain((target.seeds)()) {
-        pool.offer(&input, dog.run(target, &input));
+        pool.offer(&input, &dog.run(target, &input));
     }
     let mut dice = Dice(seed);
     let (begun, mut runs) = (Instant::now(), 0_u64);
     while begun.elapsed() < budget {
         let input = pool.mutated(&mut dice);
         let became = dog.run(target, &input);
-        pool.offer(&input, became);
+        pool.offer(&input, &became);
         runs += 1;
     }
     let (name, outcomes) = (target.name, pool.seen.len());
@@ -181,7 +181,7 @@ struct Pool {
 }
 
 impl Pool {
-    fn offer(&mut self, input: &[u8], became: String) {
+    fn offer(&mut self, input: &[u8], became: &str) {
         let shape: String = became.chars().filter(|it| !it.is_ascii_digit()).collect();
         if self.seen.insert(shape) && self.inputs.len() < POOL_MAX {
             self.inputs.push(input.to_vec());

@@ -43,10 +43,12 @@ impl<L: LogRead> Consensus<L> {
         let raft = &self.node.raft;
         let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
         let due = self.tick.is_multiple_of(self.config.heartbeat_ticks as u64);
-        if leads && due && self.tick < self.lease_wanted_until {
-            if let Some(context) = self.reads.start_renewal(self.tick, self.now) {
-                self.node.read_index(context.to_vec());
-            }
+        if leads
+            && due
+            && self.tick < self.lease_wanted_until
+            && let Some(context) = self.reads.start_renewal(self.tick, self.now)
+        {
+            self.node.read_index(context.to_vec());
         }
     }
 
