@@ -10,10 +10,9 @@ SHELL := /bin/bash
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dengine
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
-ifneq ($(shell command -v ccache),)
-export CC := ccache cc
-export CXX := ccache c++
-endif
+# Looked up for each recipe: `setup` may just have installed it, and another compiler next time would compile RocksDB anew.
+export CC = $(if $(shell command -v ccache),ccache )cc
+export CXX = $(if $(shell command -v ccache),ccache )c++
 
 comma := ,
 # One profile everywhere: RocksDB is compiled once.

@@ -29,6 +29,7 @@ impl Connections {
             } else {
                 RetryPolicy::NONE
             },
+            ..ClientOptions::default()
         };
         let client = Client::connect_with(connect.endpoints.iter().cloned(), options).await?;
         Ok(Connections {

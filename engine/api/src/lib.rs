@@ -1,7 +1,11 @@
 //! The wire contract of DEngine: messages, clients and servers generated from `proto/`.
 //!
 //! What may live here: generated code and the constants that both ends of a connection must agree
-//! on. What may not: behaviour. Retrying belongs to `dengine-client`, serving to `dengine`.
+//! on, and the calls of `Kv` as types ([`KvCall`]). What may not: behaviour. Retrying belongs to `dengine-client`, serving to `dengine`.
+
+mod call;
+
+pub use call::KvCall;
 
 /// What applications speak (`Kv`) and what people and the operator speak (`Admin`).
 #[allow(missing_docs, clippy::all)]
@@ -24,6 +28,10 @@ pub const LEADER_HINT_METADATA: &str = "dengine-leader";
 
 /// Request metadata that marks a request as already forwarded once; it is never forwarded again.
 pub const FORWARDED_METADATA: &str = "dengine-forwarded";
+
+/// Largest frame of calls or answers on `Kv.Pipeline`, in bytes. A call that is larger is made alone; an answer that
+/// is larger is a frame by itself.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
 /// Service names of the gRPC health protocol on the monitor port.
 pub mod health {

@@ -1,18 +1,21 @@
 //! One call: attempts over the pool's connections, as `dengine-client-core` decides, until it is answered, must
 //! not be sent again, or its time is up.
 
-use std::{future::Future, sync::Mutex, sync::PoisonError, time::Duration};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use dengine_api::v1::kv_client::KvClient;
 use dengine_client_core::{Attempts, End, Next, Operation, Position};
 use tokio::time::{sleep, timeout_at};
-use tonic::{Request, Response, Status, transport::Channel};
+use tonic::{Request, Status, transport::Channel};
 
 use crate::{
     error::{Failure, Result},
     message::Message,
-    options::ClientOptions,
-    pool::{Pool, RESPONSE_BYTES_MAX},
+    options::{ClientOptions, Wire},
+    pool::{Link, Pool, RESPONSE_BYTES_MAX},
     session::Ticket,
 };
 
@@ -61,12 +64,7 @@ impl Shared {
     }
 
     /// Sends `message` until it is answered or must not be sent again.
-    pub(crate) async fn call<M, W, F, Fut>(&self, call: Call<'_>, message: &M, send: F) -> Result<W>
-    where
-        M: Message,
-        F: Fn(KvClient<Channel>, Request<M>) -> Fut,
-        Fut: Future<Output = std::result::Result<Response<W>, Status>>,
-    {
+    pub(crate) async fn call<M: Message>(&self, call: Call<'_>, message: &M) -> Result<M::Answer> {
         let Call {
             operation,
             lane,
@@ -76,16 +74,13 @@ impl Shared {
         let mut attempts = Attempts::new(self.options.retry, operation, lane, deadline);
         let mut target = attempts.first();
         loop {
-            let (route, channel) = self.pool.resolve(&target);
+            let (route, link) = self.pool.resolve(&target);
             let mut message = message.clone();
             message.see(self.seen());
             if let Some(ticket) = ticket {
                 message.stamp(ticket.stamp());
             }
-            let failure = match self
-                .attempt(operation, message, deadline, &send, channel)
-                .await
-            {
+            let failure = match self.attempt(operation, message, deadline, link).await {
                 Ok(response) => return Ok(response),
                 Err(failure) => failure,
             };
@@ -105,25 +100,34 @@ impl Shared {
         }
     }
 
-    async fn attempt<M, W, F, Fut>(
+    async fn attempt<M: Message>(
         &self,
         operation: Operation,
         message: M,
         deadline: Duration,
-        send: &F,
+        link: Link,
+    ) -> std::result::Result<M::Answer, Failure> {
+        let until = self.pool.instant(deadline);
+        let answered = match self.options.wire {
+            Wire::Pipelined => timeout_at(until, link.pipe.call(message))
+                .await
+                .map(|answer| answer.map_err(|error| Failure::from_pipe(operation, error))),
+            Wire::Unary => timeout_at(until, self.unary(message, deadline, link.channel))
+                .await
+                .map(|answer| answer.map_err(|status| Failure::from_status(operation, &status))),
+        };
+        answered.unwrap_or_else(|_| Err(Failure::deadline(operation, self.options.request_timeout)))
+    }
+
+    async fn unary<M: Message>(
+        &self,
+        message: M,
+        deadline: Duration,
         channel: Channel,
-    ) -> std::result::Result<W, Failure>
-    where
-        F: Fn(KvClient<Channel>, Request<M>) -> Fut,
-        Fut: Future<Output = std::result::Result<Response<W>, Status>>,
-    {
+    ) -> std::result::Result<M::Answer, Status> {
         let mut request = Request::new(message);
         request.set_timeout(deadline.saturating_sub(self.pool.now()));
         let kv = KvClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
-        match timeout_at(self.pool.instant(deadline), send(kv, request)).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(Failure::from_status(operation, &status)),
-            Err(_) => Err(Failure::deadline(operation, self.options.request_timeout)),
-        }
+        M::alone(kv, request).await.map(tonic::Response::into_inner)
     }
 }

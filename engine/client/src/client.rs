@@ -1,11 +1,10 @@
 //! What an application calls; each call is one of the Kv service, with one deadline.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use dengine_api::v1::{self, kv_client::KvClient};
+use dengine_api::v1;
 use dengine_client_core::{Operation, Position};
-use tonic::{Request, Response, Status, transport::Channel};
 
 use crate::{
     batch::{Batch, BatchResult},
@@ -162,8 +161,7 @@ impl Client {
             ttl_ms: ttl_ms(options.ttl),
             session: None,
         };
-        self.write(put, |mut kv, put| async move { kv.put(put).await })
-            .await
+        self.write(put).await
     }
 
     /// Deletes a key.
@@ -198,11 +196,7 @@ impl Client {
             prev_kv,
             session: None,
         };
-        self.write(
-            delete,
-            |mut kv, delete| async move { kv.delete(delete).await },
-        )
-        .await
+        self.write(delete).await
     }
 
     /// Sets a key if it is as expected.
@@ -237,8 +231,7 @@ impl Client {
             ttl_ms: ttl_ms(ttl),
             session: None,
         };
-        let send = |mut kv: KvClient<Channel>, swap| async move { kv.compare_and_swap(swap).await };
-        self.write(swap, send).await
+        self.write(swap).await
     }
 
     /// Compares, and then does one of two lists of operations, all of it at once.
@@ -247,8 +240,7 @@ impl Client {
     /// Any of [`Error`]; `UnknownOutcome` if the batch may or may not have taken effect. That the comparisons
     /// did not hold is no error: see [`BatchResult::succeeded`].
     pub async fn batch(&self, batch: Batch) -> Result<BatchResult> {
-        let send = |mut kv: KvClient<Channel>, batch| async move { kv.batch(batch).await };
-        self.write(batch.wire(), send).await
+        self.write(batch.wire()).await
     }
 
     /// Gives up history: afterwards nothing can be read or watched below this revision.
@@ -260,8 +252,7 @@ impl Client {
             revision,
             session: None,
         };
-        let send = |mut kv: KvClient<Channel>, compact| async move { kv.compact(compact).await };
-        self.write(compact, send).await
+        self.write(compact).await
     }
 
     /// Watches changes; returns once the watch has begun, so that nothing after it is missed.
@@ -291,8 +282,7 @@ impl Client {
         consistency: Consistency,
     ) -> Result<GetResult> {
         let get = get_request(key.into(), revision, consistency);
-        self.read(get, |mut kv, get| async move { kv.get(get).await })
-            .await
+        self.read(get).await
     }
 
     /// Reads a range of keys in ascending order.
@@ -300,57 +290,46 @@ impl Client {
     /// # Errors
     /// Any of [`Error`] but `UnknownOutcome`.
     pub async fn range(&self, query: impl Into<RangeQuery>) -> Result<RangeResult> {
-        let range = query.into().wire();
-        self.read(range, |mut kv, range| async move { kv.range(range).await })
-            .await
+        self.read(query.into().wire()).await
     }
 
-    async fn read<M, W, T, F, Fut>(&self, message: M, send: F) -> Result<T>
+    async fn read<M, T>(&self, message: M) -> Result<T>
     where
         M: Message,
-        T: Answer + TryFrom<W, Error = Error>,
-        F: Fn(KvClient<Channel>, Request<M>) -> Fut,
-        Fut: Future<Output = std::result::Result<Response<W>, Status>>,
+        T: Answer + TryFrom<M::Answer, Error = Error>,
     {
-        self.call(Operation::Read, self.shared.deadline(), None, message, send)
+        self.call(Operation::Read, self.shared.deadline(), None, message)
             .await
     }
 
     /// A write takes its place in the session, if this client has one, and keeps it over all attempts.
-    async fn write<M, W, T, F, Fut>(&self, message: M, send: F) -> Result<T>
+    async fn write<M, T>(&self, message: M) -> Result<T>
     where
         M: Message,
-        T: Answer + TryFrom<W, Error = Error>,
-        F: Fn(KvClient<Channel>, Request<M>) -> Fut,
-        Fut: Future<Output = std::result::Result<Response<W>, Status>>,
+        T: Answer + TryFrom<M::Answer, Error = Error>,
     {
         let deadline = self.shared.deadline();
         let Some(session) = &self.session else {
-            return self
-                .call(Operation::Write, deadline, None, message, send)
-                .await;
+            return self.call(Operation::Write, deadline, None, message).await;
         };
         let ticket = session.ticket(&self.shared, deadline).await?;
         let result = self
-            .call(Operation::Once, deadline, Some(&ticket), message, send)
+            .call(Operation::Once, deadline, Some(&ticket), message)
             .await;
         session.note(&result);
         result
     }
 
-    async fn call<M, W, T, F, Fut>(
+    async fn call<M, T>(
         &self,
         operation: Operation,
         deadline: Duration,
         ticket: Option<&Ticket>,
         message: M,
-        send: F,
     ) -> Result<T>
     where
         M: Message,
-        T: Answer + TryFrom<W, Error = Error>,
-        F: Fn(KvClient<Channel>, Request<M>) -> Fut,
-        Fut: Future<Output = std::result::Result<Response<W>, Status>>,
+        T: Answer + TryFrom<M::Answer, Error = Error>,
     {
         let call = Call {
             operation,
@@ -358,7 +337,7 @@ impl Client {
             deadline,
             ticket,
         };
-        let answer = T::try_from(self.shared.call(call, &message, send).await?)?;
+        let answer = T::try_from(self.shared.call(call, &message).await?)?;
         let header = answer.header();
         self.shared.saw(header.cluster_id, header.revision);
         Ok(answer)

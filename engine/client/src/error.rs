@@ -7,6 +7,8 @@ use dengine_api::LEADER_HINT_METADATA;
 use dengine_client_core::{Code as CodeNumber, Failure as Proof, Operation};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 
+use crate::pipe::PipeError;
+
 /// Result of a call to DEngine.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -165,12 +167,25 @@ impl Failure {
                 proof: Proof::answered(CodeNumber(status.code().into()), leader_hint(status)),
             },
             Some(cause) => Failure {
-                error: local(operation, status, &cause),
+                error: local(operation, describe(status), &cause),
                 proof: match cause {
                     LocalCause::NotSent => Proof::NotSent,
                     LocalCause::MaybeSent | LocalCause::TimedOut => Proof::Lost,
                 },
             },
+        }
+    }
+
+    /// A call over a stream failed.
+    pub(crate) fn from_pipe(operation: Operation, error: PipeError) -> Self {
+        let (cause, proof, message) = match error {
+            PipeError::Answered(status) => return Self::from_status(operation, &status),
+            PipeError::NotSent(why) => (LocalCause::NotSent, Proof::NotSent, why),
+            PipeError::Lost(why) => (LocalCause::MaybeSent, Proof::Lost, why),
+        };
+        Failure {
+            error: local(operation, message.as_ref().to_owned(), &cause),
+            proof,
         }
     }
 
@@ -204,8 +219,7 @@ fn local_cause(status: &Status) -> Option<LocalCause> {
     Some(LocalCause::MaybeSent)
 }
 
-fn local(operation: Operation, status: &Status, cause: &LocalCause) -> Error {
-    let message = describe(status);
+fn local(operation: Operation, message: String, cause: &LocalCause) -> Error {
     match cause {
         LocalCause::MaybeSent if operation.writes() => Error::UnknownOutcome { message },
         LocalCause::NotSent | LocalCause::MaybeSent => Error::Unavailable {
@@ -217,7 +231,7 @@ fn local(operation: Operation, status: &Status, cause: &LocalCause) -> Error {
 }
 
 /// The message with its innermost cause, which is what a person can act on.
-fn describe(status: &Status) -> String {
+pub(crate) fn describe(status: &Status) -> String {
     let mut innermost: Option<&dyn StdError> = None;
     let mut next = status.source();
     while let Some(error) = next {

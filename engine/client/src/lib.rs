@@ -52,6 +52,7 @@ mod client;
 mod error;
 mod message;
 mod options;
+mod pipe;
 mod pool;
 mod session;
 mod types;
@@ -62,7 +63,8 @@ pub use batch::{Batch, BatchResult, Compare, Operation, OperationResult};
 pub use client::Client;
 pub use dengine_client_core::{Position, RetryPolicy};
 pub use error::{Error, Result};
-pub use options::ClientOptions;
+pub use options::{ClientOptions, Wire};
+pub use pipe::{Pipe, PipeError};
 pub use session::SessionOptions;
 pub use types::{
     CompactResult, Consistency, DeleteResult, Expected, GetResult, Header, KeyRange, KeyValue,

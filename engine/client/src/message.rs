@@ -1,12 +1,12 @@
 //! What the client fills into a message when it sends it.
 
-use dengine_api::v1;
+use dengine_api::{KvCall, v1};
 use dengine_client_core::{Position, Stamp};
 
 use crate::types::position;
 
 /// A request of the Kv service.
-pub(crate) trait Message: Clone {
+pub(crate) trait Message: KvCall + prost::Message {
     /// Marks a write as one of a session.
     fn stamp(&mut self, stamp: Stamp);
     /// Says what a session read must have seen.

@@ -36,6 +36,20 @@ pub struct ClientOptions {
     pub request_timeout: Duration,
     /// When and how often a call that may be repeated is sent again.
     pub retry: RetryPolicy,
+    /// How calls travel.
+    pub wire: Wire,
+}
+
+/// How calls travel over a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Wire {
+    /// All calls of a connection share one stream, and those made at the same time share frames. Much the
+    /// cheaper one, for both sides.
+    #[default]
+    Pipelined,
+    /// Each call is a request of its own, as any gRPC client makes it; for what stands in between and knows
+    /// requests only.
+    Unary,
 }
 
 impl Default for ClientOptions {
@@ -45,6 +59,7 @@ impl Default for ClientOptions {
             connect_timeout: Duration::from_secs(2),
             request_timeout: Duration::from_secs(5),
             retry: RetryPolicy::default(),
+            wire: Wire::default(),
         }
     }
 }

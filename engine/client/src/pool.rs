@@ -9,11 +9,15 @@ use std::{
 use dengine_client_core::{Lanes, Target};
 use futures::future::join_all;
 use tokio::time::{Instant, timeout};
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    metadata::MetadataMap,
+    transport::{Channel, Endpoint},
+};
 
 use crate::{
     error::{Error, Result},
     options::ClientOptions,
+    pipe::Pipe,
 };
 
 /// Largest response that is accepted; the server's own bound on one response is far below it.
@@ -67,13 +71,29 @@ pub(crate) fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpo
 pub(crate) struct Pool {
     epoch: Instant,
     connect_timeout: Duration,
-    /// Channel `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
-    channels: Vec<Channel>,
+    /// Link `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
+    links: Vec<Link>,
     endpoints: Vec<Endpoint>,
     /// One for each endpoint, made when it is first needed.
     watching: Vec<OnceLock<Channel>>,
     lanes: Lanes,
-    hinted: Mutex<Vec<(String, Channel)>>,
+    hinted: Mutex<Vec<(String, Link)>>,
+}
+
+/// One connection, for calls of either kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) channel: Channel,
+    pub(crate) pipe: Pipe,
+}
+
+impl Link {
+    fn new(channel: Channel) -> Self {
+        Link {
+            pipe: Pipe::new(channel.clone(), MetadataMap::new()),
+            channel,
+        }
+    }
 }
 
 /// Where an attempt went, to report back on.
@@ -112,7 +132,10 @@ impl Pool {
             connect_timeout: options.connect_timeout,
             lanes: Lanes::new(wanted, options.connections),
             hinted: Mutex::new(Vec::new()),
-            channels: opened.iter().map(|(channel, _)| channel.clone()).collect(),
+            links: opened
+                .iter()
+                .map(|(channel, _)| Link::new(channel.clone()))
+                .collect(),
             watching: endpoints.iter().map(|_| OnceLock::new()).collect(),
             endpoints,
         };
@@ -145,7 +168,7 @@ impl Pool {
     }
 
     /// The connection for an attempt. An unusable hint counts as none.
-    pub(crate) fn resolve(&self, target: &Target) -> (Route, Channel) {
+    pub(crate) fn resolve(&self, target: &Target) -> (Route, Link) {
         let from = match target {
             Target::From(lane) => *lane,
             Target::Leader { address, otherwise } => match self.hinted(address) {
@@ -154,7 +177,7 @@ impl Pool {
             },
         };
         let lane = self.lanes.pick(from, self.now());
-        (Route::Lane(lane), self.channels[lane].clone())
+        (Route::Lane(lane), self.links[lane].clone())
     }
 
     /// The connection for a watch.
@@ -175,17 +198,17 @@ impl Pool {
     ///
     /// # Errors
     /// `InvalidOptions` if the hint is not an address.
-    fn hinted(&self, leader: &str) -> Result<(Route, Channel)> {
+    fn hinted(&self, leader: &str) -> Result<(Route, Link)> {
         let mut hinted = self.hinted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, channel)) = hinted.iter().find(|(address, _)| address == leader) {
-            return Ok((Route::Hinted, channel.clone()));
+        if let Some((_, link)) = hinted.iter().find(|(address, _)| address == leader) {
+            return Ok((Route::Hinted, link.clone()));
         }
-        let channel = endpoint(leader, self.connect_timeout)?.connect_lazy();
+        let link = Link::new(endpoint(leader, self.connect_timeout)?.connect_lazy());
         if hinted.len() == HINTED_MAX {
             hinted.remove(0);
         }
-        hinted.push((leader.to_owned(), channel.clone()));
-        Ok((Route::Hinted, channel))
+        hinted.push((leader.to_owned(), link.clone()));
+        Ok((Route::Hinted, link))
     }
 
     /// Passes a connection over for a while.

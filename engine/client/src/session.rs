@@ -9,14 +9,13 @@ use std::{
     time::Duration,
 };
 
-use dengine_api::v1::{self, kv_client::KvClient};
+use dengine_api::v1;
 use dengine_client_core::{Lease, Operation, Pace, Sequencer, Stamp, WINDOW};
 use tokio::{
     sync::Notify,
     task::AbortHandle,
     time::{sleep, timeout_at},
 };
-use tonic::{Request, transport::Channel};
 
 use crate::{
     call::{Call, Shared},
@@ -62,10 +61,7 @@ impl Session {
             ttl_ms: ttl_ms(Some(options.ttl)),
         };
         // Were it opened twice, one of the two would expire unused: no harm.
-        let open =
-            |mut kv: KvClient<Channel>, request| async move { kv.open_session(request).await };
-        let opened: v1::OpenSessionResponse =
-            shared.call(background(shared), &request, open).await?;
+        let opened = shared.call(background(shared), &request).await?;
         let session = Arc::new(Session {
             sequencer: Mutex::new(Sequencer::new(opened.session_id, WINDOW)),
             ended: Notify::new(),
@@ -91,12 +87,7 @@ impl Session {
         let request = v1::CloseSessionRequest {
             session_id: self.id(),
         };
-        let close =
-            |mut kv: KvClient<Channel>, request| async move { kv.close_session(request).await };
-        shared
-            .call(background(shared), &request, close)
-            .await
-            .map(|_: v1::CloseSessionResponse| ())
+        shared.call(background(shared), &request).await.map(drop)
     }
 
     /// The cluster's name for it.
@@ -198,11 +189,8 @@ async fn keep_alive(session: Weak<Session>, shared: Arc<Shared>, mut pace: Pace)
         };
         let sent = shared.pool.now();
         let request = v1::KeepAliveSessionRequest { session_id };
-        let keep = |mut kv: KvClient<Channel>, request: Request<_>| async move {
-            kv.keep_alive_session(request).await
-        };
-        match shared.call(background(&shared), &request, keep).await {
-            Ok(v1::KeepAliveSessionResponse { .. }) => pace.kept(sent),
+        match shared.call(background(&shared), &request).await {
+            Ok(_) => pace.kept(sent),
             Err(Error::Refused { message, .. }) => {
                 tracing::warn!(session_id, message, "the session is gone");
                 if let Some(session) = session.upgrade() {

@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use dengine_client::{
-    Client, ClientOptions, Consistency, Error, Expected, KeyRange, RangeQuery, RetryPolicy,
+    Client, ClientOptions, Consistency, Error, Expected, KeyRange, RangeQuery, RetryPolicy, Wire,
 };
 use support::{Peer, Step};
 use tokio::{
@@ -17,19 +17,55 @@ use tokio::{
 };
 use tonic::Code;
 
-fn options() -> ClientOptions {
+/// The same promises hold however calls travel.
+macro_rules! over_both_wires {
+    ($($test:ident),* $(,)?) => {
+        mod pipelined {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(dengine_client::Wire::Pipelined).await;
+            })*
+        }
+
+        mod unary {
+            $(#[tokio::test]
+            async fn $test() {
+                super::$test(dengine_client::Wire::Unary).await;
+            })*
+        }
+    };
+}
+
+over_both_wires!(
+    results_are_typed,
+    what_was_not_served_is_sent_again,
+    a_write_of_unknown_outcome_is_never_sent_again,
+    errors_that_no_repetition_mends_are_returned_at_once,
+    a_deadline_leaves_a_write_unknown_and_a_read_unanswered,
+    a_connection_lost_after_a_write_was_sent_leaves_it_unknown,
+    a_connection_lost_during_a_read_is_replaced_by_another,
+    a_dead_endpoint_costs_no_call,
+    the_leader_that_a_member_names_is_asked_next,
+    a_hint_that_leads_nowhere_falls_back_to_the_endpoints,
+    retries_end_with_the_deadline_and_pause_in_between,
+    retries_can_be_turned_off,
+    calls_are_spread_over_all_connections_or_stay_on_one,
+);
+
+fn options(wire: Wire) -> ClientOptions {
     let delay_min = Duration::from_millis(1);
     ClientOptions {
         retry: RetryPolicy {
             delay_min,
             ..RetryPolicy::STANDARD
         },
+        wire,
         ..ClientOptions::default()
     }
 }
 
-async fn connect(peers: &[&Peer]) -> Client {
-    Client::connect_with(peers.iter().map(|peer| peer.address.clone()), options())
+async fn connect(wire: Wire, peers: &[&Peer]) -> Client {
+    Client::connect_with(peers.iter().map(|peer| peer.address.clone()), options(wire))
         .await
         .unwrap()
 }
@@ -40,10 +76,9 @@ async fn closed_address() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-#[tokio::test]
-async fn results_are_typed() {
+async fn results_are_typed(wire: Wire) {
     let peer = Peer::start().await;
-    let client = connect(&[&peer]).await;
+    let client = connect(wire, &[&peer]).await;
 
     let put = client.put("a", "1").await.unwrap();
     assert_eq!(
@@ -100,19 +135,17 @@ async fn results_are_typed() {
     );
 }
 
-#[tokio::test]
-async fn what_was_not_served_is_sent_again() {
+async fn what_was_not_served_is_sent_again(wire: Wire) {
     let script = [
         Step::Fail(Code::Unavailable),
         Step::Fail(Code::ResourceExhausted),
     ];
     let peer = Peer::scripted(script).await;
-    connect(&[&peer]).await.put("a", "1").await.unwrap();
+    connect(wire, &[&peer]).await.put("a", "1").await.unwrap();
     assert_eq!(peer.requests(), 3);
 }
 
-#[tokio::test]
-async fn a_write_of_unknown_outcome_is_never_sent_again() {
+async fn a_write_of_unknown_outcome_is_never_sent_again(wire: Wire) {
     for code in [
         Code::DeadlineExceeded,
         Code::Cancelled,
@@ -120,7 +153,11 @@ async fn a_write_of_unknown_outcome_is_never_sent_again() {
         Code::Aborted,
     ] {
         let peer = Peer::scripted([Step::Fail(code)]).await;
-        let error = connect(&[&peer]).await.put("a", "1").await.unwrap_err();
+        let error = connect(wire, &[&peer])
+            .await
+            .put("a", "1")
+            .await
+            .unwrap_err();
         assert!(
             matches!(error, Error::UnknownOutcome { .. }),
             "{code:?}: {error}"
@@ -129,15 +166,14 @@ async fn a_write_of_unknown_outcome_is_never_sent_again() {
     }
 }
 
-#[tokio::test]
-async fn errors_that_no_repetition_mends_are_returned_at_once() {
+async fn errors_that_no_repetition_mends_are_returned_at_once(wire: Wire) {
     for code in [
         Code::InvalidArgument,
         Code::OutOfRange,
         Code::FailedPrecondition,
     ] {
         let peer = Peer::scripted([Step::Fail(code)]).await;
-        let error = connect(&[&peer])
+        let error = connect(wire, &[&peer])
             .await
             .get("a", Consistency::Linearizable)
             .await
@@ -147,12 +183,11 @@ async fn errors_that_no_repetition_mends_are_returned_at_once() {
     }
 }
 
-#[tokio::test]
-async fn a_deadline_leaves_a_write_unknown_and_a_read_unanswered() {
+async fn a_deadline_leaves_a_write_unknown_and_a_read_unanswered(wire: Wire) {
     let peer = Peer::scripted([Step::Hang, Step::Hang]).await;
     let short = ClientOptions {
         request_timeout: Duration::from_millis(100),
-        ..options()
+        ..options(wire)
     };
     let client = Client::connect_with([peer.address.clone()], short)
         .await
@@ -190,11 +225,10 @@ async fn read_until(mut stream: TcpStream, key: &[u8]) {
     }
 }
 
-#[tokio::test]
-async fn a_connection_lost_after_a_write_was_sent_leaves_it_unknown() {
+async fn a_connection_lost_after_a_write_was_sent_leaves_it_unknown(wire: Wire) {
     let (address, served) = peer_that_hangs_up(b"needle", 1).await;
     let second = Peer::start().await;
-    let client = Client::connect_with([address, second.address.clone()], options())
+    let client = Client::connect_with([address, second.address.clone()], options(wire))
         .await
         .unwrap();
     let error = client
@@ -207,11 +241,10 @@ async fn a_connection_lost_after_a_write_was_sent_leaves_it_unknown() {
     assert_eq!(second.requests(), 0);
 }
 
-#[tokio::test]
-async fn a_connection_lost_during_a_read_is_replaced_by_another() {
+async fn a_connection_lost_during_a_read_is_replaced_by_another(wire: Wire) {
     let (address, served) = peer_that_hangs_up(b"needle", 1).await;
     let second = Peer::start().await;
-    let client = Client::connect_with([address, second.address.clone()], options())
+    let client = Client::connect_with([address, second.address.clone()], options(wire))
         .await
         .unwrap();
     client
@@ -223,11 +256,12 @@ async fn a_connection_lost_during_a_read_is_replaced_by_another() {
     assert_eq!(second.requests(), 1);
 }
 
-#[tokio::test]
-async fn a_dead_endpoint_costs_no_call() {
+async fn a_dead_endpoint_costs_no_call(wire: Wire) {
     let peer = Peer::start().await;
     let endpoints = [closed_address().await, peer.address.clone()];
-    let client = Client::connect_with(endpoints, options()).await.unwrap();
+    let client = Client::connect_with(endpoints, options(wire))
+        .await
+        .unwrap();
     for _ in 0..10 {
         client.put("a", "1").await.unwrap();
     }
@@ -241,24 +275,29 @@ async fn no_endpoint_at_all_is_said_when_connecting() {
     assert!(error.to_string().contains("onnection refused"), "{error}");
 }
 
-#[tokio::test]
-async fn the_leader_that_a_member_names_is_asked_next() {
+async fn the_leader_that_a_member_names_is_asked_next(wire: Wire) {
     let leader = Peer::start().await;
     let follower = Peer::scripted([Step::NotLeader(leader.address.clone())]).await;
-    connect(&[&follower]).await.put("a", "1").await.unwrap();
+    connect(wire, &[&follower])
+        .await
+        .put("a", "1")
+        .await
+        .unwrap();
     assert_eq!((follower.requests(), leader.requests()), (1, 1));
 }
 
-#[tokio::test]
-async fn a_hint_that_leads_nowhere_falls_back_to_the_endpoints() {
+async fn a_hint_that_leads_nowhere_falls_back_to_the_endpoints(wire: Wire) {
     let hint = Step::NotLeader(closed_address().await);
     let follower = Peer::scripted([hint]).await;
-    connect(&[&follower]).await.put("a", "1").await.unwrap();
+    connect(wire, &[&follower])
+        .await
+        .put("a", "1")
+        .await
+        .unwrap();
     assert_eq!(follower.requests(), 2);
 }
 
-#[tokio::test]
-async fn retries_end_with_the_deadline_and_pause_in_between() {
+async fn retries_end_with_the_deadline_and_pause_in_between(wire: Wire) {
     let peer = Peer::start().await;
     peer.always(Code::Unavailable);
     let policy = RetryPolicy {
@@ -269,7 +308,7 @@ async fn retries_end_with_the_deadline_and_pause_in_between() {
     let bounded = ClientOptions {
         request_timeout: timeout,
         retry: policy,
-        ..options()
+        ..options(wire)
     };
     let client = Client::connect_with([peer.address.clone()], bounded)
         .await
@@ -293,12 +332,11 @@ async fn retries_end_with_the_deadline_and_pause_in_between() {
     );
 }
 
-#[tokio::test]
-async fn retries_can_be_turned_off() {
+async fn retries_can_be_turned_off(wire: Wire) {
     let peer = Peer::scripted([Step::Fail(Code::Unavailable)]).await;
     let never = ClientOptions {
         retry: RetryPolicy::NONE,
-        ..options()
+        ..options(wire)
     };
     let client = Client::connect_with([peer.address.clone()], never)
         .await
@@ -307,12 +345,11 @@ async fn retries_can_be_turned_off() {
     assert_eq!(peer.requests(), 1);
 }
 
-#[tokio::test]
-async fn calls_are_spread_over_all_connections_or_stay_on_one() {
+async fn calls_are_spread_over_all_connections_or_stay_on_one(wire: Wire) {
     let peer = Peer::start().await;
     let four = ClientOptions {
         connections: 4,
-        ..options()
+        ..options(wire)
     };
     let client = Client::connect_with([peer.address.clone()], four.clone())
         .await

@@ -11,11 +11,12 @@ use std::{
     time::Duration,
 };
 
-use dengine_api::{FORWARDED_METADATA, LEADER_HINT_METADATA};
+use dengine_api::{FORWARDED_METADATA, KvCall, LEADER_HINT_METADATA};
+use dengine_client::{Pipe, PipeError};
 use metrics::counter;
 use tonic::{
     ConnectError, Request, Response, Status,
-    metadata::MetadataValue,
+    metadata::{MetadataMap, MetadataValue},
     transport::{Channel, Endpoint},
 };
 
@@ -45,8 +46,15 @@ pub(super) enum Effect {
 /// Reaches leaders. Clones share their connections.
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
-    channels: Arc<Mutex<HashMap<String, Channel>>>,
+    links: Arc<Mutex<HashMap<String, Link>>>,
     timeout: Duration,
+}
+
+/// A leader, for calls of either kind.
+#[derive(Clone, Debug)]
+struct Link {
+    channel: Channel,
+    pipe: Pipe,
 }
 
 /// Whether a request came from a client or from a member that passed it on.
@@ -72,8 +80,31 @@ impl Forwarder {
     /// Waits at most `timeout` for a leader's answer.
     pub(super) fn new(timeout: Duration) -> Self {
         Self {
-            channels: Arc::default(),
+            links: Arc::default(),
             timeout,
+        }
+    }
+
+    /// What to answer a call of `Kv` that writes, and that this member refused with `error`: if only because
+    /// another member leads, and the call was not forwarded before, it is made there, in one stream with all
+    /// others.
+    pub(super) async fn write<C: KvCall + prost::Message>(
+        &self,
+        error: RequestError,
+        origin: Origin,
+        request: C,
+    ) -> Result<C::Answer, Status> {
+        let leader = to_ask(error, origin)?;
+        let link = self.link(&leader)?;
+        counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => C::METHOD).increment(1);
+        match tokio::time::timeout(self.timeout, link.pipe.call(request)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(PipeError::Answered(status))) => {
+                Err(self.judge(&status, &leader, Effect::Writes))
+            }
+            Ok(Err(PipeError::NotSent(why))) => Err(unreachable(&leader, &why)),
+            Ok(Err(PipeError::Lost(why))) => Err(self.unanswered(&why, &leader, Effect::Writes)),
+            Err(_) => Err(self.unanswered("no answer in time", &leader, Effect::Writes)),
         }
     }
 
@@ -91,16 +122,8 @@ impl Forwarder {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let leader = match (error, origin) {
-            (
-                RequestError::NotLeader {
-                    leader: Some(leader),
-                },
-                Origin::Client,
-            ) => leader,
-            (error, _) => return Err(request_status(&error)),
-        };
-        let channel = self.channel(&leader)?;
+        let leader = to_ask(error, origin)?;
+        let channel = self.link(&leader)?.channel;
         let mut request = Request::new(message);
         request
             .metadata_mut()
@@ -114,11 +137,11 @@ impl Forwarder {
     }
 
     /// A connection to the leader, established when it is first used.
-    fn channel(&self, leader: &LeaderHint) -> Result<Channel, Status> {
+    fn link(&self, leader: &LeaderHint) -> Result<Link, Status> {
         let address = &leader.client_address;
-        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(channel) = channels.get(address) {
-            return Ok(channel.clone());
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get(address) {
+            return Ok(link.clone());
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
             Status::unavailable(format!(
@@ -133,11 +156,17 @@ impl Forwarder {
             .http2_keep_alive_interval(Duration::from_secs(5))
             .keep_alive_timeout(Duration::from_secs(5))
             .connect_lazy();
-        if channels.len() >= CONNECTIONS_MAX {
-            channels.clear();
+        if links.len() >= CONNECTIONS_MAX {
+            links.clear();
         }
-        channels.insert(address.clone(), channel.clone());
-        Ok(channel)
+        let mut forwarded = MetadataMap::new();
+        forwarded.insert(FORWARDED_METADATA, MetadataValue::from_static("1"));
+        let link = Link {
+            pipe: Pipe::new(channel.clone(), forwarded),
+            channel,
+        };
+        links.insert(address.clone(), link.clone());
+        Ok(link)
     }
 
     /// tonic gives a status a source only if it made it up itself, from an error of the connection.
@@ -161,6 +190,19 @@ impl Forwarder {
                 })
             }
         }
+    }
+}
+
+/// Whom to ask instead of a member that refused with `error`, if that makes sense.
+fn to_ask(error: RequestError, origin: Origin) -> Result<LeaderHint, Status> {
+    match (error, origin) {
+        (
+            RequestError::NotLeader {
+                leader: Some(leader),
+            },
+            Origin::Client,
+        ) => Ok(leader),
+        (error, _) => Err(request_status(&error)),
     }
 }
 
@@ -195,7 +237,7 @@ fn never_connected(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use dengine_api::v1::{PutRequest, kv_client::KvClient};
+    use dengine_api::v1::PutRequest;
     use dengine_core::types::MemberId;
     use tokio::net::TcpListener;
     use tonic::Code;
@@ -212,14 +254,7 @@ mod tests {
         };
         let put = PutRequest::default();
         Forwarder::new(Duration::from_millis(300))
-            .instead(
-                error,
-                origin,
-                "Put",
-                Effect::Writes,
-                put,
-                |channel, request| async move { KvClient::new(channel).put(request).await },
-            )
+            .write(error, origin, put)
             .await
             .unwrap_err()
     }

@@ -2,9 +2,9 @@
 
 use std::{future::Future, sync::Arc, time::Instant};
 
-use metrics::{Gauge, gauge, histogram};
-use tokio::sync::{Semaphore, TryAcquireError};
-use tonic::{Code, Response, Status};
+use metrics::{Gauge, Histogram, gauge, histogram};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::{Code, Status};
 
 use crate::telemetry::metrics as names;
 
@@ -14,15 +14,30 @@ pub(super) struct Gate {
     places: Arc<Semaphore>,
     limit: usize,
     in_flight: Gauge,
+    /// Of the methods that are called most, so that they need not be looked up each time.
+    answered: Arc<[(&'static str, Histogram)]>,
+}
+
+/// Requests of one method that were let in together. Their places come back when this is dropped.
+pub(super) struct Admitted {
+    gate: Gate,
+    method: &'static str,
+    begun: Instant,
+    count: u32,
+    _places: OwnedSemaphorePermit,
 }
 
 impl Gate {
     /// Lets at most `limit` requests in at once.
     pub(super) fn new(limit: usize) -> Self {
+        let ok = |method| (method, request_seconds(method, Code::Ok));
         Self {
             places: Arc::new(Semaphore::new(limit)),
             limit,
             in_flight: gauge!(names::REQUESTS_IN_FLIGHT),
+            answered: ["Get", "Put", "Range", "Batch", "CompareAndSwap", "Delete"]
+                .map(ok)
+                .into(),
         }
     }
 
@@ -31,19 +46,31 @@ impl Gate {
         &self,
         method: &'static str,
         work: impl Future<Output = Result<T, Status>>,
-    ) -> Result<Response<T>, Status> {
-        let begun = Instant::now();
-        let result = match self.places.try_acquire() {
-            Ok(_place) => {
-                let _counted = Counted::up(&self.in_flight);
-                work.await
+    ) -> Result<T, Status> {
+        match self.admit(method, 1) {
+            Ok(admitted) => {
+                let result = work.await;
+                admitted.answered(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
+                result
             }
-            Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => Err(self.full()),
+            Err(full) => Err(full),
+        }
+    }
+
+    /// Lets `count` requests in, unless that would be too many.
+    pub(super) fn admit(&self, method: &'static str, count: u32) -> Result<Admitted, Status> {
+        let Ok(places) = Arc::clone(&self.places).try_acquire_many_owned(count) else {
+            request_seconds(method, Code::ResourceExhausted).record(0.0);
+            return Err(self.full());
         };
-        let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        histogram!(names::REQUEST_SECONDS, names::METHOD => method, names::CODE => code_name(code))
-            .record(begun.elapsed());
-        result.map(Response::new)
+        self.in_flight.increment(count);
+        Ok(Admitted {
+            gate: self.clone(),
+            method,
+            begun: Instant::now(),
+            count,
+            _places: places,
+        })
     }
 
     fn full(&self) -> Status {
@@ -54,20 +81,26 @@ impl Gate {
     }
 }
 
-/// Counts a request down when it ends, also when its caller hangs up.
-struct Counted<'a>(&'a Gauge);
-
-impl<'a> Counted<'a> {
-    fn up(gauge: &'a Gauge) -> Self {
-        gauge.increment(1);
-        Self(gauge)
+impl Admitted {
+    /// Notes that one of the requests was answered.
+    pub(super) fn answered(&self, code: Code) {
+        let known = self.gate.answered.iter().find(|it| it.0 == self.method);
+        match known.filter(|_| code == Code::Ok) {
+            Some((_, histogram)) => histogram.record(self.begun.elapsed()),
+            None => request_seconds(self.method, code).record(self.begun.elapsed()),
+        }
     }
 }
 
-impl Drop for Counted<'_> {
+impl Drop for Admitted {
+    /// Also when a caller hangs up.
     fn drop(&mut self) {
-        self.0.decrement(1);
+        self.gate.in_flight.decrement(self.count);
     }
+}
+
+fn request_seconds(method: &'static str, code: Code) -> Histogram {
+    histogram!(names::REQUEST_SECONDS, names::METHOD => method, names::CODE => code_name(code))
 }
 
 /// The name of a status code in gRPC's own spelling.

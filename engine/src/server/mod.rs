@@ -21,7 +21,10 @@ mod watch;
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use dengine_api::v1::{admin_server::AdminServer, kv_server::KvServer, watch_server::WatchServer};
+use dengine_api::{
+    FRAME_BYTES_MAX,
+    v1::{admin_server::AdminServer, kv_server::KvServer, watch_server::WatchServer},
+};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -138,8 +141,15 @@ async fn serve_clients(
     let limits = &config.limits;
     let forwarder = Forwarder::new(limits.request_timeout());
     let gate = Gate::new(limits.max_concurrent_requests);
-    let kv = KvService::new(node.clone(), limits.clone(), forwarder.clone(), gate);
-    let kv = KvServer::new(kv).max_decoding_message_size(limits.max_write_bytes());
+    let kv = KvService::new(
+        node.clone(),
+        limits.clone(),
+        forwarder.clone(),
+        gate,
+        stop.clone(),
+    );
+    let message_bytes = limits.max_write_bytes().max(FRAME_BYTES_MAX);
+    let kv = KvServer::new(kv).max_decoding_message_size(message_bytes);
     let watch = WatchService::new(node.clone(), limits.clone(), stop.clone());
     let admin = AdminService::new(node, config.clone(), forwarder, watch.count());
     let reflection = tonic_reflection::server::Builder::configure()

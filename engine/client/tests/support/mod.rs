@@ -11,13 +11,17 @@ use bytes::Bytes;
 use dengine_api::{
     LEADER_HINT_METADATA,
     v1::{
-        BatchRequest, BatchResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest,
-        CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
-        DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
-        KeyValue, OpenSessionRequest, OpenSessionResponse, PutRequest, PutResponse, RangeRequest,
-        RangeResponse, ResponseHeader, SessionStamp, WatchCreate, WatchRequest, WatchResponse,
+        BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
+        CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
+        DeleteRequest, DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest,
+        KeepAliveSessionResponse, KeyValue, OpenSessionRequest, OpenSessionResponse,
+        PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, PutRequest, PutResponse,
+        RangeRequest, RangeResponse, ResponseHeader, SessionStamp, WatchCreate, WatchRequest,
+        WatchResponse,
         compare_and_swap_request::Expected,
         kv_server::{Kv, KvServer},
+        pipelined_answer::Answer,
+        pipelined_call::Call,
         watch_request,
         watch_server::{Watch, WatchServer},
     },
@@ -25,7 +29,7 @@ use dengine_api::{
 use futures::{Stream, StreamExt, stream};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Code, Request, Response, Status, Streaming, transport::Server};
+use tonic::{Code, Extensions, Request, Response, Status, Streaming, transport::Server};
 
 /// What happens to one request; requests beyond the script are served.
 pub(crate) enum Step {
@@ -37,6 +41,8 @@ pub(crate) enum Step {
     /// A put is done, and answered with this all the same.
     DoneBut(Code),
 }
+
+type Answers<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// What one watch stream says; it then stays silent, unless it ends with an error.
 pub(crate) type Script = Vec<Result<WatchResponse, Status>>;
@@ -335,11 +341,73 @@ impl Kv for Peer {
             closed: true,
         }))
     }
+
+    type PipelineStream = Answers<PipelineResponse>;
+
+    async fn pipeline(
+        &self,
+        request: Request<Streaming<PipelineRequest>>,
+    ) -> Result<Response<Self::PipelineStream>, Status> {
+        let from = request.extensions().clone();
+        let peer = self.clone();
+        let calls = request
+            .into_inner()
+            .take_while(|frame| std::future::ready(frame.is_ok()))
+            .flat_map(|frame| stream::iter(frame.unwrap().calls));
+        let answers = calls
+            .map(move |call| peer.clone().pipelined(call, from.clone()))
+            .buffer_unordered(64)
+            .map(|answer| {
+                Ok(PipelineResponse {
+                    answers: vec![answer],
+                    closing: false,
+                })
+            });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+impl Peer {
+    /// One call of a stream, made as if it were alone.
+    async fn pipelined(self, call: PipelinedCall, from: Extensions) -> PipelinedAnswer {
+        macro_rules! alone {
+            ($request:expr, $method:ident, $variant:ident) => {{
+                let mut request = Request::new($request);
+                *request.extensions_mut() = from;
+                self.$method(request)
+                    .await
+                    .map(|answer| Answer::$variant(answer.into_inner()))
+            }};
+        }
+        let result = match call.call.unwrap() {
+            Call::Put(it) => alone!(it, put, Put),
+            Call::Delete(it) => alone!(it, delete, Delete),
+            Call::CompareAndSwap(it) => alone!(it, compare_and_swap, CompareAndSwap),
+            Call::Get(it) => alone!(it, get, Get),
+            Call::Range(it) => alone!(it, range, Range),
+            Call::OpenSession(it) => alone!(it, open_session, OpenSession),
+            Call::KeepAliveSession(it) => alone!(it, keep_alive_session, KeepAliveSession),
+            Call::CloseSession(it) => alone!(it, close_session, CloseSession),
+            Call::Batch(_) | Call::Compact(_) => Err(Status::unimplemented("no test needs it")),
+        };
+        let error = |status: Status| {
+            let leader = status.metadata().get(LEADER_HINT_METADATA);
+            Answer::Error(CallError {
+                code: status.code().into(),
+                message: status.message().to_owned(),
+                leader: leader.map_or("", |it| it.to_str().unwrap()).to_owned(),
+            })
+        };
+        PipelinedAnswer {
+            id: call.id,
+            answer: Some(result.unwrap_or_else(error)),
+        }
+    }
 }
 
 #[tonic::async_trait]
 impl Watch for Peer {
-    type WatchStream = std::pin::Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
+    type WatchStream = Answers<WatchResponse>;
 
     async fn watch(
         &self,

@@ -4,7 +4,6 @@ use bytes::Bytes;
 use dengine_api::v1::{
     self, BatchRequest, BatchResponse, SessionStamp,
     compare::{Relation as WireRelation, Target},
-    kv_client::KvClient,
     operation::Operation as Wire,
     operation_result::{self, Result as WireResult},
 };
@@ -15,7 +14,7 @@ use dengine_core::{
     },
     types::Revision,
 };
-use tonic::{Request, Response, Status, transport::Channel};
+use tonic::Status;
 
 use super::{
     header::Header,
@@ -27,9 +26,6 @@ use crate::{
 };
 
 impl Mutation for BatchRequest {
-    type Answer = BatchResponse;
-    const METHOD: &'static str = "Batch";
-
     fn command(&self, limits: &Limits) -> Result<Command, Status> {
         check_stamp(self.session)?;
         check_sizes(self, limits)?;
@@ -76,13 +72,6 @@ impl Mutation for BatchRequest {
             }),
             other => Err(other),
         }
-    }
-
-    async fn call(
-        mut kv: KvClient<Channel>,
-        request: Request<Self>,
-    ) -> Result<Response<BatchResponse>, Status> {
-        kv.batch(request).await
     }
 }
 

@@ -2,47 +2,82 @@
 //!
 //! - [`writes`], [`batch`], [`sessions`]: what changes something, as commands, and their answers.
 //! - [`reads`]: how fresh a read is, and the reading. [`header`]: where and when an answer was made.
+//! - [`pipeline`]: many calls over one stream.
 
 mod batch;
 pub(super) mod header;
+mod pipeline;
 mod reads;
 mod sessions;
 mod writes;
 
-use dengine_api::v1::{
-    BatchRequest, BatchResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest,
-    CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, DeleteResponse,
-    GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse, OpenSessionRequest,
-    OpenSessionResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, kv_server::Kv,
-};
-use tonic::{Request, Response, Status};
+use std::sync::Arc;
 
-use self::header::Headers;
-use super::{forward::Forwarder, gate::Gate};
+use dengine_api::{
+    KvCall,
+    v1::{
+        BatchRequest, BatchResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest,
+        CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
+        DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
+        OpenSessionRequest, OpenSessionResponse, PipelineRequest, PutRequest, PutResponse,
+        RangeRequest, RangeResponse, kv_server::Kv,
+    },
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use self::{header::Headers, pipeline::Pipeline, writes::Mutation};
+use super::{
+    forward::{Forwarder, Origin},
+    gate::Gate,
+};
 use crate::{config::Limits, node::Node};
 
 /// Serves `Kv` from a node.
 pub(super) struct KvService {
+    serving: Arc<Serving>,
+}
+
+/// What serving a call takes.
+struct Serving {
     node: Node,
     limits: Limits,
     forwarder: Forwarder,
     gate: Gate,
     headers: Headers,
+    stop: CancellationToken,
 }
 
 /// What a call of the service returns.
 type Answer<T> = Result<Response<T>, Status>;
 
 impl KvService {
-    /// Serves within `limits`.
-    pub(super) fn new(node: Node, limits: Limits, forwarder: Forwarder, gate: Gate) -> Self {
-        Self {
-            headers: Headers::new(&node),
+    /// Serves within `limits`; once `stop` is cancelled, streams end as soon as their clients agree.
+    pub(super) fn new(
+        node: Node,
+        limits: Limits,
+        forwarder: Forwarder,
+        gate: Gate,
+        stop: CancellationToken,
+    ) -> Self {
+        let headers = Headers::new(&node);
+        let serving = Serving {
             node,
             limits,
             forwarder,
             gate,
+            headers,
+            stop,
+        };
+        Self {
+            serving: Arc::new(serving),
         }
+    }
+
+    async fn write<M: Mutation>(&self, request: Request<M>) -> Answer<M::Answer> {
+        let origin = Origin::of(&request);
+        let answer = self.serving.write(request.into_inner(), origin).await;
+        answer.map(Response::new)
     }
 }
 
@@ -93,10 +128,22 @@ impl Kv for KvService {
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Answer<GetResponse> {
-        self.gate.pass("Get", self.read_key(request)).await
+        let get = self.serving.get(request.into_inner());
+        let answer = self.serving.gate.pass(GetRequest::METHOD, get).await;
+        answer.map(Response::new)
     }
 
     async fn range(&self, request: Request<RangeRequest>) -> Answer<RangeResponse> {
-        self.gate.pass("Range", self.read_range(request)).await
+        let range = self.serving.range(request.into_inner());
+        let answer = self.serving.gate.pass(RangeRequest::METHOD, range).await;
+        answer.map(Response::new)
+    }
+
+    type PipelineStream = Pipeline;
+
+    async fn pipeline(&self, request: Request<Streaming<PipelineRequest>>) -> Answer<Pipeline> {
+        let origin = Origin::of(&request);
+        let pipeline = Pipeline::new(Arc::clone(&self.serving), origin, request.into_inner());
+        Ok(Response::new(pipeline))
     }
 }

@@ -7,9 +7,9 @@ use dengine_core::{
     kv::{KeyRange, RangeQuery, RangeResult},
     types::Revision,
 };
-use tonic::{Request, Status};
+use tonic::Status;
 
-use super::KvService;
+use super::Serving;
 use crate::server::{
     messages::{check_key, check_range_end, key_value},
     status::{read_status, request_status},
@@ -18,14 +18,16 @@ use crate::server::{
 /// What a pair costs in a response besides its key and value, at least; bounds how many tiny pairs fit.
 const PAIR_OVERHEAD_BYTES: usize = 32;
 
-impl KvService {
-    pub(super) async fn read_key(
-        &self,
-        request: Request<GetRequest>,
-    ) -> Result<GetResponse, Status> {
-        let get = request.into_inner();
-        check_key(&get.key, &self.limits)?;
+impl Serving {
+    /// Reads one key, as fresh as was asked for.
+    pub(super) async fn get(&self, get: GetRequest) -> Result<GetResponse, Status> {
         self.freshen(get.consistency, get.at_least).await?;
+        self.get_now(&get)
+    }
+
+    /// Reads one key as this member's state is.
+    pub(super) fn get_now(&self, get: &GetRequest) -> Result<GetResponse, Status> {
+        check_key(&get.key, &self.limits)?;
         let reader = self.node.reader().map_err(|error| request_status(&error))?;
         let (revision, found) = reader
             .get(&get.key, requested(get.revision))
@@ -36,11 +38,8 @@ impl KvService {
         })
     }
 
-    pub(super) async fn read_range(
-        &self,
-        request: Request<RangeRequest>,
-    ) -> Result<RangeResponse, Status> {
-        let range = request.into_inner();
+    /// Reads keys in their order, as fresh as was asked for.
+    pub(super) async fn range(&self, range: RangeRequest) -> Result<RangeResponse, Status> {
         check_key(&range.key, &self.limits)?;
         check_range_end(&range.range_end, &self.limits)?;
         self.freshen(range.consistency, range.at_least).await?;
@@ -84,7 +83,11 @@ impl KvService {
     }
 
     /// Afterwards the reader is as fresh as was asked for.
-    async fn freshen(&self, consistency: i32, at_least: Option<Position>) -> Result<(), Status> {
+    pub(super) async fn freshen(
+        &self,
+        consistency: i32,
+        at_least: Option<Position>,
+    ) -> Result<(), Status> {
         let fresh = match Consistency::try_from(consistency) {
             Ok(Consistency::Unspecified | Consistency::Linearizable) => {
                 self.node.read_barrier().await

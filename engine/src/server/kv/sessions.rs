@@ -2,13 +2,13 @@
 
 use dengine_api::v1::{
     CloseSessionRequest, CloseSessionResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
-    OpenSessionRequest, OpenSessionResponse, kv_client::KvClient,
+    OpenSessionRequest, OpenSessionResponse,
 };
 use dengine_core::{
     kv::{Command, Outcome},
     types::SessionId,
 };
-use tonic::{Request, Response, Status, transport::Channel};
+use tonic::Status;
 
 use super::{header::Header, writes::Mutation};
 use crate::config::Limits;
@@ -29,9 +29,6 @@ fn granted(ttl_ms: u64) -> u64 {
 }
 
 impl Mutation for OpenSessionRequest {
-    type Answer = OpenSessionResponse;
-    const METHOD: &'static str = "OpenSession";
-
     fn command(&self, _: &Limits) -> Result<Command, Status> {
         Ok(Command::OpenSession {
             ttl_ms: granted(self.ttl_ms),
@@ -48,19 +45,9 @@ impl Mutation for OpenSessionRequest {
             other => Err(other),
         }
     }
-
-    async fn call(
-        mut kv: KvClient<Channel>,
-        request: Request<Self>,
-    ) -> Result<Response<OpenSessionResponse>, Status> {
-        kv.open_session(request).await
-    }
 }
 
 impl Mutation for KeepAliveSessionRequest {
-    type Answer = KeepAliveSessionResponse;
-    const METHOD: &'static str = "KeepAliveSession";
-
     fn command(&self, _: &Limits) -> Result<Command, Status> {
         Ok(Command::KeepAlive {
             session: SessionId(self.session_id),
@@ -79,19 +66,9 @@ impl Mutation for KeepAliveSessionRequest {
             other => Err(other),
         }
     }
-
-    async fn call(
-        mut kv: KvClient<Channel>,
-        request: Request<Self>,
-    ) -> Result<Response<KeepAliveSessionResponse>, Status> {
-        kv.keep_alive_session(request).await
-    }
 }
 
 impl Mutation for CloseSessionRequest {
-    type Answer = CloseSessionResponse;
-    const METHOD: &'static str = "CloseSession";
-
     fn command(&self, _: &Limits) -> Result<Command, Status> {
         Ok(Command::CloseSession {
             session: SessionId(self.session_id),
@@ -106,13 +83,6 @@ impl Mutation for CloseSessionRequest {
             }),
             other => Err(other),
         }
-    }
-
-    async fn call(
-        mut kv: KvClient<Channel>,
-        request: Request<Self>,
-    ) -> Result<Response<CloseSessionResponse>, Status> {
-        kv.close_session(request).await
     }
 }
 

@@ -1,40 +1,32 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
-use std::future::Future;
-
-use dengine_api::v1::{
-    CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest,
-    DeleteResponse, PutRequest, PutResponse, SessionStamp,
-    compare_and_swap_request::Expected as WireExpected, kv_client::KvClient,
+use dengine_api::{
+    KvCall,
+    v1::{
+        CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
+        DeleteRequest, DeleteResponse, PutRequest, PutResponse, SessionStamp,
+        compare_and_swap_request::Expected as WireExpected,
+    },
 };
 use dengine_core::{
     kv::{self, Command, Expected, KeyRange, Outcome, RangeQuery},
     types::{Revision, SessionId},
 };
-use tonic::{Request, Response, Status, transport::Channel};
+use tonic::Status;
 
-use super::{KvService, header::Header};
+use super::{Serving, header::Header};
 use crate::{
     config::Limits,
     node::Written,
     server::{
-        forward::{Effect, Origin},
+        forward::Origin,
         messages::{check_key, check_range_end, check_value, key_value},
         status::refusal_status,
     },
 };
 
-/// Largest answer that a leader may give to a request that was passed on. Far above any: refusing one would
-/// deny a write that took effect.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
-
 /// A request that changes something.
-pub(super) trait Mutation: Clone + Send + Sync + 'static {
-    /// Its answer.
-    type Answer: Send;
-    /// For metrics and messages.
-    const METHOD: &'static str;
-
+pub(super) trait Mutation: KvCall + prost::Message {
     /// What to replicate, if the request is well-formed and within the limits.
     fn command(&self, limits: &Limits) -> Result<Command, Status>;
 
@@ -50,26 +42,21 @@ pub(super) trait Mutation: Clone + Send + Sync + 'static {
 
     /// The answer; the outcome again if it answers another question.
     fn answer(&self, header: Header, outcome: Outcome) -> Result<Self::Answer, Outcome>;
-
-    /// The same call on another member.
-    fn call(
-        kv: KvClient<Channel>,
-        request: Request<Self>,
-    ) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
 }
 
-impl KvService {
+impl Serving {
     /// Proposes what `request` asks for, or has the leader answer instead.
     pub(super) async fn write<M: Mutation>(
         &self,
-        request: Request<M>,
-    ) -> Result<Response<M::Answer>, Status> {
-        self.gate.pass(M::METHOD, self.propose(request)).await
+        request: M,
+        origin: Origin,
+    ) -> Result<M::Answer, Status> {
+        self.gate
+            .pass(M::METHOD, self.propose(request, origin))
+            .await
     }
 
-    async fn propose<M: Mutation>(&self, request: Request<M>) -> Result<M::Answer, Status> {
-        let origin = Origin::of(&request);
-        let request = request.into_inner();
+    async fn propose<M: Mutation>(&self, request: M, origin: Origin) -> Result<M::Answer, Status> {
         let command = kv::Request {
             command: request.command(&self.limits)?,
             session: request.stamp().map(stamp),
@@ -77,15 +64,7 @@ impl KvService {
         self.check_returned(request.returned()).await?;
         match self.node.write(command).await {
             Ok(Written { term, outcome }) => answer(&request, self.headers.in_term(term), outcome),
-            Err(error) => {
-                let call = |channel, request| {
-                    let kv = KvClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
-                    M::call(kv, request)
-                };
-                self.forwarder
-                    .instead(error, origin, M::METHOD, Effect::Writes, request, call)
-                    .await
-            }
+            Err(error) => self.forwarder.write(error, origin, request).await,
         }
     }
 
@@ -149,9 +128,6 @@ fn stamp(stamp: SessionStamp) -> kv::SessionStamp {
 }
 
 impl Mutation for PutRequest {
-    type Answer = PutResponse;
-    const METHOD: &'static str = "Put";
-
     fn command(&self, limits: &Limits) -> Result<Command, Status> {
         check_key(&self.key, limits)?;
         check_value(&self.value, limits)?;
@@ -177,19 +153,9 @@ impl Mutation for PutRequest {
             other => Err(other),
         }
     }
-
-    async fn call(
-        mut kv: KvClient<Channel>,
-        request: Request<Self>,
-    ) -> Result<Response<PutResponse>, Status> {
-        kv.put(request).await
-    }
 }
 
 impl Mutation for DeleteRequest {
-    type Answer = DeleteResponse;
-    const METHOD: &'static str = "Delete";
-
     fn command(&self, limits: &Limits) -> Result<Command, Status> {
         check_key(&self.key, limits)?;
         check_range_end(&self.range_end, limits)?;
@@ -228,19 +194,9 @@ impl Mutation for DeleteRequest {
             other => Err(other),
         }
     }
-
-    async fn call(
-        mut kv: KvClient<Channel>,
-        request: Request<Self>,
-    ) -> Result<Response<DeleteResponse>, Status> {
-        kv.delete(request).await
-    }
 }
 
 impl Mutation for CompareAndSwapRequest {
-    type Answer = CompareAndSwapResponse;
-    const METHOD: &'static str = "CompareAndSwap";
-
     fn command(&self, limits: &Limits) -> Result<Command, Status> {
         check_key(&self.key, limits)?;
         check_value(&self.value, limits)?;
@@ -283,19 +239,9 @@ impl Mutation for CompareAndSwapRequest {
             other => Err(other),
         }
     }
-
-    async fn call(
-        mut kv: KvClient<Channel>,
-        request: Request<Self>,
-    ) -> Result<Response<CompareAndSwapResponse>, Status> {
-        kv.compare_and_swap(request).await
-    }
 }
 
 impl Mutation for CompactRequest {
-    type Answer = CompactResponse;
-    const METHOD: &'static str = "Compact";
-
     fn command(&self, _: &Limits) -> Result<Command, Status> {
         check_stamp(self.session)?;
         Ok(Command::Compact {
@@ -314,13 +260,6 @@ impl Mutation for CompactRequest {
             }),
             other => Err(other),
         }
-    }
-
-    async fn call(
-        mut kv: KvClient<Channel>,
-        request: Request<Self>,
-    ) -> Result<Response<CompactResponse>, Status> {
-        kv.compact(request).await
     }
 }
 

@@ -1,0 +1,360 @@
+//! Many calls over one stream to one member. What queues while a frame is written is the next frame: there is
+//! no timer, and nothing waits for company.
+//!
+//! ```text
+//! callers ──▶ queue ──▶ Outbound ──frames──▶ member
+//!    ▲                     │ who waits           │
+//!    └──────── read ◀──────┴─────────────────────┘
+//! ```
+//! A call is in one of three places: in the queue (it has not left), among those that wait (it may have been
+//! served), or answered. Which one decides what is told of it when the stream breaks.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll},
+};
+
+use dengine_api::{
+    FRAME_BYTES_MAX, KvCall, LEADER_HINT_METADATA,
+    v1::{
+        CallError, PipelineRequest, PipelinedAnswer, PipelinedCall, kv_client::KvClient,
+        pipelined_answer::Answer, pipelined_call::Call,
+    },
+};
+use futures::Stream;
+use prost::Message as _;
+use slab::Slab;
+use tokio::sync::{
+    mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+    oneshot,
+};
+use tonic::{
+    Code, Request, Status, Streaming,
+    metadata::{MetadataMap, MetadataValue},
+    transport::Channel,
+};
+
+use crate::pool::RESPONSE_BYTES_MAX;
+
+/// More calls than this are not looked at for one frame: they would not fit, or make the first wait for the last.
+const CALLS_PER_FRAME_MAX: usize = 1024;
+
+/// What a call in a frame takes besides itself: tags, lengths and its id.
+const CALL_OVERHEAD_BYTES: usize = 24;
+
+/// One member, reached over a stream that is opened when it is needed and again when it broke. Cheap to clone.
+///
+/// Sends each call once. Deciding what to do about a failure is the caller's part.
+#[derive(Clone, Debug)]
+pub struct Pipe {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    channel: Channel,
+    metadata: MetadataMap,
+    /// Into the stream that is open now, if one is.
+    queue: Mutex<Option<UnboundedSender<Queued>>>,
+}
+
+/// Why a call was not answered, by what may have become of it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PipeError {
+    /// It did not leave: nothing was changed.
+    #[error("not sent: {0}")]
+    NotSent(Arc<str>),
+    /// It left, and no answer came back: it may or may not have been served.
+    #[error("no answer: {0}")]
+    Lost(Arc<str>),
+    /// The member answered that it failed.
+    #[error(transparent)]
+    Answered(#[from] Box<Status>),
+}
+
+type Outcome = Result<Answer, PipeError>;
+
+#[derive(Debug)]
+struct Queued {
+    call: Call,
+    caller: oneshot::Sender<Outcome>,
+}
+
+impl Pipe {
+    /// Calls over `channel`; `metadata` goes with the opening of each stream.
+    #[must_use]
+    pub fn new(channel: Channel, metadata: MetadataMap) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                channel,
+                metadata,
+                queue: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Makes one call: in a frame, or alone if it is too large for one.
+    ///
+    /// # Errors
+    /// See [`PipeError`].
+    pub async fn call<C: KvCall + prost::Message>(
+        &self,
+        request: C,
+    ) -> Result<C::Answer, PipeError> {
+        if request.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX {
+            return self.call_alone(request).await;
+        }
+        let (caller, outcome) = oneshot::channel();
+        self.submit(Queued {
+            call: request.framed(),
+            caller,
+        });
+        let answer = match outcome.await {
+            Ok(outcome) => outcome?,
+            // Nobody drops a caller unanswered; were it so, nothing milder could be said.
+            Err(_) => return Err(PipeError::Lost("the stream was given up".into())),
+        };
+        C::unframed(answer).map_err(|_| {
+            let message = "the member answered another question than was asked";
+            PipeError::from(Box::new(Status::internal(message)))
+        })
+    }
+
+    async fn call_alone<C: KvCall>(&self, request: C) -> Result<C::Answer, PipeError> {
+        let kv =
+            KvClient::new(self.inner.channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX);
+        let mut request = Request::new(request);
+        *request.metadata_mut() = self.inner.metadata.clone();
+        match C::alone(kv, request).await {
+            Ok(response) => Ok(response.into_inner()),
+            Err(status) => Err(Box::new(status).into()),
+        }
+    }
+
+    /// Queues a call on the open stream, or on a new one.
+    fn submit(&self, mut queued: Queued) {
+        let mut queue = lock(&self.inner.queue);
+        if let Some(open) = &*queue {
+            match open.send(queued) {
+                Ok(()) => return,
+                Err(ended) => queued = ended.0,
+            }
+        }
+        let (sender, receiver) = unbounded_channel();
+        // The receiver is at hand, so it takes it.
+        let _ = sender.send(queued);
+        let line = Line {
+            pipe: Arc::downgrade(&self.inner),
+            queue: sender.downgrade(),
+            waiting: Arc::default(),
+        };
+        *queue = Some(sender);
+        tokio::spawn(line.run(
+            self.inner.channel.clone(),
+            self.inner.metadata.clone(),
+            receiver,
+        ));
+    }
+}
+
+/// The calls of one stream that have left and are not answered.
+#[derive(Debug, Default)]
+struct Waiting {
+    callers: Slab<oneshot::Sender<Outcome>>,
+    /// What was still in the queue when the stream could take no more.
+    unsent: Vec<Queued>,
+    ended: bool,
+}
+
+/// One stream, as its reading side sees it.
+struct Line {
+    pipe: Weak<Inner>,
+    queue: tokio::sync::mpsc::WeakUnboundedSender<Queued>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+impl Line {
+    async fn run(self, channel: Channel, metadata: MetadataMap, queue: UnboundedReceiver<Queued>) {
+        let outbound = Outbound {
+            queue,
+            taken: VecDeque::new(),
+            waiting: Arc::clone(&self.waiting),
+            yielded: false,
+        };
+        let mut request = Request::new(outbound);
+        *request.metadata_mut() = metadata;
+        let mut kv = KvClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
+        let ended: Arc<str> = match kv.pipeline(request).await {
+            Ok(response) => self.read(response.into_inner()).await,
+            Err(status) => describe(&status),
+        };
+        self.retire();
+        self.fail(&ended);
+    }
+
+    /// Hands out answers until the stream ends, and says why it did.
+    async fn read(&self, mut inbound: Streaming<dengine_api::v1::PipelineResponse>) -> Arc<str> {
+        loop {
+            match inbound.message().await {
+                Ok(Some(frame)) => {
+                    let mut waiting = lock(&self.waiting);
+                    frame.answers.into_iter().for_each(|it| waiting.answer(it));
+                    if frame.closing {
+                        self.retire();
+                    }
+                }
+                Ok(None) => return "the member ended the stream".into(),
+                Err(status) => return describe(&status),
+            }
+        }
+    }
+
+    /// Further calls go over another stream; once those in the queue have left, this side of it ends.
+    fn retire(&self) {
+        if let (Some(pipe), Some(own)) = (self.pipe.upgrade(), self.queue.upgrade()) {
+            let mut queue = lock(&pipe.queue);
+            if queue.as_ref().is_some_and(|open| open.same_channel(&own)) {
+                *queue = None;
+            }
+        }
+    }
+
+    fn fail(&self, why: &Arc<str>) {
+        let mut waiting = lock(&self.waiting);
+        waiting.ended = true;
+        for caller in waiting.callers.drain() {
+            let _ = caller.send(Err(PipeError::Lost(Arc::clone(why))));
+        }
+        for queued in mem::take(&mut waiting.unsent) {
+            let _ = queued.caller.send(Err(PipeError::NotSent(Arc::clone(why))));
+        }
+    }
+}
+
+impl Waiting {
+    fn answer(&mut self, answered: PipelinedAnswer) {
+        // Whoever does not wait for it any more has given up; an id that was never given is not ours to judge.
+        let key = usize::try_from(answered.id).unwrap_or(usize::MAX);
+        let Some(caller) = self.callers.try_remove(key) else {
+            return;
+        };
+        let _ = caller.send(match answered.answer {
+            Some(Answer::Error(error)) => Err(PipeError::from(Box::new(status(error)))),
+            Some(answer) => Ok(answer),
+            None => Err(PipeError::from(Box::new(Status::internal(
+                "the member's answer is missing, or of a kind that this client does not know",
+            )))),
+        });
+    }
+}
+
+/// The sending side of a stream.
+struct Outbound {
+    queue: UnboundedReceiver<Queued>,
+    /// Taken from the queue, and in no frame yet.
+    taken: VecDeque<Queued>,
+    waiting: Arc<Mutex<Waiting>>,
+    /// Whether the callers that are about to run had their chance to join the next frame.
+    yielded: bool,
+}
+
+impl Stream for Outbound {
+    type Item = PipelineRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        let room = CALLS_PER_FRAME_MAX.saturating_sub(this.taken.len());
+        let mut more = Vec::new();
+        let ended = match this.queue.poll_recv_many(context, &mut more, room) {
+            Poll::Ready(0) if room > 0 => true,
+            Poll::Ready(_) | Poll::Pending => false,
+        };
+        this.taken.extend(more);
+        if this.taken.is_empty() {
+            return if ended {
+                Poll::Ready(None)
+            } else {
+                Poll::Pending
+            };
+        }
+        // Without this each frame would leave with its first call: whoever queues one wakes us to run next.
+        if !mem::replace(&mut this.yielded, true) && this.taken.len() < CALLS_PER_FRAME_MAX {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        this.yielded = false;
+        Poll::Ready(this.frame())
+    }
+}
+
+impl Outbound {
+    /// As much of what was taken as fits; `None` if the stream has ended.
+    fn frame(&mut self) -> Option<PipelineRequest> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.ended {
+            return None;
+        }
+        let mut frame = PipelineRequest::default();
+        let mut bytes = 0;
+        while let Some(queued) = self.taken.pop_front() {
+            // Its caller has given up, and nothing was changed.
+            if queued.caller.is_closed() {
+                continue;
+            }
+            let mut call = PipelinedCall {
+                id: 0,
+                call: Some(queued.call),
+            };
+            bytes += call.encoded_len() + CALL_OVERHEAD_BYTES;
+            if bytes > FRAME_BYTES_MAX && !frame.calls.is_empty() {
+                let call = call.call.expect("it was put there above");
+                self.taken.push_front(Queued { call, ..queued });
+                break;
+            }
+            call.id = waiting.callers.insert(queued.caller) as u64;
+            frame.calls.push(call);
+        }
+        Some(frame)
+    }
+}
+
+impl Drop for Outbound {
+    /// What did not leave is told so when it is known why.
+    fn drop(&mut self) {
+        self.queue.close();
+        let mut unsent: Vec<_> = self.taken.drain(..).collect();
+        while let Ok(queued) = self.queue.try_recv() {
+            unsent.push(queued);
+        }
+        let mut waiting = lock(&self.waiting);
+        if !waiting.ended {
+            waiting.unsent.extend(unsent);
+            return;
+        }
+        for queued in unsent {
+            let ended = PipeError::NotSent("the stream ended".into());
+            let _ = queued.caller.send(Err(ended));
+        }
+    }
+}
+
+fn status(error: CallError) -> Status {
+    let mut status = Status::new(Code::from_i32(error.code), error.message);
+    if let Ok(leader) = MetadataValue::try_from(error.leader)
+        && !leader.is_empty()
+    {
+        status.metadata_mut().insert(LEADER_HINT_METADATA, leader);
+    }
+    status
+}
+
+fn describe(status: &Status) -> Arc<str> {
+    crate::error::describe(status).into()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,337 @@
+//! `Kv.Pipeline`: many calls over one stream.
+//!
+//! Each call is a future of its own, and what has ended when the stream is polled is one frame of answers. Reads
+//! of single keys are the exception: those of a frame that ask for the same freshness wait for it together,
+//! and are read when there is room for their answers.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use dengine_api::{
+    FRAME_BYTES_MAX, KvCall, LEADER_HINT_METADATA,
+    v1::{
+        CallError, Consistency, GetRequest, PipelineRequest, PipelineResponse, PipelinedAnswer,
+        PipelinedCall, pipelined_answer::Answer, pipelined_call::Call,
+    },
+};
+use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use prost::Message;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::{Code, Status, Streaming};
+
+use super::{Serving, writes::Mutation};
+use crate::server::{forward::Origin, gate::Admitted};
+
+/// Calls under way on one stream; a client beyond it waits on its own side.
+const CALLS_PER_STREAM_MAX: usize = 4096;
+
+/// One stream of calls, as the stream of its answers.
+pub(in crate::server) struct Pipeline {
+    serving: Arc<Serving>,
+    origin: Origin,
+    inbound: Inbound,
+    stopping: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    working: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Reads that are fresh enough.
+    readable: VecDeque<Reads>,
+    /// Calls that were taken in and are in no frame of answers yet.
+    under_way: usize,
+    answers: PipelineResponse,
+    answer_bytes: usize,
+    /// Whether the calls that are about to end had their chance to join the next frame.
+    yielded: bool,
+}
+
+enum Inbound {
+    Open(Box<Streaming<PipelineRequest>>),
+    /// The client has ended its side, or broke the rules, and is told how.
+    Ended(Option<Status>),
+}
+
+/// What a future of the stream came to.
+enum Done {
+    Answered(PipelinedAnswer),
+    Fresh(Reads, Result<(), Status>),
+}
+
+/// Reads of single keys that wait together.
+struct Reads {
+    admitted: Arc<Admitted>,
+    gets: VecDeque<(u64, GetRequest)>,
+}
+
+impl Pipeline {
+    pub(super) fn new(
+        serving: Arc<Serving>,
+        origin: Origin,
+        inbound: Streaming<PipelineRequest>,
+    ) -> Self {
+        Self {
+            stopping: Some(Box::pin(serving.stop.clone().cancelled_owned())),
+            serving,
+            origin,
+            inbound: Inbound::Open(Box::new(inbound)),
+            working: FuturesUnordered::new(),
+            readable: VecDeque::new(),
+            under_way: 0,
+            answers: PipelineResponse::default(),
+            answer_bytes: 0,
+            yielded: false,
+        }
+    }
+
+    /// Takes in frames as long as there is room for their calls.
+    fn take_in(&mut self, context: &mut Context<'_>) {
+        while self.under_way < CALLS_PER_STREAM_MAX
+            && let Inbound::Open(inbound) = &mut self.inbound
+        {
+            match inbound.poll_next_unpin(context) {
+                Poll::Ready(Some(Ok(frame))) => self.begin(frame),
+                Poll::Ready(Some(Err(status))) => {
+                    self.inbound = Inbound::Ended(Some(bad_frame(&status)));
+                }
+                Poll::Ready(None) => self.inbound = Inbound::Ended(None),
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    fn begin(&mut self, frame: PipelineRequest) {
+        self.under_way += frame.calls.len();
+        // By the freshness that they ask for.
+        let mut gets: [VecDeque<(u64, GetRequest)>; 3] = Default::default();
+        for PipelinedCall { id, call } in frame.calls {
+            match call {
+                Some(Call::Get(get)) => match Consistency::try_from(get.consistency) {
+                    Ok(Consistency::Eventual) => gets[0].push_back((id, get)),
+                    Ok(Consistency::Lease) => gets[1].push_back((id, get)),
+                    Ok(Consistency::Unspecified | Consistency::Linearizable) => {
+                        gets[2].push_back((id, get));
+                    }
+                    // Each waits for a revision of its own.
+                    Ok(Consistency::Session) | Err(_) => self.read(id, get),
+                },
+                Some(Call::Range(range)) => self.read(id, range),
+                Some(Call::Put(it)) => self.write(id, it),
+                Some(Call::Delete(it)) => self.write(id, it),
+                Some(Call::CompareAndSwap(it)) => self.write(id, it),
+                Some(Call::Batch(it)) => self.write(id, it),
+                Some(Call::Compact(it)) => self.write(id, it),
+                Some(Call::OpenSession(it)) => self.write(id, it),
+                Some(Call::KeepAliveSession(it)) => self.write(id, it),
+                Some(Call::CloseSession(it)) => self.write(id, it),
+                None => self.answer(failed(id, &unknown_call())),
+            }
+        }
+        let levels = [
+            Consistency::Eventual,
+            Consistency::Lease,
+            Consistency::Linearizable,
+        ];
+        for (gets, level) in gets.into_iter().zip(levels) {
+            self.read_together(gets, level);
+        }
+    }
+
+    fn write<M: Mutation>(&mut self, id: u64, request: M) {
+        let (serving, origin) = (Arc::clone(&self.serving), self.origin);
+        let work = async move { serving.write(request, origin).await };
+        self.work(answered::<M>(id, work));
+    }
+
+    fn read<R: Read>(&mut self, id: u64, request: R) {
+        let serving = Arc::clone(&self.serving);
+        let work = async move {
+            let read = request.read(&serving);
+            serving.gate.pass(R::METHOD, read).await
+        };
+        self.work(answered::<R>(id, work));
+    }
+
+    fn read_together(&mut self, gets: VecDeque<(u64, GetRequest)>, level: Consistency) {
+        if gets.is_empty() {
+            return;
+        }
+        let count = u32::try_from(gets.len()).unwrap_or(u32::MAX);
+        let admitted = match self.serving.gate.admit(GetRequest::METHOD, count) {
+            Ok(admitted) => Arc::new(admitted),
+            Err(full) => {
+                gets.iter()
+                    .for_each(|(id, _)| self.answer(failed(*id, &full)));
+                return;
+            }
+        };
+        let reads = Reads { admitted, gets };
+        if level == Consistency::Eventual {
+            self.readable.push_back(reads);
+            return;
+        }
+        let serving = Arc::clone(&self.serving);
+        self.work(async move {
+            let fresh = serving.freshen(level.into(), None).await;
+            Done::Fresh(reads, fresh)
+        });
+    }
+
+    fn work(&self, work: impl Future<Output = Done> + Send + 'static) {
+        self.working.push(work.boxed());
+    }
+
+    /// Fills the next frame with what has ended and what can be read.
+    fn collect(&mut self, context: &mut Context<'_>) {
+        loop {
+            self.read_keys();
+            if self.is_full() {
+                return;
+            }
+            match self.working.poll_next_unpin(context) {
+                Poll::Ready(Some(Done::Answered(answered))) => self.answer(answered),
+                Poll::Ready(Some(Done::Fresh(reads, Ok(())))) => self.readable.push_back(reads),
+                Poll::Ready(Some(Done::Fresh(reads, Err(status)))) => {
+                    for (id, _) in reads.gets {
+                        reads.admitted.answered(status.code());
+                        self.answer(failed(id, &status));
+                    }
+                }
+                Poll::Ready(None) | Poll::Pending => return,
+            }
+        }
+    }
+
+    fn read_keys(&mut self) {
+        while let Some(mut reads) = self.readable.pop_front() {
+            while let Some((id, get)) = reads.gets.pop_front() {
+                if self.is_full() {
+                    reads.gets.push_front((id, get));
+                    self.readable.push_front(reads);
+                    return;
+                }
+                let result = self.serving.get_now(&get);
+                reads
+                    .admitted
+                    .answered(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
+                self.answer(framed::<GetRequest>(id, result));
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: PipelinedAnswer) {
+        self.answer_bytes += answer.encoded_len();
+        self.answers.answers.push(answer);
+    }
+
+    fn is_full(&self) -> bool {
+        self.answer_bytes >= FRAME_BYTES_MAX
+    }
+
+    /// Asks the client to go elsewhere when this member is about to stop.
+    fn tell_of_stop(&mut self, context: &mut Context<'_>) {
+        if let Some(stopping) = &mut self.stopping
+            && stopping.as_mut().poll(context).is_ready()
+        {
+            self.stopping = None;
+            self.answers.closing = true;
+        }
+    }
+
+    fn take_frame(&mut self) -> PipelineResponse {
+        self.answer_bytes = 0;
+        self.yielded = false;
+        let frame = std::mem::take(&mut self.answers);
+        self.under_way -= frame.answers.len();
+        frame
+    }
+}
+
+impl Stream for Pipeline {
+    type Item = Result<PipelineResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        this.tell_of_stop(context);
+        this.take_in(context);
+        this.collect(context);
+        if !this.answers.answers.is_empty() || this.answers.closing {
+            // Without this a frame would leave with its first answer: others of the same batch end right behind it.
+            if !this.is_full() && !std::mem::replace(&mut this.yielded, true) {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            return Poll::Ready(Some(Ok(this.take_frame())));
+        }
+        match &mut this.inbound {
+            Inbound::Ended(why) if this.under_way == 0 => Poll::Ready(why.take().map(Err)),
+            Inbound::Ended(_) | Inbound::Open(_) => Poll::Pending,
+        }
+    }
+}
+
+/// A call that changes nothing, apart from its reading.
+trait Read: KvCall {
+    fn read(self, serving: &Serving) -> impl Future<Output = Result<Self::Answer, Status>> + Send;
+}
+
+impl Read for GetRequest {
+    async fn read(self, serving: &Serving) -> Result<Self::Answer, Status> {
+        serving.get(self).await
+    }
+}
+
+impl Read for dengine_api::v1::RangeRequest {
+    async fn read(self, serving: &Serving) -> Result<Self::Answer, Status> {
+        serving.range(self).await
+    }
+}
+
+async fn answered<C: KvCall>(
+    id: u64,
+    work: impl Future<Output = Result<C::Answer, Status>>,
+) -> Done {
+    Done::Answered(framed::<C>(id, work.await))
+}
+
+fn framed<C: KvCall>(id: u64, result: Result<C::Answer, Status>) -> PipelinedAnswer {
+    match result {
+        Ok(answer) => PipelinedAnswer {
+            id,
+            answer: Some(C::frame(answer)),
+        },
+        Err(status) => failed(id, &status),
+    }
+}
+
+fn failed(id: u64, status: &Status) -> PipelinedAnswer {
+    let leader = status.metadata().get(LEADER_HINT_METADATA);
+    let error = CallError {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        leader: leader
+            .and_then(|leader| leader.to_str().ok())
+            .unwrap_or_default()
+            .to_owned(),
+    };
+    PipelinedAnswer {
+        id,
+        answer: Some(Answer::Error(error)),
+    }
+}
+
+fn unknown_call() -> Status {
+    Status::unimplemented("the call is missing, or not known to this version of the server")
+}
+
+/// What the transport says of a frame that it can't read; tonic's codes mean other things in our API.
+fn bad_frame(status: &Status) -> Status {
+    match status.code() {
+        Code::OutOfRange | Code::Internal => Status::invalid_argument(format!(
+            "the stream ends at a frame that can't be read, or is larger than {FRAME_BYTES_MAX} bytes: {}",
+            status.message()
+        )),
+        code => Status::new(code, status.message()),
+    }
+}
