@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 /// Part of the format: filters made under one name are not used under another.
-const PREFIX_EXTRACTOR: &str = "dengine.version-prefix.1";
+const PREFIX_EXTRACTOR: &str = "dengine.version-prefix.2";
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// Share of a memtable for its own filter, which spares most searches for keys that are new.
 const MEMTABLE_BLOOM_RATIO: f64 = 0.05;

@@ -1,6 +1,6 @@
 //! Removes what compaction has given up: beside `apply`, a little at a time.
 //!
-//! Every change is listed in the order of history, and made the version before it of its key obsolete.
+//! Every change is listed in the order of history, with the version of its key that it made obsolete.
 //! So the list itself is the work to do: for each change up to the compact revision, the version before it
 //! goes, and then its place in the list. Both go in one batch, and garbage never outlives its place in
 //! the list; so a crash at any point loses nothing but time, and no progress has to be written down.
@@ -9,7 +9,7 @@
 //! tombstone as long as its place in the list.
 
 use super::layout::{
-    Stamp, Version, change_range, put_change_key, put_data_key, split_change_key, version,
+    Change, Stamp, change, change_range, put_change_key, put_data_key, split_change_key,
 };
 use super::machine::Shared;
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
@@ -60,14 +60,11 @@ impl<S: Store> Collector<S> {
             .working_to
             .get_or_insert_with(|| shared.compact_revision());
         let mut sweep = Sweep {
-            versions: shared.store.cursor(Scope::OneKey),
             compacted,
             batch: WriteBatch::default(),
-            buffer: Vec::new(),
         };
         let done = compacted <= self.done_to || self.sweep(&shared, &mut sweep, changes_max)?;
-        let batch = std::mem::take(&mut sweep.batch);
-        drop(sweep);
+        let batch = sweep.batch;
         if !batch.is_empty() {
             shared.store.write(&batch)?;
         }
@@ -94,18 +91,18 @@ impl<S: Store> Collector<S> {
     fn sweep(
         &mut self,
         shared: &Shared<S>,
-        sweep: &mut Sweep<S::Cursor<'_>>,
+        sweep: &mut Sweep,
         changes_max: usize,
     ) -> Result<bool, StoreError> {
         let range = change_range(self.next, sweep.compacted);
         let mut changes = shared.store.cursor(Scope::Between(range.clone()));
         changes.seek(&range.start)?;
         for _ in 0..changes_max {
-            let Some((key, user_key)) = changes.record() else {
+            let Some((key, record)) = changes.record() else {
                 return Ok(true);
             };
             let stamp = split_change_key(key)?;
-            sweep.change(user_key, stamp)?;
+            sweep.change(stamp, change(record)?);
             self.next = Stamp {
                 sub: stamp.sub.saturating_add(1),
                 ..stamp
@@ -117,38 +114,26 @@ impl<S: Store> Collector<S> {
 }
 
 /// One step.
-struct Sweep<C> {
-    versions: C,
+struct Sweep {
     compacted: Revision,
     batch: WriteBatch,
-    buffer: Vec<u8>,
 }
 
-impl<C: Cursor> Sweep<C> {
+impl Sweep {
     /// Removes what one change has made obsolete, and its place in the list, unless that is still needed.
-    fn change(&mut self, user_key: &[u8], stamp: Stamp) -> Result<(), StoreError> {
-        let listed = stamp.revision == self.compacted;
-        self.buffer.clear();
-        put_data_key(&mut self.buffer, user_key, stamp);
-        self.versions.seek(&self.buffer)?;
-        let change = self.versions.record();
-        if let Some((key, record)) = change
-            && key == self.buffer
-        {
-            if !listed && version(record)? == Version::Tombstone {
-                self.batch.delete(key);
-            }
-            self.versions.next()?;
-        }
+    fn change(&mut self, stamp: Stamp, change: Change<'_>) {
         // Only the version before: those before that one went when its own turn came.
-        if let Some((key, _)) = self.versions.record() {
-            self.batch.delete(key);
+        if let Some(obsolete) = change.replaces {
+            self.batch
+                .delete_with(|out| put_data_key(out, change.key, obsolete));
         }
-        if !listed {
-            self.buffer.clear();
-            put_change_key(&mut self.buffer, stamp);
-            self.batch.delete(&self.buffer);
+        if stamp.revision == self.compacted {
+            return;
         }
-        Ok(())
+        if change.deletes {
+            self.batch
+                .delete_with(|out| put_data_key(out, change.key, stamp.revision));
+        }
+        self.batch.delete_with(|out| put_change_key(out, stamp));
     }
 }

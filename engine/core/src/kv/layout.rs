@@ -3,8 +3,8 @@
 //! The first byte of a key names its space:
 //!
 //! ```text
-//! 'c' revision(8) sub(4)                       → user key: what changed, in the order of history
-//! 'd' escaped user key, 00 00, !revision(8), !sub(4)  → a version of the key
+//! 'c' revision(8) sub(4)                       → what changed, in the order of history
+//! 'd' escaped user key, 00 00, !revision(8)    → a version of the key
 //! 'm' name                                     → the state machine's own records
 //! 'r' session id(8) sequence(8)                → the answer that is kept for a command of a session
 //! 's' session id(8)                            → an open session
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Numbers are big-endian. Revisions of data records are inverted, so the newest version of a key comes
-//! first, and the newest one not above a revision is one seek away. Zero bytes of a user key are written
+//! first, and the newest one not above a revision is one seek away. No revision changes a key twice. Zero bytes of a user key are written
 //! as `00 FF`, so `00 00` ends a key that may be the beginning of another one, and order is kept.
 
 use super::store::StoreError;
@@ -22,7 +22,7 @@ use prost::encoding::{decode_varint, encode_varint};
 use std::ops::Range;
 
 /// The format that this program writes, and the highest that it reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// Where the format version lies; the first thing that is written to a store.
 pub const FORMAT_KEY: &[u8] = b"mformat";
@@ -38,13 +38,16 @@ const SESSIONS: u8 = b's';
 const EXPIRING: u8 = b't';
 const TERMINATOR: [u8; 2] = [0, 0];
 const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
+const REVISION_BYTES: usize = 8;
 const STAMP_BYTES: usize = 12;
-/// Space, terminator and stamp: what every data key holds besides the user's key.
-const DATA_KEY_BYTES_MIN: usize = 1 + TERMINATOR.len() + STAMP_BYTES;
+/// Space, terminator and revision: what every data key holds besides the user's key.
+const DATA_KEY_BYTES_MIN: usize = 1 + TERMINATOR.len() + REVISION_BYTES;
 
 const FLAG_LIVE: u8 = 0;
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_EXPIRING: u8 = 2;
+const CHANGE_PUT: u8 = 0;
+const CHANGE_DELETE: u8 = 1;
 const STATE_BYTES: usize = 40;
 
 /// A place in history: the revision, and which of its changes.
@@ -56,15 +59,15 @@ pub struct Stamp {
     pub sub: u32,
 }
 
-impl Stamp {
-    /// Behind every change of `revision`.
-    #[must_use]
-    pub fn end_of(revision: Revision) -> Self {
-        Self {
-            revision,
-            sub: u32::MAX,
-        }
-    }
+/// One change, as it is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change<'a> {
+    /// The key that it changed.
+    pub key: &'a [u8],
+    /// Whether it deleted the key.
+    pub deletes: bool,
+    /// The change before it of the key, if the key existed: the version that this one has made obsolete.
+    pub replaces: Option<Revision>,
 }
 
 /// One version of a key.
@@ -116,7 +119,7 @@ impl State {
 #[must_use]
 pub fn version_prefix(key: &[u8]) -> Option<&[u8]> {
     (key.first() == Some(&DATA) && key.len() >= DATA_KEY_BYTES_MIN)
-        .then(|| &key[..key.len() - STAMP_BYTES])
+        .then(|| &key[..key.len() - REVISION_BYTES])
 }
 
 /// Appends the prefix of all versions of `user_key`.
@@ -125,16 +128,15 @@ pub fn put_version_prefix(out: &mut Vec<u8>, user_key: &[u8]) {
     out.extend_from_slice(&TERMINATOR);
 }
 
-/// Appends the key of one version of `user_key`.
-pub fn put_data_key(out: &mut Vec<u8>, user_key: &[u8], stamp: Stamp) {
+/// Appends the key of the version of `user_key` that `revision` made.
+pub fn put_data_key(out: &mut Vec<u8>, user_key: &[u8], revision: Revision) {
     put_version_prefix(out, user_key);
-    put_inverted(out, stamp);
+    put_inverted(out, revision);
 }
 
-/// Appends the inverted stamp with which a data key ends.
-pub fn put_inverted(out: &mut Vec<u8>, stamp: Stamp) {
-    out.extend_from_slice(&(!stamp.revision.0).to_be_bytes());
-    out.extend_from_slice(&(!stamp.sub).to_be_bytes());
+/// Appends the inverted revision with which a data key ends.
+pub fn put_inverted(out: &mut Vec<u8>, revision: Revision) {
+    out.extend_from_slice(&(!revision.0).to_be_bytes());
 }
 
 /// Appends the byte string that lies behind all versions of keys below `user_key`, and before those
@@ -162,20 +164,13 @@ pub fn data_range(start: &[u8], end: Option<&[u8]>) -> Range<Vec<u8>> {
     lower..upper
 }
 
-/// Takes a data key apart, into its prefix and its stamp.
+/// Takes a data key apart, into its prefix and its revision.
 ///
 /// # Errors
 /// If it is not a data key.
-pub fn split_data_key(key: &[u8]) -> Result<(&[u8], Stamp), StoreError> {
+pub fn split_data_key(key: &[u8]) -> Result<(&[u8], Revision), StoreError> {
     let prefix = version_prefix(key).ok_or_else(|| corrupt("data key", key))?;
-    let (revision, sub) = key[prefix.len()..].split_at(8);
-    Ok((
-        prefix,
-        Stamp {
-            revision: Revision(!be_u64(revision)),
-            sub: !be_u32(sub),
-        },
-    ))
+    Ok((prefix, Revision(!be_u64(&key[prefix.len()..]))))
 }
 
 /// The user's key in a prefix that [`split_data_key`] returned.
@@ -217,6 +212,35 @@ pub fn split_change_key(key: &[u8]) -> Result<Stamp, StoreError> {
             sub: be_u32(&stamp[8..]),
         }),
         _ => Err(corrupt("change key", key)),
+    }
+}
+
+/// Appends the record of a change.
+pub fn put_change(out: &mut Vec<u8>, change: Change<'_>) {
+    out.push(if change.deletes {
+        CHANGE_DELETE
+    } else {
+        CHANGE_PUT
+    });
+    encode_varint(change.replaces.map_or(0, |revision| revision.0), out);
+    out.extend_from_slice(change.key);
+}
+
+/// Reads the record of a change.
+///
+/// # Errors
+/// If it is not one.
+pub fn change(record: &[u8]) -> Result<Change<'_>, StoreError> {
+    match record.split_first() {
+        Some((kind @ &(CHANGE_PUT | CHANGE_DELETE), mut key)) => {
+            let replaces = decode_varint(&mut key).map_err(|_| corrupt("change", record))?;
+            Ok(Change {
+                key,
+                deletes: *kind == CHANGE_DELETE,
+                replaces: (replaces != 0).then_some(Revision(replaces)),
+            })
+        }
+        _ => Err(corrupt("change", record)),
     }
 }
 

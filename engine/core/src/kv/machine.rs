@@ -4,6 +4,7 @@ use super::layout::{
     FORMAT_KEY, MEMBERSHIP_KEY, STATE_KEY, State, check_format, decode_membership, decode_state,
     encode_format, encode_state, session_range,
 };
+use super::recent::RecentKeys;
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
 use super::transition::Transition;
 use super::{Applied, Collector, Membership, Reader};
@@ -18,6 +19,7 @@ pub struct StateMachine<S> {
     shared: Arc<Shared<S>>,
     state: State,
     membership: Arc<Membership>,
+    recent: RecentKeys,
 }
 
 /// What readers and flushers share with the one who applies.
@@ -64,6 +66,7 @@ impl<S: Store> StateMachine<S> {
             shared: Arc::new(shared),
             state,
             membership: Arc::new(membership),
+            recent: RecentKeys::default(),
         })
     }
 
@@ -100,8 +103,9 @@ impl<S: Store> StateMachine<S> {
         if entries.is_empty() {
             return Ok(Vec::new());
         }
+        let membership = Arc::clone(&self.membership);
         let mut step =
-            Transition::new(&self.shared.store, self.state, Arc::clone(&self.membership));
+            Transition::new(&self.shared.store, &mut self.recent, self.state, membership);
         let mut applied = Vec::with_capacity(entries.len());
         let mut expected = self.state.applied_index;
         for entry in entries {

@@ -22,6 +22,7 @@ pub mod machine;
 pub mod membership;
 pub mod outcome;
 pub mod reader;
+mod recent;
 pub mod retention;
 mod scan;
 mod session;
@@ -41,8 +42,8 @@ pub use machine::{Flusher, StateMachine};
 pub use membership::{Member, Membership, MembershipChange, MembershipRefusal};
 pub use outcome::{Applied, BatchAnswer, Outcome, Refusal};
 pub use reader::{
-    Changes, ChangesQuery, Event, EventKind, ExpiringKey, LogicalHash, RangeQuery, RangeResult,
-    ReadError, Reader, SessionInfo,
+    Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LogicalHash, RangeQuery,
+    RangeResult, ReadError, Reader, SessionInfo,
 };
 pub use retention::{Retention, RetentionSetting};
 pub use store::{Store, StoreError};

@@ -1,7 +1,7 @@
 //! Finds the version of keys that a revision sees.
 
 use super::layout::{
-    Stamp, Version, data_range, put_data_key, put_inverted, split_data_key, user_key, version,
+    Version, data_range, put_data_key, put_inverted, split_data_key, user_key, version,
 };
 use super::store::{Cursor, Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
@@ -63,7 +63,7 @@ pub(super) fn find<'c, C: Cursor>(
     at: Revision,
 ) -> Result<Option<Found<'c>>, StoreError> {
     buffer.clear();
-    put_data_key(buffer, key, Stamp::end_of(at));
+    put_data_key(buffer, key, at);
     cursor.seek(buffer)?;
     cursor
         .record()
@@ -128,11 +128,11 @@ fn walk(
     let mut target = start;
     cursor.seek(&target)?;
     while let Some((key, record)) = cursor.record() {
-        let (prefix, stamp) = split_data_key(key)?;
+        let (prefix, revision) = split_data_key(key)?;
         target.clear();
         target.extend_from_slice(prefix);
-        if stamp.revision > at {
-            put_inverted(&mut target, Stamp::end_of(at));
+        if revision > at {
+            put_inverted(&mut target, at);
         } else {
             if let Some(found) = live(key, record)? {
                 visit(&found)?;
@@ -158,7 +158,7 @@ fn advance(cursor: &mut impl Cursor, target: &[u8]) -> Result<(), StoreError> {
 
 /// Reads a record of a version; `None` if it is a tombstone.
 pub(super) fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'a>>, StoreError> {
-    let (prefix, stamp) = split_data_key(key)?;
+    let (prefix, revision) = split_data_key(key)?;
     Ok(match version(record)? {
         Version::Tombstone => None,
         Version::Live {
@@ -168,7 +168,7 @@ pub(super) fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'
             value,
         } => Some(Found {
             prefix,
-            revision: stamp.revision,
+            revision,
             create_revision,
             version,
             ttl_ms,

@@ -19,6 +19,7 @@ use dengine_api::{
         PipelinedCall, pipelined_answer::Answer, pipelined_call::Call,
     },
 };
+use dengine_core::kv::Reader;
 use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use prost::Message;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -61,7 +62,7 @@ enum Done {
 
 /// Reads of single keys that wait together.
 struct Reads {
-    admitted: Arc<Admitted>,
+    admitted: Admitted,
     gets: VecDeque<(u64, GetRequest)>,
 }
 
@@ -159,7 +160,7 @@ impl Pipeline {
         }
         let count = u32::try_from(gets.len()).unwrap_or(u32::MAX);
         let admitted = match self.serving.gate.admit(GetRequest::METHOD, count) {
-            Ok(admitted) => Arc::new(admitted),
+            Ok(admitted) => admitted,
             Err(full) => {
                 gets.iter()
                     .for_each(|(id, _)| self.answer(failed(*id, &full)));
@@ -203,7 +204,16 @@ impl Pipeline {
         }
     }
 
+    /// Reads keys until all are read or the frame is full.
     fn read_keys(&mut self) {
+        if self.readable.is_empty() {
+            return;
+        }
+        let serving = Arc::clone(&self.serving);
+        let reader = serving.reader();
+        // One look at the state for all of them.
+        let mut gets = reader.as_ref().map(Reader::gets);
+        let header = serving.headers.now();
         while let Some(mut reads) = self.readable.pop_front() {
             while let Some((id, get)) = reads.gets.pop_front() {
                 if self.is_full() {
@@ -211,10 +221,12 @@ impl Pipeline {
                     self.readable.push_front(reads);
                     return;
                 }
-                let result = self.serving.get_now(&get);
-                reads
-                    .admitted
-                    .answered(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
+                let result = match &mut gets {
+                    Ok(gets) => serving.get_now(gets, header, &get),
+                    Err(status) => Err(status.clone()),
+                };
+                let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
+                reads.admitted.answered(code);
                 self.answer(framed::<GetRequest>(id, result));
             }
         }

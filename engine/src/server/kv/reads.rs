@@ -4,15 +4,18 @@ use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
 use dengine_core::{
-    kv::{KeyRange, RangeQuery, RangeResult},
+    kv::{Gets, KeyRange, RangeQuery, RangeResult, Reader},
     types::Revision,
 };
 use tonic::Status;
 
-use super::Serving;
-use crate::server::{
-    messages::{check_key, check_range_end, key_value},
-    status::{read_status, request_status},
+use super::{Serving, header::Header};
+use crate::{
+    server::{
+        messages::{check_key, check_range_end, key_value},
+        status::{read_status, request_status},
+    },
+    storage::RocksStore,
 };
 
 /// What a pair costs in a response besides its key and value, at least; bounds how many tiny pairs fit.
@@ -21,21 +24,32 @@ const PAIR_OVERHEAD_BYTES: usize = 32;
 impl Serving {
     /// Reads one key, as fresh as was asked for.
     pub(super) async fn get(&self, get: GetRequest) -> Result<GetResponse, Status> {
+        check_key(&get.key, &self.limits)?;
         self.freshen(get.consistency, get.at_least).await?;
-        self.get_now(&get)
+        let reader = self.reader()?;
+        self.get_now(&mut reader.gets(), self.headers.now(), &get)
     }
 
-    /// Reads one key as this member's state is.
-    pub(super) fn get_now(&self, get: &GetRequest) -> Result<GetResponse, Status> {
+    /// Reads one key as `gets` shows it.
+    pub(super) fn get_now(
+        &self,
+        gets: &mut Gets<'_, RocksStore>,
+        header: Header,
+        get: &GetRequest,
+    ) -> Result<GetResponse, Status> {
         check_key(&get.key, &self.limits)?;
-        let reader = self.node.reader().map_err(|error| request_status(&error))?;
-        let (revision, found) = reader
+        let (revision, found) = gets
             .get(&get.key, requested(get.revision))
             .map_err(|error| read_status(&error))?;
         Ok(GetResponse {
-            header: self.headers.now().at(revision),
+            header: header.at(revision),
             kv: found.map(key_value),
         })
+    }
+
+    /// This member's state.
+    pub(super) fn reader(&self) -> Result<Reader<RocksStore>, Status> {
+        self.node.reader().map_err(|error| request_status(&error))
     }
 
     /// Reads keys in their order, as fresh as was asked for.
@@ -70,7 +84,7 @@ impl Serving {
     /// A single key is read at once; a real range takes its time, and takes it on a thread where it
     /// holds up nobody else.
     pub(super) async fn read(&self, query: RangeQuery) -> Result<RangeResult, Status> {
-        let reader = self.node.reader().map_err(|error| request_status(&error))?;
+        let reader = self.reader()?;
         let result = match query.keys {
             KeyRange::One(_) => reader.range(&query),
             KeyRange::Between { .. } | KeyRange::From(_) => {

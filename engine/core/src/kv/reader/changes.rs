@@ -1,7 +1,7 @@
 //! History in its order, for watches.
 
 use super::{ReadError, Reader};
-use crate::kv::layout::{Stamp, change_range, put_data_key, split_change_key};
+use crate::kv::layout::{Stamp, change, change_range, put_data_key, split_change_key};
 use crate::kv::scan::live;
 use crate::kv::store::{Cursor, Scope};
 use crate::kv::{KeyRange, KeyValue, Store, StoreError};
@@ -127,7 +127,7 @@ impl<C: Cursor> Walk<'_, C> {
     fn run(&mut self, start: &[u8]) -> Result<Revision, StoreError> {
         let mut complete_to = Revision(0);
         self.log.seek(start)?;
-        while let Some((key, user_key)) = self.log.record() {
+        while let Some((key, record)) = self.log.record() {
             let stamp = split_change_key(key)?;
             if stamp.revision > self.newest {
                 break;
@@ -135,9 +135,10 @@ impl<C: Cursor> Walk<'_, C> {
             if stamp.sub == 0 && self.is_full() {
                 return Ok(complete_to);
             }
+            let user_key = change(record)?.key;
             if self.query.keys.contains(user_key) {
                 let key = Bytes::copy_from_slice(user_key);
-                let event = self.event(key, stamp)?;
+                let event = self.event(key, stamp.revision)?;
                 self.bytes += size_bytes(&event);
                 self.events.push(event);
             }
@@ -153,22 +154,22 @@ impl<C: Cursor> Walk<'_, C> {
             && (self.bytes >= self.query.max_bytes || self.looked_at >= self.query.max_changes)
     }
 
-    fn event(&mut self, key: Bytes, stamp: Stamp) -> Result<Event, StoreError> {
+    fn event(&mut self, key: Bytes, revision: Revision) -> Result<Event, StoreError> {
         self.buffer.clear();
-        put_data_key(&mut self.buffer, &key, stamp);
+        put_data_key(&mut self.buffer, &key, revision);
         self.versions.seek(&self.buffer)?;
         let record = self.versions.record();
         let (found, record) = record
             .filter(|(found, _)| *found == self.buffer)
-            .ok_or_else(|| lost(&key, stamp))?;
+            .ok_or_else(|| lost(&key, revision))?;
         let put = live(found, record)?.map(|found| found.to_key_value(key.clone(), true));
         let kind = match put {
             Some(_) => EventKind::Put,
             None => EventKind::Delete,
         };
-        let kv = put.unwrap_or_else(|| deleted(key.clone(), stamp.revision));
+        let kv = put.unwrap_or_else(|| deleted(key.clone(), revision));
         // The version before is seen by the revision before, and by none that is older.
-        let prev_kept = stamp.revision > self.compacted;
+        let prev_kept = revision > self.compacted;
         let prev = if self.query.prev_kv && prev_kept {
             self.version_before(key)?
         } else {
@@ -203,10 +204,9 @@ fn deleted(key: Bytes, mod_revision: Revision) -> KeyValue {
     }
 }
 
-fn lost(key: &Bytes, stamp: Stamp) -> StoreError {
+fn lost(key: &Bytes, revision: Revision) -> StoreError {
     StoreError::Corrupt(format!(
-        "revision {} changed {}, but that version is missing",
-        stamp.revision,
+        "revision {revision} changed {}, but that version is missing",
         key[..key.len().min(64)].escape_ascii()
     ))
 }

@@ -94,17 +94,17 @@ impl Hasher {
     /// Whether a read or a watch that is still legal may see this version. Versions of a key come newest
     /// first.
     fn is_kept(&mut self, key: &[u8], record: &[u8]) -> Result<bool, StoreError> {
-        let (prefix, stamp) = split_data_key(key)?;
+        let (prefix, revision) = split_data_key(key)?;
         if self.key != prefix {
             self.key.clear();
             self.key.extend_from_slice(prefix);
             self.rest_is_garbage = false;
         }
-        if stamp.revision > self.compacted {
+        if revision > self.compacted {
             return Ok(true);
         }
         let kept = !self.rest_is_garbage
-            && (stamp.revision == self.compacted || version(record)? != Version::Tombstone);
+            && (revision == self.compacted || version(record)? != Version::Tombstone);
         self.rest_is_garbage = true;
         Ok(kept)
     }

@@ -103,6 +103,47 @@ pub enum ReadError {
     Store(#[from] StoreError),
 }
 
+/// Reads of single keys; see [`Reader::gets`]. Holds the store open, and its old versions: drop it soon.
+pub struct Gets<'r, S: Store> {
+    reader: &'r Reader<S>,
+    cursor: S::Cursor<'r>,
+    /// The newest revision, as of when the cursor was made or before.
+    current: Revision,
+    buffer: Vec<u8>,
+}
+
+impl<S: Store> Gets<'_, S> {
+    /// As [`Reader::get`].
+    ///
+    /// # Errors
+    /// If the revision cannot be read, or the storage fails.
+    pub fn get(
+        &mut self,
+        key: &Bytes,
+        revision: Option<Revision>,
+    ) -> Result<(Revision, Option<KeyValue>), ReadError> {
+        loop {
+            let at = revision.unwrap_or(self.current);
+            if at > self.current {
+                return Err(ReadError::Future {
+                    requested: at,
+                    current: self.current,
+                });
+            }
+            match self.reader.check_compacted(at) {
+                Ok(()) => break,
+                Err(error) if revision.is_some() => return Err(error),
+                // What was the newest revision grew old meanwhile, which takes a write and a compaction.
+                Err(_) => *self = self.reader.gets(),
+            }
+        }
+        let at = revision.unwrap_or(self.current);
+        let found = find(&mut self.cursor, &mut self.buffer, key, at)?;
+        let found = found.map(|found| found.to_key_value(key.clone(), true));
+        Ok((self.current, found))
+    }
+}
+
 impl<S> Reader<S> {
     pub(super) fn new(shared: Arc<Shared<S>>) -> Self {
         Self { shared }
@@ -137,13 +178,19 @@ impl<S: Store> Reader<S> {
         key: &Bytes,
         revision: Option<Revision>,
     ) -> Result<(Revision, Option<KeyValue>), ReadError> {
-        let (mut cursor, current, at) =
-            self.begin(revision, || self.shared.store.cursor(Scope::OneKey))?;
-        let found = find(&mut cursor, &mut Vec::new(), key, at)?;
-        Ok((
+        self.gets().get(key, revision)
+    }
+
+    /// Reads single keys, all from the store as it is now: cheaper than to look at it anew for each.
+    #[must_use]
+    pub fn gets(&self) -> Gets<'_, S> {
+        let current = self.shared.revision();
+        Gets {
+            reader: self,
+            cursor: self.shared.store.cursor(Scope::OneKey),
             current,
-            found.map(|found| found.to_key_value(key.clone(), true)),
-        ))
+            buffer: Vec::new(),
+        }
     }
 
     /// Reads a range of keys, in order.

@@ -51,7 +51,12 @@ impl WriteBatch {
 
     /// Removes a key, if it is there.
     pub fn delete(&mut self, key: &[u8]) {
-        let key = self.append(|bytes| bytes.extend_from_slice(key));
+        self.delete_with(|bytes| bytes.extend_from_slice(key));
+    }
+
+    /// Removes a key, if it is there; it is appended straight to the batch's buffer.
+    pub fn delete_with(&mut self, key: impl FnOnce(&mut Vec<u8>)) {
+        let key = self.append(key);
         self.spans.push(Span { key, value: None });
     }
 

@@ -1,7 +1,7 @@
 //! What every [`Store`] must do, as a library: `Suite::new(make).test_all()`.
 
 use super::{Cursor, MemoryStore, Operation, Scope, Store, WriteBatch};
-use crate::kv::layout::{Stamp, put_data_key};
+use crate::kv::layout::put_data_key;
 use crate::types::Revision;
 use std::ops::Range;
 
@@ -303,7 +303,7 @@ fn everything() -> Range<Vec<u8>> {
 
 fn data_key(user_key: &[u8], revision: u64) -> Vec<u8> {
     let mut key = Vec::new();
-    put_data_key(&mut key, user_key, Stamp::end_of(Revision(revision)));
+    put_data_key(&mut key, user_key, Revision(revision));
     key
 }
 

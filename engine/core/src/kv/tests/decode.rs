@@ -1,8 +1,8 @@
 //! Every decoder: what was encoded comes back, and no other bytes make it panic.
 
 use crate::kv::layout::{
-    Stamp, State, Version, check_format, decode_membership, decode_state, encode_state,
-    put_data_key, put_version, split_change_key, split_data_key, split_expiring_key,
+    Change, State, Version, change, check_format, decode_membership, decode_state, encode_state,
+    put_change, put_data_key, put_version, split_change_key, split_data_key, split_expiring_key,
     split_session_key, ttl, user_key, version, version_prefix,
 };
 use crate::kv::outcome::decode_kept;
@@ -15,17 +15,14 @@ use crate::types::{EntryKind, Index, Revision, SessionId, Term};
 use bytes::Bytes;
 use proptest::prelude::*;
 
-fn data_key(key: &[u8], stamp: Stamp) -> Vec<u8> {
+fn data_key(key: &[u8], revision: Revision) -> Vec<u8> {
     let mut out = Vec::new();
-    put_data_key(&mut out, key, stamp);
+    put_data_key(&mut out, key, revision);
     out
 }
 
-fn stamp() -> impl Strategy<Value = Stamp> {
-    (any::<u64>(), any::<u32>()).prop_map(|(revision, sub)| Stamp {
-        revision: Revision(revision),
-        sub,
-    })
+fn revision() -> impl Strategy<Value = Revision> {
+    any::<u64>().prop_map(Revision)
 }
 
 /// Bytes that often look like the beginning of something.
@@ -179,17 +176,17 @@ proptest! {
     }
 
     #[test]
-    fn data_keys_come_back(key in hostile(), stamp in stamp()) {
-        let encoded = data_key(&key, stamp);
+    fn data_keys_come_back(key in hostile(), revision in revision()) {
+        let encoded = data_key(&key, revision);
         let (prefix, found) = split_data_key(&encoded).expect("a data key");
-        prop_assert_eq!(found, stamp);
+        prop_assert_eq!(found, revision);
         prop_assert_eq!(Some(prefix), version_prefix(&encoded));
         prop_assert_eq!(user_key(prefix).expect("our escapes"), key);
     }
 
     #[test]
     fn data_keys_keep_the_order(
-        left in hostile(), right in hostile(), one in stamp(), other in stamp(),
+        left in hostile(), right in hostile(), one in revision(), other in revision(),
     ) {
         let by_key = data_key(&left, one).cmp(&data_key(&right, other));
         let expected = left.cmp(&right).then(other.cmp(&one));
@@ -210,6 +207,12 @@ proptest! {
             let mut record = Vec::new();
             put_version(&mut record, &expected);
             prop_assert_eq!(version(&record), Ok(expected));
+        }
+        for replaces in [None, Some(Revision(create.max(1)))] {
+            let expected = Change { key: &value, deletes: number % 2 == 0, replaces };
+            let mut record = Vec::new();
+            put_change(&mut record, expected);
+            prop_assert_eq!(change(&record), Ok(expected));
         }
         let state = State {
             applied_index: Index(create),
@@ -234,6 +237,7 @@ proptest! {
         let _ = version(&bytes);
         let _ = split_data_key(&bytes);
         let _ = split_change_key(&bytes);
+        let _ = change(&bytes);
         let _ = split_expiring_key(&bytes);
         let _ = split_session_key(&bytes);
         let _ = ttl(&bytes);

@@ -2,10 +2,11 @@
 
 use super::Transition;
 use crate::kv::layout::{
-    Stamp, Version, put_change_key, put_data_key, put_expiring_key, put_ttl, put_version,
+    Change, Stamp, Version, put_change, put_change_key, put_data_key, put_expiring_key, put_ttl,
+    put_version,
 };
 use crate::kv::scan::{Found, Scan, find};
-use crate::kv::store::{Store, StoreError};
+use crate::kv::store::{Scope, Store, StoreError};
 use crate::kv::{KeyRange, KeyValue};
 use crate::types::Revision;
 use bytes::Bytes;
@@ -52,7 +53,13 @@ impl<S: Store> Transition<'_, S> {
         if let Some(changed) = self.keys.get(key) {
             return Ok(changed.clone());
         }
-        let found = find(&mut self.before, &mut self.buffer, key, self.state.revision)?;
+        if !with_value && let Some(known) = self.recent.get(key) {
+            return Ok(known.to_key_value(key.clone()));
+        }
+        let before = self
+            .before
+            .get_or_insert_with(|| self.store.cursor(Scope::OneKey));
+        let found = find(before, &mut self.buffer, key, self.state.revision)?;
         Ok(found.map(|found| found.to_key_value(key.clone(), with_value)))
     }
 
@@ -113,7 +120,8 @@ impl<S: Store> Transition<'_, S> {
             ttl_ms,
             value: &new.value,
         };
-        self.write_version(&key, stamp, &record);
+        let replaces = prev.map(|prev| prev.mod_revision);
+        self.write_version(&key, stamp, &record, replaces);
         prev.into_iter().for_each(|prev| self.forget_ttl(prev));
         if ttl_ms != 0 {
             self.batch.put_with(
@@ -127,7 +135,8 @@ impl<S: Store> Transition<'_, S> {
     /// Deletes a key that is now `prev`.
     pub(super) fn unset(&mut self, prev: &KeyValue) {
         let stamp = self.next_stamp();
-        self.write_version(&prev.key, stamp, &Version::Tombstone);
+        let replaces = Some(prev.mod_revision);
+        self.write_version(&prev.key, stamp, &Version::Tombstone, replaces);
         self.forget_ttl(prev);
         self.keys.insert(prev.key.clone(), None);
     }
@@ -151,14 +160,25 @@ impl<S: Store> Transition<'_, S> {
         stamp
     }
 
-    fn write_version(&mut self, key: &[u8], stamp: Stamp, record: &Version<'_>) {
+    fn write_version(
+        &mut self,
+        key: &[u8],
+        stamp: Stamp,
+        record: &Version<'_>,
+        replaces: Option<Revision>,
+    ) {
         self.batch.put_with(
-            |out| put_data_key(out, key, stamp),
+            |out| put_data_key(out, key, stamp.revision),
             |out| put_version(out, record),
         );
+        let change = Change {
+            key,
+            deletes: *record == Version::Tombstone,
+            replaces,
+        };
         self.batch.put_with(
             |out| put_change_key(out, stamp),
-            |out| out.extend_from_slice(key),
+            |out| put_change(out, change),
         );
     }
 

@@ -10,8 +10,9 @@ mod session;
 mod single;
 
 use super::layout::{MEMBERSHIP_KEY, STATE_KEY, Stamp, State, encode_state};
+use super::recent::{Recent, RecentKeys};
 use super::session::Session;
-use super::store::{Scope, Store, StoreError, WriteBatch};
+use super::store::{Store, StoreError, WriteBatch};
 use super::{
     Command, KeyValue, Membership, MembershipChange, MembershipRefusal, Outcome, Refusal, Request,
 };
@@ -23,8 +24,10 @@ use std::sync::Arc;
 /// The step while it is being gathered.
 pub(super) struct Transition<'a, S: Store> {
     store: &'a S,
-    /// The state before the step.
-    before: S::Cursor<'a>,
+    /// The state before the step, once somebody looks at it.
+    before: Option<S::Cursor<'a>>,
+    /// The same, as far as it is known without looking.
+    recent: &'a mut RecentKeys,
     /// Every key that the step changed, as it now is; `None`: deleted.
     keys: BTreeMap<Bytes, Option<KeyValue>>,
     /// Every session that the step used, as it now is; `None`: ended.
@@ -47,10 +50,16 @@ pub(super) struct Finished {
 }
 
 impl<'a, S: Store> Transition<'a, S> {
-    pub(super) fn new(store: &'a S, state: State, membership: Arc<Membership>) -> Self {
+    pub(super) fn new(
+        store: &'a S,
+        recent: &'a mut RecentKeys,
+        state: State,
+        membership: Arc<Membership>,
+    ) -> Self {
         Self {
             store,
-            before: store.cursor(Scope::OneKey),
+            before: None,
+            recent,
             keys: BTreeMap::new(),
             sessions: BTreeMap::new(),
             replies: BTreeMap::new(),
@@ -77,9 +86,13 @@ impl<'a, S: Store> Transition<'a, S> {
         Ok(outcome)
     }
 
-    /// Closes the step; it is no longer looking at the store then.
+    /// Closes the step; it is no longer looking at the store then. From now on the recent keys are as the step
+    /// leaves them: if it can't be written, the member must end.
     pub(super) fn finish(mut self) -> Finished {
         self.write_sessions();
+        for (key, now) in &self.keys {
+            self.recent.learn(key, Recent::of(now.as_ref()));
+        }
         self.batch.put(STATE_KEY, &encode_state(&self.state));
         Finished {
             batch: self.batch,

@@ -89,6 +89,7 @@ fn records(input: &[u8]) -> String {
     let version = layout::version(input).is_ok();
     let data = layout::split_data_key(input).is_ok();
     let change = layout::split_change_key(input).is_ok();
+    let changed = layout::change(input).is_ok();
     let expiring = layout::split_expiring_key(input).is_ok();
     let session = layout::split_session_key(input).is_ok();
     let user = layout::user_key(input).is_ok();
@@ -98,7 +99,7 @@ fn records(input: &[u8]) -> String {
     let members = layout::decode_membership(input).is_ok();
     let prefix = layout::version_prefix(input).map(<[u8]>::len);
     format!(
-        "{state} {version} {data} {change} {expiring} {session} {user} {ttl} {space} {format} {members} {}",
+        "{state} {version} {data} {change} {changed} {expiring} {session} {user} {ttl} {space} {format} {members} {}",
         prefix.is_some()
     )
 }
