@@ -74,7 +74,7 @@ impl Shared {
         let mut attempts = Attempts::new(self.options.retry, operation, lane, deadline);
         let mut target = attempts.first();
         loop {
-            let (route, link) = self.pool.resolve(&target);
+            let (route, link) = self.pool.resolve(operation, &target);
             let mut message = message.clone();
             message.see(self.seen());
             if let Some(ticket) = ticket {
@@ -84,6 +84,7 @@ impl Shared {
                 Ok(response) => return Ok(response),
                 Err(failure) => failure,
             };
+            self.pool.forget_leader();
             if failure.proof.unhealthy() {
                 self.pool.cool(route);
             }

@@ -64,7 +64,7 @@ pub use client::Client;
 pub use dengine_client_core::{Position, RetryPolicy};
 pub use error::{Error, Result};
 pub use options::{ClientOptions, Wire};
-pub use pipe::{Pipe, PipeError};
+pub use pipe::{OnLeader, Pipe, PipeError};
 pub use session::SessionOptions;
 pub use types::{
     CompactResult, Consistency, DeleteResult, Expected, GetResult, Header, KeyRange, KeyValue,

@@ -53,12 +53,21 @@ pub struct Pipe {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     channel: Channel,
     metadata: MetadataMap,
     /// Into the stream that is open now, if one is.
     queue: Mutex<Option<UnboundedSender<Queued>>>,
+    on_leader: Option<OnLeader>,
+}
+
+/// Is told the address of the leader whenever the member says that it had to pass calls on.
+pub type OnLeader = Box<dyn Fn(&str) + Send + Sync>;
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pipe").finish_non_exhaustive()
+    }
 }
 
 /// Why a call was not answered, by what may have become of it.
@@ -86,12 +95,13 @@ struct Queued {
 impl Pipe {
     /// Calls over `channel`; `metadata` goes with the opening of each stream.
     #[must_use]
-    pub fn new(channel: Channel, metadata: MetadataMap) -> Self {
+    pub fn new(channel: Channel, metadata: MetadataMap, on_leader: Option<OnLeader>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 channel,
                 metadata,
                 queue: Mutex::default(),
+                on_leader,
             }),
         }
     }
@@ -107,20 +117,25 @@ impl Pipe {
         if request.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX {
             return self.call_alone(request).await;
         }
-        let (caller, outcome) = oneshot::channel();
-        self.submit(Queued {
-            call: request.framed(),
-            caller,
-        });
-        let answer = match outcome.await {
-            Ok(outcome) => outcome?,
-            // Nobody drops a caller unanswered; were it so, nothing milder could be said.
-            Err(_) => return Err(PipeError::Lost("the stream was given up".into())),
-        };
+        let answer = self.call_framed(request.framed()).await?;
         C::unframed(answer).map_err(|_| {
             let message = "the member answered another question than was asked";
             PipeError::from(Box::new(Status::internal(message)))
         })
+    }
+
+    /// Makes one call that came in a frame, so that it fits into one.
+    ///
+    /// # Errors
+    /// See [`PipeError`].
+    pub async fn call_framed(&self, call: Call) -> Result<Answer, PipeError> {
+        let (caller, outcome) = oneshot::channel();
+        self.submit(Queued { call, caller });
+        match outcome.await {
+            Ok(outcome) => outcome,
+            // Nobody drops a caller unanswered; were it so, nothing milder could be said.
+            Err(_) => Err(PipeError::Lost("the stream was given up".into())),
+        }
     }
 
     async fn call_alone<C: KvCall>(&self, request: C) -> Result<C::Answer, PipeError> {
@@ -202,9 +217,11 @@ impl Line {
                 Ok(Some(frame)) => {
                     let mut waiting = lock(&self.waiting);
                     frame.answers.into_iter().for_each(|it| waiting.answer(it));
+                    drop(waiting);
                     if frame.closing {
                         self.retire();
                     }
+                    self.hear_of_leader(&frame.leader);
                 }
                 Ok(None) => return "the member ended the stream".into(),
                 Err(status) => return describe(&status),
@@ -219,6 +236,15 @@ impl Line {
             if queue.as_ref().is_some_and(|open| open.same_channel(&own)) {
                 *queue = None;
             }
+        }
+    }
+
+    fn hear_of_leader(&self, leader: &str) {
+        if !leader.is_empty()
+            && let Some(pipe) = self.pipe.upgrade()
+            && let Some(on_leader) = &pipe.on_leader
+        {
+            on_leader(leader);
         }
     }
 

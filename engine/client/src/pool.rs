@@ -2,11 +2,14 @@
 //! what is sent.
 
 use std::{
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
-use dengine_client_core::{Lanes, Target};
+use dengine_client_core::{Lanes, Operation, Target};
 use futures::future::join_all;
 use tokio::time::{Instant, timeout};
 use tonic::{
@@ -77,6 +80,7 @@ pub(crate) struct Pool {
     /// One for each endpoint, made when it is first needed.
     watching: Vec<OnceLock<Channel>>,
     lanes: Lanes,
+    leader: Arc<Leader>,
     hinted: Mutex<Vec<(String, Link)>>,
 }
 
@@ -88,11 +92,39 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn new(channel: Channel) -> Self {
+    fn new(channel: Channel, leader: &Arc<Leader>) -> Self {
+        let leader = Arc::clone(leader);
+        let heard = move |address: &str| leader.heard(address);
         Link {
-            pipe: Pipe::new(channel.clone(), MetadataMap::new()),
+            pipe: Pipe::new(channel.clone(), MetadataMap::new(), Some(Box::new(heard))),
             channel,
         }
+    }
+}
+
+/// Which endpoint is the leader, as far as members said.
+#[derive(Debug)]
+struct Leader {
+    /// `host:port` of the endpoints.
+    addresses: Vec<String>,
+    /// Its place among them; [`NOBODY`] if it is not known, or not one of them.
+    at: AtomicUsize,
+}
+
+const NOBODY: usize = usize::MAX;
+
+impl Leader {
+    fn heard(&self, address: &str) {
+        let at = self.addresses.iter().position(|known| known == address);
+        self.at.store(at.unwrap_or(NOBODY), Ordering::Relaxed);
+    }
+
+    fn forget(&self) {
+        self.at.store(NOBODY, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<usize> {
+        Some(self.at.load(Ordering::Relaxed)).filter(|at| *at != NOBODY)
     }
 }
 
@@ -127,6 +159,10 @@ impl Pool {
                 leader: None,
             });
         }
+        let leader = Arc::new(Leader {
+            addresses: endpoints.iter().map(authority).collect(),
+            at: AtomicUsize::new(NOBODY),
+        });
         let pool = Pool {
             epoch: Instant::now(),
             connect_timeout: options.connect_timeout,
@@ -134,8 +170,9 @@ impl Pool {
             hinted: Mutex::new(Vec::new()),
             links: opened
                 .iter()
-                .map(|(channel, _)| Link::new(channel.clone()))
+                .map(|(channel, _)| Link::new(channel.clone(), &leader))
                 .collect(),
+            leader,
             watching: endpoints.iter().map(|_| OnceLock::new()).collect(),
             endpoints,
         };
@@ -167,16 +204,25 @@ impl Pool {
         self.lanes.pinned(affinity)
     }
 
-    /// The connection for an attempt. An unusable hint counts as none.
-    pub(crate) fn resolve(&self, target: &Target) -> (Route, Link) {
+    /// The connection for an attempt: to the leader, if that is where `operation` is served. An unusable hint
+    /// counts as none.
+    pub(crate) fn resolve(&self, operation: Operation, target: &Target) -> (Route, Link) {
         let from = match target {
             Target::From(lane) => *lane,
-            Target::Leader { address, otherwise } => match self.hinted(address) {
-                Ok(found) => return found,
-                Err(_) => *otherwise,
-            },
+            Target::Leader { address, otherwise } => {
+                self.leader.heard(address);
+                if self.leader.get().is_none()
+                    && let Ok(found) = self.hinted(address)
+                {
+                    return found;
+                }
+                *otherwise
+            }
         };
-        let lane = self.lanes.pick(from, self.now());
+        let beside = |leader| self.lanes.beside(from, leader, self.endpoints.len());
+        let for_leader = operation.writes() || matches!(target, Target::Leader { .. });
+        let leader = self.leader.get().filter(|_| for_leader);
+        let lane = self.lanes.pick(leader.map_or(from, beside), self.now());
         (Route::Lane(lane), self.links[lane].clone())
     }
 
@@ -203,12 +249,18 @@ impl Pool {
         if let Some((_, link)) = hinted.iter().find(|(address, _)| address == leader) {
             return Ok((Route::Hinted, link.clone()));
         }
-        let link = Link::new(endpoint(leader, self.connect_timeout)?.connect_lazy());
+        let channel = endpoint(leader, self.connect_timeout)?.connect_lazy();
+        let link = Link::new(channel, &self.leader);
         if hinted.len() == HINTED_MAX {
             hinted.remove(0);
         }
         hinted.push((leader.to_owned(), link.clone()));
         Ok((Route::Hinted, link))
+    }
+
+    /// Whoever led may do so no more.
+    pub(crate) fn forget_leader(&self) {
+        self.leader.forget();
     }
 
     /// Passes a connection over for a while.
@@ -232,10 +284,7 @@ async fn open(endpoint: &Endpoint) -> (Channel, Option<String>) {
 
 /// Connects, or says where and why not.
 pub(crate) async fn connect(endpoint: &Endpoint) -> std::result::Result<Channel, String> {
-    let place = endpoint
-        .uri()
-        .authority()
-        .map_or("", |authority| authority.as_str());
+    let place = authority(endpoint);
     let limit = endpoint
         .get_connect_timeout()
         .expect("set on every endpoint that is made here");
@@ -245,6 +294,12 @@ pub(crate) async fn connect(endpoint: &Endpoint) -> std::result::Result<Channel,
         Ok(Err(error)) => Err(format!("{place}: {}", innermost(&error))),
         Err(_) => Err(format!("{place}: not connected within {limit:?}")),
     }
+}
+
+/// `host:port`.
+fn authority(endpoint: &Endpoint) -> String {
+    let authority = endpoint.uri().authority();
+    authority.map_or_else(String::new, ToString::to_string)
 }
 
 fn innermost(error: &dyn std::error::Error) -> String {

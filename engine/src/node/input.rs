@@ -6,9 +6,10 @@
 
 use super::snapshots::Made;
 use super::status::MembersView;
+use super::writes::WriteReply;
 use crate::error::{Fatal, RequestError};
 use bytes::Bytes;
-use dengine_core::replica::{self, Caller, Env, Written};
+use dengine_core::replica::{self, Caller, Env};
 use dengine_core::types::{MemberId, Term};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -40,7 +41,7 @@ impl<T> Caller<T> for Reply<T> {
 pub(crate) enum Channels {}
 
 impl Env for Channels {
-    type Write = Reply<Written>;
+    type Write = WriteReply;
     type Read = Reply<()>;
     type Transfer = Reply<Term>;
 }

@@ -27,9 +27,10 @@ mod replica;
 mod running;
 mod snapshots;
 mod status;
+mod writes;
 
 use crate::config::{Config, Durability};
-use crate::error::{Fatal, RequestError, StartError};
+use crate::error::{Fatal, LeaderHint, RequestError, StartError};
 use crate::folder::{Folder, Identity};
 use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
@@ -141,7 +142,34 @@ impl Node {
     /// # Errors
     /// See [`RequestError`]; only after [`RequestError::UnknownOutcome`] may it have taken effect.
     pub async fn write(&self, request: impl Into<kv::Request>) -> Result<Written, RequestError> {
-        self.running()?.write(request.into().encode()).await
+        let written = self.write_all([request.into()]).await.pop();
+        written.expect("one answer to one write")
+    }
+
+    /// Replicates commands that need not know of one another, and answers when all are decided: cheaper than to
+    /// write each alone. As [`Node::write`] for each.
+    pub async fn write_all(
+        &self,
+        requests: impl IntoIterator<Item = kv::Request>,
+    ) -> Vec<Result<Written, RequestError>> {
+        let commands: Vec<_> = requests.into_iter().map(kv::Request::encode).collect();
+        let refused = match (self.other_leader(), self.running()) {
+            (None, Ok(running)) => return running.write_all(commands).await,
+            (Some(leader), Ok(_)) => RequestError::NotLeader {
+                leader: Some(leader),
+            },
+            (_, Err(error)) => error,
+        };
+        commands.iter().map(|_| Err(refused.clone())).collect()
+    }
+
+    /// Who leads, if that is known to be another member.
+    fn other_leader(&self) -> Option<LeaderHint> {
+        let status = self.inner.status.borrow();
+        match status.role {
+            Role::Leader => None,
+            _ => status.leader.clone(),
+        }
     }
 
     /// Waits until [`Node::reader`] shows every write that was acknowledged before this call.

@@ -10,6 +10,7 @@ use super::log_writer::LogThread;
 use super::replica::ReplicaThread;
 use super::snapshots::{Maker, Snapshots};
 use super::status::NodeStatus;
+use super::writes::{WriteAnswers, WriteReply};
 use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
 use crate::folder::{Identity, SnapshotPaths};
@@ -21,7 +22,7 @@ use dengine_core::kv::{
     Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting, StateMachine,
 };
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
-use dengine_core::replica::{Applier, Counts, Keeper, Replica, ReplicaConfig};
+use dengine_core::replica::{Applier, Caller as _, Counts, Keeper, Replica, ReplicaConfig};
 use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
 use std::panic::AssertUnwindSafe;
@@ -30,7 +31,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Semaphores count bytes in these, because their permits are 32-bit numbers.
@@ -230,23 +231,76 @@ impl Running {
         Arc::clone(&self.membership.borrow())
     }
 
-    /// Replicates an encoded command. The permits come back when the answer does, or nobody waits for it
-    /// any more.
-    pub(super) async fn write(&self, data: Bytes) -> Result<Written, RequestError> {
+    /// Replicates encoded commands. Their permits come back when all are answered, or nobody waits for them any
+    /// more.
+    pub(super) async fn write_all(
+        &self,
+        commands: Vec<Bytes>,
+    ) -> Vec<Result<Written, RequestError>> {
+        let mut results = Vec::with_capacity(commands.len());
+        let (mut admitted, mut permits) = (Vec::with_capacity(commands.len()), None);
+        for data in commands {
+            let permit = self.admit(data.len());
+            results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
+            if let Ok(more) = permit {
+                merge(&mut permits, more);
+                admitted.push(data);
+            }
+        }
+        let count = admitted.len();
+        let mut admitted = admitted.into_iter();
+        let propose = |caller| Request::Write {
+            data: admitted.next().expect("one for each reply"),
+            caller,
+        };
+        let mut written = self.propose(count, propose).await.into_iter();
+        let result = |admitted: Result<(), _>| {
+            admitted.and_then(|()| written.next().expect("one for each that was admitted"))
+        };
+        results.into_iter().map(result).collect()
+    }
+
+    fn admit(&self, bytes: usize) -> Result<Permits<'_>, RequestError> {
         let limits = &self.config.limits;
-        let _count = self.writes.try_acquire().map_err(|_| RequestError::Busy {
+        let count = self.writes.try_acquire().map_err(|_| RequestError::Busy {
             what: "writes that wait to be acknowledged",
             limit: limits.max_pending_proposals,
         })?;
-        let permits = u32::try_from(data.len().div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        let _bytes =
-            self.write_bytes
-                .try_acquire_many(permits)
-                .map_err(|_| RequestError::Busy {
-                    what: "bytes of writes that wait to be acknowledged",
-                    limit: limits.max_pending_proposal_bytes,
-                })?;
-        self.propose(|caller| Request::Write { data, caller }).await
+        let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
+        let bytes = self
+            .write_bytes
+            .try_acquire_many(permits)
+            .map_err(|_| RequestError::Busy {
+                what: "bytes of writes that wait to be acknowledged",
+                limit: limits.max_pending_proposal_bytes,
+            })?;
+        Ok((count, bytes))
+    }
+
+    /// Proposes so many requests, and waits for their answers.
+    async fn propose(
+        &self,
+        count: usize,
+        mut make: impl FnMut(WriteReply) -> Request,
+    ) -> Vec<Result<Written, RequestError>> {
+        let begin = Instant::now();
+        let (replies, mut answers) = WriteAnswers::of(count);
+        for caller in replies {
+            if let Err(unsent) = self.inbox.send(make(caller).into()) {
+                refuse(unsent.0);
+            }
+        }
+        // What has no answer in time, or whose replica ended with it in its log, may still take effect.
+        let _ =
+            tokio::time::timeout(self.config.limits.request_timeout(), answers.complete()).await;
+        answers.take(|| RequestError::UnknownOutcome {
+            waited: begin.elapsed(),
+        })
+    }
+
+    async fn write(&self, data: Bytes) -> Result<Written, RequestError> {
+        let written = self.write_all(vec![data]).await.pop();
+        written.expect("one answer to one write")
     }
 
     /// Replicates a membership change, settles it, and answers with the members after it.
@@ -255,10 +309,13 @@ impl Running {
         change: MembershipChange,
     ) -> Result<Arc<Membership>, RequestError> {
         let begin = Instant::now();
-        let written = self
-            .propose(|caller| Request::Change { change, caller })
-            .await?;
-        match written.outcome {
+        let mut change = Some(change);
+        let propose = |caller| Request::Change {
+            change: change.take().expect("there is one reply"),
+            caller,
+        };
+        let written = self.propose(1, propose).await.pop();
+        match written.expect("one answer to one change")?.outcome {
             // If it can't be settled, nothing milder is true: it was made. Changes may be repeated.
             Outcome::Membership(Ok(membership)) => match self.settle().await {
                 Ok(()) => Ok(membership),
@@ -299,21 +356,6 @@ impl Running {
         }
     }
 
-    async fn propose(
-        &self,
-        make: impl FnOnce(Reply<Written>) -> Request,
-    ) -> Result<Written, RequestError> {
-        let begin = Instant::now();
-        let answer = self.ask(|reply| make(reply).into())?;
-        match tokio::time::timeout(self.config.limits.request_timeout(), answer).await {
-            Ok(Ok(answer)) => answer,
-            // The replica ended with the proposal in its log, or it took too long.
-            Ok(Err(_)) | Err(_) => Err(RequestError::UnknownOutcome {
-                waited: begin.elapsed(),
-            }),
-        }
-    }
-
     fn ask<T>(&self, make: impl FnOnce(Reply<T>) -> Input) -> Result<Answer<T>, RequestError> {
         let (reply, answer) = Reply::channel();
         self.inbox
@@ -342,6 +384,29 @@ impl Drop for Running {
     /// A member whose last handle is gone can no longer be stopped, so it stops.
     fn drop(&mut self) {
         let _ = self.inbox.send(Input::Stop);
+    }
+}
+
+/// What a write holds until it is answered: its place, and its bytes.
+type Permits<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
+
+fn merge<'a>(all: &mut Option<Permits<'a>>, more: Permits<'a>) {
+    match all {
+        Some((count, bytes)) => {
+            count.merge(more.0);
+            bytes.merge(more.1);
+        }
+        None => *all = Some(more),
+    }
+}
+
+/// Answers a request that never reached the replica, which has ended.
+fn refuse(input: Input) {
+    if let Input::Replica(dengine_core::replica::Input::Request(
+        Request::Write { caller, .. } | Request::Change { caller, .. },
+    )) = input
+    {
+        caller.answer(Err(RequestError::ShuttingDown));
     }
 }
 

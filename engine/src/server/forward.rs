@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use dengine_api::{FORWARDED_METADATA, KvCall, LEADER_HINT_METADATA};
+use dengine_api::{
+    FORWARDED_METADATA, LEADER_HINT_METADATA,
+    v1::{pipelined_answer::Answer, pipelined_call::Call},
+};
 use dengine_client::{Pipe, PipeError};
 use metrics::counter;
 use tonic::{
@@ -88,16 +91,17 @@ impl Forwarder {
     /// What to answer a call of `Kv` that writes, and that this member refused with `error`: if only because
     /// another member leads, and the call was not forwarded before, it is made there, in one stream with all
     /// others.
-    pub(super) async fn write<C: KvCall + prost::Message>(
+    pub(super) async fn write(
         &self,
         error: RequestError,
         origin: Origin,
-        request: C,
-    ) -> Result<C::Answer, Status> {
+        method: &'static str,
+        call: Call,
+    ) -> Result<Answer, Status> {
         let leader = to_ask(error, origin)?;
         let link = self.link(&leader)?;
-        counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => C::METHOD).increment(1);
-        match tokio::time::timeout(self.timeout, link.pipe.call(request)).await {
+        counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => method).increment(1);
+        match tokio::time::timeout(self.timeout, link.pipe.call_framed(call)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(PipeError::Answered(status))) => {
                 Err(self.judge(&status, &leader, Effect::Writes))
@@ -162,7 +166,7 @@ impl Forwarder {
         let mut forwarded = MetadataMap::new();
         forwarded.insert(FORWARDED_METADATA, MetadataValue::from_static("1"));
         let link = Link {
-            pipe: Pipe::new(channel.clone(), forwarded),
+            pipe: Pipe::new(channel.clone(), forwarded, None),
             channel,
         };
         links.insert(address.clone(), link.clone());
@@ -254,7 +258,7 @@ mod tests {
         };
         let put = PutRequest::default();
         Forwarder::new(Duration::from_millis(300))
-            .write(error, origin, put)
+            .write(error, origin, "Put", Call::Put(put))
             .await
             .unwrap_err()
     }

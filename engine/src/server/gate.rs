@@ -18,10 +18,9 @@ pub(super) struct Gate {
     answered: Arc<[(&'static str, Histogram)]>,
 }
 
-/// Requests of one method that were let in together. Their places come back when this is dropped.
+/// Requests that were let in together. Their places come back when this is dropped.
 pub(super) struct Admitted {
     gate: Gate,
-    method: &'static str,
     begun: Instant,
     count: u32,
     _places: OwnedSemaphorePermit,
@@ -47,26 +46,30 @@ impl Gate {
         method: &'static str,
         work: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
-        match self.admit(method, 1) {
+        match self.admit(1) {
             Ok(admitted) => {
                 let result = work.await;
-                admitted.answered(result.as_ref().map_or_else(Status::code, |_| Code::Ok));
+                admitted.answered(
+                    method,
+                    result.as_ref().map_or_else(Status::code, |_| Code::Ok),
+                );
                 result
             }
-            Err(full) => Err(full),
+            Err(full) => {
+                request_seconds(method, full.code()).record(0.0);
+                Err(full)
+            }
         }
     }
 
     /// Lets `count` requests in, unless that would be too many.
-    pub(super) fn admit(&self, method: &'static str, count: u32) -> Result<Admitted, Status> {
+    pub(super) fn admit(&self, count: u32) -> Result<Admitted, Status> {
         let Ok(places) = Arc::clone(&self.places).try_acquire_many_owned(count) else {
-            request_seconds(method, Code::ResourceExhausted).record(0.0);
             return Err(self.full());
         };
         self.in_flight.increment(count);
         Ok(Admitted {
             gate: self.clone(),
-            method,
             begun: Instant::now(),
             count,
             _places: places,
@@ -83,11 +86,11 @@ impl Gate {
 
 impl Admitted {
     /// Notes that one of the requests was answered.
-    pub(super) fn answered(&self, code: Code) {
-        let known = self.gate.answered.iter().find(|it| it.0 == self.method);
+    pub(super) fn answered(&self, method: &'static str, code: Code) {
+        let known = self.gate.answered.iter().find(|it| it.0 == method);
         match known.filter(|_| code == Code::Ok) {
             Some((_, histogram)) => histogram.record(self.begun.elapsed()),
-            None => request_seconds(self.method, code).record(self.begun.elapsed()),
+            None => request_seconds(method, code).record(self.begun.elapsed()),
         }
     }
 }

@@ -15,6 +15,7 @@ mod kv;
 mod membership;
 mod memory_first;
 mod overload;
+mod pipeline;
 mod reads;
 mod sessions;
 mod snapshot;

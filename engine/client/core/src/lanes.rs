@@ -46,6 +46,18 @@ impl Lanes {
         affinity % self.primary
     }
 
+    /// The lane that leads to `endpoint`, next to one that leads elsewhere, where lane `i` leads to endpoint `i`
+    /// modulo `endpoints`, and there are at least as many lanes.
+    #[must_use]
+    pub fn beside(&self, lane: usize, endpoint: usize, endpoints: usize) -> usize {
+        let count = self.cool_until_ms.len();
+        let row = lane % count / endpoints * endpoints;
+        match row + endpoint {
+            beside if beside < count => beside,
+            beyond => beyond - endpoints,
+        }
+    }
+
     /// The first healthy lane from `from` on; that lane itself if none is healthy.
     #[must_use]
     pub fn pick(&self, from: usize, now: Duration) -> usize {
@@ -92,6 +104,21 @@ mod tests {
         assert_eq!(lanes.pick(1, now), 2);
         assert_eq!(lanes.pick(4, now + COOL_DOWN / 2), 2);
         assert_eq!(lanes.pick(1, now + COOL_DOWN), 1);
+    }
+
+    #[test]
+    fn every_lane_has_one_beside_it_to_each_endpoint() {
+        for (count, endpoints) in [(1, 1), (3, 3), (7, 3), (200, 3)] {
+            let lanes = Lanes::new(count, count);
+            for lane in 0..count {
+                for endpoint in 0..endpoints {
+                    let beside = lanes.beside(lane, endpoint, endpoints);
+                    assert!(beside < count);
+                    assert_eq!(beside % endpoints, endpoint);
+                    assert!(lane % endpoints != endpoint || beside == lane);
+                }
+            }
+        }
     }
 
     #[test]

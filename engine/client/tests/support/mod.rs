@@ -360,7 +360,7 @@ impl Kv for Peer {
             .map(|answer| {
                 Ok(PipelineResponse {
                     answers: vec![answer],
-                    closing: false,
+                    ..PipelineResponse::default()
                 })
             });
         Ok(Response::new(Box::pin(answers)))

@@ -20,6 +20,8 @@ pub struct StateMachine<S> {
     state: State,
     membership: Arc<Membership>,
     recent: RecentKeys,
+    /// Empty between two steps; kept for its memory.
+    batch: WriteBatch,
 }
 
 /// What readers and flushers share with the one who applies.
@@ -67,6 +69,7 @@ impl<S: Store> StateMachine<S> {
             state,
             membership: Arc::new(membership),
             recent: RecentKeys::default(),
+            batch: WriteBatch::default(),
         })
     }
 
@@ -104,8 +107,9 @@ impl<S: Store> StateMachine<S> {
             return Ok(Vec::new());
         }
         let membership = Arc::clone(&self.membership);
-        let mut step =
-            Transition::new(&self.shared.store, &mut self.recent, self.state, membership);
+        let batch = std::mem::take(&mut self.batch);
+        let store = &self.shared.store;
+        let mut step = Transition::new(store, &mut self.recent, batch, self.state, membership);
         let mut applied = Vec::with_capacity(entries.len());
         let mut expected = self.state.applied_index;
         for entry in entries {
@@ -127,6 +131,8 @@ impl<S: Store> StateMachine<S> {
         self.shared.store.write(&finished.batch)?;
         self.state = finished.state;
         self.membership = finished.membership;
+        self.batch = finished.batch;
+        self.batch.clear();
         self.shared.publish(&self.state);
         Ok(applied)
     }

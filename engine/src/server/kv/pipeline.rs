@@ -1,8 +1,8 @@
 //! `Kv.Pipeline`: many calls over one stream.
 //!
-//! Each call is a future of its own, and what has ended when the stream is polled is one frame of answers. Reads
-//! of single keys are the exception: those of a frame that ask for the same freshness wait for it together,
-//! and are read when there is room for their answers.
+//! What came in one frame waits together: its writes are one future, and so are its reads of single keys that ask for
+//! the same freshness; they are read when there is room for their answers. Every other call is a future of its
+//! own. What has ended when the stream is polled is one frame of answers.
 
 use std::{
     collections::VecDeque,
@@ -19,14 +19,18 @@ use dengine_api::{
         PipelinedCall, pipelined_answer::Answer, pipelined_call::Call,
     },
 };
-use dengine_core::kv::Reader;
+use dengine_core::kv::{self, Reader};
 use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use prost::Message;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Code, Status, Streaming};
 
 use super::{Serving, writes::Mutation};
-use crate::server::{forward::Origin, gate::Admitted};
+use crate::{
+    error::RequestError,
+    node::Written,
+    server::{forward::Origin, gate::Admitted, status::request_status},
+};
 
 /// Calls under way on one stream; a client beyond it waits on its own side.
 const CALLS_PER_STREAM_MAX: usize = 4096;
@@ -44,6 +48,8 @@ pub(in crate::server) struct Pipeline {
     under_way: usize,
     answers: PipelineResponse,
     answer_bytes: usize,
+    /// Who leads, if it is told with the next frame.
+    leader: String,
     /// Whether the calls that are about to end had their chance to join the next frame.
     yielded: bool,
 }
@@ -57,7 +63,16 @@ enum Inbound {
 /// What a future of the stream came to.
 enum Done {
     Answered(PipelinedAnswer),
+    Written(Writes, Vec<Result<Written, RequestError>>),
     Fresh(Reads, Result<(), Status>),
+}
+
+/// Writes that wait together.
+#[derive(Default)]
+struct Writes {
+    calls: Vec<(u64, Call)>,
+    /// Once they are let in.
+    admitted: Option<Admitted>,
 }
 
 /// Reads of single keys that wait together.
@@ -82,6 +97,7 @@ impl Pipeline {
             under_way: 0,
             answers: PipelineResponse::default(),
             answer_bytes: 0,
+            leader: String::new(),
             yielded: false,
         }
     }
@@ -106,6 +122,7 @@ impl Pipeline {
         self.under_way += frame.calls.len();
         // By the freshness that they ask for.
         let mut gets: [VecDeque<(u64, GetRequest)>; 3] = Default::default();
+        let (mut writes, mut commands) = (Writes::default(), Vec::new());
         for PipelinedCall { id, call } in frame.calls {
             match call {
                 Some(Call::Get(get)) => match Consistency::try_from(get.consistency) {
@@ -118,17 +135,18 @@ impl Pipeline {
                     Ok(Consistency::Session) | Err(_) => self.read(id, get),
                 },
                 Some(Call::Range(range)) => self.read(id, range),
-                Some(Call::Put(it)) => self.write(id, it),
-                Some(Call::Delete(it)) => self.write(id, it),
-                Some(Call::CompareAndSwap(it)) => self.write(id, it),
-                Some(Call::Batch(it)) => self.write(id, it),
-                Some(Call::Compact(it)) => self.write(id, it),
-                Some(Call::OpenSession(it)) => self.write(id, it),
-                Some(Call::KeepAliveSession(it)) => self.write(id, it),
-                Some(Call::CloseSession(it)) => self.write(id, it),
+                Some(call) => match self.serving.plan(&call) {
+                    Ok(Plan::Together(command)) => {
+                        writes.calls.push((id, call));
+                        commands.push(command);
+                    }
+                    Ok(Plan::Alone) => self.write_alone(id, call),
+                    Err(status) => self.answer(failed(id, &status)),
+                },
                 None => self.answer(failed(id, &unknown_call())),
             }
         }
+        self.write_together(writes, commands);
         let levels = [
             Consistency::Eventual,
             Consistency::Lease,
@@ -139,10 +157,74 @@ impl Pipeline {
         }
     }
 
-    fn write<M: Mutation>(&mut self, id: u64, request: M) {
+    fn write_together(&mut self, mut writes: Writes, commands: Vec<kv::Request>) {
+        if commands.is_empty() {
+            return;
+        }
+        match self.admit(writes.calls.len()) {
+            Ok(admitted) => writes.admitted = Some(admitted),
+            Err(full) => {
+                let ids = writes.calls.iter().map(|(id, _)| *id);
+                return ids.for_each(|id| self.answer(failed(id, &full)));
+            }
+        }
+        let serving = Arc::clone(&self.serving);
+        self.work(async move {
+            let results = serving.node.write_all(commands).await;
+            Done::Written(writes, results)
+        });
+    }
+
+    /// A write that takes more than one step.
+    fn write_alone(&mut self, id: u64, call: Call) {
         let (serving, origin) = (Arc::clone(&self.serving), self.origin);
-        let work = async move { serving.write(request, origin).await };
-        self.work(answered::<M>(id, work));
+        self.work(async move { Done::Answered(serving.write_framed(id, call, origin).await) });
+    }
+
+    /// Answers writes, or has the leader answer them.
+    fn finish(&mut self, writes: Writes, results: Vec<Result<Written, RequestError>>) {
+        for ((id, call), result) in writes.calls.into_iter().zip(results) {
+            let method = method(&call);
+            let result = match result {
+                Ok(written) => self.serving.answer_framed(&call, written),
+                Err(error) => {
+                    if let (
+                        RequestError::NotLeader {
+                            leader: Some(leader),
+                        },
+                        Origin::Client,
+                    ) = (&error, self.origin)
+                    {
+                        self.leader.clone_from(&leader.client_address);
+                        self.forward(id, method, call, error);
+                        continue;
+                    }
+                    Err(request_status(&error))
+                }
+            };
+            if let Some(admitted) = &writes.admitted {
+                admitted.answered(method, code(&result));
+            }
+            self.answer(
+                result.map_or_else(|status| failed(id, &status), |answer| found(id, answer)),
+            );
+        }
+    }
+
+    fn forward(&mut self, id: u64, method: &'static str, call: Call, error: RequestError) {
+        let (serving, origin) = (Arc::clone(&self.serving), self.origin);
+        self.work(async move {
+            let forwarded = serving.forwarder.write(error, origin, method, call);
+            Done::Answered(match serving.gate.pass(method, forwarded).await {
+                Ok(answer) => found(id, answer),
+                Err(status) => failed(id, &status),
+            })
+        });
+    }
+
+    fn admit(&self, calls: usize) -> Result<Admitted, Status> {
+        let count = u32::try_from(calls).unwrap_or(u32::MAX);
+        self.serving.gate.admit(count)
     }
 
     fn read<R: Read>(&mut self, id: u64, request: R) {
@@ -158,8 +240,7 @@ impl Pipeline {
         if gets.is_empty() {
             return;
         }
-        let count = u32::try_from(gets.len()).unwrap_or(u32::MAX);
-        let admitted = match self.serving.gate.admit(GetRequest::METHOD, count) {
+        let admitted = match self.admit(gets.len()) {
             Ok(admitted) => admitted,
             Err(full) => {
                 gets.iter()
@@ -192,10 +273,11 @@ impl Pipeline {
             }
             match self.working.poll_next_unpin(context) {
                 Poll::Ready(Some(Done::Answered(answered))) => self.answer(answered),
+                Poll::Ready(Some(Done::Written(writes, results))) => self.finish(writes, results),
                 Poll::Ready(Some(Done::Fresh(reads, Ok(())))) => self.readable.push_back(reads),
                 Poll::Ready(Some(Done::Fresh(reads, Err(status)))) => {
                     for (id, _) in reads.gets {
-                        reads.admitted.answered(status.code());
+                        reads.admitted.answered(GetRequest::METHOD, status.code());
                         self.answer(failed(id, &status));
                     }
                 }
@@ -225,8 +307,7 @@ impl Pipeline {
                     Ok(gets) => serving.get_now(gets, header, &get),
                     Err(status) => Err(status.clone()),
                 };
-                let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
-                reads.admitted.answered(code);
+                reads.admitted.answered(GetRequest::METHOD, code(&result));
                 self.answer(framed::<GetRequest>(id, result));
             }
         }
@@ -254,7 +335,8 @@ impl Pipeline {
     fn take_frame(&mut self) -> PipelineResponse {
         self.answer_bytes = 0;
         self.yielded = false;
-        let frame = std::mem::take(&mut self.answers);
+        let mut frame = std::mem::take(&mut self.answers);
+        frame.leader = std::mem::take(&mut self.leader);
         self.under_way -= frame.answers.len();
         frame
     }
@@ -283,6 +365,78 @@ impl Stream for Pipeline {
     }
 }
 
+/// How a call that writes is made.
+enum Plan {
+    /// With the others of its frame.
+    Together(kv::Request),
+    Alone,
+}
+
+/// What is done alike for every call that writes.
+macro_rules! for_each_write {
+    ($call:expr, $it:ident => $work:expr, otherwise $otherwise:expr) => {
+        match $call {
+            Call::Put($it) => $work,
+            Call::Delete($it) => $work,
+            Call::CompareAndSwap($it) => $work,
+            Call::Batch($it) => $work,
+            Call::Compact($it) => $work,
+            Call::OpenSession($it) => $work,
+            Call::KeepAliveSession($it) => $work,
+            Call::CloseSession($it) => $work,
+            Call::Get(_) | Call::Range(_) => $otherwise,
+        }
+    };
+}
+
+impl Serving {
+    fn plan(&self, call: &Call) -> Result<Plan, Status> {
+        fn plan<M: Mutation>(serving: &Serving, request: &M) -> Result<Plan, Status> {
+            Ok(if request.returned().is_empty() {
+                Plan::Together(serving.command(request)?)
+            } else {
+                Plan::Alone
+            })
+        }
+        for_each_write!(call, it => plan(self, it), otherwise Err(unknown_call()))
+    }
+
+    fn answer_framed(&self, call: &Call, written: Written) -> Result<Answer, Status> {
+        fn answer<M: Mutation>(
+            serving: &Serving,
+            request: &M,
+            written: Written,
+        ) -> Result<Answer, Status> {
+            serving.answer(request, written).map(M::frame)
+        }
+        for_each_write!(call, it => answer(self, it, written), otherwise Err(unknown_call()))
+    }
+
+    async fn write_framed(&self, id: u64, call: Call, origin: Origin) -> PipelinedAnswer {
+        async fn write<M: Mutation>(
+            serving: &Serving,
+            id: u64,
+            request: M,
+            origin: Origin,
+        ) -> PipelinedAnswer {
+            framed::<M>(id, serving.write(request, origin).await)
+        }
+        for_each_write!(call, it => write(self, id, it, origin).await,
+            otherwise failed(id, &unknown_call()))
+    }
+}
+
+fn method(call: &Call) -> &'static str {
+    fn method<C: KvCall>(_: &C) -> &'static str {
+        C::METHOD
+    }
+    for_each_write!(call, it => method(it), otherwise "")
+}
+
+fn code<T>(result: &Result<T, Status>) -> Code {
+    result.as_ref().map_or_else(Status::code, |_| Code::Ok)
+}
+
 /// A call that changes nothing, apart from its reading.
 trait Read: KvCall {
     fn read(self, serving: &Serving) -> impl Future<Output = Result<Self::Answer, Status>> + Send;
@@ -300,6 +454,13 @@ impl Read for dengine_api::v1::RangeRequest {
     }
 }
 
+fn found(id: u64, answer: Answer) -> PipelinedAnswer {
+    PipelinedAnswer {
+        id,
+        answer: Some(answer),
+    }
+}
+
 async fn answered<C: KvCall>(
     id: u64,
     work: impl Future<Output = Result<C::Answer, Status>>,
@@ -309,10 +470,7 @@ async fn answered<C: KvCall>(
 
 fn framed<C: KvCall>(id: u64, result: Result<C::Answer, Status>) -> PipelinedAnswer {
     match result {
-        Ok(answer) => PipelinedAnswer {
-            id,
-            answer: Some(C::frame(answer)),
-        },
+        Ok(answer) => found(id, C::frame(answer)),
         Err(status) => failed(id, &status),
     }
 }

@@ -57,15 +57,36 @@ impl Serving {
     }
 
     async fn propose<M: Mutation>(&self, request: M, origin: Origin) -> Result<M::Answer, Status> {
-        let command = kv::Request {
-            command: request.command(&self.limits)?,
-            session: request.stamp().map(stamp),
-        };
+        let command = self.command(&request)?;
         self.check_returned(request.returned()).await?;
         match self.node.write(command).await {
-            Ok(Written { term, outcome }) => answer(&request, self.headers.in_term(term), outcome),
-            Err(error) => self.forwarder.write(error, origin, request).await,
+            Ok(written) => self.answer(&request, written),
+            Err(error) => {
+                let forwarded = self
+                    .forwarder
+                    .write(error, origin, M::METHOD, request.framed());
+                M::unframed(forwarded.await?).map_err(|_| {
+                    Status::internal("the leader answered another question than was asked")
+                })
+            }
         }
+    }
+
+    /// What to replicate, if the request is well-formed and within the limits.
+    pub(super) fn command<M: Mutation>(&self, request: &M) -> Result<kv::Request, Status> {
+        Ok(kv::Request {
+            command: request.command(&self.limits)?,
+            session: request.stamp().map(stamp),
+        })
+    }
+
+    /// The answer to a request, from what it came to.
+    pub(super) fn answer<M: Mutation>(
+        &self,
+        request: &M,
+        written: Written,
+    ) -> Result<M::Answer, Status> {
+        answer(request, self.headers.in_term(written.term), written.outcome)
     }
 
     /// What a delete returns is gathered while it is applied, by every member: it must not be large. Judged

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+/// What an emptied batch keeps of its memory, for writes and for their places each.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
 /// Writes that become visible and durable together. Later ones win over earlier ones.
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
@@ -72,6 +75,14 @@ impl WriteBatch {
                 None => Operation::Delete { key },
             }
         })
+    }
+
+    /// Empties it, and keeps its memory for the next writes unless that is unusually much.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES_MAX);
+        self.spans.clear();
+        self.spans.shrink_to(KEPT_BYTES_MAX / size_of::<Span>());
     }
 
     /// How many writes it holds.

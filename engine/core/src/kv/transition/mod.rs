@@ -50,9 +50,11 @@ pub(super) struct Finished {
 }
 
 impl<'a, S: Store> Transition<'a, S> {
+    /// Begins a step that is gathered in `batch`, which is empty.
     pub(super) fn new(
         store: &'a S,
         recent: &'a mut RecentKeys,
+        batch: WriteBatch,
         state: State,
         membership: Arc<Membership>,
     ) -> Self {
@@ -66,7 +68,7 @@ impl<'a, S: Store> Transition<'a, S> {
             stamp: None,
             state,
             membership,
-            batch: WriteBatch::default(),
+            batch,
             buffer: Vec::new(),
         }
     }

@@ -1,0 +1,267 @@
+//! Many calls over one stream: each is served, and fails, as if it were alone.
+
+use std::{collections::HashMap, time::Duration};
+
+use dengine_api::v1::{
+    CloseSessionRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, PipelineRequest,
+    PipelineResponse, PipelinedCall, PutRequest, RangeRequest, compare_and_swap_request::Expected,
+    kv_client::KvClient, pipelined_answer::Answer, pipelined_call::Call,
+};
+use dengine_client::{Client, ClientOptions, Consistency, Wire};
+use futures::future::join_all;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Streaming};
+
+use crate::harness::{Cluster, Member, becomes};
+
+/// A stream to one member, spoken by hand.
+struct Stream {
+    calls: Option<mpsc::Sender<PipelineRequest>>,
+    answers: Streaming<PipelineResponse>,
+}
+
+impl Stream {
+    async fn open(member: &Member) -> Self {
+        let address = format!("http://{}", member.address());
+        let mut kv = KvClient::connect(address).await.unwrap();
+        let (calls, frames) = mpsc::channel(4);
+        let answers = kv.pipeline(ReceiverStream::new(frames)).await.unwrap();
+        Self {
+            calls: Some(calls),
+            answers: answers.into_inner(),
+        }
+    }
+
+    async fn send(&self, calls: impl IntoIterator<Item = Option<Call>>) {
+        let calls = calls.into_iter().zip(1..);
+        let calls = calls.map(|(call, id)| PipelinedCall { id, call }).collect();
+        let open = self.calls.as_ref().unwrap();
+        open.send(PipelineRequest { calls }).await.unwrap();
+    }
+
+    /// So many answers, by id, and who was said to lead.
+    async fn answers(&mut self, count: usize) -> (HashMap<u64, Answer>, String) {
+        let (mut answers, mut leader) = (HashMap::new(), String::new());
+        while answers.len() < count {
+            let frame = self.answers.message().await.unwrap().unwrap();
+            for answered in frame.answers {
+                let twice = answers.insert(answered.id, answered.answer.unwrap());
+                assert!(twice.is_none(), "call {} was answered twice", answered.id);
+            }
+            if !frame.leader.is_empty() {
+                leader = frame.leader;
+            }
+        }
+        (answers, leader)
+    }
+}
+
+fn code(answer: &Answer) -> Code {
+    match answer {
+        Answer::Error(error) => Code::from_i32(error.code),
+        _ => Code::Ok,
+    }
+}
+
+fn put(key: &str) -> Call {
+    Call::Put(PutRequest {
+        key: key.to_owned().into(),
+        value: "v".into(),
+        ..PutRequest::default()
+    })
+}
+
+/// One of each kind, and what each comes to.
+fn mixed() -> Vec<(Option<Call>, Code)> {
+    let swap = CompareAndSwapRequest {
+        key: "swapped".into(),
+        value: "v".into(),
+        expected: Some(Expected::ModRevision(0)),
+        ..CompareAndSwapRequest::default()
+    };
+    let delete = DeleteRequest {
+        key: "a".into(),
+        range_end: "b".into(),
+        prev_kv: true,
+        ..DeleteRequest::default()
+    };
+    let get = |consistency| GetRequest {
+        key: "k".into(),
+        consistency,
+        ..GetRequest::default()
+    };
+    let range = RangeRequest {
+        key: "\0".into(),
+        range_end: "\0".into(),
+        ..RangeRequest::default()
+    };
+    let close = CloseSessionRequest { session_id: 77 };
+    vec![
+        (Some(put("k")), Code::Ok),
+        (Some(put("")), Code::InvalidArgument),
+        (Some(Call::CompareAndSwap(swap)), Code::Ok),
+        (Some(Call::Delete(delete)), Code::Ok),
+        (Some(Call::Get(get(0))), Code::Ok),
+        (Some(Call::Get(get(2))), Code::Ok),
+        (Some(Call::Get(get(3))), Code::Ok),
+        (Some(Call::Get(get(4))), Code::Ok),
+        (Some(Call::Get(get(99))), Code::InvalidArgument),
+        (
+            Some(Call::Get(GetRequest::default())),
+            Code::InvalidArgument,
+        ),
+        (Some(Call::Range(range)), Code::Ok),
+        (Some(Call::CloseSession(close)), Code::Ok),
+        (None, Code::Unimplemented),
+    ]
+}
+
+#[tokio::test]
+async fn calls_of_one_frame_are_served_and_fail_each_for_itself() {
+    let cluster = Cluster::form(3).await;
+    let (leader, follower) = (cluster.leader().await, cluster.follower().await);
+    for place in [leader, follower] {
+        let (calls, expected): (Vec<_>, Vec<_>) = mixed().into_iter().unzip();
+        let mut stream = Stream::open(&cluster.members[place]).await;
+        stream.send(calls).await;
+        let (answers, told) = stream.answers(expected.len()).await;
+        for (id, expected) in (1..).zip(expected) {
+            assert_eq!(
+                code(&answers[&id]),
+                expected,
+                "call {id}: {:?}",
+                answers[&id]
+            );
+        }
+        let hint = if place == leader {
+            String::new()
+        } else {
+            cluster.members[leader].address()
+        };
+        assert_eq!(told, hint, "a follower says where writes are served");
+        stream.calls = None;
+        assert!(stream.answers.message().await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_frame_beyond_the_bound_ends_its_stream_and_changes_nothing() {
+    let cluster = Cluster::form(1).await;
+    let mut stream = Stream::open(&cluster.members[0]).await;
+    let large = PutRequest {
+        key: "large".into(),
+        value: vec![0; 8 << 20].into(),
+        ..PutRequest::default()
+    };
+    stream.send([Some(put("k")), Some(Call::Put(large))]).await;
+    let status = stream.answers.message().await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    let client = cluster.client().await;
+    let read = client.get("k", Consistency::Linearizable).await.unwrap();
+    assert!(read.kv.is_none());
+    // Nor does a client's own call of that size, which it makes alone, disturb its others.
+    let others = join_all((0..50).map(|n| client.put(format!("k{n}"), "v")));
+    let (refused, others) = tokio::join!(client.put("large", vec![0; 2 << 20]), others);
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("--max-value-bytes")
+    );
+    others.into_iter().for_each(|put| drop(put.unwrap()));
+}
+
+#[tokio::test]
+async fn clients_find_the_leader_by_what_followers_tell() {
+    let cluster = Cluster::form(3).await;
+    let follower = cluster.follower().await;
+    let forwarded = || async {
+        let metrics = crate::health::scrape(cluster.members[follower].monitor_port).await;
+        let lines = metrics.lines();
+        let of_puts =
+            lines.filter(|it| it.starts_with("dengine_requests_forwarded_total{method=\"Put\"}"));
+        of_puts
+            .map(|it| it.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum::<u64>()
+    };
+    let options = ClientOptions {
+        connections: 3,
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(cluster.endpoints(), options)
+        .await
+        .unwrap();
+    let client = client.with_affinity(follower);
+    client.put("k", "v").await.unwrap();
+    let first = forwarded().await;
+    assert_eq!(first, 1);
+    for _ in 0..20 {
+        client.put("k", "v").await.unwrap();
+    }
+    assert_eq!(
+        forwarded().await,
+        first,
+        "the rest went straight to the leader"
+    );
+}
+
+#[tokio::test]
+async fn a_member_that_stops_answers_what_it_was_sent() {
+    let mut cluster = Cluster::form(1).await;
+    let mut stream = Stream::open(&cluster.members[0]).await;
+    stream
+        .send((0..500).map(|n| Some(put(&format!("k{n}")))))
+        .await;
+    let stopping = std::thread::spawn(move || cluster.members[0].terminate());
+    let mut answered = 0;
+    let mut closing = false;
+    while let Some(frame) = stream.answers.message().await.unwrap() {
+        let ok = frame
+            .answers
+            .iter()
+            .filter(|it| code(it.answer.as_ref().unwrap()) == Code::Ok);
+        answered += ok.count();
+        if frame.closing {
+            closing = true;
+            stream.calls = None;
+        }
+    }
+    assert!(closing, "it asks its clients to go elsewhere");
+    assert_eq!(answered, 500);
+    assert!(stopping.join().unwrap().success());
+}
+
+#[tokio::test]
+async fn both_wires_serve_the_same_keys() {
+    let cluster = Cluster::form(1).await;
+    let mut seen = Vec::new();
+    for wire in [Wire::Unary, Wire::Pipelined] {
+        let options = ClientOptions {
+            wire,
+            request_timeout: Duration::from_secs(30),
+            ..ClientOptions::default()
+        };
+        let client = Client::connect_with(cluster.endpoints(), options)
+            .await
+            .unwrap();
+        let puts = join_all((0..2000).map(|n| client.put(format!("k{n}"), "v"))).await;
+        puts.into_iter().for_each(|put| drop(put.unwrap()));
+        seen.push(
+            client
+                .get("k1999", Consistency::Linearizable)
+                .await
+                .unwrap(),
+        );
+    }
+    let versions: Vec<_> = seen
+        .iter()
+        .map(|it| it.kv.as_ref().unwrap().version)
+        .collect();
+    assert_eq!(versions, [1, 2]);
+    becomes("all calls are counted down", true, || async {
+        let metrics = crate::health::scrape(cluster.members[0].monitor_port).await;
+        metrics.contains("dengine_requests_in_flight 0")
+    })
+    .await;
+}
