@@ -41,7 +41,7 @@ pub struct RocksOptions {
 impl Default for RocksOptions {
     fn default() -> Self {
         Self {
-            write_buffer_bytes: 32 << 20,
+            write_buffer_bytes: 16 << 20,
             block_cache_bytes: 64 << 20,
         }
     }
@@ -242,7 +242,8 @@ fn db_options(wanted: &RocksOptions) -> Options {
 fn table_options(wanted: &RocksOptions) -> BlockBasedOptions {
     let mut table = BlockBasedOptions::default();
     table.set_block_size(BLOCK_BYTES);
-    table.set_block_cache(&Cache::new_lru_cache(wanted.block_cache_bytes));
+    // Without a lock: every read looks into it several times. 0: it finds out how large its entries are.
+    table.set_block_cache(&Cache::new_hyper_clock_cache(wanted.block_cache_bytes, 0));
     // Indexes and filters grow with the data; in the cache they have a bound.
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
