@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down up down test sim sim-planted torture fuzz overload e2e-full images lint fix crds
+.PHONY: help setup demo demo-down up down test sim sim-planted torture fuzz overload e2e-full bench images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -86,6 +86,10 @@ sim-planted: setup ## how many seeds it takes the simulator to find each planted
 
 images: setup ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images
+
+bench: setup ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single, REPEAT=1, BASELINE=, BUDGET=)
+	@$(E2E) bench --profile $(or $(PROFILE),standard) --scenario $(or $(SCENARIO),cluster) --repeat $(or $(REPEAT),1) \
+	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(BASELINE),--baseline $(BASELINE) --budget $(or $(BUDGET),10%))
 
 lint: ## formats, lints, dependencies and generated files; changes nothing
 	cargo fmt --all --check

@@ -124,6 +124,11 @@ impl ClientKeys {
         self.render(index)
     }
 
+    /// The key at a place of the space, whatever the order.
+    pub fn nth(&mut self, index: u64) -> Bytes {
+        self.render(index % self.keys.space)
+    }
+
     fn index(&mut self, number: u64) -> u64 {
         let Keys {
             space,

@@ -1,21 +1,37 @@
 //! From what was measured to the result and the verdict on it. Pure.
 
-use dengine_crds::benchmark::{LatencyUs, Preload, Protocol, RunResult, Shape};
+use std::time::Duration;
+
+use dengine_crds::{
+    benchmark::{LatencyUs, Preload, Protocol, Report, RunResult, Shape},
+    results::{Quantile, ServerUse, Spread, Wire},
+};
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
 
-use crate::{load::Measured, target::Facts};
+use crate::{
+    load::Measured,
+    servers::{ServersSpent, Spent},
+    target::Facts,
+};
 
 /// The schema of the result allows no longer texts.
 const ERROR_CHARS_MAX: usize = 1000;
 const NAME_CHARS_MAX: usize = 63;
 const MEMBERS_MAX: usize = 16;
+/// The points of a latency curve, in percent; those that a result has too few requests for are left out.
+const PERCENTILES: [f64; 30] = [
+    0.0, 1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 75.0, 80.0, 85.0, 90.0, 92.5, 95.0,
+    96.0, 97.0, 98.0, 98.5, 99.0, 99.5, 99.7, 99.9, 99.95, 99.97, 99.99, 99.995, 99.999, 100.0,
+];
 
 /// Whether a result counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Every request succeeded under one leader.
     Succeeded,
+    /// The target cannot do it, and nothing was sent. The text says why.
+    Unsupported(String),
     /// A request failed, or the run did not come to its end. The text says what and how often.
     Failed(String),
     /// The leader changed meanwhile.
@@ -27,7 +43,7 @@ impl Verdict {
     #[must_use]
     pub fn exit_status(&self) -> u8 {
         match self {
-            Verdict::Succeeded => 0,
+            Verdict::Succeeded | Verdict::Unsupported(_) => 0,
             Verdict::Failed(_) => 1,
             Verdict::Invalid(_) => 3,
         }
@@ -36,6 +52,9 @@ impl Verdict {
     /// Judges a result by itself alone, so that everyone who has it comes to the same verdict.
     #[must_use]
     pub fn of(result: &RunResult) -> Self {
+        if let Some(why) = &result.unsupported {
+            return Verdict::Unsupported(why.clone());
+        }
         if result.errors > 0 {
             let first = result
                 .first_error
@@ -62,13 +81,29 @@ impl Verdict {
         }
         Verdict::Succeeded
     }
+
+    /// The worst of all workloads' verdicts: a failure, else a change of leaders.
+    #[must_use]
+    pub fn of_all(report: &Report) -> Self {
+        let verdicts = report.results.iter().map(Verdict::of);
+        let severity = |verdict: &Verdict| match verdict {
+            Verdict::Failed(_) => 2,
+            Verdict::Invalid(_) => 1,
+            Verdict::Succeeded | Verdict::Unsupported(_) => 0,
+        };
+        verdicts.max_by_key(severity).unwrap_or(Verdict::Succeeded)
+    }
 }
 
 /// What is known of a run before and apart from its load.
 #[derive(Clone, Debug)]
 pub struct Frame {
+    /// Name of the workload.
+    pub name: String,
     /// Wire protocol.
     pub protocol: Protocol,
+    /// How calls travel, where there is a choice.
+    pub wire: Option<Wire>,
     /// What was asked for.
     pub shape: Shape,
     /// Whether all load goes to the leader.
@@ -91,16 +126,19 @@ pub struct Frame {
     pub after: Option<Facts>,
 }
 
-/// The result of a load.
+/// The result of a load, and of what it cost as far as that is known.
 #[must_use]
-pub fn result(frame: &Frame, measured: &Measured) -> RunResult {
+pub fn result(frame: &Frame, measured: &Measured, spent: Option<&Spent>) -> RunResult {
     let seconds = measured.elapsed.as_secs_f64();
     let succeeded = measured.latency_us.len();
     let facts = frame.after.as_ref().or(frame.before.as_ref());
     let leader = facts.and_then(|facts| facts.leader.as_ref());
     RunResult {
+        name: frame.name.clone(),
         protocol: frame.protocol,
+        wire: frame.wire,
         shape: frame.shape.clone(),
+        unsupported: None,
         requests: measured.requests(),
         errors: measured.errors,
         first_error: measured
@@ -114,6 +152,10 @@ pub fn result(frame: &Frame, measured: &Measured) -> RunResult {
             0.0
         },
         latency_us: latency(&measured.latency_us),
+        curve: curve(&measured.latency_us),
+        spread: None,
+        client_cpu_us: spent.and_then(|spent| micros_each(spent.client_cpu, succeeded)),
+        servers: spent.and_then(|spent| server_use(&spent.servers?, succeeded)),
         durability: facts.and_then(|facts| facts.durability.clone()),
         engine_version: facts.and_then(|facts| facts.version.clone()),
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -138,10 +180,76 @@ pub fn failed(frame: &Frame, reason: &str) -> RunResult {
         latency_us: crate::load::histogram(),
         errors: 1,
         first_error: Some(reason.to_owned()),
-        elapsed: std::time::Duration::ZERO,
+        elapsed: Duration::ZERO,
         revision: 0,
     };
-    result(frame, &measured)
+    result(frame, &measured, None)
+}
+
+/// The result of a workload that the target cannot do.
+#[must_use]
+pub fn unsupported(frame: &Frame, why: &str) -> RunResult {
+    RunResult {
+        requests: 0,
+        errors: 0,
+        first_error: None,
+        unsupported: Some(why.to_owned()),
+        ..failed(frame, why)
+    }
+}
+
+/// Of several results of one workload: one that does not count, if there is any, else the one with the median
+/// throughput (of two in the middle, the lower), with the spread of all.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn of_repetitions(mut results: Vec<RunResult>) -> RunResult {
+    assert!(
+        !results.is_empty(),
+        "each workload is measured at least once"
+    );
+    let fails = |result: &RunResult| Verdict::of(result) != Verdict::Succeeded;
+    if let Some(place) = results.iter().position(fails) {
+        return results.swap_remove(place);
+    }
+    results.sort_by(|a, b| a.ops_per_second.total_cmp(&b.ops_per_second));
+    let p99 = || results.iter().map(|result| result.latency_us.p99);
+    let spread = (results.len() > 1).then(|| Spread {
+        runs: results.len() as u32,
+        ops_per_second_min: results[0].ops_per_second,
+        ops_per_second_max: results[results.len() - 1].ops_per_second,
+        p99_us_min: p99().min().unwrap_or(0),
+        p99_us_max: p99().max().unwrap_or(0),
+    });
+    let median = results.swap_remove((results.len() - 1) / 2);
+    RunResult { spread, ..median }
+}
+
+/// Time for each of so many, in microseconds, to a hundredth.
+fn micros_each(time: Duration, requests: u64) -> Option<f64> {
+    (requests > 0).then(|| (time.as_secs_f64() * 1e8 / requests as f64).round() / 100.0)
+}
+
+fn server_use(spent: &ServersSpent, requests: u64) -> Option<ServerUse> {
+    Some(ServerUse {
+        processes: spent.processes,
+        cpu_us: micros_each(spent.cpu, requests)?,
+        resident_bytes_max: spent.resident_bytes_max,
+    })
+}
+
+fn curve(us: &Histogram<u64>) -> Vec<Quantile> {
+    let requests = us.len() as f64;
+    let known = |percentile: &f64| *percentile == 100.0 || requests * (100.0 - percentile) > 99.99;
+    let point = |percentile| Quantile {
+        percentile,
+        us: us.value_at_quantile(percentile / 100.0),
+    };
+    if us.is_empty() {
+        return Vec::new();
+    }
+    PERCENTILES.into_iter().filter(known).map(point).collect()
 }
 
 fn latency(us: &Histogram<u64>) -> LatencyUs {
@@ -172,8 +280,6 @@ fn shortened(text: &str, chars_max: usize) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::time::Duration;
-
     use dengine_crds::benchmark::{ReadConsistency, Workload};
 
     use super::*;
@@ -195,7 +301,9 @@ pub(crate) mod tests {
 
     pub(crate) fn frame() -> Frame {
         Frame {
+            name: "range-l".to_owned(),
             protocol: Protocol::Dengine,
+            wire: Some(Wire::Pipelined),
             shape: Shape {
                 workload: Workload::Range,
                 consistency: Some(ReadConsistency::Linearizable),
@@ -206,6 +314,8 @@ pub(crate) mod tests {
                 value_size: 256,
                 key_space: 0,
                 sequential_keys: false,
+                read_percent: None,
+                rate: None,
             },
             target_leader: false,
             seed: 1,
@@ -232,6 +342,16 @@ pub(crate) mod tests {
         }
     }
 
+    pub(crate) fn report() -> Report {
+        Report {
+            system: Some("DEngine".to_owned()),
+            profile: Some("standard".to_owned()),
+            command: vec!["dengine-bench".to_owned(), "run".to_owned()],
+            results: vec![result(&frame(), &measured(0), None)],
+            ..Report::default()
+        }
+    }
+
     fn histogram_of(values: impl Iterator<Item = u64>) -> Histogram<u64> {
         let mut histogram = crate::load::histogram();
         for value in values {
@@ -242,7 +362,7 @@ pub(crate) mod tests {
 
     #[test]
     fn numbers_come_from_the_histogram_and_the_clock() {
-        let result = result(&frame(), &measured(0));
+        let result = result(&frame(), &measured(0), None);
         assert_eq!((result.requests, result.errors), (1000, 0));
         assert!((result.ops_per_second - 500.0).abs() < 1e-9);
         let latency = result.latency_us;
@@ -256,7 +376,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_single_failed_request_fails_the_run() {
-        let result = result(&frame(), &measured(1));
+        let result = result(&frame(), &measured(1), None);
         assert_eq!((result.requests, result.errors), (1000, 1));
         let verdict = Verdict::of(&result);
         let text = "1 of 1000 requests failed; the first: unavailable: no leader";
@@ -270,15 +390,21 @@ pub(crate) mod tests {
             after: Some(facts(3)),
             ..frame()
         };
-        let verdict = Verdict::of(&result(&moved, &measured(0)));
+        let verdict = Verdict::of(&result(&moved, &measured(0), None));
         assert!(matches!(verdict, Verdict::Invalid(_)), "{verdict:?}");
         assert_eq!(verdict.exit_status(), 3);
-        assert_eq!(Verdict::of(&result(&moved, &measured(2))).exit_status(), 1);
+        assert_eq!(
+            Verdict::of(&result(&moved, &measured(2), None)).exit_status(),
+            1
+        );
         let silent = Frame {
             after: None,
             ..frame()
         };
-        assert_eq!(Verdict::of(&result(&silent, &measured(0))).exit_status(), 3);
+        assert_eq!(
+            Verdict::of(&result(&silent, &measured(0), None)).exit_status(),
+            3
+        );
     }
 
     #[test]
@@ -298,8 +424,86 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_was_spent_is_told_for_each_request() {
+        let servers = Some(ServersSpent {
+            processes: 3,
+            cpu: Duration::from_millis(30),
+            resident_bytes_max: 7,
+        });
+        let client_cpu = Duration::from_millis(10);
+        let spent = Spent {
+            client_cpu,
+            servers,
+        };
+        let result = result(&frame(), &measured(0), Some(&spent));
+        assert_eq!(result.client_cpu_us, Some(10.0));
+        assert_eq!(result.servers.map(|servers| servers.cpu_us), Some(30.0));
+    }
+
+    #[test]
+    fn a_curve_ascends_and_ends_where_requests_are_too_few() {
+        let curve = result(&frame(), &measured(0), None).curve;
+        assert!(curve.is_sorted_by_key(|point| point.us));
+        assert_eq!(
+            curve.last().map(|point| (point.percentile, point.us)),
+            Some((100.0, 1000))
+        );
+        let shown: Vec<_> = curve.iter().map(|point| point.percentile).collect();
+        assert!(
+            shown.contains(&99.9) && !shown.contains(&99.95),
+            "{shown:?}"
+        );
+    }
+
+    #[test]
+    fn the_median_of_repetitions_counts_and_the_spread_is_told() {
+        let of = |ops_per_second| RunResult {
+            ops_per_second,
+            ..result(&frame(), &measured(0), None)
+        };
+        let median = of_repetitions(vec![of(30.0), of(10.0), of(20.0)]);
+        assert!((median.ops_per_second - 20.0).abs() < 1e-9);
+        let spread = median.spread.unwrap();
+        assert_eq!(
+            (
+                spread.runs,
+                spread.ops_per_second_min,
+                spread.ops_per_second_max
+            ),
+            (3, 10.0, 30.0)
+        );
+        assert_eq!(of_repetitions(vec![of(5.0)]).spread, None);
+        let failed = result(&frame(), &measured(1), None);
+        assert_eq!(of_repetitions(vec![of(5.0), failed]).errors, 1);
+    }
+
+    #[test]
+    fn what_the_target_cannot_do_is_neither_a_failure_nor_a_number() {
+        let result = unsupported(&frame(), "etcd has no lease reads");
+        assert_eq!((result.requests, result.errors), (0, 0));
+        assert_eq!(Verdict::of(&result).exit_status(), 0);
+        assert!(matches!(Verdict::of(&result), Verdict::Unsupported(_)));
+    }
+
+    #[test]
+    fn the_worst_workload_decides() {
+        let mut report = report();
+        assert_eq!(Verdict::of_all(&report), Verdict::Succeeded);
+        let moved = Frame {
+            after: Some(facts(3)),
+            ..frame()
+        };
+        report.results.push(result(&moved, &measured(0), None));
+        assert_eq!(Verdict::of_all(&report).exit_status(), 3);
+        report
+            .results
+            .insert(0, result(&frame(), &measured(1), None));
+        assert_eq!(Verdict::of_all(&report).exit_status(), 1);
+    }
+
+    #[test]
     fn the_result_survives_its_json() {
-        let result = result(&frame(), &measured(3));
+        let result = result(&frame(), &measured(3), None);
         let json = serde_json::to_string_pretty(&result).unwrap();
         assert_eq!(serde_json::from_str::<RunResult>(&json).unwrap(), result);
         assert!(json.contains("\"opsPerSecond\": 498.5"), "{json}");

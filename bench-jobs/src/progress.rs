@@ -8,10 +8,10 @@ use tokio::task::JoinHandle;
 const REDRAW: Duration = Duration::from_millis(100);
 
 /// Names the phase that is shown.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Progress {
     /// Such as "measuring".
-    pub phase: &'static str,
+    pub phase: String,
 }
 
 impl Progress {
@@ -21,7 +21,7 @@ impl Progress {
         // Hidden by indicatif itself if the standard error is no terminal.
         let bar = ProgressBar::new(total)
             .with_style(style())
-            .with_message(Cow::from(self.phase));
+            .with_message(Cow::from(self.phase.clone()));
         if bar.is_hidden() {
             return Shown(None);
         }
@@ -38,7 +38,7 @@ impl Progress {
 }
 
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{msg:>12} {bar:40} {percent:>3} %  {human_pos}  {per_sec}  {eta}")
+    ProgressStyle::with_template("{msg:>12} {bar:30} {percent:>3} %  {human_pos}  {per_sec}  {eta}")
         .expect("the template is valid")
 }
 

@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Write};
 
-use dengine_crds::benchmark::{Protocol, RunResult, Workload};
+use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
+use dengine_crds::benchmark::{Protocol, Report, RunResult, Shape, Workload};
 
 use crate::outcome::Verdict;
 
@@ -17,6 +18,7 @@ pub fn render(result: &RunResult) -> String {
 fn write(out: &mut String, result: &RunResult) -> fmt::Result {
     match Verdict::of(result) {
         Verdict::Succeeded => {}
+        Verdict::Unsupported(why) => writeln!(out, "UNSUPPORTED: {why}\n")?,
         Verdict::Failed(why) => writeln!(out, "FAILED: {why}\n")?,
         Verdict::Invalid(why) => writeln!(out, "INVALID: {why}\n")?,
     }
@@ -48,7 +50,7 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
             .as_deref()
             .unwrap_or("not told by the target"),
     )?;
-    line(out, "Workload", &workload(result))?;
+    line(out, "Workload", &load_in_words(shape))?;
     let (clients, connections) = (
         grouped(shape.clients.into()),
         grouped(shape.connections.into()),
@@ -58,6 +60,9 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
     } else {
         ""
     };
+    if let Some(wire) = result.wire {
+        line(out, "Wire", wire.as_str())?;
+    }
     line(
         out,
         "Clients",
@@ -78,6 +83,12 @@ fn write_setup(out: &mut String, result: &RunResult) -> fmt::Result {
 }
 
 fn target(result: &RunResult) -> String {
+    format!("{} (dengine-bench {})", engine(result), result.tool_version)
+}
+
+/// Name and version of what was measured.
+#[must_use]
+pub fn engine(result: &RunResult) -> String {
     let version = result
         .engine_version
         .as_deref()
@@ -86,25 +97,160 @@ fn target(result: &RunResult) -> String {
         Protocol::Dengine => "DEngine",
         Protocol::Etcd => "etcd",
     };
-    format!("{name} {version} (dengine-bench {})", result.tool_version)
+    format!("{name} {version}")
 }
 
-fn workload(result: &RunResult) -> String {
-    let shape = &result.shape;
-    let keys = match (shape.sequential_keys, shape.key_space) {
-        (true, 0) => "sequential keys".to_owned(),
-        (true, space) => format!("sequential keys out of {}", grouped(space)),
-        (false, 0) => "each key once in random order".to_owned(),
-        (false, space) => format!("random keys out of {}", grouped(space)),
+/// What each request does.
+#[must_use]
+pub fn load_in_words(shape: &Shape) -> String {
+    let keys = match (shape.workload, shape.sequential_keys, shape.key_space) {
+        (Workload::Watch, _, _) => "each client watches its own key".to_owned(),
+        (_, true, 0) => "sequential keys".to_owned(),
+        (_, true, space) => format!("sequential keys out of {}", grouped(space)),
+        (_, false, 0) => "each key once in random order".to_owned(),
+        (_, false, space) => format!("random keys out of {}", grouped(space)),
     };
-    let kind = match (shape.workload, shape.consistency) {
-        (Workload::Put, _) => "put".to_owned(),
-        (Workload::Range, fresh) => format!("range {}", fresh.map_or("l", |fresh| fresh.as_str())),
+    let fresh = shape.consistency.map_or("l", |fresh| fresh.as_str());
+    let kind = match shape.workload {
+        Workload::Put => "put".to_owned(),
+        Workload::Range => format!("range {fresh}"),
+        Workload::Mixed => {
+            let percent = shape.read_percent.unwrap_or(50);
+            format!("{percent} % range {fresh}, {} % put", 100 - percent)
+        }
+        Workload::Watch => "put until the watch tells of it".to_owned(),
     };
     format!(
         "{kind}, {}-byte keys, {}-byte values, {keys}",
         shape.key_size, shape.value_size
     )
+}
+
+/// All workloads of a report in a table, with what did not succeed above it.
+#[must_use]
+pub fn table(report: &Report) -> String {
+    let mut out = String::new();
+    for result in &report.results {
+        match Verdict::of(result) {
+            Verdict::Succeeded | Verdict::Unsupported(_) => {}
+            Verdict::Failed(why) => out += &format!("FAILED: {}: {why}\n", result.name),
+            Verdict::Invalid(why) => out += &format!("INVALID: {}: {why}\n", result.name),
+        }
+    }
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header([
+        "workload",
+        "conns/clients",
+        "requests/s",
+        "spread",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "CPU µs: servers",
+        "tool",
+    ]);
+    for result in &report.results {
+        table.add_row(row(result));
+    }
+    table
+        .column_iter_mut()
+        .skip(1)
+        .for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    if let Some(system) = &report.system {
+        out += &format!("{system}: ");
+    }
+    out += &format!("{}\n", heading(report));
+    out + &format!("{table}\n")
+}
+
+/// What was measured, and under which circumstances.
+#[must_use]
+pub fn heading(report: &Report) -> String {
+    let mut parts = Vec::new();
+    if let Some(first) = report.results.first() {
+        parts.push(engine(first));
+        parts.extend(
+            first
+                .durability
+                .as_ref()
+                .map(|mode| format!("durability {mode}")),
+        );
+        parts.extend(first.wire.map(|wire| format!("wire {}", wire.as_str())));
+    }
+    parts.extend(
+        report
+            .profile
+            .as_ref()
+            .map(|profile| format!("profile {profile}")),
+    );
+    parts.extend(
+        report
+            .scenario
+            .as_ref()
+            .map(|scenario| format!("scenario {scenario}")),
+    );
+    parts.join(", ")
+}
+
+fn row(result: &RunResult) -> [String; 9] {
+    let shape = &result.shape;
+    let (name, clients) = (
+        result.name.clone(),
+        format!("{}/{}", shape.connections, grouped(shape.clients.into())),
+    );
+    let nothing = String::new;
+    if result.unsupported.is_some() {
+        let why = "unsupported".to_owned();
+        return [
+            name,
+            clients,
+            why,
+            nothing(),
+            nothing(),
+            nothing(),
+            nothing(),
+            nothing(),
+            nothing(),
+        ];
+    }
+    let us = &result.latency_us;
+    let spread = |spread: &dengine_crds::results::Spread| {
+        format!(
+            "{}–{}",
+            whole(spread.ops_per_second_min),
+            whole(spread.ops_per_second_max)
+        )
+    };
+    [
+        name,
+        clients,
+        whole(result.ops_per_second),
+        result.spread.as_ref().map(spread).unwrap_or_default(),
+        grouped(us.p50),
+        grouped(us.p99),
+        grouped(us.p999),
+        result
+            .servers
+            .map(|servers| format!("{:.1}", servers.cpu_us))
+            .unwrap_or_default(),
+        result
+            .client_cpu_us
+            .map(|us| format!("{us:.1}"))
+            .unwrap_or_default(),
+    ]
+}
+
+/// `1 client`, `1,000 clients`.
+#[must_use]
+pub fn counted(number: u32, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", grouped(number.into()))
+}
+
+/// A throughput without its fraction.
+#[must_use]
+pub fn whole(number: f64) -> String {
+    grouped(number.round() as u64)
 }
 
 fn write_summary(out: &mut String, result: &RunResult) -> fmt::Result {
@@ -149,7 +295,8 @@ fn line(out: &mut String, name: &str, value: &str) -> fmt::Result {
 }
 
 /// `1234567` as `1,234,567`.
-fn grouped(number: u64) -> String {
+#[must_use]
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -170,7 +317,11 @@ mod tests {
     use crate::outcome::{self, Frame, tests as sample};
 
     fn check(frame: &Frame, errors: u64, expect: &Expect) {
-        expect.assert_eq(&render(&outcome::result(frame, &sample::measured(errors))));
+        expect.assert_eq(&render(&outcome::result(
+            frame,
+            &sample::measured(errors),
+            None,
+        )));
     }
 
     #[test]
@@ -193,6 +344,7 @@ mod tests {
                   Members      demo-0, demo-1, demo-2 (leader demo-1)
                   Durability   fsync
                   Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+                  Wire         pipelined
                   Clients      100 over 10 connections to the leader, all in flight
                   Filled       1,000 keys in 0.50 s before the run
 
@@ -219,30 +371,31 @@ mod tests {
             &sample::frame(),
             12,
             &expect![[r#"
-            FAILED: 12 of 1000 requests failed; the first: unavailable: no leader
+                FAILED: 12 of 1000 requests failed; the first: unavailable: no leader
 
-            Run
-              Target       DEngine 0.1.0 (dengine-bench 0.1.0)
-              Members      demo-0, demo-1, demo-2 (leader demo-1)
-              Durability   fsync
-              Workload     range l, 8-byte keys, 256-byte values, each key once in random order
-              Clients      100 over 10 connections, all in flight
+                Run
+                  Target       DEngine 0.1.0 (dengine-bench 0.1.0)
+                  Members      demo-0, demo-1, demo-2 (leader demo-1)
+                  Durability   fsync
+                  Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+                  Wire         pipelined
+                  Clients      100 over 10 connections, all in flight
 
-            Summary
-              Total time   2.000 s
-              Requests     1,000
-              Failed       12
-              Throughput   494 requests/s
+                Summary
+                  Total time   2.000 s
+                  Requests     1,000
+                  Failed       12
+                  Throughput   494 requests/s
 
-            Latency (µs, from when the request was wanted to its answer)
-              avg          495
-              min            1
-              max          988
-              p50          494
-              p90          890
-              p99          979
-              p99.9        988
-        "#]],
+                Latency (µs, from when the request was wanted to its answer)
+                  avg          495
+                  min            1
+                  max          988
+                  p50          494
+                  p90          890
+                  p99          979
+                  p99.9        988
+            "#]],
         );
     }
 
@@ -252,7 +405,7 @@ mod tests {
             after: Some(sample::facts(3)),
             ..sample::frame()
         };
-        let result = outcome::result(&frame, &sample::measured(0));
+        let result = outcome::result(&frame, &sample::measured(0), None);
         assert!(render(&result).starts_with("INVALID: the leader changed"));
     }
 
@@ -271,6 +424,7 @@ mod tests {
               Target       DEngine of unknown version (dengine-bench 0.1.0)
               Durability   not told by the target
               Workload     range l, 8-byte keys, 256-byte values, each key once in random order
+              Wire         pipelined
               Clients      100 over 10 connections, all in flight
         "#]]
         .assert_eq(&render(&result));

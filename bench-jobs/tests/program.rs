@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dengine_crds::benchmark::RunResult;
+use dengine_crds::{
+    benchmark::{Report, RunResult},
+    profiles,
+};
 use support::{Behaviour, Peer};
 use tokio::{process::Command, sync::Barrier};
 
@@ -21,9 +24,12 @@ struct Ran {
 }
 
 async fn bench(endpoint: &str, arguments: &str) -> Ran {
+    tool(&format!("{arguments} --endpoints {endpoint}")).await
+}
+
+async fn tool(arguments: &str) -> Ran {
     let command = Command::new(env!("CARGO_BIN_EXE_dengine-bench"))
         .args(arguments.split_whitespace())
-        .args(["--endpoints", endpoint])
         .env_remove("NODE_NAME")
         .stdin(Stdio::null())
         .kill_on_drop(true)
@@ -43,10 +49,16 @@ async fn bench(endpoint: &str, arguments: &str) -> Ran {
 /// Runs with the result on the standard output.
 async fn result(endpoint: &str, arguments: &str) -> (i32, RunResult, String) {
     let ran = bench(endpoint, &format!("{arguments} --json -")).await;
-    let result = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| {
+    let (status, mut report, summary) = (ran.status, read(&ran), ran.stderr);
+    assert_eq!(report.results.len(), 1, "{summary}");
+    (status, report.results.remove(0), summary)
+}
+
+/// What a run with `--json -` printed.
+fn read(ran: &Ran) -> Report {
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| {
         panic!("{error}: {}{}", ran.stdout, ran.stderr);
-    });
-    (ran.status, result, ran.stderr)
+    })
 }
 
 #[tokio::test]
@@ -166,7 +178,7 @@ async fn latencies_hold_the_whole_wait() {
 #[tokio::test]
 async fn a_range_reads_keys_that_exist() {
     let peer = Peer::start(Behaviour::default()).await;
-    for consistency in ["l", "e"] {
+    for consistency in ["l", "s", "e"] {
         let arguments = "--clients 4 --total 300 --key-space 100 --warm-up 4 --consistency";
         let (status, result, summary) =
             result(&peer.address, &format!("range {arguments} {consistency}")).await;
@@ -175,8 +187,8 @@ async fn a_range_reads_keys_that_exist() {
         assert!(summary.contains("100 keys in"), "{summary}");
         assert_eq!(result.preload.unwrap().keys, 100);
     }
-    assert_eq!((peer.keys(), peer.puts()), (100, 200));
-    assert!(peer.gets() >= 2 * 304);
+    assert_eq!((peer.keys(), peer.puts()), (100, 300));
+    assert!(peer.gets() >= 3 * 304);
 }
 
 #[tokio::test]
@@ -276,9 +288,9 @@ async fn a_wrong_command_line_sends_nothing() {
         "{}",
         ran.stderr
     );
-    let ran = bench(&peer.address, "range --consistency s").await;
+    let ran = bench(&peer.address, "range --consistency s --protocol etcd").await;
     assert_eq!(ran.status, 2);
-    assert!(ran.stderr.contains("not supported yet"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no lease reads"), "{}", ran.stderr);
 }
 
 #[tokio::test]
@@ -292,4 +304,167 @@ async fn a_result_that_cannot_be_delivered_fails_a_good_run() {
         ran.stderr
     );
     assert!(ran.stdout.starts_with("Run\n"), "{}", ran.stdout);
+}
+
+#[tokio::test]
+async fn a_profile_measures_all_of_its_workloads_in_order() {
+    let peer = Peer::start(Behaviour::default()).await;
+    let ran = bench(&peer.address, "run --profile quick --json - --system S").await;
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    let report = read(&ran);
+    let expected = profiles::profile("quick").unwrap().workloads;
+    assert_eq!(report.results.len(), expected.len());
+    for (result, expected) in report.results.iter().zip(expected) {
+        assert_eq!(result.name, expected.name);
+        assert_eq!(result.shape, expected.shape());
+        assert_eq!((result.requests, result.errors), (expected.total, 0));
+        assert!(result.client_cpu_us.unwrap() > 0.0 && !result.curve.is_empty());
+    }
+    assert_eq!(report.system.as_deref(), Some("S"));
+    assert!(report.machine.is_some() && report.command[1] == "run");
+    let filled: Vec<_> = report
+        .results
+        .iter()
+        .filter_map(|result| result.preload)
+        .collect();
+    assert_eq!(filled.len(), 1, "filled once, and read by all");
+    assert!(ran.stderr.contains("| hot-key-read"), "{}", ran.stderr);
+}
+
+#[tokio::test]
+async fn a_mixed_load_reads_and_writes() {
+    let peer = Peer::start(Behaviour::default()).await;
+    let arguments = "run --workload mixed --total 2000 --key-space 100 --warm-up 10";
+    let (status, result, summary) = result(&peer.address, arguments).await;
+    assert_eq!((status, result.requests), (0, 2000), "{summary}");
+    // 80 % of 2000, give or take; 100 puts filled the keys.
+    assert!((1_450..1_750).contains(&peer.gets()), "{}", peer.gets());
+    assert!((350..650).contains(&(peer.puts() - 100)), "{}", peer.puts());
+}
+
+#[tokio::test]
+async fn an_open_loop_keeps_its_rate_and_counts_what_waited() {
+    let peer = Peer::start(Behaviour::default()).await;
+    let arguments = "put --rate 200 --total 100 --clients 4 --warm-up 0";
+    let (_, in_time, summary) = result(&peer.address, arguments).await;
+    assert!((0.45..1.5).contains(&in_time.total_seconds), "{summary}");
+
+    // Each answer takes 50 ms and is wanted after 5: the last waits for all before it.
+    let slow = Peer::start(Behaviour {
+        delay: Duration::from_millis(50),
+        ..Behaviour::default()
+    })
+    .await;
+    let arguments = "put --rate 200 --total 20 --clients 1 --warm-up 0";
+    let (_, late, _) = result(&slow.address, arguments).await;
+    assert!(late.latency_us.max > 800_000, "{:?}", late.latency_us);
+}
+
+#[tokio::test]
+async fn repetitions_are_all_measured_and_their_spread_is_told() {
+    let peer = Peer::start(Behaviour::default()).await;
+    let arguments = "put --total 200 --warm-up 1 --repeat 3";
+    let (status, result, summary) = result(&peer.address, arguments).await;
+    assert_eq!((status, peer.puts()), (0, 601), "{summary}");
+    let spread = result.spread.unwrap();
+    assert_eq!(spread.runs, 3);
+    assert!(spread.ops_per_second_min <= result.ops_per_second);
+    assert!(result.ops_per_second <= spread.ops_per_second_max);
+}
+
+#[tokio::test]
+async fn calls_travel_as_asked_for() {
+    for wire in ["pipelined", "unary"] {
+        let peer = Peer::start(Behaviour::default()).await;
+        let arguments = format!("put --clients 4 --total 100 --warm-up 0 --wire {wire}");
+        let (status, result, summary) = result(&peer.address, &arguments).await;
+        assert_eq!((status, peer.puts()), (0, 100), "{summary}");
+        assert_eq!(result.wire.unwrap().as_str(), wire);
+        assert_eq!(peer.frames() > 0, wire == "pipelined");
+    }
+}
+
+#[tokio::test]
+async fn results_go_from_run_to_comparison_and_page() {
+    let peer = Peer::start(Behaviour::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (fast, slow, lines, page) = (
+        path("a.json"),
+        path("b.json"),
+        path("all.jsonl"),
+        path("r.html"),
+    );
+    for (file, system) in [(&fast, "A"), (&slow, "B")] {
+        let arguments =
+            format!("put --total 50 --warm-up 0 --system {system} --json {file} --jsonl {lines}");
+        assert_eq!(bench(&peer.address, &arguments).await.status, 0);
+    }
+    // The same measurement, ten times as slow.
+    let mut report: Report = serde_json::from_slice(&std::fs::read(&fast).unwrap()).unwrap();
+    report.results[0].ops_per_second /= 10.0;
+    std::fs::write(&slow, serde_json::to_vec(&report).unwrap()).unwrap();
+
+    let compared = tool(&format!("compare {fast} {slow}")).await;
+    assert_eq!(compared.status, 0, "{}", compared.stderr);
+    assert!(compared.stdout.contains("10.0×"), "{}", compared.stdout);
+
+    let judged = tool(&format!("compare {slow} --baseline {fast} --budget 50%")).await;
+    assert_eq!(judged.status, 4, "{}", judged.stdout);
+    assert!(
+        judged.stdout.contains("REGRESSION: A, put:"),
+        "{}",
+        judged.stdout
+    );
+    assert_eq!(
+        tool(&format!("compare {fast} --baseline {fast}"))
+            .await
+            .status,
+        0
+    );
+
+    assert_eq!(
+        tool(&format!("report {fast} {slow} --output {page}"))
+            .await
+            .status,
+        0
+    );
+    assert!(std::fs::read_to_string(page).unwrap().contains("</html>"));
+    let lines = std::fs::read_to_string(lines).unwrap();
+    let systems: Vec<_> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["system"].clone())
+        .collect();
+    assert_eq!(systems, ["A", "B"]);
+
+    let broken = tool("compare /nowhere.json").await;
+    assert_eq!(broken.status, 1);
+    assert!(broken.stderr.contains("/nowhere.json"), "{}", broken.stderr);
+}
+
+#[tokio::test]
+async fn servers_on_this_machine_are_looked_at() {
+    let peer = Peer::start(Behaviour::default()).await;
+    // The peer is this very process.
+    let arguments = format!(
+        "put --total 2000 --warm-up 0 --server-pid {}",
+        std::process::id()
+    );
+    let ran = bench(&peer.address, &format!("{arguments} --json -")).await;
+    let report = read(&ran);
+    let servers = report.results[0].servers.unwrap();
+    assert!(
+        servers.processes == 1 && servers.cpu_us > 0.0,
+        "{servers:?}"
+    );
+    assert!(servers.resident_bytes_max >= 1 << 20, "{servers:?}");
+    assert_eq!(report.idle.unwrap().processes, 1);
+
+    let ran = bench(&peer.address, "put --server-pid 4294967295").await;
+    assert_eq!(ran.status, 1);
+    assert!(
+        ran.stderr.contains("--server-pid 4294967295"),
+        "{}",
+        ran.stderr
+    );
 }

@@ -1,5 +1,4 @@
-//! `DEngineBenchmark`: a load Job against a cluster, and the one definition of its result, which
-//! `dengine-bench` prints as JSON and posts to `status.runs`.
+//! `DEngineBenchmark`: a load Job against a cluster. What it measured is in [`results`](crate::results).
 #![expect(
     unreachable_pub,
     reason = "KubeSchema repeats each struct inside a function"
@@ -14,6 +13,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::common::{ImagePullPolicy, LocalRef, Resources, Scheduling};
+pub use crate::results::{
+    LatencyUs, Preload, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
+};
 
 /// What to measure.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -76,9 +78,9 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub image_pull_secrets: Vec<LocalRef>,
-    /// put writes keys, range reads them one at a time.
+    /// put writes keys, range reads them one at a time, mixed does both, watch sees its own writes arrive.
     pub workload: Workload,
-    /// How fresh the reads of a range workload are: l (linearizable, the default) or e (eventual).
+    /// How fresh the reads of a range workload are: l (linearizable, the default), s (lease) or e (eventual).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<ReadConsistency>,
     /// Connections that the clients share.
@@ -189,47 +191,6 @@ pub struct EtcdTarget {
     pub report_to: Option<ClusterRef>,
 }
 
-/// What a run does.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Workload {
-    /// Writes.
-    Put,
-    /// Reads of one key each.
-    Range,
-}
-
-impl Workload {
-    /// As the tool's subcommand spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Put => "put",
-            Self::Range => "range",
-        }
-    }
-}
-
-/// How fresh reads are, in the tool's letters.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadConsistency {
-    /// Linearizable.
-    #[serde(rename = "l")]
-    Linearizable,
-    /// Eventual; etcd calls it serializable.
-    #[serde(rename = "e")]
-    Eventual,
-}
-
-impl ReadConsistency {
-    /// As the tool's flag spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Linearizable => "l",
-            Self::Eventual => "e",
-        }
-    }
-}
-
 /// How a benchmark stands. `runs` is written by the Jobs, everything else by the operator.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -279,7 +240,7 @@ pub struct DEngineBenchmarkStatus {
     /// Results by run id, as the Jobs posted them. A Job replaces what the one before it posted.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
-    pub runs: BTreeMap<String, RunResult>,
+    pub runs: BTreeMap<String, Report>,
 }
 
 /// One word for the state of a benchmark.
@@ -310,154 +271,4 @@ impl fmt::Display for BenchmarkPhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
-}
-
-/// Result of one run. What `dengine-bench --json` prints is exactly this.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct RunResult {
-    /// Wire protocol that was measured.
-    pub protocol: Protocol,
-    /// What was asked for.
-    pub shape: Shape,
-    /// Requests that were answered, failed ones included.
-    pub requests: u64,
-    /// Requests that failed. A result with any is no measurement.
-    pub errors: u64,
-    /// The first failure, in words.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
-    pub first_error: Option<String>,
-    /// From the first request to the last answer.
-    pub total_seconds: f64,
-    /// Successful requests per second.
-    pub ops_per_second: f64,
-    /// Latency of the successful requests, in microseconds, from when each was wanted.
-    pub latency_us: LatencyUs,
-    /// Durability that the server reported, such as fsync.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    pub durability: Option<String>,
-    /// Version that the server reported.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
-    pub engine_version: Option<String>,
-    /// Version of dengine-bench.
-    #[schemars(length(max = 64))]
-    pub tool_version: String,
-    /// When the first request was made, RFC 3339.
-    #[schemars(length(max = 40))]
-    pub started_at: String,
-    /// When the last answer arrived, RFC 3339.
-    #[schemars(length(max = 40))]
-    pub finished_at: String,
-    /// Raft's term before the first request, if the server tells it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub term_before: Option<u64>,
-    /// Raft's term after the last answer; another one means that the leader changed meanwhile.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub term_after: Option<u64>,
-    /// Name of the member that led when the run ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
-    pub leader: Option<String>,
-    /// Names of the members when the run ended.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 63)))]
-    pub members: Vec<String>,
-    /// Whether all load went to the leader, instead of to every endpoint.
-    pub target_leader: bool,
-    /// Seed of keys and values: the same one sends the same requests.
-    pub seed: u64,
-    /// Requests before the first one that counts.
-    pub warm_up: u64,
-    /// How the keys were written that a range workload reads; it counts nowhere else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preload: Option<Preload>,
-    /// Node that the load came from.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    pub node: Option<String>,
-}
-
-/// The key space that was filled before a run.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
-#[serde(rename_all = "camelCase")]
-pub struct Preload {
-    /// Keys that were written, one request each.
-    pub keys: u64,
-    /// Time that it took.
-    pub total_seconds: f64,
-}
-
-impl RunResult {
-    /// Whether the cluster was led by one leader from the first request to the last answer, as far
-    /// as the server told.
-    pub fn leader_was_stable(&self) -> bool {
-        self.term_before == self.term_after
-    }
-}
-
-/// Wire protocol of a run.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// DEngine's own.
-    Dengine,
-    /// etcd's v3 API.
-    Etcd,
-}
-
-impl Protocol {
-    /// As the tool's flag spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Dengine => "dengine",
-            Self::Etcd => "etcd",
-        }
-    }
-}
-
-/// What a run was asked to do.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct Shape {
-    /// Writes or reads.
-    pub workload: Workload,
-    /// Of a range workload.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub consistency: Option<ReadConsistency>,
-    /// Connections that the clients shared.
-    pub connections: u32,
-    /// Clients, each with one request in flight.
-    pub clients: u32,
-    /// Requests over all clients.
-    pub total: u64,
-    /// Bytes of each key.
-    pub key_size: u32,
-    /// Bytes of each value.
-    pub value_size: u32,
-    /// Different keys; 0 means as many as requests.
-    pub key_space: u64,
-    /// Keys in ascending order instead of random ones.
-    pub sequential_keys: bool,
-}
-
-/// Latencies in microseconds.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq)]
-pub struct LatencyUs {
-    /// Mean.
-    pub avg: f64,
-    /// Shortest.
-    pub min: u64,
-    /// Longest.
-    pub max: u64,
-    /// Median.
-    pub p50: u64,
-    /// 90th percentile.
-    pub p90: u64,
-    /// 99th percentile.
-    pub p99: u64,
-    /// 99.9th percentile.
-    pub p999: u64,
 }

@@ -9,7 +9,9 @@ pub mod common;
 pub mod conditions;
 pub mod definitions;
 pub mod names;
+pub mod profiles;
 pub mod reasons;
+pub mod results;
 
 pub use benchmark::{DEngineBenchmark, DEngineBenchmarkSpec, DEngineBenchmarkStatus};
 pub use cluster::{DEngineCluster, DEngineClusterSpec, DEngineClusterStatus};

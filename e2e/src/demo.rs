@@ -129,7 +129,11 @@ async fn measure(
     .await
     .with_context(|| observe::report(cluster, NAMESPACE))?;
     let status = found.status.unwrap_or_default();
-    match (status.phase, status.runs.get(&run)) {
+    let report = status.runs.get(&run);
+    match (
+        status.phase,
+        report.and_then(|report| report.results.first()),
+    ) {
         (Some(BenchmarkPhase::Succeeded), Some(result)) => {
             step.done(format_args!(
                 "{:.0} requests a second",

@@ -2,6 +2,7 @@
 //!
 //! May use every other crate and program of the project; nothing of the product may use this one.
 
+pub mod bench;
 pub mod cache;
 pub mod cluster;
 pub mod demo;

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dengine_e2e::{
-    demo,
+    bench, demo,
     kubernetes::{down, layout::Layout, node, provisioner, up},
     product,
 };
@@ -34,6 +34,8 @@ enum Command {
     Demo,
     /// Remove everything that the demo started.
     DemoDown,
+    /// DEngine and etcd on this machine, one after the other, in one table.
+    Bench(bench::Options),
     /// Print the path of the local Kubernetes' kubeconfig.
     Kubeconfig,
     /// What `up` runs as PID 1 of the node.
@@ -74,6 +76,7 @@ fn run(command: Command) -> Result<()> {
         Command::Images => print_archives(),
         Command::Demo => block_on(demo::up(&std::env::current_exe()?)),
         Command::DemoDown => demo::down(),
+        Command::Bench(options) => block_on(bench::run(&options)),
         Command::Kubeconfig => print(&Layout::of_this_user()?.kubeconfig().display()),
         Command::Node { state } => node::run(&Layout::at(state)),
         Command::Provisioner { state } => block_on(provisioner::run(&Layout::at(state))),

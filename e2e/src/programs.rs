@@ -123,13 +123,24 @@ pub fn ensure() -> Result<Programs> {
 /// # Errors
 /// As [`ensure`].
 pub fn helm() -> Result<PathBuf> {
+    one("helm")
+}
+
+/// Builds only etcd, to be measured beside DEngine.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn etcd() -> Result<PathBuf> {
+    one("etcd")
+}
+
+/// The program of the module that is named after it.
+fn one(name: &str) -> Result<PathBuf> {
     let module = MODULES
         .iter()
-        .find(|module| module.name == "helm")
-        .context("Helm is one of the modules")?;
-    Ok(module
-        .ensure(&cache::root()?.join("programs"))?
-        .join("helm"))
+        .find(|module| module.name == name)
+        .context("only names of MODULES are asked for")?;
+    Ok(module.ensure(&cache::root()?.join("programs"))?.join(name))
 }
 
 impl Module {

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use dengine_client::{
-    AdminClient, AdminOptions, Client, ClientOptions, Consistency, RetryPolicy,
-    proto::MembersResponse,
+    AdminClient, AdminOptions, Client, ClientOptions, Consistency, KeyRange, RetryPolicy, Watch,
+    WatchUpdate, proto::MembersResponse,
 };
-use dengine_crds::benchmark::ReadConsistency;
+use dengine_crds::{benchmark::ReadConsistency, results::Wire};
 
 use super::{Connect, Facts, Found, Leader, one_cluster};
 
@@ -29,7 +29,10 @@ impl Connections {
             } else {
                 RetryPolicy::NONE
             },
-            ..ClientOptions::default()
+            wire: match connect.wire {
+                Wire::Pipelined => dengine_client::Wire::Pipelined,
+                Wire::Unary => dengine_client::Wire::Unary,
+            },
         };
         let client = Client::connect_with(connect.endpoints.iter().cloned(), options).await?;
         Ok(Connections {
@@ -58,6 +61,7 @@ impl Lane {
     pub(super) async fn get(&self, key: Bytes, fresh: ReadConsistency) -> Result<Found, String> {
         let consistency = match fresh {
             ReadConsistency::Linearizable => Consistency::Linearizable,
+            ReadConsistency::Lease => Consistency::Lease,
             ReadConsistency::Eventual => Consistency::Eventual,
         };
         let got = self
@@ -69,6 +73,25 @@ impl Lane {
             exists: got.kv.is_some(),
             revision: got.header.revision,
         })
+    }
+
+    pub(super) async fn watch(&self, key: Bytes) -> Result<Events, String> {
+        let watch = self.0.watch(KeyRange::key(key)).await;
+        watch.map(Events).map_err(|error| error.to_string())
+    }
+}
+
+/// A watch of one key.
+pub struct Events(Watch);
+
+impl Events {
+    pub(super) async fn until(&mut self, revision: u64) -> Result<(), String> {
+        loop {
+            match self.0.next().await.map_err(|error| error.to_string())? {
+                WatchUpdate::Events { revision: told, .. } if told >= revision => return Ok(()),
+                WatchUpdate::Events { .. } | WatchUpdate::Progress { .. } => {}
+            }
+        }
     }
 }
 

@@ -5,12 +5,14 @@ use std::time::Duration;
 use anyhow::Context;
 use bytes::Bytes;
 use dengine_crds::benchmark::ReadConsistency;
-use etcd_client::{Client, ConnectOptions, GetOptions, KvClient};
+use etcd_client::{
+    Client, ConnectOptions, GetOptions, KvClient, WatchClient, WatchResponse, WatchStream,
+};
 
 use super::{Connect, Facts, Found, Leader, one_cluster};
 
 /// Open connections.
-pub struct Connections(Vec<KvClient>);
+pub struct Connections(Vec<Client>);
 
 impl Connections {
     pub(super) async fn open(connect: &Connect) -> anyhow::Result<Self> {
@@ -18,13 +20,17 @@ impl Connections {
         for i in 0..connect.connections {
             let endpoint = &connect.endpoints[i % connect.endpoints.len()];
             let client = open(endpoint, connect.request_timeout).await?;
-            connections.push(client.kv_client());
+            connections.push(client);
         }
         Ok(Connections(connections))
     }
 
     pub(super) fn lane(&self, client: usize) -> Lane {
-        Lane(self.0[client % self.0.len()].clone())
+        let connection = &self.0[client % self.0.len()];
+        Lane {
+            kv: connection.kv_client(),
+            watch: connection.watch_client(),
+        }
     }
 }
 
@@ -38,13 +44,16 @@ async fn open(endpoint: &str, request_timeout: Duration) -> anyhow::Result<Clien
 }
 
 /// One client's way to the cluster.
-pub struct Lane(KvClient);
+pub struct Lane {
+    kv: KvClient,
+    watch: WatchClient,
+}
 
 impl Lane {
     pub(super) async fn put(&mut self, key: Bytes, value: &Bytes) -> Result<u64, String> {
         // etcd-client takes and sends owned vectors; the copies are its price, and small.
         let put = self
-            .0
+            .kv
             .put(key.to_vec(), value.to_vec(), None)
             .await
             .map_err(in_words)?;
@@ -58,14 +67,48 @@ impl Lane {
     ) -> Result<Found, String> {
         let options = match fresh {
             ReadConsistency::Linearizable => None,
+            // Refused before anything is sent; see `unsupported`.
+            ReadConsistency::Lease => return Err("etcd has no lease reads".to_owned()),
             ReadConsistency::Eventual => Some(GetOptions::new().with_serializable()),
         };
-        let got = self.0.get(key.to_vec(), options).await.map_err(in_words)?;
+        let got = self.kv.get(key.to_vec(), options).await.map_err(in_words)?;
         let revision = got.header().map_or(0, |header| header.revision() as u64);
         Ok(Found {
             exists: !got.kvs().is_empty(),
             revision,
         })
+    }
+
+    pub(super) async fn watch(&mut self, key: Bytes) -> Result<Events, String> {
+        let mut events = Events(
+            self.watch
+                .watch(key.to_vec(), None)
+                .await
+                .map_err(in_words)?,
+        );
+        while !events.next().await?.created() {}
+        Ok(events)
+    }
+}
+
+/// A watch of one key.
+pub struct Events(WatchStream);
+
+impl Events {
+    async fn next(&mut self) -> Result<WatchResponse, String> {
+        let next = self.0.message().await.map_err(in_words)?;
+        next.filter(|response| !response.canceled())
+            .ok_or_else(|| "the watch was ended by the server".to_owned())
+    }
+
+    pub(super) async fn until(&mut self, revision: u64) -> Result<(), String> {
+        loop {
+            let told = self.next().await?;
+            let mut changes = told.events().iter().filter_map(etcd_client::Event::kv);
+            if changes.any(|kv| kv.mod_revision() as u64 >= revision) {
+                return Ok(());
+            }
+        }
     }
 }
 

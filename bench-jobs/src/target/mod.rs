@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use dengine_crds::benchmark::{Protocol, ReadConsistency};
+use dengine_crds::{
+    benchmark::{Protocol, ReadConsistency},
+    results::Wire,
+};
 use tokio::time::{Instant, sleep};
 
 /// How long to wait between two questions to a target that is not ready.
@@ -19,6 +22,8 @@ const READY_POLL: Duration = Duration::from_millis(250);
 pub struct Connect {
     /// Wire protocol.
     pub protocol: Protocol,
+    /// How calls travel; etcd's protocol has no choice.
+    pub wire: Wire,
     /// `host:port` each.
     pub endpoints: Vec<String>,
     /// TCP connections; connection `i` leads to endpoint `i` modulo their number.
@@ -35,6 +40,18 @@ pub enum Target {
     Dengine(dengine::Connections),
     /// etcd's protocol.
     Etcd(etcd::Connections),
+}
+
+/// Why a target cannot do this, if it cannot: it is never measured doing something else instead.
+#[must_use]
+pub fn unsupported(
+    protocol: Protocol,
+    consistency: Option<ReadConsistency>,
+) -> Option<&'static str> {
+    match (protocol, consistency) {
+        (Protocol::Etcd, Some(ReadConsistency::Lease)) => Some("etcd has no lease reads"),
+        _ => None,
+    }
 }
 
 impl Target {
@@ -96,6 +113,38 @@ impl Lane {
         match self {
             Lane::Dengine(lane) => lane.get(key, fresh).await,
             Lane::Etcd(lane) => lane.get(key, fresh).await,
+        }
+    }
+
+    /// Watches a key from now on.
+    ///
+    /// # Errors
+    /// In words, for the summary.
+    pub async fn watch(&mut self, key: Bytes) -> Result<Events, String> {
+        Ok(match self {
+            Lane::Dengine(lane) => Events::Dengine(Box::new(lane.watch(key).await?)),
+            Lane::Etcd(lane) => Events::Etcd(Box::new(lane.watch(key).await?)),
+        })
+    }
+}
+
+/// A watch.
+pub enum Events {
+    /// DEngine's protocol.
+    Dengine(Box<dengine::Events>),
+    /// etcd's protocol.
+    Etcd(Box<etcd::Events>),
+}
+
+impl Events {
+    /// Waits until the watch has told of a change at this revision or a later one.
+    ///
+    /// # Errors
+    /// In words, for the summary.
+    pub async fn until(&mut self, revision: u64) -> Result<(), String> {
+        match self {
+            Events::Dengine(events) => events.until(revision).await,
+            Events::Etcd(events) => events.until(revision).await,
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::{
     collections::HashSet,
     net::SocketAddr,
+    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -14,20 +15,27 @@ use std::{
 use bytes::Bytes;
 use dengine_api::v1::{
     AddLearnerRequest, AddLearnerResponse, BatchRequest, BatchResponse, BootstrapRequest,
-    BootstrapResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest, CompactResponse,
-    CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, DeleteResponse, GetRequest,
-    GetResponse, HashRequest, HashResponse, JoinRequest, JoinResponse, KeepAliveSessionRequest,
-    KeepAliveSessionResponse, KeyValue, Member, MemberProgress, MembersRequest, MembersResponse,
-    OpenSessionRequest, OpenSessionResponse, PromoteRequest, PromoteResponse, PutRequest,
+    BootstrapResponse, CallError, CloseSessionRequest, CloseSessionResponse, CompactRequest,
+    CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, DeleteResponse,
+    GetRequest, GetResponse, HashRequest, HashResponse, JoinRequest, JoinResponse,
+    KeepAliveSessionRequest, KeepAliveSessionResponse, KeyValue, Member, MemberProgress,
+    MembersRequest, MembersResponse, OpenSessionRequest, OpenSessionResponse, PipelineRequest,
+    PipelineResponse, PipelinedAnswer, PipelinedCall, PromoteRequest, PromoteResponse, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RemoveRequest, RemoveResponse, ResponseHeader,
     SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
     TransferLeaderResponse,
     admin_server::{Admin, AdminServer},
     kv_server::{Kv, KvServer},
+    pipelined_answer::Answer,
+    pipelined_call::Call,
 };
+use futures::{Stream, StreamExt, future::ready, stream};
 use tokio::{net::TcpListener, sync::Barrier};
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::{Extensions, Request, Response, Status, Streaming, transport::Server};
+
+/// Calls of one stream that are served at once; more than any test has.
+const PIPELINED_MAX: usize = 1024;
 
 /// How the peer behaves.
 #[derive(Default)]
@@ -57,6 +65,7 @@ pub(crate) struct Peer {
 struct Seen {
     puts: AtomicU64,
     gets: AtomicU64,
+    frames: AtomicU64,
     term: AtomicU64,
     keys: Mutex<HashSet<Bytes>>,
     callers: Mutex<HashSet<SocketAddr>>,
@@ -86,6 +95,11 @@ impl Peer {
 
     pub(crate) fn gets(&self) -> u64 {
         self.seen.gets.load(Ordering::Relaxed)
+    }
+
+    /// Frames of calls.
+    pub(crate) fn frames(&self) -> u64 {
+        self.seen.frames.load(Ordering::Relaxed)
     }
 
     pub(crate) fn keys(&self) -> usize {
@@ -222,6 +236,68 @@ impl Kv for Peer {
         _: Request<CloseSessionRequest>,
     ) -> Result<Response<CloseSessionResponse>, Status> {
         Err(Status::unimplemented("close session"))
+    }
+
+    type PipelineStream = Pin<Box<dyn Stream<Item = Result<PipelineResponse, Status>> + Send>>;
+
+    async fn pipeline(
+        &self,
+        request: Request<Streaming<PipelineRequest>>,
+    ) -> Result<Response<Self::PipelineStream>, Status> {
+        let from = request.extensions().clone();
+        let peer = self.clone();
+        let seen = Arc::clone(&self.seen);
+        let calls = request
+            .into_inner()
+            .take_while(|frame| ready(frame.is_ok()))
+            .flat_map(move |frame| {
+                seen.frames.fetch_add(1, Ordering::Relaxed);
+                stream::iter(frame.unwrap().calls)
+            });
+        let answers = calls
+            .map(move |call| peer.clone().pipelined(call, from.clone()))
+            .buffer_unordered(PIPELINED_MAX)
+            .map(|answer| {
+                Ok(PipelineResponse {
+                    answers: vec![answer],
+                    ..PipelineResponse::default()
+                })
+            });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+impl Peer {
+    /// A call of a stream, made as if it were alone.
+    async fn pipelined(self, call: PipelinedCall, from: Extensions) -> PipelinedAnswer {
+        let answered = match call.call.unwrap() {
+            Call::Put(put) => {
+                let mut request = Request::new(put);
+                *request.extensions_mut() = from;
+                self.put(request)
+                    .await
+                    .map(|put| Answer::Put(put.into_inner()))
+            }
+            Call::Get(get) => {
+                let mut request = Request::new(get);
+                *request.extensions_mut() = from;
+                self.get(request)
+                    .await
+                    .map(|get| Answer::Get(get.into_inner()))
+            }
+            _ => Err(Status::unimplemented("no test needs it")),
+        };
+        let refused = |status: Status| {
+            Answer::Error(CallError {
+                code: status.code().into(),
+                message: status.message().to_owned(),
+                leader: String::new(),
+            })
+        };
+        PipelinedAnswer {
+            id: call.id,
+            answer: Some(answered.unwrap_or_else(refused)),
+        }
     }
 }
 

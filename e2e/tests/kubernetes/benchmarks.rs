@@ -52,7 +52,8 @@ async fn run(world: &World, name: &str, workload: serde_json::Value) -> Result<(
         done.status
     );
     let status = done.status.context("a finished benchmark has a status")?;
-    let result = status.runs.get("1").context("the result of run 1")?;
+    let report = status.runs.get("1").context("the report of run 1")?;
+    let result = report.results.first().context("its one result")?;
     ensure!(result.requests == TOTAL && result.errors == 0, "{result:?}");
     ensure!(
         result.durability.as_deref() == Some("fsync") && result.ops_per_second > 0.0,

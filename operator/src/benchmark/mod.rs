@@ -166,6 +166,7 @@ async fn observe(
         .run_id
         .as_ref()
         .and_then(|run_id| status.runs.get(run_id))
+        .and_then(|report| report.results.first())
         .cloned();
     Ok(Observed {
         wanted_run: benchmark.spec.run_id.clone(),

@@ -204,7 +204,9 @@ mod tests {
 
     pub(crate) fn result(errors: u64) -> RunResult {
         RunResult {
+            name: "put".to_owned(),
             protocol: Protocol::Dengine,
+            wire: None,
             shape: Shape {
                 workload: Workload::Put,
                 consistency: None,
@@ -215,13 +217,20 @@ mod tests {
                 value_size: 8,
                 key_space: 0,
                 sequential_keys: false,
+                read_percent: None,
+                rate: None,
             },
+            unsupported: None,
             requests: 10,
             errors,
             first_error: (errors > 0).then(|| "unavailable".to_owned()),
             total_seconds: 1.0,
             ops_per_second: 10.0,
             latency_us: LatencyUs::default(),
+            curve: Vec::new(),
+            spread: None,
+            client_cpu_us: None,
+            servers: None,
             durability: Some("fsync".to_owned()),
             engine_version: None,
             tool_version: "0".to_owned(),

@@ -104,7 +104,7 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
         // The schema refuses a target without either.
         (None, None) => (Protocol::Dengine, Vec::new()),
     };
-    let mut args = vec![spec.workload.as_str().to_owned()];
+    let mut args = command(spec.workload);
     args.push(format!("--protocol={}", protocol.as_str()));
     args.extend(
         endpoints
@@ -133,6 +133,19 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
     ));
     args.push(format!("--run-id={}", spec.run_id));
     args
+}
+
+/// The tool's subcommand for a workload.
+fn command(workload: Workload) -> Vec<String> {
+    match workload {
+        Workload::Put | Workload::Range => vec![workload.as_str().to_owned()],
+        Workload::Mixed | Workload::Watch => {
+            vec![
+                "run".to_owned(),
+                format!("--workload={}", workload.as_str()),
+            ]
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use backon::{ExponentialBuilder, Retryable};
 use dengine_crds::{
-    benchmark::{DEngineBenchmark, RunResult},
+    benchmark::{DEngineBenchmark, Report},
     names::managers,
 };
 use kube::{
@@ -26,14 +26,14 @@ const RETRIES_MAX: usize = 15;
 ///
 /// # Errors
 /// If the object is gone, the result is refused, or the API server stays unreachable.
-pub async fn post(to: &ReportTo, run_id: &str, result: &RunResult) -> anyhow::Result<()> {
+pub async fn post(to: &ReportTo, run_id: &str, report: &Report) -> anyhow::Result<()> {
     let mut config = Config::infer()
         .await
         .context("no access to a Kubernetes API server")?;
     config.read_timeout = Some(ATTEMPT_TIMEOUT);
     config.connect_timeout = Some(ATTEMPT_TIMEOUT);
     let client = Client::try_from(config).context("cannot talk to the Kubernetes API server")?;
-    post_with(client, to, run_id, result, backoff()).await
+    post_with(client, to, run_id, report, backoff()).await
 }
 
 fn backoff() -> ExponentialBuilder {
@@ -48,13 +48,13 @@ async fn post_with(
     client: Client,
     to: &ReportTo,
     run_id: &str,
-    result: &RunResult,
+    report: &Report,
     backoff: ExponentialBuilder,
 ) -> anyhow::Result<()> {
     // Untyped: only that the patch was accepted matters, not what the object looks like now.
     let resource = ApiResource::erase::<DEngineBenchmark>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client, &to.namespace, &resource);
-    let patch = Patch::Apply(body(&to.name, run_id, result));
+    let patch = Patch::Apply(body(&to.name, run_id, report));
     // Nobody else may own these fields; if someone does, the measurement wins.
     let params = PatchParams::apply(managers::BENCH).force();
     let attempt = || api.patch_status(&to.name, &params, &patch);
@@ -73,12 +73,12 @@ async fn post_with(
         })
 }
 
-fn body(name: &str, run_id: &str, result: &RunResult) -> serde_json::Value {
+fn body(name: &str, run_id: &str, report: &Report) -> serde_json::Value {
     serde_json::json!({
         "apiVersion": DEngineBenchmark::api_version(&()),
         "kind": DEngineBenchmark::kind(&()),
         "metadata": { "name": name },
-        "status": { "runs": { run_id: result } },
+        "status": { "runs": { run_id: report } },
     })
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use tonic::codegen::http::{Request, Response};
 
     use super::*;
-    use crate::outcome::{self, tests as sample};
+    use crate::outcome::tests as sample;
 
     type Seen = Arc<Mutex<Vec<(String, String, serde_json::Value)>>>;
 
@@ -147,13 +147,13 @@ mod tests {
             namespace: "ns".to_owned(),
             name: "bench".to_owned(),
         };
-        let result = outcome::result(&sample::frame(), &sample::measured(0));
+        let report = sample::report();
         let backoff = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(1))
             .with_max_delay(Duration::from_millis(2))
             .with_max_times(3);
         (
-            post_with(client, &to, "run-1", &result, backoff).await,
+            post_with(client, &to, "run-1", &report, backoff).await,
             seen,
         )
     }
@@ -171,7 +171,10 @@ mod tests {
         assert!(line.contains("fieldManager=dengine-bench") && line.contains("force=true"));
         assert_eq!(kind, "application/apply-patch+yaml");
         assert_eq!(body["metadata"], serde_json::json!({ "name": "bench" }));
-        assert_eq!(body["status"]["runs"]["run-1"]["requests"], 1000);
+        assert_eq!(
+            body["status"]["runs"]["run-1"]["results"][0]["requests"],
+            1000
+        );
         assert_eq!(
             body["status"].as_object().unwrap().len(),
             1,

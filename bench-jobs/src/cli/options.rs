@@ -1,0 +1,316 @@
+//! Flags that every measurement takes, and how their values are read.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use dengine_crds::{
+    benchmark::{Protocol, ReadConsistency, Shape},
+    results::Wire,
+};
+
+/// Flags of `put`, `range` and `run`; they may stand before or after the command.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Where the members listen, host:port; repeated or separated by commas
+    #[arg(
+        long,
+        global = true,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:4100",
+        help_heading = "Target"
+    )]
+    pub endpoints: Vec<String>,
+    /// What the target speaks
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t = ProtocolArg::Dengine,
+        help_heading = "Target"
+    )]
+    pub protocol: ProtocolArg,
+    /// How calls of DEngine's own protocol travel [default: pipelined]
+    #[arg(long, global = true, value_enum, help_heading = "Target")]
+    pub wire: Option<WireArg>,
+    /// Connect to the leader only, found through the endpoints
+    #[arg(long, global = true, help_heading = "Target")]
+    pub target_leader: bool,
+    /// A server process on this machine; repeated or separated by commas. The result then says what CPU
+    /// time and memory they took
+    #[arg(
+        long,
+        global = true,
+        value_name = "PID",
+        value_delimiter = ',',
+        help_heading = "Target"
+    )]
+    pub server_pid: Vec<u32>,
+
+    /// What is sent.
+    #[command(flatten)]
+    pub load: LoadOptions,
+
+    /// Longest time of the whole run, such as 90s or 10m (a plain number is seconds)
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        default_value = "10m",
+        value_parser = parse_duration,
+        help_heading = "Bounds"
+    )]
+    pub timeout: Duration,
+    /// A request that takes longer has failed
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        default_value = "10s",
+        value_parser = parse_duration,
+        help_heading = "Bounds"
+    )]
+    pub request_timeout: Duration,
+    /// How long to wait for the target to become ready
+    #[arg(
+        long,
+        global = true,
+        value_name = "TIME",
+        default_value = "30s",
+        value_parser = parse_duration,
+        help_heading = "Bounds"
+    )]
+    pub ready_timeout: Duration,
+
+    /// Where results go.
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+/// What is sent. A profile has its own answers to the first eight.
+#[derive(Args, Clone, Debug)]
+pub struct LoadOptions {
+    /// TCP connections, shared evenly by the clients [default: 1]
+    #[arg(long, global = true, value_name = "N", help_heading = "Load")]
+    pub conns: Option<u32>,
+    /// Clients, all at work at once, each with one request in flight; at least --conns [default: 1]
+    #[arg(long, global = true, value_name = "N", help_heading = "Load")]
+    pub clients: Option<u32>,
+    /// Requests over all clients, exactly; at least --clients [default: 10000]
+    #[arg(long, global = true, value_name = "N", help_heading = "Load")]
+    pub total: Option<u64>,
+    /// Bytes of each key [default: 8]
+    #[arg(long, global = true, value_name = "BYTES", help_heading = "Load")]
+    pub key_size: Option<u32>,
+    /// Bytes of each value, random [default: 256]
+    #[arg(long, global = true, value_name = "BYTES", help_heading = "Load")]
+    pub value_size: Option<u32>,
+    /// Different keys; each request draws one at random (or the next, with --sequential-keys). 0: as
+    /// many as requests, each used once, in random order [default: 0]
+    #[arg(long, global = true, value_name = "N", help_heading = "Load")]
+    pub key_space: Option<u64>,
+    /// Use the keys in ascending order, not at random
+    #[arg(long, global = true, help_heading = "Load")]
+    pub sequential_keys: bool,
+    /// Open loop: so many requests are wanted per second, whether or not earlier ones were answered, and
+    /// latencies count from then. Without it, each client wants its next one when its last was answered
+    #[arg(
+        long,
+        global = true,
+        value_name = "PER_SECOND",
+        value_parser = parse_rate,
+        help_heading = "Load"
+    )]
+    pub rate: Option<f64>,
+    /// Seed of keys and values: the same seed sends the same requests
+    #[arg(
+        long,
+        global = true,
+        value_name = "N",
+        default_value_t = 1,
+        help_heading = "Load"
+    )]
+    pub seed: u64,
+    /// Requests before the measurement; they do not count. Default: a twentieth of --total, and one
+    /// per client at least
+    #[arg(long, global = true, value_name = "N", help_heading = "Load")]
+    pub warm_up: Option<u64>,
+    /// Measure so often; the one with the median throughput is the result, and the spread is told
+    #[arg(
+        long,
+        global = true,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=100),
+        help_heading = "Load"
+    )]
+    pub repeat: u32,
+}
+
+/// Where results go, and what they are called there.
+#[derive(Args, Clone, Debug)]
+pub struct ResultOptions {
+    /// Write the result as JSON to a file, or to the standard output with `-` (the summary then goes
+    /// to the standard error)
+    #[arg(long, global = true, value_name = "FILE|-", help_heading = "Result")]
+    pub json: Option<PathBuf>,
+    /// Append one line of JSON for each workload to a file
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Result")]
+    pub jsonl: Option<PathBuf>,
+    /// What is measured, such as "DEngine 1.2 on NVMe", for the record
+    #[arg(long, global = true, value_name = "TEXT", help_heading = "Result")]
+    pub system: Option<String>,
+    /// Under which circumstances, such as "single" or "cluster", for the record
+    #[arg(long, global = true, value_name = "TEXT", help_heading = "Result")]
+    pub scenario: Option<String>,
+    /// Post the result to the status of this DEngineBenchmark; needs --run-id
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAMESPACE/NAME",
+        requires = "run_id",
+        value_parser = parse_report_to,
+        help_heading = "Result"
+    )]
+    pub report_to: Option<ReportTo>,
+    /// Key of the result in that status
+    #[arg(
+        long,
+        global = true,
+        value_name = "ID",
+        requires = "report_to",
+        help_heading = "Result"
+    )]
+    pub run_id: Option<String>,
+    /// Node that the load comes from, for the record
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        env = "NODE_NAME",
+        help_heading = "Result"
+    )]
+    pub node: Option<String>,
+}
+
+impl LoadOptions {
+    /// A shape in which everything that was given replaces what was there.
+    pub(super) fn replace(&self, mut shape: Shape) -> Shape {
+        shape.connections = match (self.conns, self.clients) {
+            (Some(connections), _) => connections,
+            (None, Some(clients)) => shape.connections.min(clients),
+            (None, None) => shape.connections,
+        };
+        shape.clients = self.clients.unwrap_or(shape.clients);
+        shape.total = self.total.unwrap_or(shape.total);
+        shape.key_size = self.key_size.unwrap_or(shape.key_size);
+        shape.value_size = self.value_size.unwrap_or(shape.value_size);
+        shape.key_space = self.key_space.unwrap_or(shape.key_space);
+        shape.sequential_keys |= self.sequential_keys;
+        shape.rate = self.rate;
+        shape
+    }
+
+    /// The first flag that was given although a profile answers it.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        let flags = [
+            ("--conns", self.conns.is_some()),
+            ("--clients", self.clients.is_some()),
+            ("--total", self.total.is_some()),
+            ("--key-size", self.key_size.is_some()),
+            ("--value-size", self.value_size.is_some()),
+            ("--key-space", self.key_space.is_some()),
+            ("--sequential-keys", self.sequential_keys),
+            ("--rate", self.rate.is_some()),
+        ];
+        flags
+            .into_iter()
+            .find_map(|(flag, given)| given.then_some(flag))
+    }
+}
+
+/// `--protocol`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtocolArg {
+    /// DEngine's own protocol
+    Dengine,
+    /// etcd's v3 protocol
+    Etcd,
+}
+
+impl From<ProtocolArg> for Protocol {
+    fn from(arg: ProtocolArg) -> Self {
+        match arg {
+            ProtocolArg::Dengine => Protocol::Dengine,
+            ProtocolArg::Etcd => Protocol::Etcd,
+        }
+    }
+}
+
+/// `--wire`.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WireArg {
+    /// All calls of a connection share one stream, and those made at the same time share frames
+    Pipelined,
+    /// Each call is a request of its own
+    Unary,
+}
+
+impl Options {
+    /// How calls travel, where the protocol has a choice.
+    #[must_use]
+    pub fn wire(&self) -> Option<Wire> {
+        match (self.protocol, self.wire) {
+            (ProtocolArg::Etcd, _) => None,
+            (ProtocolArg::Dengine, Some(WireArg::Unary)) => Some(Wire::Unary),
+            (ProtocolArg::Dengine, _) => Some(Wire::Pipelined),
+        }
+    }
+}
+
+/// The object that a result is posted to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportTo {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+fn parse_report_to(text: &str) -> Result<ReportTo, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(ReportTo {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }),
+        _ => Err("expected NAMESPACE/NAME".to_owned()),
+    }
+}
+
+pub(super) fn parse_consistency(text: &str) -> Result<ReadConsistency, String> {
+    match text {
+        "l" => Ok(ReadConsistency::Linearizable),
+        "s" => Ok(ReadConsistency::Lease),
+        "e" => Ok(ReadConsistency::Eventual),
+        _ => Err("expected l (linearizable), s (lease) or e (eventual)".to_owned()),
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if (0.1..=10_000_000.0).contains(&rate) => Ok(rate),
+        _ => Err("expected requests per second, from 0.1 to 10000000".to_owned()),
+    }
+}
+
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    let duration = match text.parse::<u64>() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
+    };
+    let bounds = Duration::from_millis(1)..=Duration::from_secs(86_400);
+    if !bounds.contains(&duration) {
+        return Err("expected a time from 1ms to 24h".to_owned());
+    }
+    Ok(duration)
+}

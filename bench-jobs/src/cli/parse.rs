@@ -1,0 +1,145 @@
+//! From arguments to a command line that was checked: what clap alone cannot do.
+
+use clap::{Command as Parser, CommandFactory, FromArgMatches, error::ErrorKind};
+use dengine_crds::benchmark::{Protocol, ReadConsistency, Shape, Workload};
+
+use super::{Cli, Command, ProtocolArg};
+use crate::{keys, target};
+
+/// Commands that measure nothing.
+const TOOLS: [&str; 2] = ["compare", "report"];
+
+impl Cli {
+    /// Reads the arguments of this process; ends it if they are wrong, or ask for help.
+    #[must_use]
+    pub fn from_process() -> Self {
+        let matches = parser().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Checks what no single flag can check for itself.
+    ///
+    /// # Errors
+    /// Says which flags contradict each other; to be shown with the usage.
+    pub fn validate(&self) -> Result<(), clap::Error> {
+        if let (Command::Run(run), Some(flag)) = (&self.command, self.options.load.given()) {
+            require(run.profile.is_none(), || {
+                format!(
+                    "{flag} cannot be used with --profile, which says so itself; use --workload, put or range"
+                )
+            })?;
+        }
+        if let Command::Range(range) = &self.command {
+            let protocol = Protocol::from(self.options.protocol);
+            if let Some(why) = target::unsupported(protocol, Some(range.consistency)) {
+                require(false, || {
+                    format!("--consistency {}: {why}", range.consistency.as_str())
+                })?;
+            }
+        }
+        self.tasks()
+            .iter()
+            .try_for_each(|task| check_shape(&task.shape))?;
+        require(
+            self.options.protocol == ProtocolArg::Dengine || self.options.wire.is_none(),
+            || "--wire is about DEngine's own protocol; etcd's has no choice".to_owned(),
+        )?;
+        let endpoints = &self.options.endpoints;
+        require(
+            endpoints.iter().all(|endpoint| !endpoint.is_empty()),
+            || "--endpoints holds an empty one".to_owned(),
+        )?;
+        require(i64::try_from(self.options.load.seed).is_ok(), || {
+            format!("--seed must be at most {}", i64::MAX)
+        })
+    }
+}
+
+/// The parser, in which commands that measure nothing do not show the flags of measurements.
+pub(super) fn parser() -> Parser {
+    let mut parser = Cli::command();
+    // Only now every command has the flags that are common to all.
+    parser.build();
+    for tool in TOOLS {
+        parser = parser.mut_subcommand(tool, |tool| {
+            tool.mut_args(|arg| {
+                let common = arg.is_global_set();
+                arg.hide(common)
+            })
+        });
+    }
+    parser
+}
+
+/// What `put` or `range` send when no flag says anything else.
+pub(super) fn plain(consistency: Option<ReadConsistency>) -> Shape {
+    Shape {
+        workload: match consistency {
+            None => Workload::Put,
+            Some(_) => Workload::Range,
+        },
+        consistency,
+        connections: 1,
+        clients: 1,
+        total: 10_000,
+        key_size: 8,
+        value_size: 256,
+        key_space: 0,
+        sequential_keys: false,
+        read_percent: None,
+        rate: None,
+    }
+}
+
+fn check_shape(shape: &Shape) -> Result<(), clap::Error> {
+    require((1..=10_000).contains(&shape.connections), || {
+        format!("--conns must be 1 to 10000, not {}", shape.connections)
+    })?;
+    require(
+        shape.clients >= shape.connections && shape.clients <= 100_000,
+        || {
+            format!(
+                "--clients must be --conns ({}) to 100000, not {}: a connection without a client \
+                 carries nothing",
+                shape.connections, shape.clients
+            )
+        },
+    )?;
+    require(
+        shape.total >= u64::from(shape.clients) && shape.total <= 1_000_000_000,
+        || {
+            format!(
+                "--total must be --clients ({}) to 1000000000, not {}: a client without a request \
+                 measures nothing",
+                shape.clients, shape.total
+            )
+        },
+    )?;
+    require(
+        (1..=65_536).contains(&shape.key_size) && shape.value_size <= 16 << 20,
+        || "--key-size must be 1 to 65536 and --value-size at most 16777216 bytes".to_owned(),
+    )?;
+    let keys = keys::space(shape);
+    require(keys::fits(keys, shape.key_size), || {
+        format!(
+            "{keys} different keys do not fit into --key-size {}: keys are hexadecimal numbers",
+            shape.key_size
+        )
+    })
+}
+
+fn require(holds: bool, message: impl FnOnce() -> String) -> Result<(), clap::Error> {
+    if holds {
+        Ok(())
+    } else {
+        Err(Cli::command().error(ErrorKind::ValueValidation, message()))
+    }
+}
+
+/// `10%` or `10` as 0.1.
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim().parse::<f64>() {
+        Ok(percent) if (0.0..=1_000.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("expected a percentage from 0% to 1000%".to_owned()),
+    }
+}

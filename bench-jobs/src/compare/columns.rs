@@ -1,0 +1,101 @@
+//! The numbers that are compared, and how a ratio of two of them reads.
+
+use dengine_crds::{
+    benchmark::RunResult,
+    profiles::{self, NamedWorkload},
+};
+
+use super::{Named, Row};
+
+/// A number of a result.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Heading, with the unit.
+    pub name: &'static str,
+    /// More of it is better.
+    pub more_is_better: bool,
+    /// Where it stands.
+    pub of: fn(&RunResult) -> Option<f64>,
+    /// How many times better than etcd it is meant to be.
+    goal: fn(&NamedWorkload) -> Option<f64>,
+}
+
+/// Successful requests per second.
+pub const THROUGHPUT: Column = Column {
+    name: "Throughput, requests/s",
+    more_is_better: true,
+    of: |result| Some(result.ops_per_second),
+    goal: |workload| workload.goal,
+};
+/// Median latency.
+pub const P50: Column = Column {
+    name: "Latency p50, µs",
+    more_is_better: false,
+    of: |result| Some(result.latency_us.p50 as f64),
+    goal: |_| None,
+};
+/// 99th percentile of the latency.
+pub const P99: Column = Column {
+    name: "Latency p99, µs",
+    more_is_better: false,
+    of: |result| Some(result.latency_us.p99 as f64),
+    goal: |_| None,
+};
+/// CPU time of all servers together.
+pub const SERVER_CPU: Column = Column {
+    name: "CPU of all servers, µs per request",
+    more_is_better: false,
+    of: |result| Some(result.servers?.cpu_us),
+    goal: |workload| workload.goal.map(|_| profiles::SERVER_CPU_GOAL),
+};
+/// Memory of the largest server.
+pub const MEMORY: Column = Column {
+    name: "Memory of a server under load, MB",
+    more_is_better: false,
+    of: |result| Some(result.servers?.resident_bytes_max as f64 / 1e6),
+    goal: |_| None,
+};
+/// Everything that is compared.
+pub const ALL: [Column; 5] = [THROUGHPUT, P50, P99, SERVER_CPU, MEMORY];
+
+/// How many times better `own` is than `other`: above 1 is better, whichever way the column counts.
+#[must_use]
+pub fn times_better(column: &Column, own: f64, other: f64) -> Option<f64> {
+    let ratio = if column.more_is_better {
+        own / other
+    } else {
+        other / own
+    };
+    ratio.is_finite().then_some(ratio)
+}
+
+/// A number with as many digits as mean something.
+#[must_use]
+pub fn number(value: f64) -> String {
+    if value < 100.0 {
+        format!("{value:.1}")
+    } else {
+        crate::summary::whole(value)
+    }
+}
+
+/// A ratio.
+#[must_use]
+pub fn times(ratio: f64) -> String {
+    if ratio < 10.0 {
+        format!("{ratio:.2}×")
+    } else {
+        format!("{ratio:.1}×")
+    }
+}
+
+/// How many times better than etcd a row is meant to be: known if all reports are of one profile.
+#[must_use]
+pub fn goal(column: &Column, reports: &[Named], row: &Row<'_>) -> Option<f64> {
+    let mut names = reports.iter().map(|named| named.report.profile.as_deref());
+    let first = names.next()??;
+    if names.any(|name| name != Some(first)) {
+        return None;
+    }
+    (column.goal)(profiles::profile(first)?.workload(row.name)?)
+}

@@ -1,0 +1,159 @@
+use dengine_crds::{
+    benchmark::{LatencyUs, Protocol},
+    profiles,
+    results::{IdleServers, ServerUse},
+};
+use expect_test::expect;
+
+use super::{budget::Budget, *};
+use crate::outcome::tests as sample;
+
+/// A report of the profile `standard` in which every workload has the same numbers.
+fn report(protocol: Protocol, ops_per_second: f64) -> Report {
+    let base = sample::report().results.remove(0);
+    let result = |workload: &profiles::NamedWorkload| RunResult {
+        name: workload.name.to_owned(),
+        protocol,
+        shape: workload.shape(),
+        ops_per_second,
+        latency_us: LatencyUs {
+            p50: 1000,
+            p99: 2000,
+            ..LatencyUs::default()
+        },
+        servers: Some(ServerUse {
+            processes: 3,
+            cpu_us: 1e6 / ops_per_second,
+            resident_bytes_max: 100_000_000,
+        }),
+        unsupported: crate::target::unsupported(protocol, workload.shape().consistency)
+            .map(str::to_owned),
+        ..base.clone()
+    };
+    let standard = profiles::profile("standard").unwrap().workloads;
+    Report {
+        system: None,
+        profile: Some("standard".to_owned()),
+        idle: Some(IdleServers {
+            processes: 3,
+            resident_bytes_max: 50_000_000,
+        }),
+        results: standard.iter().map(result).collect(),
+        ..sample::report()
+    }
+}
+
+fn named(label: &str, report: Report) -> Named {
+    Named {
+        label: label.to_owned(),
+        report,
+    }
+}
+
+fn budget(percent: f64) -> Budget {
+    Budget {
+        throughput_and_cpu: percent / 100.0,
+        p99: None,
+    }
+}
+
+#[test]
+fn side_by_side_with_goals_and_a_labelled_stand_in() {
+    let reports = [
+        named("DEngine", report(Protocol::Dengine, 50_000.0)),
+        named("etcd", report(Protocol::Etcd, 5_000.0)),
+    ];
+    let text = table::render(&reports);
+    let throughput = text.split("\n\n").nth(1).unwrap();
+    expect![[r#"
+        Throughput, requests/s
+        | workload          | conns/clients | DEngine |    etcd | better than etcd |  goal |
+        |-------------------|---------------|---------|---------|------------------|-------|
+        | single-write      |           1/1 |  50,000 |   5,000 |            10.0× | 4.00× |
+        | write             |     200/1,000 |  50,000 |   5,000 |            10.0× | 7.00× |
+        | linearizable-read |     200/1,000 |  50,000 |   5,000 |            10.0× | 8.00× |
+        | lease-read        |     200/1,000 |  50,000 | 5,000 ¹ |            10.0× | 8.00× |
+        | eventual-read     |     200/1,000 |  50,000 |   5,000 |            10.0× | 8.00× |
+        | hot-key-read      |     200/1,000 |  50,000 |   5,000 |            10.0× | 8.00× |"#]]
+    .assert_eq(throughput);
+    assert!(text.contains("¹ unsupported there"), "{text}");
+    assert!(
+        text.contains("Memory of a server before the load: etcd: 50 MB"),
+        "{text}"
+    );
+}
+
+#[test]
+fn another_load_under_the_same_name_has_no_ratio() {
+    let mut other = report(Protocol::Dengine, 1.0);
+    other.results[0].shape.clients += 1;
+    let reports = [
+        named("a", report(Protocol::Dengine, 1.0)),
+        named("b", other),
+    ];
+    assert!(matches!(rows(&reports)[0].cells[1], Cell::OtherLoad(_)));
+    assert!(matches!(rows(&reports)[1].cells[1], Cell::Measured(_)));
+}
+
+#[test]
+fn labels_are_told_apart_by_their_files() {
+    let report = || report(Protocol::Dengine, 1.0);
+    let labels = |reports| {
+        label(reports)
+            .into_iter()
+            .map(|named| named.label)
+            .collect::<Vec<_>>()
+    };
+    let same = labels(vec![
+        (report(), "old".to_owned()),
+        (report(), "new".to_owned()),
+    ]);
+    assert_eq!(same, ["DEngine 0.1.0 (old)", "DEngine 0.1.0 (new)"]);
+}
+
+#[test]
+fn what_is_worse_than_the_budget_is_named() {
+    let baseline = report(Protocol::Dengine, 1000.0);
+    let mut now = baseline.clone();
+    now.results[1].ops_per_second = 850.0;
+    now.results[2].servers.as_mut().unwrap().cpu_us *= 1.2;
+    now.results[3].ops_per_second = 950.0;
+    let verdict = budget::judge(&[named("now", now)], &baseline, &budget(10.0));
+    assert!(verdict.regressed);
+    expect![[r#"
+
+        REGRESSION: now, write: Throughput, requests/s: 850 after 1,000 in the baseline, 15 % worse (budget 10 %)
+        REGRESSION: now, linearizable-read: CPU of all servers, µs per request: 1,200 after 1,000 in the baseline, 20 % worse (budget 10 %)
+    "#]]
+    .assert_eq(&verdict.text);
+}
+
+#[test]
+fn a_workload_that_is_gone_or_failed_is_a_regression() {
+    let baseline = report(Protocol::Dengine, 1000.0);
+    let mut now = baseline.clone();
+    now.results.pop();
+    now.results[0].errors = 1;
+    let verdict = budget::judge(&[named("now", now)], &baseline, &budget(10.0));
+    assert!(
+        verdict.text.contains("now, hot-key-read: not measured"),
+        "{}",
+        verdict.text
+    );
+    assert!(
+        verdict.text.contains("now, single-write: failed"),
+        "{}",
+        verdict.text
+    );
+}
+
+#[test]
+fn within_the_budget_nothing_is_said_but_that() {
+    let baseline = report(Protocol::Dengine, 1000.0);
+    let verdict = budget::judge(&[named("now", baseline.clone())], &baseline, &budget(0.0));
+    assert!(!verdict.regressed);
+    assert_eq!(
+        verdict.text,
+        "\nWithin the budget of the baseline: 6 workloads\n"
+    );
+}

@@ -1,0 +1,132 @@
+//! One client: a loop that sends its requests one after the other.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use dengine_crds::benchmark::ReadConsistency;
+use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+use tokio::time::sleep;
+
+use super::{Operation, Plan, numbers, pace::Schedule, recorder::Recorder};
+use crate::{
+    keys::ClientKeys,
+    target::{Events, Lane},
+};
+
+/// A client waits so long after a failure, so that a dead target is not hammered.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(10);
+
+pub(super) struct Client {
+    plan: Plan,
+    index: u64,
+    lane: Lane,
+    keys: ClientKeys,
+    value: Bytes,
+    /// Draws what a mixed load does next.
+    dice: Xoshiro256PlusPlus,
+    /// Of a watch load: the watch, and the key that it is for.
+    watch: Option<(Events, Bytes)>,
+    recorder: Arc<Recorder>,
+}
+
+impl Client {
+    /// A client that is ready to begin, its watch included.
+    ///
+    /// # Errors
+    /// If the watch could not be opened.
+    pub(super) async fn open(
+        plan: Plan,
+        index: u64,
+        mut lane: Lane,
+        value: Bytes,
+        recorder: Arc<Recorder>,
+    ) -> Result<Self, String> {
+        let mut keys = plan.keys.client(index);
+        let watch = match plan.operation {
+            Operation::Watch => {
+                let key = keys.nth(index);
+                Some((lane.watch(key.clone()).await?, key))
+            }
+            _ => None,
+        };
+        Ok(Client {
+            plan,
+            index,
+            lane,
+            keys,
+            value,
+            dice: Xoshiro256PlusPlus::seed_from_u64(plan.seed ^ !index),
+            watch,
+            recorder,
+        })
+    }
+
+    /// Sends everything; returns when the last request was answered.
+    pub(super) async fn run(mut self, started: Instant, pace: Option<Schedule>) -> Instant {
+        let mut wanted = started;
+        let mut last = started;
+        for number in numbers(self.index, self.plan.clients, self.plan.total) {
+            if let Some(pace) = &pace {
+                wanted = pace.wanted(number);
+                pace.until(wanted, self.index).await;
+            }
+            let outcome = self.request(number).await;
+            last = Instant::now();
+            match outcome {
+                Ok(revision) => {
+                    self.recorder.record(last - wanted, revision);
+                    wanted = last;
+                }
+                Err(error) => {
+                    self.recorder.fail(error);
+                    if self.recorder.has_failed() {
+                        break;
+                    }
+                    sleep(PAUSE_AFTER_FAILURE).await;
+                    wanted = Instant::now();
+                }
+            }
+        }
+        last
+    }
+
+    async fn request(&mut self, number: u64) -> Result<u64, String> {
+        match self.plan.operation {
+            Operation::Put => self.put(number).await,
+            Operation::Get(fresh) => self.get(number, fresh).await,
+            Operation::Mixed(fresh, read_percent) => {
+                if self.dice.random_range(0..100) < read_percent {
+                    self.get(number, fresh).await
+                } else {
+                    self.put(number).await
+                }
+            }
+            Operation::Watch => self.put_and_see().await,
+        }
+    }
+
+    async fn put(&mut self, number: u64) -> Result<u64, String> {
+        self.lane.put(self.keys.key(number), &self.value).await
+    }
+
+    async fn get(&mut self, number: u64, fresh: ReadConsistency) -> Result<u64, String> {
+        let found = self.lane.get(self.keys.key(number), fresh).await?;
+        if !found.exists {
+            return Err("a key that was written before the run was not found".to_owned());
+        }
+        Ok(found.revision)
+    }
+
+    async fn put_and_see(&mut self) -> Result<u64, String> {
+        let (events, key) = self
+            .watch
+            .as_mut()
+            .expect("opened with the client of a watch load");
+        let revision = self.lane.put(key.clone(), &self.value).await?;
+        events.until(revision).await?;
+        Ok(revision)
+    }
+}

@@ -1,0 +1,223 @@
+//! The load itself: clients, their latencies and failures. Knows nothing of command lines, protocols or
+//! reports.
+//!
+//! The load shares its machine with what it measures as often as not, so a request costs it as little as
+//! possible: keys come from a chunk, values are shared, and each worker thread records into a histogram that
+//! no other thread writes to.
+
+mod client;
+mod pace;
+mod recorder;
+
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use dengine_crds::benchmark::ReadConsistency;
+use hdrhistogram::Histogram;
+use tokio::{sync::watch, task::JoinSet};
+
+pub use self::recorder::histogram;
+use self::{client::Client, pace::Pace, recorder::Recorder};
+use crate::{
+    keys::{self, Keys},
+    progress::Progress,
+    target::Target,
+};
+
+/// A run that fails so often has failed; going on would only load a cluster in trouble.
+pub const ERRORS_MAX: u64 = 1_000;
+/// Each client has its own value, unless all of them together would be larger than this.
+const VALUES_BYTES_MAX: u64 = 64 << 20;
+
+/// What each request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Writes its key.
+    Put,
+    /// Reads its key, which must exist.
+    Get(ReadConsistency),
+    /// Reads its key in so many percent of the cases, else writes it.
+    Mixed(ReadConsistency, u32),
+    /// Writes its client's own key, and is done when the client's watch has told of it.
+    Watch,
+}
+
+/// A load.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// What each request does.
+    pub operation: Operation,
+    /// Clients, each with one request in flight.
+    pub clients: u64,
+    /// Requests over all clients, exactly.
+    pub total: u64,
+    /// Requests wanted per second over all clients; `None`: as fast as the answers come.
+    pub rate: Option<f64>,
+    /// Which keys are used.
+    pub keys: Keys,
+    /// Bytes of each value.
+    pub value_size: u32,
+    /// Seed of the values.
+    pub seed: u64,
+}
+
+/// What came of a load.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Latencies of the successful requests, µs.
+    pub latency_us: Histogram<u64>,
+    /// Requests that failed, those in flight when the run was cut short included.
+    pub errors: u64,
+    /// The first failure, in words.
+    pub first_error: Option<String>,
+    /// From the common start to the last answer.
+    pub elapsed: Duration,
+    /// The highest revision that a request saw.
+    pub revision: u64,
+}
+
+impl Measured {
+    /// Requests that were answered or failed.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.latency_us.len() + self.errors
+    }
+}
+
+/// The requests of one client: every request of the run belongs to exactly one, and at any time all
+/// clients are at about the same place in the order of keys.
+pub fn numbers(client: u64, clients: u64, total: u64) -> impl Iterator<Item = u64> {
+    let mut next = Some(client);
+    std::iter::from_fn(move || {
+        let number = next.filter(|&number| number < total)?;
+        next = number.checked_add(clients);
+        Some(number)
+    })
+}
+
+/// Runs a load until it is done, or `cut` says in words why it must end now.
+pub async fn run(
+    plan: Plan,
+    target: &Target,
+    progress: &Progress,
+    cut: impl Future<Output = String>,
+) -> Measured {
+    let recorder = Arc::new(Recorder::new());
+    tokio::pin!(cut);
+    let opened = tokio::select! {
+        opened = open_clients(&plan, target, &recorder) => opened,
+        reason = &mut cut => Err(reason),
+    };
+    let clients = match opened {
+        Ok(clients) => clients,
+        Err(error) => {
+            recorder.fail(error);
+            return recorder.measured(Duration::ZERO);
+        }
+    };
+    let started = Instant::now();
+    let ended = run_clients(clients, started, &plan, &recorder, progress, cut).await;
+    recorder.measured(ended - started)
+}
+
+async fn open_clients(
+    plan: &Plan,
+    target: &Target,
+    recorder: &Arc<Recorder>,
+) -> Result<Vec<Client>, String> {
+    let values = values(plan);
+    let mut clients = Vec::with_capacity(plan.clients as usize);
+    for index in 0..plan.clients {
+        let lane = target.lane(index as usize);
+        let value = values[index as usize % values.len()].clone();
+        clients.push(Client::open(*plan, index, lane, value, Arc::clone(recorder)).await?);
+    }
+    Ok(clients)
+}
+
+fn values(plan: &Plan) -> Vec<Bytes> {
+    let distinct = (VALUES_BYTES_MAX / u64::from(plan.value_size.max(1))).clamp(1, plan.clients);
+    (0..distinct)
+        .map(|i| keys::value(plan.value_size, plan.seed.wrapping_add(i)))
+        .collect()
+}
+
+/// Lets all clients begin at once; returns when the last answer came, or the run was cut short.
+async fn run_clients(
+    clients: Vec<Client>,
+    started: Instant,
+    plan: &Plan,
+    recorder: &Arc<Recorder>,
+    progress: &Progress,
+    mut cut: impl Future<Output = String> + Unpin,
+) -> Instant {
+    let pace = plan
+        .rate
+        .map(|rate| Pace::start(started, rate, plan.clients, plan.total));
+    let (begin, begun) = watch::channel(());
+    let mut tasks = JoinSet::new();
+    for client in clients {
+        let pace = pace.as_ref().map(Pace::schedule);
+        let mut begun = begun.clone();
+        tasks.spawn(async move {
+            // None is ahead of the others, however long it takes to spawn them.
+            let _ = begun.changed().await;
+            client.run(started, pace).await
+        });
+    }
+    begin.send_replace(());
+
+    let watched = Arc::clone(recorder);
+    let _shown = progress.follow(plan.total, move || watched.finished());
+    let mut ended = started;
+    loop {
+        tokio::select! {
+            joined = tasks.join_next() => match joined {
+                Some(Ok(last)) => ended = ended.max(last),
+                Some(Err(panic)) => recorder.fail(format!("a client ended abnormally: {panic}")),
+                None => return ended,
+            },
+            reason = &mut cut => {
+                // Each client that is left has one request in flight, whose end nobody will see.
+                let in_flight = tasks.len() as u64;
+                tasks.shutdown().await;
+                recorder.fail_many(in_flight, format!("{reason}; {in_flight} requests were in flight"));
+                return Instant::now();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn the_total_is_distributed_exactly_and_evenly(clients in 1..200_u64, total in 0..5_000_u64) {
+            let mut all: Vec<u64> = Vec::new();
+            let mut shares = Vec::new();
+            for client in 0..clients {
+                let share: Vec<u64> = numbers(client, clients, total).collect();
+                shares.push(share.len());
+                all.extend(share);
+            }
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..total).collect::<Vec<_>>());
+            prop_assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1);
+        }
+    }
+
+    #[test]
+    fn a_client_index_near_the_end_of_numbers_does_not_overflow() {
+        assert_eq!(numbers(u64::MAX - 1, 5, u64::MAX).count(), 1);
+    }
+}

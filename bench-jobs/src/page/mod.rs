@@ -1,0 +1,70 @@
+//! One HTML page about results: self-contained, so that it can be mailed, kept and opened without a network.
+//!
+//! Here is what the page says and where its lines run; how it looks is in `templates/`.
+
+mod chart;
+mod view;
+
+use anyhow::Context;
+use askama::Template as _;
+
+use crate::{
+    cli::ReportArgs,
+    compare::{self, Named},
+};
+
+/// Writes the page that the command line asks for.
+///
+/// # Errors
+/// If a result cannot be read, or the page not written.
+pub fn write(args: &ReportArgs) -> anyhow::Result<()> {
+    let html = render(&args.title, &compare::read_all(&args.results)?)?;
+    std::fs::write(&args.output, html).with_context(|| format!("writing {}", args.output.display()))
+}
+
+/// The page.
+///
+/// # Errors
+/// Never on results that were read from files; the template engine could fail.
+pub fn render(title: &str, reports: &[Named]) -> anyhow::Result<String> {
+    view::Page::of(title, reports)
+        .render()
+        .context("filling in the page's template")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::tests as sample;
+
+    fn named(label: &str) -> Named {
+        Named {
+            label: label.to_owned(),
+            report: sample::report(),
+        }
+    }
+
+    #[test]
+    fn the_page_needs_no_network() {
+        let html = render("A title", &[named("DEngine"), named("etcd 3.6")]).unwrap();
+        for outside in ["src=", "href=", "@import", "url(", "<script"] {
+            assert!(!html.contains(outside), "{outside}");
+        }
+        assert!(html.starts_with("<!doctype html>"), "{}", &html[..40]);
+        assert!(html.contains("A title") && html.contains("etcd 3.6"));
+    }
+
+    #[test]
+    fn what_people_wrote_is_text_and_not_markup() {
+        let html = render("<b>bold</b>", &[named("<i>x</i>")]).unwrap();
+        assert!(!html.contains("<b>bold") && !html.contains("<i>x"));
+    }
+
+    #[test]
+    fn every_workload_has_its_numbers_and_its_curve() {
+        let html = render("t", &[named("a")]).unwrap();
+        assert!(html.contains("range-l"));
+        assert_eq!(html.matches("<polyline").count(), 1);
+        assert!(html.contains("500"), "the throughput");
+    }
+}

@@ -1,0 +1,183 @@
+//! Everything before the first request that counts: health, connections, keys to read, warm-up.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use dengine_crds::benchmark::{Preload, ReadConsistency, Shape, Workload};
+use tokio::time::{sleep, timeout};
+
+use super::Session;
+use crate::{
+    keys::{self, Keys, Order},
+    load::{Measured, Operation, Plan},
+    outcome::Frame,
+    target::{Connect, Facts, Target},
+};
+
+/// Clients that fill the key space: enough to batch well, few enough not to overload.
+const PRELOAD_CLIENTS: u64 = 256;
+/// How long members may take to catch up with the filled key space before eventual reads.
+const SETTLE_LIMIT: Duration = Duration::from_secs(30);
+const SETTLE_POLL: Duration = Duration::from_millis(20);
+
+/// A target that is ready for a workload.
+pub(super) struct Prepared {
+    pub(super) target: Target,
+    pub(super) endpoints: Vec<String>,
+}
+
+/// Keys 0 to `keys` were written, the last at `revision`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Filled {
+    keys: u64,
+    key_size: u32,
+    value_size: u32,
+    revision: u64,
+}
+
+impl Filled {
+    fn serves(&self, shape: &Shape) -> bool {
+        self.keys >= keys::space(shape)
+            && (self.key_size, self.value_size) == (shape.key_size, shape.value_size)
+    }
+}
+
+impl Session<'_> {
+    pub(super) async fn prepare(&mut self, frame: &mut Frame) -> anyhow::Result<Prepared> {
+        let options = &self.cli.options;
+        let before =
+            Facts::await_ready(frame.protocol, &options.endpoints, options.ready_timeout).await?;
+        let endpoints = match (options.target_leader, &before.leader) {
+            (true, Some(leader)) => vec![leader.address.clone()],
+            (true, None) => bail!("--target-leader: the cluster has no leader"),
+            (false, _) => options.endpoints.clone(),
+        };
+        frame.before = Some(before);
+        let connect = Connect {
+            protocol: frame.protocol,
+            wire: frame.wire.unwrap_or_default(),
+            endpoints: endpoints.clone(),
+            connections: frame.shape.connections as usize,
+            request_timeout: options.request_timeout,
+            retry: false,
+        };
+        let target = Target::connect(&connect).await.context("connecting")?;
+        let shape = frame.shape.clone();
+        if matches!(shape.workload, Workload::Range | Workload::Mixed) {
+            let filled = match self.filled.filter(|filled| filled.serves(&shape)) {
+                Some(filled) => filled,
+                None => self.fill(&connect, frame).await?,
+            };
+            self.settle(&target, &shape, filled.revision).await?;
+        }
+        self.warm_up(&target, &shape).await?;
+        // Asked again, because electing a leader during the preparation harms nobody.
+        let before = Facts::await_ready(frame.protocol, &endpoints, options.ready_timeout).await?;
+        frame.before = Some(before);
+        Ok(Prepared { target, endpoints })
+    }
+
+    /// Writes every key of the key space once.
+    async fn fill(&mut self, connect: &Connect, frame: &mut Frame) -> anyhow::Result<Filled> {
+        let shape = &frame.shape;
+        let keys = keys::space(shape);
+        let clients = PRELOAD_CLIENTS.min(keys);
+        let connect = Connect {
+            connections: connect.connections.min(clients as usize),
+            retry: true,
+            ..connect.clone()
+        };
+        let target = Target::connect(&connect).await.context("connecting")?;
+        let plan = Plan {
+            operation: Operation::Put,
+            clients,
+            rate: None,
+            keys: Keys::new(
+                keys,
+                shape.key_size,
+                Order::Sequential,
+                self.cli.options.load.seed,
+            ),
+            ..self.plan(shape, keys)
+        };
+        let measured = self.load(plan, &target, "filling").await;
+        succeeded(&measured, keys).context("filling the key space")?;
+        let filled = Filled {
+            keys,
+            key_size: shape.key_size,
+            value_size: shape.value_size,
+            revision: measured.revision,
+        };
+        self.filled = Some(filled);
+        frame.preload = Some(Preload {
+            keys: measured.requests(),
+            total_seconds: measured.elapsed.as_secs_f64(),
+        });
+        Ok(filled)
+    }
+
+    /// A workload that wrote every key of its space saves the next one from filling it.
+    pub(super) fn note_filled(&mut self, shape: &Shape, measured: &Measured) {
+        let wrote_all = shape.workload == Workload::Put
+            && keys::space(shape) <= shape.total
+            && Order::of(shape) != Order::Random
+            && measured.errors == 0
+            && measured.requests() == shape.total;
+        let known = self.filled.map_or(0, |filled| filled.keys);
+        if wrote_all && keys::space(shape) >= known {
+            self.filled = Some(Filled {
+                keys: keys::space(shape),
+                key_size: shape.key_size,
+                value_size: shape.value_size,
+                revision: measured.revision,
+            });
+        }
+    }
+
+    /// Waits until every connection serves the filled key space: an eventual read may be answered by
+    /// a member that has not applied it yet.
+    async fn settle(&self, target: &Target, shape: &Shape, revision: u64) -> anyhow::Result<()> {
+        let keys = Keys::new(keys::space(shape), shape.key_size, Order::Sequential, 0);
+        let first = keys.client(0).key(0);
+        let settled = async {
+            for connection in 0..shape.connections as usize {
+                let mut lane = target.lane(connection);
+                loop {
+                    let fresh = ReadConsistency::Eventual;
+                    match lane.get(first.clone(), fresh).await {
+                        Ok(found) if found.revision >= revision => break,
+                        Ok(_) | Err(_) => sleep(SETTLE_POLL).await,
+                    }
+                }
+            }
+        };
+        timeout(SETTLE_LIMIT, settled).await.map_err(|_| {
+            anyhow::anyhow!("a member did not catch up with the keys within {SETTLE_LIMIT:?}")
+        })
+    }
+
+    /// Runs the same kind of requests for a while, so that connections, caches and branch predictors
+    /// are as they will be. A put writes one key per client, so the others are still new.
+    async fn warm_up(&self, target: &Target, shape: &Shape) -> anyhow::Result<()> {
+        let total = self.cli.warm_up(shape);
+        let seed = self.cli.options.load.seed;
+        let space = u64::from(shape.clients).min(keys::space(shape));
+        let plan = Plan {
+            rate: None,
+            keys: Keys::new(space, shape.key_size, Order::Sequential, seed),
+            ..self.plan(shape, total)
+        };
+        let warmed = self.load(plan, target, "warming up").await;
+        succeeded(&warmed, total).context("warming up")
+    }
+}
+
+fn succeeded(measured: &Measured, total: u64) -> anyhow::Result<()> {
+    match &measured.first_error {
+        Some(error) => bail!(
+            "{} of {total} requests failed; the first: {error}",
+            measured.errors
+        ),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,226 @@
+//! The workloads that have names, and the profiles that list them. A profile is a promise: its name means the
+//! same load in the tool, in a `DEngineBenchmark` and in a report, so that two results can be put side by side.
+
+use crate::results::{
+    ReadConsistency::{self, Eventual, Lease, Linearizable},
+    Shape, Workload,
+};
+
+/// Bytes of each key of a named workload.
+pub const KEY_SIZE: u32 = 8;
+/// Bytes of each value of a named workload.
+pub const VALUE_SIZE: u32 = 256;
+
+/// How many times less CPU time than etcd's the servers set out to spend on a request, in workloads that have a goal.
+pub const SERVER_CPU_GOAL: f64 = 5.0;
+
+/// Workloads that are measured one after the other, in this order.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// As `--profile` spells it.
+    pub name: &'static str,
+    /// What it is for, in a line.
+    pub about: &'static str,
+    /// What is measured.
+    pub workloads: &'static [NamedWorkload],
+}
+
+/// A load with a name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NamedWorkload {
+    /// Unique in its profile.
+    pub name: &'static str,
+    /// What each request does.
+    pub does: Does,
+    /// Connections.
+    pub connections: u32,
+    /// Clients, all in flight at once.
+    pub clients: u32,
+    /// Requests over all clients.
+    pub total: u64,
+    /// Which keys are used.
+    pub keys: Keys,
+    /// The throughput that DEngine sets out to reach, as a multiple of etcd's beside it.
+    pub goal: Option<f64>,
+}
+
+/// What each request of a named workload does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    /// Writes its key.
+    Put,
+    /// Reads its key.
+    Get(ReadConsistency),
+    /// Reads, linearizably, in so many percent of the cases, else writes.
+    Mixed(u32),
+    /// Writes, and waits for its own watch.
+    Watch,
+}
+
+/// Which keys a named workload uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// As many as requests, in ascending order.
+    InOrder,
+    /// Any out of so many.
+    OutOf(u64),
+}
+
+use Does::{Get, Mixed, Put, Watch};
+use Keys::{InOrder, OutOf};
+
+/// Every profile. A goal stands beside the load for which issue and README promise it.
+#[rustfmt::skip]
+pub const PROFILES: [Profile; 6] = [
+    Profile { name: "standard", about: "the six workloads of d-engine's report: one client, then 1000 over 200 connections", workloads: &[
+        //       name                 does              conns clients    total      keys            goal
+        workload("single-write",      Put,                  1,      1,     10_000, InOrder,           Some(4.0)),
+        workload("write",             Put,                200,  1_000,    100_000, InOrder,           Some(7.0)),
+        workload("linearizable-read", Get(Linearizable),  200,  1_000,    100_000, InOrder,           Some(8.0)),
+        workload("lease-read",        Get(Lease),         200,  1_000,    100_000, InOrder,           Some(8.0)),
+        workload("eventual-read",     Get(Eventual),      200,  1_000,    100_000, InOrder,           Some(8.0)),
+        workload("hot-key-read",      Get(Linearizable),  200,  1_000,    100_000, OutOf(10),         Some(8.0)),
+    ]},
+    Profile { name: "quick", about: "the same six with fewer requests: under a minute", workloads: &[
+        workload("single-write",      Put,                  1,      1,      1_000, InOrder,           Some(4.0)),
+        workload("write",             Put,                200,  1_000,     10_000, InOrder,           Some(7.0)),
+        workload("linearizable-read", Get(Linearizable),  200,  1_000,     20_000, InOrder,           Some(8.0)),
+        workload("lease-read",        Get(Lease),         200,  1_000,     20_000, InOrder,           Some(8.0)),
+        workload("eventual-read",     Get(Eventual),      200,  1_000,     20_000, InOrder,           Some(8.0)),
+        workload("hot-key-read",      Get(Linearizable),  200,  1_000,     20_000, OutOf(10),         Some(8.0)),
+    ]},
+    Profile { name: "small", about: "the earlier shape of that report: 100 clients over 10 connections", workloads: &[
+        workload("single-write",      Put,                  1,      1,     10_000, InOrder,           Some(4.0)),
+        workload("write",             Put,                 10,    100,    100_000, InOrder,           None),
+        workload("linearizable-read", Get(Linearizable),   10,    100,    100_000, InOrder,           None),
+        workload("lease-read",        Get(Lease),          10,    100,    100_000, InOrder,           None),
+        workload("eventual-read",     Get(Eventual),       10,    100,    100_000, InOrder,           None),
+        workload("hot-key-read",      Get(Linearizable),   10,    100,    100_000, OutOf(10),         None),
+    ]},
+    Profile { name: "dense", about: "1000 clients over 10 connections: what sharing a connection gains", workloads: &[
+        workload("write",             Put,                 10,  1_000,    100_000, InOrder,           None),
+        workload("linearizable-read", Get(Linearizable),   10,  1_000,    100_000, InOrder,           Some(12.0)),
+        workload("lease-read",        Get(Lease),          10,  1_000,    100_000, InOrder,           None),
+        workload("eventual-read",     Get(Eventual),       10,  1_000,    100_000, InOrder,           None),
+    ]},
+    Profile { name: "basic", about: "one client and many, reads beside writes, and watches; also one by one with --workload", workloads: &[
+        workload("seq-put",           Put,                  1,      1,      5_000, InOrder,           None),
+        workload("par-put",           Put,                 10,    100,     50_000, InOrder,           None),
+        workload("seq-get",           Get(Linearizable),    1,      1,     10_000, OutOf(10_000),     None),
+        workload("par-get",           Get(Linearizable),   10,    100,    100_000, OutOf(10_000),     None),
+        workload("mixed",             Mixed(80),           10,    100,    100_000, OutOf(10_000),     None),
+        workload("watch",             Watch,               10,    100,     50_000, OutOf(100),        None),
+    ]},
+    Profile { name: "growth", about: "the loaded workloads on ten million keys; filling them takes minutes", workloads: &[
+        workload("linearizable-read", Get(Linearizable),  200,  1_000,    100_000, OutOf(10_000_000), None),
+        workload("eventual-read",     Get(Eventual),      200,  1_000,    100_000, OutOf(10_000_000), None),
+        workload("mixed",             Mixed(50),          200,  1_000,    100_000, OutOf(10_000_000), None),
+        workload("write",             Put,                200,  1_000,    100_000, OutOf(10_000_000), None),
+    ]},
+];
+
+const fn workload(
+    name: &'static str,
+    does: Does,
+    connections: u32,
+    clients: u32,
+    total: u64,
+    keys: Keys,
+    goal: Option<f64>,
+) -> NamedWorkload {
+    NamedWorkload {
+        name,
+        does,
+        connections,
+        clients,
+        total,
+        keys,
+        goal,
+    }
+}
+
+/// The profile of this name.
+#[must_use]
+pub fn profile(name: &str) -> Option<&'static Profile> {
+    PROFILES.iter().find(|profile| profile.name == name)
+}
+
+impl Profile {
+    /// Its workload of this name.
+    #[must_use]
+    pub fn workload(&self, name: &str) -> Option<&'static NamedWorkload> {
+        self.workloads.iter().find(|workload| workload.name == name)
+    }
+}
+
+impl NamedWorkload {
+    /// The load in full.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let (workload, consistency, read_percent) = match self.does {
+            Put => (Workload::Put, None, None),
+            Get(fresh) => (Workload::Range, Some(fresh), None),
+            Mixed(percent) => (Workload::Mixed, Some(Linearizable), Some(percent)),
+            Watch => (Workload::Watch, None, None),
+        };
+        Shape {
+            workload,
+            consistency,
+            connections: self.connections,
+            clients: self.clients,
+            total: self.total,
+            key_size: KEY_SIZE,
+            value_size: VALUE_SIZE,
+            key_space: match self.keys {
+                InOrder => 0,
+                OutOf(keys) => keys,
+            },
+            sequential_keys: self.keys == InOrder,
+            read_percent,
+            rate: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_fit_into_a_result() {
+        let mut profiles = HashSet::new();
+        for profile in &PROFILES {
+            assert!(profiles.insert(profile.name), "{}", profile.name);
+            let mut workloads = HashSet::new();
+            for workload in profile.workloads {
+                assert!(workloads.insert(workload.name), "{}", workload.name);
+                assert!(workload.name.len() <= 63 && profile.workloads.len() <= 32);
+            }
+        }
+    }
+
+    #[test]
+    fn every_client_has_a_connection_and_a_request() {
+        for workload in PROFILES.iter().flat_map(|profile| profile.workloads) {
+            let shape = workload.shape();
+            assert!(shape.connections <= shape.clients, "{}", workload.name);
+            assert!(u64::from(shape.clients) <= shape.total, "{}", workload.name);
+        }
+    }
+
+    #[test]
+    fn quick_is_standard_with_fewer_requests() {
+        let [standard, quick] = ["standard", "quick"].map(|name| profile(name).unwrap().workloads);
+        assert_eq!(standard.len(), quick.len());
+        for (standard, quick) in standard.iter().zip(quick) {
+            let same = NamedWorkload {
+                total: standard.total,
+                ..*quick
+            };
+            assert_eq!(same, *standard);
+            assert!(quick.total < standard.total);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! What `dengine-bench` measured: one [`Report`] for a run of the tool, one [`RunResult`] for each of its
+//! workloads. `--json` writes exactly this, a Job posts exactly this to `status.runs`, and `compare` and
+//! `report` read it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Everything that one run of dengine-bench measured.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// What was measured, in words of whoever measured it, such as "etcd 3.6".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub system: Option<String>,
+    /// Under which circumstances, in the same person's words, such as "cluster".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub scenario: Option<String>,
+    /// The profile that names the workloads, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub profile: Option<String>,
+    /// The command line that measured this.
+    #[schemars(length(max = 64), inner(length(max = 1024)))]
+    pub command: Vec<String>,
+    /// Where the load came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
+    /// Memory of the servers before the first request, if they run on the same machine and were named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdleServers>,
+    /// One for each workload, in the order in which they were measured.
+    #[schemars(length(max = 32))]
+    pub results: Vec<RunResult>,
+}
+
+/// The machine that the load came from.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Machine {
+    /// Name of the processor, as the kernel tells it.
+    #[schemars(length(max = 256))]
+    pub processor: String,
+    /// Logical processors that the tool may use.
+    pub processors: u32,
+    /// Memory, in bytes.
+    pub memory_bytes: u64,
+    /// Name and version of the kernel.
+    #[schemars(length(max = 256))]
+    pub kernel: String,
+}
+
+/// Server processes before the load.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct IdleServers {
+    /// How many there are.
+    pub processes: u32,
+    /// Resident memory of the one that has the most.
+    pub resident_bytes_max: u64,
+}
+
+/// What one workload came to.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    /// Name of the workload; results of the same name are compared with each other.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Wire protocol that was measured.
+    pub protocol: Protocol,
+    /// How calls travelled, if the protocol has a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire: Option<Wire>,
+    /// What was asked for.
+    pub shape: Shape,
+    /// Why the target cannot do this at all; nothing was sent then, and no other number counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub unsupported: Option<String>,
+    /// Requests that were answered, failed ones included.
+    pub requests: u64,
+    /// Requests that failed. A result with any is no measurement.
+    pub errors: u64,
+    /// The first failure, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub first_error: Option<String>,
+    /// From the first request to the last answer.
+    pub total_seconds: f64,
+    /// Successful requests per second.
+    pub ops_per_second: f64,
+    /// Latency of the successful requests, in microseconds, from when each was wanted.
+    pub latency_us: LatencyUs,
+    /// The same as a curve, in ascending order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub curve: Vec<Quantile>,
+    /// How far apart the repetitions lay, if there were any; the other numbers are those of the one with the
+    /// median throughput.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
+    /// CPU time of the load generator for one successful request, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_cpu_us: Option<f64>,
+    /// What the servers spent, if they run on the same machine and were named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers: Option<ServerUse>,
+    /// Durability that the server reported, such as fsync.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub durability: Option<String>,
+    /// Version that the server reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub engine_version: Option<String>,
+    /// Version of dengine-bench.
+    #[schemars(length(max = 64))]
+    pub tool_version: String,
+    /// When the first request was made, RFC 3339.
+    #[schemars(length(max = 40))]
+    pub started_at: String,
+    /// When the last answer arrived, RFC 3339.
+    #[schemars(length(max = 40))]
+    pub finished_at: String,
+    /// Raft's term before the first request, if the server tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term_before: Option<u64>,
+    /// Raft's term after the last answer; another one means that the leader changed meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term_after: Option<u64>,
+    /// Name of the member that led when the run ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub leader: Option<String>,
+    /// Names of the members when the run ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 63)))]
+    pub members: Vec<String>,
+    /// Whether all load went to the leader, instead of to every endpoint.
+    pub target_leader: bool,
+    /// Seed of keys and values: the same one sends the same requests.
+    pub seed: u64,
+    /// Requests before the first one that counts.
+    pub warm_up: u64,
+    /// How the keys were written that the workload reads; it counts nowhere else. Absent if they were there
+    /// already, from a workload before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preload: Option<Preload>,
+    /// Node that the load came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub node: Option<String>,
+}
+
+impl RunResult {
+    /// Whether the cluster was led by one leader from the first request to the last answer, as far
+    /// as the server told.
+    pub fn leader_was_stable(&self) -> bool {
+        self.term_before == self.term_after
+    }
+}
+
+/// The key space that was filled before a run.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Preload {
+    /// Keys that were written, one request each.
+    pub keys: u64,
+    /// Time that it took.
+    pub total_seconds: f64,
+}
+
+/// Repetitions of one workload.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Spread {
+    /// How often it was measured.
+    pub runs: u32,
+    /// Throughput of the slowest.
+    pub ops_per_second_min: f64,
+    /// Throughput of the fastest.
+    pub ops_per_second_max: f64,
+    /// Lowest 99th percentile, in microseconds.
+    pub p99_us_min: u64,
+    /// Highest 99th percentile, in microseconds.
+    pub p99_us_max: u64,
+}
+
+/// What server processes spent on one workload, all of them together.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerUse {
+    /// How many processes there are.
+    pub processes: u32,
+    /// CPU time (user and system) of all of them for one successful request, in microseconds.
+    pub cpu_us: f64,
+    /// Most resident memory that one of them was seen with meanwhile.
+    pub resident_bytes_max: u64,
+}
+
+/// Wire protocol of a run.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// DEngine's own.
+    Dengine,
+    /// etcd's v3 API.
+    Etcd,
+}
+
+impl Protocol {
+    /// As the tool's flag spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dengine => "dengine",
+            Self::Etcd => "etcd",
+        }
+    }
+}
+
+/// How calls travel over a connection of DEngine's own protocol.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Wire {
+    /// All calls of a connection share one stream, as DEngine's client makes them unless told otherwise.
+    #[default]
+    Pipelined,
+    /// Each call is a request of its own, as with any gRPC client.
+    Unary,
+}
+
+impl Wire {
+    /// As the tool's flag spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pipelined => "pipelined",
+            Self::Unary => "unary",
+        }
+    }
+}
+
+/// What a run does.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Workload {
+    /// Writes.
+    Put,
+    /// Reads of one key each.
+    Range,
+    /// Reads and writes of one key each, drawn at random.
+    Mixed,
+    /// Writes, each timed until the writer's own watch has told of it.
+    Watch,
+}
+
+impl Workload {
+    /// As results spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Range => "range",
+            Self::Mixed => "mixed",
+            Self::Watch => "watch",
+        }
+    }
+}
+
+/// How fresh reads are, in the tool's letters.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadConsistency {
+    /// Linearizable.
+    #[serde(rename = "l")]
+    Linearizable,
+    /// As fresh as linearizable, by the leader's lease; etcd has none.
+    #[serde(rename = "s")]
+    Lease,
+    /// Eventual; etcd calls it serializable.
+    #[serde(rename = "e")]
+    Eventual,
+}
+
+impl ReadConsistency {
+    /// As the tool's flag spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Linearizable => "l",
+            Self::Lease => "s",
+            Self::Eventual => "e",
+        }
+    }
+}
+
+/// What a run was asked to do.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Shape {
+    /// Writes, reads, or both.
+    pub workload: Workload,
+    /// Of the reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<ReadConsistency>,
+    /// Connections that the clients shared.
+    pub connections: u32,
+    /// Clients, each with one request in flight.
+    pub clients: u32,
+    /// Requests over all clients.
+    pub total: u64,
+    /// Bytes of each key.
+    pub key_size: u32,
+    /// Bytes of each value.
+    pub value_size: u32,
+    /// Different keys; 0 means as many as requests.
+    pub key_space: u64,
+    /// Keys in ascending order instead of random ones.
+    pub sequential_keys: bool,
+    /// Share of reads in a mixed workload, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_percent: Option<u32>,
+    /// Requests that are wanted in each second, over all clients, whether or not earlier ones were answered.
+    /// Without it each client wants its next one when its last one was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+}
+
+/// Latencies in microseconds.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq)]
+pub struct LatencyUs {
+    /// Mean.
+    pub avg: f64,
+    /// Shortest.
+    pub min: u64,
+    /// Longest.
+    pub max: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90th percentile.
+    pub p90: u64,
+    /// 99th percentile.
+    pub p99: u64,
+    /// 99.9th percentile.
+    pub p999: u64,
+}
+
+/// A point of a latency curve: so many percent of the requests took no longer.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+pub struct Quantile {
+    /// From 0 to 100.
+    pub percentile: f64,
+    /// Latency in microseconds.
+    pub us: u64,
+}

@@ -1,0 +1,266 @@
+//! The members of one system as processes of this machine. They end when this is dropped, and also when this
+//! process is killed: the kernel is told to end them with their parent.
+
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::START_PATIENCE;
+use crate::{progress::Step, shell};
+
+/// Lines of each member's log that a failure shows.
+const TAIL_LINES: usize = 10;
+/// etcd refuses writes beyond 2 GiB of data unless told otherwise; the profile `growth` has more.
+const ETCD_QUOTA_BYTES: &str = "8589934592";
+
+/// Members that run.
+pub(super) struct Servers {
+    data: PathBuf,
+    members: Vec<Member>,
+}
+
+struct Member {
+    address: String,
+    log: PathBuf,
+    process: Child,
+}
+
+impl Servers {
+    /// DEngine with its default settings, `fsync` spelled out.
+    pub(super) async fn dengine(
+        program: &Path,
+        data: &Path,
+        members: usize,
+        more: &[String],
+    ) -> Result<Self> {
+        let mut step = Step::start(format!("DEngine: {members} members"));
+        let mut servers = Self::in_folder(data)?;
+        for number in 1..=members {
+            let [client, peer, monitor] = free_addresses()?;
+            let mut serve = held(program);
+            serve
+                .args(["serve", "--name", &format!("dengine-{number}")])
+                .args(["--listen-client", &client, "--listen-peer", &peer])
+                .args(["--listen-monitor", &monitor, "--durability", "fsync"])
+                .args(["--log-level", "warn", "--data-dir"])
+                .arg(data.join(number.to_string()))
+                .args(more);
+            servers.start(serve, client, number)?;
+        }
+        step.note("forming the cluster");
+        let mut init = tokio::process::Command::new(program);
+        init.args(["init", "--endpoints", &servers.endpoints()])
+            .args(["--timeout-s", &START_PATIENCE.as_secs().to_string()])
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let formed = init.output().await.context("running dengine init")?;
+        if !formed.status.success() {
+            let said = String::from_utf8_lossy(&formed.stderr).into_owned();
+            bail!(
+                "the members did not form a cluster: {said}\n{}",
+                servers.last_lines()
+            );
+        }
+        step.done(servers.endpoints());
+        Ok(servers)
+    }
+
+    /// etcd with its default settings, which sync every write.
+    pub(super) async fn etcd(program: &Path, data: &Path, members: usize) -> Result<Self> {
+        let step = Step::start(format!("etcd: {members} members"));
+        let mut servers = Self::in_folder(data)?;
+        let addresses = (0..members)
+            .map(|_| free_addresses())
+            .collect::<Result<Vec<[String; 2]>>>()?;
+        let peers = addresses.iter().enumerate();
+        let cluster: Vec<String> = peers
+            .map(|(place, [_, peer])| format!("etcd-{}=http://{peer}", place + 1))
+            .collect();
+        for (place, [client, peer]) in addresses.iter().enumerate() {
+            let number = place + 1;
+            let [client_url, peer_url] = [client, peer].map(|address| format!("http://{address}"));
+            let mut serve = held(program);
+            serve
+                .args(["--name", &format!("etcd-{number}"), "--log-level", "warn"])
+                .args([
+                    "--listen-client-urls",
+                    &client_url,
+                    "--advertise-client-urls",
+                    &client_url,
+                ])
+                .args([
+                    "--listen-peer-urls",
+                    &peer_url,
+                    "--initial-advertise-peer-urls",
+                    &peer_url,
+                ])
+                .args([
+                    "--initial-cluster",
+                    &cluster.join(","),
+                    "--initial-cluster-state",
+                    "new",
+                ])
+                .args(["--quota-backend-bytes", ETCD_QUOTA_BYTES, "--data-dir"])
+                .arg(data.join(number.to_string()));
+            servers.start(serve, client.clone(), number)?;
+        }
+        // The tool waits until every member is ready.
+        step.done(servers.endpoints());
+        Ok(servers)
+    }
+
+    fn in_folder(data: &Path) -> Result<Self> {
+        fs_err::create_dir_all(data)?;
+        Ok(Self {
+            data: data.to_owned(),
+            members: Vec::new(),
+        })
+    }
+
+    fn start(&mut self, mut serve: Command, address: String, number: usize) -> Result<()> {
+        let log = self.data.join(format!("{number}.log"));
+        let written = fs_err::File::create(&log)?.into_parts().0;
+        let process = serve
+            .stdin(Stdio::null())
+            .stdout(written.try_clone()?)
+            .stderr(written)
+            .spawn()
+            .with_context(|| format!("starting {:?}", serve.get_program()))?;
+        self.members.push(Member {
+            address,
+            log,
+            process,
+        });
+        Ok(())
+    }
+
+    /// Where clients reach them, separated by commas.
+    pub(super) fn endpoints(&self) -> String {
+        let addresses = self.members.iter().map(|member| member.address.as_str());
+        addresses.collect::<Vec<_>>().join(",")
+    }
+
+    /// Their process ids, separated by commas.
+    pub(super) fn pids(&self) -> String {
+        let pids = self
+            .members
+            .iter()
+            .map(|member| member.process.id().to_string());
+        pids.collect::<Vec<_>>().join(",")
+    }
+
+    /// Ends them and removes their data; what they said last.
+    pub(super) fn stop(mut self) -> Result<String> {
+        let said = self.last_lines();
+        self.end();
+        fs_err::remove_dir_all(&self.data)?;
+        Ok(said)
+    }
+
+    fn last_lines(&self) -> String {
+        let logs = self.members.iter().map(|member| &member.log);
+        let lines = logs.map(|log| shell::tail_of_file(log, TAIL_LINES));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    /// At once: nobody needs the data.
+    fn end(&mut self) {
+        for member in &mut self.members {
+            let _ = member.process.kill();
+        }
+        for member in &mut self.members {
+            let _ = member.process.wait();
+        }
+        self.members.clear();
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        if self.members.is_empty() {
+            return;
+        }
+        self.end();
+        let _ = fs_err::remove_dir_all(&self.data);
+    }
+}
+
+/// A program that does not outlive this one, in a process group of its own: Ctrl-C is for this process alone,
+/// which then ends its members. None of the caller's settings reach it.
+pub(super) fn held(program: &Path) -> Command {
+    use std::os::unix::process::CommandExt as _;
+    let mut command = shell::command("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("DENGINE_") || text.starts_with("ETCD_") {
+            command.env_remove(&name);
+        }
+    }
+    command.process_group(0);
+    command
+}
+
+/// Loopback addresses whose ports nobody has. All of them are bound before any is given back, so they differ.
+fn free_addresses<const N: usize>() -> Result<[String; N]> {
+    let bind = |_| TcpListener::bind("127.0.0.1:0");
+    let listeners = (0..N).map(bind).collect::<Result<Vec<_>, _>>()?;
+    let addresses = listeners.iter().map(TcpListener::local_addr);
+    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+    Ok(std::array::from_fn(|place| addresses[place].to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::kubernetes::process::Process;
+
+    fn sleeping(folder: &Path) -> Servers {
+        let mut servers = Servers::in_folder(&folder.join("data")).unwrap();
+        let mut sleep = held(Path::new("sleep"));
+        sleep.arg("600");
+        servers.start(sleep, "127.0.0.1:1".to_owned(), 1).unwrap();
+        servers
+    }
+
+    #[test]
+    fn what_was_started_ends_with_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let servers = sleeping(folder.path());
+        let pid = servers.pids().parse().unwrap();
+        let process = Process::of(pid).unwrap();
+        assert!(process.is_alive().unwrap());
+        drop(servers);
+        assert!(!process.is_alive().unwrap());
+        assert!(!folder.path().join("data").exists());
+    }
+
+    #[test]
+    fn the_process_id_is_that_of_the_program_and_not_of_a_helper() {
+        let folder = tempfile::tempdir().unwrap();
+        let servers = sleeping(folder.path());
+        let pid = servers.pids();
+        let begun = Instant::now();
+        let name = || fs_err::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+        while name().trim() != "sleep" {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "it is {}",
+                name()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn addresses_differ() {
+        let [a, b, c] = free_addresses().unwrap();
+        assert!(a != b && b != c && a != c);
+    }
+}
