@@ -7,14 +7,18 @@
 //!
 //! This is the search of Wing & Gong with Lowe's memory of what was tried. Revisions spare it most of its choices:
 //! what took revision 7 came after what took 6, and what was seen as of 6 in between. So only operations of unknown
-//! outcome are looked for a place, and of those only the ones whose work nobody saw. One is tried where what comes next does
-//! not fit without it; of those that do the same, the oldest.
+//! outcome, and pairs that expire, are looked for a place, and of those only the ones whose work nobody saw:
+//!
+//! - lazily: one is tried where what comes next touches its keys, for it may as well come later otherwise; of those that do the
+//!   same, the oldest;
+//! - only where it can have taken a revision that nobody else took, if the history knows all revisions;
+//! - never where the keys were the same before and no more had been used up: what did not help then does not help now.
 
 use super::history::History;
 use super::model::{Sighted, State, Undo};
-use super::prepare::{Deed, KeyId, Outcome, Prepared, Ready, prepare};
+use super::prepare::{Action, Deed, KeyId, Outcome, Prepared, Ready, prepare};
 use super::violation::{Rule, Violation};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -37,8 +41,18 @@ pub struct Searched {
 pub fn check(history: &History, steps: usize) -> Result<Searched, Violation> {
     let ready = prepare(history)?;
     let mut searched = Searched::default();
+    let free = history
+        .alone_since
+        .map(|since| free_revisions(&ready, since));
     for part in parts(&ready) {
-        let mut search = Search::new(&part, history.alone_since.unwrap_or(0), steps);
+        let revision = history.alone_since.unwrap_or(0);
+        let state = State::empty(
+            part.keys.len(),
+            revision,
+            part.sighted.clone(),
+            free.clone(),
+        );
+        let mut search = Search::new(&part, state, steps);
         match search.run() {
             Verdict::Explained => searched.explained += 1,
             Verdict::Undecided => searched.undecided += 1,
@@ -53,7 +67,7 @@ pub fn check(history: &History, steps: usize) -> Result<Searched, Violation> {
                 );
                 let last = search.best.saturating_sub(1);
                 let around = part.ordered[last..=search.best].iter();
-                let around = around.map(|it| &history.operations[it.at]);
+                let around = around.map(|it| &history.operations[it.operation.at]);
                 return Err(Violation::new(Rule::Linearizable, message, around));
             }
         }
@@ -61,14 +75,53 @@ pub fn check(history: &History, steps: usize) -> Result<Searched, Violation> {
     Ok(searched)
 }
 
+/// The revisions that somebody took, and nobody is known to have taken.
+fn free_revisions(ready: &Ready, since: u64) -> Arc<[u64]> {
+    let known = ready.operations.iter().filter_map(Prepared::revision).max();
+    let took = |it: &&Prepared| it.changed() || it.proven.is_some();
+    let taken: BTreeSet<u64> = (ready.operations.iter().filter(took))
+        .filter_map(Prepared::revision)
+        .collect();
+    let all = since + 1..=known.unwrap_or(since);
+    all.filter(|revision| !taken.contains(revision)).collect()
+}
+
+/// For each operation the highest revision that anybody had been told before it was called: its own is higher.
+fn floors(ready: &Ready) -> Vec<u64> {
+    let mut answers: Vec<_> = (ready.operations.iter())
+        .filter_map(|it| Some((it.completed, it.outcome.as_ref()?.revision)))
+        .collect();
+    answers.sort_unstable();
+    let mut answers = answers.into_iter().peekable();
+    let mut floor = 0;
+    let floor_of = |operation: &Prepared| {
+        while let Some((_, told)) = answers.next_if(|(at, _)| *at < operation.invoked) {
+            floor = floor.max(told);
+        }
+        floor
+    };
+    // They are in the order of their calls.
+    ready.operations.iter().map(floor_of).collect()
+}
+
+/// An operation, or the part of a read that one key is.
+struct Piece {
+    operation: Prepared,
+    /// Every key that it touches.
+    keys: Vec<KeyId>,
+    /// Its revision is higher than this one.
+    floor: u64,
+}
+
 /// The operations on keys that batches connect.
 struct Part {
     keys: Vec<KeyId>,
     /// Those with a revision, answered or proven, in the order of revisions; at each first what took it, then
     /// what was seen as of it.
-    ordered: Vec<Prepared>,
-    /// The other ones; those that do the same are one class, in order of their calls.
-    classes: Vec<Vec<Prepared>>,
+    ordered: Vec<Piece>,
+    /// The other ones; those that do the same are one class, in order of their calls. That a pair expires is none of
+    /// them: the state knows when one may.
+    classes: Vec<Vec<Piece>>,
     /// What anybody saw, by key and revision of the last change.
     sighted: Arc<Sighted>,
 }
@@ -96,18 +149,26 @@ fn parts(ready: &Ready) -> Vec<Part> {
             .expect("a part knows its keys");
         Arc::make_mut(&mut part.sighted).insert((place, pair.modified), pair);
     }
-    let mut classes: BTreeMap<(KeyId, Deed), Vec<Prepared>> = BTreeMap::new();
-    for operation in ready.operations.iter().filter(|it| it.level.is_strong()) {
+    let mut classes: BTreeMap<(KeyId, Deed), Vec<Piece>> = BTreeMap::new();
+    for (operation, floor) in ready.operations.iter().zip(floors(ready)) {
+        if !operation.level.is_strong() || expires(operation) {
+            continue;
+        }
         for piece in pieces(operation) {
             let Some(group) = piece.keys().first().map(|key| groups[*key]) else {
                 continue;
             };
             let part = parts.get_mut(&group).expect("each group has its part");
-            let piece = renumbered(piece, &part.keys);
-            if piece.revision().is_some() {
+            let operation = renumbered(piece, &part.keys);
+            let piece = Piece {
+                keys: operation.keys().into_iter().collect(),
+                operation,
+                floor,
+            };
+            if piece.operation.revision().is_some() {
                 part.ordered.push(piece);
-            } else if piece.may_change() {
-                let class = classes.entry((group, piece.deed.clone()));
+            } else if piece.operation.may_change() {
+                let class = classes.entry((group, piece.operation.deed.clone()));
                 class.or_default().push(piece);
             }
         }
@@ -118,9 +179,15 @@ fn parts(ready: &Ready) -> Vec<Part> {
     }
     for part in parts.values_mut() {
         let rank = |it: &Prepared| (it.revision(), it.outcome.is_some() && !it.changed());
-        part.ordered.sort_by_key(rank);
+        part.ordered.sort_by_key(|it| rank(&it.operation));
+        // The newest last: it is tried first, for what happened mostly did so soon.
+        part.classes.sort_by_key(|class| class[0].operation.invoked);
     }
     parts.into_values().collect()
+}
+
+fn expires(operation: &Prepared) -> bool {
+    matches!(operation.deed.then[..], [Action::Expire { .. }])
 }
 
 /// The least key that each key is connected with.
@@ -168,7 +235,6 @@ fn pieces(operation: &Prepared) -> Vec<Prepared> {
 
 /// The same with the places of its keys in `keys` for numbers.
 fn renumbered(mut operation: Prepared, keys: &[KeyId]) -> Prepared {
-    use super::prepare::Action;
     let place = |key: &mut KeyId| {
         *key = keys.binary_search(key).expect("a part knows its keys");
     };
@@ -176,8 +242,8 @@ fn renumbered(mut operation: Prepared, keys: &[KeyId]) -> Prepared {
     deed.compares.iter_mut().for_each(|(key, _)| place(key));
     for action in deed.then.iter_mut().chain(&mut deed.otherwise) {
         match action {
-            Action::Put { key, .. } | Action::Expire { key, .. } => place(key),
-            Action::Delete(key) | Action::Get(key) => place(key),
+            Action::Put { key, .. } => place(key),
+            Action::Delete(key) | Action::Get(key) | Action::Expire(key) => place(key),
         }
     }
     operation
@@ -189,11 +255,15 @@ enum Verdict {
     Undecided,
 }
 
-/// What may come next, with how its compares come out: the next one in order, or the oldest of a class.
+/// What may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
+    /// The next one in order, with how its compares come out.
     Next(bool),
+    /// The oldest of a class, with how its compares come out.
     Unknown(usize, bool),
+    /// A pair expires.
+    Expire(KeyId),
 }
 
 struct Step {
@@ -211,28 +281,32 @@ struct Search<'a> {
     /// How many have come of those whose order is known.
     come: usize,
     /// How many of each class have come.
-    used: Vec<usize>,
-    /// Situations that were met before.
-    met: HashSet<(u64, u64)>,
+    used: Vec<u32>,
+    /// Situations that were met before, and what had been used in each.
+    met: HashMap<(u64, u64), Vec<Box<[u32]>>>,
+    /// How many steps were made, and how many may be.
     steps: usize,
+    steps_max: usize,
     /// The most that ever came.
     best: usize,
 }
 
 impl<'a> Search<'a> {
-    fn new(part: &'a Part, revision: u64, steps: usize) -> Self {
-        let mut first_answer: Vec<u64> = part.ordered.iter().map(|it| it.completed).collect();
+    fn new(part: &'a Part, state: State, steps_max: usize) -> Self {
+        let answers = part.ordered.iter().map(|it| it.operation.completed);
+        let mut first_answer: Vec<u64> = answers.collect();
         for at in (1..first_answer.len()).rev() {
             first_answer[at - 1] = first_answer[at - 1].min(first_answer[at]);
         }
         Self {
             part,
             first_answer,
-            state: State::empty(part.keys.len(), revision, part.sighted.clone()),
+            state,
             come: 0,
             used: vec![0; part.classes.len()],
-            met: HashSet::new(),
-            steps,
+            met: HashMap::new(),
+            steps: 0,
+            steps_max,
             best: 0,
         }
     }
@@ -256,13 +330,14 @@ impl<'a> Search<'a> {
             let Some(undo) = self.advance(choice) else {
                 continue;
             };
-            if self.met.len() >= self.steps {
+            if self.steps >= self.steps_max {
                 return Verdict::Undecided;
             }
-            if !self.met.insert(self.situation()) {
+            if self.was_hopeless() {
                 self.retreat(choice, undo);
                 continue;
             }
+            self.steps += 1;
             way.push(Step {
                 choice,
                 undo,
@@ -276,9 +351,9 @@ impl<'a> Search<'a> {
     /// The first one in order that was answered before an earlier one was called.
     fn against_real_time(&self) -> Option<usize> {
         let mut last_call = 0;
-        self.part.ordered.iter().position(|operation| {
-            let late = operation.completed < last_call;
-            last_call = last_call.max(operation.invoked);
+        self.part.ordered.iter().position(|piece| {
+            let late = piece.operation.completed < last_call;
+            last_call = last_call.max(piece.operation.invoked);
             late
         })
     }
@@ -289,51 +364,75 @@ impl<'a> Search<'a> {
         let Some(next) = self.part.ordered.get(self.come) else {
             return Vec::new();
         };
-        let mut choices = Vec::new();
-        for (class, oldest) in self.helpful(next) {
-            choices.extend(branches(oldest).map(|it| Choice::Unknown(class, it)));
-        }
-        choices.extend(branches(next).map(Choice::Next));
+        let mut choices = self.helpful(next);
+        choices.extend(branches(&next.operation).map(Choice::Next));
         choices
     }
 
-    /// The oldest of each class that can come before `next` and can matter to it: it touches a key of it, or of another
-    /// one that can. The rest may as well come later.
-    fn helpful(&self, next: &Prepared) -> Vec<(usize, &'a Prepared)> {
-        let end = self.first_answer[self.come];
-        let part = self.part;
-        let mut keys = next.keys();
-        let mut rest: Vec<_> = (self.used.iter().enumerate())
-            .filter_map(|(class, used)| Some((class, part.classes[class].get(*used)?)))
-            .filter(|(_, oldest)| oldest.invoked <= end)
-            .collect();
-        let mut helpful = Vec::new();
+    /// What else can come before `next` and can matter to it: what touches a key of it, or of something else that can.
+    /// The rest may as well come later.
+    fn helpful(&self, next: &Piece) -> Vec<Choice> {
+        let limit = limit(&next.operation);
+        let mut keys: BTreeSet<KeyId> = next.keys.iter().copied().collect();
+        let mut rest: Vec<(usize, &Piece)> = self.possible(limit).collect();
+        let mut near = Vec::new();
         loop {
-            let (near, far): (Vec<_>, Vec<_>) =
-                (rest.into_iter()).partition(|(_, it)| !it.keys().is_disjoint(&keys));
-            if near.is_empty() {
-                return helpful;
+            let (touch, far): (Vec<_>, Vec<_>) = (rest.into_iter())
+                .partition(|(_, piece)| piece.keys.iter().any(|key| keys.contains(key)));
+            if touch.is_empty() {
+                break;
             }
-            keys.extend(near.iter().flat_map(|(_, it)| it.keys()));
-            helpful.extend(near);
+            keys.extend(touch.iter().flat_map(|(_, piece)| &piece.keys));
+            near.extend(touch);
             rest = far;
         }
+        near.sort_unstable_by_key(|(class, _)| *class);
+        let of_class = |(class, oldest): (usize, &Piece)| {
+            branches(&oldest.operation)
+                .map(|it| Choice::Unknown(class, it))
+                .collect::<Vec<_>>()
+        };
+        let mut choices: Vec<_> = near.into_iter().flat_map(of_class).collect();
+        let expiring = keys
+            .into_iter()
+            .filter(|key| self.state.may_expire(*key, limit));
+        choices.extend(expiring.map(Choice::Expire));
+        choices
+    }
+
+    /// The oldest of each class that real time and revisions allow to come now.
+    fn possible(&self, limit: u64) -> impl Iterator<Item = (usize, &'a Piece)> {
+        let part = self.part;
+        let end = self.first_answer[self.come];
+        let left = (part.classes.iter().zip(&self.used).enumerate())
+            .filter_map(|(class, (all, used))| Some((class, all.get(*used as usize)?)));
+        left.filter(move |(_, oldest)| {
+            oldest.operation.invoked <= end
+                && (self.state.free_revision(&oldest.keys, oldest.floor, limit)).is_some()
+        })
     }
 
     fn advance(&mut self, choice: Choice) -> Option<Undo> {
         let part = self.part;
+        let next = &part.ordered[self.come];
+        let limit = limit(&next.operation);
         match choice {
             Choice::Next(succeeded) => {
-                let undo = self.state.step(&part.ordered[self.come], succeeded)?;
+                let undo = self.state.step(&next.operation, &next.keys, succeeded)?;
                 self.come += 1;
                 Some(undo)
             }
             Choice::Unknown(class, succeeded) => {
-                let oldest = &part.classes[class][self.used[class]];
-                let undo = self.state.step(oldest, succeeded)?;
+                let oldest = &part.classes[class][self.used[class] as usize];
+                let revision = self
+                    .state
+                    .free_revision(&oldest.keys, oldest.floor, limit)?;
+                let undo =
+                    (self.state).guess(&oldest.operation, &oldest.keys, succeeded, revision)?;
                 self.used[class] += 1;
                 Some(undo)
             }
+            Choice::Expire(key) => self.state.expire(key, limit),
         }
     }
 
@@ -342,18 +441,38 @@ impl<'a> Search<'a> {
         match choice {
             Choice::Next(_) => self.come -= 1,
             Choice::Unknown(class, _) => self.used[class] -= 1,
+            Choice::Expire(_) => {}
         }
     }
 
-    /// Where the search stands, as 128 bits: two searches that stand there have the same future.
-    fn situation(&self) -> (u64, u64) {
+    /// Whether the search stood here before and had no less left to use. If not, that is noted.
+    fn was_hopeless(&mut self) -> bool {
+        // 128 bits of it: two searches that stand there have the same future.
         let hash = |seed: u64| {
             let mut hasher = DefaultHasher::new();
-            (seed, self.come, &self.used, &self.state).hash(&mut hasher);
+            (seed, self.come, &self.state).hash(&mut hasher);
             hasher.finish()
         };
-        (hash(1), hash(2))
+        let before = self.met.entry((hash(1), hash(2))).or_default();
+        let no_more = |other: &[u32]| {
+            other
+                .iter()
+                .zip(&self.used)
+                .all(|(other, now)| other <= now)
+        };
+        if before.iter().any(|other| no_more(other)) {
+            return true;
+        }
+        before.push(self.used.clone().into());
+        false
     }
+}
+
+/// The highest revision of what comes before an operation whose revision is known.
+fn limit(next: &Prepared) -> u64 {
+    let changes = next.changed() || next.outcome.is_none();
+    next.revision()
+        .map_or(u64::MAX, |it| it.saturating_sub(u64::from(changes)))
 }
 
 /// How the compares of an operation may come out.

@@ -1,5 +1,5 @@
 //! What the store would be if operations took effect one after the other. Where the outcome of an
-//! operation is unknown, so is its revision.
+//! operation is unknown, so is its revision; it is one that nobody else took.
 
 use super::prepare::{Action, KeyId, Outcome, Pair, Prepared, Told, ValueId, Wanted};
 use std::collections::BTreeMap;
@@ -15,13 +15,17 @@ pub(super) struct State {
     /// The store's revision is this or higher.
     revision: u64,
     registers: Vec<Option<Register>>,
+    /// For each key, the revision of what touched it last: what comes next there has none below.
+    touched: Vec<u64>,
     /// What becomes of a key must be what will be seen of it.
     sighted: Arc<Sighted>,
+    /// The revisions that nobody is known to have taken, in order, if all that were taken are known.
+    free: Option<Arc<[u64]>>,
 }
 
 impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        (self.revision, &self.registers).hash(hasher);
+        (self.revision, &self.registers, &self.touched).hash(hasher);
     }
 }
 
@@ -33,8 +37,8 @@ struct Register {
     /// As `created`.
     modified: Option<u64>,
     version: u64,
-    /// Not 0: which put it was, as it may expire.
-    expiring: u32,
+    /// Whether it was put to expire some time.
+    expires: bool,
 }
 
 impl Register {
@@ -58,31 +62,102 @@ impl Register {
 pub(super) struct Undo {
     revision: u64,
     changed: Vec<(KeyId, Option<Register>)>,
+    touched: Vec<(KeyId, u64)>,
 }
 
 impl State {
     /// No keys, at `revision` or later.
-    pub(super) fn empty(keys: usize, revision: u64, sighted: Arc<Sighted>) -> Self {
+    pub(super) fn empty(
+        keys: usize,
+        revision: u64,
+        sighted: Arc<Sighted>,
+        free: Option<Arc<[u64]>>,
+    ) -> Self {
         Self {
             revision,
             registers: vec![None; keys],
+            touched: vec![0; keys],
             sighted,
+            free,
         }
     }
 
-    /// Lets an operation take effect, doing its `then` or its `otherwise`. `None`, and nothing changed: it
-    /// cannot have come here, or, if nobody knows its outcome, it would change nothing.
-    pub(super) fn step(&mut self, operation: &Prepared, succeeded: bool) -> Option<Undo> {
+    /// Lets an operation whose revision is known take effect, doing its `then` or its `otherwise`. `None`, and nothing
+    /// changed: it cannot have come here.
+    pub(super) fn step(
+        &mut self,
+        operation: &Prepared,
+        keys: &[KeyId],
+        succeeded: bool,
+    ) -> Option<Undo> {
+        self.attempt(|state, undo| {
+            state.may_decide(operation, succeeded).then_some(())?;
+            match &operation.outcome {
+                Some(outcome) => state.take(operation, outcome, undo)?,
+                None => {
+                    state.reach(operation.proven?, true)?;
+                    state.act_all(operation, succeeded, operation.proven, undo)?;
+                }
+            }
+            state.touch(keys, operation.revision()?, undo);
+            Some(())
+        })
+    }
+
+    /// Lets an operation take effect of which only its client's wish is known; `revision` is one that it can have
+    /// taken. `None`: it would change nothing.
+    pub(super) fn guess(
+        &mut self,
+        operation: &Prepared,
+        keys: &[KeyId],
+        succeeded: bool,
+        revision: u64,
+    ) -> Option<Undo> {
+        self.attempt(|state, undo| {
+            state.may_decide(operation, succeeded).then_some(())?;
+            state.act_all(operation, succeeded, None, undo)?;
+            state.touch(keys, revision, undo);
+            Some(())
+        })
+    }
+
+    /// Whether the pair of this key may expire, at a revision up to `limit`.
+    pub(super) fn may_expire(&self, key: KeyId, limit: u64) -> bool {
+        let expires = self.registers[key].is_some_and(|register| register.expires);
+        expires && self.free_revision(&[key], 0, limit).is_some()
+    }
+
+    /// Lets it expire.
+    pub(super) fn expire(&mut self, key: KeyId, limit: u64) -> Option<Undo> {
+        let revision = self.free_revision(&[key], 0, limit)?;
+        self.attempt(|state, undo| {
+            state.set(key, None, undo);
+            state.touch(&[key], revision, undo);
+            Some(())
+        })
+    }
+
+    /// The lowest revision up to `limit` that something can have taken that touches `keys` now, and whose revision is
+    /// above `floor`.
+    pub(super) fn free_revision(&self, keys: &[KeyId], floor: u64, limit: u64) -> Option<u64> {
+        let touched = keys.iter().map(|key| self.touched[*key]).max();
+        let after = floor.max(touched.unwrap_or(0));
+        let lowest = match &self.free {
+            Some(free) => *free.get(free.partition_point(|it| *it <= after))?,
+            // Others write too, so any may be free; what touches a key next may have the same for all that is known.
+            None => after,
+        };
+        (lowest <= limit).then_some(lowest)
+    }
+
+    /// Does all of it or nothing.
+    fn attempt(&mut self, work: impl FnOnce(&mut Self, &mut Undo) -> Option<()>) -> Option<Undo> {
         let mut undo = Undo {
             revision: self.revision,
             changed: Vec::new(),
+            touched: Vec::new(),
         };
-        let came = match &operation.outcome {
-            _ if !self.may_decide(operation, succeeded) => None,
-            Some(outcome) => self.take(operation, outcome, &mut undo),
-            None => self.guess(operation, succeeded, &mut undo),
-        };
-        if came.is_none() {
+        if work(self, &mut undo).is_none() {
             self.undo(undo);
             return None;
         }
@@ -94,6 +169,16 @@ impl State {
         self.revision = undo.revision;
         for (key, register) in undo.changed.into_iter().rev() {
             self.registers[key] = register;
+        }
+        for (key, revision) in undo.touched {
+            self.touched[key] = revision;
+        }
+    }
+
+    fn touch(&mut self, keys: &[KeyId], revision: u64, undo: &mut Undo) {
+        for key in keys {
+            undo.touched.push((*key, self.touched[*key]));
+            self.touched[*key] = revision;
         }
     }
 
@@ -141,14 +226,17 @@ impl State {
         Some(())
     }
 
-    /// An operation of which only its client's wish is known, and perhaps its revision.
-    fn guess(&mut self, operation: &Prepared, succeeded: bool, undo: &mut Undo) -> Option<()> {
-        if let Some(revision) = operation.proven {
-            self.reach(revision, true)?;
-        }
+    /// Everything that an operation without an answer does; `None`: that is nothing.
+    fn act_all(
+        &mut self,
+        operation: &Prepared,
+        succeeded: bool,
+        revision: Option<u64>,
+        undo: &mut Undo,
+    ) -> Option<()> {
         let mut changed = false;
         for action in operation.actions(succeeded) {
-            changed |= self.act(*action, operation.proven, undo)?;
+            changed |= self.act(*action, revision, undo)?;
         }
         changed.then_some(())
     }
@@ -182,13 +270,10 @@ impl State {
             Action::Put {
                 key,
                 value,
-                expiring,
-            } => Some(self.put(key, value, expiring, revision)?),
+                expires,
+            } => Some(self.put(key, value, expires, revision)?),
             Action::Delete(_) if before.is_some() => None,
-            Action::Expire { expiring, .. } if before.is_some_and(|it| it.expiring == expiring) => {
-                None
-            }
-            Action::Get(_) | Action::Delete(_) | Action::Expire { .. } => return Some(false),
+            Action::Get(_) | Action::Delete(_) | Action::Expire(_) => return Some(false),
         };
         self.set(action.key(), after, undo);
         Some(true)
@@ -199,7 +284,7 @@ impl State {
         &self,
         key: KeyId,
         value: ValueId,
-        expiring: u32,
+        expires: bool,
         revision: Option<u64>,
     ) -> Option<Register> {
         let before = self.registers[key];
@@ -208,7 +293,7 @@ impl State {
             created: before.map_or(revision, |before| before.created),
             modified: revision,
             version: before.map_or(1, |before| before.version + 1),
-            expiring,
+            expires,
         };
         match revision.and_then(|revision| self.sighted.get(&(key, revision))) {
             Some(pair) => after.seen(*pair),

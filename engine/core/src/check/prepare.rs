@@ -48,23 +48,20 @@ pub(super) enum Action {
     Put {
         key: KeyId,
         value: ValueId,
-        /// Not 0: names a put whose pair may expire.
-        expiring: u32,
+        /// Whether the pair may expire.
+        expires: bool,
     },
     Delete(KeyId),
     Get(KeyId),
-    /// Deletes the pair if that put made it.
-    Expire {
-        key: KeyId,
-        expiring: u32,
-    },
+    /// Deletes the pair if it is what the put made that this belongs to.
+    Expire(KeyId),
 }
 
 impl Action {
     pub(super) fn key(self) -> KeyId {
         match self {
-            Self::Put { key, .. } | Self::Expire { key, .. } => key,
-            Self::Delete(key) | Self::Get(key) => key,
+            Self::Put { key, .. } => key,
+            Self::Delete(key) | Self::Get(key) | Self::Expire(key) => key,
         }
     }
 }
@@ -116,7 +113,7 @@ impl Prepared {
     /// Whether it took a revision for itself, as far as that is known.
     pub(super) fn changed(&self) -> bool {
         self.told().any(|(action, told)| match action {
-            Action::Put { .. } | Action::Expire { .. } => true,
+            Action::Put { .. } | Action::Expire(_) => true,
             Action::Delete(_) => matches!(told, Told::Deleted(true)),
             Action::Get(_) => false,
         })
@@ -162,7 +159,7 @@ impl Ready {
 
 /// Prepares all operations but those that are known not to have happened, in order of their calls.
 pub(super) fn prepare(history: &History) -> Result<Ready, Violation> {
-    let mut names = Names::of(history);
+    let names = Names::of(history);
     let mut operations = Vec::with_capacity(history.operations.len());
     for (at, operation) in history.operations.iter().enumerate() {
         if operation.answer == Answer::Refused {
@@ -175,7 +172,7 @@ pub(super) fn prepare(history: &History) -> Result<Ready, Violation> {
                 [operation],
             )
         })?;
-        operations.extend(names.expiry(&prepared));
+        operations.extend(expiry(&prepared));
         operations.push(prepared);
     }
     operations.sort_by_key(|operation| (operation.invoked, operation.at));
@@ -217,7 +214,6 @@ fn prove(operations: &mut [Prepared]) {
 struct Names<'a> {
     keys: BTreeMap<&'a Key, KeyId>,
     values: BTreeMap<&'a str, ValueId>,
-    expiring: u32,
 }
 
 impl<'a> Names<'a> {
@@ -234,11 +230,7 @@ impl<'a> Names<'a> {
             *number = id;
         }
         let values = seen.into_iter().zip(UNSEEN + 1..).collect();
-        Self {
-            keys,
-            values,
-            expiring: 0,
-        }
+        Self { keys, values }
     }
 
     fn key(&self, key: &Key) -> KeyId {
@@ -249,7 +241,7 @@ impl<'a> Names<'a> {
         self.values.get(value).copied().unwrap_or(UNSEEN)
     }
 
-    fn operation(&mut self, at: usize, operation: &Operation) -> Option<Prepared> {
+    fn operation(&self, at: usize, operation: &Operation) -> Option<Prepared> {
         let deed = self.deed(&operation.call);
         let outcome = self.outcome(&operation.call, &operation.answer)?;
         let completed = match (&outcome, operation.completed) {
@@ -271,18 +263,17 @@ impl<'a> Names<'a> {
         })
     }
 
-    fn deed(&mut self, call: &Call) -> Deed {
+    fn deed(&self, call: &Call) -> Deed {
         let (compares, then, otherwise) = match call {
             Call::Put {
                 key,
                 value,
                 expires,
             } => {
-                self.expiring += u32::from(*expires);
                 let put = Action::Put {
                     key: self.key(key),
                     value: self.value(value),
-                    expiring: if *expires { self.expiring } else { 0 },
+                    expires: *expires,
                 };
                 (Vec::new(), vec![put], Vec::new())
             }
@@ -296,7 +287,7 @@ impl<'a> Names<'a> {
                 let put = Action::Put {
                     key: self.key(key),
                     value: self.value(value),
-                    expiring: 0,
+                    expires: false,
                 };
                 let compare = (self.key(key), self.wanted(expected));
                 (vec![compare], vec![get, put], vec![get])
@@ -329,7 +320,7 @@ impl<'a> Names<'a> {
             Step::Put(key, value) => Action::Put {
                 key: self.key(key),
                 value: self.value(value),
-                expiring: 0,
+                expires: false,
             },
             Step::Delete(key) => Action::Delete(self.key(key)),
             Step::Get(key) => Action::Get(self.key(key)),
@@ -412,25 +403,25 @@ impl<'a> Names<'a> {
             version: seen.version,
         }))
     }
+}
 
-    /// The deed that nobody called for: that a pair expires.
-    fn expiry(&self, put: &Prepared) -> Option<Prepared> {
-        let (key, expiring) = put.deed.then.iter().find_map(|action| match *action {
-            Action::Put { key, expiring, .. } if expiring != 0 => Some((key, expiring)),
-            _ => None,
-        })?;
-        Some(Prepared {
-            completed: u64::MAX,
-            deed: Deed {
-                compares: Vec::new(),
-                then: vec![Action::Expire { key, expiring }],
-                otherwise: Vec::new(),
-            },
-            outcome: None,
-            proven: None,
-            ..*put
-        })
-    }
+/// The deed that nobody called for: that a pair expires.
+fn expiry(put: &Prepared) -> Option<Prepared> {
+    let key = put.deed.then.iter().find_map(|action| match *action {
+        Action::Put { key, expires, .. } => expires.then_some(key),
+        _ => None,
+    })?;
+    Some(Prepared {
+        completed: u64::MAX,
+        deed: Deed {
+            compares: Vec::new(),
+            then: vec![Action::Expire(key)],
+            otherwise: Vec::new(),
+        },
+        outcome: None,
+        proven: None,
+        ..*put
+    })
 }
 
 fn keys_of(call: &Call) -> Vec<&Key> {

@@ -35,7 +35,8 @@ pub(super) fn check(facts: &Facts<'_>, taken: &Taken) -> Result<(), Violation> {
     content.compares()
 }
 
-/// How changes of unknown outcome may have touched a key.
+/// How calls of unknown outcome may have touched a key. That a pair expires which a known call has put is no part of it:
+/// the timeline says which may.
 #[derive(Clone, Debug, Default)]
 struct Gap {
     /// The least floor of those that may have set it.
@@ -56,12 +57,19 @@ fn gaps(facts: &Facts<'_>) -> Vec<Gap> {
         let floor = facts.floors[at].revision;
         for action in operation.deed.then.iter().chain(&operation.deed.otherwise) {
             let gap = &mut gaps[action.key()];
-            let since = match action {
-                Action::Get(_) => continue,
-                Action::Put { .. } => &mut gap.set_since,
-                Action::Delete(_) | Action::Expire { .. } => &mut gap.deleted_since,
+            let least = |since: &mut Option<u64>| {
+                *since = Some(since.map_or(floor, |before| before.min(floor)));
             };
-            *since = Some(since.map_or(floor, |before| before.min(floor)));
+            match *action {
+                Action::Get(_) | Action::Expire(_) => {}
+                Action::Delete(_) => least(&mut gap.deleted_since),
+                Action::Put { expires, .. } => {
+                    least(&mut gap.set_since);
+                    // What it puts may be gone again.
+                    let gone = expires.then_some(&mut gap.deleted_since);
+                    gone.into_iter().for_each(least);
+                }
+            }
         }
     }
     gaps
@@ -89,7 +97,8 @@ impl Content<'_> {
             }
             (What::Pair(_), None) => false,
             (What::Absent, Some((_, written))) => {
-                written.value.is_none() || since(gap.deleted_since)
+                let expired = written.expires.then_some(changed);
+                written.value.is_none() || since(expired) || since(gap.deleted_since)
             }
             (What::Absent, None) => true,
             (What::Present, Some((_, written))) => written.value.is_some() || since(gap.set_since),
@@ -120,7 +129,8 @@ impl Content<'_> {
         }
     }
 
-    /// Every pair that ever was, of keys that nobody touched without being answered.
+    /// Every pair that ever was, of keys that nobody touched without being answered. None that follows one that may
+    /// have expired: it may have begun anew.
     fn exact_pairs(&self) -> BTreeMap<(KeyId, u64), Pair> {
         let mut pairs = BTreeMap::new();
         for (key, _) in self
@@ -130,6 +140,7 @@ impl Content<'_> {
             .filter(|(_, gap)| gap.is_none())
         {
             let mut before: Option<Pair> = None;
+            let mut is_known = true;
             for (revision, written) in self.timeline.changes(key) {
                 before = written.value.map(|value| Pair {
                     value,
@@ -137,7 +148,12 @@ impl Content<'_> {
                     modified: revision,
                     version: before.map_or(1, |before| before.version + 1),
                 });
-                pairs.extend(before.map(|pair| ((key, revision), pair)));
+                let exact = before.filter(|_| is_known);
+                pairs.extend(exact.map(|pair| ((key, revision), pair)));
+                is_known = match written.value {
+                    Some(_) => is_known && !written.expires,
+                    None => true,
+                };
             }
         }
         pairs
@@ -187,12 +203,15 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Whether a compare held at a revision; `None` if calls of unknown outcome leave it open.
+    /// Whether a compare held at a revision; `None` if calls of unknown outcome or a time to live leave it open.
     fn held(&self, key: KeyId, wanted: Wanted, revision: u64) -> Option<bool> {
         if !self.gaps[key].is_none() {
             return None;
         }
         let last = self.timeline.until(key, revision);
+        if last.is_some_and(|(_, written)| written.expires) {
+            return None;
+        }
         let live = last.filter(|(_, written)| written.value.is_some());
         Some(match (wanted, live) {
             (Wanted::ModRevision(wanted), live) => {

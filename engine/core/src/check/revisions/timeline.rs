@@ -87,6 +87,8 @@ pub(super) fn sightings(facts: &Facts<'_>) -> Vec<Sighting> {
 pub(super) struct Written {
     /// `None`: deleted.
     pub(super) value: Option<ValueId>,
+    /// Whether the pair may be gone later without anybody deleting it.
+    pub(super) expires: bool,
     /// Which operation did it, unless that can only be guessed.
     pub(super) by: Option<usize>,
 }
@@ -104,6 +106,7 @@ impl Timeline {
                 if let Some(value) = change(action, told) {
                     let written = Written {
                         value,
+                        expires: matches!(action, Action::Put { expires: true, .. }),
                         by: Some(*by),
                     };
                     keys[action.key()].insert(*revision, written);
@@ -156,8 +159,7 @@ impl Timeline {
         }
         let writers = writers(facts);
         for ((key, value), places) in wanted {
-            let writers = writers.get(&(key, value)).map_or(&[][..], Vec::as_slice);
-            self.place(facts, (key, value), &places, writers)?;
+            self.place(facts, (key, value), &places, writers.get(&(key, value)))?;
         }
         Ok(())
     }
@@ -168,16 +170,18 @@ impl Timeline {
         facts: &Facts<'_>,
         (key, value): (KeyId, ValueId),
         places: &BTreeMap<u64, usize>,
-        floors: &[u64],
+        writers: Option<&Writers>,
     ) -> Result<(), Violation> {
         for (nth, (revision, seen_by)) in places.iter().enumerate() {
             // Both are in order, so if the nth fails no other way of giving them out succeeds.
-            if floors.get(nth).is_none_or(|floor| floor >= revision) {
+            let floor = writers.and_then(|writers| writers.floors.get(nth));
+            if floor.is_none_or(|floor| floor >= revision) {
                 let message = format!("nobody can have written this value at revision {revision}");
                 return Err(facts.violation(Rule::NeverWritten, message, [*seen_by]));
             }
             let written = Written {
                 value: Some(value),
+                expires: writers.is_some_and(|writers| writers.expires),
                 by: None,
             };
             self.0[key].insert(*revision, written);
@@ -186,24 +190,37 @@ impl Timeline {
     }
 }
 
-/// The floors of those of unknown outcome, in order, by what they may have written.
-fn writers(facts: &Facts<'_>) -> BTreeMap<(KeyId, ValueId), Vec<u64>> {
-    let mut writers: BTreeMap<_, Vec<u64>> = BTreeMap::new();
+/// Those of unknown outcome that may have written a value to a key.
+#[derive(Default)]
+struct Writers {
+    /// Of each, in order.
+    floors: Vec<u64>,
+    /// Whether one of them put it to expire.
+    expires: bool,
+}
+
+fn writers(facts: &Facts<'_>) -> BTreeMap<(KeyId, ValueId), Writers> {
+    let mut writers: BTreeMap<_, Writers> = BTreeMap::new();
     for (at, operation) in facts.unknown() {
         let actions = operation.deed.then.iter().chain(&operation.deed.otherwise);
         let puts: BTreeSet<_> = actions
             .filter_map(|action| match *action {
-                Action::Put { key, value, .. } => Some((key, value)),
+                Action::Put {
+                    key,
+                    value,
+                    expires,
+                } => Some(((key, value), expires)),
                 _ => None,
             })
             .collect();
-        for what in puts {
-            let floor = facts.floors[at].revision;
-            writers.entry(what).or_default().push(floor);
+        for (what, expires) in puts {
+            let writers = writers.entry(what).or_default();
+            writers.floors.push(facts.floors[at].revision);
+            writers.expires |= expires;
         }
     }
-    for floors in writers.values_mut() {
-        floors.sort_unstable();
+    for writers in writers.values_mut() {
+        writers.floors.sort_unstable();
     }
     writers
 }

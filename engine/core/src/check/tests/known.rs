@@ -2,7 +2,7 @@
 
 use crate::check::{
     Answer, Call, Expected, History, Level, Moment, Operation, Reply, Rule, Seen, Step, check,
-    linearizable::DEFAULT_STEPS,
+    linearizable::{self, DEFAULT_STEPS},
 };
 
 /// When an operation was called and answered.
@@ -339,10 +339,15 @@ fn a_pair_that_may_expire_may_be_gone_later_but_no_other() {
     let expiring = operation((1, 2), expiring, Answer::Put { revision: 2 });
     good(vec![expiring.clone(), read((3, 4), 3, None)]);
     let replaced = put((3, 4), "b", 3);
-    bad(
-        vec![expiring, replaced, read((5, 6), 4, None)],
-        Rule::Linearizable,
-    );
+    let gone = vec![expiring, replaced, read((5, 6), 4, None)];
+    bad(gone.clone(), Rule::WrongAtRevision);
+    // The search does not need the other checker for it.
+    let history = History {
+        operations: gone,
+        alone_since: None,
+    };
+    let found = linearizable::check(&history, DEFAULT_STEPS).map_err(|it| it.rule);
+    assert_eq!(found, Err(Rule::Linearizable));
 }
 
 fn transfer(span: Span, replies: Vec<Reply>) -> Operation {
