@@ -43,6 +43,10 @@ pub enum Bug {
     SnapshotWithoutLastEntry,
     /// A snapshot that is complete is installed, whether the log was reset to it or not.
     InstallWithoutCommitRecord,
+    /// What an installation replaced is removed before the renames are on disk.
+    InstallNotSynced,
+    /// A watch that missed pages goes on with the next one.
+    WatchSkipsGap,
     /// A member that starts has forgotten all sessions.
     SessionsLostOnRestart,
     /// A time to live ends when the leader's clock shows it, not so long after the put.
@@ -55,7 +59,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
@@ -75,6 +79,8 @@ impl Bug {
         Self::TailNotRewritten,
         Self::SnapshotWithoutLastEntry,
         Self::InstallWithoutCommitRecord,
+        Self::InstallNotSynced,
+        Self::WatchSkipsGap,
         Self::SessionsLostOnRestart,
         Self::ExpiryByLocalClock,
         Self::ExpiryWithoutRevision,
@@ -82,21 +88,28 @@ impl Bug {
 
     /// Within how many seeds, counted from 1, a test asks the simulator to find each: at least twice what
     /// `make sim-planted` said. The others take more seeds than a test has time for; see `docs/simulator.md`.
-    pub const SEEDS_TO_FIND: [(Self, u64); 14] = [
+    pub const SEEDS_TO_FIND: [(Self, u64); 21] = [
         (Self::AckBeforeSync, 10),
+        (Self::LeaseTooLong, 10),
+        (Self::LeaseKeptOverTransfer, 70),
         (Self::AppliedIndexApartFromData, 10),
         (Self::QuorumCountedWrong, 10),
-        (Self::ReadBeforeFirstCommit, 60),
-        (Self::LogTruncatedPastFlush, 70),
-        (Self::MemberIdReused, 10),
-        (Self::CorruptMiddleTakenForTornTail, 10),
-        (Self::SyncTriedAgain, 10),
+        (Self::ReadBeforeFirstCommit, 10),
+        (Self::LogTruncatedPastFlush, 20),
+        (Self::MemberIdReused, 30),
+        (Self::CorruptMiddleTakenForTornTail, 40),
+        (Self::AnsweredByAnotherEntry, 30),
+        (Self::ReadJoinsEarlierRound, 10),
+        (Self::SyncTriedAgain, 50),
         (Self::ReadBeforeApply, 10),
         (Self::AppendAcknowledgedEarly, 10),
-        (Self::TailNotRewritten, 10),
-        (Self::SnapshotWithoutLastEntry, 80),
+        (Self::TailNotRewritten, 20),
+        (Self::SnapshotWithoutLastEntry, 20),
+        (Self::InstallNotSynced, 20),
+        (Self::WatchSkipsGap, 10),
         (Self::SessionsLostOnRestart, 10),
         (Self::ExpiryByLocalClock, 10),
+        (Self::ExpiryWithoutRevision, 10),
     ];
 
     /// Its name on the command line.

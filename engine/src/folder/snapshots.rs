@@ -5,13 +5,12 @@
 //! snapshot/outgoing/N/    a checkpoint that is being sent; at most one, removed when the member starts
 //! state.old/              the state that a snapshot has replaced, until it is removed
 //! ```
-//! A snapshot is installed by moving folders: the state out of the way, `incoming/` into its place. The log
-//! was reset before, durably, so a crash in between is finished by the next opening, from wherever it stopped.
+//! What is moved where, and when, is decided in `dengine_core::snapshot`.
 
 use super::{Folder, FolderError};
-use dengine_core::log::{DiskError, Position, RealDisk};
-use dengine_core::snapshot::{Decision, RESERVED, SnapshotError, Staging};
-use dengine_core::types::{ClusterId, Index};
+use dengine_core::log::{DiskError, RealDisk};
+use dengine_core::snapshot::{self, Folders, RESERVED, SnapshotError, Staging};
+use dengine_core::types::ClusterId;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,6 +43,14 @@ impl SnapshotPaths {
         self.folder.join(SNAPSHOT).join(INCOMING)
     }
 
+    fn path(&self, folder: snapshot::Folder) -> PathBuf {
+        match folder {
+            snapshot::Folder::State => self.state.clone(),
+            snapshot::Folder::StateOld => self.folder.join(STATE_OLD),
+            snapshot::Folder::Incoming => self.incoming(),
+        }
+    }
+
     /// Where the one with this name is being sent from.
     pub(crate) fn outgoing(&self, name: &str) -> PathBuf {
         self.folder.join(SNAPSHOT).join(OUTGOING).join(name)
@@ -64,8 +71,7 @@ impl SnapshotPaths {
             remove_folder(&outgoing)?;
             std::fs::create_dir_all(&outgoing)?;
             sync(&self.folder.join(SNAPSHOT))?;
-            sync(&self.folder)?;
-            remove_markers(&self.state)
+            sync(&self.folder)
         };
         prepare().map_err(|error| self.failed("prepare it for snapshots", error))
     }
@@ -82,48 +88,6 @@ impl SnapshotPaths {
         Staging::open(RealDisk::open(self.incoming())?, cluster, bytes_max)
     }
 
-    /// Completes the installation of a staged snapshot or discards it, as the log says; see
-    /// [`Staging::decide`]. The state must be closed. Returns whether the state is another one now.
-    ///
-    /// # Errors
-    /// The log demands a snapshot that is not here, or the file system refused.
-    pub(crate) fn settle(
-        &self,
-        cluster: ClusterId,
-        base: Position,
-        applied: Index,
-    ) -> Result<bool, SnapshotError> {
-        // What was staged was let in under the bound that held then.
-        let mut staging = self.open_staging(cluster, u64::MAX)?;
-        let decision = staging.decide(base, applied)?;
-        if decision == Decision::Discard {
-            staging.clear()?;
-        }
-        drop(staging);
-        let install = decision == Decision::Install;
-        let done = match install {
-            true => self.install(),
-            // What an installation replaced, if it was cut short at the very end.
-            false => remove_folder(&self.folder.join(STATE_OLD)),
-        };
-        done.map_err(|error| DiskError::new("install the snapshot in", &self.folder, error))?;
-        Ok(install)
-    }
-
-    fn install(&self) -> io::Result<()> {
-        let old = self.folder.join(STATE_OLD);
-        remove_folder(&old)?;
-        match std::fs::rename(&self.state, &old) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        std::fs::rename(self.incoming(), &self.state)?;
-        sync(&self.folder)?;
-        sync(&self.folder.join(SNAPSHOT))?;
-        remove_folder(&old)?;
-        remove_markers(&self.state)
-    }
-
     fn failed(&self, what: &'static str, source: io::Error) -> FolderError {
         FolderError::Io {
             path: self.folder.clone(),
@@ -133,7 +97,39 @@ impl SnapshotPaths {
     }
 }
 
-/// What staging noted beside the files is of no use in a state.
+impl Folders for SnapshotPaths {
+    type Disk = RealDisk;
+
+    fn incoming(&self) -> Result<RealDisk, DiskError> {
+        RealDisk::open(self.path(snapshot::Folder::Incoming))
+    }
+
+    fn rename(&self, from: snapshot::Folder, to: snapshot::Folder) -> Result<(), DiskError> {
+        let from = self.path(from);
+        match std::fs::rename(&from, self.path(to)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done.map_err(|error| DiskError::new("rename", &from, error)),
+        }
+    }
+
+    fn remove(&self, folder: snapshot::Folder) -> Result<(), DiskError> {
+        let path = self.path(folder);
+        remove_folder(&path).map_err(|error| DiskError::new("remove", &path, error))
+    }
+
+    fn remove_markers(&self) -> Result<(), DiskError> {
+        remove_markers(&self.state)
+            .map_err(|error| DiskError::new("remove markers from", &self.state, error))
+    }
+
+    fn sync(&self) -> Result<(), DiskError> {
+        for path in [&self.folder, &self.folder.join(SNAPSHOT)] {
+            sync(path).map_err(|error| DiskError::new("sync directory", path, error))?;
+        }
+        Ok(())
+    }
+}
+
 fn remove_markers(state: &Path) -> io::Result<()> {
     let items = match std::fs::read_dir(state) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -163,8 +159,9 @@ fn sync(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use dengine_core::snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId};
-    use dengine_core::types::Term;
+    use dengine_core::log::Position;
+    use dengine_core::snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId, open_state};
+    use dengine_core::types::{Index, Term};
 
     const CLUSTER: ClusterId = ClusterId(3);
     const BASE: Position = Position {
@@ -201,16 +198,28 @@ mod tests {
         names
     }
 
+    /// Opens the state as a member does whose log begins at `base`; what it holds then.
+    fn open(paths: &SnapshotPaths, base: Position) -> Result<String, SnapshotError> {
+        let content = paths.state.join("content");
+        let open = || {
+            std::fs::create_dir_all(&paths.state).unwrap();
+            let text = std::fs::read_to_string(&content).unwrap_or_default();
+            let applied = match &*text {
+                "" => Index(0),
+                "old" => Index(10),
+                _ => BASE.index,
+            };
+            Ok((text, applied))
+        };
+        paths.prepare().unwrap();
+        open_state(paths, CLUSTER, base, open)
+    }
+
     fn check_installed(dir: &Path, paths: &SnapshotPaths) {
-        assert!(paths.settle(CLUSTER, BASE, Index(10)).unwrap());
-        assert_eq!(
-            std::fs::read_to_string(dir.join("state/content")).unwrap(),
-            "new"
-        );
+        assert_eq!(open(paths, BASE).unwrap(), "new");
         assert_eq!(listed(&dir.join("state")), ["content"]);
         // The next start finds nothing to do.
-        paths.prepare().unwrap();
-        assert!(!paths.settle(CLUSTER, BASE, BASE.index).unwrap());
+        assert_eq!(open(paths, BASE).unwrap(), "new");
         assert_eq!(listed(dir), ["folder.toml", "snapshot", "state"]);
         assert_eq!(listed(&paths.incoming()), Vec::<String>::new());
     }
@@ -218,23 +227,24 @@ mod tests {
     #[test]
     fn a_decided_snapshot_becomes_the_state() {
         let (dir, paths) = folder();
-        assert!(
-            !paths
-                .settle(CLUSTER, Position::default(), Index(10))
-                .unwrap()
-        );
+        assert_eq!(open(&paths, Position::default()).unwrap(), "old");
         check_installed(dir.path(), &paths);
     }
 
     #[test]
     fn an_installation_that_was_cut_short_is_finished() {
-        let cuts: [fn(&Path); 4] = [
+        let cuts: [fn(&Path); 5] = [
             // The state was moved away.
             |dir| std::fs::rename(dir.join("state"), dir.join("state.old")).unwrap(),
             // And an empty one was made by whoever looked.
             |dir| {
                 std::fs::rename(dir.join("state"), dir.join("state.old")).unwrap();
                 std::fs::create_dir(dir.join("state")).unwrap();
+            },
+            // The snapshot was moved, and no more.
+            |dir| {
+                std::fs::rename(dir.join("state"), dir.join("state.old")).unwrap();
+                std::fs::rename(dir.join("snapshot/incoming"), dir.join("state")).unwrap();
             },
             // The state before last was not removed yet.
             |dir| std::fs::create_dir(dir.join("state.old")).unwrap(),
@@ -244,19 +254,8 @@ mod tests {
         for cut in cuts {
             let (dir, paths) = folder();
             cut(dir.path());
-            paths.prepare().unwrap();
             check_installed(dir.path(), &paths);
         }
-    }
-
-    #[test]
-    fn the_markers_go_when_the_snapshot_was_moved_and_no_more() {
-        let (dir, paths) = folder();
-        std::fs::rename(dir.path().join("state"), dir.path().join("state.old")).unwrap();
-        std::fs::rename(paths.incoming(), dir.path().join("state")).unwrap();
-        paths.prepare().unwrap();
-        assert!(!paths.settle(CLUSTER, BASE, BASE.index).unwrap());
-        assert_eq!(listed(&dir.path().join("state")), ["content"]);
     }
 
     #[test]
@@ -266,11 +265,10 @@ mod tests {
             index: Index(21),
             ..BASE
         };
-        let error = paths.settle(CLUSTER, ahead, Index(10)).unwrap_err();
+        let error = open(&paths, ahead).unwrap_err();
         assert!(error.to_string().contains("must not take part"), "{error}");
-        assert!(!paths.settle(CLUSTER, BASE, BASE.index).unwrap());
+        std::fs::write(dir.path().join("state/content"), "overtaken").unwrap();
+        assert_eq!(open(&paths, BASE).unwrap(), "overtaken");
         assert_eq!(listed(&paths.incoming()), Vec::<String>::new());
-        let state = dir.path().join("state/content");
-        assert_eq!(std::fs::read_to_string(state).unwrap(), "old");
     }
 }

@@ -9,7 +9,7 @@ use crate::error::{Fatal, StartError};
 use crate::folder::Identity;
 use crate::storage::OpenWatch;
 use dengine_core::log::{Position, RealDisk};
-use dengine_core::snapshot::{SnapshotError, Staging};
+use dengine_core::snapshot::{self, SnapshotError, Staging};
 use dengine_core::types::HardState;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -91,19 +91,19 @@ fn commit(
     identity: Identity,
 ) -> Result<(), StartError> {
     let Install { base, hard_state } = install;
-    if !staging.holds(*base) {
+    let (mut log, _) = running::open_log(&log_path, config, identity)?;
+    let done = snapshot::commit(staging, &mut log, *base, *hard_state);
+    let done = done.map_err(|error| StartError::Log {
+        path: log_path,
+        source: error.into(),
+    })?;
+    if !done {
         tracing::warn!(
             index = base.index.0,
             "the snapshot was replaced; going on without it"
         );
         return Ok(());
     }
-    let (mut log, _) = running::open_log(&log_path, config, identity)?;
-    let reset = log.reset(*base, *hard_state).and_then(|()| log.sync());
-    reset.map_err(|error| StartError::Log {
-        path: log_path,
-        source: error.into(),
-    })?;
     tracing::info!(
         index = base.index.0,
         term = base.term.0,

@@ -23,7 +23,7 @@ use dengine_core::kv::{
 };
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
 use dengine_core::replica::{Applier, Caller as _, Counts, Keeper, Replica, ReplicaConfig};
-use dengine_core::snapshot::{SnapshotError, Staging};
+use dengine_core::snapshot::{self, SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -433,18 +433,14 @@ fn open_state(
     start: &Start,
     recovered: &Recovered,
 ) -> Result<(StateMachine<RocksStore>, OpenWatch), StartError> {
-    let (cluster, base) = (start.identity.cluster_id, recovered.base);
     start.snapshot_paths.prepare()?;
-    let (machine, watch) = open_store(&start.state_path)?;
-    let (applied, _) = machine.applied();
-    if applied >= base.index {
-        start.snapshot_paths.settle(cluster, base, applied)?;
-        return Ok((machine, watch));
-    }
-    drop(machine);
-    start.snapshot_paths.settle(cluster, base, applied)?;
-    tracing::info!(index = base.index.0, "the snapshot is the state now");
-    open_store(&start.state_path)
+    let open = || {
+        let (machine, watch) = open_store(&start.state_path)?;
+        let (applied, _) = machine.applied();
+        Ok::<_, StartError>(((machine, watch), applied))
+    };
+    let cluster = start.identity.cluster_id;
+    snapshot::open_state(&start.snapshot_paths, cluster, recovered.base, open)
 }
 
 fn open_store(path: &Path) -> Result<(StateMachine<RocksStore>, OpenWatch), StartError> {

@@ -5,7 +5,8 @@
 //! ```
 //! [`Checkpoint`] has a store write a picture of itself, as files. [`Outgoing`] describes them in a
 //! [`Manifest`] and reads them in [`Chunk`]s. [`Staging`] puts them together again in a folder of its own,
-//! goes on where a broken stream ended, and says when all of them are there and on disk.
+//! goes on where a broken stream ended, and says when all of them are there and on disk. [`open_state`]
+//! completes what was decided, whenever a member is opened.
 //!
 //! # What survives, and what is refused
 //! - Staging changes nothing but its own folder. What installs a snapshot is one record in the log
@@ -24,6 +25,7 @@
 mod checkpoint;
 mod error;
 mod files;
+mod install;
 mod manifest;
 mod memory_store;
 mod outgoing;
@@ -33,6 +35,7 @@ mod tests;
 
 pub use checkpoint::{Checkpoint, conformance, describe};
 pub use error::SnapshotError;
+pub use install::{Folder, Folders, commit, open_state, settle};
 pub use manifest::{
     FILES_MAX, FORMAT_VERSION, FileEntry, MANIFEST_BYTES_MAX, Manifest, NAME_BYTES_MAX, SnapshotId,
 };

@@ -2,15 +2,19 @@
 //!
 //! History comes in [`Page`]s: all changes of a run of revisions, read once and shared by every watch that is
 //! at the same place. A watch that is not reads pages of its own. Whatever the pages are cut like, a watch is
-//! told each event that it asked for once, in order, and whole revisions at a time.
+//! told each event that it asked for once, in order, and whole revisions at a time. [`Follower`] says what to
+//! read for all, [`Watch`] what one is told.
 //!
 //! What may not live here: reading, waiting, and deciding who is too slow (`dengine`'s `server/watch`).
 
+mod hub;
 #[cfg(test)]
 mod tests;
 
-use crate::kv::{Changes, Event, EventKind, KeyRange, KeyValue};
+use crate::kv::{Changes, ChangesQuery, Event, EventKind, KeyRange, KeyValue};
+use crate::planted::planted;
 use crate::types::Revision;
+pub use hub::Follower;
 use std::sync::Arc;
 
 /// What an event costs in a message besides keys and values.
@@ -43,6 +47,26 @@ impl Page {
     }
 }
 
+/// How large a page may be. A single revision may be larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageLimits {
+    /// Bytes of its events.
+    pub bytes: usize,
+    /// Changes that are looked at, of whatever keys.
+    pub changes: usize,
+}
+
+impl PageLimits {
+    fn query(self, from: Revision, keys: KeyRange, prev_kv: bool) -> ChangesQuery {
+        ChangesQuery {
+            prev_kv,
+            max_bytes: self.bytes,
+            max_changes: self.changes,
+            ..ChangesQuery::new(from, keys)
+        }
+    }
+}
+
 /// What a client asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchSpec {
@@ -66,6 +90,8 @@ pub struct Watch {
     spec: WatchSpec,
     /// The first revision that was not told.
     next: Revision,
+    /// Whether it was told everything there was, and takes the pages that all get; else it reads for itself.
+    synced: bool,
 }
 
 /// One message.
@@ -95,7 +121,47 @@ impl Watch {
     /// Tells of `first` and what follows.
     #[must_use]
     pub fn new(spec: WatchSpec, first: Revision) -> Self {
-        Self { spec, next: first }
+        Self {
+            spec,
+            next: first,
+            synced: false,
+        }
+    }
+
+    /// Whether it takes the pages that all get. Else it reads history for itself: [`Watch::catch_up`].
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// A page did not reach it, or was a [`Misfit::Gap`]: it reads for itself from now on.
+    pub fn missed(&mut self) {
+        self.synced = planted!(WatchSkipsGap);
+    }
+
+    /// What to read to get to `newest`, the newest revision there is. If it is there already, it is synced from now
+    /// on, and must be given every page that is made from then on.
+    pub fn catch_up(&mut self, newest: Revision, limits: PageLimits) -> Option<ChangesQuery> {
+        if self.next > newest {
+            self.synced = true;
+            return None;
+        }
+        let (keys, prev_kv) = (self.spec.keys.clone(), self.spec.prev_kv);
+        Some(limits.query(self.next, keys, prev_kv))
+    }
+
+    /// Up to which revision it was told everything, if it is synced: for a client that wants to know although
+    /// nothing happens. `None` for a watch of the future.
+    #[must_use]
+    pub fn progress(&self, newest: Revision) -> Option<Revision> {
+        let told = Revision(self.next.0.saturating_sub(1));
+        (self.synced && told <= newest).then_some(told)
+    }
+
+    /// Whether it is synced and was told everything up to `newest`.
+    #[must_use]
+    pub fn is_told(&self, newest: Revision) -> bool {
+        self.synced && self.next > newest
     }
 
     /// What was asked for.
@@ -119,7 +185,8 @@ impl Watch {
         if page.to < self.next {
             return Ok(Vec::new());
         }
-        if page.from > self.next || (self.spec.prev_kv && !page.with_prev) {
+        let lacks = page.from > self.next && !planted!(WatchSkipsGap);
+        if lacks || (self.spec.prev_kv && !page.with_prev) {
             return Err(Misfit::Gap);
         }
         let mut messages = Messages::new(&self.spec);

@@ -9,11 +9,10 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use bytes::Bytes;
 use dengine_core::{
-    kv::{ChangesQuery, KeyRange, ReadError},
+    kv::{Changes, ChangesQuery, ReadError},
     types::Revision,
-    watch::Page,
+    watch::{Follower, Page, PageLimits},
 };
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -22,10 +21,11 @@ use crate::{error::RequestError, node::Node};
 
 /// Pages that the ring holds for streams that are not there yet.
 const RING_PAGES: usize = 32;
-/// Bytes of one page. A single revision may be larger.
-pub(super) const PAGE_BYTES: usize = 256 * 1024;
-/// Changes of one page, of whatever keys. A single revision may have more.
-pub(super) const PAGE_CHANGES: usize = 4096;
+/// How large a page is.
+pub(super) const PAGE_LIMITS: PageLimits = PageLimits {
+    bytes: 256 * 1024,
+    changes: 4096,
+};
 
 /// The member's watches, all together.
 #[derive(Clone)]
@@ -95,68 +95,52 @@ impl Hub {
         }
     }
 
-    /// Reads a page of these keys' history, on a thread where it holds up nobody.
-    pub(super) async fn read(
-        &self,
-        from: Revision,
-        keys: KeyRange,
-        prev_kv: bool,
-    ) -> Result<Page, PageError> {
+    /// Reads a page of history for one watch.
+    pub(super) async fn read(&self, query: ChangesQuery) -> Result<Page, PageError> {
+        let changes = self.changes(query.clone()).await?;
+        Ok(Page::new(query.from, query.prev_kv, changes))
+    }
+
+    /// Reads history on a thread where it holds up nobody.
+    async fn changes(&self, query: ChangesQuery) -> Result<Changes, PageError> {
         let reader = self.node.reader()?;
-        let query = ChangesQuery {
-            prev_kv,
-            max_bytes: PAGE_BYTES,
-            max_changes: PAGE_CHANGES,
-            ..ChangesQuery::new(from, keys)
-        };
         let read = tokio::task::spawn_blocking(move || reader.changes(&query));
         let changes = read
             .await
             .map_err(|error| RequestError::Storage(error.to_string()))??;
-        Ok(Page::new(from, prev_kv, changes))
+        Ok(changes)
     }
 
     async fn follow(self) {
         let mut revision = self.node.revision_changes();
-        let mut told = *revision.borrow_and_update();
+        let mut follower = Follower::new(*revision.borrow_and_update(), PAGE_LIMITS);
         while revision.changed().await.is_ok() {
             let newest = *revision.borrow_and_update();
-            while told < newest {
-                told = self.tell(told, newest).await;
+            while let Some(query) = self.wanted(&mut follower, newest) {
+                self.tell(&mut follower, query, newest).await;
             }
         }
     }
 
-    /// Tells of a page behind `told`; returns up to which revision nothing more is to be told.
-    async fn tell(&self, told: Revision, newest: Revision) -> Revision {
-        if self.pages.receiver_count() == 0 {
-            return newest;
-        }
-        let everything = KeyRange::From(Bytes::from_static(b"\0"));
+    fn wanted(&self, follower: &mut Follower, newest: Revision) -> Option<ChangesQuery> {
+        let listeners = self.pages.receiver_count() > 0;
         let with_prev = self.with_prev.load(Ordering::Relaxed) > 0;
-        match self.read(Revision(told.0 + 1), everything, with_prev).await {
-            Ok(page) => {
-                let to = page.to;
-                // Nobody there any more: they will read for themselves when they come.
-                let _ = self.pages.send(Arc::new(page));
-                to.max(told)
-            }
+        follower.next(newest, listeners, with_prev)
+    }
+
+    /// Reads a page, and hands it to everybody. If there is nobody any more, they will read for themselves when
+    /// they come.
+    async fn tell(&self, follower: &mut Follower, query: ChangesQuery, newest: Revision) {
+        let page = match self.changes(query.clone()).await {
+            Ok(changes) => follower.page(&query, changes),
             // The streams find out for themselves, and tell their clients.
             Err(error) => {
                 tracing::warn!(%error, "history was not read for the watches");
-                let _ = self.pages.send(Arc::new(beyond(newest)));
-                newest
+                Some(follower.gap(newest))
             }
+        };
+        if let Some(page) = page {
+            let _ = self.pages.send(Arc::new(page));
         }
-    }
-}
-
-/// A page that is a gap for every watch that was not told everything up to `newest`.
-fn beyond(newest: Revision) -> Page {
-    Page {
-        from: Revision(newest.0 + 1),
-        to: newest,
-        with_prev: true,
-        events: Arc::default(),
     }
 }

@@ -21,7 +21,7 @@ use tonic::{Status, Streaming};
 
 use super::{
     LOOK_EVERY, Shared,
-    hub::{PageError, WantsPrev},
+    hub::{PAGE_LIMITS, PageError, WantsPrev},
     messages::{self, Ending},
 };
 use crate::{node::Lifecycle, server::status::request_status, telemetry::metrics as names};
@@ -47,8 +47,6 @@ pub(super) struct StreamTask {
 /// A watch of this stream.
 struct Active {
     watch: Watch,
-    /// Whether it was told everything there was; else it reads history for itself.
-    synced: bool,
     progress_notify: bool,
     told_at: Instant,
     _wants_prev: Option<WantsPrev>,
@@ -128,7 +126,7 @@ impl StreamTask {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let stop = self.shared.stop.clone();
         loop {
-            let behind = self.watches.values().any(|it| !it.synced);
+            let behind = self.watches.values().any(|it| !it.watch.is_synced());
             let turn = tokio::select! {
                 biased;
                 () = stop.cancelled() => Turn::Stop,
@@ -153,7 +151,7 @@ impl StreamTask {
             Turn::Requested(Some(request)) => self.request(request).await,
             Turn::Paged(page) => self.page(&page).await,
             Turn::Missed => {
-                self.watches.values_mut().for_each(|it| it.synced = false);
+                self.watches.values_mut().for_each(|it| it.watch.missed());
                 Ok(())
             }
             Turn::CatchUp => self.catch_up().await,
@@ -250,7 +248,6 @@ impl StreamTask {
         Ok(Active {
             _wants_prev: spec.prev_kv.then(|| shared.hub.wants_prev()),
             watch: Watch::new(spec, first),
-            synced: false,
             progress_notify: create.progress_notify,
             told_at: Instant::now(),
             _place: place,
@@ -260,7 +257,7 @@ impl StreamTask {
 
     /// New history, for those that are at its end.
     async fn page(&mut self, page: &Page) -> Result<(), End> {
-        let synced = self.watches.iter().filter(|(_, it)| it.synced);
+        let synced = self.watches.iter().filter(|(_, it)| it.watch.is_synced());
         let ids: Vec<_> = synced.map(|(id, _)| *id).collect();
         for id in ids {
             self.tell(id, page).await?;
@@ -270,18 +267,14 @@ impl StreamTask {
 
     /// One page for each watch that is behind.
     async fn catch_up(&mut self) -> Result<(), End> {
-        let behind = self.watches.iter().filter(|(_, it)| !it.synced);
+        let behind = self.watches.iter().filter(|(_, it)| !it.watch.is_synced());
         let ids: Vec<_> = behind.map(|(id, _)| *id).collect();
         for id in ids {
-            let watch = &self.watches[&id].watch;
             let newest = self.shared.hub.revision();
-            if watch.next() > newest {
-                self.active(id).synced = true;
+            let Some(query) = self.active(id).watch.catch_up(newest, PAGE_LIMITS) else {
                 continue;
-            }
-            let (from, spec) = (watch.next(), watch.spec());
-            let read = self.shared.hub.read(from, spec.keys.clone(), spec.prev_kv);
-            match read.await {
+            };
+            match self.shared.hub.read(query).await {
                 Ok(page) => self.tell(id, &page).await?,
                 Err(error) => self.cannot_read(id, error).await?,
             }
@@ -313,7 +306,7 @@ impl StreamTask {
         let told = match active.watch.cut(page) {
             Ok(told) => told,
             Err(Misfit::Gap) => {
-                active.synced = false;
+                active.watch.missed();
                 return Ok(());
             }
             Err(Misfit::TooLarge { revision }) => {
@@ -348,17 +341,14 @@ impl StreamTask {
     async fn look(&mut self) -> Result<(), End> {
         self.check_cut_off()?;
         let every = self.shared.limits.watch_progress_interval();
-        let due: Vec<_> = self
-            .watches
-            .iter()
-            .filter(|(_, it)| it.synced && it.progress_notify && it.told_at.elapsed() >= every)
-            .map(|(id, it)| (*id, it.watch.next()))
-            .collect();
-        for (id, next) in due {
-            self.active(id).told_at = Instant::now();
-            let revision = Revision(next.0.saturating_sub(1));
-            // A watch of the future has nothing to say yet.
-            if revision <= self.shared.hub.revision() {
+        let due = |it: &Active| it.progress_notify && it.told_at.elapsed() >= every;
+        let due = self.watches.iter().filter(|(_, it)| due(it));
+        let ids: Vec<_> = due.map(|(id, _)| *id).collect();
+        for id in ids {
+            let newest = self.shared.hub.revision();
+            let active = self.active(id);
+            if let Some(revision) = active.watch.progress(newest) {
+                active.told_at = Instant::now();
                 let header = self.shared.headers.now();
                 self.send(messages::progress(id, header, revision)).await?;
             }
@@ -383,14 +373,12 @@ impl StreamTask {
 
     /// Once all watches were told everything there is.
     async fn answer_progress(&mut self) -> Result<(), End> {
-        if !self.progress_wanted || self.watches.values().any(|it| !it.synced) {
+        if !self.progress_wanted {
             return Ok(());
         }
-        let next = self.watches.values().map(|it| it.watch.next()).min();
         let newest = self.shared.hub.revision();
         // Pages that are on their way are told first.
-        let told = next.map_or(newest, |next| Revision(next.0.saturating_sub(1)));
-        if told < newest {
+        if !self.watches.values().all(|it| it.watch.is_told(newest)) {
             return Ok(());
         }
         self.progress_wanted = false;
