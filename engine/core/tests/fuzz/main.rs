@@ -28,6 +28,7 @@ targets! {
     kv_request: targets::kv::REQUEST;
     kv_membership: targets::kv::MEMBERSHIP;
     kv_records: targets::kv::RECORDS;
+    kv_kept: targets::kv::KEPT;
     kv_store: targets::kv::STORE;
     peer_messages: targets::consensus::MESSAGES;
     snapshot: targets::snapshot::SNAPSHOT;

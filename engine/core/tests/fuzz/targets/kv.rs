@@ -3,9 +3,11 @@
 use super::words;
 use crate::driver::Target;
 use bytes::Bytes;
+use dengine_core::kv::outcome::{decode_kept, encode_kept};
 use dengine_core::kv::store::{MemoryStore, WriteBatch};
 use dengine_core::kv::{
-    Command, Expected, KeyRange, Membership, MembershipChange, RangeQuery, Request, SessionStamp,
+    Batch, BatchOperation, Command, Compare, CompareTarget, Expected, KeyRange, Membership,
+    MembershipChange, Outcome, RangeQuery, Relation, Request, SessionInfo, SessionStamp,
     StateMachine, Store as _, layout,
 };
 use dengine_core::types::{Entry, EntryKind, Index, Revision, SessionId, Term};
@@ -37,6 +39,14 @@ pub(crate) const RECORDS: Target = Target {
             .collect()
     },
     memory: (1 << 16, 64),
+};
+
+/// What is kept of a session: an answer, or the session's own record.
+pub(crate) const KEPT: Target = Target {
+    name: "",
+    run: kept,
+    seeds: kept_records,
+    memory: (1 << 16, 256),
 };
 
 /// A whole store: records with their lengths before them.
@@ -102,6 +112,45 @@ fn records(input: &[u8]) -> String {
         "{state} {version} {data} {change} {changed} {expiring} {session} {user} {ttl} {space} {format} {members} {}",
         prefix.is_some()
     )
+}
+
+fn kept(input: &[u8]) -> String {
+    let answer = match decode_kept(Bytes::copy_from_slice(input)) {
+        Err(error) => words(&error),
+        Ok(Outcome::Trimmed(whole)) => format!("trimmed {}", words(&whole)),
+        Ok(outcome) => {
+            let again = decode_kept(Bytes::from(encode_kept(&outcome))).unwrap();
+            let trimmed = matches!(again, Outcome::Trimmed(_));
+            assert!(trimmed || again == outcome, "an answer is what it was");
+            words(&outcome)
+        }
+    };
+    let session = SessionInfo::decode(SessionId(3), input);
+    format!("{answer}; {}", words(&session))
+}
+
+fn kept_records() -> Vec<Vec<u8>> {
+    let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
+    let mut outcomes = Vec::new();
+    for data in requests() {
+        let entries = [entry(&machine, EntryKind::Command, &data)];
+        let applied = machine.apply(&entries).unwrap();
+        outcomes.extend(applied.into_iter().map(|it| it.outcome));
+    }
+    // What a stamped command may be answered.
+    outcomes.retain(|outcome| {
+        matches!(
+            outcome,
+            Outcome::Put { .. }
+                | Outcome::Delete { .. }
+                | Outcome::CompareAndSwap { .. }
+                | Outcome::Batch { .. }
+        )
+    });
+    let answers = outcomes.iter().map(encode_kept);
+    answers
+        .chain(dump().into_iter().map(|(_, value)| value))
+        .collect()
 }
 
 fn store(input: &[u8]) -> String {
@@ -215,6 +264,31 @@ fn requests() -> Vec<Vec<u8>> {
             value: Bytes::from_static(b"swapped"),
             ttl_ms: 0,
         },
+        Command::Batch(Batch {
+            compares: vec![Compare {
+                keys: KeyRange::One(key.clone()),
+                relation: Relation::Equal,
+                target: CompareTarget::Value(Bytes::from_static(b"swapped")),
+            }],
+            then: vec![
+                BatchOperation::Put {
+                    key: Bytes::from_static(b"batched"),
+                    value: Bytes::from_static(b"value"),
+                    prev_kv: true,
+                    ttl_ms: 9,
+                },
+                BatchOperation::Get {
+                    keys: KeyRange::From(Bytes::new()),
+                    limit: 2,
+                    keys_only: false,
+                    count_only: false,
+                },
+            ],
+            otherwise: vec![BatchOperation::Delete {
+                keys: KeyRange::One(key.clone()),
+                prev_kv: false,
+            }],
+        }),
         Command::KeepAlive {
             session: SessionId(3),
         },
