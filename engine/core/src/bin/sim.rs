@@ -13,6 +13,10 @@ struct Arguments {
     /// Replays this seed, and prints everything that happens.
     #[arg(long)]
     seed: Option<u64>,
+    /// Writes down what the clients of this seed asked and were told, one JSON object a line: the example
+    /// `check_history` judges it again.
+    #[arg(long, requires = "seed")]
+    history: Option<std::path::PathBuf>,
     /// Runs fresh seeds for so many seconds.
     #[arg(long, default_value_t = 60)]
     budget: u64,
@@ -43,13 +47,21 @@ fn main() -> ExitCode {
         return planted::run(name, &arguments);
     }
     match arguments.seed {
-        Some(seed) => replay(seed),
+        Some(seed) => replay(seed, &arguments),
         None => explore(&arguments),
     }
 }
 
-fn replay(seed: u64) -> ExitCode {
+fn replay(seed: u64, arguments: &Arguments) -> ExitCode {
     let report = sim::run(seed, Keep::Everything);
+    if let (Some(path), Some(history)) = (&arguments.history, &report.history) {
+        let written = std::fs::File::create(path)
+            .and_then(|file| history.write_json_lines(std::io::BufWriter::new(file)));
+        if let Err(error) = written {
+            eprintln!("the history was not written to {}: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+    }
     for line in &report.lines {
         println!("{line}");
     }
@@ -76,6 +88,8 @@ struct Total {
     seeds: u64,
     simulated: Duration,
     counts: BTreeMap<&'static str, u64>,
+    /// Seeds for which the search for an order gave up on some keys.
+    undecided: Vec<u64>,
     broken: Vec<Report>,
 }
 
@@ -85,6 +99,9 @@ impl Total {
         self.simulated += report.simulated;
         for (what, count) in &report.counts {
             *self.counts.entry(what).or_default() += count;
+        }
+        if report.undecided > 0 {
+            self.undecided.push(report.seed);
         }
         if report.violation.is_some() {
             self.broken.push(report);
@@ -97,6 +114,7 @@ impl Total {
         for (what, count) in other.counts {
             *self.counts.entry(what).or_default() += count;
         }
+        self.undecided.extend(other.undecided);
         self.broken.extend(other.broken);
         self
     }
@@ -109,6 +127,11 @@ impl Total {
         for (what, count) in &self.counts {
             println!("{count:>12} {:>12.1}  {what}", *count as f64 / hours);
         }
+        println!(
+            "{:>12} seeds not decided: {:?}",
+            self.undecided.len(),
+            self.undecided
+        );
         println!("{:>12} violations", self.broken.len());
     }
 }
@@ -178,7 +201,7 @@ mod planted {
         };
         if let Some(seed) = arguments.seed {
             plant(Some(bugs[0]));
-            return super::replay(seed);
+            return super::replay(seed, arguments);
         }
         println!("| planted bug | seeds to find it | found as |\n|---|---|---|");
         let found = bugs.iter().filter(|bug| seek(**bug, arguments)).count();

@@ -1,16 +1,14 @@
-//! What goes wrong, when its time has come.
+//! What goes wrong, when its time has come. What waits for its moment is in [`ambush`](super::ambush).
 
-use super::member::{Health, Member};
+use super::member::Health;
 use super::network::Link;
 use super::operator::newest_leader;
 use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::Event;
-use super::ticket::Asker;
 use super::world::World;
 use crate::log::Disk;
 use crate::log::memory::MemoryDisk;
-use crate::replica::{Input, Request};
 use crate::types::MemberId;
 
 impl World {
@@ -44,6 +42,7 @@ impl World {
             Fault::Reset => return self.reset(),
             Fault::Transfer => return self.transfer(),
             Fault::Resize => return self.resize(),
+            Fault::Lull => return self.lull(),
             Fault::Replace => return self.replace(),
             _ => {}
         }
@@ -85,7 +84,7 @@ impl World {
             Fault::FailedSync => member.disk().fail_sync_after(sim.random.below(8)),
             Fault::FailedWrite => member.disk().fail_write_after(sim.random.below(8)),
             Fault::FailedRead => member.fail_read(sim.random.below(16)),
-            Fault::FailedFlush => member.store().fail_flush(),
+            Fault::FailedFlush => member.fail_flush(),
             Fault::WriteBack => member.write_back(sim),
             Fault::FlippedBit => return self.flip(id),
             Fault::LostDisk => self.lose_disk(id),
@@ -122,17 +121,7 @@ impl World {
         }
     }
 
-    /// A power loss that does not come by itself.
-    pub(super) fn crash(&mut self, id: MemberId) {
-        if self.is_stormy() && self.members.get(&id).is_some_and(Member::is_up) {
-            self.sim
-                .note(format_args!("FAULT at {id}: power loss over a vote"));
-            self.sim.count(Fault::PowerLoss.name());
-            self.lose_power(id);
-        }
-    }
-
-    fn lose_power(&mut self, id: MemberId) {
+    pub(super) fn lose_power(&mut self, id: MemberId) {
         let Self { sim, members, .. } = self;
         if let Some(member) = members.get_mut(&id) {
             member.lose_power(sim);
@@ -233,55 +222,17 @@ impl World {
             _ => *from != leader,
         });
         let links = links.collect();
-        self.cut(links)
-    }
-
-    /// Somebody loses sight of the leader; a while later the leader is alone, and everybody who could remember it
-    /// has just restarted.
-    fn usurp(&mut self) -> bool {
-        let Some((leader, membership)) = newest_leader(&self.members) else {
-            return false;
-        };
-        let others: Vec<_> = membership
-            .voters()
-            .map(|m| m.id)
-            .filter(|id| *id != leader)
-            .collect();
-        let Some(usurper) = self
-            .sim
-            .random
-            .pick(&others)
-            .copied()
-            .filter(|_| others.len() > 1)
-        else {
-            return false;
-        };
-        let blind = vec![(leader, usurper), (usurper, leader)];
-        self.sim.network.cut(blind.iter().copied());
-        self.sim.after(8 * SECOND, Event::Mend(blind));
-        let delay = self.sim.random.between(1_000 * MILLI, 3_000 * MILLI);
-        self.sim
-            .then(delay, move |world| world.forget(leader, usurper, &others));
-        true
-    }
-
-    fn forget(&mut self, leader: MemberId, usurper: MemberId, others: &[MemberId]) {
-        if !self.is_stormy() {
-            return;
-        }
-        let links = others.iter().flat_map(|id| [(leader, *id), (*id, leader)]);
-        self.cut(links.collect());
-        for id in others.iter().filter(|id| **id != usurper) {
-            let Self { sim, members, .. } = self;
-            if let Some(member) = members.get_mut(id) {
-                member.kill(sim);
-                let delay = sim.random.between(MILLI, 20 * MILLI);
-                sim.after(delay, Event::Restart(*id));
-            }
-        }
+        let duration = self.duration();
+        self.sim.tide.turn(self.sim.now, self.sim.now + duration);
+        self.cut_for(links, duration)
     }
 
     fn cut(&mut self, links: Vec<Link>) -> bool {
+        let duration = self.duration();
+        self.cut_for(links, duration)
+    }
+
+    pub(super) fn cut_for(&mut self, links: Vec<Link>, duration: Nanos) -> bool {
         if links.is_empty() {
             return false;
         }
@@ -291,7 +242,7 @@ impl World {
             .collect();
         self.sim
             .note(format_args!("FAULT: {} are cut", pairs.join(" ")));
-        let until = self.sim.now + self.duration();
+        let until = self.sim.now + duration;
         for link in &links {
             self.sim.network.reset(*link);
         }
@@ -313,42 +264,14 @@ impl World {
         true
     }
 
-    fn transfer(&mut self) -> bool {
-        let Some((leader, membership)) = newest_leader(&self.members) else {
-            return false;
-        };
-        let voters: Vec<_> = membership.voters().map(|m| m.id).collect();
-        let to = self
-            .sim
-            .random
-            .pick(&voters)
-            .copied()
-            .filter(|_| self.sim.random.chance(800_000));
+    /// Nobody writes for a while, and then everybody does.
+    fn lull(&mut self) -> bool {
+        self.sim.note(format_args!("FAULT: nobody writes"));
+        let lull = self.duration();
         self.sim
-            .note(format_args!("FAULT: {leader} is to hand over to {to:?}"));
-        let caller = self.sim.mailbox.ticket(Asker::Nobody, u64::MAX);
-        let request = Request::Transfer { to, caller };
-        let Self { sim, members, .. } = self;
-        if let Some(member) = members.get_mut(&leader) {
-            member.give(sim, Input::Request(request));
-        }
-        if self.sim.random.chance(500_000) {
-            // Just when the other begins to ask for votes.
-            let delay = self.sim.random.below(4 * self.sim.plan.weather.latency);
-            self.sim.then(delay, move |world| world.isolate(leader));
-        }
+            .tide
+            .turn(self.sim.now + lull, self.sim.now + 2 * lull);
         true
-    }
-
-    /// Nobody hears this member, and it hears nobody.
-    fn isolate(&mut self, id: MemberId) {
-        if self.is_stormy() {
-            let others = self.members.keys().filter(|other| **other != id);
-            let links = others
-                .flat_map(|other| [(id, *other), (*other, id)])
-                .collect();
-            self.cut(links);
-        }
     }
 
     fn resize(&mut self) -> bool {

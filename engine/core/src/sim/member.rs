@@ -1,35 +1,37 @@
 //! One member: a machine with its disks and its clock, and the process on it, if there is one.
 //!
-//! The process is the shell around [`Replica`], [`LogWork`] and [`Applier`] that `dengine` builds from threads
-//! and queues. Here each of its threads is an [`Actor`], which goes on when the simulation says so; between
+//! The process is the shell around [`Replica`], [`LogWork`](crate::replica::LogWork) and
+//! [`Applier`](crate::replica::Applier) that `dengine` builds from threads and queues. Here each of its threads is an [`Actor`], which goes on when the simulation says so; between
 //! any two of their turns the process may end.
 
+mod applier;
 mod housekeeping;
+mod hub;
+mod log_writer;
 mod open;
+mod process;
 mod serve;
 mod snapshots;
 
 use super::clock::Clock;
+use super::folders::SimFolders;
 use super::guard::guard;
-use super::invariants::Seen;
-use super::plan::Fault;
 use super::queue::{MILLI, Nanos};
 use super::random::Random;
-use super::shadow::Shadow;
 use super::store::SimStore;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::SimEnv;
 use crate::consensus::{Role, State};
-use crate::kv::{Collector, Flusher, LogicalHash, Member as MemberRecord, Membership, Reader};
+use crate::kv::{Member as MemberRecord, Membership, Reader};
 use crate::log::memory::MemoryDisk;
-use crate::log::{Disk, Log, LogReader};
-use crate::replica::{Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica};
-use crate::snapshot::{SnapshotId, Staging};
+use crate::log::{Disk, LogReader};
+use crate::replica::{Input, Replica};
+use crate::snapshot::SnapshotId;
 use crate::types::{Index, MemberId};
+pub(super) use hub::{WatchMessage, all_keys};
+use process::Process;
 pub(super) use serve::ReadJob;
 pub(super) use snapshots::Parcel;
-use snapshots::Snapshots;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +63,12 @@ pub(super) enum Actor {
     Keep,
     /// The collector removes a little.
     Collect,
+    /// The hub reads a page for the watches.
+    Hub,
+    /// A stream of watches goes on.
+    Stream(u64),
+    /// The streams tell of progress.
+    Look,
     /// A checkpoint of the state machine is made.
     Checkpoint,
     /// Another member sent something about a snapshot.
@@ -103,10 +111,10 @@ pub(super) struct Member {
     pub(super) record: MemberRecord,
     pub(super) clock: Clock,
     pub(super) health: Health,
+    /// Of the log.
     disk: MemoryDisk,
-    store: SimStore,
-    /// Where a snapshot that comes is put together.
-    staged: MemoryDisk,
+    /// Of the state, and of snapshots that are to replace it.
+    folders: SimFolders,
     process: Option<Process>,
     boot: u64,
     paused_until: Nanos,
@@ -115,33 +123,6 @@ pub(super) struct Member {
     promised: Index,
     /// A failure was injected that a panic may follow from: the log could not be read.
     reading_fails: bool,
-}
-
-struct Process {
-    replica: Replica<LogReader<MemoryDisk>, SimEnv>,
-    state: State,
-    shadow: Shadow,
-    inbox: VecDeque<Input<SimEnv>>,
-    awake: bool,
-    log: Log<MemoryDisk>,
-    log_jobs: VecDeque<LogJob>,
-    log_busy: bool,
-    writing: LogWork,
-    /// Whether what is being written must be on disk before anybody hears of it.
-    syncing: bool,
-    /// Up to where the newest segment was durable when its last durable batch was written.
-    proven: (String, u32),
-    durable: (String, u32),
-    applier: Applier<SimStore, SimEnv>,
-    apply_jobs: VecDeque<ApplyJob<SimEnv>>,
-    apply_busy: bool,
-    flusher: Flusher<SimStore>,
-    unflushed_bytes: u64,
-    flush_busy: bool,
-    keeper: Keeper<SimStore>,
-    collector: Collector<SimStore>,
-    staging: Staging<MemoryDisk>,
-    snapshots: Snapshots,
 }
 
 impl Member {
@@ -153,8 +134,7 @@ impl Member {
             clock,
             health: Health::Sound,
             disk: MemoryDisk::new(),
-            store: SimStore::default(),
-            staged: MemoryDisk::new(),
+            folders: SimFolders::default(),
             process: None,
             boot: 0,
             paused_until: 0,
@@ -162,6 +142,19 @@ impl Member {
             promised: Index(0),
             reading_fails: false,
         }
+    }
+
+    fn machine(&self, now: Nanos) -> Machine {
+        Machine {
+            id: self.id,
+            boot: self.boot,
+            clock: self.clock,
+            slow: now < self.slow_until,
+        }
+    }
+
+    fn process_mut(&mut self) -> Option<&mut Process> {
+        self.process.as_mut()
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -176,8 +169,9 @@ impl Member {
         &self.disk
     }
 
-    pub(super) fn store(&self) -> &SimStore {
-        &self.store
+    /// Lets the next flush of the state fail.
+    pub(super) fn fail_flush(&self) {
+        self.folders.fail_flush();
     }
 
     pub(super) fn pause(&mut self, until: Nanos) {
@@ -219,7 +213,7 @@ impl Member {
     pub(super) fn kill(&mut self, sim: &mut Surroundings) {
         if self.process.take().is_some() {
             self.boot += 1;
-            self.store = self.store.reopen(&mut sim.random);
+            self.folders.kill(&mut sim.random);
             self.paused_until = 0;
         }
     }
@@ -230,7 +224,7 @@ impl Member {
         let random = &mut sim.random;
         let kept = [0, 500_000, 900_000, 1_000_000][random.below(4) as usize];
         self.disk.power_loss(|| random.chance(kept));
-        self.staged.power_loss(|| random.chance(kept));
+        self.folders.lose_power(random);
     }
 
     /// The operating system writes some of what is not synced.
@@ -248,6 +242,12 @@ impl Member {
         self.process
             .as_ref()
             .is_some_and(|process| process.state.role == Role::Leader)
+    }
+
+    /// Whether it may answer reads by its lease.
+    pub(super) fn holds_lease(&self, now: Nanos) -> bool {
+        let replica = self.replica();
+        replica.is_some_and(|it| it.consensus().holds_lease(self.clock.read(now)))
     }
 
     pub(super) fn state(&self) -> Option<State> {
@@ -301,14 +301,9 @@ impl Member {
     }
 
     fn turn(&mut self, sim: &mut Surroundings, actor: Actor) -> Result<(), End> {
+        let machine = self.machine(sim.now);
         let Some(process) = &mut self.process else {
             return Ok(());
-        };
-        let machine = Machine {
-            id: self.id,
-            boot: self.boot,
-            clock: self.clock,
-            slow: sim.now < self.slow_until,
         };
         match actor {
             Actor::Replica => return process.think(sim, machine),
@@ -333,6 +328,9 @@ impl Member {
             Actor::Serve(job) => process.serve(sim, machine, job),
             Actor::Keep => return process.keep(sim, machine),
             Actor::Collect => return process.collect(sim, machine),
+            Actor::Hub => process.follow(sim, machine),
+            Actor::Stream(id) => process.stream(sim, machine, id),
+            Actor::Look => process.look(sim, machine),
             Actor::Checkpoint => process.make_snapshot(sim, machine),
             Actor::Parcel(from, id, parcel) => process.on_parcel(sim, machine, (from, id), *parcel),
             Actor::GiveUpSending(to, number) => process.give_up_sending(sim, machine, to, number),
@@ -390,280 +388,5 @@ impl Machine {
     fn sync_time(self, sim: &mut Surroundings) -> Nanos {
         let mean = sim.plan.sync * if self.slow { 200 } else { 1 };
         sim.random.spread(mean)
-    }
-}
-
-impl Process {
-    /// Lets the replica look at its inbox soon.
-    fn wake(&mut self, sim: &mut Surroundings, member: MemberId, boot: u64) {
-        if !std::mem::replace(&mut self.awake, true) {
-            let delay = sim.random.spread(MILLI / 20);
-            let actor = Actor::Replica;
-            sim.after(
-                delay,
-                Event::Act {
-                    member,
-                    boot,
-                    actor,
-                },
-            );
-        }
-    }
-
-    /// One round of the replica's thread.
-    fn think(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
-        // As many as the thread may find before it asks what follows.
-        let most = match sim.random.below(4) {
-            0 => 1,
-            _ => self.inbox.len(),
-        };
-        for input in self.inbox.drain(..most.min(self.inbox.len())) {
-            self.replica.handle(input, machine.clock.read(sim.now));
-        }
-        for effect in self.replica.effects(machine.clock.read(sim.now)) {
-            self.carry_out(sim, machine, effect)?;
-        }
-        self.awake = false;
-        if !self.inbox.is_empty() {
-            self.wake(sim, machine.id, machine.boot);
-        }
-        Ok(())
-    }
-
-    fn carry_out(
-        &mut self,
-        sim: &mut Surroundings,
-        machine: Machine,
-        effect: Effect<SimEnv>,
-    ) -> Result<(), End> {
-        let member = machine.id;
-        match effect {
-            Effect::Log(job) => {
-                self.note_append(sim, member, &job);
-                self.log_jobs.push_back(job);
-                self.plan_log(sim, machine);
-            }
-            Effect::Apply(job) => {
-                if let ApplyJob::Entries(entries) = &job {
-                    let term = self.replica.consensus().state().term;
-                    sim.see(&Seen::Commits {
-                        member,
-                        term,
-                        entries,
-                    });
-                    self.note_expiries(sim, entries);
-                }
-                self.apply_jobs.push_back(job);
-                self.plan_apply(sim, machine);
-            }
-            Effect::Send(messages) => {
-                for message in messages {
-                    sim.send((member, message.to), &message.bytes);
-                }
-            }
-            Effect::StateChanged(state) => self.on_state(sim, member, state),
-            Effect::PeerRefused(error) => {
-                sim.count("peers' messages refused");
-                sim.note(format_args!("{member} refuses a message: {error}"));
-            }
-            Effect::MakeSnapshot => {
-                let delay = machine.sync_time(sim) * 10;
-                machine.plan(sim, delay, Actor::Checkpoint);
-            }
-            Effect::SendSnapshot { to, message } => self.send_snapshot(sim, machine, to, message),
-            Effect::DiscardStaged => self.discard_staged()?,
-            Effect::Install { base, hard_state } => {
-                self.plan_install(sim, machine, base, hard_state);
-            }
-        }
-        Ok(())
-    }
-
-    fn note_append(&mut self, sim: &mut Surroundings, member: MemberId, job: &LogJob) {
-        let LogJob::Append {
-            entries,
-            hard_state,
-            ..
-        } = job
-        else {
-            return;
-        };
-        if let Some(hard) = hard_state {
-            let (term, vote, commit) = (hard.term, hard.vote, hard.commit);
-            sim.note(format_args!(
-                "{member} notes term {term}, vote {vote}, commit {commit}"
-            ));
-        }
-        if hard_state.is_some_and(|hard| hard.vote != MemberId(0) && hard.vote != member) {
-            crash_over_vote(sim, member);
-        }
-        if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
-            let (from, to, term) = (first.index, last.index, last.term);
-            sim.note(format_args!(
-                "{member} appends {from} to {to} of term {term}"
-            ));
-        }
-        // As of this action: the state that was reported may be older.
-        let (state, log) = (self.replica.consensus().state(), &self.shadow);
-        sim.see(&Seen::Appends {
-            member,
-            state,
-            log,
-            entries,
-        });
-        self.shadow.append(entries);
-    }
-
-    fn on_state(&mut self, sim: &mut Surroundings, member: MemberId, state: State) {
-        let (role, term) = (state.role, state.term);
-        let leader = state.leader.unwrap_or_default();
-        sim.note(format_args!(
-            "{member} is {role:?} in term {term}, leader {leader}"
-        ));
-        if role == Role::Leader && self.state.role != Role::Leader {
-            sim.count("elections");
-        }
-        self.state = state;
-        let log = &self.shadow;
-        sim.see(&Seen::State { member, state, log });
-    }
-
-    fn plan_log(&mut self, sim: &mut Surroundings, machine: Machine) {
-        if !self.log_jobs.is_empty() && !std::mem::replace(&mut self.log_busy, true) {
-            let delay = sim.random.spread(MILLI / 50);
-            machine.plan(sim, delay, Actor::LogWrite);
-        }
-        // The reset is the last thing that the log writer does.
-        if self.snapshots.is_installing() && !std::mem::replace(&mut self.log_busy, true) {
-            machine.plan(sim, MILLI, Actor::Install);
-        }
-    }
-
-    fn write_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
-        self.writing = LogWork::collect(self.log_jobs.drain(..));
-        let must_sync = self.writing.must_sync(self.log.hard_state());
-        self.writing
-            .write(&mut self.log)
-            .map_err(|e| e.to_string())?;
-        // Without need, it syncs now and then.
-        self.syncing = must_sync || !sim.plan.memory_first || sim.random.chance(50_000);
-        let delay = if self.syncing {
-            machine.sync_time(sim)
-        } else {
-            MILLI / 100
-        };
-        machine.plan(sim, delay, Actor::LogSync);
-        Ok(())
-    }
-
-    fn sync_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
-        if self.syncing {
-            self.log.sync().map_err(|e| e.to_string())?;
-            self.proven = std::mem::replace(&mut self.durable, self.log.durable_to());
-        }
-        if let Some(id) = self.writing.persisted() {
-            sim.note(format_args!("{} has append {} on disk", machine.id, id.0));
-            self.inbox.push_back(Input::Persisted(id));
-            self.wake(sim, machine.id, machine.boot);
-        }
-        self.writing
-            .tidy(&mut self.log)
-            .map_err(|e| e.to_string())?;
-        self.log_busy = false;
-        self.plan_log(sim, machine);
-        Ok(())
-    }
-
-    fn plan_apply(&mut self, sim: &mut Surroundings, machine: Machine) {
-        if !self.apply_jobs.is_empty() && !std::mem::replace(&mut self.apply_busy, true) {
-            let delay = sim.random.spread(sim.plan.apply);
-            machine.plan(sim, delay, Actor::Apply);
-        }
-    }
-
-    fn apply(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
-        let jobs = std::iter::from_fn(|| self.apply_jobs.pop_front());
-        let range = self.applier.work(jobs).map_err(|e| e.to_string())?;
-        self.apply_busy = false;
-        self.plan_apply(sim, machine);
-        let Some(range) = range else { return Ok(()) };
-        let (member, index) = (machine.id, range.index);
-        sim.note(format_args!(
-            "{member} has applied {index}, revision {}",
-            range.revision
-        ));
-        let (revision, now) = (range.revision, sim.now);
-        sim.see(&Seen::Reaches { revision, now });
-        if index.0.is_multiple_of(8) {
-            self.show_hash(sim, member);
-        }
-        if let Some(membership) = &range.membership {
-            sim.note(format_args!("{member} knows {}", names(membership)));
-            sim.see(&Seen::Members(membership));
-        }
-        self.unflushed_bytes += range.bytes;
-        self.plan_flush(sim, machine);
-        self.inbox.push_back(Input::Applied(range));
-        self.wake(sim, machine.id, machine.boot);
-        Ok(())
-    }
-
-    /// Members at one index must come to one hash.
-    fn show_hash(&self, sim: &mut Surroundings, member: MemberId) {
-        let found = self.applier.machine().reader().logical_hash();
-        let LogicalHash {
-            applied_index: index,
-            hash,
-            ..
-        } = found.expect("memory can be read");
-        sim.see(&Seen::Applied {
-            member,
-            index,
-            hash,
-        });
-    }
-
-    fn plan_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
-        let due = self.unflushed_bytes >= sim.plan.flush_bytes;
-        if due && !std::mem::replace(&mut self.flush_busy, true) {
-            self.unflushed_bytes = 0;
-            let delay = machine.sync_time(sim) * 10;
-            machine.plan(sim, delay, Actor::Flush);
-        }
-    }
-
-    fn flush(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
-        let index = self.flusher.flush().map_err(|e| e.to_string())?;
-        sim.note(format_args!(
-            "{} has flushed what is applied up to {index}",
-            machine.id
-        ));
-        sim.count("flushes");
-        self.flush_busy = false;
-        self.inbox.push_back(Input::Flushed(index));
-        self.wake(sim, machine.id, machine.boot);
-        Ok(())
-    }
-}
-
-fn names(membership: &Membership) -> String {
-    let name = |m: &MemberRecord| match m.voter {
-        true => m.id.to_string(),
-        false => format!("learner {}", m.id),
-    };
-    let names: Vec<_> = membership.members.values().map(name).collect();
-    names.join(", ")
-}
-
-/// Of all moments to lose power, the one in which a vote is given but perhaps not yet on disk is among the worst.
-fn crash_over_vote(sim: &mut Surroundings, member: MemberId) {
-    let powerless = sim
-        .plan
-        .faults
-        .iter()
-        .any(|(fault, _)| *fault == Fault::PowerLoss);
-    if powerless && sim.random.chance(200_000) {
-        let delay = sim.random.below(sim.plan.sync);
-        sim.then(delay, move |world| world.crash(member));
     }
 }

@@ -5,8 +5,9 @@
 //! consensus, log or apply code of its own. `docs/simulator.md` says what it does and how to run it.
 //!
 //! # Code map
-//! [`world`] runs the phases; [`plan`] is what a seed decides beforehand; [`faults`] what then goes wrong.
-//! [`member`] is a machine with its process; [`network`], [`clock`] and [`store`] are what it stands on
+//! [`world`] runs the phases; [`plan`] is what a seed decides beforehand; [`faults`] what then goes wrong, and
+//! [`ambush`] what does so at the worst moment.
+//! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
 //! (its disk is [`MemoryDisk`](crate::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
 //! [`invariants`] watch, one file each. [`surroundings`] holds what all share: [`queue`], [`random`],
 //! [`trace`].
@@ -15,9 +16,11 @@
 //! No clock, no thread, no hash map whose order shows, no randomness but [`random`]. Every line of the trace
 //! goes into a hash, and a test runs a seed twice.
 
+mod ambush;
 mod client;
 mod clock;
 mod faults;
+mod folders;
 mod guard;
 mod invariants;
 mod member;
@@ -32,10 +35,12 @@ mod surroundings;
 #[cfg(test)]
 mod tests;
 mod ticket;
+mod tide;
 mod trace;
 mod watcher;
 mod world;
 
+use crate::check::History;
 use std::collections::BTreeMap;
 use std::time::Duration;
 pub use trace::Keep;
@@ -53,6 +58,10 @@ pub struct Report {
     pub trace_hash: u64,
     /// The lines of the trace that were kept.
     pub lines: Vec<String>,
+    /// What clients asked and were told, if everything was kept.
+    pub history: Option<History>,
+    /// Sets of keys for which the search for an order gave up.
+    pub undecided: usize,
     /// What was broken, if anything was.
     pub violation: Option<Violation>,
 }

@@ -52,10 +52,12 @@ pub(super) enum Fault {
     Resize,
     /// A member that works is replaced by an empty one.
     Replace,
+    /// Nobody writes for a while, and then everybody does.
+    Lull,
 }
 
 impl Fault {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Kill,
         Self::PowerLoss,
         Self::ClusterPowerLoss,
@@ -77,6 +79,7 @@ impl Fault {
         Self::Transfer,
         Self::Resize,
         Self::Replace,
+        Self::Lull,
     ];
 
     fn forgets_what_is_not_synced(self) -> bool {
@@ -107,6 +110,7 @@ impl Fault {
             Self::Transfer => "transfers",
             Self::Resize => "resizes",
             Self::Replace => "replacements",
+            Self::Lull => "lulls",
         }
     }
 }
@@ -123,6 +127,23 @@ pub(super) struct Weather {
     pub(super) strays: u32,
 }
 
+/// What clients ask for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// How many of a thousand operations write.
+    pub(super) writes: u64,
+    /// Every other client does little but read, and the others little but write.
+    pub(super) roles: bool,
+    /// Of a hundred reads, how many are linearizable, by lease, within a session; the rest is eventual.
+    pub(super) levels: [u64; 3],
+    /// How many of a hundred puts have a time to live.
+    pub(super) expiring: u64,
+}
+
+/// What reads there are: of all kinds, or of one. Whoever only reads by lease is not held up at a leader that is cut off
+/// by reads that need a quorum.
+const LEVELS: [[u64; 3]; 4] = [[40, 30, 18], [40, 30, 18], [100, 0, 0], [0, 100, 0]];
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -131,6 +152,9 @@ pub(super) struct Plan {
     /// How many of them write within sessions.
     pub(super) sessions: u64,
     pub(super) keys: u64,
+    pub(super) watchers: u64,
+    /// When the cluster begins to grow: members that come late need a snapshot.
+    pub(super) grows_from: Nanos,
     /// How long a client waits between two operations, on average.
     pub(super) think: Nanos,
     /// How long faults happen.
@@ -146,10 +170,7 @@ pub(super) struct Plan {
     pub(super) log_keep_bytes: u64,
     /// Revisions that are kept, if not all.
     pub(super) keep_revisions: Option<u64>,
-    /// How many of a thousand operations write.
-    pub(super) writes: u64,
-    /// How many of a hundred puts have a time to live.
-    pub(super) expiring: u64,
+    pub(super) load: Load,
     /// Which faults there are, and how long there is none of that kind, on average.
     pub(super) faults: Vec<(Fault, Nanos)>,
 }
@@ -162,10 +183,15 @@ impl Plan {
         faults.retain(|(fault, _)| !memory_first || !fault.forgets_what_is_not_synced());
         Self {
             members: *random.pick(&sizes).expect("not empty"),
-            clients: random.between(1, 6),
+            clients: match random.below(4) {
+                0 => random.between(6, 10),
+                _ => random.between(1, 6),
+            },
             sessions: random.below(5),
             keys: random.between(1, 8),
-            think: random.between(5, 100) * MILLI,
+            watchers: random.between(1, 4),
+            grows_from: random.below(2) * random.below(15 * SECOND),
+            think: (2 << random.below(6)) * MILLI,
             safety: random.between(20, 61) * SECOND,
             weather: Weather::draw(random),
             sync: random.between(50, 3_000) * (MILLI / 1_000),
@@ -175,26 +201,51 @@ impl Plan {
             segment_bytes: 4096 * (2 << random.below(4)) as u32,
             log_keep_bytes: match random.below(3) {
                 0 => u64::MAX / 4,
-                _ => random.below(64 << 10),
+                1 => random.below(64 << 10),
+                _ => random.below(4 << 10),
             },
             keep_revisions: random.chance(500_000).then(|| random.between(1, 500)),
-            writes: match random.below(3) {
-                0 => random.between(5, 50),
-                _ => random.between(100, 800),
-            },
-            expiring: if random.chance(500_000) {
-                random.between(1, 16)
-            } else {
-                0
-            },
+            load: Load::draw(random),
             faults,
         }
+    }
+
+    /// Whether there is such a fault.
+    pub(super) fn has(&self, fault: Fault) -> bool {
+        self.faults.iter().any(|(kind, _)| *kind == fault)
     }
 
     pub(super) fn retention(&self) -> RetentionSetting {
         RetentionSetting {
             revisions: self.keep_revisions,
             duration: None,
+        }
+    }
+}
+
+impl Load {
+    fn draw(random: &mut Random) -> Self {
+        Self {
+            writes: match random.below(3) {
+                0 => random.between(5, 50),
+                _ => random.between(100, 800),
+            },
+            roles: random.chance(500_000),
+            levels: *random.pick(&LEVELS).expect("not empty"),
+            expiring: match random.below(4) {
+                0 => random.between(16, 60),
+                1 => random.between(1, 16),
+                _ => 0,
+            },
+        }
+    }
+
+    /// How many of a thousand operations of this client write.
+    pub(super) fn writes_of(self, client: u64) -> u64 {
+        match (self.roles, client % 2) {
+            (false, _) => self.writes,
+            (true, 0) => 20,
+            (true, _) => self.writes.max(500),
         }
     }
 }
@@ -225,10 +276,13 @@ impl Weather {
     }
 }
 
+/// Few or many: a cluster that never comes to rest hides what goes wrong in one that works.
 fn draw_faults(random: &mut Random) -> Vec<(Fault, Nanos)> {
+    let chances = [100_000, 200_000, 400_000];
+    let chance = *random.pick(&chances).expect("not empty");
     let mut faults = Vec::new();
     for fault in Fault::ALL {
-        if random.chance(400_000) {
+        if random.chance(chance) {
             let rare = matches!(
                 fault,
                 Fault::ClusterPowerLoss | Fault::LostDisk | Fault::FlippedBit

@@ -8,10 +8,11 @@ use super::plan::{Fault, Plan};
 use super::queue::{MILLI, Nanos, Queue};
 use super::random::Random;
 use super::ticket::Mailbox;
+use super::tide::Tide;
 use super::trace::{Hash, Trace};
 use super::world::World;
 use crate::snapshot::SnapshotId;
-use crate::types::MemberId;
+use crate::types::{MemberId, Revision};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,8 +52,8 @@ pub(super) enum Event {
     Mend(Vec<Link>),
     /// A disk has space again.
     Space(MemberId),
-    /// The watcher looks what is new.
-    Watcher,
+    /// A watcher looks what is new.
+    Watcher(u64),
     /// Whoever runs the cluster looks after it.
     Operator,
     /// The world looks whether a phase is over.
@@ -69,9 +70,12 @@ pub(super) struct Surroundings {
     pub(super) trace: Trace,
     pub(super) network: Network,
     pub(super) plan: Plan,
+    pub(super) tide: Tide,
     pub(super) mailbox: Mailbox,
     pub(super) counts: BTreeMap<&'static str, u64>,
     invariants: Invariants,
+    /// The newest revision that any member has come to.
+    pub(super) history_to: Revision,
     /// The first invariant that was broken; the run ends with it.
     pub(super) broken: Option<Broken>,
 }
@@ -85,9 +89,12 @@ impl Surroundings {
             trace,
             network,
             plan,
+            tide: Tide::default(),
             mailbox: Mailbox::default(),
             counts: BTreeMap::new(),
             invariants: Invariants::new(),
+            // The first change takes revision 2.
+            history_to: Revision(1),
             broken: None,
         }
     }

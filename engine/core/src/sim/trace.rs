@@ -82,6 +82,10 @@ impl Trace {
         }
     }
 
+    pub(super) fn keep(&self) -> Keep {
+        self.keep
+    }
+
     /// Whether somebody is going to read it.
     pub(super) fn is_read(&self) -> bool {
         self.keep != Keep::Hash

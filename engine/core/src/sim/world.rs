@@ -6,7 +6,7 @@
 
 use super::client::{self, Ask, Client, ClientEvent, Outcome};
 use super::clock::Clock;
-use super::invariants::{Broken, End};
+use super::invariants::{Broken, End, Seen};
 use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
 use super::network::{Link, Network};
 use super::operator::{Operator, newest_leader};
@@ -15,6 +15,7 @@ use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker};
+use super::tide::Tide;
 use super::trace::{Keep, Trace};
 use super::watcher::Watcher;
 use super::{Report, Violation};
@@ -31,8 +32,9 @@ pub(super) type Members = BTreeMap<MemberId, Member>;
 const WRITE_WITHIN: Nanos = 30 * SECOND;
 /// Once faults stopped, all members agree within this time.
 const AGREE_WITHIN: Nanos = 120 * SECOND;
-/// Bounds the search of the linearizability checker, for each key.
-const CHECK_STEPS: usize = 20_000;
+/// Bounds the search of the linearizability checker, for each set of keys. Where it never goes back it takes a step for
+/// each key that an operation reads or writes: tens of thousands.
+const CHECK_STEPS: usize = 300_000;
 /// The id of the member that begins a cluster.
 const FIRST: MemberId = MemberId(1);
 
@@ -51,8 +53,9 @@ pub(super) struct World {
     pub(super) members: Members,
     pub(super) operator: Operator,
     clients: BTreeMap<u64, Client>,
-    watcher: Watcher,
+    watchers: Vec<Watcher>,
     recorder: Recorder,
+    undecided: usize,
     phase: Phase,
 }
 
@@ -62,7 +65,8 @@ impl World {
         let plan = Plan::draw(&mut random);
         let network = Network::new(random.fork(), plan.weather);
         let operator = Operator::new(random.fork(), plan.members);
-        let watcher = Watcher::new(random.fork());
+        let watcher = |id| Watcher::new(id, plan.keys, random.fork());
+        let watchers = (0..plan.watchers).map(watcher).collect();
         let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
         let clients = (1..=plan.clients).map(client).collect();
         let mut world = Self {
@@ -70,8 +74,9 @@ impl World {
             members: Members::new(),
             operator,
             clients,
-            watcher,
+            watchers,
             recorder: Recorder::new(Some(1)),
+            undecided: 0,
             phase: Phase::Storm,
         };
         world.begin();
@@ -87,9 +92,11 @@ impl World {
         first.found(&mut self.sim, true);
         first.start(&mut self.sim);
         self.members.insert(FIRST, first);
-        self.sim.after(0, Event::Operator);
+        self.sim.after(plan.grows_from, Event::Operator);
         self.sim.after(0, Event::Watch);
-        self.sim.after(SECOND, Event::Watcher);
+        for watcher in 0..plan.watchers {
+            self.sim.after(SECOND, Event::Watcher(watcher));
+        }
         for client in self.clients.keys() {
             let event = ClientEvent::Next(*client);
             self.sim.queue.push(500 * MILLI, Event::Client(event));
@@ -157,7 +164,9 @@ impl World {
                     member.disk().set_space_bytes(None);
                 }
             }
-            Event::Watcher => self.watcher.look(&mut self.sim, &self.members),
+            Event::Watcher(id) => {
+                self.watchers[id as usize].look(&mut self.sim, &mut self.members);
+            }
             Event::Operator => self.operator.look(&mut self.sim, &mut self.members),
             Event::Watch => self.watch(),
         }
@@ -169,9 +178,27 @@ impl World {
             .get_mut(&id)
             .filter(|member| member.boot() == boot);
         if let Some(member) = member {
+            let led = member.is_leader();
             member.act(&mut self.sim, actor);
+            if member.is_leader() && !led {
+                self.note_election(id);
+            }
             self.hand_out_answers(id);
         }
+    }
+
+    fn note_election(&mut self, elected: MemberId) {
+        let Some(term) = self.members[&elected].state().map(|state| state.term) else {
+            return;
+        };
+        let now = self.sim.now;
+        let mut others = self.members.values().filter(|other| other.id != elected);
+        let lease_of = others.find(|other| other.holds_lease(now)).map(|it| it.id);
+        self.sim.see(&Seen::Elected {
+            member: elected,
+            term,
+            lease_of,
+        });
     }
 
     fn give(&mut self, id: MemberId, input: Input<super::ticket::SimEnv>) {
@@ -331,9 +358,12 @@ impl World {
         self.sim.note(format_args!("the faults end"));
         self.phase = Phase::Calm(self.sim.now);
         self.sim.network.calm();
+        self.sim.plan.faults.clear();
         self.sim.plan.weather = super::plan::Weather::CALM;
         // Somebody has to try, or it could not succeed.
-        self.sim.plan.writes = self.sim.plan.writes.max(500);
+        self.sim.plan.load.writes = self.sim.plan.load.writes.max(500);
+        self.sim.plan.load.roles = false;
+        self.sim.tide = Tide::default();
         for member in self.members.values_mut() {
             member.repair();
             let id = member.id;
@@ -362,7 +392,13 @@ impl World {
             .members
             .keys()
             .find(|id| self.applied(**id) != Some(last));
-        behind.map(|id| format!("member {id} has applied {:?} of {last}", self.applied(*id)))
+        if let Some(id) = behind {
+            let applied = self.applied(*id);
+            return Some(format!("member {id} has applied {applied:?} of {last}"));
+        }
+        let revision = self.members[&leader].reader()?.revision();
+        let behind = self.watchers.iter().any(|it| !it.has_come_to(revision));
+        behind.then(|| format!("a watch was not told up to {revision}"))
     }
 
     fn applied(&self, id: MemberId) -> Option<Index> {
@@ -392,10 +428,7 @@ impl World {
         if let Err(broken) = broken {
             self.sim.fail(broken);
         }
-        if let Ok(summary) = judged {
-            let undecided = summary.undecided as u64;
-            *self.sim.counts.entry("keys left undecided").or_default() += undecided;
-        }
+        self.undecided = judged.map_or(0, |summary| summary.undecided);
     }
 
     fn report(self, seed: u64) -> Report {
@@ -408,6 +441,9 @@ impl World {
             simulated: Duration::from_nanos(self.sim.now),
             counts: self.sim.counts,
             trace_hash: self.sim.trace.hash(),
+            history: (self.sim.trace.keep() == Keep::Everything)
+                .then(|| self.recorder.into_history()),
+            undecided: self.undecided,
             lines: self.sim.trace.into_lines(),
             violation,
         }

@@ -4,7 +4,7 @@ use super::Consensus;
 use crate::consensus::event::{Action, ReadToken, Refusal};
 use crate::consensus::log_view::LogRead;
 use crate::planted::planted;
-use crate::types::{Index, Term};
+use crate::types::{Index, Moment, Term};
 use raft::{StateRole, eraftpb};
 
 /// A lease is kept up for so many election timeouts after somebody last asked for it.
@@ -24,10 +24,8 @@ impl<L: LogRead> Consensus<L> {
     pub(super) fn on_lease_read(&mut self, token: ReadToken) {
         self.lease_wanted_until =
             self.tick + LEASE_KEPT_TIMEOUTS * self.config.election_ticks as u64;
-        let raft = &self.node.raft;
-        let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
-        if leads && self.lease.holds(Term(raft.term), self.now) {
-            let index = Index(raft.raft_log.committed);
+        if self.holds_lease(self.now) {
+            let index = Index(self.node.raft.raft_log.committed);
             self.actions.push(Action::ReadReady {
                 tokens: vec![token],
                 index,
@@ -36,6 +34,14 @@ impl<L: LogRead> Consensus<L> {
         } else {
             self.on_read(token);
         }
+    }
+
+    /// Whether this member leads, and nobody else can have been elected by `now`.
+    #[must_use]
+    pub fn holds_lease(&self, now: Moment) -> bool {
+        let raft = &self.node.raft;
+        let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
+        leads && self.lease.holds(Term(raft.term), now)
     }
 
     /// Keeps the lease of a leader that is asked for it, so that reads need not wait for a round of theirs.

@@ -76,7 +76,11 @@ impl Client {
         let Some(in_flight) = &self.in_flight else {
             return;
         };
-        let lost_at = (sim.now + self.random.between(300, 2_000) * MILLI).min(in_flight.deadline);
+        // A stream may break, or nothing be heard of it until the caller has no more time.
+        let lost_at = match self.random.chance(500_000) {
+            true => (sim.now + self.random.between(300, 2_000) * MILLI).min(in_flight.deadline),
+            false => in_flight.deadline,
+        };
         let lost = ClientEvent::Lost { client, attempt };
         sim.queue.push(lost_at, Event::Client(lost));
         let Some(member) = choose(members, target) else {

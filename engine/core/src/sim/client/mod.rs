@@ -4,6 +4,7 @@
 
 mod attempt;
 mod operation;
+mod renewal;
 mod session;
 
 use super::member::ReadJob;
@@ -19,6 +20,7 @@ use attempt::{InFlight, time};
 use bytes::Bytes;
 use dengine_client_core::{End, Failure, Next, Sequencer};
 use operation::{Habits, Memory};
+use renewal::Renewal;
 
 /// Something about a client.
 pub(super) enum ClientEvent {
@@ -83,6 +85,8 @@ pub(super) struct Client {
     /// The place in the list of members where its calls begin: a connection that it keeps.
     lane: usize,
     memory: Memory,
+    /// A key that it does not want to lose.
+    renewal: Option<Renewal>,
     /// Whether its writes carry stamps.
     stamps: bool,
     session: Option<Sequencer>,
@@ -100,6 +104,7 @@ impl Client {
             attempts: 0,
             in_flight: None,
             memory: Memory::default(),
+            renewal: None,
         }
     }
 
@@ -115,13 +120,18 @@ impl Client {
         }
         self.calls += 1;
         let (client, number) = (self.id, self.calls);
+        let load = sim.plan.load;
         let habits = Habits {
             keys: sim.plan.keys,
-            writes: sim.plan.writes,
-            expiring: sim.plan.expiring,
+            writes: sim.tide.writes(sim.now, client, load.writes_of(client)),
+            levels: load.levels,
+            expiring: load.expiring,
         };
         let unique = format!("{client}.{number}");
-        let (call, want) = self.memory.invent(&mut self.random, habits, unique);
+        let (call, want) = match self.renewal.take() {
+            Some(renewal) => renewal.go_on(&mut self.random, unique, &mut self.renewal),
+            None => self.memory.invent(&mut self.random, habits, unique),
+        };
         if self.random.chance(50_000) {
             self.lane = self.random.below(1 << 16) as usize;
         }
@@ -149,7 +159,11 @@ impl Client {
 
     /// Waits for a while before the next call.
     fn rest(&mut self, sim: &mut Surroundings) {
-        let delay = sim.random.spread(sim.plan.think);
+        let due = self
+            .renewal
+            .as_ref()
+            .and_then(|it| it.due(&mut self.random));
+        let delay = due.unwrap_or_else(|| sim.random.spread(sim.plan.think));
         sim.after(delay, Event::Client(ClientEvent::Next(self.id)));
     }
 
@@ -260,6 +274,9 @@ impl Client {
             return self.rest(sim);
         };
         self.memory.learn(&call, &answer);
+        if self.renewal.is_none() && self.random.chance(500_000) {
+            self.renewal = Renewal::of(&in_flight.want, &answer);
+        }
         match answer {
             Answer::Unknown => sim.count("operations with an unknown outcome"),
             Answer::Refused => {

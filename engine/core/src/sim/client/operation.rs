@@ -29,6 +29,8 @@ pub(super) struct Habits {
     pub(super) keys: u64,
     /// So many of a thousand operations write.
     pub(super) writes: u64,
+    /// As in [`Load::levels`](crate::sim::plan::Load::levels).
+    pub(super) levels: [u64; 3],
     /// So many of a hundred puts may expire.
     pub(super) expiring: u64,
 }
@@ -45,26 +47,26 @@ impl Memory {
         let after = self.revision;
         let kind = match random.below(1_000) < habits.writes {
             true => random.below(60),
-            false => random.between(60, 100),
+            false => 60,
         };
-        let level = match kind {
-            0..30 => return put(random, habits, key, unique),
+        match kind {
+            0..30 => return put(key, unique, time_to_live(random, habits)),
             30..36 => return delete(key),
             36..50 => return self.swap(random, key, unique),
             50..60 => return self.batch(random, habits, &unique),
-            60..76 => Level::Linearizable,
-            76..88 => Level::Lease,
-            88..95 => Level::Session { after },
-            _ => Level::Eventual,
-        };
+            _ => {}
+        }
         let mut keys = vec![key, some_key(random, habits)];
         keys.truncate(random.between(1, 3) as usize);
         keys.dedup();
-        let call = Call::Read {
-            keys: keys.clone(),
-            level,
+        let [linearizable, lease, session] = habits.levels;
+        let level = match random.below(100) {
+            it if it < linearizable => Level::Linearizable,
+            it if it < linearizable + lease => Level::Lease,
+            it if it < linearizable + lease + session => Level::Session { after },
+            _ => Level::Eventual,
         };
-        (call, Want::Read(level, keys))
+        read(keys, level)
     }
 
     /// Mostly it expects what it saw last.
@@ -146,22 +148,33 @@ fn some_key(random: &mut Random, habits: Habits) -> String {
     format!("k{}", random.below(habits.keys))
 }
 
-fn put(random: &mut Random, habits: Habits, key: String, value: String) -> (Call, Want) {
-    let expires = random.below(100) < habits.expiring;
+/// In milliseconds; 0: for ever.
+fn time_to_live(random: &mut Random, habits: Habits) -> u64 {
+    match random.below(100) < habits.expiring {
+        true => random.between(20, 3_000),
+        false => 0,
+    }
+}
+
+pub(super) fn read(keys: Vec<String>, level: Level) -> (Call, Want) {
+    let call = Call::Read {
+        keys: keys.clone(),
+        level,
+    };
+    (call, Want::Read(level, keys))
+}
+
+pub(super) fn put(key: String, value: String, ttl_ms: u64) -> (Call, Want) {
     let command = Command::Put {
         key: Bytes::from(key.clone()),
         value: Bytes::from(value.clone()),
         prev_kv: false,
-        ttl_ms: if expires {
-            random.between(20, 3_000)
-        } else {
-            0
-        },
+        ttl_ms,
     };
     let call = Call::Put {
         key,
         value,
-        expires,
+        expires: ttl_ms > 0,
     };
     (call, Want::Write(command))
 }

@@ -6,6 +6,7 @@ mod election_safety;
 mod equal_hashes;
 mod leader_append_only;
 mod leader_completeness;
+mod lease_exclusive;
 mod linearizable;
 mod log_matching;
 mod member_id_never_reused;
@@ -22,6 +23,7 @@ use crate::check::{History, Rule, Summary, Violation};
 use crate::consensus::State;
 use crate::kv::{Event, KeyValue, Membership};
 use crate::types::{Entry, EntryKind, Index, MemberId, Revision, Term};
+use crate::watch::WatchSpec;
 
 /// What invariants are told of.
 pub(super) enum Seen<'a> {
@@ -30,6 +32,12 @@ pub(super) enum Seen<'a> {
         member: MemberId,
         state: State,
         log: &'a Shadow,
+    },
+    /// A member was elected; `lease_of` is another one that may still answer reads by its lease.
+    Elected {
+        member: MemberId,
+        term: Term,
+        lease_of: Option<MemberId>,
     },
     /// A member adds entries to its log, perhaps in place of others; `log` is how it was before.
     Appends {
@@ -58,8 +66,11 @@ pub(super) enum Seen<'a> {
         put: &'a KeyValue,
         now: Nanos,
     },
-    /// A watch was told of all changes of these revisions.
+    /// The changes of the next revisions, as a member has stored them.
+    History(&'a [Event]),
+    /// A watch was told of all changes of these revisions that it had asked for.
     Watched {
+        spec: &'a WatchSpec,
         from: Revision,
         to: Revision,
         events: &'a [Event],
@@ -104,6 +115,7 @@ impl Invariants {
     pub(super) fn new() -> Self {
         Self(vec![
             Box::new(election_safety::ElectionSafety::default()),
+            Box::new(lease_exclusive::LeaseExclusive),
             Box::new(leader_append_only::LeaderAppendOnly),
             Box::new(log_matching::LogMatching::default()),
             Box::new(leader_completeness::LeaderCompleteness::default()),

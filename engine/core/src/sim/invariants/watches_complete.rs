@@ -1,16 +1,16 @@
-//! A watch leaves nothing out: every revision in its place, each with all of its changes, and the same ones from
-//! whichever member.
+//! A watch leaves nothing out and adds nothing: of every revision in its place it is told the changes that it asked for,
+//! and the same ones from whichever member.
 
 use super::{Invariant, Seen};
-use crate::kv::Event;
-use crate::sim::trace::Hash;
+use crate::kv::{Event, EventKind};
 use crate::types::Revision;
+use crate::watch::WatchSpec;
 use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub(super) struct WatchesComplete {
-    /// Of the changes of each revision.
-    hashes: BTreeMap<Revision, u64>,
+    /// The changes of each revision, as the first member that came to it has them in its store.
+    history: BTreeMap<Revision, Vec<Event>>,
 }
 
 impl Invariant for WatchesComplete {
@@ -19,32 +19,63 @@ impl Invariant for WatchesComplete {
     }
 
     fn see(&mut self, seen: &Seen<'_>) -> Result<(), String> {
-        let Seen::Watched { from, to, events } = seen else {
-            return Ok(());
-        };
-        let mut told: BTreeMap<Revision, Hash> = BTreeMap::new();
-        for event in *events {
-            let hash = told.entry(event.kv.mod_revision).or_insert(Hash::EMPTY);
-            hash.add(describe(event).as_bytes());
-        }
-        for revision in (from.0..=to.0).map(Revision) {
-            let Some(hash) = told.get(&revision) else {
-                return Err(format!(
-                    "told of {from} to {to}, but not of revision {revision}"
-                ));
-            };
-            let known = *self.hashes.entry(revision).or_insert(hash.0);
-            if known != hash.0 {
-                return Err(format!(
-                    "two watches were told different changes of revision {revision}"
-                ));
+        match seen {
+            Seen::History(events) => {
+                for event in *events {
+                    let changes = self.history.entry(event.kv.mod_revision).or_default();
+                    changes.push(event.clone());
+                }
+                Ok(())
             }
+            Seen::Watched {
+                spec,
+                from,
+                to,
+                events,
+            } => self.check(spec, (*from, *to), events),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
-/// The pair before is not part of it: it may be compacted where another member still has it.
-fn describe(event: &Event) -> String {
-    format!("{:?} {:?}", event.kind, event.kv)
+impl WatchesComplete {
+    fn check(
+        &self,
+        spec: &WatchSpec,
+        (from, to): (Revision, Revision),
+        events: &[Event],
+    ) -> Result<(), String> {
+        let mut told = events;
+        for revision in (from.0..=to.0).map(Revision) {
+            let here = told.partition_point(|event| event.kv.mod_revision <= revision);
+            let (now, later) = told.split_at(here);
+            told = later;
+            // Of what was compacted at once nothing is known.
+            let Some(changes) = self.history.get(&revision) else {
+                continue;
+            };
+            let wanted = changes.iter().filter(|event| wants(spec, event));
+            let same =
+                |(one, other): (&Event, &Event)| (one.kind, &one.kv) == (other.kind, &other.kv);
+            if wanted.clone().count() != now.len() || !wanted.zip(now).all(same) {
+                return Err(format!(
+                    "a watch was told {now:?} of revision {revision}, which made {changes:?}"
+                ));
+            }
+        }
+        if told.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "a watch was told {told:?} before {to} was complete"
+        ))
+    }
+}
+
+fn wants(spec: &WatchSpec, event: &Event) -> bool {
+    let filtered = match event.kind {
+        EventKind::Put => spec.no_put,
+        EventKind::Delete => spec.no_delete,
+    };
+    !filtered && spec.keys.contains(&event.kv.key)
 }

@@ -1,6 +1,7 @@
 //! What a process does besides: the keeper's proposals, and the collector's work.
 
-use super::{Actor, End, Machine, Process};
+use super::process::Process;
+use super::{Actor, End, Machine};
 use crate::consensus::Role;
 use crate::kv::{Command, ExpiredKey, Request};
 use crate::replica::Input;

@@ -1,18 +1,21 @@
 //! Starting a process on a machine: what its folder holds, it takes up.
 
+use super::hub::Hub;
+use super::process::Process;
 use super::snapshots::Snapshots;
-use super::{Actor, DRIFT_PERCENT_MAX, ELECTION_TICKS, Health, Machine, Member, Process, TICK};
+use super::{Actor, DRIFT_PERCENT_MAX, ELECTION_TICKS, Health, Member, TICK};
 use crate::consensus::{ConsensusConfig, State};
-use crate::kv::{MembershipChange, StateMachine};
+use crate::kv::{MembershipChange, StateMachine, StoreError};
 use crate::log::memory::MemoryDisk;
-use crate::log::{Batch, Log, LogError, LogOptions, LogReader, Position};
+use crate::log::{Batch, Log, LogError, LogOptions, LogReader};
 use crate::replica::{Applier, Keeper, LogWork, Replica, ReplicaConfig};
 use crate::sim::guard::guard;
+use crate::sim::plan::Fault;
 use crate::sim::queue::{MILLI, SECOND};
 use crate::sim::shadow::Shadow;
 use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
-use crate::snapshot::{Checkpoint, Decision, SnapshotError, Staging};
+use crate::snapshot::{Folders, SnapshotError, Staging, open_state};
 use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -26,6 +29,21 @@ enum Refusal {
     Lost(String),
     /// The machine failed this time.
     NotNow(String),
+}
+
+impl From<SnapshotError> for Refusal {
+    fn from(error: SnapshotError) -> Self {
+        match error {
+            SnapshotError::Disk(_) => Self::NotNow(error.to_string()),
+            _ => Self::Lost(error.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Lost(error.to_string())
+    }
 }
 
 impl Member {
@@ -72,7 +90,10 @@ impl Member {
         if self.process.is_some() || self.health == Health::Lost {
             return;
         }
-        match guard(|| self.open(sim)) {
+        self.may_be_cut_short(sim);
+        let opened = guard(|| self.open(sim));
+        self.was_cut_short(sim);
+        match opened {
             Ok(Ok(process)) => self.run(sim, process),
             Ok(Err(Refusal::Lost(reason))) => self.refuse(sim, &reason),
             Ok(Err(Refusal::NotNow(reason))) => self.try_later(sim, &reason),
@@ -81,6 +102,28 @@ impl Member {
             }
             Err(message) => self.refuse(sim, &message),
         }
+    }
+
+    /// Lets the process end somewhere within an installation, if this start has one to complete.
+    fn may_be_cut_short(&self, sim: &mut Surroundings) {
+        let ends = sim.plan.has(Fault::Kill) || sim.plan.has(Fault::PowerLoss);
+        if ends && self.folders.has_staged() && sim.random.chance(700_000) {
+            self.folders.end_after(Some(sim.random.below(6) as u32));
+        }
+    }
+
+    fn was_cut_short(&mut self, sim: &mut Surroundings) {
+        if self.folders.was_cut_short() {
+            sim.note(format_args!(
+                "FAULT at {}: ended in an installation",
+                self.id
+            ));
+            sim.count("installations cut short");
+            if sim.plan.has(Fault::PowerLoss) && sim.random.chance(800_000) {
+                self.lose_power(sim);
+            }
+        }
+        self.folders.end_after(None);
     }
 
     fn try_later(&mut self, sim: &mut Surroundings, reason: &str) {
@@ -101,23 +144,19 @@ impl Member {
     }
 
     fn run(&mut self, sim: &mut Surroundings, process: Process) {
-        let (id, boot) = (self.id, self.boot);
+        let id = self.id;
         let (last, applied) = (process.shadow.last(), process.applier.machine().applied().0);
         sim.note(format_args!(
             "{id} starts: log to {}, applied {applied}",
             last.index
         ));
         self.process = Some(process);
-        let machine = Machine {
-            id,
-            boot,
-            clock: self.clock,
-            slow: false,
-        };
+        let machine = self.machine(sim.now);
         machine.plan(sim, 0, Actor::Replica);
         machine.plan(sim, self.clock.wait(TICK), Actor::Tick);
         machine.plan(sim, MILLI, Actor::Keep);
         machine.plan(sim, MILLI, Actor::Collect);
+        machine.plan(sim, MILLI, Actor::Look);
     }
 
     fn open(&mut self, sim: &mut Surroundings) -> Result<Process, Refusal> {
@@ -137,8 +176,15 @@ impl Member {
             );
             sim.fail(("what was synced is there", what));
         }
-        let staging = self.settle_staged(sim, recovered.base)?;
-        let machine = self.open_state()?;
+        let open = || {
+            let store = self.folders.open_store()?;
+            let machine = StateMachine::open(store)?;
+            let (applied, _) = machine.applied();
+            Ok::<_, Refusal>((machine, applied))
+        };
+        let machine = open_state(&self.folders, CLUSTER, recovered.base, open)?;
+        let incoming = self.folders.incoming().map_err(SnapshotError::from)?;
+        let staging = Staging::open(incoming, CLUSTER, u64::MAX)?;
         if recovered.last_index < machine.applied().0 {
             let reason = "the log ends before what the state machine has applied";
             return Err(Refusal::Lost(reason.to_owned()));
@@ -165,6 +211,7 @@ impl Member {
             proven: (String::new(), 0),
             durable,
             flusher: machine.flusher(),
+            hub: Hub::new(machine.reader().revision()),
             applier: Applier::new(machine),
             apply_jobs: VecDeque::new(),
             apply_busy: false,
@@ -175,34 +222,6 @@ impl Member {
             staging,
             snapshots: Snapshots::default(),
         })
-    }
-
-    fn open_state(&self) -> Result<StateMachine<SimStore>, Refusal> {
-        StateMachine::open(self.store.clone()).map_err(|error| Refusal::Lost(error.to_string()))
-    }
-
-    /// Completes or gives up the installation of a snapshot that was staged.
-    fn settle_staged(
-        &mut self,
-        sim: &mut Surroundings,
-        base: Position,
-    ) -> Result<Staging<MemoryDisk>, Refusal> {
-        let refusal = |error: SnapshotError| match error {
-            SnapshotError::Disk(_) => Refusal::NotNow(error.to_string()),
-            _ => Refusal::Lost(error.to_string()),
-        };
-        let (applied, _) = self.open_state()?.applied();
-        let mut staging = Staging::open(self.staged.clone(), CLUSTER, u64::MAX).map_err(refusal)?;
-        let decision = staging.decide(base, applied).map_err(refusal)?;
-        if decision == Decision::Install {
-            sim.note(format_args!("{} takes over the staged snapshot", self.id));
-            self.store = SimStore::open_checkpoint(staging.disk())
-                .map_err(|error| Refusal::Lost(error.to_string()))?;
-        }
-        if decision != Decision::Nothing {
-            staging.clear().map_err(refusal)?;
-        }
-        Ok(staging)
     }
 
     fn replica_from(

@@ -1,6 +1,7 @@
 //! Answering reads from the state machine.
 
-use super::{Actor, Machine, Process};
+use super::process::Process;
+use super::{Actor, Machine};
 use crate::kv::KeyValue;
 use crate::replica::RequestError;
 use crate::sim::client::{self, Outcome};

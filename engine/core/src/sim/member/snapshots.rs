@@ -1,15 +1,19 @@
 //! Snapshots on their way: the shell around [`Outgoing`] and [`Staging`], which `dengine` builds from a stream.
 
 use super::open::CLUSTER;
-use super::{Actor, End, Machine, Member, Process};
+use super::process::Process;
+use super::{Actor, End, Machine, Member};
 use crate::consensus::SnapshotMeta;
 use crate::log::Position;
 use crate::log::memory::MemoryDisk;
 use crate::replica::Input;
+use crate::sim::ambush;
 use crate::sim::queue::{MILLI, SECOND};
 use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
-use crate::snapshot::{Chunk, Manifest, Outgoing, Place, SnapshotError, SnapshotId, describe};
+use crate::snapshot::{
+    Chunk, Manifest, Outgoing, Place, SnapshotError, SnapshotId, commit, describe,
+};
 use crate::types::{HardState, MemberId};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -163,6 +167,7 @@ impl Process {
                     "{} has a snapshot of {from}: {finished:?}",
                     machine.id
                 ));
+                ambush::over_snapshot(sim, machine.id);
                 self.hand_over(sim, machine, finished.is_ok());
                 Parcel::Done(finished.is_ok())
             }
@@ -222,16 +227,10 @@ impl Process {
         let Some((base, hard_state)) = self.snapshots.installing else {
             return Ok(());
         };
-        if !self.staging.holds(base) {
-            return Err(End::Failed(
-                "the snapshot to install is not here".to_owned(),
-            ));
+        let done = commit(&self.staging, &mut self.log, base, hard_state);
+        if !done.map_err(|e| End::Failed(e.to_string()))? {
+            return Err(End::Failed("the snapshot was replaced".to_owned()));
         }
-        let reset = self
-            .log
-            .reset(base, hard_state)
-            .and_then(|()| self.log.sync());
-        reset.map_err(|e| End::Failed(e.to_string()))?;
         sim.note(format_args!(
             "{} begins anew after {}",
             machine.id, base.index

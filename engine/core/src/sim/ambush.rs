@@ -1,0 +1,146 @@
+//! Faults that wait for their moment: of all times to lose power, to cut a link or to hand over, these are the worst.
+//! Left to chance they would hardly ever meet.
+
+use super::member::Member;
+use super::operator::newest_leader;
+use super::plan::Fault;
+use super::queue::{MILLI, SECOND};
+use super::surroundings::{Event, Surroundings};
+use super::ticket::Asker;
+use super::world::World;
+use crate::replica::{Input, Request};
+use crate::types::MemberId;
+
+/// A vote is given, but perhaps not yet on disk.
+pub(super) fn over_vote(sim: &mut Surroundings, voter: MemberId, candidate: MemberId) {
+    if sim.plan.has(Fault::PowerLoss) && sim.random.chance(200_000) {
+        let delay = sim.random.below(sim.plan.sync);
+        sim.then(delay, move |world| world.crash_over_vote(voter, candidate));
+    }
+}
+
+/// A snapshot is complete, and nothing is decided yet.
+pub(super) fn over_snapshot(sim: &mut Surroundings, receiver: MemberId) {
+    let crashes = sim.plan.has(Fault::PowerLoss) || sim.plan.has(Fault::Kill);
+    if crashes && sim.random.chance(300_000) {
+        let delay = sim.random.below(2 * MILLI);
+        sim.then(delay, move |world| world.crash_over_snapshot(receiver));
+    }
+}
+
+impl World {
+    fn crash_over_vote(&mut self, voter: MemberId, candidate: MemberId) {
+        self.crash(voter, Fault::PowerLoss, "over a vote");
+        if self.sim.random.chance(500_000) {
+            // Whoever else voted forgets it too, and the candidate, elected or not, is heard no more.
+            let others = self.members.keys().copied();
+            let others: Vec<_> = others
+                .filter(|id| *id != candidate && *id != voter)
+                .collect();
+            for other in others {
+                self.crash(other, Fault::PowerLoss, "over a vote");
+            }
+            let delay = 2 * self.sim.plan.weather.latency;
+            self.sim.then(delay, move |world| {
+                let duration = world.sim.random.between(SECOND, 15 * SECOND);
+                world.isolate(candidate, duration);
+            });
+        }
+    }
+
+    fn crash_over_snapshot(&mut self, receiver: MemberId) {
+        let power = self.sim.plan.has(Fault::PowerLoss) && self.sim.random.chance(500_000);
+        let fault = if power { Fault::PowerLoss } else { Fault::Kill };
+        self.crash(receiver, fault, "over a snapshot");
+    }
+
+    fn crash(&mut self, id: MemberId, fault: Fault, over: &str) {
+        if self.is_stormy() && self.members.get(&id).is_some_and(Member::is_up) {
+            self.sim
+                .note(format_args!("FAULT at {id}: {} {over}", fault.name()));
+            self.sim.count(fault.name());
+            match fault {
+                Fault::PowerLoss => self.lose_power(id),
+                _ => self.kill(id),
+            }
+        }
+    }
+
+    /// Somebody loses sight of the leader, and as nobody writes, misses nothing; a while later the leader is alone,
+    /// everybody who could remember it has just restarted, and all clients write.
+    pub(super) fn usurp(&mut self) -> bool {
+        let Some((leader, membership)) = newest_leader(&self.members) else {
+            return false;
+        };
+        let voters = membership.voters().map(|m| m.id);
+        let others: Vec<_> = voters.filter(|id| *id != leader).collect();
+        let usurper = self.sim.random.pick(&others).copied();
+        let Some(usurper) = usurper.filter(|_| others.len() > 1) else {
+            return false;
+        };
+        let blind = vec![(leader, usurper), (usurper, leader)];
+        self.sim.network.cut(blind.iter().copied());
+        self.sim.after(8 * SECOND, Event::Mend(blind));
+        let delay = self.sim.random.between(1_000 * MILLI, 3_000 * MILLI);
+        let end = self.sim.now + delay;
+        self.sim.tide.turn(end, end + 3 * SECOND);
+        self.sim
+            .then(delay, move |world| world.forget(leader, usurper, &others));
+        true
+    }
+
+    fn forget(&mut self, leader: MemberId, usurper: MemberId, others: &[MemberId]) {
+        if !self.is_stormy() {
+            return;
+        }
+        let links = others.iter().flat_map(|id| [(leader, *id), (*id, leader)]);
+        self.cut_for(links.collect(), 3 * SECOND);
+        for id in others.iter().filter(|id| **id != usurper) {
+            let Self { sim, members, .. } = self;
+            if let Some(member) = members.get_mut(id) {
+                member.kill(sim);
+                let delay = sim.random.between(MILLI, 20 * MILLI);
+                sim.after(delay, Event::Restart(*id));
+            }
+        }
+    }
+
+    /// Leadership is handed over, and perhaps the old leader hears no more of it.
+    pub(super) fn transfer(&mut self) -> bool {
+        let Some((leader, membership)) = newest_leader(&self.members) else {
+            return false;
+        };
+        let voters: Vec<_> = membership.voters().map(|m| m.id).collect();
+        let to = self.sim.random.pick(&voters).copied();
+        let to = to.filter(|_| self.sim.random.chance(800_000));
+        self.sim
+            .note(format_args!("FAULT: {leader} is to hand over to {to:?}"));
+        let caller = self.sim.mailbox.ticket(Asker::Nobody, u64::MAX);
+        let request = Request::Transfer { to, caller };
+        let Self { sim, members, .. } = self;
+        if let Some(member) = members.get_mut(&leader) {
+            member.give(sim, Input::Request(request));
+        }
+        if self.sim.random.chance(500_000) {
+            // Just when the other begins to ask for votes.
+            let delay = self.sim.random.below(4 * self.sim.plan.weather.latency);
+            self.sim.then(delay, move |world| {
+                let duration = world.sim.random.between(100 * MILLI, 6 * SECOND);
+                world.isolate(leader, duration);
+                let now = world.sim.now;
+                world.sim.tide.turn(now, now + duration);
+            });
+        }
+        true
+    }
+
+    /// Nobody hears this member, and it hears nobody.
+    fn isolate(&mut self, id: MemberId, duration: u64) {
+        if self.is_stormy() {
+            let others = self.members.keys().filter(|other| **other != id);
+            let links = others.flat_map(|other| [(id, *other), (*other, id)]);
+            let links = links.collect();
+            self.cut_for(links, duration);
+        }
+    }
+}

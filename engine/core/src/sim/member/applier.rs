@@ -1,0 +1,111 @@
+//! The applier's thread and the flusher's.
+
+use super::process::Process;
+use super::{Actor, End, Machine, all_keys};
+use crate::kv::{ChangesQuery, LogicalHash, Member as MemberRecord, Membership, ReadError};
+use crate::replica::Input;
+use crate::sim::invariants::Seen;
+use crate::sim::surroundings::Surroundings;
+use crate::types::{MemberId, Revision};
+
+impl Process {
+    pub(super) fn plan_apply(&mut self, sim: &mut Surroundings, machine: Machine) {
+        if !self.apply_jobs.is_empty() && !std::mem::replace(&mut self.apply_busy, true) {
+            let delay = sim.random.spread(sim.plan.apply);
+            machine.plan(sim, delay, Actor::Apply);
+        }
+    }
+
+    pub(super) fn apply(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        let jobs = std::iter::from_fn(|| self.apply_jobs.pop_front());
+        let range = self.applier.work(jobs).map_err(|e| e.to_string())?;
+        self.apply_busy = false;
+        self.plan_apply(sim, machine);
+        let Some(range) = range else { return Ok(()) };
+        let (member, index) = (machine.id, range.index);
+        sim.note(format_args!(
+            "{member} has applied {index}, revision {}",
+            range.revision
+        ));
+        let (revision, now) = (range.revision, sim.now);
+        sim.see(&Seen::Reaches { revision, now });
+        self.show_history(sim);
+        self.wake_hub(sim, machine);
+        if index.0.is_multiple_of(8) {
+            self.show_hash(sim, member);
+        }
+        if let Some(membership) = &range.membership {
+            sim.note(format_args!("{member} knows {}", names(membership)));
+            sim.see(&Seen::Members(membership));
+        }
+        self.unflushed_bytes += range.bytes;
+        self.plan_flush(sim, machine);
+        self.inbox.push_back(Input::Applied(range));
+        self.wake(sim, machine.id, machine.boot);
+        Ok(())
+    }
+
+    /// What a revision changed is whatever the first member that came to it has stored.
+    fn show_history(&self, sim: &mut Surroundings) {
+        let reader = self.applier.machine().reader();
+        let newest = reader.revision();
+        while sim.history_to < newest {
+            let query = ChangesQuery::new(Revision(sim.history_to.0 + 1), all_keys());
+            sim.history_to = match reader.changes(&query) {
+                Ok(changes) => {
+                    sim.see(&Seen::History(&changes.events));
+                    newest
+                }
+                // Some of it was compacted in the same breath.
+                Err(ReadError::Compacted { compacted, .. }) => Revision(compacted.0 - 1),
+                Err(error) => panic!("memory can be read: {error}"),
+            };
+        }
+    }
+
+    /// Members at one index must come to one hash.
+    fn show_hash(&self, sim: &mut Surroundings, member: MemberId) {
+        let found = self.applier.machine().reader().logical_hash();
+        let LogicalHash {
+            applied_index: index,
+            hash,
+            ..
+        } = found.expect("memory can be read");
+        sim.see(&Seen::Applied {
+            member,
+            index,
+            hash,
+        });
+    }
+
+    fn plan_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
+        let due = self.unflushed_bytes >= sim.plan.flush_bytes;
+        if due && !std::mem::replace(&mut self.flush_busy, true) {
+            self.unflushed_bytes = 0;
+            let delay = machine.sync_time(sim) * 10;
+            machine.plan(sim, delay, Actor::Flush);
+        }
+    }
+
+    pub(super) fn flush(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        let index = self.flusher.flush().map_err(|e| e.to_string())?;
+        sim.note(format_args!(
+            "{} has flushed what is applied up to {index}",
+            machine.id
+        ));
+        sim.count("flushes");
+        self.flush_busy = false;
+        self.inbox.push_back(Input::Flushed(index));
+        self.wake(sim, machine.id, machine.boot);
+        Ok(())
+    }
+}
+
+fn names(membership: &Membership) -> String {
+    let name = |m: &MemberRecord| match m.voter {
+        true => m.id.to_string(),
+        false => format!("learner {}", m.id),
+    };
+    let names: Vec<_> = membership.members.values().map(name).collect();
+    names.join(", ")
+}

@@ -1,0 +1,98 @@
+//! The log writer's thread.
+
+use super::process::Process;
+use super::{Actor, End, Machine};
+use crate::replica::{Input, LogJob, LogWork};
+use crate::sim::ambush;
+use crate::sim::invariants::Seen;
+use crate::sim::queue::MILLI;
+use crate::sim::surroundings::Surroundings;
+use crate::types::MemberId;
+
+impl Process {
+    pub(super) fn note_append(&mut self, sim: &mut Surroundings, member: MemberId, job: &LogJob) {
+        let LogJob::Append {
+            entries,
+            hard_state,
+            ..
+        } = job
+        else {
+            return;
+        };
+        if let Some(hard) = hard_state {
+            let (term, vote, commit) = (hard.term, hard.vote, hard.commit);
+            sim.note(format_args!(
+                "{member} notes term {term}, vote {vote}, commit {commit}"
+            ));
+        }
+        let vote = hard_state.map(|hard| hard.vote);
+        if let Some(candidate) = vote.filter(|it| *it != MemberId(0) && *it != member) {
+            ambush::over_vote(sim, member, candidate);
+        }
+        if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
+            let (from, to, term) = (first.index, last.index, last.term);
+            sim.note(format_args!(
+                "{member} appends {from} to {to} of term {term}"
+            ));
+        }
+        // As of this action: the state that was reported may be older.
+        let (state, log) = (self.replica.consensus().state(), &self.shadow);
+        sim.see(&Seen::Appends {
+            member,
+            state,
+            log,
+            entries,
+        });
+        self.shadow.append(entries);
+    }
+
+    pub(super) fn plan_log(&mut self, sim: &mut Surroundings, machine: Machine) {
+        if !self.log_jobs.is_empty() && !std::mem::replace(&mut self.log_busy, true) {
+            let delay = sim.random.spread(MILLI / 50);
+            machine.plan(sim, delay, Actor::LogWrite);
+        }
+        // The reset is the last thing that the log writer does.
+        if self.snapshots.is_installing() && !std::mem::replace(&mut self.log_busy, true) {
+            machine.plan(sim, MILLI, Actor::Install);
+        }
+    }
+
+    pub(super) fn write_log(
+        &mut self,
+        sim: &mut Surroundings,
+        machine: Machine,
+    ) -> Result<(), End> {
+        self.writing = LogWork::collect(self.log_jobs.drain(..));
+        let must_sync = self.writing.must_sync(self.log.hard_state());
+        self.writing
+            .write(&mut self.log)
+            .map_err(|e| e.to_string())?;
+        // Without need, it syncs now and then.
+        self.syncing = must_sync || !sim.plan.memory_first || sim.random.chance(50_000);
+        let delay = if self.syncing {
+            machine.sync_time(sim)
+        } else {
+            MILLI / 100
+        };
+        machine.plan(sim, delay, Actor::LogSync);
+        Ok(())
+    }
+
+    pub(super) fn sync_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        if self.syncing {
+            self.log.sync().map_err(|e| e.to_string())?;
+            self.proven = std::mem::replace(&mut self.durable, self.log.durable_to());
+        }
+        if let Some(id) = self.writing.persisted() {
+            sim.note(format_args!("{} has append {} on disk", machine.id, id.0));
+            self.inbox.push_back(Input::Persisted(id));
+            self.wake(sim, machine.id, machine.boot);
+        }
+        self.writing
+            .tidy(&mut self.log)
+            .map_err(|e| e.to_string())?;
+        self.log_busy = false;
+        self.plan_log(sim, machine);
+        Ok(())
+    }
+}

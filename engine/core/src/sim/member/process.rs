@@ -1,0 +1,148 @@
+//! The process on a machine: what its threads share, and the replica's own thread.
+
+use super::hub::Hub;
+use super::snapshots::Snapshots;
+use super::{Actor, End, Machine};
+use crate::consensus::{Role, State};
+use crate::kv::{Collector, Flusher};
+use crate::log::memory::MemoryDisk;
+use crate::log::{Log, LogReader};
+use crate::replica::{Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica};
+use crate::sim::invariants::Seen;
+use crate::sim::queue::MILLI;
+use crate::sim::shadow::Shadow;
+use crate::sim::store::SimStore;
+use crate::sim::surroundings::{Event, Surroundings};
+use crate::sim::ticket::SimEnv;
+use crate::snapshot::Staging;
+use crate::types::MemberId;
+use std::collections::VecDeque;
+
+pub(super) struct Process {
+    pub(super) replica: Replica<LogReader<MemoryDisk>, SimEnv>,
+    pub(super) state: State,
+    pub(super) shadow: Shadow,
+    pub(super) inbox: VecDeque<Input<SimEnv>>,
+    pub(super) awake: bool,
+    pub(super) log: Log<MemoryDisk>,
+    pub(super) log_jobs: VecDeque<LogJob>,
+    pub(super) log_busy: bool,
+    pub(super) writing: LogWork,
+    /// Whether what is being written must be on disk before anybody hears of it.
+    pub(super) syncing: bool,
+    /// Up to where the newest segment was durable when its last durable batch was written.
+    pub(super) proven: (String, u32),
+    pub(super) durable: (String, u32),
+    pub(super) applier: Applier<SimStore, SimEnv>,
+    pub(super) apply_jobs: VecDeque<ApplyJob<SimEnv>>,
+    pub(super) apply_busy: bool,
+    pub(super) flusher: Flusher<SimStore>,
+    pub(super) unflushed_bytes: u64,
+    pub(super) flush_busy: bool,
+    pub(super) keeper: Keeper<SimStore>,
+    pub(super) collector: Collector<SimStore>,
+    pub(super) hub: Hub,
+    pub(super) staging: Staging<MemoryDisk>,
+    pub(super) snapshots: Snapshots,
+}
+
+impl Process {
+    /// Lets the replica look at its inbox soon.
+    pub(super) fn wake(&mut self, sim: &mut Surroundings, member: MemberId, boot: u64) {
+        if !std::mem::replace(&mut self.awake, true) {
+            let delay = sim.random.spread(MILLI / 20);
+            let actor = Actor::Replica;
+            sim.after(
+                delay,
+                Event::Act {
+                    member,
+                    boot,
+                    actor,
+                },
+            );
+        }
+    }
+
+    /// One round of the replica's thread.
+    pub(super) fn think(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        // As many as the thread may find before it asks what follows.
+        let most = match sim.random.below(4) {
+            0 => 1,
+            _ => self.inbox.len(),
+        };
+        for input in self.inbox.drain(..most.min(self.inbox.len())) {
+            self.replica.handle(input, machine.clock.read(sim.now));
+        }
+        for effect in self.replica.effects(machine.clock.read(sim.now)) {
+            self.carry_out(sim, machine, effect)?;
+        }
+        self.awake = false;
+        if !self.inbox.is_empty() {
+            self.wake(sim, machine.id, machine.boot);
+        }
+        Ok(())
+    }
+
+    fn carry_out(
+        &mut self,
+        sim: &mut Surroundings,
+        machine: Machine,
+        effect: Effect<SimEnv>,
+    ) -> Result<(), End> {
+        let member = machine.id;
+        match effect {
+            Effect::Log(job) => {
+                self.note_append(sim, member, &job);
+                self.log_jobs.push_back(job);
+                self.plan_log(sim, machine);
+            }
+            Effect::Apply(job) => {
+                if let ApplyJob::Entries(entries) = &job {
+                    let term = self.replica.consensus().state().term;
+                    sim.see(&Seen::Commits {
+                        member,
+                        term,
+                        entries,
+                    });
+                    self.note_expiries(sim, entries);
+                }
+                self.apply_jobs.push_back(job);
+                self.plan_apply(sim, machine);
+            }
+            Effect::Send(messages) => {
+                for message in messages {
+                    sim.send((member, message.to), &message.bytes);
+                }
+            }
+            Effect::StateChanged(state) => self.on_state(sim, member, state),
+            Effect::PeerRefused(error) => {
+                sim.count("peers' messages refused");
+                sim.note(format_args!("{member} refuses a message: {error}"));
+            }
+            Effect::MakeSnapshot => {
+                let delay = machine.sync_time(sim) * 10;
+                machine.plan(sim, delay, Actor::Checkpoint);
+            }
+            Effect::SendSnapshot { to, message } => self.send_snapshot(sim, machine, to, message),
+            Effect::DiscardStaged => self.discard_staged()?,
+            Effect::Install { base, hard_state } => {
+                self.plan_install(sim, machine, base, hard_state);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_state(&mut self, sim: &mut Surroundings, member: MemberId, state: State) {
+        let (role, term) = (state.role, state.term);
+        let leader = state.leader.unwrap_or_default();
+        sim.note(format_args!(
+            "{member} is {role:?} in term {term}, leader {leader}"
+        ));
+        if role == Role::Leader && self.state.role != Role::Leader {
+            sim.count("elections");
+        }
+        self.state = state;
+        let log = &self.shadow;
+        sim.see(&Seen::State { member, state, log });
+    }
+}

@@ -1,0 +1,38 @@
+//! How much clients write from time to time: load comes in waves. At high tide every other client writes and the rest
+//! reads, so that somebody is left to see what becomes of it: a write to a leader that is cut off keeps its client busy.
+
+use super::queue::Nanos;
+
+/// What the clients do now. Between waves it is what the plan says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tide {
+    low_until: Nanos,
+    high_until: Nanos,
+}
+
+impl Tide {
+    /// So many of a thousand operations of a writer write at high tide, if the plan does not say more.
+    const HIGH: u64 = 600;
+
+    /// Nobody writes before `low_until`, and then writers do much before `high_until`.
+    pub(super) fn turn(&mut self, low_until: Nanos, high_until: Nanos) {
+        *self = Self {
+            low_until,
+            high_until,
+        };
+    }
+
+    /// How many of a thousand operations of this client write, if ordinarily `writes` do.
+    pub(super) fn writes(self, now: Nanos, client: u64, writes: u64) -> u64 {
+        if now < self.low_until {
+            0
+        } else if now < self.high_until {
+            match client % 2 {
+                0 => 0,
+                _ => writes.max(Self::HIGH),
+            }
+        } else {
+            writes
+        }
+    }
+}
