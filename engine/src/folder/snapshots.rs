@@ -212,7 +212,7 @@ mod tests {
             Ok((text, applied))
         };
         paths.prepare().unwrap();
-        open_state(paths, CLUSTER, base, open)
+        open_state(paths, CLUSTER, base, open).map(|(text, _)| text)
     }
 
     fn check_installed(dir: &Path, paths: &SnapshotPaths) {

@@ -440,7 +440,13 @@ fn open_state(
         Ok::<_, StartError>(((machine, watch), applied))
     };
     let cluster = start.identity.cluster_id;
-    snapshot::open_state(&start.snapshot_paths, cluster, recovered.base, open)
+    let (opened, installed) =
+        snapshot::open_state(&start.snapshot_paths, cluster, recovered.base, open)?;
+    if installed {
+        let index = recovered.base.index.0;
+        tracing::info!(index, "the snapshot is the state now");
+    }
+    Ok(opened)
 }
 
 fn open_store(path: &Path) -> Result<(StateMachine<RocksStore>, OpenWatch), StartError> {

@@ -280,7 +280,7 @@ mod tests {
 
     /// Opens the state as a member does; what it holds then.
     fn open(folders: &SimFolders) -> Result<Vec<u8>, SnapshotError> {
-        open_state(folders, CLUSTER, BASE, || {
+        let opened = open_state(folders, CLUSTER, BASE, || {
             let found = folders.open_store().unwrap().get(b"k").unwrap();
             let found = found.map(|value| value.to_vec()).unwrap_or_default();
             let applied = match &found[..] {
@@ -289,7 +289,8 @@ mod tests {
                 _ => BASE.index,
             };
             Ok((found, applied))
-        })
+        });
+        opened.map(|(found, _)| found)
     }
 
     #[test]

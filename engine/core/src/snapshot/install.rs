@@ -84,9 +84,9 @@ pub fn commit<S: Disk, L: Disk>(
     Ok(true)
 }
 
-/// Opens a member's state, after a snapshot whose installation was decided has become it. `base` is where the
-/// log begins; `open` opens what [`Folder::State`] holds, or makes an empty state if there is none, and tells
-/// the last entry that it has.
+/// Opens a member's state, after a snapshot whose installation was decided has become it; whether one has.
+/// `base` is where the log begins; `open` opens what [`Folder::State`] holds, or makes an empty state if there is
+/// none, and tells the last entry that it has.
 ///
 /// # Errors
 /// Those of `open`. The log demands a snapshot that is not here, or the disk failed: then the folders are such
@@ -96,7 +96,7 @@ pub fn open_state<F, S, E>(
     cluster: ClusterId,
     base: Position,
     open: impl Fn() -> Result<(S, Index), E>,
-) -> Result<S, E>
+) -> Result<(S, bool), E>
 where
     F: Folders,
     E: From<SnapshotError>,
@@ -106,11 +106,11 @@ where
     let (state, applied) = open()?;
     if applied >= base.index {
         settle(folders, cluster, base, applied)?;
-        return Ok(state);
+        return Ok((state, false));
     }
     drop(state);
-    settle(folders, cluster, base, applied)?;
-    Ok(open()?.0)
+    let installed = settle(folders, cluster, base, applied)?;
+    Ok((open()?.0, installed))
 }
 
 /// Completes the installation of a staged snapshot or discards it, as the log says; see

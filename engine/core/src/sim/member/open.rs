@@ -182,7 +182,13 @@ impl Member {
             let (applied, _) = machine.applied();
             Ok::<_, Refusal>((machine, applied))
         };
-        let machine = open_state(&self.folders, CLUSTER, recovered.base, open)?;
+        let (machine, installed) = open_state(&self.folders, CLUSTER, recovered.base, open)?;
+        if installed {
+            sim.note(format_args!(
+                "{} has taken over the staged snapshot",
+                self.id
+            ));
+        }
         let incoming = self.folders.incoming().map_err(SnapshotError::from)?;
         let staging = Staging::open(incoming, CLUSTER, u64::MAX)?;
         if recovered.last_index < machine.applied().0 {
