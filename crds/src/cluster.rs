@@ -409,6 +409,7 @@ pub struct BenchmarkLine {
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
     /// What was measured: a profile, or a workload.
+    #[serde(default)]
     #[schemars(length(max = 63))]
     pub measures: String,
     /// How it ended, or where it is.
