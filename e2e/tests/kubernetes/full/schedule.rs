@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_crds::{DEngineBenchmark, benchmark::BenchmarkPhase};
+use dengine_crds::{DEngineBenchmark, benchmark::BenchmarkPhase, names::annotations};
 use dengine_e2e::observe;
-use kube::api::PostParams;
+use kube::{ResourceExt as _, api::PostParams};
 use serde_json::{Value, json};
 
 use crate::support::{World, test};
@@ -55,6 +55,38 @@ async fn what_has_a_time_to_live_goes_after_it() {
             ensure!(tokio::time::Instant::now() < deadline, "it is still there");
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_annotation_asks_for_a_benchmark_once() {
+    test("annotation", async |world| {
+        world.make_cluster("c", 1).await?;
+        world.kubectl(&["annotate", "denginecluster/c", "dengine.io/benchmark=quick"])?;
+        let asked = observe::until(
+            &world.api::<DEngineBenchmark>(),
+            "c-quick",
+            PATIENCE,
+            |benchmark| benchmark.status.is_some(),
+        )
+        .await?;
+        ensure!(
+            asked.spec.profile.as_deref() == Some("quick"),
+            "{:?}",
+            asked.spec
+        );
+        world
+            .await_cluster("c", PATIENCE, |cluster| {
+                !cluster.annotations().contains_key(annotations::BENCHMARK)
+            })
+            .await?;
+        let still = world.api::<DEngineBenchmark>().get("c-quick").await?;
+        ensure!(
+            still.spec.run_id == asked.spec.run_id,
+            "it was asked for twice"
+        );
         Ok(())
     })
     .await;
