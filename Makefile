@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down up down test sim sim-planted torture fuzz overload bench bench-baseline images lint fix crds
+.PHONY: help setup demo demo-down up down test sim sim-planted torture fuzz overload e2e-full bench bench-baseline images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -37,7 +37,7 @@ TIMES := $(CARGO_TARGET_DIR)/test-times
 part = SECONDS=0; echo "== $(1)"; ($(2)) || exit 1; printf '%-28s %3d min %2d s\n' "$(1)" $$((SECONDS / 60)) $$((SECONDS % 60)) >>$(TIMES)
 
 help: ## list the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
 
 setup: ## install what a fresh Debian machine lacks (as root; Rust and Go must be there)
 	@e2e/setup.sh
@@ -61,7 +61,7 @@ test: setup ## every test, those on a real Kubernetes included
 	@$(call part,Documentation,$(CARGO_TEST) --no-fail-fast --doc)
 	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))))
 	@$(call part,Simulation,$(SIM_TEST))
-	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes)
+	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes -- --skip full::)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
 torture: setup ## real members under faults, checked for linearizability (DURATION=5m, SEED=; as root)
@@ -74,6 +74,9 @@ fuzz: setup ## bent bytes into every decoder (DURATION=1m for each, SEED=)
 
 overload: setup ## more writes than a member takes: it must shed, keep its leader and its memory, and recover
 	@$(CARGO_TEST) --test processes -- --ignored overload
+
+e2e-full: setup ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
+	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY)
 
 sim: setup ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEED=… replayed as a readable trace
 	@$(SIM) $(if $(SEED),--seed $(SEED),--budget $(or $(BUDGET),60) --threads $(or $(THREADS),$(shell nproc)))

@@ -44,8 +44,8 @@ pub mod annotations {
     pub const TEMPLATE_HASH: &str = "dengine.io/template-hash";
     /// On a claim: `CLUSTER_ID/MEMBER_ID` of the member whose removal makes its data superfluous.
     pub const REMOVED_MEMBER: &str = "dengine.io/removed-member";
-    /// On a cluster, by people: any new value restarts the members one at a time.
-    pub const RESTARTED_AT: &str = "dengine.io/restarted-at";
+    /// On a cluster, by people: any new value restarts the members, one at a time and the leader last.
+    pub const RESTART: &str = "dengine.io/restart";
 }
 
 /// Field managers of server-side apply.

@@ -65,6 +65,14 @@ pub fn ensure() -> Result<Vec<Archive>> {
     Ok(archives)
 }
 
+/// The release program of this name, built by [`ensure`].
+///
+/// # Errors
+/// When the build's folder is not known.
+pub fn program(name: &str) -> Result<PathBuf> {
+    Ok(target_folder(&workspace()?)?.join("release").join(name))
+}
+
 fn build_programs(workspace: &Path) -> Result<()> {
     let mut step =
         Step::start("Programs (the first build compiles RocksDB: 10 to 25 minutes on two cores)");

@@ -1,7 +1,11 @@
 //! The errors of the library: why a member did not start, why it ended, why it did not serve a request.
 
-pub use dengine_core::replica::{LeaderHint, RequestError};
 use std::path::PathBuf;
+
+pub use dengine_core::replica::{LeaderHint, RequestError};
+use dengine_core::{kv::StoreError, log::LogError};
+
+use crate::folder::FolderError;
 
 /// Why a member did not start. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +15,7 @@ pub enum StartError {
     Config(#[from] crate::config::ConfigError),
     /// The data folder cannot be used.
     #[error(transparent)]
-    Folder(#[from] crate::folder::FolderError),
+    Folder(#[from] FolderError),
     /// The folder's log cannot be used.
     #[error("the log in {path}: {source}")]
     Log {
@@ -26,7 +30,7 @@ pub enum StartError {
         /// Where it lies.
         path: PathBuf,
         /// What is wrong with it.
-        source: dengine_core::kv::StoreError,
+        source: StoreError,
     },
     /// A snapshot that was received cannot become the state.
     #[error(transparent)]
@@ -74,6 +78,33 @@ pub enum StartError {
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
+}
+
+impl StartError {
+    /// What the member knew is damaged or may be incomplete: starting it again does not help, and it must
+    /// not take part under its identity any more. It has to be removed from its cluster and to join
+    /// again with an empty folder.
+    #[must_use]
+    pub fn needs_replacement(&self) -> bool {
+        match self {
+            Self::Folder(error) => {
+                matches!(
+                    error,
+                    FolderError::Damaged { .. } | FolderError::Suspect { .. }
+                )
+            }
+            Self::Log { source, .. } => source
+                .downcast_ref::<LogError>()
+                .is_some_and(|error| matches!(error, LogError::Corrupt { .. })),
+            Self::State { source, .. } => matches!(source, StoreError::Corrupt(_)),
+            Self::LogMissing { .. } | Self::LogBehindState { .. } => true,
+            Self::Config(_)
+            | Self::Snapshot(_)
+            | Self::StateInUse
+            | Self::Listen { .. }
+            | Self::Thread(_) => false,
+        }
+    }
 }
 
 /// Why a running member ended by itself. What it had acknowledged is safe on a quorum.

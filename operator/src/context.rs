@@ -1,6 +1,8 @@
 //! What both controllers share: the client, the members, the recorder of events and the operator's
 //! own settings.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -10,11 +12,11 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
 use crate::cluster::validate::Defaults;
+use crate::hash;
 use crate::members::Members;
 
-/// The API server refuses events with longer notes or actions; it counts bytes.
+/// The API server refuses events with longer notes; it counts bytes.
 const NOTE_CHARS_MAX: usize = 500;
-const ACTION_CHARS_MAX: usize = 60;
 
 /// What a reconciliation needs besides its object.
 #[derive(Clone)]
@@ -22,12 +24,19 @@ pub struct Context {
     /// The Kubernetes API.
     pub client: Client,
     /// Connections to members.
-    pub members: std::sync::Arc<Members>,
+    pub members: Arc<Members>,
     /// What specs may leave out.
     pub defaults: Defaults,
     /// How often a cluster is looked at when nothing seems to happen.
     pub poll_interval: Duration,
     recorder: Recorder,
+    last_write: Option<LastWrite>,
+}
+
+/// Writes that are left until the process dies; see [`Context::wrote`].
+#[derive(Clone, Debug)]
+struct LastWrite {
+    left: Arc<AtomicU32>,
 }
 
 impl Context {
@@ -36,10 +45,32 @@ impl Context {
         let reporter = Reporter::from(dengine_crds::names::managers::OPERATOR);
         Self {
             recorder: Recorder::new(client.clone(), reporter),
-            members: std::sync::Arc::default(),
+            members: Arc::default(),
             client,
             defaults,
             poll_interval,
+            last_write: None,
+        }
+    }
+
+    /// The same context in a process that dies right after so many writes, as if killed: the tests' way to
+    /// stop between any two things that it does.
+    #[must_use]
+    pub fn mortal(self, writes: Option<u32>) -> Self {
+        let last_write = writes.map(|writes| LastWrite {
+            left: Arc::new(AtomicU32::new(writes)),
+        });
+        Self { last_write, ..self }
+    }
+
+    /// To be called whenever something in the world was changed, before anything is made of it.
+    pub fn wrote(&self) {
+        let Some(last_write) = &self.last_write else {
+            return;
+        };
+        if last_write.left.fetch_sub(1, Ordering::SeqCst) <= 1 {
+            tracing::warn!("told to die after this write");
+            std::process::abort();
         }
     }
 
@@ -54,8 +85,9 @@ impl Context {
             },
             reason: what.reason.to_owned(),
             note: Some(what.note.chars().take(NOTE_CHARS_MAX).collect()),
-            // The recorder counts events of equal action as one and keeps the first note.
-            action: what.note.chars().take(ACTION_CHARS_MAX).collect(),
+            // The recorder counts events of equal action as one and keeps the first note, so different notes need
+            // different actions.
+            action: format!("{}-{}", what.reason, hash::of(&what.note.as_str().into())),
             secondary: None,
         };
         if let Err(error) = self.recorder.publish(&event, about).await {

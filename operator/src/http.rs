@@ -8,6 +8,8 @@ use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
+use crate::telemetry;
+
 /// Serves until `stop` resolves. A process that waits for the lease is healthy: it would take over.
 ///
 /// # Errors
@@ -23,7 +25,7 @@ pub async fn serve(
         .route("/readyz", get(|| async { "ok\n" }))
         .route(
             "/metrics",
-            get(move || std::future::ready(metrics.render())),
+            get(move || std::future::ready(telemetry::render(&metrics))),
         );
     axum::serve(listener, router)
         .with_graceful_shutdown(stop)

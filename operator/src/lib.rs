@@ -8,6 +8,7 @@
 
 pub mod apply;
 pub mod benchmark;
+pub mod check;
 pub mod cluster;
 pub mod conditions;
 pub mod context;

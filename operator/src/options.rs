@@ -92,6 +92,14 @@ pub struct Options {
     /// How log lines on standard error look.
     #[arg(long, env = "DENGINE_OPERATOR_LOG_FORMAT", default_value = "json")]
     pub log_format: LogFormat,
+
+    /// Only look whether the custom resources are served and an operator works, and say so.
+    #[arg(long)]
+    pub check: bool,
+
+    /// For tests: dies, as if killed, right after it has changed so many things in the world.
+    #[arg(long, env = "DENGINE_OPERATOR_EXIT_AFTER_WRITES", hide = true)]
+    pub exit_after_writes: Option<u32>,
 }
 
 impl Options {

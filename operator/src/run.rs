@@ -85,7 +85,8 @@ async fn work(
     let scope = Scope {
         namespace: options.namespace_scope.clone(),
     };
-    let context = Context::new(client, defaults, options.poll_interval());
+    let context =
+        Context::new(client, defaults, options.poll_interval()).mortal(options.exit_after_writes);
     let clusters = cluster::controller::run(
         context.clone(),
         scope.clone(),

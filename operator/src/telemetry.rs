@@ -1,12 +1,16 @@
 //! Logs and metrics of the operator itself: their set-up, and every name in one place.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use dengine_crds::{DEngineCluster, DEngineClusterStatus};
 use futures::{Stream, StreamExt};
+use kube::ResourceExt;
 use kube::runtime::{controller, watcher};
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_util::MetricKindMask;
 use tracing_subscriber::EnvFilter;
 
 /// Value of the label `controller`: clusters.
@@ -18,6 +22,26 @@ const RECONCILE_SECONDS: &str = "dengine_operator_reconcile_seconds";
 const RECONCILE_ERRORS: &str = "dengine_operator_reconcile_errors_total";
 const WATCH_ERRORS: &str = "dengine_operator_watch_errors_total";
 const LEADER: &str = "dengine_operator_leader";
+const CLUSTER_CONDITION: &str = "dengine_operator_cluster_condition";
+const CLUSTER_READY_MEMBERS: &str = "dengine_operator_cluster_ready_members";
+const CLUSTER_WANTED_MEMBERS: &str = "dengine_operator_cluster_wanted_members";
+const STEPS: &str = "dengine_operator_steps_total";
+
+/// Every metric of the operator.
+pub const NAMES: [&str; 8] = [
+    RECONCILE_SECONDS,
+    RECONCILE_ERRORS,
+    WATCH_ERRORS,
+    LEADER,
+    CLUSTER_CONDITION,
+    CLUSTER_READY_MEMBERS,
+    CLUSTER_WANTED_MEMBERS,
+    STEPS,
+];
+
+/// What is said of a cluster is said again with every look at it; of one that is gone it is no longer said.
+const FORGET_AFTER: Duration = Duration::from_secs(300);
+
 const RECONCILE_SECONDS_BUCKETS: &[f64] =
     &[0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
@@ -56,6 +80,7 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
             Matcher::Full(RECONCILE_SECONDS.to_owned()),
             RECONCILE_SECONDS_BUCKETS,
         )?
+        .idle_timeout(MetricKindMask::GAUGE, Some(FORGET_AFTER))
         .install_recorder()?;
     describe_histogram!(RECONCILE_SECONDS, "Time that one reconciliation took.");
     describe_counter!(
@@ -64,12 +89,54 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
     );
     describe_counter!(WATCH_ERRORS, "Watches that broke and were started again.");
     describe_gauge!(LEADER, "1 while this process holds the lease, else 0.");
+    describe_gauge!(
+        CLUSTER_CONDITION,
+        "1 if the condition of the cluster's status holds, else 0."
+    );
+    describe_gauge!(
+        CLUSTER_READY_MEMBERS,
+        "Voters that are caught up and serve."
+    );
+    describe_gauge!(CLUSTER_WANTED_MEMBERS, "Members that the spec asks for.");
+    describe_counter!(STEPS, "Steps taken, by the reason of their event.");
     Ok(handle)
 }
 
+/// Whether this process holds the lease.
+static LEADS: AtomicBool = AtomicBool::new(false);
+
 /// Notes whether this process holds the lease.
 pub fn leads(leads: bool) {
+    LEADS.store(leads, Ordering::Relaxed);
+}
+
+/// The metrics as text. Who holds the lease is said anew each time: it changes rarely, and would be forgotten.
+pub fn render(handle: &PrometheusHandle) -> String {
+    let leads = LEADS.load(Ordering::Relaxed);
     gauge!(LEADER).set(if leads { 1.0 } else { 0.0 });
+    handle.render()
+}
+
+/// Notes how a cluster stands.
+pub fn stands(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
+    let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+    for condition in &status.conditions {
+        let labels = [
+            ("namespace", namespace.clone()),
+            ("cluster", name.clone()),
+            ("type", condition.type_.clone()),
+        ];
+        let holds = condition.status == "True";
+        gauge!(CLUSTER_CONDITION, &labels).set(if holds { 1.0 } else { 0.0 });
+    }
+    let labels = [("namespace", namespace), ("cluster", name)];
+    gauge!(CLUSTER_READY_MEMBERS, &labels).set(f64::from(status.ready_replicas));
+    gauge!(CLUSTER_WANTED_MEMBERS, &labels).set(f64::from(cluster.spec.replicas));
+}
+
+/// Notes a step that was taken.
+pub fn stepped(reason: &'static str) {
+    counter!(STEPS, "reason" => reason).increment(1);
 }
 
 /// Notes a reconciliation.

@@ -270,7 +270,8 @@ clusterDomain: cluster.local
 resolvConf: ""
 # A full disk must not throw away images that no registry can give back.
 imageGCHighThresholdPercent: 100
-evictionHard: {{memory.available: "100Mi", nodefs.available: "1%", imagefs.available: "1%"}}
+# Amounts, not shares: one percent of a large disk is more than all of this needs.
+evictionHard: {{memory.available: "100Mi", nodefs.available: "200Mi", imagefs.available: "200Mi"}}
 # Tests wait for pods: be quick rather than frugal.
 syncFrequency: 10s
 nodeStatusUpdateFrequency: 5s

@@ -260,19 +260,28 @@ impl Local {
         if fs_err::read_to_string(&stamp).is_ok_and(|digest| digest == image.digest) {
             return Ok(());
         }
-        let ctr = |arguments: &[&str]| {
-            let mut ctr = shell::command("ctr");
-            ctr.arg("--address").arg(self.layout.containerd_socket());
-            shell::run(
-                ctr.args(["--namespace", "k8s.io", "images"])
-                    .args(arguments),
-            )
-            .with_context(|| format!("loading {} into containerd", image.tag))
-        };
-        ctr(&["import", &image.file.display().to_string()])?;
-        ctr(&["tag", "--force", &image.tag, &image.pinned_tag()])?;
+        self.ctr(&["import", &image.file.display().to_string()])?;
+        self.tag(&image.tag, &image.pinned_tag())?;
         fs_err::write(stamp, &image.digest)?;
         Ok(())
+    }
+
+    /// Gives an image that the node has another name.
+    ///
+    /// # Errors
+    /// When containerd refuses it.
+    pub fn tag(&self, image: &str, name: &str) -> Result<()> {
+        self.ctr(&["tag", "--force", image, name])
+    }
+
+    fn ctr(&self, arguments: &[&str]) -> Result<()> {
+        let mut ctr = shell::command("ctr");
+        ctr.arg("--address").arg(self.layout.containerd_socket());
+        ctr.args(["--namespace", "k8s.io", "images"])
+            .args(arguments);
+        shell::run(&mut ctr)
+            .map(drop)
+            .with_context(|| format!("giving containerd an image: {}", arguments.join(" ")))
     }
 
     fn kubectl(&self) -> Command {

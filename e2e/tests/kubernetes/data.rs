@@ -23,8 +23,8 @@ async fn deleting_the_leaders_pod_under_load_loses_no_acknowledged_key() {
     test("leader", async |world| {
         let before = world.make_cluster("kv", 3).await?;
         ensure!(voters(&before) == ["kv-0", "kv-1", "kv-2"], "{before:?}");
-        let load = Load::start(&connect(world, "kv").await?);
-        load.await_acknowledged(ENOUGH, LOAD_PATIENCE).await?;
+        let load = Load::start(&connect(world, "kv").await?).await?;
+        load.await_more(ENOUGH, LOAD_PATIENCE).await?;
 
         let leader = leader(&before)?;
         let pod = world.api::<Pod>().get(&leader).await?;
@@ -33,29 +33,14 @@ async fn deleting_the_leaders_pod_under_load_loses_no_acknowledged_key() {
             .delete(&leader, &DeleteParams::default().grace_period(0))
             .await?;
 
-        let acknowledged = load.acknowledged();
-        load.await_acknowledged(acknowledged + ENOUGH, LOAD_PATIENCE)
-            .await?;
-        let acknowledged = load.stop().await?;
+        load.await_more(ENOUGH, LOAD_PATIENCE).await?;
         await_replacement(world, &pod).await?;
         let after = world.await_ready("kv").await?;
         ensure!(
             identity(&before) == identity(&after),
             "the cluster is another one: {after:?}"
         );
-
-        let client = connect(world, "kv").await?;
-        for (key, value) in &acknowledged {
-            let got = client.get(key.clone(), Consistency::Linearizable).await?;
-            let found = got
-                .kv
-                .with_context(|| format!("{key} was acknowledged and is gone"))?;
-            ensure!(
-                found.value == value.as_bytes(),
-                "{key} holds {:?}",
-                found.value
-            );
-        }
+        load.check(world, "kv").await?;
         Ok(())
     })
     .await;

@@ -14,7 +14,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 
 use crate::{
     load::connect,
-    support::{World, test_alone},
+    support::{World, test, test_alone},
 };
 
 const CRD: &str = "dengineclusters.dengine.io";
@@ -86,6 +86,53 @@ async fn upgrading_the_chart_upgrades_the_resource_definitions() {
             "the upgrade left the old definition: {after:?}"
         );
         Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn helm_test_sees_that_the_operator_works() {
+    test("helm-test", async |world| {
+        let mut helm = world.cluster().helm();
+        helm.args(["test", install::RELEASE, "--namespace", install::NAMESPACE]);
+        let said = shell::run(helm.args(["--timeout", "120s"]))?;
+        ensure!(said.contains("Succeeded"), "{said}");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn everything_optional_of_the_chart_is_accepted_by_the_api_server() {
+    test("optional", async |world| {
+        let mut helm = world.cluster().helm();
+        helm.args(["template", "optional"])
+            .arg(product::workspace()?.join("charts/dengine-operator"));
+        helm.args([
+            "--kube-version=1.34.0",
+            "--namespace",
+            &world.namespace,
+            "--set=networkPolicy.enabled=true,monitoring.dashboard.enabled=true,crds.install=false",
+            "--set=monitoring.podMonitor.enabled=true,monitoring.prometheusRule.enabled=true",
+        ]);
+        let rendered = shell::run(&mut helm)?;
+        ensure!(rendered.contains("runbook_url: https://"), "{rendered}");
+        // The Prometheus operator's kinds are not on every Kubernetes.
+        let documents = rendered
+            .split("\n---")
+            .filter(|text| text.contains("kind:"));
+        let known: Vec<&str> = documents
+            .filter(|text| !text.contains("monitoring.coreos.com/v1"))
+            .collect();
+        ensure!(
+            known
+                .iter()
+                .any(|text| text.contains("kind: NetworkPolicy")),
+            "{known:?}"
+        );
+        let mut kubectl = world.cluster().kubectl();
+        kubectl.args(["create", "--dry-run=server", "--filename=-"]);
+        shell::run_with_input(&mut kubectl, &known.join("\n---")).map(drop)
     })
     .await;
 }

@@ -2,6 +2,7 @@
 //! not be sent again, or its time is up.
 
 use std::{
+    sync::atomic::{AtomicU64, Ordering},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) options: ClientOptions,
     seen: Mutex<Position>,
+    retries: AtomicU64,
 }
 
 /// A call before it is made.
@@ -44,7 +46,13 @@ impl Shared {
             pool,
             options,
             seen: Mutex::default(),
+            retries: AtomicU64::new(0),
         }
+    }
+
+    /// Attempts beyond the first of each call.
+    pub(crate) fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
     }
 
     /// What was seen of the cluster's history.
@@ -91,6 +99,7 @@ impl Shared {
             let now = self.pool.now();
             match attempts.failed(&failure.proof, now, rand::random()) {
                 Next::Again { after, to } => {
+                    self.retries.fetch_add(1, Ordering::Relaxed);
                     tracing::debug!(error = %failure.error, ?after, "attempt failed, will retry");
                     sleep(after).await;
                     target = to;

@@ -103,6 +103,13 @@ impl Client {
         self.shared.saw(position.cluster_id, position.revision);
     }
 
+    /// How often this client and its clones sent a call again, over all calls so far: 0 while the cluster
+    /// is well.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.shared.retries()
+    }
+
     /// Sets a key.
     ///
     /// # Errors

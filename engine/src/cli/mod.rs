@@ -14,7 +14,10 @@ use std::{
 };
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use dengine::config::{Config, ConfigError};
+use dengine::{
+    config::{Config, ConfigError},
+    error::StartError,
+};
 
 /// The program did what it was asked.
 const EXIT_OK: u8 = 0;
@@ -22,6 +25,9 @@ const EXIT_OK: u8 = 0;
 const EXIT_FAILED: u8 = 1;
 /// The command line or the configuration is wrong; nothing was started. clap ends with the same.
 const EXIT_USAGE: u8 = 2;
+/// The data folder is damaged, or may lack what was acknowledged: this member has to be replaced. The
+/// Kubernetes operator does that when it sees this code.
+const EXIT_REPLACE: u8 = 3;
 
 /// A strongly consistent key-value store on Raft and RocksDB.
 ///
@@ -33,7 +39,7 @@ const EXIT_USAGE: u8 = 2;
 ///   dengine init --endpoints 127.0.0.1:4100,127.0.0.1:4200,127.0.0.1:4300
 ///
 /// Exit codes: 0 done, or stopped by a signal in good order; 1 failed; 2 wrong usage or configuration,
-/// and nothing was changed.
+/// and nothing was changed; 3 the data folder is damaged or incomplete, and the member must be replaced.
 #[derive(Debug, Parser)]
 #[command(name = "dengine", version, verbatim_doc_comment, max_term_width = 100)]
 struct Cli {
@@ -82,9 +88,21 @@ pub(crate) fn run() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             complain(&format!("error: {error:#}"));
-            let usage = error.downcast_ref::<ConfigError>().is_some();
-            ExitCode::from(if usage { EXIT_USAGE } else { EXIT_FAILED })
+            ExitCode::from(code_of(&error))
         }
+    }
+}
+
+fn code_of(error: &anyhow::Error) -> u8 {
+    let replace = error
+        .downcast_ref::<StartError>()
+        .is_some_and(StartError::needs_replacement);
+    if replace {
+        EXIT_REPLACE
+    } else if error.downcast_ref::<ConfigError>().is_some() {
+        EXIT_USAGE
+    } else {
+        EXIT_FAILED
     }
 }
 

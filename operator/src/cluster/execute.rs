@@ -15,6 +15,7 @@ use serde_json::json;
 use super::model::{Identity, Observed, Ordinal};
 use super::observe::{Observation, mark};
 use super::plan::{Removal, Step};
+use super::resources::stateful_set;
 use super::status_writer;
 use super::validate::Cluster;
 use crate::apply::is_code;
@@ -94,7 +95,10 @@ pub async fn execute(
             mark_claim(context, cluster, *ordinal, claim_uid, *identity).await?;
             Ok(None)
         }
-        Step::RestartPod { ordinal, pod_uid } => restart(context, cluster, *ordinal, pod_uid).await,
+        Step::RestartPod { ordinal, pod_uid } => {
+            let why = why_restart(cluster, &observation.observed, *ordinal);
+            restart(context, cluster, *ordinal, pod_uid, &why).await
+        }
         Step::DeleteClaim { ordinal, claim_uid } => {
             delete_claim(context, cluster, *ordinal, claim_uid).await
         }
@@ -119,8 +123,10 @@ async fn change(
     let happening = match step {
         Step::AddLearner { ordinal, folder_id } => {
             let request = newcomer(cluster, *ordinal, folder_id);
-            let note = format!("added {} as a learner", request.name);
-            leader.add_learner(request).await?;
+            let name = request.name.clone();
+            let added = leader.add_learner(request).await?;
+            let id = added.member.map(|member| member.id).unwrap_or_default();
+            let note = format!("added {name} as a learner, member {id}");
             Happening::normal(events::MEMBER_ADDED, note)
         }
         Step::Join {
@@ -142,7 +148,8 @@ async fn change(
         }
         Step::Promote { member_id, name } => {
             leader.promote(*member_id).await?;
-            Happening::normal(events::MEMBER_PROMOTED, format!("{name} votes"))
+            let note = format!("{name} (member {member_id}) votes");
+            Happening::normal(events::MEMBER_PROMOTED, note)
         }
         Step::Remove {
             member_id,
@@ -152,6 +159,14 @@ async fn change(
             leader.remove(*member_id).await?;
             let (what, warning) = match why {
                 Removal::DataLost => ("its data is gone; it joins anew", true),
+                Removal::DataDamaged => (
+                    "its data can not be used any more; it joins anew with an empty volume",
+                    true,
+                ),
+                Removal::Crashing => (
+                    "its server ends again and again; it joins anew with an empty volume",
+                    true,
+                ),
                 Removal::ScaleDown => ("fewer members are wanted", false),
             };
             let note = format!("removed {name} (member {member_id}): {what}");
@@ -162,8 +177,9 @@ async fn change(
             }
         }
         Step::TransferLeader { member_id, name } => {
-            leader.transfer_leader(*member_id).await?;
-            Happening::normal(events::LEADER_TRANSFERRED, format!("{name} leads now"))
+            let now = leader.transfer_leader(*member_id).await?;
+            let note = format!("{name} leads now, in term {}", now.term);
+            Happening::normal(events::LEADER_TRANSFERRED, note)
         }
         other => unreachable!("{other:?} is no change of the membership"),
     };
@@ -238,16 +254,27 @@ fn any_of(observed: &Observed, addresses: &BTreeMap<Ordinal, String>) -> Option<
     })
 }
 
+/// A claim that was deleted stays for as long as its pod uses it.
+fn why_restart(cluster: &Cluster, observed: &Observed, ordinal: Ordinal) -> String {
+    let claim = observed.claims.get(&ordinal);
+    if claim.is_some_and(|claim| claim.terminating) {
+        return "so that it comes back with an empty volume".to_owned();
+    }
+    let template = stateful_set::template_hash(cluster);
+    format!("so that it runs what the spec asks for (template {template})")
+}
+
 async fn restart(
     context: &Context,
     cluster: &Cluster,
     ordinal: Ordinal,
     pod_uid: &str,
+    why: &str,
 ) -> Result<Option<Happening>, StepError> {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &cluster.namespace);
     let pod = names::cluster::pod(&cluster.name, ordinal);
     api.delete(&pod, &exactly(pod_uid)).await?;
-    let note = format!("restarting {pod}, so that it runs what the spec asks for");
+    let note = format!("restarting {pod}, {why}");
     Ok(Some(Happening::normal(events::MEMBER_RESTARTED, note)))
 }
 

@@ -12,6 +12,7 @@ pub mod resources;
 pub mod status;
 mod status_writer;
 pub mod validate;
+mod volumes;
 mod words;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 
 use crate::context::{Context, Happening, now};
+use crate::telemetry;
 use model::Wanted;
 use observe::{Caches, Observation};
 use plan::Step;
@@ -68,6 +70,7 @@ pub async fn reconcile(
     };
     let benchmarks = benchmarks::lines(&caches.benchmarks, &resource);
     let status = status::derive(&resource, &outcome, benchmarks, now());
+    telemetry::stands(&resource, &status);
     if resource.status.as_ref() != Some(&status) {
         status_writer::write(&context.client, &resource, &status, None).await?;
     }
@@ -126,7 +129,11 @@ async fn carry_out(
         tell_failure(context, resource, &failure.1).await;
         return Some(failure);
     }
-    match execute::execute(context, cluster, resource, observation, step).await {
+    let executed = execute::execute(context, cluster, resource, observation, step).await;
+    if executed.is_ok() && step.acts() {
+        context.wrote();
+    }
+    match executed {
         Ok(Some(happening)) => {
             tracing::info!(
                 cluster = cluster.name,
@@ -134,6 +141,7 @@ async fn carry_out(
                 note = happening.note,
                 "step taken"
             );
+            telemetry::stepped(happening.reason);
             context.tell(&resource.object_ref(&()), &happening).await;
             None
         }

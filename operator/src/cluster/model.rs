@@ -49,6 +49,17 @@ pub struct Pod {
     pub report: Option<Report>,
     /// Why the pod does not run, in Kubernetes' words.
     pub trouble: Option<String>,
+    /// It does not run, and starting it again did not help.
+    pub broken: Option<Broken>,
+}
+
+/// Why a member can not come back by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The server says that its folder is damaged, or may lack what the member acknowledged.
+    Folder,
+    /// The server ends again and again.
+    Crashing,
 }
 
 /// What a member says of itself.
@@ -84,6 +95,8 @@ pub struct Claim {
     pub marked_for: Option<Identity>,
     /// It is being deleted.
     pub terminating: bool,
+    /// The volume behind it is gone; no pod can use it any more.
+    pub lost: bool,
 }
 
 /// The member list with the leader's view of it.

@@ -32,7 +32,7 @@ pub struct Cluster {
     /// The image that the members run.
     pub image: String,
     /// Any new value restarts the members.
-    pub restarted_at: Option<String>,
+    pub restart: Option<String>,
 }
 
 /// Why a spec can not be carried out. The schema refuses all of these; they are checked again because
@@ -69,10 +69,7 @@ pub fn validate(resource: &DEngineCluster, defaults: &Defaults) -> Result<Cluste
             .controller_owner_ref(&())
             .ok_or(InvalidSpec::NoIdentity)?,
         image: spec.image.clone().unwrap_or_else(|| defaults.image.clone()),
-        restarted_at: resource
-            .annotations()
-            .get(annotations::RESTARTED_AT)
-            .cloned(),
+        restart: resource.annotations().get(annotations::RESTART).cloned(),
         spec: spec.clone(),
     })
 }

@@ -45,6 +45,14 @@ fn doing(step: &Step) -> (&'static str, String) {
                 let words = format!("{name} came back without its data and is replaced");
                 (reasons::REPLACING_MEMBER, words)
             }
+            Removal::DataDamaged => {
+                let words = format!("the data of {name} can not be used any more; it is replaced");
+                (reasons::REPLACING_MEMBER, words)
+            }
+            Removal::Crashing => {
+                let words = format!("{name} ends again and again; it is replaced");
+                (reasons::REPLACING_MEMBER, words)
+            }
             Removal::ScaleDown => {
                 let words = format!("removing {name}: fewer members are wanted");
                 (reasons::REMOVING_MEMBER, words)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dengine_operator::cluster::model::{
-    Claim, Identity, Member, Membership, Observed, Pod, Report, Wanted,
+    Broken, Claim, Identity, Member, Membership, Observed, Pod, Report, Wanted,
 };
 use dengine_operator::cluster::plan::{
     Blocked, Removal, Step, Waiting, plan, stateful_set_replicas,
@@ -37,6 +37,7 @@ fn empty_pod(ordinal: u32) -> Pod {
             ready: false,
         }),
         trouble: None,
+        broken: None,
     }
 }
 
@@ -90,6 +91,7 @@ fn claim(ordinal: u32) -> Claim {
         uid: format!("claim-{ordinal}"),
         marked_for: None,
         terminating: false,
+        lost: false,
     }
 }
 
@@ -262,6 +264,113 @@ fn a_member_without_its_data_is_replaced() {
         folder_id: "fresh".to_owned(),
     };
     assert_eq!(plan(&observed, &wanted(3)), add);
+}
+
+/// `observed` without what the pod of this ordinal says: its server does not run.
+fn broken(mut observed: Observed, ordinal: u32, how: Broken) -> Observed {
+    let pod = pod(&mut observed, ordinal);
+    (pod.report, pod.ready, pod.broken) = (None, false, Some(how));
+    members(&mut observed)[ordinal as usize].reachable = false;
+    observed
+}
+
+#[test]
+fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
+    let mut observed = broken(healthy(3), 1, Broken::Folder);
+    let identity = Identity {
+        cluster_id: CLUSTER,
+        member_id: 2,
+    };
+    let mark = Step::MarkClaim {
+        ordinal: 1,
+        claim_uid: "claim-1".to_owned(),
+        identity,
+    };
+    assert_eq!(plan(&observed, &wanted(5)), mark);
+    observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
+    let remove = Step::Remove {
+        member_id: 2,
+        name: "demo-1".to_owned(),
+        why: Removal::DataDamaged,
+    };
+    assert_eq!(plan(&observed, &wanted(5)), remove);
+    members(&mut observed).remove(1);
+    let delete = Step::DeleteClaim {
+        ordinal: 1,
+        claim_uid: "claim-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), delete);
+    observed.claims.get_mut(&1).unwrap().terminating = true;
+    let restart = Step::RestartPod {
+        ordinal: 1,
+        pod_uid: "pod-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), restart);
+}
+
+#[test]
+fn a_damaged_member_stays_while_the_rest_is_no_majority() {
+    let mut observed = broken(healthy(5), 1, Broken::Folder);
+    for away in [3, 4] {
+        pod(&mut observed, away).report = None;
+    }
+    let blocked = Step::Blocked(Blocked::Quorum {
+        name: "demo-1".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(5)), blocked);
+}
+
+#[test]
+fn a_crashing_member_is_given_up_only_if_another_serves_with_its_template() {
+    let mut observed = broken(healthy(3), 1, Broken::Crashing);
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::MarkClaim { ordinal: 1, .. }
+    ));
+    // A roll-out of something bad: whoever has it crashes, and nobody's data is given up for that.
+    for ordinal in [0, 2] {
+        pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
+    }
+    let waiting = Step::Wait(Waiting::Member {
+        name: "demo-1".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+}
+
+#[test]
+fn a_member_whose_volume_is_gone_is_replaced() {
+    let mut observed = healthy(3);
+    pod(&mut observed, 1).report = None;
+    members(&mut observed)[1].reachable = false;
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done, "it may come back");
+    observed.claims.get_mut(&1).unwrap().lost = true;
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::MarkClaim { ordinal: 1, .. }
+    ));
+}
+
+#[test]
+fn whoever_lags_most_is_restarted_before_who_does_not() {
+    let mut observed = healthy(5);
+    for ordinal in 0..5 {
+        pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
+    }
+    members(&mut observed)[1].lag_entries = 6_000;
+    members(&mut observed)[2].lag_entries = 9_000;
+    // Another one lags, so that the restart has to wait for it; who does not serve goes first.
+    assert_eq!(
+        plan(&observed, &wanted(5)),
+        Step::Wait(Waiting::Member {
+            name: "demo-1".to_owned()
+        })
+    );
+    members(&mut observed)[1].lag_entries = 10;
+    let restart = Step::RestartPod {
+        ordinal: 2,
+        pod_uid: "pod-2".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), restart);
 }
 
 #[test]

@@ -23,6 +23,8 @@ enum Fault {
     Evict(u32),
     /// A volume's content is lost; the claim stays.
     Wipe(u32),
+    /// A volume's content is damaged: the server refuses it whenever it starts.
+    Damage(u32),
     /// A claim is deleted with its pod.
     LoseClaim(u32),
     /// Somebody scales the StatefulSet by hand.
@@ -44,6 +46,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         4 => pod.clone().prop_map(Fault::Up),
         1 => pod.clone().prop_map(Fault::Evict),
         1 => pod.clone().prop_map(Fault::Wipe),
+        1 => pod.clone().prop_map(Fault::Damage),
         1 => pod.prop_map(Fault::LoseClaim),
         1 => (0..8_u32).prop_map(Fault::StrayScale),
         1 => select(vec![1, 3, 5, 7]).prop_map(Fault::Replicas),
@@ -71,6 +74,7 @@ proptest! {
                 Fault::Up(pod) => world.set_up(pod, true),
                 Fault::Evict(pod) => world.evict(pod),
                 Fault::Wipe(pod) => world.wipe(pod),
+                Fault::Damage(pod) => world.damage(pod),
                 Fault::LoseClaim(pod) => world.lose_claim(pod),
                 Fault::StrayScale(size) => world.scale_by_hand(size),
                 Fault::Replicas(replicas) => world.wanted_replicas = replicas,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dengine_operator::cluster::model::{
-    Claim, Identity, Member, Membership, Observed, Pod, Report, Wanted, quorum,
+    Broken, Claim, Identity, Member, Membership, Observed, Pod, Report, Wanted, quorum,
 };
 use dengine_operator::cluster::plan::{Step, plan, stateful_set_replicas};
 
@@ -39,6 +39,7 @@ struct SimClaim {
     member_id: Option<u64>,
     marked_for: Option<Identity>,
     terminating: bool,
+    damaged: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -112,6 +113,22 @@ impl World {
         if let Some(claim) = self.claims.get_mut(&pod) {
             claim.folder_id = folder_id;
             claim.member_id = None;
+            claim.damaged = false;
+        }
+        self.elect();
+    }
+
+    /// The folder of a member is damaged: its server ends whenever it is started. (What is in a damaged folder that
+    /// nobody knows, only a person can tell; the operator leaves it alone.)
+    pub(crate) fn damage(&mut self, pod: u32) {
+        let claim = self.claims.get_mut(&pod);
+        let members = &self.members;
+        let of_a_member = |claim: &&mut SimClaim| {
+            let mut folders = members.iter().map(|member| &member.folder_id);
+            claim.member_id.is_some() && folders.any(|folder| *folder == claim.folder_id)
+        };
+        if let Some(claim) = claim.filter(of_a_member) {
+            claim.damaged = true;
         }
         self.elect();
     }
@@ -169,7 +186,7 @@ impl World {
     fn observe(&self) -> Observed {
         let reports = |pod: &SimPod, ordinal: u32| {
             let claim = self.claims.get(&ordinal).filter(|_| pod.up)?;
-            Some(Report {
+            (!claim.damaged).then(|| Report {
                 folder_id: claim.folder_id.clone(),
                 identity: claim.member_id.map(identity),
                 version: "1.0.0".to_owned(),
@@ -189,10 +206,12 @@ impl World {
                     let view = Pod {
                         uid: pod.uid.clone(),
                         terminating: false,
-                        ready: pod.up,
+                        ready: pod.up && !self.is_damaged(*ordinal),
                         template_hash: Some(pod.template.to_string()),
                         report: reports(pod, *ordinal),
-                        trouble: (!pod.up).then(|| "CrashLoopBackOff".to_owned()),
+                        trouble: (!pod.up || self.is_damaged(*ordinal))
+                            .then(|| "CrashLoopBackOff".to_owned()),
+                        broken: self.is_damaged(*ordinal).then_some(Broken::Folder),
                     };
                     (*ordinal, view)
                 })
@@ -205,6 +224,7 @@ impl World {
                         uid: claim.uid.clone(),
                         marked_for: claim.marked_for,
                         terminating: claim.terminating,
+                        lost: false,
                     };
                     (*ordinal, view)
                 })
@@ -327,6 +347,7 @@ impl World {
                     member_id: None,
                     marked_for: None,
                     terminating: false,
+                    damaged: false,
                 };
                 self.claims.insert(ordinal, claim);
             }
@@ -378,8 +399,14 @@ impl World {
 
     fn has_data(&self, member: &SimMember) -> bool {
         self.claims.get(&member.ordinal).is_some_and(|claim| {
-            claim.folder_id == member.folder_id && claim.member_id == Some(member.id)
+            !claim.damaged
+                && claim.folder_id == member.folder_id
+                && claim.member_id == Some(member.id)
         })
+    }
+
+    fn is_damaged(&self, ordinal: u32) -> bool {
+        self.claims.get(&ordinal).is_some_and(|claim| claim.damaged)
     }
 
     fn is_live(&self, member: &SimMember) -> bool {

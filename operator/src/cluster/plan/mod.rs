@@ -4,12 +4,16 @@
 //! Order: identity, then repair, then growth, then shrinking, then roll-out. A step that touches
 //! quorum is taken only if a majority of the voters that remain is healthy afterwards.
 
-use std::cmp::Reverse;
+mod repair;
+mod roll_out;
+
 use std::collections::BTreeSet;
 
 use dengine_crds::cluster::REPLICAS_MAX;
 
 use super::model::{Identity, Member, Membership, Observed, Ordinal, Pod, Wanted, quorum};
+use repair::repair;
+use roll_out::roll_out;
 
 /// The one thing to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +65,13 @@ pub enum Step {
     DeleteClaim { ordinal: Ordinal, claim_uid: String },
 }
 
+impl Step {
+    /// Whether it changes anything.
+    pub fn acts(&self) -> bool {
+        !matches!(self, Self::Done | Self::Wait(_) | Self::Blocked(_))
+    }
+}
+
 /// What the cluster waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the fields say what they are")]
@@ -101,6 +112,10 @@ pub enum Blocked {
 pub enum Removal {
     /// Its pod came back with another folder.
     DataLost,
+    /// Its folder can not be used any more, or its volume is gone.
+    DataDamaged,
+    /// Its server ends again and again, and another member shows that the template is not to blame.
+    Crashing,
     /// Fewer members are wanted.
     ScaleDown,
 }
@@ -224,74 +239,31 @@ fn run(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Step {
         .unwrap_or(Step::Done)
 }
 
-/// Removes members whose data is gone, and joins those that were added.
-fn repair(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
-    for member in &membership.members {
-        let Some(ordinal) = member.ordinal else {
-            return Some(Step::Blocked(Blocked::UnknownMember {
-                name: member.name.clone(),
-            }));
-        };
-        let pod = observed.pods.get(&ordinal).filter(|pod| !pod.terminating);
-        let Some(report) = pod.and_then(|pod| pod.report.as_ref()) else {
-            continue;
-        };
-        if report.folder_id != member.folder_id && report.identity.is_none() {
-            return Some(remove(observed, membership, member, Removal::DataLost));
-        }
-        if report.folder_id == member.folder_id && report.identity.is_none() {
-            return Some(Step::Join {
-                ordinal,
-                member_id: member.id,
-                folder_id: member.folder_id.clone(),
-            });
-        }
-    }
-    return_of_the_removed(observed, wanted, membership)
-}
-
-/// A pod that holds the folder of a member which is no longer one: its id is never used again, so the
-/// folder is of no use. We clear it if we removed the member ourselves.
-fn return_of_the_removed(
+/// Marks the claim before the member is removed, so that what follows is known after a crash too.
+fn give_up(
     observed: &Observed,
-    wanted: &Wanted,
     membership: &Membership,
-) -> Option<Step> {
-    let gone = |id: u64| membership.members.iter().all(|member| member.id != id);
-    for (ordinal, claim) in &observed.claims {
-        let pod = observed.pods.get(ordinal);
-        let in_use = pod
-            .and_then(|pod| pod.report.as_ref())
-            .and_then(|report| report.identity);
-        let Some(marked) = claim.marked_for else {
-            continue;
-        };
-        let removed = marked.cluster_id == membership.cluster_id && gone(marked.member_id);
-        // Without a pod nobody writes to the claim; with one, it must be the removed member's.
-        let still_its_own =
-            in_use == Some(marked) || (pod.is_none() && *ordinal >= wanted.replicas);
-        // The mark may be older than the member that lives there now.
-        let vacant = observed.member_at(*ordinal).is_none();
-        if !removed || !still_its_own || !vacant {
-            continue;
+    member: &Member,
+    ordinal: Ordinal,
+    why: Removal,
+) -> Step {
+    let identity = Identity {
+        cluster_id: membership.cluster_id,
+        member_id: member.id,
+    };
+    let removal = remove(observed, membership, member, why);
+    match observed.claims.get(&ordinal) {
+        Some(claim)
+            if claim.marked_for != Some(identity) && matches!(removal, Step::Remove { .. }) =>
+        {
+            Step::MarkClaim {
+                ordinal,
+                claim_uid: claim.uid.clone(),
+                identity,
+            }
         }
-        if !claim.terminating {
-            let claim_uid = claim.uid.clone();
-            return Some(Step::DeleteClaim {
-                ordinal: *ordinal,
-                claim_uid,
-            });
-        }
-        // The claim goes once its pod does.
-        if let Some(pod) = pod.filter(|pod| !pod.terminating && *ordinal < wanted.replicas) {
-            return Some(restart(*ordinal, pod));
-        }
+        _ => removal,
     }
-    reports(observed)
-        .filter(|(ordinal, _)| *ordinal < wanted.replicas)
-        .filter_map(|(ordinal, report)| Some((ordinal, report.identity?.member_id)))
-        .find(|(_, member_id)| gone(*member_id))
-        .map(|(ordinal, member_id)| Step::Blocked(Blocked::RemovedByHand { ordinal, member_id }))
 }
 
 /// Promotes the learner that is there, or adds the next one. One at a time.
@@ -342,66 +314,13 @@ fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Opti
                 .is_some_and(|ordinal| ordinal < wanted.replicas)
         }));
     }
-    let identity = Identity {
-        cluster_id: membership.cluster_id,
-        member_id: surplus.id,
-    };
-    let removal = remove(observed, membership, surplus, Removal::ScaleDown);
-    match observed.claims.get(&ordinal) {
-        Some(claim)
-            if claim.marked_for != Some(identity) && matches!(removal, Step::Remove { .. }) =>
-        {
-            Some(Step::MarkClaim {
-                ordinal,
-                claim_uid: claim.uid.clone(),
-                identity,
-            })
-        }
-        _ => Some(removal),
-    }
-}
-
-/// Restarts members that run an older template: one at a time, the leader last, each only while all
-/// others serve. A member that takes no part anyway is not kept waiting.
-fn roll_out(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
-    let mut outdated: Vec<(Ordinal, &Pod)> = observed
-        .pods
-        .iter()
-        .filter(|(_, pod)| is_outdated(pod, wanted))
-        .map(|(ordinal, pod)| (*ordinal, pod))
-        .collect();
-    let leads = |ordinal: Ordinal| observed.member_at(ordinal).is_some_and(|m| m.leader);
-    // Those that serve least go first, then from the highest ordinal down.
-    outdated.sort_by_key(|(ordinal, pod)| (leads(*ordinal), pod.ready, Reverse(*ordinal)));
-    let (ordinal, pod) = *outdated.first()?;
-
-    let Some(member) = observed
-        .member_at(ordinal)
-        .filter(|m| m.leader || m.reachable)
-    else {
-        return Some(restart(ordinal, pod));
-    };
-    let others = membership
-        .members
-        .iter()
-        .filter(|other| other.id != member.id);
-    let Some(busy) = others.clone().find(|other| !serves(observed, other)) else {
-        let alone = membership.voters().count() == 1;
-        let survivors = others.filter(|other| other.voter).count();
-        let keeps_quorum = survivors >= quorum(membership.voters().count());
-        return Some(if member.leader && !alone {
-            hand_over(observed, membership, member, |_| true)
-        } else if keeps_quorum || !member.voter || (alone && wanted.replicas == 1) {
-            restart(ordinal, pod)
-        } else {
-            Step::Blocked(Blocked::Quorum {
-                name: member.name.clone(),
-            })
-        });
-    };
-    Some(Step::Wait(Waiting::Member {
-        name: busy.name.clone(),
-    }))
+    Some(give_up(
+        observed,
+        membership,
+        surplus,
+        ordinal,
+        Removal::ScaleDown,
+    ))
 }
 
 fn serves(observed: &Observed, member: &Member) -> bool {

@@ -1,0 +1,7 @@
+//! What takes too long for `make test`: `make e2e-full` runs these, docs/testing.md says how long each takes.
+
+mod operator;
+mod partitions;
+mod repair;
+mod roll;
+mod scale;

@@ -1,0 +1,85 @@
+//! The other ways in which a member loses its data or its life.
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use crate::{
+    node::Process,
+    repair::{Claim, repairs},
+    support::test,
+};
+
+#[tokio::test]
+async fn a_member_whose_volume_was_emptied_is_replaced() {
+    test("emptied", async |world| {
+        repairs(
+            world,
+            json!({"replicas": 3}),
+            Claim::Same,
+            async |folder, pod| {
+                fs_err::remove_dir_all(folder)?;
+                world.kill_pod(pod).await
+            },
+        )
+        .await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_member_whose_claim_was_deleted_is_replaced() {
+    test("deleted", async |world| {
+        repairs(world, json!({"replicas": 3}), Claim::New, async |_, pod| {
+            world.kubectl(&["delete", "pvc", &format!("data-{pod}"), "--wait=false"])?;
+            world.kill_pod(pod).await
+        })
+        .await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_member_that_crashes_again_and_again_is_replaced() {
+    test("crashing", async |world| {
+        repairs(
+            world,
+            json!({"replicas": 3}),
+            Claim::New,
+            async |folder, pod| {
+                // Nothing that the server can tell from a disk that will be back.
+                let nobody = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+                fs_err::set_permissions(folder.join("log"), nobody)?;
+                world.kill_pod(pod).await
+            },
+        )
+        .await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_memory_first_member_whose_machine_lost_power_is_replaced() {
+    test("suspect", async |world| {
+        let spec = json!({"replicas": 3, "engine": {"durability": "memory-first"}});
+        repairs(world, spec, Claim::New, async |folder, pod| {
+            pretend_another_boot(folder)?;
+            // Not the pod: its end would be a clean one.
+            Process::of(world, pod).await?.kill()
+        })
+        .await
+    })
+    .await;
+}
+
+/// As if the machine had been started again since the member was last seen.
+fn pretend_another_boot(folder: &std::path::Path) -> Result<()> {
+    let mark = folder.join("power.toml");
+    let text = fs_err::read_to_string(&mark)?;
+    let (before, after) = text
+        .split_once("boot_id = \"")
+        .context("the mark names the boot")?;
+    Ok(fs_err::write(
+        &mark,
+        format!("{before}boot_id = \"0{after}"),
+    )?)
+}

@@ -1,0 +1,160 @@
+//! `kubectl dengine status`: clusters, their members, and what is being done about them.
+
+use clap::Args;
+use comfy_table::{Table, presets::NOTHING};
+use dengine_crds::cluster::{Lag, MemberRole, MemberStatus};
+use dengine_crds::{DEngineCluster, conditions};
+use kube::ResourceExt;
+use kube::api::ListParams;
+
+use crate::access::Access;
+use crate::say;
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Name of a cluster; all of the namespace if not given.
+    name: Option<String>,
+}
+
+pub(crate) async fn run(access: &Access, options: &Options) -> anyhow::Result<()> {
+    let clusters = match &options.name {
+        Some(name) => vec![access.api::<DEngineCluster>().get(name).await?],
+        None => {
+            let all = access.api::<DEngineCluster>();
+            all.list(&ListParams::default()).await?.items
+        }
+    };
+    if clusters.is_empty() {
+        say(format_args!("no cluster in {}", access.namespace));
+    }
+    for cluster in &clusters {
+        say(render(cluster));
+    }
+    Ok(())
+}
+
+fn render(cluster: &DEngineCluster) -> String {
+    let status = cluster.status.clone().unwrap_or_default();
+    let phase = status.phase.map_or("Unknown".to_owned(), |p| p.to_string());
+    let mut lines = vec![format!(
+        "{}: {phase}, {} ready, {} leads, term {}, version {}",
+        cluster.name_any(),
+        status.ready.as_deref().unwrap_or("none"),
+        status.leader.as_deref().unwrap_or("nobody"),
+        status.term.as_deref().unwrap_or("unknown"),
+        status.version.as_deref().unwrap_or("unknown"),
+    )];
+    lines.extend(worth_saying(cluster).map(|words| format!("  {words}")));
+    let mut members = table(["MEMBER", "ID", "ROLE", "HEALTHY", "LAG", "VERSION"]);
+    for member in &status.members {
+        members.add_row(row(member));
+    }
+    lines.push(members.to_string());
+    if !status.benchmarks.is_empty() {
+        let mut benchmarks = table(["BENCHMARK", "RUN", "VERDICT", "OPS/S", "P99", "SHAPE"]);
+        for line in status.benchmarks {
+            benchmarks.add_row([
+                line.name,
+                line.run_id,
+                line.phase.to_string(),
+                line.ops_per_second
+                    .map_or("-".to_owned(), |ops| ops.to_string()),
+                line.p99.unwrap_or_else(|| "-".to_owned()),
+                line.shape,
+            ]);
+        }
+        lines.push(benchmarks.to_string());
+    }
+    lines.join("\n")
+}
+
+/// Conditions that are not as in a cluster where all is well.
+fn worth_saying(cluster: &DEngineCluster) -> impl Iterator<Item = String> {
+    let conditions = cluster.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .filter(|condition| {
+            let good_if_true = matches!(
+                condition.type_.as_str(),
+                conditions::READY | conditions::QUORUM_AVAILABLE | conditions::MEMBERS_UPDATED
+            );
+            (condition.status == "True") != good_if_true
+        })
+        .map(|condition| {
+            format!(
+                "{} ({}): {}",
+                condition.type_, condition.reason, condition.message
+            )
+        })
+}
+
+fn row(member: &MemberStatus) -> [String; 6] {
+    let role = match member.role {
+        MemberRole::Leader => "leader",
+        MemberRole::Follower => "follower",
+        MemberRole::Learner => "learner",
+    };
+    let lag = match member.lag {
+        Lag::CaughtUp => "none",
+        Lag::Behind => "behind",
+        Lag::FarBehind => "far behind",
+        Lag::Unknown => "unknown",
+    };
+    [
+        member.name.clone(),
+        member.id.clone(),
+        role.to_owned(),
+        if member.healthy { "yes" } else { "no" }.to_owned(),
+        lag.to_owned(),
+        member.version.clone().unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(header);
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_cluster_reads_as_a_table_with_what_is_wrong_above() {
+        let cluster: DEngineCluster = serde_json::from_value(json!({
+            "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineCluster",
+            "metadata": {"name": "demo"}, "spec": {},
+            "status": {
+                "phase": "Degraded", "ready": "2/3", "leader": "demo-1", "term": "4", "version": "0.1.0",
+                "replicas": 3, "readyReplicas": 2,
+                "conditions": [
+                    {"type": "Ready", "status": "False", "reason": "MemberUnavailable",
+                     "message": "2 of 3 members serve", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+                    {"type": "QuorumAvailable", "status": "True", "reason": "MajorityAnswers",
+                     "message": "fine", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+                ],
+                "members": [
+                    {"id": "2", "name": "demo-1", "role": "Leader", "lag": "CaughtUp", "healthy": true},
+                    {"id": "3", "name": "demo-2", "role": "Follower", "lag": "Unknown", "healthy": false},
+                ],
+            },
+        }))
+        .unwrap();
+        let text = render(&cluster);
+        assert!(
+            text.starts_with("demo: Degraded, 2/3 ready, demo-1 leads, term 4"),
+            "{text}"
+        );
+        assert!(
+            text.contains("Ready (MemberUnavailable): 2 of 3 members serve"),
+            "{text}"
+        );
+        assert!(!text.contains("fine"), "{text}");
+        let rows = text.lines().filter(|line| line.contains("demo-"));
+        let follower = rows.last().unwrap();
+        let words: Vec<&str> = follower.split_whitespace().collect();
+        assert_eq!(words, ["demo-2", "3", "follower", "no", "unknown", "-"]);
+    }
+}

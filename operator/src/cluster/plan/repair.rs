@@ -1,0 +1,129 @@
+//! Members whose data is gone, damaged or left over: they are replaced under a new id, with an empty folder.
+//! Comes before any growth, and never waits for the member that it is about.
+
+use super::{Blocked, Removal, Step, give_up, is_outdated, remove, reports, restart, serves};
+use crate::cluster::model::{Broken, Member, Membership, Observed, Ordinal, Pod, Wanted};
+
+/// Removes members whose data is gone or of no use, and joins those that were added.
+pub(super) fn repair(
+    observed: &Observed,
+    wanted: &Wanted,
+    membership: &Membership,
+) -> Option<Step> {
+    for member in &membership.members {
+        let Some(ordinal) = member.ordinal else {
+            return Some(Step::Blocked(Blocked::UnknownMember {
+                name: member.name.clone(),
+            }));
+        };
+        if let Some(why) = beyond_help(observed, wanted, member, ordinal) {
+            return Some(give_up(observed, membership, member, ordinal, why));
+        }
+        let pod = observed.pods.get(&ordinal).filter(|pod| !pod.terminating);
+        let Some(report) = pod.and_then(|pod| pod.report.as_ref()) else {
+            continue;
+        };
+        if report.folder_id != member.folder_id && report.identity.is_none() {
+            return Some(remove(observed, membership, member, Removal::DataLost));
+        }
+        if report.folder_id == member.folder_id && report.identity.is_none() {
+            return Some(Step::Join {
+                ordinal,
+                member_id: member.id,
+                folder_id: member.folder_id.clone(),
+            });
+        }
+    }
+    return_of_the_removed(observed, wanted, membership)
+}
+
+/// Why a member that does not answer will not come back by itself.
+fn beyond_help(
+    observed: &Observed,
+    wanted: &Wanted,
+    member: &Member,
+    ordinal: Ordinal,
+) -> Option<Removal> {
+    let pod = observed.pods.get(&ordinal);
+    if pod.is_some_and(|pod| pod.terminating || pod.report.is_some()) {
+        return None;
+    }
+    let lost = observed
+        .claims
+        .get(&ordinal)
+        .is_some_and(|claim| claim.lost);
+    match pod.and_then(|pod| pod.broken) {
+        _ if lost => Some(Removal::DataDamaged),
+        Some(Broken::Folder) => Some(Removal::DataDamaged),
+        Some(Broken::Crashing) if template_works(observed, wanted, member, pod?) => {
+            Some(Removal::Crashing)
+        }
+        Some(Broken::Crashing) | None => None,
+    }
+}
+
+/// Another member serves with the very template that this pod crashes with. Without such a witness the
+/// image or the settings may be bad, and no member's data is given up for that.
+fn template_works(observed: &Observed, wanted: &Wanted, member: &Member, pod: &Pod) -> bool {
+    let witness = |other: &Member| {
+        let pod = other
+            .ordinal
+            .and_then(|ordinal| observed.pods.get(&ordinal));
+        other.id != member.id
+            && pod.is_some_and(|pod| !is_outdated(pod, wanted))
+            && serves(observed, other)
+    };
+    !is_outdated(pod, wanted)
+        && observed
+            .membership
+            .iter()
+            .flat_map(|m| &m.members)
+            .any(witness)
+}
+
+/// A pod that holds the folder of a member which is no longer one: its id is never used again, so the
+/// folder is of no use. We clear it if we removed the member ourselves.
+fn return_of_the_removed(
+    observed: &Observed,
+    wanted: &Wanted,
+    membership: &Membership,
+) -> Option<Step> {
+    let gone = |id: u64| membership.members.iter().all(|member| member.id != id);
+    for (ordinal, claim) in &observed.claims {
+        let pod = observed.pods.get(ordinal);
+        let in_use = pod
+            .and_then(|pod| pod.report.as_ref())
+            .and_then(|report| report.identity);
+        let Some(marked) = claim.marked_for else {
+            continue;
+        };
+        let removed = marked.cluster_id == membership.cluster_id && gone(marked.member_id);
+        // Without a pod nobody writes to the claim; with one, it must be the removed member's, or be beyond
+        // telling whose it is.
+        let broken = pod.is_some_and(|pod| pod.broken.is_some()) || claim.lost;
+        let still_its_own = in_use == Some(marked)
+            || (in_use.is_none() && broken)
+            || (pod.is_none() && *ordinal >= wanted.replicas);
+        // The mark may be older than the member that lives there now.
+        let vacant = observed.member_at(*ordinal).is_none();
+        if !removed || !still_its_own || !vacant {
+            continue;
+        }
+        if !claim.terminating {
+            let claim_uid = claim.uid.clone();
+            return Some(Step::DeleteClaim {
+                ordinal: *ordinal,
+                claim_uid,
+            });
+        }
+        // The claim goes once its pod does.
+        if let Some(pod) = pod.filter(|pod| !pod.terminating && *ordinal < wanted.replicas) {
+            return Some(restart(*ordinal, pod));
+        }
+    }
+    reports(observed)
+        .filter(|(ordinal, _)| *ordinal < wanted.replicas)
+        .filter_map(|(ordinal, report)| Some((ordinal, report.identity?.member_id)))
+        .find(|(_, member_id)| gone(*member_id))
+        .map(|(ordinal, member_id)| Step::Blocked(Blocked::RemovedByHand { ordinal, member_id }))
+}

@@ -1,0 +1,67 @@
+//! Bringing every member to the current template, one at a time.
+
+use std::cmp::Reverse;
+
+use super::{Blocked, Step, Waiting, hand_over, is_outdated, restart, serves};
+use crate::cluster::model::{
+    LAG_CAUGHT_UP_ENTRIES_MAX, Membership, Observed, Ordinal, Pod, Wanted, quorum,
+};
+
+/// Restarts members that run an older template: one at a time, the leader last, each only while all
+/// others serve. A member that takes no part anyway is not kept waiting.
+pub(super) fn roll_out(
+    observed: &Observed,
+    wanted: &Wanted,
+    membership: &Membership,
+) -> Option<Step> {
+    let mut outdated: Vec<(Ordinal, &Pod)> = observed
+        .pods
+        .iter()
+        .filter(|(_, pod)| is_outdated(pod, wanted))
+        .map(|(ordinal, pod)| (*ordinal, pod))
+        .collect();
+    let leads = |ordinal: Ordinal| observed.member_at(ordinal).is_some_and(|m| m.leader);
+    // A busy log is always a little ahead of everybody; that is no lag.
+    let lag = |ordinal: Ordinal| {
+        let entries = observed.member_at(ordinal).map_or(0, |m| m.lag_entries);
+        (entries > LAG_CAUGHT_UP_ENTRIES_MAX).then_some(entries)
+    };
+    // Those that serve least go first, then who lags most, then from the highest ordinal down.
+    outdated.sort_by_key(|(ordinal, pod)| {
+        (
+            leads(*ordinal),
+            pod.ready,
+            Reverse(lag(*ordinal)),
+            Reverse(*ordinal),
+        )
+    });
+    let (ordinal, pod) = *outdated.first()?;
+
+    let Some(member) = observed
+        .member_at(ordinal)
+        .filter(|m| m.leader || m.reachable)
+    else {
+        return Some(restart(ordinal, pod));
+    };
+    let others = membership
+        .members
+        .iter()
+        .filter(|other| other.id != member.id);
+    let Some(busy) = others.clone().find(|other| !serves(observed, other)) else {
+        let alone = membership.voters().count() == 1;
+        let survivors = others.filter(|other| other.voter).count();
+        let keeps_quorum = survivors >= quorum(membership.voters().count());
+        return Some(if member.leader && !alone {
+            hand_over(observed, membership, member, |_| true)
+        } else if keeps_quorum || !member.voter || (alone && wanted.replicas == 1) {
+            restart(ordinal, pod)
+        } else {
+            Step::Blocked(Blocked::Quorum {
+                name: member.name.clone(),
+            })
+        });
+    };
+    Some(Step::Wait(Waiting::Member {
+        name: busy.name.clone(),
+    }))
+}

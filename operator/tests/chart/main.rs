@@ -1,0 +1,20 @@
+//! The chart against what it speaks of: metrics that exist, a runbook for each alert, a reason for each permission, a
+//! description for each value.
+#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+
+mod monitoring;
+mod rbac;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+/// A file of the checkout.
+fn read(path: &str) -> String {
+    let file = workspace().join(path);
+    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}
+
+fn workspace() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    folder.parent().unwrap().to_owned()
+}
