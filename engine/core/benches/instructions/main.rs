@@ -6,6 +6,8 @@
 //! what the operations took, without everything around them. Counts are of the system's allocator; the server has
 //! another one.
 
+mod cluster;
+
 use std::{
     error::Error, fmt::Write as _, hint::black_box, io::Write as _, process::Command as Program,
 };
@@ -13,12 +15,17 @@ use std::{
 use bytes::Bytes;
 use dengine_core::{
     kv::{Command, Request, StateMachine, store::MemoryStore},
-    log::{Batch, Log, LogOptions, memory::MemoryDisk},
-    types::{ClusterId, Entry, EntryKind, Index, MemberId, Term},
+    log::Batch,
+    types::{Entry, EntryKind, Index, MemberId, Term},
 };
 
+use self::cluster::{Cluster, open_log};
+
 /// The committed counts.
-const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions.txt");
+const BASELINE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/benches/instructions/committed.txt"
+);
 /// How many percent more instructions than committed are a slow-down. Hash maps draw their seeds at random, which
 /// moves counts by less than one.
 const BUDGET_PERCENT: f64 = 5.0;
@@ -31,11 +38,13 @@ const VALUE_BYTES: usize = 256;
 type Path = (&'static str, fn(u64) -> Result<(), Box<dyn Error>>);
 
 /// What is counted, each for one operation with an 8-byte key and a 256-byte value.
-const PATHS: [Path; 7] = [
+const PATHS: [Path; 9] = [
     ("command_encode", encode),
     ("command_decode", decode),
     ("log_append_alone", |operations| append(operations, 1)),
     ("log_append_of_32", |operations| append(operations, BATCH)),
+    ("replicate_alone", |operations| replicate(operations, 1)),
+    ("replicate_of_32", |operations| replicate(operations, BATCH)),
     ("apply_put_alone", |operations| apply(operations, 1)),
     ("apply_put_of_32", |operations| apply(operations, BATCH)),
     ("get_newest", get),
@@ -96,7 +105,7 @@ fn count(name: &str, operations: u64) -> Result<f64, Box<dyn Error>> {
 
 fn written(counts: &[(&str, f64)]) -> String {
     let mut text = String::from(
-        "# Instructions of one operation, by benches/instructions.rs. `make bench-baseline UPDATE=1` writes this file.\n",
+        "# Instructions of one operation, by benches/instructions. `make bench-baseline UPDATE=1` writes this file.\n",
     );
     for (name, count) in counts {
         let _ = writeln!(text, "{name} {count:.0}");
@@ -179,8 +188,7 @@ fn decode(operations: u64) -> Result<(), Box<dyn Error>> {
 }
 
 fn append(operations: u64, at_once: u64) -> Result<(), Box<dyn Error>> {
-    let options = LogOptions::new(ClusterId(1), MemberId(1), 1);
-    let (mut log, _) = Log::open(MemoryDisk::new(), options)?;
+    let mut log = open_log(MemberId(1))?;
     let value = value();
     for batch in 0..operations / at_once {
         let batch = Batch {
@@ -188,6 +196,18 @@ fn append(operations: u64, at_once: u64) -> Result<(), Box<dyn Error>> {
             entries: entries(batch * at_once + 1, at_once, &value),
         };
         log.append(&batch)?;
+    }
+    Ok(())
+}
+
+/// From a proposal until the leader may apply it: consensus and logs of all three members, and what they encode and
+/// decode between them.
+fn replicate(operations: u64, at_once: u64) -> Result<(), Box<dyn Error>> {
+    let mut cluster = Cluster::new()?;
+    let value = value();
+    for _ in 0..operations / at_once {
+        let commands = (0..at_once).map(|number| put(number, &value).encode());
+        cluster.replicate(commands.collect())?;
     }
     Ok(())
 }
