@@ -56,7 +56,7 @@ async fn post_with(
     let api: Api<DynamicObject> = Api::namespaced_with(client, &to.namespace, &resource);
     let patch = Patch::Apply(body(&to.name, run_id, report));
     // Nobody else may own these fields; if someone does, the measurement wins.
-    let params = PatchParams::apply(managers::BENCH).force();
+    let params = PatchParams::apply(&managers::bench(run_id)).force();
     let attempt = || api.patch_status(&to.name, &params, &patch);
     attempt
         .retry(backoff)
@@ -168,7 +168,7 @@ mod tests {
         };
         let path = "/apis/dengine.io/v1alpha1/namespaces/ns/denginebenchmarks/bench/status";
         assert!(line.starts_with(&format!("PATCH {path}?")), "{line}");
-        assert!(line.contains("fieldManager=dengine-bench") && line.contains("force=true"));
+        assert!(line.contains("fieldManager=dengine-bench-") && line.contains("force=true"));
         assert_eq!(kind, "application/apply-patch+yaml");
         assert_eq!(body["metadata"], serde_json::json!({ "name": "bench" }));
         assert_eq!(

@@ -32,8 +32,8 @@ pub use crate::results::{
     doc = "A load run inside the Kubernetes cluster, with its result in the status.",
     annotation("helm.sh/resource-policy", "keep"),
     printcolumn(name = "Cluster", type_ = "string", json_path = ".spec.target.clusterRef.name"),
-    printcolumn(name = "Workload", type_ = "string", json_path = ".spec.workload"),
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Measures", type_ = "string", json_path = ".status.measures"),
+    printcolumn(name = "Verdict", type_ = "string", json_path = ".status.phase"),
     printcolumn(
         name = "Ops/s",
         type_ = "integer",
@@ -46,9 +46,15 @@ pub use crate::results::{
         json_path = ".status.p99",
         description = "99th percentile of the latency, from when the operation was wanted"
     ),
+    printcolumn(
+        name = "Vs-etcd",
+        type_ = "string",
+        json_path = ".status.score",
+        description = "Workloads won of those that both measured"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Run", type_ = "string", json_path = ".spec.runId", priority = 1),
-    printcolumn(name = "Clients", type_ = "integer", json_path = ".spec.clients", priority = 1),
+    printcolumn(name = "Run", type_ = "string", json_path = ".status.runId", priority = 1),
+    printcolumn(name = "Placement", type_ = "string", json_path = ".status.placement", priority = 1),
     printcolumn(name = "Durability", type_ = "string", json_path = ".status.durability", priority = 1),
     validation = Rule::new("size(self.metadata.name) <= 52")
         .message("metadata.name must be no more than 52 characters, so that the names made from it stay valid"),
@@ -56,8 +62,14 @@ pub use crate::results::{
         .message("metadata.name must start with a letter and hold only lower-case letters, digits and '-', because Jobs are named after it")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.workload == 'range' || !has(self.consistency)")
+#[x_kube(validation = Rule::new("has(self.workload) != has(self.profile)")
+    .message("the spec must hold exactly one of workload and profile"))]
+#[x_kube(validation = Rule::new("(has(self.workload) && self.workload == 'range') || !has(self.consistency)")
     .message("consistency applies only to the workload range"))]
+#[x_kube(validation = Rule::new("!has(self.compareWith) || has(self.target.clusterRef)")
+    .message("compareWith needs a target.clusterRef: one DEngineCluster is held against one etcd"))]
+#[x_kube(validation = Rule::new("!has(self.schedule) || !has(self.ttlSecondsAfterFinished)")
+    .message("schedule and ttlSecondsAfterFinished exclude each other: what runs again is not deleted"))]
 #[x_kube(validation = Rule::new("self.clients >= self.connections")
     .message("clients must be at least connections: a connection without a client carries nothing"))]
 #[x_kube(validation = Rule::new("self.total >= self.clients")
@@ -78,8 +90,32 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub image_pull_secrets: Vec<LocalRef>,
-    /// put writes keys, range reads them one at a time, mixed does both, watch sees its own writes arrive.
-    pub workload: Workload,
+    /// Workloads that are measured one after the other, with shapes of their own; `dengine-bench run --list` shows
+    /// them. Either this or `workload` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z][a-z0-9-]*$"))]
+    pub profile: Option<String>,
+    /// One workload of the shape below: put writes keys, range reads them one at a time, mixed does both, watch sees its
+    /// own writes arrive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
+    /// An etcd that is measured right after the cluster, by the same tool in the same place with the same load. The
+    /// status then says who won each workload, and by how much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compare_with: Option<CompareWith>,
+    /// What the run has to reach, as `[WORKLOAD.]METRIC OPERATOR VALUE`, such as `p99 < 5ms` or `write.timesEtcd >= 4`.
+    /// Metrics: opsPerSecond, errors, timesEtcd; and, with a unit (us, ms, s), avg, p50, p90, p99, p999, max.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(max = 128), regex(pattern = *THRESHOLD_PATTERN)))]
+    pub thresholds: Vec<String>,
+    /// Runs by the clock too: a cron expression of five fields, in UTC, such as `0 3 * * *`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 9, max = 64))]
+    pub schedule: Option<String>,
+    /// Deletes this resource so long after its run ended. Not together with a schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 31_536_000))]
+    pub ttl_seconds_after_finished: Option<u32>,
     /// How fresh the reads of a range workload are: l (linearizable, the default), s (lease) or e (eventual).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<ReadConsistency>,
@@ -191,6 +227,70 @@ pub struct EtcdTarget {
     pub report_to: Option<ClusterRef>,
 }
 
+/// What a cluster is held against.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct CompareWith {
+    /// An etcd.
+    pub etcd: EtcdEndpoints,
+}
+
+/// Where an etcd is.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct EtcdEndpoints {
+    /// Its client addresses, host:port each.
+    #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 512)))]
+    pub endpoints: Vec<String>,
+}
+
+/// A threshold: latencies say their unit, nothing else has one.
+const THRESHOLD_PATTERN: &str = r"^([a-z][a-z0-9-]*\.)?((avg|p50|p90|p99|p999|max) *[<>]=? *[0-9]+(\.[0-9]+)?(us|ms|s)|(opsPerSecond|errors|timesEtcd) *[<>]=? *[0-9]+(\.[0-9]+)?)$";
+
+/// What became of one workload that both systems ran.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Comparison {
+    /// Name of the workload.
+    #[schemars(length(max = 63))]
+    pub workload: String,
+    /// Who had the higher throughput.
+    pub winner: Winner,
+    /// How many times etcd's throughput the cluster reached.
+    #[schemars(length(max = 16))]
+    pub times: String,
+    /// The cluster's requests per second, rounded.
+    pub ops_per_second: i64,
+    /// etcd's.
+    pub etcd_ops_per_second: i64,
+    /// 99th percentile of the cluster's latency, with its unit.
+    #[schemars(length(max = 32))]
+    pub p99: String,
+    /// That of etcd.
+    #[schemars(length(max = 32))]
+    pub etcd_p99: String,
+}
+
+/// Who won a workload.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Winner {
+    /// The cluster.
+    Dengine,
+    /// The etcd beside it.
+    Etcd,
+    /// They were as close as two runs of the same thing are.
+    Draw,
+}
+
+/// Which of the two systems a Job measures.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leg {
+    /// What `target` says.
+    Target,
+    /// What `compareWith` says, after it.
+    Rival,
+}
+
 /// How a benchmark stands. `runs` is written by the Jobs, everything else by the operator.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -210,6 +310,17 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub run_id: Option<String>,
+    /// The `spec.runId` that had its turn last. Another one, or the schedule, asks for a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub spec_run_id: Option<String>,
+    /// What that run measures: the profile, or the workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub measures: Option<String>,
+    /// Which system its Job measures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leg: Option<Leg>,
     /// Job of that run; recorded before it is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
@@ -237,7 +348,32 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub durability: Option<String>,
-    /// Results by run id, as the Jobs posted them. A Job replaces what the one before it posted.
+    /// Where the load ran, and whether beside a member: that takes CPU from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub placement: Option<String>,
+    /// How often the leader changed during the run, if the server tells its term. With any, the run does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader_changes: Option<u64>,
+    /// Thresholds that the run missed, and by how much.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 512)))]
+    pub missed: Vec<String>,
+    /// Workloads that the cluster won of those that both systems measured, such as `won 5 of 6`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub score: Option<String>,
+    /// Each workload that both systems measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["workload".into()]))]
+    pub comparison: Vec<Comparison>,
+    /// When the schedule asks for the next run, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub next_run_at: Option<String>,
+    /// Results by run id, as the Jobs posted them: of the newest ten. That of the etcd that a run is compared with is
+    /// under the run id with `@etcd` behind it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub runs: BTreeMap<String, Report>,
@@ -256,6 +392,8 @@ pub enum BenchmarkPhase {
     Failed,
     /// The Job ended, or is gone, and its result never arrived.
     ResultMissing,
+    /// Every request succeeded, and a threshold was missed.
+    ThresholdsMissed,
     /// The result does not count; the conditions say why.
     Invalid,
 }

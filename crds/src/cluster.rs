@@ -11,7 +11,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::benchmark::{BenchmarkPhase, Workload};
+use crate::benchmark::BenchmarkPhase;
 use crate::common::{ImagePullPolicy, LocalRef, QUANTITY_PATTERN, Resources, Scheduling};
 
 /// Members that a cluster may have; more voters make every write slower and add little safety.
@@ -408,8 +408,10 @@ pub struct BenchmarkLine {
     /// Name of the DEngineBenchmark.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// What was measured.
-    pub workload: Workload,
+    /// What was measured: a profile, or a workload.
+    #[serde(default)]
+    #[schemars(length(max = 63))]
+    pub measures: String,
     /// How it ended, or where it is.
     pub phase: BenchmarkPhase,
     /// The run.
@@ -425,6 +427,10 @@ pub struct BenchmarkLine {
     /// Connections, clients and sizes in short.
     #[schemars(length(max = 128))]
     pub shape: String,
+    /// Workloads won against the etcd beside it, such as `won 5 of 6`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub score: Option<String>,
     /// Durability under which it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]

@@ -44,6 +44,9 @@ pub mod annotations {
     pub const TEMPLATE_HASH: &str = "dengine.io/template-hash";
     /// On a claim: `CLUSTER_ID/MEMBER_ID` of the member whose removal makes its data superfluous.
     pub const REMOVED_MEMBER: &str = "dengine.io/removed-member";
+    /// On a cluster, by people: measures it with the profile of this name. The operator removes it once the benchmark is
+    /// there.
+    pub const BENCHMARK: &str = "dengine.io/benchmark";
     /// On a cluster, by people: any new value restarts the members, one at a time and the leader last.
     pub const RESTART: &str = "dengine.io/restart";
 }
@@ -52,8 +55,11 @@ pub mod annotations {
 pub mod managers {
     /// The operator: everything but `status.runs` of a benchmark.
     pub const OPERATOR: &str = "dengine-operator";
-    /// The Job of a benchmark: `status.runs` and nothing else.
-    pub const BENCH: &str = "dengine-bench";
+    /// The Job of a benchmark: its own entry of `status.runs` and nothing else. One manager for each run: an apply takes
+    /// away what the same manager applied before, and earlier runs are to be kept.
+    pub fn bench(run_id: &str) -> String {
+        format!("dengine-bench-{:08x}", super::fnv1a(run_id.as_bytes()))
+    }
 }
 
 /// Names of the objects that belong to one cluster.
@@ -113,16 +119,21 @@ pub mod benchmark {
 
     /// Job of one run. The run id is free text, so the name carries a hash of it.
     pub fn job(benchmark: &str, run_id: &str) -> String {
-        format!("{benchmark}-{:08x}", fnv1a(run_id.as_bytes()))
+        format!("{benchmark}-{:08x}", super::fnv1a(run_id.as_bytes()))
     }
 
-    /// 32 bits are enough: the name only has to differ between the runs of one benchmark, and the
-    /// operator compares the run id annotation before it takes a Job for its own.
-    fn fnv1a(bytes: &[u8]) -> u32 {
-        bytes.iter().fold(0x811c_9dc5, |hash, byte| {
-            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
-        })
+    /// Under which run id the etcd posts that a run is compared with; no run id of a spec can hold an `@`.
+    pub fn rival(run_id: &str) -> String {
+        format!("{run_id}@etcd")
     }
+}
+
+/// 32 bits are enough: the names only have to differ between the runs of one benchmark, and the
+/// operator compares the run id annotation before it takes a Job for its own.
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 #[cfg(test)]

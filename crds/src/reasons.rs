@@ -68,6 +68,10 @@ pub mod benchmark {
     pub const REQUESTS_FAILED: &str = "RequestsFailed";
     /// The Job ended, or is gone, and its result never arrived.
     pub const RESULT_MISSING: &str = "ResultMissing";
+    /// The result is in, and a threshold was missed.
+    pub const THRESHOLDS_MISSED: &str = "ThresholdsMissed";
+    /// The spec can not be carried out.
+    pub const INVALID_SPEC: &str = "InvalidSpec";
     /// The leader changed while the run measured it.
     pub const LEADER_CHANGED: &str = "LeaderChanged";
     /// An object of the name that we need exists and belongs to somebody else.
@@ -98,6 +102,8 @@ pub mod events {
     pub const VOLUME_DELETED: &str = "VolumeDeleted";
     /// A step was refused; it is tried again.
     pub const STEP_FAILED: &str = "StepFailed";
+    /// An annotation of the cluster asked for a benchmark.
+    pub const BENCHMARK_ASKED: &str = "BenchmarkAsked";
     /// A benchmark's Job was made.
     pub const RUN_STARTED: &str = "RunStarted";
     /// A benchmark's run ended.

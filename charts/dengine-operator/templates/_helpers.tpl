@@ -34,6 +34,13 @@ app.kubernetes.io/part-of: dengine
 - apiGroups: [dengine.io]
   resources: [dengineclusters, denginebenchmarks]
   verbs: [get, list, watch]
+# A benchmark that an annotation of a cluster asks for is made, and the annotation removed; one whose time is over is deleted.
+- apiGroups: [dengine.io]
+  resources: [denginebenchmarks]
+  verbs: [create, patch, delete]
+- apiGroups: [dengine.io]
+  resources: [dengineclusters]
+  verbs: [patch]
 # How it stands. `patch` is server-side apply. It is also what a benchmark's Job is allowed to do to its own benchmark;
 # one can only grant what one has.
 - apiGroups: [dengine.io]

@@ -266,6 +266,18 @@ impl Local {
         Ok(())
     }
 
+    /// Gives the node an image of one of the programs that were built for it; returns the image's name.
+    ///
+    /// # Errors
+    /// When the image cannot be built or containerd refuses it.
+    pub fn load_program(&self, program: &str) -> Result<String> {
+        let folder = cache::root()?.join("images");
+        let user = "65532:65532";
+        let image = Image::of_program(&self.programs.path(program), user).ensure(&folder)?;
+        self.load(&image)?;
+        Ok(image.pinned_tag())
+    }
+
     /// Gives an image that the node has another name.
     ///
     /// # Errors

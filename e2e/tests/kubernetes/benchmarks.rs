@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use dengine_crds::{DEngineBenchmark, DEngineCluster, benchmark::BenchmarkPhase};
 use dengine_e2e::observe;
-use kube::api::PostParams;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use crate::support::{World, test};
@@ -26,6 +27,64 @@ async fn results_stand_in_the_status_of_the_benchmark_and_of_the_cluster() {
         Ok(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_missed_threshold_has_its_own_end_and_another_run_keeps_the_first_result() {
+    test("thresholds", async |world| {
+        world.make_cluster("judged", 1).await?;
+        let spec = |run: &str, threshold: &str| {
+            json!({
+                "target": {"clusterRef": {"name": "judged"}}, "workload": "put",
+                "connections": 2, "clients": 4, "total": 400,
+                "thresholds": [threshold], "runId": run,
+            })
+        };
+        let missed = json!({"metadata": {"name": "judge"}, "spec": spec("1", "p99 < 1us")});
+        let benchmarks = world.api::<DEngineBenchmark>();
+        benchmarks
+            .create(&PostParams::default(), &serde_json::from_value(missed)?)
+            .await?;
+        let done = await_end(&benchmarks, "judge", "1").await?;
+        ensure!(
+            phase(&done) == Some(BenchmarkPhase::ThresholdsMissed),
+            "{:?}",
+            done.status
+        );
+        let told = done.status.map(|status| status.missed).unwrap_or_default();
+        ensure!(
+            told.len() == 1 && told[0].starts_with("p99 < 1us: "),
+            "{told:?}"
+        );
+
+        let again = json!({"spec": spec("2", "p99 < 60s")});
+        benchmarks
+            .patch("judge", &PatchParams::default(), &Patch::Merge(again))
+            .await?;
+        let done = await_end(&benchmarks, "judge", "2").await?;
+        ensure!(
+            phase(&done) == Some(BenchmarkPhase::Succeeded),
+            "{:?}",
+            done.status
+        );
+        let runs = done.status.map(|status| status.runs).unwrap_or_default();
+        ensure!(runs.keys().eq(["1", "2"]), "{:?}", runs.keys());
+        Ok(())
+    })
+    .await;
+}
+
+async fn await_end(
+    benchmarks: &Api<DEngineBenchmark>,
+    name: &str,
+    run: &str,
+) -> Result<DEngineBenchmark> {
+    observe::until(benchmarks, name, PATIENCE, |benchmark| {
+        let status = benchmark.status.as_ref();
+        status.is_some_and(|status| status.run_id.as_deref() == Some(run))
+            && phase(benchmark).is_some_and(BenchmarkPhase::is_final)
+    })
+    .await
 }
 
 async fn run(world: &World, name: &str, workload: serde_json::Value) -> Result<()> {

@@ -110,6 +110,7 @@ async fn everything_optional_of_the_chart_is_accepted_by_the_api_server() {
             .arg(product::workspace()?.join("charts/dengine-operator"));
         helm.args([
             "--kube-version=1.34.0",
+            "--skip-tests",
             "--namespace",
             &world.namespace,
             "--set=networkPolicy.enabled=true,monitoring.dashboard.enabled=true,crds.install=false",

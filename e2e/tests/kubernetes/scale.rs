@@ -48,7 +48,7 @@ pub(crate) async fn scale(world: &World, load: &Load, replicas: u32, how: How) -
         How::Edit => {
             world
                 .edit("s", json!({"spec": {"replicas": replicas}}))
-                .await?
+                .await?;
         }
     }
     let settled = world.await_settled("s", replicas as usize).await?;

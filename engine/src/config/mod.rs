@@ -117,6 +117,12 @@ settings! {
         /// Lowest level that is logged: error, warn, info, debug or trace; or directives such as
         /// `info,dengine::transport=debug`.
         log_level: String = "info".to_owned(), "log-level", "DENGINE_LOG_LEVEL";
+
+        /// Bytes that are kept free on the disk of the data folder; 0 keeps none.
+        ///
+        /// Below, the member refuses writes that need space, with UNAVAILABLE, and hands over leadership. It must
+        /// be enough for what is under way: a log segment, and the merging of files of the state.
+        min_free_bytes: u64 = 128 * 1024 * 1024, "min-free-bytes", "DENGINE_MIN_FREE_BYTES";
     } sections {
         /// Bounds on what one member accepts and holds.
         limits: Limits, LimitsOverrides;

@@ -1,13 +1,15 @@
 //! The thread that keeps the store small: proposes compactions and expiries while this member leads, and
 //! removes what was compacted.
 
-use super::clock;
-use super::input::Input;
+use super::input::{Input, Reply, Request};
+use super::space::{Look, Space};
 use super::status::{NodeStatus, Role};
+use super::{clock, metrics};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::kv::{Collector, ReadError};
 use dengine_core::replica::{self, Keeper};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -23,6 +25,7 @@ pub(super) struct KeeperThread {
     pub(super) collector: Collector<RocksStore>,
     pub(super) status: watch::Receiver<NodeStatus>,
     pub(super) replica: Sender<Input>,
+    pub(super) space: Arc<Space>,
 }
 
 impl KeeperThread {
@@ -48,7 +51,37 @@ impl KeeperThread {
             // If the replica is gone, nobody needs to know.
             let _ = self.replica.send(replica::Input::Propose(commands).into());
         }
+        self.look_at_disk(leads.is_some());
         self.collect()
+    }
+
+    fn look_at_disk(&self, leads: bool) {
+        match self.space.look() {
+            Ok(Look::BecameLow) => {
+                tracing::warn!(
+                    free_bytes = self.space.free_bytes(),
+                    "the disk is nearly full: this member takes no write that needs space"
+                );
+                if leads {
+                    self.hand_over();
+                }
+            }
+            Ok(Look::Recovered) => tracing::info!(
+                free_bytes = self.space.free_bytes(),
+                "the disk has space again: this member takes all writes"
+            ),
+            Ok(Look::Same) => {}
+            Err(error) => tracing::debug!(%error, "the disk does not say what is free"),
+        }
+        ::metrics::gauge!(metrics::DISK_FREE_BYTES).set(self.space.free_bytes() as f64);
+    }
+
+    /// Another member may have space. If none can lead, this one goes on and refuses.
+    fn hand_over(&self) {
+        let (caller, _) = Reply::channel();
+        let transfer = Request::Transfer { to: None, caller };
+        // If the replica is gone, nobody needs to know.
+        let _ = self.replica.send(transfer.into());
     }
 
     /// Keeps up with any rate of writes, and still lets the rest of the work have its turn.

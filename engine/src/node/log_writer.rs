@@ -9,6 +9,9 @@ use dengine_core::replica::{self, LogJob, LogWork};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
+/// How often a full disk is tried again.
+const SPACE_RETRY: Duration = Duration::from_millis(500);
+
 pub(super) struct LogThread {
     log: Log<RealDisk>,
     replica: Sender<Input>,
@@ -50,7 +53,8 @@ impl LogThread {
             match self.next(jobs) {
                 Ok(first) => {
                     let queued = std::iter::from_fn(|| jobs.try_recv().ok());
-                    self.perform(&LogWork::collect(std::iter::once(first).chain(queued)))?;
+                    let work = LogWork::collect(std::iter::once(first).chain(queued));
+                    self.perform(work, jobs)?;
                 }
                 Err(RecvTimeoutError::Timeout) => self.sync()?,
                 Err(RecvTimeoutError::Disconnected) => return self.log.sync(),
@@ -65,12 +69,20 @@ impl LogThread {
         }
     }
 
-    fn perform(&mut self, work: &LogWork) -> Result<(), LogError> {
+    fn perform(&mut self, mut work: LogWork, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
+        if work.persisted().is_some() {
+            self.write(&mut work, jobs)?;
+        }
+        work.tidy(&mut self.log)
+    }
+
+    /// Makes it durable, and says so.
+    fn write(&mut self, work: &mut LogWork, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
+        let known = self.log.hard_state();
+        self.append(work, jobs)?;
         if let Some(id) = work.persisted() {
             ::metrics::histogram!(metrics::LOG_BATCH_ENTRIES).record(work.entries() as f64);
-            let must_sync = work.must_sync(self.log.hard_state());
-            work.write(&mut self.log)?;
-            if must_sync || self.durability == Durability::Fsync {
+            if work.must_sync(known) || self.durability == Durability::Fsync {
                 self.sync()?;
             } else {
                 self.sync_later(work.bytes())?;
@@ -78,7 +90,24 @@ impl LogThread {
             // If the replica is gone, nobody needs to know.
             let _ = self.replica.send(replica::Input::Persisted(id).into());
         }
-        work.tidy(&mut self.log)
+        Ok(())
+    }
+
+    /// Writes it, and what queues meanwhile, as soon as the disk has space. Until then this member acknowledges
+    /// nothing, so that nothing depends on it, and the others go on without it.
+    fn append(&mut self, work: &mut LogWork, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
+        loop {
+            let full = match work.write(&mut self.log) {
+                Err(error) if error.is_no_space() => error,
+                result => return result,
+            };
+            tracing::error!(error = %full, "the disk is full; this member waits for space");
+            match jobs.recv_timeout(SPACE_RETRY) {
+                Ok(job) => work.add(job),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(full),
+            }
+        }
     }
 
     fn sync_later(&mut self, bytes: u64) -> Result<(), LogError> {

@@ -20,3 +20,5 @@ pub const READ_ROUNDS_TOTAL: &str = "dengine_read_rounds_total";
 pub const LEASE_READS_TOTAL: &str = "dengine_lease_reads_total";
 /// Linearizable and lease reads that were confirmed (counter).
 pub const READS_CONFIRMED_TOTAL: &str = "dengine_reads_confirmed_total";
+/// Bytes that are free on the disk of the data folder (gauge).
+pub const DISK_FREE_BYTES: &str = "dengine_disk_free_bytes";

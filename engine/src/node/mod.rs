@@ -26,6 +26,7 @@ pub mod metrics;
 mod replica;
 mod running;
 mod snapshots;
+mod space;
 mod status;
 mod writes;
 
@@ -152,15 +153,15 @@ impl Node {
         &self,
         requests: impl IntoIterator<Item = kv::Request>,
     ) -> Vec<Result<Written, RequestError>> {
-        let commands: Vec<_> = requests.into_iter().map(kv::Request::encode).collect();
+        let requests: Vec<_> = requests.into_iter().collect();
         let refused = match (self.other_leader(), self.running()) {
-            (None, Ok(running)) => return running.write_all(commands).await,
+            (None, Ok(running)) => return running.write_all(requests).await,
             (Some(leader), Ok(_)) => RequestError::NotLeader {
                 leader: Some(leader),
             },
             (_, Err(error)) => error,
         };
-        commands.iter().map(|_| Err(refused.clone())).collect()
+        requests.iter().map(|_| Err(refused.clone())).collect()
     }
 
     /// Who leads, if that is known to be another member.

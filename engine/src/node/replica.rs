@@ -3,6 +3,7 @@
 use super::input::{Channels, Input};
 use super::install::Install;
 use super::snapshots::Snapshots;
+use super::space::Space;
 use super::status::{Lifecycle, MembersView, NodeStatus};
 use super::{clock, metrics};
 use crate::config::Config;
@@ -15,6 +16,7 @@ use dengine_core::kv::Reader;
 use dengine_core::log::{LogReader, RealDisk};
 use dengine_core::replica::{self, ApplyJob, Caller, Counts, Effect, LogJob, Replica, Role};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
@@ -34,6 +36,7 @@ pub(super) struct ReplicaThread {
     pub(super) peers: Peers,
     pub(super) reader: Reader<RocksStore>,
     pub(super) log_reader: LogReader<RealDisk>,
+    pub(super) space: Arc<Space>,
     pub(super) status: watch::Sender<NodeStatus>,
     pub(super) fatal: watch::Sender<Option<Fatal>>,
     pub(super) snapshots: Snapshots,
@@ -226,6 +229,7 @@ impl ReplicaThread {
             ready: status.ready,
             log_bytes: self.log_reader.bytes(),
             state_bytes: self.reader.approximate_bytes(),
+            low_on_space: self.space.is_low(),
         }
     }
 }

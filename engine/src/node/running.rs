@@ -9,6 +9,7 @@ use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
 use super::replica::ReplicaThread;
 use super::snapshots::{Maker, Snapshots};
+use super::space::Space;
 use super::status::NodeStatus;
 use super::writes::{WriteAnswers, WriteReply};
 use crate::config::Config;
@@ -19,7 +20,7 @@ use crate::transport::{Incoming, PeerEntrance, Peers};
 use bytes::Bytes;
 use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::{
-    Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting, StateMachine,
+    self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting, StateMachine,
 };
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
 use dengine_core::replica::{Applier, Caller as _, Counts, Keeper, Replica, ReplicaConfig};
@@ -61,6 +62,7 @@ pub(super) struct Running {
     writes: Semaphore,
     write_bytes: Semaphore,
     reads: Semaphore,
+    space: Arc<Space>,
     reader: Reader<RocksStore>,
     flusher: Flusher<RocksStore>,
     membership: watch::Receiver<Arc<Membership>>,
@@ -119,7 +121,12 @@ impl Running {
             made: None,
         };
         let (keeper_lives, keeper_stop) = mpsc::channel();
+        let space = Arc::new(Space::new(
+            start.config.data_dir.clone(),
+            start.config.min_free_bytes,
+        ));
         let keeper = KeeperThread {
+            space: Arc::clone(&space),
             keeper: Keeper::new(machine.reader(), retention(&start.config)),
             collector: machine.collector(),
             status: start.status.subscribe(),
@@ -135,6 +142,7 @@ impl Running {
             peers,
             reader: reader.clone(),
             log_reader: log.reader(),
+            space: Arc::clone(&space),
             status: start.status,
             fatal: start.fatal.clone(),
             snapshots,
@@ -173,6 +181,7 @@ impl Running {
             writes: Semaphore::new(limits.max_pending_proposals),
             write_bytes: Semaphore::new(limits.max_pending_proposal_bytes.div_ceil(PERMIT_BYTES)),
             reads: Semaphore::new(limits.max_pending_reads),
+            space,
             identity: start.identity,
             config: start.config,
             inbox,
@@ -231,16 +240,18 @@ impl Running {
         Arc::clone(&self.membership.borrow())
     }
 
-    /// Replicates encoded commands. Their permits come back when all are answered, or nobody waits for them any
+    /// Replicates commands. Their permits come back when all are answered, or nobody waits for them any
     /// more.
     pub(super) async fn write_all(
         &self,
-        commands: Vec<Bytes>,
+        requests: Vec<kv::Request>,
     ) -> Vec<Result<Written, RequestError>> {
-        let mut results = Vec::with_capacity(commands.len());
-        let (mut admitted, mut permits) = (Vec::with_capacity(commands.len()), None);
-        for data in commands {
-            let permit = self.admit(data.len());
+        let mut results = Vec::with_capacity(requests.len());
+        let (mut admitted, mut permits) = (Vec::with_capacity(requests.len()), None);
+        for request in requests {
+            let space = self.space.check(&request.command);
+            let data = request.encode();
+            let permit = space.and_then(|()| self.admit(data.len()));
             results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
             if let Ok(more) = permit {
                 merge(&mut permits, more);
@@ -298,11 +309,6 @@ impl Running {
         })
     }
 
-    async fn write(&self, data: Bytes) -> Result<Written, RequestError> {
-        let written = self.write_all(vec![data]).await.pop();
-        written.expect("one answer to one write")
-    }
-
     /// Replicates a membership change, settles it, and answers with the members after it.
     pub(super) async fn change(
         &self,
@@ -333,7 +339,13 @@ impl Running {
     /// that restart would still count votes by the membership before, and might wait for somebody who
     /// is gone.
     pub(super) async fn settle(&self) -> Result<(), RequestError> {
-        self.write(Bytes::new()).await.map(|_| ())
+        let _permits = self.admit(0)?;
+        let empty = |caller| Request::Write {
+            data: Bytes::new(),
+            caller,
+        };
+        let written = self.propose(1, empty).await.pop();
+        written.expect("one answer to one write").map(|_| ())
     }
 
     /// Asks the replica for something that changes nothing.

@@ -48,6 +48,8 @@ pub struct NodeStatus {
     pub log_bytes: u64,
     /// Estimated size of its state machine.
     pub state_bytes: u64,
+    /// Whether its disk is nearly full, so that it takes no write that needs space.
+    pub low_on_space: bool,
 }
 
 impl NodeStatus {
@@ -69,6 +71,7 @@ impl NodeStatus {
             ready: false,
             log_bytes: 0,
             state_bytes: 0,
+            low_on_space: false,
         }
     }
 }

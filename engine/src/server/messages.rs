@@ -85,6 +85,7 @@ pub(super) fn node_status(
         compact_revision: compact_revision.0,
         first_index: status.first_index.0,
         watches,
+        low_on_space: status.low_on_space,
     }
 }
 

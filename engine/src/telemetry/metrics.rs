@@ -108,6 +108,11 @@ fn describe_node() {
         node::READS_CONFIRMED_TOTAL,
         "Linearizable and lease reads that were confirmed"
     );
+    describe_gauge!(
+        node::DISK_FREE_BYTES,
+        Unit::Bytes,
+        "Bytes that are free on the disk of the data folder"
+    );
     describe_counter!(
         node::LEASE_READS_TOTAL,
         "Reads that the leader's lease answered without a round"

@@ -19,6 +19,7 @@ mod pipeline;
 mod reads;
 mod sessions;
 mod snapshot;
+mod space;
 mod ttl;
 mod watch;
 mod watch_limits;

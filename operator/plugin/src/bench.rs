@@ -20,7 +20,10 @@ const MANAGER: &str = "kubectl-dengine";
 pub(crate) struct Options {
     /// Name of the cluster.
     cluster: String,
-    /// What is measured.
+    /// Several workloads with shapes of their own, such as quick or standard; `dengine-bench run --list` shows them.
+    #[arg(long, conflicts_with_all = ["workload", "connections", "clients", "total", "value_size"])]
+    profile: Option<String>,
+    /// One workload of the shape that the flags below give.
     #[arg(long, default_value = "put", value_parser = workload)]
     workload: Workload,
     /// Connections that the clients share.
@@ -49,7 +52,11 @@ pub(crate) async fn run(access: &Access, options: &Options) -> anyhow::Result<()
         .duration_since(UNIX_EPOCH)?
         .as_secs()
         .to_string();
-    let name = format!("{}-{}", options.cluster, options.workload.as_str());
+    let measures = options
+        .profile
+        .as_deref()
+        .unwrap_or(options.workload.as_str());
+    let name = format!("{}-{measures}", options.cluster);
     let benchmark: DEngineBenchmark = object(manifest(&name, &run, options))?;
     access
         .api::<DEngineBenchmark>()
@@ -84,19 +91,25 @@ pub(crate) async fn run(access: &Access, options: &Options) -> anyhow::Result<()
 }
 
 fn manifest(name: &str, run: &str, options: &Options) -> Value {
+    let mut spec = json!({
+        "target": {"clusterRef": {"name": options.cluster}},
+        "runId": run,
+    });
+    match &options.profile {
+        Some(profile) => spec["profile"] = json!(profile),
+        None => {
+            spec["workload"] = json!(options.workload);
+            spec["connections"] = json!(options.connections);
+            spec["clients"] = json!(options.clients);
+            spec["total"] = json!(options.total);
+            spec["valueSize"] = json!(options.value_size);
+        }
+    }
     json!({
         "apiVersion": DEngineBenchmark::api_version(&()),
         "kind": DEngineBenchmark::kind(&()),
         "metadata": {"name": name},
-        "spec": {
-            "target": {"clusterRef": {"name": options.cluster}},
-            "workload": options.workload,
-            "connections": options.connections,
-            "clients": options.clients,
-            "total": options.total,
-            "valueSize": options.value_size,
-            "runId": run,
-        },
+        "spec": spec,
     })
 }
 

@@ -1,27 +1,33 @@
 //! The controller of `DEngineBenchmark`: one Job per run, its result judged and shown.
 
+pub mod compare;
 pub mod controller;
+mod observe;
 pub mod plan;
 pub mod resources;
+mod runs;
+pub mod schedule;
 pub mod status;
+pub mod thresholds;
+pub mod verdict;
 
 use std::time::Duration;
 
-use dengine_crds::benchmark::{BenchmarkPhase, RunResult};
+use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::names::{annotations, managers};
 use dengine_crds::reasons::{benchmark as reasons, events};
-use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, DEngineCluster, conditions as types};
+use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, conditions as types};
 use k8s_openapi::api::batch::v1::Job;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use crate::apply::{ApplyError, ensure, is_code};
-use crate::conditions::is_true;
 use crate::context::{Context, Happening, now};
-use plan::{JobState, Observed, Recorded, Step, Target};
+use plan::Step;
 use resources::{Benchmark, job, role, role_binding, service_account};
 use status::Outcome;
 
@@ -46,6 +52,8 @@ enum StepError {
     Apply(#[from] ApplyError),
     #[error("the Job: {0}")]
     Job(kube::Error),
+    #[error("deleting what has expired: {0}")]
+    Expire(kube::Error),
     #[error(
         "a Job {0} exists and does not belong to this run; rename the benchmark or choose another runId"
     )]
@@ -80,30 +88,22 @@ pub async fn reconcile(
     if resource.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change());
     }
-    let benchmark = Benchmark {
-        name: resource.name_any(),
-        namespace,
-        owner,
-        image: resource
-            .spec
-            .image
-            .as_ref()
-            .unwrap_or(&context.defaults.bench_image)
-            .clone(),
-        spec: resource.spec.clone(),
-    };
-    let observed = observe(context, &benchmark, &resource, job).await?;
+    let benchmark = benchmark(context, &resource, namespace, owner);
+    let now = now();
+    let (observed, next) = observe::observe(context, &benchmark, &resource, job, &now).await?;
     let step = plan::plan(&observed);
     let outcome = match carry_out(context, &benchmark, &resource, &step).await {
         Ok(()) => Outcome::Taken(step.clone()),
         Err(error) => refused(context, &resource, &error).await,
     };
-    let status = status::derive(&resource, &outcome, observed.result.as_ref(), &now());
+    let mut status = status::derive(&resource, &outcome, &observed, &now);
+    status.next_run_at = next.map(|next| next.to_string());
     match write(context, &resource, &status).await {
         // The Job posted its result meanwhile: what follows from it is derived anew.
         Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
         written => written?,
     }
+    runs::prune(context, &resource).await?;
     if let Outcome::Taken(Step::Finish(ending)) = &outcome {
         let note = format!(
             "run {}: {}",
@@ -118,7 +118,29 @@ pub async fn reconcile(
         };
         context.tell(&resource.object_ref(&()), &happening).await;
     }
-    Ok(Action::requeue(again(&outcome)))
+    let again = again(&outcome);
+    let due = observe::due_in(&resource, next, &now).unwrap_or(again);
+    Ok(Action::requeue(again.min(due)))
+}
+
+fn benchmark(
+    context: &Context,
+    resource: &DEngineBenchmark,
+    namespace: String,
+    owner: OwnerReference,
+) -> Benchmark {
+    let spec = resource.spec.clone();
+    let status = resource.status.as_ref();
+    let image = spec.image.as_ref().unwrap_or(&context.defaults.bench_image);
+    Benchmark {
+        name: resource.name_any(),
+        namespace,
+        owner,
+        image: image.clone(),
+        run_id: status.and_then(|s| s.run_id.clone()).unwrap_or_default(),
+        leg: status.and_then(|s| s.leg).unwrap_or(Leg::Target),
+        spec,
+    }
 }
 
 fn again(outcome: &Outcome) -> Duration {
@@ -145,86 +167,6 @@ async fn find_job(
     api.get_opt(name).await
 }
 
-async fn observe(
-    context: &Context,
-    benchmark: &Benchmark,
-    resource: &DEngineBenchmark,
-    job: Option<Job>,
-) -> Result<Observed, ReconcileError> {
-    let status = resource.status.clone().unwrap_or_default();
-    let recorded = status.run_id.clone().map(|run_id| Recorded {
-        run_id,
-        job_made: status.job_uid.is_some(),
-        is_final: status.phase.is_some_and(BenchmarkPhase::is_final),
-    });
-    let job = job.filter(|job| {
-        job.owner_references()
-            .iter()
-            .any(|owner| owner.uid == benchmark.owner.uid)
-    });
-    let result: Option<RunResult> = status
-        .run_id
-        .as_ref()
-        .and_then(|run_id| status.runs.get(run_id))
-        .and_then(|report| report.results.first())
-        .cloned();
-    Ok(Observed {
-        wanted_run: benchmark.spec.run_id.clone(),
-        recorded,
-        target: target(context, benchmark).await?,
-        job: job.as_ref().map(view),
-        result,
-    })
-}
-
-async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube::Error> {
-    let Some(cluster) = &benchmark.spec.target.cluster_ref else {
-        return Ok(Target::Ready);
-    };
-    let api: Api<DEngineCluster> = Api::namespaced(context.client.clone(), &benchmark.namespace);
-    let Some(found) = api.get_opt(&cluster.name).await? else {
-        return Ok(Target::NotFound(cluster.name.clone()));
-    };
-    let conditions = found.status.unwrap_or_default().conditions;
-    if is_true(&conditions, types::READY) {
-        return Ok(Target::Ready);
-    }
-    let ready = conditions
-        .into_iter()
-        .find(|condition| condition.type_ == types::READY);
-    let words = ready.map_or_else(|| "its status is not known yet".to_owned(), |c| c.message);
-    Ok(Target::NotReady(format!(
-        "cluster {} is not Ready: {words}",
-        cluster.name
-    )))
-}
-
-fn view(job: &Job) -> plan::Job {
-    let conditions = job
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    let ended = conditions
-        .filter(|condition| condition.status == "True")
-        .find_map(|condition| match condition.type_.as_str() {
-            "Complete" | "SuccessCriteriaMet" => Some(JobState::Succeeded),
-            "Failed" | "FailureTarget" => Some(JobState::Failed(format!(
-                "{}: {}",
-                condition.reason.as_deref().unwrap_or("failed"),
-                condition.message.as_deref().unwrap_or("no message")
-            ))),
-            _ => None,
-        });
-    plan::Job {
-        uid: job.uid().unwrap_or_default(),
-        state: ended.unwrap_or(JobState::Running),
-        has_ttl: job
-            .spec
-            .as_ref()
-            .is_some_and(|spec| spec.ttl_seconds_after_finished.is_some()),
-    }
-}
-
 async fn carry_out(
     context: &Context,
     benchmark: &Benchmark,
@@ -233,22 +175,43 @@ async fn carry_out(
 ) -> Result<(), StepError> {
     match step {
         Step::MakeJob => make_job(context, benchmark, resource).await,
-        Step::SetTtl => {
-            let api: Api<Job> = Api::namespaced(context.client.clone(), &benchmark.namespace);
-            let patch = json!({"spec": {"ttlSecondsAfterFinished": JOB_TTL_SECONDS}});
-            let status = resource.status.as_ref();
-            let name = status
-                .and_then(|status| status.job_name.clone())
-                .unwrap_or_default();
-            let parameters = PatchParams {
-                field_manager: Some(managers::OPERATOR.to_owned()),
-                ..PatchParams::default()
-            };
-            match api.patch(&name, &parameters, &Patch::Merge(patch)).await {
-                Err(error) if !is_code(&error, 404) => Err(StepError::Job(error)),
-                _ => Ok(()),
-            }
-        }
+        // The Job has posted what it measured; nothing needs it any more but people who read its log.
+        Step::SetTtl | Step::NextLeg => set_ttl(context, benchmark, resource).await,
+        Step::Expire => expire(context, benchmark).await,
+        _ => Ok(()),
+    }
+}
+
+async fn set_ttl(
+    context: &Context,
+    benchmark: &Benchmark,
+    resource: &DEngineBenchmark,
+) -> Result<(), StepError> {
+    let api: Api<Job> = Api::namespaced(context.client.clone(), &benchmark.namespace);
+    let patch = json!({"spec": {"ttlSecondsAfterFinished": JOB_TTL_SECONDS}});
+    let status = resource.status.as_ref();
+    let name = status
+        .and_then(|status| status.job_name.clone())
+        .unwrap_or_default();
+    let parameters = PatchParams {
+        field_manager: Some(managers::OPERATOR.to_owned()),
+        ..PatchParams::default()
+    };
+    match api.patch(&name, &parameters, &Patch::Merge(patch)).await {
+        Err(error) if !is_code(&error, 404) => Err(StepError::Job(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Deletes the resource, if it still is the one that was looked at; what it owns goes with it.
+async fn expire(context: &Context, benchmark: &Benchmark) -> Result<(), StepError> {
+    let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &benchmark.namespace);
+    let parameters = DeleteParams::default().preconditions(Preconditions {
+        uid: Some(benchmark.owner.uid.clone()),
+        resource_version: None,
+    });
+    match api.delete(&benchmark.name, &parameters).await {
+        Err(error) if !is_code(&error, 404) => Err(StepError::Expire(error)),
         _ => Ok(()),
     }
 }
@@ -271,7 +234,7 @@ async fn make_job(
     };
     match api.create(&parameters, &job).await {
         Ok(_) => {
-            let note = format!("run {} started as Job {name}", benchmark.spec.run_id);
+            let note = format!("run {} started as Job {name}", benchmark.posts_as());
             let happening = Happening::normal(events::RUN_STARTED, note);
             context.tell(&resource.object_ref(&()), &happening).await;
             Ok(())
@@ -279,7 +242,7 @@ async fn make_job(
         Err(error) if is_code(&error, 409) => {
             let there = api.get(&name).await.map_err(StepError::Job)?;
             let same_run =
-                there.annotations().get(annotations::RUN_ID) == Some(&benchmark.spec.run_id);
+                there.annotations().get(annotations::RUN_ID) == Some(&benchmark.posts_as());
             let ours = there
                 .owner_references()
                 .iter()

@@ -3,29 +3,46 @@
 //! A run is recorded before its Job is made and, once final, never repeated. A run that was started
 //! is brought to its end before the next begins, so that two loads never spoil each other.
 
-use dengine_crds::benchmark::{BenchmarkPhase, RunResult};
+use dengine_crds::benchmark::{BenchmarkPhase, Leg, Report};
 use dengine_crds::reasons::benchmark as reasons;
+
+use super::thresholds::Threshold;
+use super::verdict;
 
 /// What is known about one benchmark.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The run that the spec asks for.
+    /// The run that the spec, or its schedule, asks for.
     pub wanted_run: String,
+    /// What the run has to reach.
+    pub thresholds: Vec<Threshold>,
+    /// It is compared with another system, which has a Job of its own after the first.
+    pub compares: bool,
+    /// The spec can not be carried out; why.
+    pub invalid: Option<String>,
+    /// The run ended so long ago that the resource is to go.
+    pub expired: bool,
     /// The run that the status says was started last.
     pub recorded: Option<Recorded>,
     /// Whether what is to be measured can be.
     pub target: Target,
     /// The Job of the recorded run.
     pub job: Option<Job>,
-    /// What the recorded run's Job posted.
-    pub result: Option<RunResult>,
+    /// Where the Job's pod ran, in words.
+    pub placement: Option<String>,
+    /// What the recorded run's Job about the target posted.
+    pub result: Option<Report>,
+    /// What its Job about the other system posted.
+    pub rival: Option<Report>,
 }
 
 /// A run in the status.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// Its id.
     pub run_id: String,
+    /// Which system its Job measures.
+    pub leg: Leg,
     /// The Job was made.
     pub job_made: bool,
     /// It is over.
@@ -77,6 +94,8 @@ pub enum Step {
     },
     /// Write the wanted run into the status.
     Record,
+    /// Record that the other system is next.
+    NextLeg,
     /// Make the Job of the recorded run.
     MakeJob,
     /// Note that the recorded run's Job was made.
@@ -87,6 +106,8 @@ pub enum Step {
     Finish(Ending),
     /// Let Kubernetes clean the Job away.
     SetTtl,
+    /// Delete the resource: its time is over.
+    Expire,
     /// Nothing.
     Done,
 }
@@ -108,6 +129,7 @@ pub fn plan(observed: &Observed) -> Step {
         Some(recorded) if !recorded.is_final => run(observed, recorded),
         Some(recorded) if recorded.run_id == observed.wanted_run => match &observed.job {
             Some(job) if !job.has_ttl => Step::SetTtl,
+            _ if observed.expired => Step::Expire,
             _ => Step::Done,
         },
         _ => begin(observed),
@@ -115,11 +137,17 @@ pub fn plan(observed: &Observed) -> Step {
 }
 
 fn begin(observed: &Observed) -> Step {
-    refusal(&observed.target).unwrap_or(Step::Record)
+    refusal(observed).unwrap_or(Step::Record)
 }
 
-fn refusal(target: &Target) -> Option<Step> {
-    let (reason, message) = match target {
+fn refusal(observed: &Observed) -> Option<Step> {
+    if let Some(words) = &observed.invalid {
+        return Some(Step::Refuse {
+            reason: reasons::INVALID_SPEC,
+            message: words.clone(),
+        });
+    }
+    let (reason, message) = match &observed.target {
         Target::Ready => return None,
         Target::NotFound(name) => (
             reasons::TARGET_NOT_FOUND,
@@ -131,8 +159,24 @@ fn refusal(target: &Target) -> Option<Step> {
 }
 
 fn run(observed: &Observed, recorded: &Recorded) -> Step {
-    if let Some(result) = &observed.result {
-        return Step::Finish(judge(result));
+    match (recorded.leg, &observed.result, &observed.rival) {
+        (Leg::Target, Some(result), _) => {
+            let ending = verdict::judge(result, None, &observed.thresholds);
+            // Numbers that do not count are not compared with anything.
+            let counts = matches!(
+                ending.phase,
+                BenchmarkPhase::Succeeded | BenchmarkPhase::ThresholdsMissed
+            );
+            return if observed.compares && counts {
+                Step::NextLeg
+            } else {
+                Step::Finish(ending)
+            };
+        }
+        (Leg::Rival, Some(result), Some(rival)) => {
+            return Step::Finish(verdict::judge(result, Some(rival), &observed.thresholds));
+        }
+        _ => {}
     }
     match (&observed.job, recorded.job_made) {
         (Some(job), false) => Step::NoteJob {
@@ -154,7 +198,7 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         ),
         // The spec may have moved on before the Job was made; then there is nothing to bring to an end.
         (None, false) if recorded.run_id != observed.wanted_run => begin(observed),
-        (None, false) => refusal(&observed.target).unwrap_or(Step::MakeJob),
+        (None, false) => refusal(observed).unwrap_or(Step::MakeJob),
     }
 }
 
@@ -166,39 +210,9 @@ fn ending(phase: BenchmarkPhase, reason: &'static str, message: &str) -> Step {
     })
 }
 
-/// A result with failed requests is no measurement, and neither is one under two leaders.
-fn judge(result: &RunResult) -> Ending {
-    if result.errors > 0 {
-        let first = result.first_error.as_deref().unwrap_or("no details");
-        return Ending {
-            phase: BenchmarkPhase::Failed,
-            reason: reasons::REQUESTS_FAILED,
-            message: format!(
-                "{} of {} requests failed, the first: {first}",
-                result.errors, result.requests
-            ),
-        };
-    }
-    if !result.leader_was_stable() {
-        return Ending {
-            phase: BenchmarkPhase::Invalid,
-            reason: reasons::LEADER_CHANGED,
-            message: "the leader changed during the run, so it measured an election too".to_owned(),
-        };
-    }
-    Ending {
-        phase: BenchmarkPhase::Succeeded,
-        reason: reasons::SUCCEEDED,
-        message: format!(
-            "{} requests, {:.0} per second",
-            result.requests, result.ops_per_second
-        ),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use dengine_crds::benchmark::{LatencyUs, Protocol, Shape, Workload};
+pub(crate) mod tests {
+    use dengine_crds::benchmark::{LatencyUs, Protocol, RunResult, Shape, Workload};
 
     use super::*;
 
@@ -248,9 +262,17 @@ mod tests {
         }
     }
 
+    pub(crate) fn report(result: RunResult) -> Report {
+        Report {
+            results: vec![result],
+            ..Report::default()
+        }
+    }
+
     fn recorded(run_id: &str, job_made: bool, is_final: bool) -> Option<Recorded> {
         Some(Recorded {
             run_id: run_id.to_owned(),
+            leg: Leg::Target,
             job_made,
             is_final,
         })
@@ -317,14 +339,14 @@ mod tests {
         assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::ResultMissing));
         observed.job = job(JobState::Failed("DeadlineExceeded".to_owned()));
         assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Failed));
-        observed.result = Some(result(1));
+        observed.result = Some(report(result(1)));
         assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Failed));
-        observed.result = Some(result(0));
+        observed.result = Some(report(result(0)));
         assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
-        observed.result = Some(RunResult {
+        observed.result = Some(report(RunResult {
             term_after: Some(3),
             ..result(0)
-        });
+        }));
         assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Invalid));
     }
 
@@ -357,5 +379,56 @@ mod tests {
         assert!(matches!(plan(&observed), Step::Refuse { .. }));
         observed.recorded = recorded("1", false, false);
         assert!(matches!(plan(&observed), Step::Refuse { .. }));
+    }
+
+    #[test]
+    fn the_other_system_is_measured_after_the_target_and_only_if_that_counts() {
+        let mut observed = new();
+        observed.compares = true;
+        observed.recorded = recorded("1", true, false);
+        observed.result = Some(report(result(1)));
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Failed));
+        observed.result = Some(report(result(0)));
+        assert_eq!(plan(&observed), Step::NextLeg);
+
+        let rival = Recorded {
+            leg: Leg::Rival,
+            job_made: false,
+            ..observed.recorded.clone().unwrap()
+        };
+        observed.recorded = Some(rival.clone());
+        assert_eq!(plan(&observed), Step::MakeJob);
+        observed.recorded = Some(Recorded {
+            job_made: true,
+            ..rival
+        });
+        observed.job = job(JobState::Running);
+        assert_eq!(plan(&observed), Step::Wait);
+        observed.rival = Some(report(result(0)));
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+    }
+
+    #[test]
+    fn a_missed_threshold_is_an_end_of_its_own() {
+        let mut observed = new();
+        observed.recorded = recorded("1", true, false);
+        observed.result = Some(report(result(0)));
+        observed.thresholds = vec!["opsPerSecond >= 10".parse().unwrap()];
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+        observed.thresholds = vec!["opsPerSecond >= 11".parse().unwrap()];
+        assert_eq!(
+            phase(&plan(&observed)),
+            Some(BenchmarkPhase::ThresholdsMissed)
+        );
+    }
+
+    #[test]
+    fn an_expired_resource_goes_after_its_job_may() {
+        let mut observed = new();
+        (observed.recorded, observed.expired) = (recorded("1", true, true), true);
+        observed.job = job(JobState::Succeeded);
+        assert_eq!(plan(&observed), Step::SetTtl);
+        observed.job = None;
+        assert_eq!(plan(&observed), Step::Expire);
     }
 }

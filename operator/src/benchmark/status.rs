@@ -1,13 +1,15 @@
 //! The status of a benchmark but for `runs`, which belongs to the Jobs. Pure.
 
-use dengine_crds::benchmark::{BenchmarkPhase, RunResult};
+use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::conditions as types;
 use dengine_crds::reasons::benchmark as reasons;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
-use super::plan::{Ending, Step};
+use super::compare::{self, Row};
+use super::plan::{Ending, Observed, Step};
+use super::verdict;
 use crate::conditions::{Conditions, State};
 
 /// What became of a step: the only thing a status can be made from.
@@ -28,7 +30,7 @@ pub enum Outcome {
 pub fn derive(
     resource: &DEngineBenchmark,
     outcome: &Outcome,
-    result: Option<&RunResult>,
+    observed: &Observed,
     now: &Time,
 ) -> DEngineBenchmarkStatus {
     let previous = resource.status.clone().unwrap_or_default();
@@ -41,7 +43,7 @@ pub fn derive(
         ..previous
     };
     match outcome {
-        Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, result, now),
+        Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, observed, now),
         Outcome::Failed { reason, message } => {
             conditions.set(types::FAILED, State::no(reason, message));
         }
@@ -55,7 +57,7 @@ fn take(
     conditions: &mut Conditions,
     resource: &DEngineBenchmark,
     step: &Step,
-    result: Option<&RunResult>,
+    observed: &Observed,
     now: &Time,
 ) {
     match step {
@@ -65,10 +67,18 @@ fn take(
             conditions.set(types::COMPLETE, State::no(reason, "waiting for the target"));
         }
         Step::Record => {
-            let run_id = resource.spec.run_id.clone();
+            let run_id = observed.wanted_run.clone();
+            let of_spec = run_id == resource.spec.run_id;
             *status = DEngineBenchmarkStatus {
+                spec_run_id: if of_spec {
+                    Some(run_id.clone())
+                } else {
+                    status.spec_run_id.take()
+                },
                 observed_generation: status.observed_generation,
                 phase: Some(BenchmarkPhase::Pending),
+                measures: Some(measures(resource)),
+                leg: Some(Leg::Target),
                 job_name: Some(names::benchmark::job(&resource.name_any(), &run_id)),
                 run_id: Some(run_id),
                 ..DEngineBenchmarkStatus::default()
@@ -86,15 +96,26 @@ fn take(
                 State::no(reasons::STARTING, "the Job is about to be made"),
             );
         }
+        Step::NextLeg => {
+            let run_id = status.run_id.clone().unwrap_or_default();
+            let rival = names::benchmark::rival(&run_id);
+            status.leg = Some(Leg::Rival);
+            status.job_name = Some(names::benchmark::job(&resource.name_any(), &rival));
+            status.job_uid = None;
+        }
         Step::NoteJob { uid } => {
             status.job_uid = Some(uid.clone());
-            status.started_at = Some(now.0.to_string());
+            status.started_at.get_or_insert_with(|| now.0.to_string());
             status.phase = Some(BenchmarkPhase::Running);
-            conditions.set(types::COMPLETE, State::no(reasons::RUNNING, "the Job runs"));
-            conditions.set(types::FAILED, State::no(reasons::RUNNING, "the Job runs"));
+            let what = match status.leg {
+                Some(Leg::Rival) => "the Job that measures etcd runs",
+                _ => "the Job runs",
+            };
+            conditions.set(types::COMPLETE, State::no(reasons::RUNNING, what));
+            conditions.set(types::FAILED, State::no(reasons::RUNNING, what));
         }
-        Step::Finish(ending) => finish(status, conditions, ending, result, now),
-        Step::MakeJob | Step::Wait | Step::SetTtl | Step::Done => {}
+        Step::Finish(ending) => finish(status, conditions, ending, observed, now),
+        Step::MakeJob | Step::Wait | Step::SetTtl | Step::Expire | Step::Done => {}
     }
 }
 
@@ -102,19 +123,28 @@ fn finish(
     status: &mut DEngineBenchmarkStatus,
     conditions: &mut Conditions,
     ending: &Ending,
-    result: Option<&RunResult>,
+    observed: &Observed,
     now: &Time,
 ) {
     status.phase = Some(ending.phase);
-    let finished_at = result
-        .map(|result| result.finished_at.clone())
-        .filter(|at| !at.is_empty());
-    status.finished_at = Some(finished_at.unwrap_or_else(|| now.0.to_string()));
-    if let Some(result) = result {
-        status.ops_per_second = Some(rounded(result.ops_per_second));
-        status.p99 = Some(microseconds(result.latency_us.p99));
-        status.durability.clone_from(&result.durability);
+    status.finished_at = Some(now.0.to_string());
+    if let Some(report) = &observed.result {
+        let headline = verdict::headline(report);
+        status.ops_per_second = headline.map(|result| rounded(result.ops_per_second));
+        status.p99 = headline.map(|result| microseconds(result.latency_us.p99));
+        status.durability = headline.and_then(|result| result.durability.clone());
+        status.leader_changes = verdict::leader_changes(report);
+        let rival = observed.rival.as_ref();
+        let rows = rival
+            .map(|rival| compare::rows(report, rival))
+            .unwrap_or_default();
+        if ending.phase == BenchmarkPhase::ThresholdsMissed {
+            status.missed = verdict::missed(report, &rows, &observed.thresholds);
+        }
+        status.score = rival.map(|_| compare::score(&rows));
+        status.comparison = rows.iter().map(Row::shown).collect();
     }
+    status.placement.clone_from(&observed.placement);
     let succeeded = ending.phase == BenchmarkPhase::Succeeded;
     let (complete, failed) = if succeeded {
         (
@@ -131,11 +161,19 @@ fn finish(
     conditions.set(types::FAILED, failed);
 }
 
+/// What a run of the spec measures, in a word.
+pub fn measures(resource: &DEngineBenchmark) -> String {
+    let spec = &resource.spec;
+    let workload = spec.workload.map(|workload| workload.as_str().to_owned());
+    spec.profile.clone().or(workload).unwrap_or_default()
+}
+
+/// A rate as a whole number.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a rate is far below 2^53, and `as` saturates"
 )]
-fn rounded(rate: f64) -> i64 {
+pub fn rounded(rate: f64) -> i64 {
     rate.round() as i64
 }
 
@@ -163,6 +201,13 @@ mod tests {
         DEngineBenchmark::new("b", spec.unwrap())
     }
 
+    fn wanted(run_id: &str) -> Observed {
+        Observed {
+            wanted_run: run_id.to_owned(),
+            ..Observed::default()
+        }
+    }
+
     #[test]
     fn latencies_read_as_people_write_them() {
         assert_eq!(microseconds(812), "812µs");
@@ -179,7 +224,12 @@ mod tests {
             job_uid: Some("old".to_owned()),
             ..DEngineBenchmarkStatus::default()
         });
-        let status = derive(&resource, &Outcome::Taken(Step::Record), None, &at(1));
+        let status = derive(
+            &resource,
+            &Outcome::Taken(Step::Record),
+            &wanted("1"),
+            &at(1),
+        );
         assert_eq!(status.run_id.as_deref(), Some("1"));
         assert_eq!((status.ops_per_second, status.job_uid), (None, None));
         assert_eq!(status.phase, Some(BenchmarkPhase::Pending));
@@ -193,8 +243,8 @@ mod tests {
             message: "1 of 3".to_owned(),
         };
         let outcome = Outcome::Taken(refuse);
-        resource.status = Some(derive(&resource, &outcome, None, &at(1)));
-        let again = derive(&resource, &outcome, None, &at(2));
+        resource.status = Some(derive(&resource, &outcome, &wanted("1"), &at(1)));
+        let again = derive(&resource, &outcome, &wanted("1"), &at(2));
         assert_eq!(resource.status, Some(again));
     }
 }

@@ -45,15 +45,16 @@ pub fn reports_to(benchmark: &DEngineBenchmark) -> Option<String> {
 
 /// Nothing is said of a benchmark before it ran.
 fn line(benchmark: &DEngineBenchmark) -> Option<BenchmarkLine> {
-    let (spec, status) = (&benchmark.spec, benchmark.status.as_ref()?);
+    let status = benchmark.status.as_ref()?;
     Some(BenchmarkLine {
         name: benchmark.name_any(),
-        workload: spec.workload,
+        measures: crate::benchmark::status::measures(benchmark),
         phase: status.phase?,
         run_id: status.run_id.clone()?,
         ops_per_second: status.ops_per_second,
         p99: status.p99.clone(),
         shape: shape(benchmark),
+        score: status.score.clone(),
         durability: status.durability.clone(),
         finished_at: status.finished_at.clone(),
     })
@@ -61,6 +62,9 @@ fn line(benchmark: &DEngineBenchmark) -> Option<BenchmarkLine> {
 
 fn shape(benchmark: &DEngineBenchmark) -> String {
     let spec = &benchmark.spec;
+    if let Some(profile) = &spec.profile {
+        return format!("profile {profile}");
+    }
     let reads = spec
         .consistency
         .map(|c| format!(" ({})", c.as_str()))

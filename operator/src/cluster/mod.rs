@@ -11,6 +11,7 @@ pub mod plan;
 pub mod resources;
 pub mod status;
 mod status_writer;
+mod trigger;
 pub mod validate;
 mod volumes;
 mod words;
@@ -74,6 +75,7 @@ pub async fn reconcile(
     if resource.status.as_ref() != Some(&status) {
         status_writer::write(&context.client, &resource, &status, None).await?;
     }
+    trigger::pull(context, &resource).await?;
     Ok(Action::requeue(again))
 }
 

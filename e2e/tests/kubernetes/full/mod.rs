@@ -1,7 +1,9 @@
 //! What takes too long for `make test`: `make e2e-full` runs these, docs/testing.md says how long each takes.
 
+mod etcd;
 mod operator;
 mod partitions;
 mod repair;
 mod roll;
 mod scale;
+mod schedule;

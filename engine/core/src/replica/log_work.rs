@@ -19,17 +19,20 @@ impl LogWork {
     /// Everything that queued.
     pub fn collect(jobs: impl IntoIterator<Item = LogJob>) -> Self {
         let mut work = Self::default();
-        for job in jobs {
-            match job {
-                LogJob::Append {
-                    id,
-                    hard_state,
-                    entries,
-                } => work.append(id, hard_state, entries),
-                LogJob::TruncatePrefix(index) => work.truncate = work.truncate.max(Some(index)),
-            }
-        }
+        jobs.into_iter().for_each(|job| work.add(job));
         work
+    }
+
+    /// Adds what queued since.
+    pub fn add(&mut self, job: LogJob) {
+        match job {
+            LogJob::Append {
+                id,
+                hard_state,
+                entries,
+            } => self.append(id, hard_state, entries),
+            LogJob::TruncatePrefix(index) => self.truncate = self.truncate.max(Some(index)),
+        }
     }
 
     fn append(&mut self, id: AppendId, hard_state: Option<HardState>, entries: Vec<Entry>) {
@@ -79,7 +82,8 @@ impl LogWork {
     /// Appends to the log, which must be synced after this.
     ///
     /// # Errors
-    /// The log could not be written. Nothing may be acknowledged any more.
+    /// [`LogError::NoSpace`]: nothing may be acknowledged until the same was tried again and succeeded. Any
+    /// other: the log could not be written, and nothing may be acknowledged any more.
     pub fn write<D: Disk>(&self, log: &mut Log<D>) -> Result<(), LogError> {
         self.batches.iter().try_for_each(|batch| log.append(batch))
     }

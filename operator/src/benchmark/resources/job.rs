@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use dengine_api::ports;
-use dengine_crds::benchmark::{Protocol, ReadConsistency, Workload};
+use dengine_crds::DEngineBenchmarkSpec;
+use dengine_crds::benchmark::{Leg, Protocol, ReadConsistency, Workload};
 use dengine_crds::names::{self, annotations};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
@@ -23,8 +24,8 @@ const DEADLINE_SLACK_SECONDS: i64 = 120;
 /// The Job of the run that the spec asks for.
 pub fn build(benchmark: &Benchmark) -> Job {
     let spec = &benchmark.spec;
-    let run = BTreeMap::from([(annotations::RUN_ID.to_owned(), spec.run_id.clone())]);
-    let job = names::benchmark::job(&benchmark.name, &spec.run_id);
+    let run = BTreeMap::from([(annotations::RUN_ID.to_owned(), benchmark.posts_as())]);
+    let job = names::benchmark::job(&benchmark.name, &benchmark.posts_as());
     Job {
         metadata: ObjectMeta {
             annotations: Some(run.clone()),
@@ -94,7 +95,37 @@ fn pod_spec(benchmark: &Benchmark) -> PodSpec {
 /// The very flags that a person would type.
 fn args(benchmark: &Benchmark) -> Vec<String> {
     let spec = &benchmark.spec;
-    let (protocol, endpoints) = match (&spec.target.cluster_ref, &spec.target.etcd) {
+    let (protocol, endpoints) = endpoints(benchmark);
+    let mut args = match (&spec.profile, spec.workload) {
+        (Some(profile), _) => vec!["run".to_owned(), format!("--profile={profile}")],
+        (None, workload) => command(workload.unwrap_or(Workload::Put)),
+    };
+    args.push(format!("--protocol={}", protocol.as_str()));
+    args.extend(
+        endpoints
+            .iter()
+            .map(|endpoint| format!("--endpoints={endpoint}")),
+    );
+    // A profile's workloads have shapes of their own.
+    if let (None, Some(workload)) = (&spec.profile, spec.workload) {
+        args.extend(shape(spec, workload));
+    }
+    args.push(format!("--timeout={}s", spec.timeout_seconds));
+    args.push(format!(
+        "--report-to={}/{}",
+        benchmark.namespace, benchmark.name
+    ));
+    args.push(format!("--run-id={}", benchmark.posts_as()));
+    args
+}
+
+/// Where the load goes, and how it is spoken there.
+fn endpoints(benchmark: &Benchmark) -> (Protocol, Vec<String>) {
+    let spec = &benchmark.spec;
+    if let (Leg::Rival, Some(with)) = (benchmark.leg, &spec.compare_with) {
+        return (Protocol::Etcd, with.etcd.endpoints.clone());
+    }
+    match (&spec.target.cluster_ref, &spec.target.etcd) {
         (Some(cluster), _) => {
             let service = names::cluster::client_service(&cluster.name);
             let endpoint = format!("{service}.{}.svc:{}", benchmark.namespace, ports::CLIENT);
@@ -103,35 +134,27 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
         (None, Some(etcd)) => (Protocol::Etcd, etcd.endpoints.clone()),
         // The schema refuses a target without either.
         (None, None) => (Protocol::Dengine, Vec::new()),
-    };
-    let mut args = command(spec.workload);
-    args.push(format!("--protocol={}", protocol.as_str()));
-    args.extend(
-        endpoints
-            .iter()
-            .map(|endpoint| format!("--endpoints={endpoint}")),
-    );
-    args.push(format!("--conns={}", spec.connections));
-    args.push(format!("--clients={}", spec.clients));
-    args.push(format!("--total={}", spec.total));
-    args.push(format!("--key-size={}", spec.key_size));
-    args.push(format!("--value-size={}", spec.value_size));
+    }
+}
+
+fn shape(spec: &DEngineBenchmarkSpec, workload: Workload) -> Vec<String> {
+    let mut args = vec![
+        format!("--conns={}", spec.connections),
+        format!("--clients={}", spec.clients),
+        format!("--total={}", spec.total),
+        format!("--key-size={}", spec.key_size),
+        format!("--value-size={}", spec.value_size),
+    ];
     if spec.key_space > 0 {
         args.push(format!("--key-space={}", spec.key_space));
     }
     if spec.sequential_keys {
         args.push("--sequential-keys".to_owned());
     }
-    if spec.workload == Workload::Range {
+    if workload == Workload::Range {
         let consistency = spec.consistency.unwrap_or(ReadConsistency::Linearizable);
         args.push(format!("--consistency={}", consistency.as_str()));
     }
-    args.push(format!("--timeout={}s", spec.timeout_seconds));
-    args.push(format!(
-        "--report-to={}/{}",
-        benchmark.namespace, benchmark.name
-    ));
-    args.push(format!("--run-id={}", spec.run_id));
     args
 }
 
@@ -169,6 +192,24 @@ mod tests {
             "range --protocol=etcd --endpoints=a --endpoints=b --conns=10 --clients=100 \
              --total=10000 --key-size=8 --value-size=256 --key-space=5 --sequential-keys \
              --consistency=l --timeout=600s --report-to=test/demo-write --run-id=1"
+        );
+    }
+
+    #[test]
+    fn a_profile_is_run_on_both_systems_alike() {
+        let mut both = benchmark(
+            "{profile: quick, target: {clusterRef: {name: demo}}, compareWith: {etcd: {endpoints: [e:2379]}}}",
+        );
+        assert_eq!(
+            args(&both).join(" "),
+            "run --profile=quick --protocol=dengine --endpoints=demo-client.test.svc:4100 \
+             --timeout=600s --report-to=test/demo-write --run-id=1"
+        );
+        both.leg = Leg::Rival;
+        assert_eq!(
+            args(&both).join(" "),
+            "run --profile=quick --protocol=etcd --endpoints=e:2379 \
+             --timeout=600s --report-to=test/demo-write --run-id=1@etcd"
         );
     }
 

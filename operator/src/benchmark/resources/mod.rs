@@ -8,6 +8,7 @@ pub mod service_account;
 use std::collections::BTreeMap;
 
 use dengine_crds::DEngineBenchmarkSpec;
+use dengine_crds::benchmark::Leg;
 use dengine_crds::names::{self, labels};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
@@ -24,6 +25,20 @@ pub struct Benchmark {
     pub spec: DEngineBenchmarkSpec,
     /// Image of the load generator.
     pub image: String,
+    /// The run that was recorded.
+    pub run_id: String,
+    /// Which system its Job measures.
+    pub leg: Leg,
+}
+
+impl Benchmark {
+    /// Under which run id the Job posts its result.
+    pub fn posts_as(&self) -> String {
+        match self.leg {
+            Leg::Target => self.run_id.clone(),
+            Leg::Rival => names::benchmark::rival(&self.run_id),
+        }
+    }
 }
 
 fn labels(benchmark: &str) -> BTreeMap<String, String> {
@@ -64,6 +79,8 @@ pub(crate) mod tests {
             owner: OwnerReference::default(),
             spec: serde_yaml::from_str(spec).unwrap(),
             image: "localhost/dengine-bench:dev".to_owned(),
+            run_id: "1".to_owned(),
+            leg: Leg::Target,
         }
     }
 }

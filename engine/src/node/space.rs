@@ -1,0 +1,129 @@
+//! Keeps a reserve free on the disk, so that a member never meets a full one in the middle of its work: below it,
+//! the member takes no write that needs space, and hands leadership to one that has some.
+
+use crate::error::RequestError;
+use dengine_core::kv::Command;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Watches the disk of a data folder.
+#[derive(Debug)]
+pub(super) struct Space {
+    folder: PathBuf,
+    min_free_bytes: u64,
+    free_bytes: AtomicU64,
+    low: AtomicBool,
+}
+
+/// What a look at the disk showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Same,
+    BecameLow,
+    Recovered,
+}
+
+impl Space {
+    /// Keeps `min_free_bytes` free where `folder` lies; 0 keeps nothing.
+    pub(super) fn new(folder: PathBuf, min_free_bytes: u64) -> Self {
+        Self {
+            folder,
+            min_free_bytes,
+            free_bytes: AtomicU64::new(u64::MAX),
+            low: AtomicBool::new(false),
+        }
+    }
+
+    /// Looks at the disk.
+    ///
+    /// # Errors
+    /// The system does not say how much is free; what was known stays.
+    pub(super) fn look(&self) -> io::Result<Look> {
+        let disk = rustix::fs::statvfs(&self.folder)?;
+        Ok(self.note(disk.f_bavail.saturating_mul(disk.f_frsize)))
+    }
+
+    fn note(&self, free_bytes: u64) -> Look {
+        self.free_bytes.store(free_bytes, Ordering::Relaxed);
+        // Some more than the reserve must be free again, or each write would turn it over.
+        let enough = self.min_free_bytes.saturating_add(self.min_free_bytes / 4);
+        match self.is_low() {
+            false if free_bytes < self.min_free_bytes => {
+                self.low.store(true, Ordering::Relaxed);
+                Look::BecameLow
+            }
+            true if free_bytes >= enough => {
+                self.low.store(false, Ordering::Relaxed);
+                Look::Recovered
+            }
+            _ => Look::Same,
+        }
+    }
+
+    /// What was free at the last look.
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.free_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether less than the reserve is free.
+    pub(super) fn is_low(&self) -> bool {
+        self.low.load(Ordering::Relaxed)
+    }
+
+    /// Refuses what needs space while there is too little. What frees some, in time, is always taken.
+    pub(super) fn check(&self, command: &Command) -> Result<(), RequestError> {
+        let needs_space = match command {
+            Command::Put { .. }
+            | Command::CompareAndSwap { .. }
+            | Command::Batch(_)
+            | Command::OpenSession { .. } => true,
+            Command::Delete { .. }
+            | Command::Compact { .. }
+            | Command::KeepAlive { .. }
+            | Command::CloseSession { .. }
+            | Command::ExpireSession { .. }
+            | Command::ExpireKeys { .. } => false,
+        };
+        if needs_space && self.is_low() {
+            return Err(RequestError::NotServed {
+                reason: format!(
+                    "the disk of this member is nearly full: {} bytes are free and {} are kept free (--min-free-bytes); delete keys or give it a larger volume",
+                    self.free_bytes(),
+                    self.min_free_bytes
+                ),
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_must_be_exceeded_before_writes_are_taken_again() {
+        let space = Space::new(PathBuf::from("."), 100);
+        let put = Command::Put {
+            key: "k".into(),
+            value: "v".into(),
+            prev_kv: false,
+            ttl_ms: 0,
+        };
+        let compact = Command::Compact {
+            revision: dengine_core::types::Revision(2),
+        };
+        for (free, look, taken) in [
+            (100, Look::Same, true),
+            (99, Look::BecameLow, false),
+            (124, Look::Same, false),
+            (125, Look::Recovered, true),
+            (100, Look::Same, true),
+        ] {
+            assert_eq!(space.note(free), look, "{free}");
+            assert_eq!(space.check(&put).is_ok(), taken, "{free}");
+            space.check(&compact).expect("it frees space");
+        }
+    }
+}

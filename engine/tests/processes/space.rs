@@ -1,0 +1,156 @@
+//! A disk that fills up: a small file system of the test's own, so it needs root, as `make test` has.
+
+use std::{path::PathBuf, process::Command};
+
+use dengine_client::{Consistency, Error};
+
+use crate::harness::{Cluster, Member, eventually, scratch};
+
+const DISK_BYTES: u64 = 256 << 20;
+const RESERVE_BYTES: u64 = 64 << 20;
+
+/// A file system of its own; goes with the test.
+struct Disk {
+    folder: tempfile::TempDir,
+}
+
+impl Disk {
+    fn mount() -> Self {
+        let folder = scratch();
+        let size = format!("size={DISK_BYTES}");
+        let mount = ["-t", "tmpfs", "-o", &size, "tmpfs"];
+        let mounted = Command::new("mount")
+            .args(mount)
+            .arg(folder.path())
+            .status();
+        assert!(mounted.unwrap().success(), "mount needs root");
+        Self { folder }
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.folder.path().join("filler")
+    }
+
+    /// Leaves so many bytes free.
+    fn fill(&self, free_bytes: u64) {
+        let disk = rustix::fs::statvfs(self.folder.path()).unwrap();
+        let filler = rustix::fs::open(
+            self.filler(),
+            rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY,
+            rustix::fs::Mode::RUSR,
+        );
+        let bytes = (disk.f_bavail * disk.f_frsize).saturating_sub(free_bytes);
+        let flags = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(filler.unwrap(), flags, 0, bytes).unwrap();
+    }
+
+    fn free(&self) {
+        std::fs::remove_file(self.filler()).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily: a member may still be ending.
+        let unmounted = Command::new("umount")
+            .arg("--lazy")
+            .arg(self.folder.path())
+            .status();
+        assert!(unmounted.is_ok_and(|status| status.success()));
+    }
+}
+
+fn on(disk: &Disk, member: &mut Member) {
+    member.data_dir = disk.folder.path().join("data");
+    member.add_args(["--log-segment-bytes", "16777216"]);
+    member.add_args(["--min-free-bytes", &RESERVE_BYTES.to_string()]);
+}
+
+#[tokio::test]
+async fn a_nearly_full_member_refuses_what_needs_space_and_recovers() {
+    let disk = Disk::mount();
+    let cluster = Cluster::form_with(1, |member| on(&disk, member)).await;
+    let member = &cluster.members[0];
+    let client = member.client().await;
+    client.put("k", "v").await.unwrap();
+    disk.fill(RESERVE_BYTES / 2);
+    eventually("the member notices", || async {
+        member.status().await.low_on_space.then_some(())
+    })
+    .await;
+    let refused = client.put("k", "w").await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::Unavailable { message, .. } if message.contains("--min-free-bytes")),
+        "{refused}"
+    );
+    let read = client.get("k", Consistency::Linearizable).await.unwrap();
+    assert_eq!(
+        read.kv.unwrap().value,
+        "v",
+        "nothing was changed, and reads are served"
+    );
+    client.delete("k").await.unwrap();
+    disk.free();
+    eventually("the member takes writes again", || async {
+        client.put("k", "x").await.ok()
+    })
+    .await;
+    assert!(!member.status().await.low_on_space);
+}
+
+#[tokio::test]
+async fn a_leader_whose_disk_fills_up_hands_over_and_no_write_is_refused_for_long() {
+    let disk = Disk::mount();
+    let cluster = Cluster::form_with(3, |member| {
+        if member.name == "m0" {
+            on(&disk, member);
+        }
+    })
+    .await;
+    let admin = cluster.members[cluster.leader().await].admin().await;
+    let first = cluster.members[0].status().await.member_id;
+    admin.transfer_leader(first).await.unwrap();
+    let client = cluster.patient_client().await;
+    client.put("k", "v").await.unwrap();
+    disk.fill(RESERVE_BYTES / 2);
+    eventually("another member leads", || async {
+        let status = cluster.members[0].status().await;
+        (status.low_on_space && status.leader_id != first && status.leader_id != 0).then_some(())
+    })
+    .await;
+    client.put("k", "w").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_member_without_any_space_waits_for_some_and_loses_nothing() {
+    let disk = Disk::mount();
+    let cluster = Cluster::form_with(1, |member| {
+        on(&disk, member);
+        member.add_args(["--min-free-bytes", "0", "--request-timeout-ms", "1000"]);
+    })
+    .await;
+    let client = cluster.members[0].client().await;
+    client.put("first", "v").await.unwrap();
+    disk.fill(0);
+    let value = vec![7; 1 << 20];
+    let mut acknowledged = 0;
+    let unknown = loop {
+        match client.put(format!("k{acknowledged}"), value.clone()).await {
+            Ok(_) => acknowledged += 1,
+            Err(error) => break error,
+        }
+        assert!(acknowledged < 100, "the log has room for that?");
+    };
+    assert!(matches!(unknown, Error::UnknownOutcome { .. }), "{unknown}");
+    disk.free();
+    eventually("writes go on", || async {
+        client.put("last", "v").await.ok()
+    })
+    .await;
+    for number in 0..acknowledged {
+        let read = client
+            .get(format!("k{number}"), Consistency::Linearizable)
+            .await;
+        assert!(read.unwrap().kv.is_some(), "k{number} was acknowledged");
+    }
+}

@@ -1,0 +1,129 @@
+//! Two reports of the same workloads side by side: who won each, and by how much. Pure.
+
+use std::cmp::Ordering;
+
+use dengine_crds::benchmark::{Comparison, Report, RunResult, Winner};
+
+/// Closer than this, in relation to the slower one, is a draw: two runs of the same thing differ by as much.
+const DRAW_WITHIN: f64 = 0.03;
+
+/// One workload of both.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// Its name.
+    pub workload: String,
+    /// Throughput of the first, in requests per second.
+    pub ours: f64,
+    /// Throughput of the other.
+    pub theirs: f64,
+    /// 99th percentile of the first's latency, in microseconds.
+    pub our_p99_us: u64,
+    /// That of the other.
+    pub their_p99_us: u64,
+    /// How many times the other's throughput the first reached.
+    pub times: f64,
+}
+
+/// The workloads that both measured without a failure, in the first one's order.
+pub fn rows(ours: &Report, theirs: &Report) -> Vec<Row> {
+    let counts = |result: &&RunResult| {
+        result.unsupported.is_none() && result.errors == 0 && result.ops_per_second > 0.0
+    };
+    let both = ours.results.iter().filter(counts).filter_map(|our| {
+        let mut others = theirs.results.iter().filter(counts);
+        Some((our, others.find(|their| their.name == our.name)?))
+    });
+    both.map(|(our, their)| Row {
+        workload: our.name.clone(),
+        ours: our.ops_per_second,
+        theirs: their.ops_per_second,
+        our_p99_us: our.latency_us.p99,
+        their_p99_us: their.latency_us.p99,
+        times: our.ops_per_second / their.ops_per_second,
+    })
+    .collect()
+}
+
+impl Row {
+    fn winner(&self) -> Winner {
+        if (self.times - 1.0).abs() <= DRAW_WITHIN {
+            return Winner::Draw;
+        }
+        match self.times.partial_cmp(&1.0) {
+            Some(Ordering::Greater) => Winner::Dengine,
+            _ => Winner::Etcd,
+        }
+    }
+
+    /// The row as the status shows it.
+    pub fn shown(&self) -> Comparison {
+        Comparison {
+            workload: self.workload.clone(),
+            winner: self.winner(),
+            times: format!("{:.2}", self.times),
+            ops_per_second: super::status::rounded(self.ours),
+            etcd_ops_per_second: super::status::rounded(self.theirs),
+            p99: super::status::microseconds(self.our_p99_us),
+            etcd_p99: super::status::microseconds(self.their_p99_us),
+        }
+    }
+}
+
+/// All rows in a few words, such as `won 5 of 6`.
+pub fn score(rows: &[Row]) -> String {
+    let won = rows.iter().filter(|row| row.winner() == Winner::Dengine);
+    format!("won {} of {}", won.count(), rows.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benchmark::plan::tests::result;
+
+    fn report(results: &[(&str, f64)]) -> Report {
+        let results = results.iter().map(|(name, ops)| RunResult {
+            name: (*name).to_owned(),
+            ops_per_second: *ops,
+            ..result(0)
+        });
+        Report {
+            results: results.collect(),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn each_row_has_a_winner_and_by_how_much() {
+        let ours = report(&[
+            ("write", 8_000.0),
+            ("read", 990.0),
+            ("hot", 500.0),
+            ("lease", 1.0),
+        ]);
+        let theirs = report(&[("hot", 1_000.0), ("read", 1_000.0), ("write", 1_000.0)]);
+        let rows = rows(&ours, &theirs);
+        let shown: Vec<(String, Winner, String)> = rows
+            .iter()
+            .map(Row::shown)
+            .map(|row| (row.workload, row.winner, row.times))
+            .collect();
+        let row = |name: &str, winner, times: &str| (name.to_owned(), winner, times.to_owned());
+        assert_eq!(
+            shown,
+            [
+                row("write", Winner::Dengine, "8.00"),
+                row("read", Winner::Draw, "0.99"),
+                row("hot", Winner::Etcd, "0.50"),
+            ]
+        );
+        assert_eq!(score(&rows), "won 1 of 3");
+    }
+
+    #[test]
+    fn what_only_one_can_do_is_no_contest() {
+        let ours = report(&[("lease-read", 8_000.0)]);
+        let mut theirs = report(&[("lease-read", 0.0)]);
+        theirs.results[0].unsupported = Some("etcd has no leases for reads".to_owned());
+        assert!(rows(&ours, &theirs).is_empty());
+    }
+}

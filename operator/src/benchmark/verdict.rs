@@ -1,0 +1,168 @@
+//! How a run ended, from what its Jobs posted. Pure.
+
+use dengine_crds::benchmark::{BenchmarkPhase, Report, RunResult};
+use dengine_crds::reasons::benchmark as reasons;
+
+use super::compare::{self, Row};
+use super::plan::Ending;
+use super::thresholds::Threshold;
+
+/// A result with failed requests is no measurement, and neither is one under two leaders. Only numbers that count are held
+/// against the thresholds.
+pub fn judge(ours: &Report, rival: Option<&Report>, thresholds: &[Threshold]) -> Ending {
+    if let Some(ending) = does_not_count(ours, "").or_else(|| does_not_count(rival?, "etcd: ")) {
+        return ending;
+    }
+    let rows = rival
+        .map(|rival| compare::rows(ours, rival))
+        .unwrap_or_default();
+    let missed = missed(ours, &rows, thresholds);
+    if !missed.is_empty() {
+        return Ending {
+            phase: BenchmarkPhase::ThresholdsMissed,
+            reason: reasons::THRESHOLDS_MISSED,
+            message: missed.join("; "),
+        };
+    }
+    let mut message = in_words(ours);
+    if !rows.is_empty() {
+        message = format!("{message}; {}", against_etcd(&rows));
+    }
+    Ending {
+        phase: BenchmarkPhase::Succeeded,
+        reason: reasons::SUCCEEDED,
+        message,
+    }
+}
+
+/// What the run missed, and by how much.
+pub fn missed(ours: &Report, rows: &[Row], thresholds: &[Threshold]) -> Vec<String> {
+    let missed = thresholds
+        .iter()
+        .flat_map(|threshold| threshold.misses(ours, rows));
+    missed.collect()
+}
+
+fn does_not_count(report: &Report, whose: &str) -> Option<Ending> {
+    let counted = || {
+        report
+            .results
+            .iter()
+            .filter(|result| result.unsupported.is_none())
+    };
+    if let Some(failed) = counted().find(|result| result.errors > 0) {
+        return Some(Ending {
+            phase: BenchmarkPhase::Failed,
+            reason: reasons::REQUESTS_FAILED,
+            message: format!("{whose}{}", failure(failed)),
+        });
+    }
+    if let Some(unstable) = counted().find(|result| !result.leader_was_stable()) {
+        return Some(Ending {
+            phase: BenchmarkPhase::Invalid,
+            reason: reasons::LEADER_CHANGED,
+            message: format!(
+                "{whose}the leader changed during {}, so it measured an election too",
+                unstable.name
+            ),
+        });
+    }
+    None
+}
+
+fn failure(result: &RunResult) -> String {
+    let first = result.first_error.as_deref().unwrap_or("no details");
+    format!(
+        "{}: {} of {} requests failed, the first: {first}",
+        result.name, result.errors, result.requests
+    )
+}
+
+fn in_words(report: &Report) -> String {
+    let of = |result: &RunResult| {
+        format!(
+            "{}: {:.0} requests per second",
+            result.name, result.ops_per_second
+        )
+    };
+    let all: Vec<String> = report.results.iter().map(of).collect();
+    all.join(", ")
+}
+
+fn against_etcd(rows: &[Row]) -> String {
+    let times: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{} {:.1}x", row.workload, row.times))
+        .collect();
+    format!(
+        "{} against etcd ({})",
+        compare::score(rows),
+        times.join(", ")
+    )
+}
+
+/// The workload whose numbers stand for the run where only one fits: the first of those with the most clients.
+pub fn headline(report: &Report) -> Option<&RunResult> {
+    let most = report
+        .results
+        .iter()
+        .map(|result| result.shape.clients)
+        .max()?;
+    report
+        .results
+        .iter()
+        .find(|result| result.shape.clients == most)
+}
+
+/// How often the leader changed while the run measured; `None` if the server does not tell its term.
+pub fn leader_changes(report: &Report) -> Option<u64> {
+    let changes = report.results.iter().map(|result| {
+        let (before, after) = (result.term_before?, result.term_after?);
+        Some(after.saturating_sub(before))
+    });
+    changes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benchmark::plan::tests::{report, result};
+
+    #[test]
+    fn a_failure_of_either_side_is_a_failure() {
+        let (good, bad) = (report(result(0)), report(result(1)));
+        assert_eq!(
+            judge(&good, Some(&good), &[]).phase,
+            BenchmarkPhase::Succeeded
+        );
+        let ending = judge(&good, Some(&bad), &[]);
+        assert_eq!(ending.phase, BenchmarkPhase::Failed);
+        assert!(ending.message.starts_with("etcd: "), "{}", ending.message);
+    }
+
+    #[test]
+    fn the_words_say_who_won_by_how_much() {
+        let mut fast = result(0);
+        fast.ops_per_second = 40.0;
+        let ending = judge(&report(fast), Some(&report(result(0))), &[]);
+        assert!(
+            ending
+                .message
+                .contains("won 1 of 1 against etcd (put 4.0x)"),
+            "{}",
+            ending.message
+        );
+    }
+
+    #[test]
+    fn the_busiest_workload_stands_for_the_run() {
+        let mut busy = result(0);
+        (busy.name, busy.shape.clients) = ("write".to_owned(), 1_000);
+        let report = Report {
+            results: vec![result(0), busy, result(0)],
+            ..Report::default()
+        };
+        assert_eq!(headline(&report).unwrap().name, "write");
+        assert_eq!(leader_changes(&report), Some(0));
+    }
+}
