@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down up down test sim sim-planted torture fuzz overload e2e-full bench images lint fix crds
+.PHONY: help setup demo demo-down up down test sim sim-planted torture fuzz overload e2e-full bench bench-baseline images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -90,6 +90,9 @@ images: setup ## write the container images to target/images, for kind load imag
 bench: setup ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single, REPEAT=1, BASELINE=, BUDGET=)
 	@$(E2E) bench --profile $(or $(PROFILE),standard) --scenario $(or $(SCENARIO),cluster) --repeat $(or $(REPEAT),1) \
 	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(BASELINE),--baseline $(BASELINE) --budget $(or $(BUDGET),10%))
+
+bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
+	@cargo bench --locked --quiet -p dengine-core --bench instructions -- $(if $(UPDATE),--update)
 
 lint: ## formats, lints, dependencies and generated files; changes nothing
 	cargo fmt --all --check

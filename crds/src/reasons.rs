@@ -40,6 +40,10 @@ pub mod cluster {
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// The Kubernetes API or a member refused a step; it is tried again.
     pub const STEP_FAILED: &str = "StepFailed";
+    /// A member's disk is nearly full.
+    pub const DISK_NEARLY_FULL: &str = "DiskNearlyFull";
+    /// Every member that answers has space.
+    pub const ENOUGH_SPACE: &str = "EnoughSpace";
     /// `spec.paused` is set.
     pub const PAUSED: &str = "Paused";
     /// `spec.paused` is not set.
@@ -96,6 +100,10 @@ pub mod events {
     pub const LEADER_TRANSFERRED: &str = "LeaderTransferred";
     /// A member's pod was deleted so that it comes back as the spec asks.
     pub const MEMBER_RESTARTED: &str = "MemberRestarted";
+    /// A member's disk is nearly full; it refuses writes that need space.
+    pub const LOW_ON_SPACE: &str = "LowOnSpace";
+    /// Every member has space again.
+    pub const SPACE_IS_BACK: &str = "SpaceIsBack";
     /// A claim was enlarged.
     pub const VOLUME_EXPANDED: &str = "VolumeExpanded";
     /// A claim was deleted after its member had been removed.

@@ -89,12 +89,14 @@ pub fn times(ratio: f64) -> String {
     }
 }
 
-/// How many times better than etcd a row is meant to be: known if all reports are of one profile.
+/// How many times better than etcd a row is meant to be: known if all reports are of one profile, and of clusters.
 #[must_use]
 pub fn goal(column: &Column, reports: &[Named], row: &Row<'_>) -> Option<f64> {
     let mut names = reports.iter().map(|named| named.report.profile.as_deref());
     let first = names.next()??;
-    if names.any(|name| name != Some(first)) {
+    let mut scenarios = reports.iter().map(|named| named.report.scenario.as_deref());
+    // Goals are about clusters: a member alone has nobody to replicate to.
+    if names.any(|name| name != Some(first)) || scenarios.any(|name| name == Some("single")) {
         return None;
     }
     (column.goal)(profiles::profile(first)?.workload(row.name)?)

@@ -65,12 +65,23 @@ fn send(world: &World, text: &str) -> Result<Result<()>> {
         [only] => Ok(kubectl(world, &["create", "--dry-run=server"], only)),
         [before, after] => {
             kubectl(world, &["create"], before).context("its first document")?;
-            let answer = kubectl(world, &["replace"], after);
+            let answer = replace(world, after);
             world.kubectl(&["delete", "dengineclusters,denginebenchmarks", "--all"])?;
             Ok(answer)
         }
         _ => bail!("one or two documents are expected, not {}", documents.len()),
     }
+}
+
+/// The operator writes the status meanwhile; then the API server asks for another try.
+fn replace(world: &World, document: &str) -> Result<()> {
+    for _ in 0..5 {
+        match kubectl(world, &["replace"], document) {
+            Err(error) if format!("{error:#}").contains("(Conflict)") => {}
+            answer => return answer,
+        }
+    }
+    kubectl(world, &["replace"], document)
 }
 
 fn kubectl(world: &World, arguments: &[&str], document: &str) -> Result<()> {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dengine_crds::reasons::{cluster as reasons, events};
-use dengine_crds::{DEngineCluster, conditions as types};
+use dengine_crds::{DEngineCluster, DEngineClusterStatus, conditions as types};
 use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
@@ -72,6 +72,7 @@ pub async fn reconcile(
     let benchmarks = benchmarks::lines(&caches.benchmarks, &resource);
     let status = status::derive(&resource, &outcome, benchmarks, now());
     telemetry::stands(&resource, &status);
+    tell_of_space(context, &resource, &status).await;
     if resource.status.as_ref() != Some(&status) {
         status_writer::write(&context.client, &resource, &status, None).await?;
     }
@@ -159,6 +160,32 @@ async fn carry_out(
             Some(failure)
         }
     }
+}
+
+/// When a disk fills up, and when there is space again.
+async fn tell_of_space(
+    context: &Context,
+    resource: &DEngineCluster,
+    status: &DEngineClusterStatus,
+) {
+    let before = resource.status.iter().flat_map(|status| &status.conditions);
+    let before = before
+        .filter(|c| c.type_ == types::LOW_ON_SPACE)
+        .any(|c| c.status == "True");
+    let now = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == types::LOW_ON_SPACE);
+    let happening = match now {
+        Some(now) if now.status == "True" && !before => {
+            Happening::warning(events::LOW_ON_SPACE, now.message.clone())
+        }
+        Some(now) if now.status == "False" && before => {
+            Happening::normal(events::SPACE_IS_BACK, now.message.clone())
+        }
+        _ => return,
+    };
+    context.tell(&resource.object_ref(&()), &happening).await;
 }
 
 /// Once, not with every repetition: the condition keeps the words for as long as it goes on.

@@ -75,6 +75,8 @@ pub struct Report {
     pub term: u64,
     /// It could answer a linearizable read now.
     pub ready: bool,
+    /// Its disk is nearly full, so that it refuses writes that need space.
+    pub low_on_space: bool,
 }
 
 /// Which member of which cluster a folder is.

@@ -184,6 +184,7 @@ fn report(status: &v1::StatusResponse) -> Report {
         version: status.version.clone(),
         term: status.term,
         ready: status.ready,
+        low_on_space: status.low_on_space,
     }
 }
 

@@ -194,6 +194,7 @@ impl Facts<'_> {
         conditions.set(types::PROGRESSING, self.progressing());
         conditions.set(types::READY, self.ready());
         conditions.set(types::DEGRADED, self.degraded());
+        conditions.set(types::LOW_ON_SPACE, self.low_on_space());
         conditions.set(types::RECONCILIATION_PAUSED, self.reconciliation_paused());
     }
 
@@ -304,6 +305,29 @@ impl Facts<'_> {
         }
     }
 
+    fn low_on_space(&self) -> State {
+        let low: Vec<u32> = self
+            .observed
+            .pods
+            .iter()
+            .filter(|(_, pod)| {
+                pod.report
+                    .as_ref()
+                    .is_some_and(|report| report.low_on_space)
+            })
+            .map(|(ordinal, _)| *ordinal)
+            .collect();
+        if low.is_empty() {
+            return State::no(reasons::ENOUGH_SPACE, "every member that answers has space");
+        }
+        let message = format!(
+            "{} nearly filled the disk, so that writes that need space are refused; raise spec.storage.size, or \
+             delete keys and lower spec.engine.retention",
+            words::members(&low)
+        );
+        State::yes(reasons::DISK_NEARLY_FULL, &message)
+    }
+
     fn reconciliation_paused(&self) -> State {
         if self.paused {
             State::yes(reasons::PAUSED, "spec.paused is set; nothing is changed")
@@ -381,6 +405,7 @@ mod tests {
                 version: format!("0.{}.0", 10 - ordinal),
                 term: 2,
                 ready: true,
+                low_on_space: false,
             }),
             ..Pod::default()
         }
@@ -438,6 +463,28 @@ mod tests {
             Vec::new(),
             at(1),
         )
+    }
+
+    #[test]
+    fn a_full_disk_is_said_with_what_to_do() {
+        let mut full = healthy();
+        let fine = status_of(full.clone(), Step::Done);
+        let report = full.pods.get_mut(&2).unwrap().report.as_mut();
+        report.unwrap().low_on_space = true;
+        let status = status_of(full, Step::Done);
+        let of = |status: &DEngineClusterStatus| {
+            let mut all = status.conditions.iter();
+            all.find(|c| c.type_ == types::LOW_ON_SPACE)
+                .cloned()
+                .unwrap()
+        };
+        assert_eq!(of(&fine).status, "False");
+        assert_eq!(of(&status).status, "True");
+        assert!(
+            of(&status).message.starts_with("member 2 nearly filled"),
+            "{:?}",
+            of(&status)
+        );
     }
 
     #[test]

@@ -35,6 +35,7 @@ fn empty_pod(ordinal: u32) -> Pod {
             version: "1.0.0".to_owned(),
             term: 0,
             ready: false,
+            low_on_space: false,
         }),
         trouble: None,
         broken: None,

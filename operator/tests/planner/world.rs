@@ -192,6 +192,7 @@ impl World {
                 version: "1.0.0".to_owned(),
                 term: 1,
                 ready: true,
+                low_on_space: false,
             })
         };
         Observed {
