@@ -290,7 +290,8 @@ mod tests {
         assert_eq!((demo.name_any().as_str(), demo.spec.replicas), (CLUSTER, 3));
         for shape in &BENCHMARKS {
             let benchmark: DEngineBenchmark = serde_yaml::from_str(&shape.manifest("1")).unwrap();
-            assert_eq!(benchmark.spec.workload.as_str(), shape.workload);
+            let workload = benchmark.spec.workload.expect("each names one");
+            assert_eq!(workload.as_str(), shape.workload);
             assert_eq!(
                 benchmark.spec.consistency.map(ReadConsistency::as_str),
                 shape.consistency

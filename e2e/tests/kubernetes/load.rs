@@ -55,21 +55,27 @@ pub(crate) async fn connect(world: &World, cluster: &str) -> Result<Client> {
         connections: 2,
         ..ClientOptions::default()
     };
-    let client = Client::connect_with([endpoint], options).await?;
-    await_route(&client).await?;
-    Ok(client)
+    await_route(&endpoint, &options).await
 }
 
 /// A Service that has just been made has an address before every node knows the way to it.
-async fn await_route(client: &Client) -> Result<()> {
+async fn await_route(endpoint: &str, options: &ClientOptions) -> Result<Client> {
     let answers = async {
-        while let Err(Error::Unavailable { .. }) = client.get("any", Consistency::Eventual).await {
-            tokio::time::sleep(PAUSE).await;
+        loop {
+            let connected = Client::connect_with([endpoint], options.clone()).await;
+            let read = match &connected {
+                Ok(client) => client.get("any", Consistency::Eventual).await.map(drop),
+                Err(error) => Err(error.clone()),
+            };
+            match read {
+                Err(Error::Unavailable { .. }) => tokio::time::sleep(PAUSE).await,
+                _ => return Ok(connected?),
+            }
         }
     };
     tokio::time::timeout(READY_PATIENCE, answers)
         .await
-        .context("no node knows the way to the client Service")
+        .context("no node knows the way to the client Service")?
 }
 
 /// Concurrent writers, each with keys of its own.

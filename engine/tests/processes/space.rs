@@ -60,16 +60,15 @@ impl Drop for Disk {
     }
 }
 
-fn on(disk: &Disk, member: &mut Member) {
+fn on(disk: &Disk, reserve_bytes: u64, member: &mut Member) {
     member.data_dir = disk.folder.path().join("data");
-    member.add_args(["--log-segment-bytes", "16777216"]);
-    member.add_args(["--min-free-bytes", &RESERVE_BYTES.to_string()]);
+    member.add_args(["--min-free-bytes", &reserve_bytes.to_string()]);
 }
 
 #[tokio::test]
 async fn a_nearly_full_member_refuses_what_needs_space_and_recovers() {
     let disk = Disk::mount();
-    let cluster = Cluster::form_with(1, |member| on(&disk, member)).await;
+    let cluster = Cluster::form_with(1, |member| on(&disk, RESERVE_BYTES, member)).await;
     let member = &cluster.members[0];
     let client = member.client().await;
     client.put("k", "v").await.unwrap();
@@ -103,7 +102,7 @@ async fn a_leader_whose_disk_fills_up_hands_over_and_no_write_is_refused_for_lon
     let disk = Disk::mount();
     let cluster = Cluster::form_with(3, |member| {
         if member.name == "m0" {
-            on(&disk, member);
+            on(&disk, RESERVE_BYTES, member);
         }
     })
     .await;
@@ -125,8 +124,8 @@ async fn a_leader_whose_disk_fills_up_hands_over_and_no_write_is_refused_for_lon
 async fn a_member_without_any_space_waits_for_some_and_loses_nothing() {
     let disk = Disk::mount();
     let cluster = Cluster::form_with(1, |member| {
-        on(&disk, member);
-        member.add_args(["--min-free-bytes", "0", "--request-timeout-ms", "1000"]);
+        on(&disk, 0, member);
+        member.add_args(["--request-timeout-ms", "1000"]);
     })
     .await;
     let client = cluster.members[0].client().await;
