@@ -58,14 +58,18 @@ impl Watcher {
         self.cursor.next_revision() > revision.0
     }
 
-    /// Takes in what came, sometimes little, sometimes late.
-    pub(super) fn look(&mut self, sim: &mut Surroundings, members: &mut Members) {
-        let slow = self.random.chance(20_000);
-        let delay = self
-            .random
-            .spread(if slow { 3_000 * MILLI } else { 10 * MILLI });
+    /// Takes in what came; in a storm sometimes late. In the calm it has to come to the end in time, even if every
+    /// event is a message of its own.
+    pub(super) fn look(&mut self, sim: &mut Surroundings, members: &mut Members, storm: bool) {
+        let mean = match storm {
+            true if self.random.chance(20_000) => 3_000 * MILLI,
+            true => 10 * MILLI,
+            false => MILLI,
+        };
+        let delay = self.random.spread(mean);
         sim.after(delay, Event::Watcher(self.id));
-        if self.random.chance(20_000) {
+        // About as often, and not before a member has told of its progress.
+        if self.random.chance(if storm { 20_000 } else { 500 }) {
             self.leave(members);
         }
         let Some((id, boot, stream)) = self.at.or_else(|| self.begin(sim, members)) else {

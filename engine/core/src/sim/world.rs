@@ -165,7 +165,8 @@ impl World {
                 }
             }
             Event::Watcher(id) => {
-                self.watchers[id as usize].look(&mut self.sim, &mut self.members);
+                let storm = self.is_stormy();
+                self.watchers[id as usize].look(&mut self.sim, &mut self.members, storm);
             }
             Event::Operator => self.operator.look(&mut self.sim, &mut self.members),
             Event::Watch => self.watch(),
