@@ -119,10 +119,8 @@ async fn wait(access: &Access, name: &str, run: &str) -> anyhow::Result<DEngineB
     access
         .until(name, |benchmark: &DEngineBenchmark| {
             let status = benchmark.status.clone()?;
-            let conditions = status.conditions.iter();
-            let target = conditions
-                .filter(|c| c.type_ == conditions::TARGET_READY)
-                .last();
+            let mut conditions = status.conditions.iter();
+            let target = conditions.rfind(|c| c.type_ == conditions::TARGET_READY);
             if let Some(words) = target.filter(|c| c.status == "False" && c.message != said) {
                 say(format_args!("  {}", words.message));
                 said.clone_from(&words.message);

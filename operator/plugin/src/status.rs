@@ -152,8 +152,8 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("fine"), "{text}");
-        let rows = text.lines().filter(|line| line.contains("demo-"));
-        let follower = rows.last().unwrap();
+        let mut rows = text.lines().filter(|line| line.contains("demo-"));
+        let follower = rows.next_back().unwrap();
         let words: Vec<&str> = follower.split_whitespace().collect();
         assert_eq!(words, ["demo-2", "3", "follower", "no", "unknown", "-"]);
     }
