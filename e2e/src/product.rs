@@ -105,5 +105,17 @@ fn cargo(workspace: &Path) -> std::process::Command {
         None => shell::command("cargo"),
     };
     cargo.current_dir(workspace);
+    // Tests and `cargo run` get the variables of their own package. Build scripts watch some (that of `ring`:
+    // CARGO_MANIFEST_DIR), so with them Cargo would compile half of the dependencies again, now and after.
+    let of_a_package = ["CARGO_MANIFEST_", "CARGO_PKG_"];
+    for (name, _) in std::env::vars_os() {
+        let name_bytes = name.as_encoded_bytes();
+        if of_a_package
+            .iter()
+            .any(|prefix| name_bytes.starts_with(prefix.as_bytes()))
+        {
+            cargo.env_remove(&name);
+        }
+    }
     cargo
 }
