@@ -150,6 +150,11 @@ async fn leadership_moves_and_a_member_is_removed() {
     })
     .await;
     assert_eq!(left.members.len(), 2);
+    let nobody = nodes[1].remove(MemberId(0)).await;
+    assert!(
+        matches!(nobody, Err(RequestError::Invalid(_))),
+        "{nobody:?}"
+    );
     nodes[1].write(put("after", "removal")).await.unwrap();
     assert!(get(&nodes[2], "after").await.is_some());
 }
@@ -168,12 +173,13 @@ async fn a_stopped_cluster_comes_back_with_everything() {
     drop(nodes);
     let mut again = Vec::new();
     for config in configs {
-        again.push(
-            until("the old listener is gone", async || {
-                Node::start(config.clone()).await.ok()
-            })
-            .await,
-        );
+        let node = until("the old listener is gone", async || {
+            Node::start(config.clone()).await.ok()
+        })
+        .await;
+        // At once: whoever looked a moment too early would take it for an empty member, and replace it.
+        assert_ne!(node.status().member_id, MemberId(0));
+        again.push(node);
     }
     for node in &again {
         ready(node).await;

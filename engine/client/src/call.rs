@@ -82,7 +82,7 @@ impl Shared {
         let mut attempts = Attempts::new(self.options.retry, operation, lane, deadline);
         let mut target = attempts.first();
         loop {
-            let (route, link) = self.pool.resolve(operation, &target);
+            let (route, link) = self.pool.resolve(message.is_for_leader(), &target);
             let mut message = message.clone();
             message.see(self.seen());
             if let Some(ticket) = ticket {

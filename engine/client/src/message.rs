@@ -11,6 +11,8 @@ pub(crate) trait Message: KvCall + prost::Message {
     fn stamp(&mut self, stamp: Stamp);
     /// Says what a session read must have seen.
     fn see(&mut self, seen: Position);
+    /// Whether the leader answers it with less work than the others.
+    fn is_for_leader(&self) -> bool;
 }
 
 macro_rules! writes {
@@ -21,6 +23,10 @@ macro_rules! writes {
             }
 
             fn see(&mut self, _: Position) {}
+
+            fn is_for_leader(&self) -> bool {
+                true
+            }
         })*
     };
 }
@@ -35,6 +41,10 @@ macro_rules! reads {
                     self.at_least = position(seen);
                 }
             }
+
+            fn is_for_leader(&self) -> bool {
+                self.consistency() == v1::Consistency::Lease
+            }
         })*
     };
 }
@@ -45,6 +55,10 @@ macro_rules! others {
             fn stamp(&mut self, _: Stamp) {}
 
             fn see(&mut self, _: Position) {}
+
+            fn is_for_leader(&self) -> bool {
+                true
+            }
         })*
     };
 }

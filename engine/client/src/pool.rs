@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use dengine_client_core::{Lanes, Operation, Target};
+use dengine_client_core::{Lanes, Target};
 use futures::future::join_all;
 use tokio::time::{Instant, timeout};
 use tonic::{
@@ -204,9 +204,9 @@ impl Pool {
         self.lanes.pinned(affinity)
     }
 
-    /// The connection for an attempt: to the leader, if that is where `operation` is served. An unusable hint
+    /// The connection for an attempt: to the leader, if it is known and that is where it should go. An unusable hint
     /// counts as none.
-    pub(crate) fn resolve(&self, operation: Operation, target: &Target) -> (Route, Link) {
+    pub(crate) fn resolve(&self, for_leader: bool, target: &Target) -> (Route, Link) {
         let from = match target {
             Target::From(lane) => *lane,
             Target::Leader { address, otherwise } => {
@@ -220,7 +220,7 @@ impl Pool {
             }
         };
         let beside = |leader| self.lanes.beside(from, leader, self.endpoints.len());
-        let for_leader = operation.writes() || matches!(target, Target::Leader { .. });
+        let for_leader = for_leader || matches!(target, Target::Leader { .. });
         let leader = self.leader.get().filter(|_| for_leader);
         let lane = self.lanes.pick(leader.map_or(from, beside), self.now());
         (Route::Lane(lane), self.links[lane].clone())

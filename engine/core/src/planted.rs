@@ -37,6 +37,8 @@ pub enum Bug {
     SyncTriedAgain,
     /// A follower answers a confirmed read before it has applied that far.
     ReadBeforeApply,
+    /// A leader reads by its lease before it has applied what others were told is committed.
+    LeaseReadBeforeApply,
     /// A follower acknowledges entries before they are on disk.
     AppendAcknowledgedEarly,
     /// A snapshot claims one entry more than it has.
@@ -59,7 +61,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
@@ -75,6 +77,7 @@ impl Bug {
         Self::ReadJoinsEarlierRound,
         Self::SyncTriedAgain,
         Self::ReadBeforeApply,
+        Self::LeaseReadBeforeApply,
         Self::AppendAcknowledgedEarly,
         Self::TailNotRewritten,
         Self::SnapshotWithoutLastEntry,

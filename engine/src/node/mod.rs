@@ -165,7 +165,7 @@ impl Node {
     }
 
     /// Who leads, if that is known to be another member.
-    fn other_leader(&self) -> Option<LeaderHint> {
+    pub(crate) fn other_leader(&self) -> Option<LeaderHint> {
         let status = self.inner.status.borrow();
         match status.role {
             Role::Leader => None,
@@ -188,8 +188,17 @@ impl Node {
     /// # Errors
     /// As [`Node::read_barrier`].
     pub async fn lease_barrier(&self) -> Result<(), RequestError> {
+        let running = self.running()?;
+        if running.lease_covers() {
+            return Ok(());
+        }
         let read = |caller| Request::LeaseRead { caller }.into();
-        self.running()?.request(READS, read).await
+        running.request(READS, read).await
+    }
+
+    /// Whether [`Node::lease_barrier`] would return at once.
+    pub(crate) fn lease_covers(&self) -> bool {
+        self.running().is_ok_and(|running| running.lease_covers())
     }
 
     /// Reads this member's own state, however old.
@@ -334,6 +343,9 @@ impl Node {
     /// # Errors
     /// [`RequestError::Refused`] if it is the leader, or if the voters left that answer would be no quorum.
     pub async fn remove(&self, id: MemberId) -> Result<Arc<Membership>, RequestError> {
+        if id.0 == 0 {
+            return Err(RequestError::Invalid("id 0 is reserved".to_owned()));
+        }
         let membership = self.current_membership().await?;
         if id > membership.last_member_id {
             return Err(RequestError::Refused(format!(

@@ -179,7 +179,8 @@ impl ReplicaThread {
         })
     }
 
-    fn publish(&mut self) {
+    /// Tells of the present status, if it is another than before.
+    pub(super) fn publish(&mut self) {
         self.count();
         let status = self.status();
         self.status.send_if_modified(|old| {

@@ -2,6 +2,7 @@
 
 use super::Written;
 use super::applier::ApplyThread;
+use super::clock;
 use super::flusher::{self, FlushTrigger};
 use super::input::{Answer, Channels, Input, Reply, Request};
 use super::install::Install;
@@ -23,7 +24,9 @@ use dengine_core::kv::{
     self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting, StateMachine,
 };
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
-use dengine_core::replica::{Applier, Caller as _, Counts, Keeper, Replica, ReplicaConfig};
+use dengine_core::replica::{
+    Applier, Caller as _, Counts, Keeper, LeaseView, Replica, ReplicaConfig,
+};
 use dengine_core::snapshot::{self, SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
 use std::panic::AssertUnwindSafe;
@@ -64,6 +67,7 @@ pub(super) struct Running {
     reads: Semaphore,
     space: Arc<Space>,
     reader: Reader<RocksStore>,
+    lease: Arc<LeaseView>,
     flusher: Flusher<RocksStore>,
     membership: watch::Receiver<Arc<Membership>>,
     introduced: crate::transport::Introduced,
@@ -132,7 +136,8 @@ impl Running {
             status: start.status.subscribe(),
             replica: inbox.clone(),
         };
-        let replica = ReplicaThread {
+        let lease = replica.lease();
+        let mut replica = ReplicaThread {
             config: start.config.clone(),
             identity: start.identity,
             folder_id: start.folder_id,
@@ -150,6 +155,8 @@ impl Running {
             counted: Counts::default(),
             _keeper_lives: keeper_lives,
         };
+        // Before anybody can ask: who has an identity must never be taken for one that waits for it.
+        replica.publish();
         let (flush_requests, flushes) = mpsc::sync_channel(1);
         let flush = FlushTrigger::new(flush_requests, start.config.log.flush_bytes);
         let flusher = machine.flusher();
@@ -186,6 +193,7 @@ impl Running {
             config: start.config,
             inbox,
             reader,
+            lease,
             flusher: flush_now,
             membership: members,
             introduced,
@@ -221,6 +229,11 @@ impl Running {
 
     pub(super) fn reader(&self) -> Reader<RocksStore> {
         self.reader.clone()
+    }
+
+    /// Whether the reader shows every write that was acknowledged before this call.
+    pub(super) fn lease_covers(&self) -> bool {
+        self.lease.covers(clock::now)
     }
 
     /// Makes what is applied durable, so that the log before it may go, and returns up to which entry.

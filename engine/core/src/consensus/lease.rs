@@ -31,11 +31,12 @@ impl Lease {
         self.confirmed = self.confirmed.max(Some((term, started)));
     }
 
-    /// Whether nobody else can have been elected by `now`.
-    pub(super) fn holds(&self, term: Term, now: Moment) -> bool {
-        self.confirmed.is_some_and(|(confirmed, started)| {
-            confirmed == term && term > self.ended && now < started.after(self.duration)
-        })
+    /// Before this moment nobody else can have been elected.
+    pub(super) fn until(&self, term: Term) -> Option<Moment> {
+        let (_, started) = self
+            .confirmed
+            .filter(|(confirmed, _)| *confirmed == term && term > self.ended)?;
+        Some(started.after(self.duration))
     }
 
     /// No lease in this term any more.

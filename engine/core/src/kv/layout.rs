@@ -169,7 +169,9 @@ pub fn data_range(start: &[u8], end: Option<&[u8]>) -> Range<Vec<u8>> {
 /// # Errors
 /// If it is not a data key.
 pub fn split_data_key(key: &[u8]) -> Result<(&[u8], Revision), StoreError> {
-    let prefix = version_prefix(key).ok_or_else(|| corrupt("data key", key))?;
+    let prefix = version_prefix(key)
+        .filter(|prefix| prefix.ends_with(&TERMINATOR))
+        .ok_or_else(|| corrupt("data key", key))?;
     Ok((prefix, Revision(!be_u64(&key[prefix.len()..]))))
 }
 

@@ -21,6 +21,7 @@ mod env;
 mod error;
 mod input;
 mod keeper;
+mod lease;
 mod log_work;
 mod membership;
 mod pending;
@@ -34,6 +35,7 @@ pub use env::{Caller, Env, Written};
 pub use error::{LeaderHint, RequestError};
 pub use input::{ApplyJob, Effect, Input, LogJob, Request};
 pub use keeper::Keeper;
+pub use lease::LeaseView;
 pub use log_work::LogWork;
 pub use pending::Expected;
 pub use status::{MemberProgress, ReplicaStatus, Role};
@@ -89,6 +91,7 @@ pub struct Replica<L: LogRead, E: Env> {
     /// Where they stand, for the applier.
     expected: Vec<Expected<E::Write>>,
     reads: Reads<E::Read>,
+    lease: Arc<LeaseView>,
     counts: Counts,
     membership: Arc<Membership>,
     applied: Index,
@@ -148,6 +151,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             proposed: HashMap::new(),
             expected: Vec::new(),
             reads: Reads::default(),
+            lease: Arc::default(),
             counts: Counts::default(),
             membership,
             applied,
@@ -193,6 +197,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             self.on_action(action);
         }
         self.hand_over_expected();
+        self.publish_lease();
         std::mem::take(&mut self.effects)
     }
 
@@ -205,7 +210,18 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     /// How often things happened since the start.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.counts
+        let by_view = self.lease.reads();
+        Counts {
+            reads_confirmed: self.counts.reads_confirmed + by_view,
+            lease_reads: self.counts.lease_reads + by_view,
+            ..self.counts
+        }
+    }
+
+    /// What tells whether a lease read need not come here.
+    #[must_use]
+    pub fn lease(&self) -> Arc<LeaseView> {
+        Arc::clone(&self.lease)
     }
 
     /// What decides: for checks of invariants.
@@ -226,6 +242,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     }
 
     fn on_tick(&mut self) {
+        if self.lease.take_wanted() {
+            self.consensus.want_lease();
+        }
         self.step(Event::Tick);
         self.tick_transfer();
         self.prune_reads();

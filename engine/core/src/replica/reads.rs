@@ -45,6 +45,13 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
     }
 
+    /// Before the effects of this round are carried out: see [`LeaseView`](super::LeaseView).
+    pub(super) fn publish_lease(&self) {
+        let until = self.consensus.lease_until();
+        let committed = self.consensus.commit_index();
+        self.lease.publish(until, self.applied, committed);
+    }
+
     fn read_token(&mut self, caller: E::Read) -> ReadToken {
         let token = ReadToken(self.token());
         self.reads.asked.insert(token, caller);

@@ -250,6 +250,12 @@ impl Member {
         replica.is_some_and(|it| it.consensus().holds_lease(self.clock.read(now)))
     }
 
+    /// Whether a lease read need not ask the replica.
+    pub(super) fn lease_covers(&self, now: Nanos) -> bool {
+        let replica = self.replica();
+        replica.is_some_and(|it| it.lease().covers(|| self.clock.read(now)))
+    }
+
     pub(super) fn state(&self) -> Option<State> {
         self.process.as_ref().map(|process| process.state)
     }

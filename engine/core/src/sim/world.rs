@@ -322,12 +322,20 @@ impl World {
         let request = match ask {
             Ask::Write(data) => Request::Write { data, caller },
             Ask::Read(Level::Linearizable) => Request::Read { caller },
+            Ask::Read(Level::Lease) if self.lease_covers(member) => {
+                return self.read(member, client, attempt);
+            }
             Ask::Read(Level::Lease) => Request::LeaseRead { caller },
             Ask::Read(Level::Session { .. } | Level::Eventual) => {
                 return self.read(member, client, attempt);
             }
         };
         self.give(member, Input::Request(request));
+    }
+
+    fn lease_covers(&self, member: MemberId) -> bool {
+        let member = self.members.get(&member);
+        member.is_some_and(|it| it.lease_covers(self.sim.now))
     }
 
     fn watch(&mut self) {

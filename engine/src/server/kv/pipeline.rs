@@ -249,9 +249,17 @@ impl Pipeline {
             }
         };
         let reads = Reads { admitted, gets };
-        if level == Consistency::Eventual {
+        let by_lease = level == Consistency::Lease;
+        if level == Consistency::Eventual || by_lease && self.serving.node.lease_covers() {
             self.readable.push_back(reads);
             return;
+        }
+        if by_lease
+            && self.origin == Origin::Client
+            && let Some(leader) = self.serving.node.other_leader()
+        {
+            // It could answer without a round.
+            self.leader = leader.client_address;
         }
         let serving = Arc::clone(&self.serving);
         self.work(async move {

@@ -20,10 +20,15 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// Answers from the lease if it holds, else by a round, which renews it.
-    pub(super) fn on_lease_read(&mut self, token: ReadToken) {
+    /// Somebody would read by the lease: it is kept up for a while.
+    pub fn want_lease(&mut self) {
         self.lease_wanted_until =
             self.tick + LEASE_KEPT_TIMEOUTS * self.config.election_ticks as u64;
+    }
+
+    /// Answers from the lease if it holds, else by a round, which renews it.
+    pub(super) fn on_lease_read(&mut self, token: ReadToken) {
+        self.want_lease();
         if self.holds_lease(self.now) {
             let index = Index(self.node.raft.raft_log.committed);
             self.actions.push(Action::ReadReady {
@@ -39,9 +44,15 @@ impl<L: LogRead> Consensus<L> {
     /// Whether this member leads, and nobody else can have been elected by `now`.
     #[must_use]
     pub fn holds_lease(&self, now: Moment) -> bool {
+        self.lease_until().is_some_and(|until| now < until)
+    }
+
+    /// Until when nobody else can be elected, if this member leads and a quorum confirmed that.
+    #[must_use]
+    pub fn lease_until(&self) -> Option<Moment> {
         let raft = &self.node.raft;
         let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
-        leads && self.lease.holds(Term(raft.term), now)
+        self.lease.until(Term(raft.term)).filter(|_| leads)
     }
 
     /// Keeps the lease of a leader that is asked for it, so that reads need not wait for a round of theirs.

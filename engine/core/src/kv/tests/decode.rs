@@ -252,6 +252,15 @@ proptest! {
     }
 }
 
+/// The walk over a range steps behind a key by its terminator.
+#[test]
+fn a_data_key_without_its_terminator_is_refused() {
+    let mut key = data_key(b"k", Revision(7));
+    let end = key.len() - 8;
+    key[end - 1] = 0xff;
+    split_data_key(&key).expect_err("its prefix does not end as ours do");
+}
+
 #[test]
 fn a_session_of_impossible_sizes_does_not_panic() {
     // Two answers of sequences 1 and 2, each of 2^64 - 1 bytes.

@@ -11,7 +11,9 @@ use crate::types::{MemberId, Revision};
 impl Process {
     pub(super) fn plan_apply(&mut self, sim: &mut Surroundings, machine: Machine) {
         if !self.apply_jobs.is_empty() && !std::mem::replace(&mut self.apply_busy, true) {
-            let delay = sim.random.spread(sim.plan.apply);
+            // A store that waits for its disk holds up whoever applies.
+            let mean = sim.plan.apply * if machine.slow { 200 } else { 1 };
+            let delay = sim.random.spread(mean);
             machine.plan(sim, delay, Actor::Apply);
         }
     }
