@@ -28,7 +28,7 @@ SIM := cargo run --release --locked --quiet -p dengine-core --features sim --bin
 SIM_PLANTED := cargo run --release --locked --quiet -p dengine-core --features sim,planted-bugs --bin sim --
 SIM_TEST := cargo test --release --locked -p dengine-core --features sim$(comma)planted-bugs --lib -- sim:: planted::
 # Tests of more than one unit: a file or a folder each. Those on Kubernetes are one program.
-TEST_FOLDERS := $(addsuffix /tests,engine $(wildcard engine/*) crds operator bench-jobs)
+TEST_FOLDERS := $(addsuffix /tests,engine $(wildcard engine/*) crds operator bench-jobs bench-jobs/embedded)
 TESTS := $(basename $(notdir $(wildcard $(addsuffix /*.rs,$(TEST_FOLDERS))))) \
          $(notdir $(patsubst %/main.rs,%,$(wildcard $(addsuffix /*/main.rs,$(TEST_FOLDERS)))))
 
@@ -87,9 +87,13 @@ sim-planted: setup ## how many seeds it takes the simulator to find each planted
 images: setup ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images
 
-bench: setup ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single, REPEAT=1, BASELINE=, BUDGET=)
+bench: setup ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded, REPEAT=1, BASELINE=, BUDGET=)
+ifeq ($(SCENARIO),embedded)
+	@$(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-bench-embedded --profile $(or $(PROFILE),standard)
+else
 	@$(E2E) bench --profile $(or $(PROFILE),standard) --scenario $(or $(SCENARIO),cluster) --repeat $(or $(REPEAT),1) \
 	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(BASELINE),--baseline $(BASELINE) --budget $(or $(BUDGET),10%))
+endif
 
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
 	@cargo bench --locked --quiet -p dengine-core --bench instructions -- $(if $(UPDATE),--update)

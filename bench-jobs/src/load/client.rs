@@ -13,16 +13,16 @@ use tokio::time::sleep;
 use super::{Operation, Plan, numbers, pace::Schedule, recorder::Recorder};
 use crate::{
     keys::ClientKeys,
-    target::{Events, Lane},
+    target::{Events, Way},
 };
 
 /// A client waits so long after a failure, so that a dead target is not hammered.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(10);
 
-pub(super) struct Client {
+pub(super) struct Client<W> {
     plan: Plan,
     index: u64,
-    lane: Lane,
+    way: W,
     keys: ClientKeys,
     value: Bytes,
     /// Draws what a mixed load does next.
@@ -32,7 +32,7 @@ pub(super) struct Client {
     recorder: Arc<Recorder>,
 }
 
-impl Client {
+impl<W: Way> Client<W> {
     /// A client that is ready to begin, its watch included.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Client {
     pub(super) async fn open(
         plan: Plan,
         index: u64,
-        mut lane: Lane,
+        mut way: W,
         value: Bytes,
         recorder: Arc<Recorder>,
     ) -> Result<Self, String> {
@@ -48,14 +48,14 @@ impl Client {
         let watch = match plan.operation {
             Operation::Watch => {
                 let key = keys.nth(index);
-                Some((lane.watch(key.clone()).await?, key))
+                Some((way.watch(key.clone()).await?, key))
             }
             _ => None,
         };
         Ok(Client {
             plan,
             index,
-            lane,
+            way,
             keys,
             value,
             dice: Xoshiro256PlusPlus::seed_from_u64(plan.seed ^ !index),
@@ -109,11 +109,11 @@ impl Client {
     }
 
     async fn put(&mut self, number: u64) -> Result<u64, String> {
-        self.lane.put(self.keys.key(number), &self.value).await
+        self.way.put(self.keys.key(number), &self.value).await
     }
 
     async fn get(&mut self, number: u64, fresh: ReadConsistency) -> Result<u64, String> {
-        let found = self.lane.get(self.keys.key(number), fresh).await?;
+        let found = self.way.get(self.keys.key(number), fresh).await?;
         if !found.exists {
             return Err("a key that was written before the run was not found".to_owned());
         }
@@ -125,7 +125,7 @@ impl Client {
             .watch
             .as_mut()
             .expect("opened with the client of a watch load");
-        let revision = self.lane.put(key.clone(), &self.value).await?;
+        let revision = self.way.put(key.clone(), &self.value).await?;
         events.until(revision).await?;
         Ok(revision)
     }

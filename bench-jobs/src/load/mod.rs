@@ -25,7 +25,7 @@ use self::{client::Client, pace::Pace, recorder::Recorder};
 use crate::{
     keys::{self, Keys},
     progress::Progress,
-    target::Target,
+    target::Way,
 };
 
 /// A run that fails so often has failed; going on would only load a cluster in trouble.
@@ -99,17 +99,17 @@ pub fn numbers(client: u64, clients: u64, total: u64) -> impl Iterator<Item = u6
     })
 }
 
-/// Runs a load until it is done, or `cut` says in words why it must end now.
-pub async fn run(
+/// Runs a load until it is done, or `cut` says in words why it must end now. `way` gives each client its own.
+pub async fn run<W: Way>(
     plan: Plan,
-    target: &Target,
+    way: impl Fn(usize) -> W,
     progress: &Progress,
     cut: impl Future<Output = String>,
 ) -> Measured {
     let recorder = Arc::new(Recorder::new());
     tokio::pin!(cut);
     let opened = tokio::select! {
-        opened = open_clients(&plan, target, &recorder) => opened,
+        opened = open_clients(&plan, way, &recorder) => opened,
         reason = &mut cut => Err(reason),
     };
     let clients = match opened {
@@ -124,17 +124,25 @@ pub async fn run(
     recorder.measured(ended - started)
 }
 
-async fn open_clients(
+async fn open_clients<W: Way>(
     plan: &Plan,
-    target: &Target,
+    way: impl Fn(usize) -> W,
     recorder: &Arc<Recorder>,
-) -> Result<Vec<Client>, String> {
+) -> Result<Vec<Client<W>>, String> {
     let values = values(plan);
     let mut clients = Vec::with_capacity(plan.clients as usize);
     for index in 0..plan.clients {
-        let lane = target.lane(index as usize);
         let value = values[index as usize % values.len()].clone();
-        clients.push(Client::open(*plan, index, lane, value, Arc::clone(recorder)).await?);
+        clients.push(
+            Client::open(
+                *plan,
+                index,
+                way(index as usize),
+                value,
+                Arc::clone(recorder),
+            )
+            .await?,
+        );
     }
     Ok(clients)
 }
@@ -147,8 +155,8 @@ fn values(plan: &Plan) -> Vec<Bytes> {
 }
 
 /// Lets all clients begin at once; returns when the last answer came, or the run was cut short.
-async fn run_clients(
-    clients: Vec<Client>,
+async fn run_clients<W: Way>(
+    clients: Vec<Client<W>>,
     started: Instant,
     plan: &Plan,
     recorder: &Arc<Recorder>,

@@ -182,6 +182,7 @@ impl<'a> Session<'a> {
         let progress = Progress {
             phase: format!("{}{phase}", self.place),
         };
-        load::run(plan, target, &progress, self.cut.reason()).await
+        let way = |client| target.lane(client);
+        load::run(plan, way, &progress, self.cut.reason()).await
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     keys::{self, Keys, Order},
     load::{Measured, Operation, Plan},
     outcome::Frame,
-    target::{Connect, Facts, Target},
+    target::{Connect, Facts, Target, Way as _},
 };
 
 /// Clients that fill the key space: enough to batch well, few enough not to overload.

@@ -4,7 +4,7 @@
 mod dengine;
 mod etcd;
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -76,6 +76,35 @@ impl Target {
     }
 }
 
+/// One client's way to whatever a load is sent to.
+pub trait Way: Send + 'static {
+    /// Writes a key; the revision that it took.
+    ///
+    /// # Errors
+    /// In words, for the summary.
+    fn put(
+        &mut self,
+        key: Bytes,
+        value: &Bytes,
+    ) -> impl Future<Output = Result<u64, String>> + Send;
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// In words, for the summary.
+    fn get(
+        &mut self,
+        key: Bytes,
+        fresh: ReadConsistency,
+    ) -> impl Future<Output = Result<Found, String>> + Send;
+
+    /// Watches a key from now on.
+    ///
+    /// # Errors
+    /// In words, for the summary.
+    fn watch(&mut self, key: Bytes) -> impl Future<Output = Result<Events, String>> + Send;
+}
+
 /// One client's way to the target.
 pub enum Lane {
     /// DEngine's protocol.
@@ -93,34 +122,22 @@ pub struct Found {
     pub revision: u64,
 }
 
-impl Lane {
-    /// Writes a key; the revision that it took.
-    ///
-    /// # Errors
-    /// In words, for the summary.
-    pub async fn put(&mut self, key: Bytes, value: &Bytes) -> Result<u64, String> {
+impl Way for Lane {
+    async fn put(&mut self, key: Bytes, value: &Bytes) -> Result<u64, String> {
         match self {
             Lane::Dengine(lane) => lane.put(key, value.clone()).await,
             Lane::Etcd(lane) => lane.put(key, value).await,
         }
     }
 
-    /// Reads a key.
-    ///
-    /// # Errors
-    /// In words, for the summary.
-    pub async fn get(&mut self, key: Bytes, fresh: ReadConsistency) -> Result<Found, String> {
+    async fn get(&mut self, key: Bytes, fresh: ReadConsistency) -> Result<Found, String> {
         match self {
             Lane::Dengine(lane) => lane.get(key, fresh).await,
             Lane::Etcd(lane) => lane.get(key, fresh).await,
         }
     }
 
-    /// Watches a key from now on.
-    ///
-    /// # Errors
-    /// In words, for the summary.
-    pub async fn watch(&mut self, key: Bytes) -> Result<Events, String> {
+    async fn watch(&mut self, key: Bytes) -> Result<Events, String> {
         Ok(match self {
             Lane::Dengine(lane) => Events::Dengine(Box::new(lane.watch(key).await?)),
             Lane::Etcd(lane) => Events::Etcd(Box::new(lane.watch(key).await?)),

@@ -91,7 +91,7 @@ impl Bug {
 
     /// Within how many seeds, counted from 1, a test asks the simulator to find each: at least twice what
     /// `make sim-planted` said. The others take more seeds than a test has time for; see `docs/simulator.md`.
-    pub const SEEDS_TO_FIND: [(Self, u64); 21] = [
+    pub const SEEDS_TO_FIND: [(Self, u64); 22] = [
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
         (Self::LeaseKeptOverTransfer, 70),
@@ -101,18 +101,19 @@ impl Bug {
         (Self::LogTruncatedPastFlush, 20),
         (Self::MemberIdReused, 30),
         (Self::CorruptMiddleTakenForTornTail, 40),
-        (Self::AnsweredByAnotherEntry, 30),
-        (Self::ReadJoinsEarlierRound, 10),
+        (Self::AnsweredByAnotherEntry, 80),
+        (Self::ReadJoinsEarlierRound, 30),
         (Self::SyncTriedAgain, 50),
         (Self::ReadBeforeApply, 10),
-        (Self::AppendAcknowledgedEarly, 10),
-        (Self::TailNotRewritten, 20),
+        (Self::LeaseReadBeforeApply, 120),
+        (Self::AppendAcknowledgedEarly, 20),
+        (Self::TailNotRewritten, 40),
         (Self::SnapshotWithoutLastEntry, 20),
         (Self::InstallNotSynced, 20),
         (Self::WatchSkipsGap, 10),
         (Self::SessionsLostOnRestart, 10),
         (Self::ExpiryByLocalClock, 10),
-        (Self::ExpiryWithoutRevision, 10),
+        (Self::ExpiryWithoutRevision, 30),
     ];
 
     /// Its name on the command line.

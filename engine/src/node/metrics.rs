@@ -4,6 +4,12 @@
 pub const LOG_BATCH_ENTRIES: &str = "dengine_log_batch_entries";
 /// Duration of one `fdatasync` of the log (histogram, seconds).
 pub const LOG_SYNC_SECONDS: &str = "dengine_log_sync_seconds";
+/// From the hand-over of a batch to log writer and peers until a quorum has it (histogram, seconds).
+pub const COMMIT_SECONDS: &str = "dengine_commit_seconds";
+/// What one turn of the replica thread takes: to decide on everything that queued (histogram, seconds).
+pub const REPLICA_TURN_SECONDS: &str = "dengine_replica_turn_seconds";
+/// How long a linearizable or lease read waited until it might be served (histogram, seconds).
+pub const READ_CONFIRM_SECONDS: &str = "dengine_read_confirm_seconds";
 /// Duration of applying one batch of entries (histogram, seconds).
 pub const APPLY_SECONDS: &str = "dengine_apply_seconds";
 /// Entries applied (counter).

@@ -27,6 +27,7 @@ mod replica;
 mod running;
 mod snapshots;
 mod space;
+mod stages;
 mod status;
 mod writes;
 
@@ -49,7 +50,6 @@ use tokio::sync::watch;
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 
 /// What there may be too many of, in the message that says so.
-const READS: &str = "reads that wait for a quorum";
 const REQUESTS: &str = "requests";
 
 /// Who wants to join; see [`Node::add_learner`].
@@ -179,7 +179,7 @@ impl Node {
     /// No quorum confirmed it in time; nothing was changed.
     pub async fn read_barrier(&self) -> Result<(), RequestError> {
         let read = |caller| Request::Read { caller }.into();
-        self.running()?.request(READS, read).await
+        self.running()?.confirm_read(read).await
     }
 
     /// The same as [`Node::read_barrier`], and while this member leads and holds a lease, without asking
@@ -193,7 +193,7 @@ impl Node {
             return Ok(());
         }
         let read = |caller| Request::LeaseRead { caller }.into();
-        running.request(READS, read).await
+        running.confirm_read(read).await
     }
 
     /// Whether [`Node::lease_barrier`] would return at once.

@@ -4,6 +4,7 @@ use super::input::{Channels, Input};
 use super::install::Install;
 use super::snapshots::Snapshots;
 use super::space::Space;
+use super::stages::Stages;
 use super::status::{Lifecycle, MembersView, NodeStatus};
 use super::{clock, metrics};
 use crate::config::Config;
@@ -44,6 +45,7 @@ pub(super) struct ReplicaThread {
     pub(super) installs: UnboundedSender<Install>,
     /// What the metrics were told of already.
     pub(super) counted: Counts,
+    pub(super) stages: Stages,
     /// The keeper's thread ends with this one.
     pub(super) _keeper_lives: Sender<()>,
 }
@@ -51,20 +53,26 @@ pub(super) struct ReplicaThread {
 impl ReplicaThread {
     /// Works until it is told to stop or something fails.
     pub(super) fn run(mut self, input: &Receiver<Input>) {
-        let mut next_tick = Instant::now() + self.config.tick();
+        let mut turn = Instant::now();
+        let mut next_tick = turn + self.config.tick();
         loop {
             // Read after the inputs were taken in: leases are judged by it.
-            for effect in self.replica.effects(clock::now()) {
+            let effects = self.replica.effects(clock::now());
+            let decided = Instant::now();
+            for effect in effects {
+                self.stages.observe(&effect, decided);
                 if self.carry_out(effect).is_break() {
                     return;
                 }
             }
+            ::metrics::histogram!(metrics::REPLICA_TURN_SECONDS).record(turn.elapsed());
             let wait = next_tick.saturating_duration_since(Instant::now());
             let first = match input.recv_timeout(wait) {
                 Ok(first) => Some(first),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
+            turn = Instant::now();
             if self.take_in(first, input).is_break() {
                 return;
             }

@@ -8,9 +8,11 @@ use super::input::{Answer, Channels, Input, Reply, Request};
 use super::install::Install;
 use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
+use super::metrics;
 use super::replica::ReplicaThread;
 use super::snapshots::{Maker, Snapshots};
 use super::space::Space;
+use super::stages::Stages;
 use super::status::NodeStatus;
 use super::writes::{WriteAnswers, WriteReply};
 use crate::config::Config;
@@ -153,6 +155,7 @@ impl Running {
             snapshots,
             installs: start.installs,
             counted: Counts::default(),
+            stages: Stages::default(),
             _keeper_lives: keeper_lives,
         };
         // Before anybody can ask: who has an identity must never be taken for one that waits for it.
@@ -359,6 +362,17 @@ impl Running {
         };
         let written = self.propose(1, empty).await.pop();
         written.expect("one answer to one write").map(|_| ())
+    }
+
+    /// Waits until a quorum, or the lease, has confirmed a read.
+    pub(super) async fn confirm_read(
+        &self,
+        make: impl FnOnce(Reply<()>) -> Input,
+    ) -> Result<(), RequestError> {
+        let begin = Instant::now();
+        self.request("reads that wait for a quorum", make).await?;
+        ::metrics::histogram!(metrics::READ_CONFIRM_SECONDS).record(begin.elapsed());
+        Ok(())
     }
 
     /// Asks the replica for something that changes nothing.

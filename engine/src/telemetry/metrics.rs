@@ -87,6 +87,21 @@ fn describe_node() {
         Unit::Seconds,
         "Time to apply one batch of entries"
     );
+    describe_histogram!(
+        node::COMMIT_SECONDS,
+        Unit::Seconds,
+        "Time from handing a batch to log and peers until a quorum has it"
+    );
+    describe_histogram!(
+        node::REPLICA_TURN_SECONDS,
+        Unit::Seconds,
+        "Time of one turn of the thread that decides"
+    );
+    describe_histogram!(
+        node::READ_CONFIRM_SECONDS,
+        Unit::Seconds,
+        "Time that a read waited for a quorum's word"
+    );
     describe_counter!(node::APPLIED_ENTRIES_TOTAL, "Entries applied");
     describe_counter!(
         node::PEER_MESSAGES_REFUSED_TOTAL,

@@ -5,7 +5,8 @@
 
 pub mod metrics;
 
-use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+pub use metrics_exporter_prometheus::PrometheusHandle;
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, layer::SubscriberExt as _};
 
 use crate::config::LogFormat;

@@ -1,6 +1,7 @@
 //! Probes hear the truth: `ready` follows the quorum, `live` does not.
 
 use dengine_api::health::{LIVE, READY};
+use dengine_client::Consistency;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tonic::transport::Endpoint;
 use tonic_health::pb::{
@@ -92,6 +93,7 @@ async fn metrics_are_there_and_carry_units() {
     let cluster = Cluster::form(1).await;
     let client = cluster.client().await;
     client.put("k", "v").await.unwrap();
+    client.get("k", Consistency::Linearizable).await.unwrap();
     let port = cluster.members[0].monitor_port;
     // What a member says of its own state may be one tick old.
     let text = eventually("the put is seen in the metrics", || async {
@@ -102,6 +104,9 @@ async fn metrics_are_there_and_carry_units() {
     for part in [
         "dengine_request_seconds_bucket{method=\"Put\",code=\"OK\"",
         "dengine_log_sync_seconds_bucket",
+        "dengine_commit_seconds_bucket",
+        "dengine_replica_turn_seconds_bucket",
+        "dengine_read_confirm_seconds_bucket",
         "dengine_apply_seconds_bucket",
         "dengine_ready 1\n",
         "dengine_leader 1\n",
