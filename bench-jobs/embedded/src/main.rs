@@ -6,12 +6,14 @@
 mod cluster;
 mod syncs;
 
-use std::{io::Write as _, path::PathBuf, process::ExitCode};
+use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
 use dengine_bench::{
+    cut::Cut,
+    disk,
     keys::{self, Keys, Order},
     load::{self, Measured, Operation, Plan},
     progress::Progress,
@@ -42,9 +44,12 @@ struct Cli {
     /// Profile of dengine-bench; those that watch are a matter of the server
     #[arg(long, default_value = "standard")]
     profile: String,
-    /// Folder for the members' data, which is deleted at the end. It must lie on a disk: in memory a sync costs nothing
+    /// Folder for the members' data, which is deleted at the end; not in memory, where a sync costs nothing
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
+    /// Longest time for all of it
+    #[arg(long, default_value = "10m", value_parser = humantime::parse_duration)]
+    timeout: Duration,
 }
 
 #[tokio::main]
@@ -62,13 +67,16 @@ async fn main() -> ExitCode {
 async fn run(cli: &Cli) -> Result<()> {
     let profile = profiles::profile(&cli.profile)
         .with_context(|| format!("no profile {:?}: see dengine-bench run --list", cli.profile))?;
+    disk::must_be_real(&cli.data_dir).context("--data-dir")?;
+    let cut = Cut::after(cli.timeout).context("signal handlers")?;
     let syncs = Syncs::count()?;
     let data = tempfile::Builder::new()
         .prefix("dengine-embedded-")
         .tempdir_in(&cli.data_dir)
         .with_context(|| format!("a folder in {}", cli.data_dir.display()))?;
     let cluster = Cluster::start(data.path()).await?;
-    let measured = measure_all(profile, &cluster, &syncs).await;
+    // However it ends, the members stop before their folder goes.
+    let measured = cut.unless(measure_all(profile, &cluster, &syncs)).await;
     cluster.shutdown().await;
     say(&format!(
         "DEngine {}, three members in this process, durability fsync, profile {}\n{}",
@@ -113,7 +121,7 @@ async fn measure_all(profile: &Profile, cluster: &Cluster, syncs: &Syncs) -> Res
         let counted = plan(workload, &shape, operation, shape.total, order);
         let measured = load(workload, "measuring", counted, &leader).await?;
         table.add_row(row(workload, &measured, syncs.so_far() - before));
-        if !reads {
+        if !reads && order != Order::Random {
             filled = filled.max(space);
         }
     }

@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 fn run(args: &[&str]) -> Output {
-    let data = tempfile::tempdir().unwrap();
+    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_dengine-bench-embedded"))
         .arg("--data-dir")
         .arg(data.path())

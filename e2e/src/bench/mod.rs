@@ -5,7 +5,6 @@
 //! programs that users have, with the flags that users type, and everything it starts ends with it, whatever
 //! happens to it.
 
-mod disk;
 mod servers;
 
 use std::{
@@ -113,7 +112,8 @@ async fn measure(options: &Options) -> Result<()> {
     )?;
     let etcd = programs::etcd()?;
     let results = results_folder(options)?;
-    disk::must_be_real(&results)?;
+    dengine_bench::disk::must_be_real(&results)
+        .context("--output, which is OUTPUT= of make bench")?;
     warn_if_busy();
 
     let bench = Bench {

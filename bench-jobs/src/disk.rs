@@ -1,4 +1,4 @@
-//! Where the members' data lies: a durable write to memory costs nothing and shows nothing.
+//! Where the data of members lies that are started to be measured: a durable write to memory costs nothing and shows nothing.
 
 use std::path::Path;
 
@@ -8,11 +8,14 @@ use anyhow::{Result, bail};
 const IN_MEMORY: [(i64, &str); 2] = [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs")];
 
 /// Refuses a folder whose file system is in memory.
-pub(super) fn must_be_real(folder: &Path) -> Result<()> {
+///
+/// # Errors
+/// It is, or the system does not say.
+pub fn must_be_real(folder: &Path) -> Result<()> {
     let kind = rustix::fs::statfs(folder)?.f_type as i64;
     match IN_MEMORY.iter().find(|(magic, _)| *magic == kind) {
         Some((_, name)) => bail!(
-            "{} lies on {name}, where a sync costs nothing: choose a folder on a disk (--output, or OUTPUT= of make bench)",
+            "{} lies on {name}, where a sync costs nothing: choose a folder on a disk",
             folder.display()
         ),
         None => Ok(()),
