@@ -3,14 +3,16 @@
 use std::process::{Command, Output};
 
 fn run(args: &[&str]) -> Output {
-    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("room for a folder");
     let output = Command::new(env!("CARGO_BIN_EXE_dengine-bench-embedded"))
         .arg("--data-dir")
         .arg(data.path())
         .args(args)
         .output()
-        .unwrap();
-    let left = std::fs::read_dir(data.path()).unwrap().count();
+        .expect("the program was built");
+    let left = std::fs::read_dir(data.path())
+        .expect("the folder is ours")
+        .count();
     assert_eq!(left, 0, "the members' data is deleted");
     output
 }
