@@ -89,6 +89,7 @@ images: setup ## write the container images to target/images, for kind load imag
 
 bench: setup ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded, REPEAT=1, BASELINE=, BUDGET=)
 ifeq ($(SCENARIO),embedded)
+	@$(if $(REPEAT)$(OUTPUT)$(BASELINE)$(BUDGET),$(error SCENARIO=embedded takes PROFILE= and nothing else))
 	@$(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-bench-embedded --profile $(or $(PROFILE),standard)
 else
 	@$(E2E) bench --profile $(or $(PROFILE),standard) --scenario $(or $(SCENARIO),cluster) --repeat $(or $(REPEAT),1) \
