@@ -62,7 +62,8 @@ pub struct DEngineClusterSpec {
     #[x_kube(validation = Rule::new("self % 2 == 1")
         .message("replicas must be odd: one more member than an odd number raises the quorum and tolerates no more failures"))]
     pub replicas: u32,
-    /// Image of the server. Default: the one that the operator was installed with.
+    /// Image of the server. Default: the operator's default when the cluster was made (`status.defaultImage`); an upgrade
+    /// of the operator does not change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub image: Option<String>,
@@ -302,6 +303,11 @@ pub struct DEngineClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub version: Option<String>,
+    /// The image that members run while `spec.image` is not set: the operator's default when the cluster was made. It
+    /// never changes by itself, so an upgrade of the operator restarts nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub default_image: Option<String>,
     /// Serving members of the members asked for, such as 3/3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]

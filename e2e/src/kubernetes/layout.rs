@@ -29,9 +29,10 @@ pub const HOST_LINK: &str = "dengine-e2e";
 pub const NODE_LINK: &str = "node0";
 /// The only node.
 pub const NODE_NAME: &str = "node1";
-/// The class of the volumes that [`super::provisioner`] makes.
-pub const STORAGE_CLASS: &str = "standard";
-/// Who makes the volumes of [`STORAGE_CLASS`].
+/// The class of volumes that are as large as their claims ask for, and so can be full. Those of the default class,
+/// `standard`, have whatever the machine's disk has.
+pub const SIZED_STORAGE_CLASS: &str = "sized";
+/// Who makes the volumes of both: [`super::provisioner`].
 pub const PROVISIONER: &str = "dengine.io/local-folder";
 
 /// The folders of the local cluster's state.

@@ -1,10 +1,15 @@
-//! Makes a fresh, empty folder and a `local` PersistentVolume for each claim of the storage class `standard`, and removes
-//! both once the claim is gone. (`local` rather than `hostPath`: the kubelet honours `fsGroup` only there.)
+//! Makes a fresh, empty folder and a `local` PersistentVolume for each claim of the storage classes `standard` and `sized`,
+//! and removes both once the claim is gone. (`local` rather than `hostPath`: the kubelet honours `fsGroup` only there.)
+//! A folder of `sized` is a file system of its own.
 //!
 //! What to do is derived from everything that is known, anew on every change: nothing depends on having seen an event.
 
 use std::{
-    collections::BTreeMap, fmt, os::unix::fs::PermissionsExt as _, path::PathBuf, pin::pin,
+    collections::BTreeMap,
+    fmt,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    pin::pin,
     time::Duration,
 };
 
@@ -26,7 +31,8 @@ use kube::{
 };
 use serde_json::json;
 
-use super::layout::{Layout, PROVISIONER, STORAGE_CLASS};
+use super::layout::{Layout, PROVISIONER, SIZED_STORAGE_CLASS};
+use crate::shell;
 
 /// Who the control plane says should make a claim's volume.
 const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
@@ -44,7 +50,7 @@ enum Action {
     Remove {
         volume: String,
     },
-    /// The claim asks for more than the volume says it has. A folder has whatever the disk has.
+    /// The claim asks for more than the volume says it has.
     Grow {
         namespace: String,
         claim: String,
@@ -125,11 +131,18 @@ impl Provisioner {
             Action::Make(volume) => {
                 let folder = self.folders.join(volume.name_any());
                 fs_err::create_dir_all(&folder)?;
+                if let Some(size) = size_of(volume) {
+                    mount(&folder, size)?;
+                }
                 fs_err::set_permissions(&folder, std::fs::Permissions::from_mode(0o777))?;
                 already(volumes.create(&PostParams::default(), volume).await, 409)?;
             }
             Action::Remove { volume } => {
                 let folder = self.folders.join(volume);
+                if is_mounted(&folder)? {
+                    // Lazily: the pod may still be ending.
+                    shell::run(shell::command("umount").arg("--lazy").arg(&folder))?;
+                }
                 if folder.is_dir() {
                     fs_err::remove_dir_all(folder)?;
                 }
@@ -141,6 +154,10 @@ impl Provisioner {
                 volume,
                 size,
             } => {
+                let folder = self.folders.join(volume);
+                if is_mounted(&folder)? {
+                    mount_with(&folder, "remount", size)?;
+                }
                 let patch = json!({"spec": {"capacity": {"storage": size}}});
                 volumes
                     .patch(volume, &PatchParams::default(), &Patch::Merge(patch))
@@ -158,6 +175,37 @@ impl Provisioner {
     }
 }
 
+/// How large the volume's file system is to be, if it gets one of its own.
+fn size_of(volume: &PersistentVolume) -> Option<&Quantity> {
+    let spec = volume.spec.as_ref()?;
+    let sized = spec.storage_class_name.as_deref() == Some(SIZED_STORAGE_CLASS);
+    let size = spec.capacity.as_ref()?.get("storage")?;
+    sized.then_some(size)
+}
+
+/// A file system in memory, unless an earlier attempt has mounted it.
+fn mount(folder: &Path, size: &Quantity) -> Result<()> {
+    if is_mounted(folder)? {
+        return Ok(());
+    }
+    mount_with(folder, "rw", size)
+}
+
+fn mount_with(folder: &Path, option: &str, size: &Quantity) -> Result<()> {
+    // `1Gi` of Kubernetes is `1G` of mount.
+    let size = size.0.trim_end_matches('i');
+    let options = format!("{option},size={size}");
+    let mut mount = shell::command("mount");
+    mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]);
+    shell::run(mount.arg(folder)).map(drop)
+}
+
+/// Whether the folder is another file system than the one it lies in.
+fn is_mounted(folder: &Path) -> Result<bool> {
+    let parent = folder.parent().context("a volume lies in a folder")?;
+    Ok(folder.is_dir() && fs_err::metadata(folder)?.dev() != fs_err::metadata(parent)?.dev())
+}
+
 /// A refusal that says "it is so already" is no error: the store lags behind what was done.
 fn already<T>(result: kube::Result<T>, code: u16) -> Result<()> {
     match result {
@@ -169,7 +217,7 @@ fn already<T>(result: kube::Result<T>, code: u16) -> Result<()> {
 fn plan(
     claims: &[&PersistentVolumeClaim],
     volumes: &[&PersistentVolume],
-    folders: &std::path::Path,
+    folders: &Path,
 ) -> Vec<Action> {
     let made = claims
         .iter()
@@ -182,7 +230,7 @@ fn plan(
 fn make(
     claim: &PersistentVolumeClaim,
     volumes: &[&PersistentVolume],
-    folders: &std::path::Path,
+    folders: &Path,
 ) -> Option<Action> {
     let spec = claim.spec.as_ref()?;
     let node = claim.annotations().get(SELECTED_NODE)?;
@@ -216,7 +264,7 @@ fn make(
         }),
         node_affinity: Some(only_on(node)),
         persistent_volume_reclaim_policy: Some("Delete".into()),
-        storage_class_name: Some(STORAGE_CLASS.into()),
+        storage_class_name: spec.storage_class_name.clone(),
         volume_mode: Some("Filesystem".into()),
         ..PersistentVolumeSpec::default()
     };
@@ -300,8 +348,6 @@ fn only_on(node: &str) -> VolumeNodeAffinity {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn claim(text: &str) -> PersistentVolumeClaim {
@@ -318,7 +364,7 @@ metadata:
   annotations:
     volume.kubernetes.io/storage-provisioner: dengine.io/local-folder
     volume.kubernetes.io/selected-node: node1
-spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+spec: {accessModes: [ReadWriteOnce], storageClassName: standard, resources: {requests: {storage: 1Gi}}}
 status: {phase: Pending}",
         )
     }
@@ -341,7 +387,17 @@ status: {phase: Pending}",
         let spec = volume.spec.clone().unwrap();
         assert_eq!(spec.local.unwrap().path, "/folders/pvc-u1");
         assert_eq!(spec.claim_ref.unwrap().uid.as_deref(), Some("u1"));
+        assert_eq!(spec.storage_class_name.as_deref(), Some("standard"));
         assert_eq!(planned(&[&claim], &[&volume]), []);
+    }
+
+    #[test]
+    fn only_the_class_that_says_so_gets_file_systems_of_a_size() {
+        assert_eq!(size_of(&made_for(&waiting())), None);
+        let mut sized = waiting();
+        sized.spec.as_mut().unwrap().storage_class_name = Some("sized".into());
+        let volume = made_for(&sized);
+        assert_eq!(size_of(&volume).map(|size| size.0.as_str()), Some("1Gi"));
     }
 
     #[test]

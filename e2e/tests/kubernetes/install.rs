@@ -1,6 +1,6 @@
 //! What Helm does to the operator never touches a cluster's life or data.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use dengine_client::Consistency;
@@ -11,12 +11,16 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{Api, ResourceExt, api::ListParams};
+use serde_json::json;
 
 use crate::{
-    load::connect,
+    load::{Load, connect},
+    node::second_tag,
     support::{World, test, test_alone},
 };
 
+const ENOUGH: usize = 200;
+const PATIENCE: Duration = Duration::from_secs(60);
 const CRD: &str = "dengineclusters.dengine.io";
 
 #[tokio::test]
@@ -65,29 +69,44 @@ async fn uninstalling_the_operator_keeps_clusters_and_data_and_installing_it_fin
 }
 
 #[tokio::test]
-async fn upgrading_the_chart_upgrades_the_resource_definitions() {
+async fn upgrading_the_chart_upgrades_the_definitions_and_restarts_no_member() {
     test_alone("upgrade", async |world| {
-        let older = tempfile::tempdir()?;
-        older_chart(older.path())?;
-        let mut upgrade = world.cluster().helm();
-        upgrade
-            .args(["upgrade", install::RELEASE])
-            .arg(older.path().join("dengine-operator"));
-        shell::run(upgrade.args(["--namespace", install::NAMESPACE, "--reuse-values"]))?;
-        let before = columns(world).await?;
+        let upgraded = upgrade_under_load(world).await;
+        // Whatever was found: the other tests need the operator.
         install::operator(world.cluster(), &world.shared.images)?;
-        let after = columns(world).await?;
-        ensure!(
-            before.iter().any(|column| column == "Old"),
-            "the older chart was not installed: {before:?}"
-        );
-        ensure!(
-            after.iter().all(|column| column != "Old"),
-            "the upgrade left the old definition: {after:?}"
-        );
-        Ok(())
+        upgraded
     })
     .await;
+}
+
+async fn upgrade_under_load(world: &World) -> Result<()> {
+    install_older_chart(world)?;
+    let columns_before = columns(world).await?;
+    ensure!(
+        columns_before.iter().any(|column| column == "Old"),
+        "the older chart was not installed: {columns_before:?}"
+    );
+    world.make_cluster("kept", 3).await?;
+    let load = Load::start(&connect(world, "kept").await?).await?;
+    let pods_before = pods(world).await?;
+    load.await_more(ENOUGH, PATIENCE).await?;
+
+    install::operator(world.cluster(), &world.shared.images)?;
+    let columns_after = columns(world).await?;
+    ensure!(
+        columns_after.iter().all(|column| column != "Old"),
+        "the upgrade left the old definition: {columns_after:?}"
+    );
+    // The new operator carries out a change, so it has looked at the cluster.
+    world.edit("kept", json!({"spec": {"replicas": 5}})).await?;
+    world.await_settled("kept", 5).await?;
+    load.await_more(ENOUGH, PATIENCE).await?;
+    let pods_after = pods(world).await?;
+    ensure!(
+        pods_before.iter().all(|pod| pods_after.contains(pod)),
+        "a member restarted: before {pods_before:?}, now {pods_after:?}"
+    );
+    load.check(world, "kept").await.map(drop)
 }
 
 #[tokio::test]
@@ -138,7 +157,26 @@ async fn everything_optional_of_the_chart_is_accepted_by_the_api_server() {
     .await;
 }
 
-/// The chart as it might have been: with another name for a printed column.
+/// Installs the chart as it might have been, with another default image.
+fn install_older_chart(world: &World) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    older_chart(folder.path())?;
+    let mut helm = world.cluster().helm();
+    helm.args(["upgrade", install::RELEASE])
+        .arg(folder.path().join("dengine-operator"));
+    helm.args([
+        "--namespace",
+        install::NAMESPACE,
+        "--reuse-values",
+        "--wait",
+    ]);
+    if let Some(image) = second_tag(world, "localhost/dengine:older")? {
+        helm.arg(format!("--set-string=defaultImages.server={image}"));
+    }
+    shell::run(&mut helm).map(drop)
+}
+
+/// With another name for a printed column.
 fn older_chart(folder: &Path) -> Result<()> {
     let chart = product::workspace()?.join("charts/dengine-operator");
     shell::run(

@@ -14,6 +14,7 @@ mod install;
 mod load;
 mod node;
 mod permissions;
+mod plugin;
 mod refusals;
 mod repair;
 mod roll;

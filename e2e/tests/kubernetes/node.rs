@@ -1,14 +1,25 @@
-//! Reaches into the local node from the machine that it runs on: the servers' processes, and the network of their pods.
+//! Reaches into the local node from the machine that it runs on: the servers' processes, their files, the network of their
+//! pods, and the images.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use dengine_e2e::shell;
+use dengine_e2e::{cluster::Cluster, shell};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use rustix::process::{Pid, Signal};
 
 use crate::support::World;
+
+/// What a member that is cut off still gets and sends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Cut {
+    BothWays,
+    /// It hears nobody, and is heard.
+    Deaf,
+    /// It hears everybody, and is not heard.
+    Mute,
+}
 
 /// The process of a member's server.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +48,34 @@ impl Process {
         rustix::process::kill_process(self.0, Signal::KILL).context("killing a server")
     }
 
-    /// Changes what the pod's network lets through: arguments of `iptables`.
-    pub(crate) fn iptables(self, arguments: &[&str]) -> Result<()> {
+    /// A file of the pod, as this machine reaches it.
+    pub(crate) fn path(self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.0.as_raw_nonzero()))
+    }
+
+    /// Cuts the pod off from these addresses.
+    pub(crate) fn cut_off(self, cut: Cut, from: &[String]) -> Result<()> {
+        self.filter(cut, from, "--append")
+    }
+
+    /// Takes back what [`Self::cut_off`] did.
+    pub(crate) fn reconnect(self, cut: Cut, to: &[String]) -> Result<()> {
+        self.filter(cut, to, "--delete")
+    }
+
+    fn filter(self, cut: Cut, others: &[String], how: &str) -> Result<()> {
+        for other in others {
+            if cut != Cut::Mute {
+                self.iptables(&[how, "INPUT", "--source", other, "--jump", "DROP"])?;
+            }
+            if cut != Cut::Deaf {
+                self.iptables(&[how, "OUTPUT", "--destination", other, "--jump", "DROP"])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn iptables(self, arguments: &[&str]) -> Result<()> {
         let namespace = format!("--net=/proc/{}/ns/net", self.0.as_raw_nonzero());
         let mut nsenter = shell::command("nsenter");
         nsenter
@@ -54,4 +91,15 @@ impl Process {
 fn is_server_of(folder: &Path, pod_uid: &str) -> bool {
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
     read("comm").trim() == "dengine" && read("cgroup").contains(pod_uid)
+}
+
+/// Gives the server's image another name, as another version would have. Another's node gets no names from us.
+pub(crate) fn second_tag<'a>(world: &World, name: &'a str) -> Result<Option<&'a str>> {
+    let images = &world.shared.images;
+    let server = images.iter().find(|image| image.name() == "dengine");
+    let (Cluster::Local(local), Some(server)) = (world.cluster(), server) else {
+        return Ok(None);
+    };
+    local.tag(&server.pinned_tag(), name)?;
+    Ok(Some(name))
 }

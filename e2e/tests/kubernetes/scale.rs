@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use dengine_crds::{DEngineCluster, conditions};
+use dengine_e2e::cluster::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use crate::{
-    clusters::{check_claims, ids},
-    load::{Load, connect},
+    clusters::{check_claims, ids, is_false, leader, message, status},
+    load::{Load, connect, say},
+    node::{Cut, Process},
     support::{World, test},
 };
 
@@ -27,6 +30,61 @@ async fn from_one_to_three_and_back_with_a_stray_scale_between_loses_nothing() {
         world.print_events("s").await
     })
     .await;
+}
+
+/// With one of three away, taking another would leave one of two: it waits, says for whom, and goes on by itself.
+#[tokio::test]
+async fn a_scale_down_that_could_cost_the_quorum_waits_and_says_so() {
+    test("scale-quorum", async |world| {
+        if matches!(world.cluster(), Cluster::Current { .. }) {
+            // Another's nodes are not ours to reach into.
+            return Ok(());
+        }
+        let before = world.make_cluster("s", 3).await?;
+        let load = Load::start(&connect(world, "s").await?).await?;
+        load.await_more(ENOUGH, PATIENCE).await?;
+        let leads = leader(&before)?;
+        // One that is to stay.
+        let away = if leads == "s-0" { "s-1" } else { "s-0" };
+        let (mut others, process) = (Vec::new(), Process::of(world, away).await?);
+        for name in ["s-0", "s-1", "s-2"]
+            .into_iter()
+            .filter(|name| *name != away)
+        {
+            others.push(world.pod_ip(name).await?);
+        }
+        process.cut_off(Cut::BothWays, &others)?;
+        let refused = refuses_to_shrink(world, away).await;
+        process.reconnect(Cut::BothWays, &others)?;
+        refused?;
+        world.await_settled("s", 1).await?;
+        load.check(world, "s").await?;
+        world.print_events("s").await
+    })
+    .await;
+}
+
+async fn refuses_to_shrink(world: &World, away: &str) -> Result<()> {
+    let healthy = |cluster: &DEngineCluster| {
+        let members = status(cluster).members;
+        members.iter().any(|m| m.name == away && m.healthy)
+    };
+    world
+        .await_cluster("s", PATIENCE, |cluster| !healthy(cluster))
+        .await?;
+    world.edit("s", json!({"spec": {"replicas": 1}})).await?;
+    let blocked = world
+        .await_cluster("s", PATIENCE, |cluster| {
+            is_false(cluster, conditions::PROGRESSING)
+                && message(cluster, conditions::PROGRESSING).contains("could cost the quorum")
+        })
+        .await?;
+    say(format_args!(
+        "    refused: {}",
+        message(&blocked, conditions::PROGRESSING)
+    ));
+    ensure!(ids(&blocked).len() == 3, "{:?}", ids(&blocked));
+    Ok(())
 }
 
 /// The two ways in which people scale.

@@ -111,6 +111,7 @@ async fn advance(
     Outcome::Observed {
         observed: Box::new(observation.observed),
         wanted,
+        default_image: cluster.default_image.clone(),
         step,
         paused,
         error,

@@ -27,6 +27,8 @@ pub enum Outcome {
         observed: Box<Observed>,
         /// What the spec asks of the membership.
         wanted: Wanted,
+        /// What members run without an image in the spec.
+        default_image: String,
         /// What was decided.
         step: Step,
         /// `spec.paused`: the step was not taken.
@@ -65,10 +67,12 @@ pub fn derive(
         Outcome::Observed {
             observed,
             wanted,
+            default_image,
             step,
             paused,
             error,
         } => {
+            status.default_image = Some(default_image.clone());
             fill(&mut status, observed, wanted);
             let facts = Facts {
                 observed,
@@ -450,6 +454,7 @@ mod tests {
         Outcome::Observed {
             observed,
             wanted,
+            default_image: "older".to_owned(),
             step,
             paused: false,
             error: None,
@@ -570,6 +575,7 @@ mod tests {
         let Outcome::Observed {
             observed,
             wanted,
+            default_image,
             step,
             ..
         } = outcome(healthy(), Step::Done)
@@ -579,6 +585,7 @@ mod tests {
         let paused = Outcome::Observed {
             observed,
             wanted,
+            default_image,
             step,
             paused: true,
             error: None,

@@ -31,6 +31,8 @@ pub struct Cluster {
     pub spec: DEngineClusterSpec,
     /// The image that the members run.
     pub image: String,
+    /// The image that they run without one in the spec.
+    pub default_image: String,
     /// Any new value restarts the members.
     pub restart: Option<String>,
 }
@@ -62,13 +64,17 @@ pub fn validate(resource: &DEngineCluster, defaults: &Defaults) -> Result<Cluste
     if quantity::parse(&spec.storage.size).is_none() {
         return Err(InvalidSpec::StorageSize(spec.storage.size.clone()));
     }
+    let recorded = resource.status.as_ref();
+    let recorded = recorded.and_then(|status| status.default_image.clone());
+    let default_image = recorded.unwrap_or_else(|| defaults.image.clone());
     Ok(Cluster {
         name: resource.name_any(),
         namespace: resource.namespace().ok_or(InvalidSpec::NoIdentity)?,
         owner: resource
             .controller_owner_ref(&())
             .ok_or(InvalidSpec::NoIdentity)?,
-        image: spec.image.clone().unwrap_or_else(|| defaults.image.clone()),
+        image: spec.image.clone().unwrap_or_else(|| default_image.clone()),
+        default_image,
         restart: resource.annotations().get(annotations::RESTART).cloned(),
         spec: spec.clone(),
     })
@@ -107,6 +113,22 @@ pub(crate) mod tests {
         assert_eq!(cluster.spec.replicas, 3);
         assert_eq!(cluster.image, "localhost/dengine:dev");
         assert_eq!(cluster.owner.controller, Some(true));
+    }
+
+    #[test]
+    fn another_default_of_a_newer_operator_is_for_new_clusters() {
+        let mut resource = resource_with("demo", "{}");
+        let status = dengine_crds::DEngineClusterStatus {
+            default_image: Some("older".to_owned()),
+            ..Default::default()
+        };
+        resource.status = Some(status);
+        let image = |resource: &DEngineCluster| validate(resource, &defaults()).unwrap().image;
+        assert_eq!(image(&resource), "older");
+        resource.spec.image = Some("asked-for".to_owned());
+        assert_eq!(image(&resource), "asked-for");
+        resource.spec.image = None;
+        assert_eq!(image(&resource), "older", "taken back");
     }
 
     #[test]

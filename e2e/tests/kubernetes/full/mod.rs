@@ -7,3 +7,4 @@ mod repair;
 mod roll;
 mod scale;
 mod schedule;
+mod space;

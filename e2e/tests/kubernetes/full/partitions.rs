@@ -11,22 +11,12 @@ use dengine_e2e::{cluster::Cluster, observe};
 use crate::{
     clusters::{leader, status},
     load::{Load, connect, say},
-    node::Process,
+    node::{Cut, Process},
     support::{World, test},
 };
 
 const ENOUGH: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(90);
-
-/// What the cut-off member still gets and sends.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Cut {
-    BothWays,
-    /// It hears nobody, and is heard.
-    Deaf,
-    /// It hears everybody, and is not heard.
-    Mute,
-}
 
 #[tokio::test]
 async fn a_leader_that_is_cut_off_serves_nothing_stale_and_comes_back() {
@@ -75,26 +65,14 @@ async fn partition(world: &World, load: &Load, cut: Cut, away: &str) -> Result<(
     for name in members().filter(|name| name != away) {
         others.push(world.pod_ip(&name).await?);
     }
-    change(process, cut, &others, "--append")?;
+    process.cut_off(cut, &others)?;
     let seen = during(world, load, cut, away, &ip).await;
-    change(process, cut, &others, "--delete")?;
+    process.reconnect(cut, &others)?;
     seen?;
     world.await_settled("p", 3).await?;
     say(format_args!(
         "    {cut:?}, {away}: refused, reported and healed"
     ));
-    Ok(())
-}
-
-fn change(process: Process, cut: Cut, others: &[String], how: &str) -> Result<()> {
-    for other in others {
-        if cut != Cut::Mute {
-            process.iptables(&[how, "INPUT", "--source", other, "--jump", "DROP"])?;
-        }
-        if cut != Cut::Deaf {
-            process.iptables(&[how, "OUTPUT", "--destination", other, "--jump", "DROP"])?;
-        }
-    }
     Ok(())
 }
 

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dengine_crds::{conditions, names::annotations};
-use dengine_e2e::cluster::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use crate::{
     clusters::message,
     load::{Load, connect},
+    node::second_tag,
     roll::{roll, stuck},
     support::{World, test},
 };
@@ -26,7 +26,7 @@ async fn settings_resources_image_and_annotation_reach_every_member() {
         roll(world, &load, "engine settings", settings).await?;
         let resources = json!({"spec": {"resources": {"requests": {"cpu": "50m"}}}});
         roll(world, &load, "resources", resources).await?;
-        if let Some(image) = second_tag(world)? {
+        if let Some(image) = second_tag(world, "localhost/dengine:upgraded")? {
             roll(world, &load, "image", json!({"spec": {"image": image}})).await?;
         }
         let restart = json!({"metadata": {"annotations": {annotations::RESTART: "again"}}});
@@ -40,18 +40,6 @@ async fn settings_resources_image_and_annotation_reach_every_member() {
         Ok(())
     })
     .await;
-}
-
-/// The server's image under another name, as an upgrade would name another one.
-fn second_tag(world: &World) -> Result<Option<String>> {
-    let images = &world.shared.images;
-    let server = images.iter().find(|image| image.name() == "dengine");
-    let (Cluster::Local(local), Some(server)) = (world.cluster(), server) else {
-        return Ok(None);
-    };
-    let second = "localhost/dengine:upgraded".to_owned();
-    local.tag(&server.pinned_tag(), &second)?;
-    Ok(Some(second))
 }
 
 #[tokio::test]
