@@ -3,19 +3,25 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use dengine_client::AdminClient;
 use dengine_crds::{conditions, names::annotations};
+use dengine_e2e::cluster::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::{
     clusters::message,
-    load::{Load, connect},
+    load::{Load, connect, say},
     node::second_tag,
     roll::{roll, stuck},
     support::{World, test},
 };
 
 const PATIENCE: Duration = Duration::from_secs(120);
+const HAND_OVERS: usize = 100;
+/// Acknowledged writes before and after each.
+const BETWEEN_HAND_OVERS: usize = 50;
 
 #[tokio::test]
 async fn settings_resources_image_and_annotation_reach_every_member() {
@@ -40,6 +46,58 @@ async fn settings_resources_image_and_annotation_reach_every_member() {
         Ok(())
     })
     .await;
+}
+
+/// Each as the operator asks for it before it restarts a leader. How long nothing is acknowledged meanwhile is printed and
+/// not judged: that is up to the machine.
+#[tokio::test]
+async fn a_hundred_hand_overs_fail_no_request() {
+    test("hand-overs", async |world| {
+        if matches!(world.cluster(), Cluster::Current { .. }) {
+            // Members of another's cluster can not be reached from here.
+            return Ok(());
+        }
+        world.make_cluster("r", 3).await?;
+        let load = Load::start(&connect(world, "r").await?).await?;
+        let mut pauses = Vec::new();
+        for turn in 0..HAND_OVERS {
+            load.await_more(BETWEEN_HAND_OVERS, PATIENCE).await?;
+            let started = Instant::now();
+            hand_over(world, turn).await?;
+            load.await_more(BETWEEN_HAND_OVERS, PATIENCE).await?;
+            pauses.push(load.longest_pause_since(started));
+        }
+        pauses.sort_unstable();
+        let percentile = |percent: usize| pauses[HAND_OVERS * percent / 100 - 1];
+        say(format_args!(
+            "    {HAND_OVERS} hand-overs, longest pause between acknowledged writes: p50 {} ms, p90 {} ms, p99 {} ms",
+            percentile(50).as_millis(),
+            percentile(90).as_millis(),
+            percentile(99).as_millis()
+        ));
+        let summary = load.check(world, "r").await?;
+        ensure!(summary.refused == 0, "{:?}", summary.first_error);
+        Ok(())
+    })
+    .await;
+}
+
+/// From whoever leads to the next member, round and round.
+async fn hand_over(world: &World, turn: usize) -> Result<()> {
+    let address = async |ordinal: usize| -> Result<String> {
+        let name = format!("r-{}", ordinal % 3);
+        Ok(format!("{}:4100", world.pod_ip(&name).await?))
+    };
+    let next = AdminClient::connect(&address(turn).await?).await?;
+    let next = next.status().await?;
+    for ordinal in 0..3 {
+        let member = AdminClient::connect(&address(ordinal).await?).await?;
+        let status = member.status().await?;
+        if status.leader_id == status.member_id && status.member_id != next.member_id {
+            member.transfer_leader(next.member_id).await?;
+        }
+    }
+    Ok(())
 }
 
 #[tokio::test]
@@ -97,9 +155,9 @@ async fn a_change_taken_back_half_way_restarts_only_who_had_it() {
         world
             .edit("r", json!({"spec": {"engine": {"logLevel": "debug"}}}))
             .await?;
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         while world.uids::<Pod>("r").await? == before {
-            ensure!(tokio::time::Instant::now() < deadline, "nobody restarted");
+            ensure!(Instant::now() < deadline, "nobody restarted");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         world
