@@ -89,10 +89,16 @@ impl Shared {
                 message.stamp(ticket.stamp());
             }
             let failure = match self.attempt(operation, message, deadline, link).await {
-                Ok(response) => return Ok(response),
+                Ok(response) => {
+                    self.pool.served(route);
+                    return Ok(response);
+                }
                 Err(failure) => failure,
             };
             self.pool.forget_leader();
+            if failure.proof.serves_nobody() {
+                self.pool.served_nobody(route);
+            }
             if failure.proof.unhealthy() {
                 self.pool.cool(route);
             }

@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -75,10 +75,10 @@ pub(crate) struct Pool {
     epoch: Instant,
     connect_timeout: Duration,
     /// Link `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
-    links: Vec<Link>,
+    links: Vec<RwLock<Link>>,
     endpoints: Vec<Endpoint>,
-    /// One for each endpoint, made when it is first needed.
-    watching: Vec<OnceLock<Channel>>,
+    /// One for each endpoint, made when it is needed.
+    watching: Vec<Mutex<Option<Channel>>>,
     lanes: Lanes,
     leader: Arc<Leader>,
     hinted: Mutex<Vec<(String, Link)>>,
@@ -170,10 +170,10 @@ impl Pool {
             hinted: Mutex::new(Vec::new()),
             links: opened
                 .iter()
-                .map(|(channel, _)| Link::new(channel.clone(), &leader))
+                .map(|(channel, _)| RwLock::new(Link::new(channel.clone(), &leader)))
                 .collect(),
             leader,
-            watching: endpoints.iter().map(|_| OnceLock::new()).collect(),
+            watching: endpoints.iter().map(|_| Mutex::default()).collect(),
             endpoints,
         };
         for (lane, (_, error)) in opened.iter().enumerate() {
@@ -223,14 +223,17 @@ impl Pool {
         let for_leader = for_leader || matches!(target, Target::Leader { .. });
         let leader = self.leader.get().filter(|_| for_leader);
         let lane = self.lanes.pick(leader.map_or(from, beside), self.now());
-        (Route::Lane(lane), self.links[lane].clone())
+        let link = self.links[lane].read();
+        let link = link.unwrap_or_else(PoisonError::into_inner).clone();
+        (Route::Lane(lane), link)
     }
 
     /// The connection for a watch.
     pub(crate) fn watch(&self, from: usize) -> (Route, Channel) {
         let lane = self.lanes.pick(from, self.now());
         let place = lane % self.endpoints.len();
-        let channel = self.watching[place].get_or_init(|| {
+        let mut watching = lock(&self.watching[place]);
+        let channel = watching.get_or_insert_with(|| {
             self.endpoints[place]
                 .clone()
                 .initial_stream_window_size(WATCH_STREAM_WINDOW_BYTES)
@@ -240,12 +243,19 @@ impl Pool {
         (Route::Lane(lane), channel.clone())
     }
 
+    /// The next watch there opens a connection of its own, and maybe to another member; those that run are not touched.
+    pub(crate) fn leave_watching(&self, route: Route) {
+        if let Route::Lane(lane) = route {
+            lock(&self.watching[lane % self.endpoints.len()]).take();
+        }
+    }
+
     /// A connection to the leader that a member named.
     ///
     /// # Errors
     /// `InvalidOptions` if the hint is not an address.
     fn hinted(&self, leader: &str) -> Result<(Route, Link)> {
-        let mut hinted = self.hinted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hinted = lock(&self.hinted);
         if let Some((_, link)) = hinted.iter().find(|(address, _)| address == leader) {
             return Ok((Route::Hinted, link.clone()));
         }
@@ -263,12 +273,39 @@ impl Pool {
         self.leader.forget();
     }
 
+    /// Notes that a call was served.
+    pub(crate) fn served(&self, route: Route) {
+        if let Route::Lane(lane) = route {
+            self.lanes.served(lane, self.now());
+        }
+    }
+
+    /// Notes that a call was not, by a member that can serve nobody; where that goes on, another connection takes the
+    /// place of this one. Calls that are under way on the old one keep it.
+    pub(crate) fn served_nobody(&self, route: Route) {
+        let Route::Lane(lane) = route else {
+            return;
+        };
+        if self.lanes.renews(lane, self.now()) {
+            let endpoint = &self.endpoints[lane % self.endpoints.len()];
+            let link = Link::new(endpoint.connect_lazy(), &self.leader);
+            let mut place = self.links[lane]
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
+            *place = link;
+        }
+    }
+
     /// Passes a connection over for a while.
     pub(crate) fn cool(&self, route: Route) {
         if let Route::Lane(lane) = route {
             self.lanes.cool(lane, self.now());
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A channel that is connected, or one that connects on first use and the reason why.

@@ -196,12 +196,20 @@ impl Watch {
                 Ok(None) => continue,
                 Err(failure) => failure,
             };
-            if let Some(stream) = self.stream.take()
-                && failure.proof.unhealthy()
-            {
-                self.shared.pool.cool(stream.route);
+            if let Some(stream) = self.stream.take() {
+                self.leave(stream.route, &failure);
             }
             self.pause(failure).await?;
+        }
+    }
+
+    /// Goes on elsewhere, as far as it is up to the member that it does not go on here.
+    fn leave(&self, route: Route, failure: &Failure) {
+        if failure.proof.unhealthy() {
+            self.shared.pool.cool(route);
+        }
+        if failure.proof.serves_nobody() {
+            self.shared.pool.leave_watching(route);
         }
     }
 
@@ -292,11 +300,7 @@ impl Watch {
             Ok(opened) => opened,
             Err(_) => Err(Failure::deadline(Operation::Read, limit)),
         };
-        let (responses, first) = opened.inspect_err(|failure: &Failure| {
-            if failure.proof.unhealthy() {
-                self.shared.pool.cool(route);
-            }
-        })?;
+        let (responses, first) = opened.inspect_err(|failure| self.leave(route, failure))?;
         self.begun(&first)?;
         self.stream = Some(Stream {
             route,

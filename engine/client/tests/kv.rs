@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use dengine_client::{
     Client, ClientOptions, Consistency, Error, Expected, KeyRange, RangeQuery, RetryPolicy, Wire,
 };
-use support::{Peer, Step};
+use dengine_client_core::RENEW_AFTER;
+use support::{Peer, Step, balanced};
 use tokio::{
     io::AsyncReadExt,
     net::{TcpListener, TcpStream},
@@ -50,6 +51,8 @@ over_both_wires!(
     retries_end_with_the_deadline_and_pause_in_between,
     retries_can_be_turned_off,
     calls_are_spread_over_all_connections_or_stay_on_one,
+    a_member_that_serves_nobody_is_left_for_another_behind_the_same_address,
+    a_member_that_does_not_answer_is_left_for_another_behind_the_same_address,
 );
 
 fn options(wire: Wire) -> ClientOptions {
@@ -367,4 +370,27 @@ async fn calls_are_spread_over_all_connections_or_stay_on_one(wire: Wire) {
         client.with_affinity(6).put("a", "1").await.unwrap();
     }
     assert_eq!(peer.connections(), 1);
+}
+
+async fn a_member_that_serves_nobody_is_left_for_another_behind_the_same_address(wire: Wire) {
+    let (away, serving) = (Peer::start().await, Peer::start().await);
+    away.always(Code::Unavailable);
+    let address = balanced(&[&away, &serving]).await;
+    let client = Client::connect_with([address], options(wire)).await;
+    client.unwrap().put("a", "1").await.unwrap();
+    assert!(away.requests() > 0, "the first connection led there");
+}
+
+async fn a_member_that_does_not_answer_is_left_for_another_behind_the_same_address(wire: Wire) {
+    let (away, serving) = (Peer::start().await, Peer::start().await);
+    away.script([Step::Hang, Step::Hang]);
+    let address = balanced(&[&away, &serving]).await;
+    let brief = ClientOptions {
+        request_timeout: RENEW_AFTER,
+        ..options(wire)
+    };
+    let client = Client::connect_with([address], brief).await.unwrap();
+    client.put("a", "1").await.unwrap_err();
+    client.put("b", "2").await.unwrap();
+    assert_eq!(away.requests(), 1);
 }

@@ -11,7 +11,7 @@ use dengine_api::v1::{CancelCause, Event, KeyValue, ResponseHeader, WatchRespons
 use dengine_client::{
     Client, ClientOptions, Error, KeyRange, RetryPolicy, Watch, WatchQuery, WatchUpdate,
 };
-use support::{Peer, Script};
+use support::{Peer, Script, balanced};
 use tonic::Status;
 
 fn header(revision: u64) -> Option<ResponseHeader> {
@@ -69,6 +69,10 @@ fn ended(cause: CancelCause) -> Result<WatchResponse, Status> {
 }
 
 async fn watch(peer: &Peer, query: WatchQuery) -> Watch {
+    watch_at(&peer.address, query).await
+}
+
+async fn watch_at(address: &str, query: WatchQuery) -> Watch {
     let retry = RetryPolicy {
         delay_min: Duration::from_millis(1),
         delay_max: Duration::from_millis(2),
@@ -78,9 +82,7 @@ async fn watch(peer: &Peer, query: WatchQuery) -> Watch {
         retry,
         ..ClientOptions::default()
     };
-    let client = Client::connect_with([peer.address.clone()], options)
-        .await
-        .unwrap();
+    let client = Client::connect_with([address], options).await.unwrap();
     client.watch(query).await.unwrap()
 }
 
@@ -122,6 +124,22 @@ async fn a_broken_stream_is_resumed_behind_the_last_response() {
         vec![created(5), told(7, false, vec![event(7, "c")])],
     ];
     check(scripts, &[&["a", "b"], &["c"]], &[0, 5]).await;
+}
+
+#[tokio::test]
+async fn a_watch_of_a_member_without_a_leader_goes_on_at_another_behind_the_same_address() {
+    let (calls, away, serving) = (
+        Peer::start().await,
+        Peer::start().await,
+        Peer::start().await,
+    );
+    away.watches([vec![created(3), ended(CancelCause::Unavailable)]]);
+    serving.watches([vec![created(3), told(3, false, vec![event(3, "a")])]]);
+    // The first connection of a client is for calls.
+    let address = balanced(&[&calls, &away, &serving]).await;
+    let mut watch = watch_at(&address, all()).await;
+    assert_eq!(keys(&mut watch).await, ["a"]);
+    assert_eq!((away.created().len(), serving.created().len()), (1, 1));
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
-//! Which of several connections serves an attempt, and which are passed over for a while.
+//! Which of several connections serves an attempt, which are passed over for a while, and which are given up for new
+//! ones.
 
 use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -8,13 +9,28 @@ use std::{
 /// How long a connection that did not answer is passed over while others are there.
 pub const COOL_DOWN: Duration = Duration::from_secs(1);
 
+/// How long a connection serves nothing before another is made in its place.
+///
+/// One address may lead to several members, as that of a Kubernetes Service does: a new connection goes to one that
+/// serves, while an old one stays with its member though that takes no part any more. Longer than an election, in which
+/// nobody serves.
+pub const RENEW_AFTER: Duration = Duration::from_secs(1);
+
 /// The health of a client's connections. The first `primary` of them carry calls while all goes well.
 #[derive(Debug)]
 pub struct Lanes {
-    /// Milliseconds until which a lane is passed over; 0: healthy.
-    cool_until_ms: Vec<AtomicU64>,
+    lanes: Vec<Lane>,
     primary: usize,
     next: AtomicUsize,
+}
+
+/// Times are milliseconds.
+#[derive(Debug, Default)]
+struct Lane {
+    /// Passed over until then; 0: healthy.
+    cool_until: AtomicU64,
+    /// When it last served a call, or was connected anew.
+    good_at: AtomicU64,
 }
 
 impl Lanes {
@@ -29,7 +45,7 @@ impl Lanes {
             "{primary} primary lanes of {count}"
         );
         Self {
-            cool_until_ms: (0..count).map(|_| AtomicU64::new(0)).collect(),
+            lanes: (0..count).map(|_| Lane::default()).collect(),
             primary,
             next: AtomicUsize::new(0),
         }
@@ -50,7 +66,7 @@ impl Lanes {
     /// modulo `endpoints`, and there are at least as many lanes.
     #[must_use]
     pub fn beside(&self, lane: usize, endpoint: usize, endpoints: usize) -> usize {
-        let count = self.cool_until_ms.len();
+        let count = self.lanes.len();
         let row = lane % count / endpoints * endpoints;
         match row + endpoint {
             beside if beside < count => beside,
@@ -61,7 +77,7 @@ impl Lanes {
     /// The first healthy lane from `from` on; that lane itself if none is healthy.
     #[must_use]
     pub fn pick(&self, from: usize, now: Duration) -> usize {
-        let count = self.cool_until_ms.len();
+        let count = self.lanes.len();
         let from = from % count;
         (0..count)
             .map(|step| (from + step) % count)
@@ -72,11 +88,27 @@ impl Lanes {
     /// Passes a lane over for [`COOL_DOWN`].
     pub fn cool(&self, lane: usize, now: Duration) {
         let until = millis(now + COOL_DOWN);
-        self.cool_until_ms[lane].store(until, Ordering::Relaxed);
+        self.lanes[lane].cool_until.store(until, Ordering::Relaxed);
+    }
+
+    /// Notes that a lane served a call.
+    pub fn served(&self, lane: usize, now: Duration) {
+        let good_at = &self.lanes[lane].good_at;
+        good_at.store(millis(now), Ordering::Relaxed);
+    }
+
+    /// Notes that a lane did not serve a call; whether it is to be connected anew, which one caller at a time is told.
+    pub fn renews(&self, lane: usize, now: Duration) -> bool {
+        let good_at = &self.lanes[lane].good_at;
+        let (was, now) = (good_at.load(Ordering::Relaxed), millis(now));
+        now.saturating_sub(was) >= millis(RENEW_AFTER)
+            && good_at
+                .compare_exchange(was, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     fn healthy(&self, lane: usize, now: Duration) -> bool {
-        millis(now) >= self.cool_until_ms[lane].load(Ordering::Relaxed)
+        millis(now) >= self.lanes[lane].cool_until.load(Ordering::Relaxed)
     }
 }
 
@@ -104,6 +136,21 @@ mod tests {
         assert_eq!(lanes.pick(1, now), 2);
         assert_eq!(lanes.pick(4, now + COOL_DOWN / 2), 2);
         assert_eq!(lanes.pick(1, now + COOL_DOWN), 1);
+    }
+
+    #[test]
+    fn a_lane_that_serves_nothing_is_connected_anew_now_and_then() {
+        let lanes = Lanes::new(2, 2);
+        let begun = Duration::from_secs(9);
+        lanes.served(0, begun);
+        let (early, late) = (begun + RENEW_AFTER / 2, begun + RENEW_AFTER);
+        assert!(!lanes.renews(0, early), "it served a moment ago");
+        assert!(lanes.renews(0, late));
+        assert!(!lanes.renews(0, late), "somebody else was told so");
+        assert!(!lanes.renews(0, late + RENEW_AFTER / 2));
+        assert!(lanes.renews(0, late + RENEW_AFTER));
+        lanes.served(1, late);
+        assert!(!lanes.renews(1, late));
     }
 
     #[test]

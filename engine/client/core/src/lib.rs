@@ -13,7 +13,7 @@ mod retry;
 mod session;
 mod watch;
 
-pub use lanes::{COOL_DOWN, Lanes};
+pub use lanes::{COOL_DOWN, Lanes, RENEW_AFTER};
 pub use position::Position;
 pub use retry::{Attempts, Code, End, Failure, Next, Operation, RetryPolicy, Target};
 pub use session::{Lease, Pace, Sequencer, Stamp, WINDOW};

@@ -127,6 +127,19 @@ impl Failure {
         }
     }
 
+    /// Whether the member behind the connection can serve nobody now, as far as this tells: it does not answer, or knows
+    /// no leader.
+    #[must_use]
+    pub fn serves_nobody(&self) -> bool {
+        match self {
+            Self::NotSent | Self::Lost | Self::Undecided | Self::NotServed { leader: None } => true,
+            Self::NotServed { leader: Some(_) }
+            | Self::Overloaded
+            | Self::Refused
+            | Self::Broken => false,
+        }
+    }
+
     /// Whether the connection or the member behind it did not answer, so that another is preferred for a while.
     #[must_use]
     pub fn unhealthy(&self) -> bool {

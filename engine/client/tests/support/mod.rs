@@ -27,7 +27,7 @@ use dengine_api::{
     },
 };
 use futures::{Stream, StreamExt, stream};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Extensions, Request, Response, Status, Streaming, transport::Server};
 
@@ -79,9 +79,8 @@ impl Peer {
     pub(crate) async fn scripted(script: impl IntoIterator<Item = Step>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let script = script.into_iter().collect();
         let state = State {
-            script,
+            script: script.into_iter().collect(),
             revision: 1,
             ..State::default()
         };
@@ -95,6 +94,11 @@ impl Peer {
             .serve_with_incoming(TcpListenerStream::new(listener));
         tokio::spawn(served);
         peer
+    }
+
+    /// Plays these to the next requests.
+    pub(crate) fn script(&self, script: impl IntoIterator<Item = Step>) {
+        self.state.lock().unwrap().script.extend(script);
     }
 
     /// Answers every request with `code` from now on.
@@ -158,6 +162,27 @@ impl Peer {
             Some(Step::Hang) => std::future::pending().await,
         }
     }
+}
+
+/// One address for several members, as a Kubernetes Service is: the first connection leads to the first, the next to the next,
+/// and all further ones to the last.
+pub(crate) async fn balanced(members: &[&Peer]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let members: Vec<String> = members.iter().map(|peer| peer.address.clone()).collect();
+    tokio::spawn(async move {
+        let (last, before) = members.split_last().unwrap();
+        let mut turns = before.iter().chain(std::iter::repeat(last));
+        while let (Ok((mut outside, _)), Some(member)) = (listener.accept().await, turns.next()) {
+            let member = member.clone();
+            tokio::spawn(async move {
+                let mut inside = TcpStream::connect(member).await.unwrap();
+                // Either side may end it.
+                let _ = tokio::io::copy_bidirectional(&mut outside, &mut inside).await;
+            });
+        }
+    });
+    address
 }
 
 impl State {
