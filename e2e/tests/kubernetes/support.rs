@@ -18,7 +18,12 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::{
+    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::Instant,
+};
+
+use crate::load::say;
 
 /// How long three members may take from nothing to Ready on a busy machine.
 pub(crate) const READY_PATIENCE: Duration = Duration::from_secs(240);
@@ -127,7 +132,12 @@ async fn run(name: &str, _guard: Guard, body: impl AsyncFnOnce(&World) -> Result
         namespace: unique(name),
     };
     make_namespace(&world).await.unwrap();
+    let started = Instant::now();
     let outcome = body(&world).await;
+    say(format_args!(
+        "    {name}: {:.0} s",
+        started.elapsed().as_secs_f64()
+    ));
     if let Err(error) = outcome {
         let evidence = observe::report(world.cluster(), &world.namespace);
         remove_namespace(&world).await.ok();

@@ -21,6 +21,8 @@ const ENOUGH: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Less than what a member keeps free (`--min-free-bytes`).
 const LEFT_BYTES: u64 = 64 << 20;
+/// Whatever is larger is no volume of this test.
+const VOLUME_BYTES_MAX: u64 = 1 << 30;
 /// Beside the data folder, on the same volume.
 const FILLER: &str = "/var/lib/dengine/filler";
 
@@ -94,6 +96,11 @@ async fn fill(world: &World, pod: &str) -> Result<PathBuf> {
     let path = Process::of(world, pod).await?.path(FILLER);
     let file = rustix::fs::open(&path, OFlags::CREATE | OFlags::WRONLY, Mode::RUSR)?;
     let volume = rustix::fs::fstatvfs(&file)?;
+    let size_bytes = volume.f_blocks * volume.f_frsize;
+    ensure!(
+        size_bytes <= VOLUME_BYTES_MAX,
+        "{pod} has the machine's disk"
+    );
     let bytes = (volume.f_bavail * volume.f_frsize).saturating_sub(LEFT_BYTES);
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
     Ok(path)
