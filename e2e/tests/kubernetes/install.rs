@@ -68,7 +68,8 @@ async fn uninstalling_the_operator_keeps_clusters_and_data_and_installing_it_fin
     .await;
 }
 
-#[tokio::test]
+// Writers go on while this thread waits for Helm.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn upgrading_the_chart_upgrades_the_definitions_and_restarts_no_member() {
     test_alone("upgrade", async |world| {
         let upgraded = upgrade_under_load(world).await;

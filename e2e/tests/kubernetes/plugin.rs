@@ -11,7 +11,8 @@ use crate::{
     support::{World, test},
 };
 
-#[tokio::test]
+// Writers go on while this thread waits for a command.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_plugin_shows_measures_reports_and_restarts() {
     test("plugin", async |world| {
         world.make_cluster("p", 3).await?;
