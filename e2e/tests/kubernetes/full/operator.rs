@@ -138,6 +138,8 @@ async fn killed_after_each_write(world: &World) -> Result<()> {
     let load = Load::start(&connect(world, "s").await?).await?;
     for (what, change, replicas) in [
         ("1 to 3", json!({"spec": {"replicas": 3}}), 3),
+        ("3 to 5", json!({"spec": {"replicas": 5}}), 5),
+        ("5 to 3", json!({"spec": {"replicas": 3}}), 3),
         (
             "roll",
             json!({"spec": {"engine": {"logLevel": "debug"}}}),
