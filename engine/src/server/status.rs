@@ -33,7 +33,9 @@ pub(super) fn request_status(error: &RequestError) -> Status {
 /// The status that answers a write which the state machine refused.
 pub(super) fn refusal_status(refusal: &Refusal) -> Status {
     let code = match refusal {
-        Refusal::DuplicateKey | Refusal::NotForSessions => Code::InvalidArgument,
+        Refusal::DuplicateKey | Refusal::NotForSessions | Refusal::DeletesTooMuch { .. } => {
+            Code::InvalidArgument
+        }
         Refusal::Future { .. } | Refusal::Compacted { .. } => Code::OutOfRange,
         Refusal::UnknownSession(_) => Code::NotFound,
         Refusal::Acknowledged { .. } => Code::FailedPrecondition,

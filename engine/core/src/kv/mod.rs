@@ -68,6 +68,12 @@ pub const REPLY_BYTES_MAX: usize = 16 << 10;
 /// How many bytes of pairs the reads of one batch return, together.
 pub const BATCH_READ_BYTES_MAX: usize = 4 << 20;
 
+/// How much one command may delete by ranges, in bytes: each key with 32 more, and its value if that is asked for.
+///
+/// It bounds what every member holds while it applies the command, and what a watch has to tell at once, since all of it
+/// has one revision. About 200,000 short keys.
+pub const RANGE_DELETE_BYTES_MAX: usize = 8 << 20;
+
 /// A key with its value, as of some revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValue {

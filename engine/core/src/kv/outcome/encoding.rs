@@ -168,6 +168,7 @@ impl From<&Refusal> for RefusalRecord {
                 requested,
                 compacted,
             } => (3, requested.0, compacted.0),
+            Refusal::DeletesTooMuch { bytes_max } => (4, 0, *bytes_max),
             other => unreachable!("commands that a session admits are not refused with {other}"),
         };
         Self {
@@ -189,6 +190,9 @@ fn refusal(record: &RefusalRecord) -> Option<Refusal> {
         3 => Some(Refusal::Compacted {
             requested,
             compacted: Revision(record.limit),
+        }),
+        4 => Some(Refusal::DeletesTooMuch {
+            bytes_max: record.limit,
         }),
         _ => None,
     }

@@ -172,6 +172,14 @@ pub enum Refusal {
     /// There are as many sessions as there may be.
     #[error("there are {0} sessions, as many as there may be")]
     TooManySessions(u64),
+    /// Ranges to delete hold more than one command may delete, and nothing was deleted.
+    #[error(
+        "the keys to delete take more than {bytes_max} bytes, which is all that one command may delete: delete a part of the range at a time"
+    )]
+    DeletesTooMuch {
+        /// See [`RANGE_DELETE_BYTES_MAX`](crate::kv::RANGE_DELETE_BYTES_MAX).
+        bytes_max: u64,
+    },
     /// Only commands that change keys can be repeated within a session.
     #[error("this kind of command takes no session")]
     NotForSessions,

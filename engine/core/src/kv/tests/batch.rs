@@ -3,7 +3,7 @@
 use super::{apply, between, bytes, delete, everything, machine, put, run, show};
 use crate::kv::{
     BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget,
-    KeyRange, Outcome, Refusal, Relation,
+    KeyRange, Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Relation,
 };
 use crate::types::Revision;
 use bytes::Bytes;
@@ -293,6 +293,40 @@ fn all_reads_of_a_batch_share_a_bound_of_bytes() {
     };
     let sizes: Vec<_> = answers.iter().map(size).collect();
     assert_eq!(sizes, [(2, false, 2), (2, true, 5), (0, true, 1)]);
+}
+
+#[test]
+fn what_one_command_deletes_by_ranges_is_bounded_and_all_or_nothing() {
+    const KEY_BYTES: usize = 32_000;
+    let mut machine = machine();
+    let fits = RANGE_DELETE_BYTES_MAX / (KEY_BYTES + 32);
+    for number in 0..=fits {
+        run(&mut machine, [put(&format!("{number:0KEY_BYTES$}"), "")]);
+    }
+    let before = machine.reader().revision();
+    let too_much = Outcome::Refused(Refusal::DeletesTooMuch {
+        bytes_max: RANGE_DELETE_BYTES_MAX as u64,
+    });
+    let all = || Command::Delete {
+        keys: everything(),
+        prev_kv: false,
+    };
+    assert_eq!(apply(&mut machine, all()), too_much);
+    let halves = then(vec![
+        set("other", "1"),
+        unset(between("0", &format!("{:0KEY_BYTES$}", fits / 2))),
+        unset(between(&format!("{:0KEY_BYTES$}", fits / 2), "1")),
+    ]);
+    assert_eq!(apply(&mut machine, halves), too_much);
+    assert_eq!(machine.reader().revision(), before, "nothing was changed");
+    assert_eq!(show(&machine, "other", None), "-");
+
+    run(&mut machine, [delete(&format!("{:0KEY_BYTES$}", 0))]);
+    let deleted = apply(&mut machine, all());
+    assert!(
+        matches!(deleted, Outcome::Delete { deleted, .. } if deleted == fits as u64),
+        "{deleted:?}"
+    );
 }
 
 #[test]

@@ -28,6 +28,14 @@ impl<S: Store> Transition<'_, S> {
         } else {
             batch.otherwise
         };
+        // Before the first of them changes anything.
+        let deletes = operations.iter().filter_map(|operation| match operation {
+            BatchOperation::Delete { keys, prev_kv } => Some((keys, *prev_kv)),
+            _ => None,
+        });
+        if let Some(refusal) = self.check_deletes(deletes)? {
+            return Ok(Outcome::Refused(refusal));
+        }
         let mut room = BATCH_READ_BYTES_MAX;
         let mut answers = Vec::with_capacity(operations.len());
         for operation in operations {

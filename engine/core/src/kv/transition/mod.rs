@@ -126,6 +126,9 @@ impl<'a, S: Store> Transition<'a, S> {
                 Ok(Outcome::Put { revision, prev })
             }
             Command::Delete { keys, prev_kv } => {
+                if let Some(refusal) = self.check_deletes([(&keys, prev_kv)])? {
+                    return Ok(Outcome::Refused(refusal));
+                }
                 let (deleted, prev) = self.delete(&keys, prev_kv)?;
                 Ok(Outcome::Delete {
                     revision: self.state.revision,

@@ -2,7 +2,9 @@
 
 use super::Transition;
 use crate::kv::store::{Store, StoreError};
-use crate::kv::{Expected, ExpiredKey, KeyRange, KeyValue, Outcome};
+use crate::kv::{
+    Expected, ExpiredKey, KeyRange, KeyValue, Outcome, RANGE_DELETE_BYTES_MAX, Refusal,
+};
 use crate::planted::planted;
 use crate::types::Revision;
 use bytes::Bytes;
@@ -19,6 +21,23 @@ impl<S: Store> Transition<'_, S> {
         let prev = self.newest(&key, prev_kv)?;
         self.set(key, value, ttl_ms, prev.as_ref());
         Ok(prev.filter(|_| prev_kv))
+    }
+
+    /// Whether these ranges, each with whether its pairs are asked for, hold more than one command may delete.
+    pub(super) fn check_deletes<'k>(
+        &self,
+        deletes: impl IntoIterator<Item = (&'k KeyRange, bool)>,
+    ) -> Result<Option<Refusal>, StoreError> {
+        let mut bytes = 0;
+        for (keys, prev_kv) in deletes {
+            if !matches!(keys, KeyRange::One(_)) {
+                self.visit_live(keys, |live| bytes += live.size_bytes(!prev_kv))?;
+            }
+        }
+        let refusal = Refusal::DeletesTooMuch {
+            bytes_max: RANGE_DELETE_BYTES_MAX as u64,
+        };
+        Ok((bytes > RANGE_DELETE_BYTES_MAX).then_some(refusal))
     }
 
     /// Deletes keys. Returns how many, and what they were, if that is asked for.
