@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+pub use dengine_api::v1::pipelined_call::Call;
 use dengine_api::{
     FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA,
     v1::{
         CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
-        RangeRequest, pipelined_answer::Answer, pipelined_call::Call,
+        RangeRequest, pipelined_answer::Answer,
     },
 };
 use dengine_core::kv::{self, Outcome};
@@ -75,6 +76,16 @@ impl Calls {
         Ok(calls)
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.writes.len()
+            + self.writes_alone.len()
+            + self.gets.iter().map(VecDeque::len).sum::<usize>()
+            + self.reads_alone.len()
+            + self.refused.len()
+    }
+
     #[inline]
     fn add_get(&mut self, id: u64, get: GetRequest) {
         let level = match Consistency::try_from(get.consistency) {
@@ -106,16 +117,15 @@ impl Calls {
 macro_rules! for_each_write {
     ($call:expr, $it:ident => $work:expr, otherwise $otherwise:expr) => {
         match $call {
-            ::dengine_api::v1::pipelined_call::Call::Put($it) => $work,
-            ::dengine_api::v1::pipelined_call::Call::Delete($it) => $work,
-            ::dengine_api::v1::pipelined_call::Call::CompareAndSwap($it) => $work,
-            ::dengine_api::v1::pipelined_call::Call::Batch($it) => $work,
-            ::dengine_api::v1::pipelined_call::Call::Compact($it) => $work,
-            ::dengine_api::v1::pipelined_call::Call::OpenSession($it) => $work,
-            ::dengine_api::v1::pipelined_call::Call::KeepAliveSession($it) => $work,
-            ::dengine_api::v1::pipelined_call::Call::CloseSession($it) => $work,
-            ::dengine_api::v1::pipelined_call::Call::Get(_)
-            | ::dengine_api::v1::pipelined_call::Call::Range(_) => $otherwise,
+            $crate::frame::Call::Put($it) => $work,
+            $crate::frame::Call::Delete($it) => $work,
+            $crate::frame::Call::CompareAndSwap($it) => $work,
+            $crate::frame::Call::Batch($it) => $work,
+            $crate::frame::Call::Compact($it) => $work,
+            $crate::frame::Call::OpenSession($it) => $work,
+            $crate::frame::Call::KeepAliveSession($it) => $work,
+            $crate::frame::Call::CloseSession($it) => $work,
+            $crate::frame::Call::Get(_) | $crate::frame::Call::Range(_) => $otherwise,
         }
     };
 }

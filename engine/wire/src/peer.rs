@@ -140,6 +140,15 @@ pub fn batch(frame: Frame) -> Result<Batch, Status> {
     }
 }
 
+/// How many permits, each for `permit_bytes` bytes, a message takes while it waits. One that is larger than all
+/// that there are takes all, and so waits alone; it must not wait for more.
+#[must_use]
+#[inline]
+pub fn permits(message_bytes: usize, permit_bytes: usize, all: u32) -> u32 {
+    let wanted = u32::try_from(message_bytes / permit_bytes + 1);
+    wanted.map_or(all, |wanted| wanted.min(all))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,6 +263,15 @@ mod tests {
             };
             check(&folder, expect);
         }
+    }
+
+    /// A leader sends messages of up to `max_batch_bytes`, which may be set above what a queue holds.
+    #[test]
+    fn no_message_waits_for_more_permits_than_there_are() {
+        for (bytes, expect) in [(0, 1), (1023, 1), (1024, 2), (7 << 10, 8), (9 << 10, 8)] {
+            assert_eq!(permits(bytes, 1024, 8), expect, "{bytes}");
+        }
+        assert_eq!(permits(usize::MAX, 1, 8), 8);
     }
 
     #[test]

@@ -116,11 +116,8 @@ fn snapshot(input: &[u8]) -> Result<String, Status> {
     let mut staging = Staging::open(MemoryDisk::new(), CLUSTER, BYTES_MAX).map_err(refused)?;
     let last = manifest.last();
     staging.begin(manifest).map_err(refused)?;
-    loop {
-        match wire::piece(next()?)? {
-            Piece::Chunk(chunk) => drop(staging.receive(&chunk).map_err(refused)?),
-            Piece::End => break,
-        }
+    while let Piece::Chunk(chunk) = wire::piece(next()?)? {
+        staging.receive(&chunk).map_err(refused)?;
     }
     let look = |disk: &MemoryDisk| Ok(describe::<MemoryStore, _>(disk)?.0);
     staging.finish(look).map_err(refused)?;

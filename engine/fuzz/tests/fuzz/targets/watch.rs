@@ -116,7 +116,7 @@ impl Stream {
         };
         let mut client = WatchCursor::new(create.start_revision);
         let watch = Watch::new(spec, first);
-        let response = self.said(watch::created(id, self.header(), first));
+        let response = said(&watch::created(id, self.header(), first));
         client
             .created(response.resume_revision)
             .expect("it is what was asked for");
@@ -187,7 +187,7 @@ impl Stream {
     /// One message on its way, and into the client.
     fn event(&mut self, id: u64, message: dengine_core::watch::Told) {
         let (revision, fragment) = (message.revision, message.fragment);
-        let response = self.said(watch::told(id, self.header(), message));
+        let response = said(&watch::told(id, self.header(), message));
         let active = self.watches.get_mut(&id).expect("it was there");
         let revisions = response.events.iter().map(|event| {
             let kv = event.kv.as_ref().expect("an event has a pair");
@@ -205,7 +205,7 @@ impl Stream {
 
     fn cancel(&mut self, id: u64, ending: Ending) {
         self.watches.remove(&id);
-        let response = self.said(watch::canceled(id, self.header(), ending));
+        let response = said(&watch::canceled(id, self.header(), ending));
         if self.endings.len() < 200 {
             self.endings += &words(&response.cancel_reason);
         }
@@ -217,11 +217,11 @@ impl Stream {
             ..Header::default()
         }
     }
+}
 
-    /// What comes out at the other end.
-    fn said(&self, response: WatchResponse) -> WatchResponse {
-        WatchResponse::decode(&response.encode_to_vec()[..]).unwrap()
-    }
+/// What comes out at the other end.
+fn said(response: &WatchResponse) -> WatchResponse {
+    WatchResponse::decode(&response.encode_to_vec()[..]).unwrap()
 }
 
 fn seeds() -> Vec<Vec<u8>> {
