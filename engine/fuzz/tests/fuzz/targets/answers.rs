@@ -7,7 +7,7 @@ use dengine_api::v1::{
     WatchResponse, pipelined_answer::Answer,
 };
 use dengine_client_core::{
-    Attempts, Broken, Code, Failure, Operation, Position, RetryPolicy, WatchCursor,
+    Attempts, Broken, Code, Failure, Next, Operation, Position, RetryPolicy, WatchCursor,
 };
 use prost::Message as _;
 
@@ -45,13 +45,23 @@ fn calls(frame: &[u8]) -> String {
             Some(Answer::Error(error)) => {
                 let leader = Some(error.leader).filter(|leader| !leader.is_empty());
                 let failure = Failure::answered(Code(error.code), leader);
-                words(&attempts.failed(&failure, Duration::from_secs(1), id as u32))
+                match attempts.failed(&failure, Duration::from_secs(1), id as u32) {
+                    Next::Again { to, .. } => kind(&to),
+                    Next::Stop(end) => kind(&end),
+                }
             }
-            Some(answer) => words(&answer),
+            Some(answer) => kind(&answer),
             None => "no answer".to_owned(),
         };
     }
     became
+}
+
+/// What it is, without what is in it.
+fn kind(said: &impl std::fmt::Debug) -> String {
+    let whole = words(said);
+    let name = whole.split(|it: char| !it.is_alphanumeric()).next();
+    name.unwrap_or_default().to_owned()
 }
 
 /// A watch that begins anew whenever it is told what cannot be.
@@ -124,13 +134,29 @@ fn seeds() -> Vec<Vec<u8>> {
         answers: answers.collect(),
         ..PipelineResponse::default()
     };
+    vec![
+        [&[0], &frame.encode_to_vec()[..]].concat(),
+        told_from(5),
+        // Nearly at the end of the numbers.
+        told_from(u64::MAX - 3),
+    ]
+}
+
+/// What a watch is told from revision `first` on.
+fn told_from(first: u64) -> Vec<u8> {
+    let header = |revision| {
+        Some(ResponseHeader {
+            revision,
+            ..ResponseHeader::default()
+        })
+    };
     let created = WatchResponse {
-        header: header(4),
+        header: header(first - 1),
         created: true,
-        resume_revision: 5,
+        resume_revision: first,
         ..WatchResponse::default()
     };
-    let told = |revisions: &[u64], fragment| {
+    let events = |revisions: &[u64], fragment| {
         let event = |revision: &u64| Event {
             kv: Some(KeyValue {
                 mod_revision: *revision,
@@ -139,21 +165,22 @@ fn seeds() -> Vec<Vec<u8>> {
             ..Event::default()
         };
         WatchResponse {
-            header: header(revisions.last().copied().unwrap_or(9)),
+            header: header(revisions[revisions.len() - 1]),
             events: revisions.iter().map(event).collect(),
             fragment,
             ..WatchResponse::default()
         }
     };
+    let progress = WatchResponse {
+        header: header(first + 2),
+        ..WatchResponse::default()
+    };
     let responses = [
         created,
-        told(&[5, 6, 6], true),
-        told(&[6], false),
-        told(&[], false),
+        events(&[first, first + 1, first + 1], true),
+        events(&[first + 1], false),
+        progress,
     ];
     let responses = joined(responses.map(|it| it.encode_to_vec()));
-    vec![
-        [&[0], &frame.encode_to_vec()[..]].concat(),
-        [&[1], &responses[..]].concat(),
-    ]
+    [&[1], &responses[..]].concat()
 }

@@ -6,6 +6,7 @@ pub(crate) mod kv;
 pub(crate) mod log;
 pub(crate) mod peers;
 pub(crate) mod requests;
+mod samples;
 pub(crate) mod snapshot;
 pub(crate) mod watch;
 

@@ -33,7 +33,10 @@ use crate::driver::Target;
 pub(crate) const FRAMES: Target = Target {
     name: "",
     run: |input| frames(input).unwrap_or_else(|status| told(&status)),
-    seeds: || vec![exchange(MemberId(2)), exchange(MemberId(3))],
+    seeds: || {
+        let from = |hello| exchange(&hello_of(MemberId(hello)), MemberId(2));
+        vec![from(2), from(3), from(u64::MAX - 1)]
+    },
     memory: (4 << 20, 128),
 };
 
@@ -157,10 +160,10 @@ fn hello_of(from: MemberId) -> Hello {
     }
 }
 
-/// What member 1 hears from `leader` in a cluster where all is well.
-fn exchange(leader: MemberId) -> Vec<u8> {
+/// What member 1 hears from `leader` in a cluster where all is well, behind a Hello that may be somebody else's.
+fn exchange(hello: &Hello, leader: MemberId) -> Vec<u8> {
     let said = |kind| Frame { kind: Some(kind) }.encode_to_vec();
-    let mut frames = vec![said(frame::Kind::Hello(hello_of(leader)))];
+    let mut frames = vec![said(frame::Kind::Hello(hello.clone()))];
     for event in heard(leader) {
         match event {
             Heard::Tick => frames.push(Vec::new()),

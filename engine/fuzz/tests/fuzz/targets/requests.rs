@@ -2,20 +2,15 @@
 
 use std::fmt::Debug;
 
-use bytes::Bytes;
-use dengine_api::{
-    KvCall as _,
-    v1::{
-        BatchRequest, CloseSessionRequest, CompactRequest, Compare, CompareAndSwapRequest,
-        Consistency, DeleteRequest, GetRequest, GetResponse, KeepAliveSessionRequest,
-        OpenSessionRequest, Operation, PipelineRequest, PipelineResponse, PipelinedAnswer,
-        PipelinedCall, Position, PutRequest, RangeRequest, RangeResponse, SessionStamp, compare,
-        compare_and_swap_request::Expected, operation, pipelined_call::Call,
-    },
+use dengine_api::v1::{
+    BatchRequest, CloseSessionRequest, CompactRequest, CompareAndSwapRequest, Consistency,
+    DeleteRequest, GetRequest, GetResponse, KeepAliveSessionRequest, OpenSessionRequest,
+    PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, Position, PutRequest,
+    RangeRequest, RangeResponse, pipelined_call::Call,
 };
 use dengine_core::{
     kv::{self, Outcome, StateMachine, store::MemoryStore},
-    types::{ClusterId, EntryKind, MemberId, Revision, Term},
+    types::{ClusterId, EntryKind, MemberId, Term},
 };
 use dengine_wire::{
     Header, Mutation, RequestLimits, for_each_write,
@@ -28,6 +23,7 @@ use tonic::Status;
 
 use super::{
     kv::{entry, filled},
+    samples::calls,
     words,
 };
 use crate::driver::Target;
@@ -60,7 +56,7 @@ pub(super) const LIMITS: RequestLimits = RequestLimits {
 };
 /// What a client is told has to fit into the headers of a response.
 const MESSAGE_BYTES_MAX: usize = 1024;
-const CLUSTER: ClusterId = ClusterId(7);
+pub(super) const CLUSTER: ClusterId = ClusterId(7);
 
 fn one(input: &[u8]) -> String {
     let Some((kind, bytes)) = input.split_first() else {
@@ -298,116 +294,4 @@ fn frames() -> Vec<Vec<u8>> {
     let mut frames = vec![frame(calls())];
     frames.extend(calls().into_iter().map(|call| frame(vec![call])));
     frames
-}
-
-/// A valid request of each kind, and of those that have several shapes one of each.
-fn calls() -> Vec<Call> {
-    let key = || Bytes::from_static(b"key");
-    let session = Some(SessionStamp {
-        session_id: 3,
-        sequence: 2,
-        acknowledged: 1,
-    });
-    let put = PutRequest {
-        key: key(),
-        value: "value".into(),
-        prev_kv: true,
-        ttl_ms: 1000,
-        session,
-    };
-    let delete = DeleteRequest {
-        key: key(),
-        range_end: "kez".into(),
-        prev_kv: true,
-        session: None,
-    };
-    let swap = |expected| CompareAndSwapRequest {
-        key: key(),
-        expected: Some(expected),
-        value: "swapped".into(),
-        ttl_ms: 0,
-        session,
-    };
-    let get = |consistency: Consistency| GetRequest {
-        key: key(),
-        revision: 2,
-        consistency: consistency.into(),
-        at_least: Some(Position {
-            cluster_id: CLUSTER.0,
-            revision: 3,
-        }),
-    };
-    let range = RangeRequest {
-        key: "a".into(),
-        range_end: Bytes::from_static(b"\0"),
-        limit: 3,
-        ..RangeRequest::default()
-    };
-    vec![
-        put.framed(),
-        delete.framed(),
-        swap(Expected::ModRevision(0)).framed(),
-        swap(Expected::CurrentValue("swapped".into())).framed(),
-        batch().framed(),
-        CompactRequest {
-            revision: Revision(2).0,
-            session,
-        }
-        .framed(),
-        OpenSessionRequest { ttl_ms: 5000 }.framed(),
-        KeepAliveSessionRequest { session_id: 3 }.framed(),
-        CloseSessionRequest { session_id: 3 }.framed(),
-        get(Consistency::Linearizable).framed(),
-        get(Consistency::Lease).framed(),
-        get(Consistency::Eventual).framed(),
-        get(Consistency::Session).framed(),
-        range.framed(),
-    ]
-}
-
-/// A batch with every kind of comparison and operation.
-fn batch() -> BatchRequest {
-    let targets = [
-        compare::Target::Version(1),
-        compare::Target::CreateRevision(2),
-        compare::Target::ModRevision(2),
-        compare::Target::Value("value".into()),
-    ];
-    let compares = (1..).zip(targets).map(|(relation, target)| Compare {
-        key: "key".into(),
-        range_end: "kez".into(),
-        relation,
-        target: Some(target),
-    });
-    let put = operation::Put {
-        key: "batched".into(),
-        value: "value".into(),
-        prev_kv: true,
-        ttl_ms: 9,
-    };
-    let delete = operation::Delete {
-        key: "other".into(),
-        range_end: "otheq".into(),
-        prev_kv: true,
-    };
-    let get = operation::Get {
-        key: "a".into(),
-        range_end: Bytes::from_static(b"\0"),
-        limit: 2,
-        ..operation::Get::default()
-    };
-    let operation = |operation| Operation {
-        operation: Some(operation),
-    };
-    let then = [
-        operation::Operation::Put(put),
-        operation::Operation::Delete(delete),
-        operation::Operation::Get(get),
-    ];
-    BatchRequest {
-        compares: compares.collect(),
-        then: then.clone().map(operation).into(),
-        otherwise: then.map(operation).into(),
-        session: None,
-    }
 }

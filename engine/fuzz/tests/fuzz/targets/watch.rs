@@ -247,6 +247,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Request::Progress(WatchProgress {}),
         Request::Cancel(WatchCancel { watch_id: 2 }),
         Request::Create(everything(4, 1)),
+        Request::Create(everything(u64::MAX, u64::MAX - 1)),
     ];
     let encoded = requests.map(|request| {
         let request = WatchRequest {
