@@ -36,7 +36,7 @@ impl Mutation for BatchRequest {
         match batch.duplicate_key() {
             Some(key) => Err(Status::invalid_argument(format!(
                 "duplicate key in one list of the batch: {}",
-                key.escape_ascii()
+                shown(key)
             ))),
             None => Ok(Command::Batch(batch)),
         }
@@ -70,6 +70,15 @@ impl Mutation for BatchRequest {
             }),
             other => Err(other),
         }
+    }
+}
+
+/// The beginning of a key: the words of a status travel in headers, and a client takes only so many bytes of these.
+fn shown(key: &[u8]) -> String {
+    const SHOWN_BYTES: usize = 64;
+    match key.split_at_checked(SHOWN_BYTES) {
+        Some((beginning, rest)) if !rest.is_empty() => format!("{}...", beginning.escape_ascii()),
+        _ => key.escape_ascii().to_string(),
     }
 }
 
@@ -226,6 +235,13 @@ mod tests {
                 let told = !expect.is_empty() && status.message().contains(expect);
                 assert!(told, "{expect}: {status}");
             }
+        }
+    }
+
+    #[test]
+    fn a_refusal_fits_into_headers_however_long_the_key_is() {
+        for (bytes, expect) in [(0, 0), (64, 256), (65, 259), (1 << 15, 259)] {
+            assert_eq!(shown(&vec![0xff; bytes]).len(), expect, "{bytes}");
         }
     }
 

@@ -55,7 +55,7 @@ pub(super) const LIMITS: RequestLimits = RequestLimits {
     max_batch_request_bytes: 4096,
 };
 /// What a client is told has to fit into the headers of a response.
-const MESSAGE_BYTES_MAX: usize = 1024;
+const MESSAGE_BYTES_MAX: usize = 512;
 pub(super) const CLUSTER: ClusterId = ClusterId(7);
 
 fn one(input: &[u8]) -> String {
