@@ -42,6 +42,7 @@ pub(crate) fn run(target: &Target) {
     for input in corpus(target.name).into_iter().chain((target.seeds)()) {
         pool.offer(&input, &dog.run(target, &input));
     }
+    pool.valid = pool.inputs.len();
     let mut dice = Dice(seed);
     let (begun, mut runs) = (Instant::now(), 0_u64);
     while begun.elapsed() < budget {
@@ -177,6 +178,8 @@ fn setting(name: &str) -> Option<u64> {
 #[derive(Default)]
 struct Pool {
     inputs: Vec<Vec<u8>>,
+    /// Those that were there in the beginning, which come first; most others are broken in some way.
+    valid: usize,
     seen: BTreeSet<String>,
 }
 
@@ -198,7 +201,11 @@ impl Pool {
     }
 
     fn any(&self, dice: &mut Dice) -> &[u8] {
-        &self.inputs[dice.below(self.inputs.len())]
+        let among = match dice.below(4) {
+            0 => self.valid,
+            _ => self.inputs.len(),
+        };
+        &self.inputs[dice.below(among)]
     }
 
     fn mutate(&self, input: &mut Vec<u8>, dice: &mut Dice) {
