@@ -145,7 +145,7 @@ pub fn batch(frame: Frame) -> Result<Batch, Status> {
 #[must_use]
 #[inline]
 pub fn permits(message_bytes: usize, permit_bytes: usize, all: u32) -> u32 {
-    let wanted = u32::try_from(message_bytes / permit_bytes + 1);
+    let wanted = u32::try_from((message_bytes / permit_bytes).saturating_add(1));
     wanted.map_or(all, |wanted| wanted.min(all))
 }
 
