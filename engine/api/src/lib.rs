@@ -33,6 +33,9 @@ pub const FORWARDED_METADATA: &str = "dengine-forwarded";
 /// is larger is a frame by itself.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
+/// Most calls in a frame of `Kv.Pipeline`.
+pub const FRAME_CALLS_MAX: usize = 4096;
+
 /// Service names of the gRPC health protocol on the monitor port.
 pub mod health {
     /// Serving once the member can answer a linearizable read now. For readiness probes.

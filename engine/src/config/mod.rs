@@ -12,6 +12,7 @@ mod validate;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use dengine_api::ports;
+use dengine_wire::RequestLimits;
 use serde::{Deserialize, Serialize};
 
 pub use load::load;
@@ -313,22 +314,24 @@ impl Limits {
         Duration::from_millis(self.shutdown_timeout_ms)
     }
 
-    /// Largest encoded write that these limits let through, a swap or a batch: a key, an expected and a new
-    /// value, or a whole batch, and what surrounds them.
+    /// Those that a single request is checked against.
+    #[must_use]
+    pub const fn of_requests(&self) -> RequestLimits {
+        RequestLimits {
+            max_key_bytes: self.max_key_bytes,
+            max_value_bytes: self.max_value_bytes,
+            max_range_bytes: self.max_range_bytes,
+            max_batch_operations: self.max_batch_operations,
+            max_batch_request_bytes: self.max_batch_request_bytes,
+        }
+    }
+
+    /// Largest encoded write that these limits let through.
     #[must_use]
     pub const fn max_write_bytes(&self) -> usize {
-        let swap = 2 * (self.max_key_bytes + self.max_value_bytes);
-        let batch =
-            self.max_batch_request_bytes + 3 * self.max_batch_operations * OPERATION_OVERHEAD_BYTES;
-        let larger = if swap > batch { swap } else { batch };
-        larger + REQUEST_OVERHEAD_BYTES
+        self.of_requests().max_write_bytes()
     }
 }
-
-/// Room for field tags, lengths and numbers of one request or log entry; measured ones are below 100 bytes.
-const REQUEST_OVERHEAD_BYTES: usize = 1024;
-/// What one operation of a batch may take more in a log entry than in its request.
-const OPERATION_OVERHEAD_BYTES: usize = 16;
 
 const fn loopback(port: u16) -> SocketAddr {
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), port)

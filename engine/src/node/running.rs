@@ -45,6 +45,7 @@ const PERMIT_BYTES: usize = 1024;
 
 /// Bytes of peers' messages that wait for the replica thread.
 const PEER_QUEUE_BYTES: usize = 64 << 20;
+const PEER_QUEUE_PERMITS: u32 = (PEER_QUEUE_BYTES / PERMIT_BYTES) as u32;
 
 /// What a member needs to start.
 pub(super) struct Start {
@@ -213,7 +214,8 @@ impl Running {
             membership: self.membership.clone(),
             introduced: self.introduced.clone(),
             inbox: self.inbox.clone(),
-            permits: Arc::new(Semaphore::new(PEER_QUEUE_BYTES / PERMIT_BYTES)),
+            permits: Arc::new(Semaphore::new(PEER_QUEUE_PERMITS as usize)),
+            permits_max: PEER_QUEUE_PERMITS,
             permit_bytes: PERMIT_BYTES,
             incoming: self.incoming.clone(),
             closed: CancellationToken::new(),

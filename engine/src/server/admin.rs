@@ -8,12 +8,15 @@ use dengine_api::v1::{
     admin_client::AdminClient, admin_server::Admin,
 };
 use dengine_core::types::{ClusterId, MemberId};
+use dengine_wire::{
+    messages::{member, members},
+    status::{read_status, request_status},
+};
 use tonic::{Request, Response, Status};
 
 use super::{
     forward::{Effect, Forwarder, Origin},
-    messages::{member, members, members_view, node_status},
-    status::{read_status, request_status},
+    messages::{members_view, node_status},
     watch::WatchCount,
 };
 use crate::{

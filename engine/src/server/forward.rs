@@ -16,6 +16,7 @@ use dengine_api::{
     v1::{pipelined_answer::Answer, pipelined_call::Call},
 };
 use dengine_client::{Pipe, PipeError};
+use dengine_wire::status::request_status;
 use metrics::counter;
 use tonic::{
     ConnectError, Request, Response, Status,
@@ -23,7 +24,6 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use super::status::request_status;
 use crate::{
     error::{LeaderHint, RequestError},
     telemetry::metrics as names,

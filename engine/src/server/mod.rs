@@ -1,11 +1,11 @@
 //! The front door: serves a [`Node`] to clients, people and probes over gRPC.
 //!
-//! What lives here: checking requests, passing on what only the leader can do, turning answers and errors
-//! into messages and status codes. What may not: any decision about consensus, storage or membership.
+//! What lives here: serving requests, and passing on what only the leader can do. What may not: any decision
+//! about consensus, storage or membership; and what messages mean, which is in `dengine_wire`.
 //!
-//! - [`kv`], [`watch`], [`admin`]: the services. [`messages`]: between core's types and the wire's.
+//! - [`kv`], [`watch`], [`admin`]: the services. [`messages`]: what a member tells of itself.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
-//! - [`forward`]: to the leader, once. [`status`]: errors to status codes, in one place.
+//! - [`forward`]: to the leader, once.
 //! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond any limit.
 
 mod admin;
@@ -16,7 +16,6 @@ mod kv;
 mod messages;
 mod monitor;
 mod oversize;
-mod status;
 mod watch;
 
 use std::{io, net::SocketAddr, time::Duration};

@@ -1,19 +1,19 @@
 //! Lets peers in.
 
 use super::snapshot::{Incoming, SnapshotAnswers};
-use super::{Introduced, PROTOCOL, frame_bytes_max};
+use super::{Introduced, frame_bytes_max};
 use crate::config::Config;
 use crate::error::StartError;
 use crate::folder::Identity;
 use crate::node::Input;
 use dengine_api::peer::peer_server::{Peer, PeerServer};
 use dengine_api::peer::{
-    Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, frame, snapshot_answer,
-    snapshot_frame,
+    Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
 use dengine_core::kv::Membership;
 use dengine_core::replica;
 use dengine_core::types::MemberId;
+use dengine_wire::{peer, snapshot};
 use std::sync::{Arc, RwLock, RwLockWriteGuard, mpsc};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
@@ -32,6 +32,8 @@ pub(crate) struct PeerEntrance {
     pub(crate) inbox: mpsc::Sender<Input>,
     /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its peer.
     pub(crate) permits: Arc<Semaphore>,
+    /// How many there are.
+    pub(crate) permits_max: u32,
     pub(crate) permit_bytes: usize,
     pub(crate) incoming: Incoming,
     /// Ends every stream that came in by this entrance.
@@ -151,9 +153,7 @@ impl Peer for PeerService {
         let mut frames = request.into_inner();
         let first = tokio::time::timeout(HELLO_TIMEOUT, frames.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
-        let Some(snapshot_frame::Kind::Hello(hello)) = first.and_then(|frame| frame.kind) else {
-            return Err(Status::invalid_argument("the first frame must be a Hello"));
-        };
+        let hello = snapshot::hello(first)?;
         let entrance = self.gate.entrance()?;
         entrance.admit(&hello)?;
         let (answers, stream) = tokio::sync::mpsc::channel(2);
@@ -182,55 +182,23 @@ async fn read_hello(frames: &mut Streaming<Frame>) -> Result<Hello, Status> {
     let first = tokio::time::timeout(HELLO_TIMEOUT, frames.message())
         .await
         .map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
-    match first.and_then(|frame| frame.kind) {
-        Some(frame::Kind::Hello(hello)) => Ok(hello),
-        _ => Err(Status::invalid_argument("the first frame must be a Hello")),
-    }
+    peer::hello(first)
 }
 
 impl PeerEntrance {
     /// # Errors
     /// The peer is not one of this member's, or wants to speak to somebody else.
     fn admit(&self, hello: &Hello) -> Result<MemberId, Status> {
-        let refuse = |reason: String| Err(Status::failed_precondition(reason));
-        let own = self.identity;
-        let from = MemberId(hello.from);
-        if hello.protocol != PROTOCOL {
-            return refuse(format!(
-                "this member speaks version {PROTOCOL} of the peer protocol, not {}",
-                hello.protocol
-            ));
+        let Identity {
+            cluster_id,
+            member_id,
+        } = self.identity;
+        let admitted = peer::admit(cluster_id, member_id, &self.membership.borrow(), hello)?;
+        if admitted.introduced {
+            let address = hello.peer_address.clone();
+            self.introduced.set(admitted.member, address);
         }
-        if hello.cluster_id != own.cluster_id.0 {
-            return refuse(format!(
-                "this member belongs to cluster {}, not {}",
-                own.cluster_id, hello.cluster_id
-            ));
-        }
-        if hello.to != own.member_id.0 {
-            return refuse(format!(
-                "this is member {}, not {}",
-                own.member_id, hello.to
-            ));
-        }
-        if from.0 == 0 || from == own.member_id {
-            return refuse(format!("member {from} is not a peer of this one"));
-        }
-        let membership = self.membership.borrow();
-        if let Some(member) = membership.members.get(&from) {
-            if member.folder_id != hello.folder_id {
-                return refuse(format!(
-                    "member {from} has folder {}, not {}: its folder was wiped or replaced",
-                    member.folder_id, hello.folder_id
-                ));
-            }
-            return Ok(from);
-        }
-        if from <= membership.last_member_id {
-            return refuse(format!("member {from} was removed from the cluster"));
-        }
-        self.introduced.set(from, hello.peer_address.clone());
-        Ok(from)
+        Ok(admitted.member)
     }
 
     /// Works until it is done, the member stops, or it closes this entrance.
@@ -269,18 +237,14 @@ impl PeerEntrance {
             // Again each time: since the stream was opened the log may have told that the peer was
             // removed, or that it is not who it said.
             let from = self.admit(hello)?;
-            match frame.kind {
-                Some(frame::Kind::Batch(batch)) => self.deliver(from, batch).await?,
-                _ => return Err(Status::invalid_argument("only batches follow the Hello")),
-            }
+            self.deliver(from, peer::batch(frame)?).await?;
         }
         Ok(())
     }
 
     async fn deliver(&self, from: MemberId, batch: Batch) -> Result<(), Status> {
         for bytes in batch.messages {
-            let wanted = u32::try_from(bytes.len() / self.permit_bytes + 1)
-                .map_err(|_| Status::invalid_argument("the message is too large"))?;
+            let wanted = peer::permits(bytes.len(), self.permit_bytes, self.permits_max);
             let permit = Arc::clone(&self.permits)
                 .acquire_many_owned(wanted)
                 .await

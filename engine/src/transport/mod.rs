@@ -5,7 +5,8 @@
 //! cluster. Messages may be lost (Raft sends them again) but never arrive at the wrong member, in the
 //! wrong cluster, or from a member that was removed.
 //!
-//! What may not live here: what messages mean. They are opaque bytes, checked by consensus.
+//! What may not live here: what messages mean. They are opaque bytes, checked by consensus; who may speak is
+//! judged in `dengine_wire::peer`.
 
 mod inbound;
 mod outbound;
@@ -20,9 +21,6 @@ use dengine_core::snapshot::MANIFEST_BYTES_MAX;
 use dengine_core::types::MemberId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-
-/// Version of the peer protocol that this program speaks.
-const PROTOCOL: u32 = 1;
 
 /// Addresses of members that introduced themselves before the log did; see `Hello.peer_address`.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Sends to peers.
 
 use super::snapshot::{OutgoingSnapshot, SnapshotSender};
-use super::{Introduced, PROTOCOL, frame_bytes_max};
+use super::{Introduced, frame_bytes_max};
 use crate::config::Config;
 use crate::folder::Identity;
 use crate::node::{Input, metrics};
@@ -12,6 +12,7 @@ use dengine_core::consensus::Outbound;
 use dengine_core::kv::Membership;
 use dengine_core::replica;
 use dengine_core::types::MemberId;
+use dengine_wire::peer::PROTOCOL;
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

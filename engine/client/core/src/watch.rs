@@ -117,7 +117,9 @@ impl WatchCursor {
                 self.next, self.told, self.seen
             )));
         }
-        *self = Self::new(self.next.max(revision + 1));
+        let behind = revision.checked_add(1);
+        let behind = behind.ok_or_else(|| Broken(format!("there is no revision {revision}")))?;
+        *self = Self::new(self.next.max(behind));
         Ok(())
     }
 }
@@ -168,6 +170,14 @@ mod tests {
             cursor.events([5], 5, false).is_err(),
             "one event is missing"
         );
+    }
+
+    #[test]
+    fn a_server_that_names_the_last_number_of_all_is_refused() {
+        let mut cursor = begun(4);
+        assert!(cursor.progress(u64::MAX).is_err());
+        assert!(cursor.events([4], u64::MAX, false).is_err());
+        assert_eq!(cursor, begun(4));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Response headers: where and at which point of history an answer was made.
+//! Response headers as the present is.
 
 use std::sync::OnceLock;
 
-use dengine_api::v1::ResponseHeader;
 use dengine_core::types::{ClusterId, MemberId, Revision, Term};
+use dengine_wire::Header;
 use tokio::sync::watch;
 
 use crate::node::{Node, NodeStatus};
@@ -14,18 +14,6 @@ pub(in crate::server) struct Headers {
     revision: watch::Receiver<Revision>,
     /// Never changes once the member has it.
     identity: OnceLock<(ClusterId, MemberId)>,
-}
-
-/// A response header as the present is.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::server) struct Header {
-    pub(in crate::server) cluster_id: ClusterId,
-    pub(in crate::server) member_id: MemberId,
-    pub(in crate::server) term: Term,
-    /// The newest revision that can be read here.
-    pub(in crate::server) revision: Revision,
-    /// See the API.
-    pub(in crate::server) trimmed: bool,
 }
 
 impl Headers {
@@ -58,23 +46,5 @@ impl Headers {
             revision: *self.revision.borrow(),
             trimmed: false,
         }
-    }
-}
-
-impl Header {
-    /// For the wire, with another revision than the present one.
-    pub(in crate::server) fn at(self, revision: Revision) -> Option<ResponseHeader> {
-        Some(ResponseHeader {
-            cluster_id: self.cluster_id.0,
-            member_id: self.member_id.0,
-            revision: revision.0,
-            term: self.term.0,
-            trimmed: self.trimmed,
-        })
-    }
-
-    /// For the wire.
-    pub(in crate::server) fn wire(self) -> Option<ResponseHeader> {
-        self.at(self.revision)
     }
 }

@@ -1,14 +1,13 @@
 //! The `Kv` service.
 //!
-//! - [`writes`], [`batch`], [`sessions`]: what changes something, as commands, and their answers.
-//! - [`reads`]: how fresh a read is, and the reading. [`header`]: where and when an answer was made.
-//! - [`pipeline`]: many calls over one stream.
+//! - [`writes`]: what changes something. [`reads`]: how fresh a read is, and the reading.
+//! - [`pipeline`]: many calls over one stream. [`header`]: where and when an answer was made.
+//!
+//! What requests mean as commands and queries, and outcomes as answers, is in `dengine_wire`.
 
-mod batch;
 pub(super) mod header;
 mod pipeline;
 mod reads;
-mod sessions;
 mod writes;
 
 use std::sync::Arc;
@@ -23,10 +22,11 @@ use dengine_api::{
         RangeRequest, RangeResponse, kv_server::Kv,
     },
 };
+use dengine_wire::{Mutation, RequestLimits};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::{header::Headers, pipeline::Pipeline, writes::Mutation};
+use self::{header::Headers, pipeline::Pipeline};
 use super::{
     forward::{Forwarder, Origin},
     gate::Gate,
@@ -42,6 +42,7 @@ pub(super) struct KvService {
 struct Serving {
     node: Node,
     limits: Limits,
+    request_limits: RequestLimits,
     forwarder: Forwarder,
     gate: Gate,
     headers: Headers,
@@ -63,6 +64,7 @@ impl KvService {
         let headers = Headers::new(&node);
         let serving = Serving {
             node,
+            request_limits: limits.of_requests(),
             limits,
             forwarder,
             gate,

@@ -3,28 +3,20 @@
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
-use dengine_core::{
-    kv::{Gets, KeyRange, RangeQuery, RangeResult, Reader},
-    types::Revision,
+use dengine_core::kv::{Gets, KeyRange, RangeQuery, RangeResult, Reader};
+use dengine_wire::{
+    Header, reads,
+    status::{read_status, request_status},
 };
 use tonic::Status;
 
-use super::{Serving, header::Header};
-use crate::{
-    server::{
-        messages::{check_key, check_range_end, key_value},
-        status::{read_status, request_status},
-    },
-    storage::RocksStore,
-};
-
-/// What a pair costs in a response besides its key and value, at least; bounds how many tiny pairs fit.
-const PAIR_OVERHEAD_BYTES: usize = 32;
+use super::Serving;
+use crate::storage::RocksStore;
 
 impl Serving {
     /// Reads one key, as fresh as was asked for.
     pub(super) async fn get(&self, get: GetRequest) -> Result<GetResponse, Status> {
-        check_key(&get.key, &self.limits)?;
+        self.request_limits.check_key(&get.key)?;
         self.freshen(get.consistency, get.at_least).await?;
         let reader = self.reader()?;
         self.get_now(&mut reader.gets(), self.headers.now(), &get)
@@ -37,14 +29,11 @@ impl Serving {
         header: Header,
         get: &GetRequest,
     ) -> Result<GetResponse, Status> {
-        check_key(&get.key, &self.limits)?;
+        self.request_limits.check_key(&get.key)?;
         let (revision, found) = gets
-            .get(&get.key, requested(get.revision))
+            .get(&get.key, reads::get_revision(get))
             .map_err(|error| read_status(&error))?;
-        Ok(GetResponse {
-            header: header.at(revision),
-            kv: found.map(key_value),
-        })
+        Ok(reads::get_response(header, revision, found))
     }
 
     /// This member's state.
@@ -54,31 +43,11 @@ impl Serving {
 
     /// Reads keys in their order, as fresh as was asked for.
     pub(super) async fn range(&self, range: RangeRequest) -> Result<RangeResponse, Status> {
-        check_key(&range.key, &self.limits)?;
-        check_range_end(&range.range_end, &self.limits)?;
-        self.freshen(range.consistency, range.at_least).await?;
-        let result = self.read(self.query(range)).await?;
-        Ok(RangeResponse {
-            header: self.headers.now().at(result.revision),
-            kvs: result.kvs.into_iter().map(key_value).collect(),
-            more: result.more,
-            count: result.count,
-        })
-    }
-
-    fn query(&self, range: RangeRequest) -> RangeQuery {
-        let pairs_max = (self.limits.max_range_bytes / PAIR_OVERHEAD_BYTES).max(1);
-        RangeQuery {
-            keys: KeyRange::from_wire(range.key, range.range_end),
-            limit: match range.limit {
-                0 => pairs_max,
-                limit => pairs_max.min(limit as usize),
-            },
-            max_bytes: self.limits.max_range_bytes,
-            keys_only: range.keys_only,
-            count_only: range.count_only,
-            revision: requested(range.revision),
-        }
+        let (consistency, at_least) = (range.consistency, range.at_least);
+        let query = reads::range_query(range, &self.request_limits)?;
+        self.freshen(consistency, at_least).await?;
+        let result = self.read(query).await?;
+        Ok(reads::range_response(self.headers.now(), result))
     }
 
     /// A single key is read at once; a real range takes its time, and takes it on a thread where it
@@ -102,48 +71,28 @@ impl Serving {
         consistency: i32,
         at_least: Option<Position>,
     ) -> Result<(), Status> {
-        let fresh = match Consistency::try_from(consistency) {
-            Ok(Consistency::Unspecified | Consistency::Linearizable) => {
-                self.node.read_barrier().await
-            }
-            Ok(Consistency::Lease) => self.node.lease_barrier().await,
-            Ok(Consistency::Eventual) => Ok(()),
-            Ok(Consistency::Session) => return self.reach(at_least.unwrap_or_default()).await,
-            Err(unknown) => {
-                return Err(Status::invalid_argument(format!(
-                    "consistency {} is not known to this version of the server",
-                    unknown.0
-                )));
-            }
+        let fresh = match reads::consistency(consistency)? {
+            Consistency::Unspecified | Consistency::Linearizable => self.node.read_barrier().await,
+            Consistency::Lease => self.node.lease_barrier().await,
+            Consistency::Eventual => Ok(()),
+            Consistency::Session => return self.reach(at_least.unwrap_or_default()).await,
         };
         fresh.map_err(|error| request_status(&error))
     }
 
-    /// Waits until this member's state is at `position`. One without a cluster id is reached everywhere: the
-    /// client has seen nothing yet.
+    /// Waits until this member's state is at `position`.
     async fn reach(&self, position: Position) -> Result<(), Status> {
-        let own = self.headers.now().cluster_id.0;
-        if position.cluster_id == 0 {
+        let own = self.headers.now().cluster_id;
+        let Some(wanted) = reads::revision_to_reach(own, position)? else {
             return Ok(());
-        }
-        if own == 0 {
-            return Err(Status::unavailable(
-                "this member is of no cluster yet, so it cannot tell whether it has what you saw",
-            ));
-        }
-        if position.cluster_id != own {
-            return Err(Status::failed_precondition(format!(
-                "the position is of cluster {}, this member is of cluster {own}: forget it, or ask the right one",
-                position.cluster_id
-            )));
-        }
+        };
         // No reader is held while waiting: it would keep a snapshot from being installed.
         let present = self.node.reader().map(|reader| reader.revision());
-        if present.is_ok_and(|present| present.0 >= position.revision) {
+        if present.is_ok_and(|present| present >= wanted) {
             return Ok(());
         }
         let mut revision = self.node.revision_changes();
-        let reached = revision.wait_for(|revision| revision.0 >= position.revision);
+        let reached = revision.wait_for(|revision| *revision >= wanted);
         match tokio::time::timeout(self.limits.request_timeout(), reached).await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(_)) => return Err(Status::unavailable("this member is shutting down")),
@@ -151,12 +100,7 @@ impl Serving {
         }
         let at = *self.node.revision_changes().borrow();
         Err(Status::unavailable(format!(
-            "this member is at revision {at} and did not reach {} in time; try again, or another member",
-            position.revision
+            "this member is at revision {at} and did not reach {wanted} in time; try again, or another member"
         )))
     }
-}
-
-fn requested(revision: u64) -> Option<Revision> {
-    (revision != 0).then_some(Revision(revision))
 }

@@ -1,13 +1,13 @@
 //! The `Watch` service.
 //!
 //! - [`hub`]: reads new history once for all. [`stream`]: the watches of one client, told in order, and ended
-//!   when the client is too slow. [`messages`]: between core's types and the wire's.
+//!   when the client is too slow.
 //!
 //! Memory is bounded by the number of streams: each holds a few messages that its client has not read yet, and
-//! nothing else of history. What a watch is told and how it is cut is decided in `dengine_core::watch`.
+//! nothing else of history. What a watch is told and how it is cut is decided in `dengine_core::watch`; what it
+//! looks like as messages, in `dengine_wire::watch`.
 
 mod hub;
-mod messages;
 mod stream;
 
 use std::{pin::Pin, sync::Arc, time::Duration};

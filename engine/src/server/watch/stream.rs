@@ -10,6 +10,10 @@ use dengine_core::{
     types::Revision,
     watch::{Misfit, Page, Watch},
 };
+use dengine_wire::{
+    status::request_status,
+    watch::{self as messages, Ending},
+};
 use futures::{Stream, StreamExt, stream};
 use metrics::{counter, gauge};
 use tokio::{
@@ -22,9 +26,8 @@ use tonic::{Status, Streaming};
 use super::{
     LOOK_EVERY, Shared,
     hub::{PAGE_LIMITS, PageError, WantsPrev},
-    messages::{self, Ending},
 };
-use crate::{node::Lifecycle, server::status::request_status, telemetry::metrics as names};
+use crate::{node::Lifecycle, telemetry::metrics as names};
 
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
@@ -230,7 +233,7 @@ impl StreamTask {
             let reason = format!("the stream has a watch {watch_id} already");
             return refuse(CancelCause::Invalid, reason);
         }
-        let spec = match messages::spec(create, &shared.limits) {
+        let spec = match messages::spec(create, &shared.limits.of_requests()) {
             Ok(spec) => spec,
             Err(status) => return refuse(CancelCause::Invalid, status.message().to_owned()),
         };

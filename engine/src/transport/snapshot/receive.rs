@@ -3,13 +3,13 @@
 use crate::folder::SnapshotPaths;
 use crate::storage::RocksStore;
 use bytes::Bytes;
-use dengine_api::peer::snapshot_frame::Kind;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
 };
 use dengine_core::log::RealDisk;
-use dengine_core::snapshot::{Chunk, Manifest, Place, SnapshotError, Staging, describe};
+use dengine_core::snapshot::{Manifest, Place, SnapshotError, Staging, describe};
 use dengine_core::types::{ClusterId, MemberId};
+use dengine_wire::snapshot::{self, Piece};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -47,11 +47,6 @@ enum Slot {
     Closed,
 }
 
-enum Piece {
-    Chunk(Chunk),
-    End,
-}
-
 impl Incoming {
     pub(crate) fn new(paths: SnapshotPaths, cluster: ClusterId, bytes_max: u64) -> Self {
         Self {
@@ -74,9 +69,7 @@ impl Incoming {
         mut frames: Streaming<SnapshotFrame>,
         answers: &SnapshotAnswers,
     ) -> Result<Bytes, Status> {
-        let Kind::Offer(offer) = next(&mut frames).await? else {
-            return Err(Status::invalid_argument("an offer must follow the Hello"));
-        };
+        let offer = snapshot::offer(next(&mut frames).await?)?;
         let end = self.take_turn(from)?;
         // A stream of the same sender may just be ending.
         let slot = tokio::time::timeout(TURN_TIMEOUT, Arc::clone(&self.slot).lock_owned())
@@ -110,7 +103,8 @@ impl Incoming {
         mut frames: Streaming<SnapshotFrame>,
         answers: &SnapshotAnswers,
     ) -> Result<Bytes, Status> {
-        let manifest = Manifest::decode(&offer.manifest).map_err(|error| status(&error))?;
+        let manifest =
+            Manifest::decode(&offer.manifest).map_err(|error| snapshot::status(&error))?;
         let (pieces, queue) = mpsc::channel(CHUNKS_QUEUED);
         let (begun, place) = oneshot::channel();
         let this = self.clone();
@@ -135,7 +129,7 @@ impl Incoming {
             Ok(true) => Ok(offer.message),
             // The stream broke first, and says how.
             Ok(false) => Err(sent.err().unwrap_or_else(|| Status::cancelled("no end"))),
-            Err(error) => Err(status(&error)),
+            Err(error) => Err(snapshot::status(&error)),
         }
     }
 
@@ -243,24 +237,8 @@ async fn forward(
     pieces: &mpsc::Sender<Piece>,
 ) -> Result<(), Status> {
     loop {
-        let (piece, last) = match next(frames).await? {
-            Kind::Chunk(chunk) => {
-                let place = Place {
-                    file: chunk.file,
-                    offset: chunk.offset,
-                };
-                let chunk = Chunk {
-                    place,
-                    bytes: chunk.content,
-                    crc: chunk.crc,
-                };
-                (Piece::Chunk(chunk), false)
-            }
-            Kind::End(_) => (Piece::End, true),
-            Kind::Hello(_) | Kind::Offer(_) => {
-                return Err(Status::invalid_argument("only chunks follow the offer"));
-            }
-        };
+        let piece = snapshot::piece(next(frames).await?)?;
+        let last = piece == Piece::End;
         // If staging has ended, it says why.
         if pieces.send(piece).await.is_err() || last {
             return Ok(());
@@ -268,26 +246,8 @@ async fn forward(
     }
 }
 
-async fn next(frames: &mut Streaming<SnapshotFrame>) -> Result<Kind, Status> {
+async fn next(frames: &mut Streaming<SnapshotFrame>) -> Result<SnapshotFrame, Status> {
     let frame = tokio::time::timeout(SILENCE_MAX, frames.message()).await;
     let frame = frame.map_err(|_| Status::deadline_exceeded("the sender went silent"))??;
-    let frame = frame.ok_or_else(|| Status::cancelled("the sender ended the stream early"))?;
-    frame
-        .kind
-        .ok_or_else(|| Status::invalid_argument("an empty frame"))
-}
-
-fn status(error: &SnapshotError) -> Status {
-    let reason = error.to_string();
-    match error {
-        SnapshotError::Malformed(_) | SnapshotError::Chunk(_) => Status::invalid_argument(reason),
-        SnapshotError::NewerFormat { .. } | SnapshotError::WrongCluster { .. } => {
-            Status::failed_precondition(reason)
-        }
-        SnapshotError::TooLarge { .. } => Status::resource_exhausted(reason),
-        SnapshotError::Damaged { .. } | SnapshotError::WrongState(_) => Status::data_loss(reason),
-        SnapshotError::Disk(_) | SnapshotError::Missing { .. } | SnapshotError::Incomplete => {
-            Status::unavailable(reason)
-        }
-    }
+    frame.ok_or_else(|| Status::cancelled("the sender ended the stream early"))
 }

@@ -32,4 +32,10 @@ targets! {
     kv_store: targets::kv::STORE;
     peer_messages: targets::consensus::MESSAGES;
     snapshot: targets::snapshot::SNAPSHOT;
+    client_request: targets::requests::ONE;
+    pipeline_frame: targets::requests::FRAME;
+    watch_request: targets::watch::REQUESTS;
+    peer_frame: targets::peers::FRAMES;
+    snapshot_frame: targets::peers::SNAPSHOT;
+    server_answers: targets::answers::ANSWERS;
 }

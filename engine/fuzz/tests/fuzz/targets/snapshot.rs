@@ -1,6 +1,6 @@
 //! What a peer sends of a snapshot: its manifest, and chunks of its files.
 
-use super::words;
+use super::{joined, part, parts, words};
 use crate::driver::Target;
 use bytes::Bytes;
 use dengine_core::log::Position;
@@ -25,7 +25,7 @@ fn run(input: &[u8]) -> String {
     let Some((mode, rest)) = input.split_first() else {
         return "nothing".to_owned();
     };
-    let Some((manifest, mut rest)) = frame(rest) else {
+    let Some((manifest, chunks)) = part(rest) else {
         return "no manifest".to_owned();
     };
     let mut manifest = manifest.to_vec();
@@ -44,8 +44,7 @@ fn run(input: &[u8]) -> String {
         Err(error) => return words(&error),
     };
     let mut became = String::new();
-    while let Some((bytes, after)) = frame(rest) {
-        rest = after;
+    for bytes in parts(chunks) {
         match staging.receive(&Chunk::new(place, Bytes::copy_from_slice(bytes))) {
             Ok(next) => place = next,
             Err(error) => became = words(&error),
@@ -56,18 +55,13 @@ fn run(input: &[u8]) -> String {
     format!("file {} {became} {again}", place.file)
 }
 
-fn mend(manifest: &mut [u8]) {
+/// Makes the checksum match what it is of.
+pub(super) fn mend(manifest: &mut [u8]) {
     if manifest.len() >= CHECKSUM_AT.end {
         let head = crc32c::crc32c(&manifest[8..CHECKSUM_AT.start]);
         let crc = crc32c::crc32c_append(head, &manifest[CHECKSUM_AT.end..]);
         manifest[CHECKSUM_AT].copy_from_slice(&crc.to_le_bytes());
     }
-}
-
-/// A byte string with its length, in two bytes, before it.
-fn frame(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = input.split_first_chunk::<2>()?;
-    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
 }
 
 /// A snapshot of two files, in chunks.
@@ -89,9 +83,6 @@ fn input(mode: u8) -> Vec<u8> {
     let manifest = manifest.encode();
     let chunks = files.iter().flat_map(|(_, bytes)| bytes.chunks(7));
     let mut input = vec![mode];
-    for part in [&manifest[..]].into_iter().chain(chunks) {
-        input.extend_from_slice(&u16::try_from(part.len()).unwrap().to_le_bytes());
-        input.extend_from_slice(part);
-    }
+    input.extend(joined([&manifest[..]].into_iter().chain(chunks)));
     input
 }

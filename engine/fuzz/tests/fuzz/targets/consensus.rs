@@ -19,16 +19,17 @@ pub(crate) const MESSAGES: Target = Target {
     memory: (4 << 20, 64),
 };
 
-const ME: MemberId = MemberId(1);
+/// Who is sent all this.
+pub(super) const ME: MemberId = MemberId(1);
 
 /// A member whose disk and state machine are done at once.
-struct Member {
+pub(super) struct Member {
     log: Log<MemoryDisk>,
-    consensus: Consensus<LogReader<MemoryDisk>>,
+    pub(super) consensus: Consensus<LogReader<MemoryDisk>>,
 }
 
 impl Member {
-    fn new(id: MemberId) -> Self {
+    pub(super) fn new(id: MemberId) -> Self {
         let (log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
         let restored = Restored {
             voters: [1, 2, 3].map(MemberId).to_vec(),
@@ -43,7 +44,7 @@ impl Member {
     }
 
     /// Does what follows; returns what it sends. `None`: it takes no further part.
-    fn settle(&mut self) -> Option<Vec<(MemberId, Bytes)>> {
+    pub(super) fn settle(&mut self) -> Option<Vec<(MemberId, Bytes)>> {
         let mut sent = Vec::new();
         loop {
             let actions = self.consensus.actions();
@@ -99,7 +100,7 @@ fn run(input: &[u8]) -> String {
             0..=1 => member.consensus.step(Event::Tick),
             2 => member.consensus.step(propose()),
             _ => {
-                let Some((bytes, after)) = message(rest) else {
+                let Some((bytes, after)) = super::part(rest) else {
                     break;
                 };
                 rest = after;
@@ -136,18 +137,34 @@ fn propose() -> Event {
     }])
 }
 
-fn message(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = input.split_first_chunk::<2>()?;
-    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
-}
-
 /// What member 1 hears when it follows, and when it leads, in a cluster where all is well.
 fn seeds() -> Vec<Vec<u8>> {
-    vec![heard(MemberId(2)), heard(ME), vec![0; 40]]
+    let input = |leader| heard(leader).iter().flat_map(Heard::bytes).collect();
+    vec![input(MemberId(2)), input(ME), vec![0; 40]]
 }
 
-/// Runs three members until `leader` leads and has committed; writes down the events of member 1.
-fn heard(leader: MemberId) -> Vec<u8> {
+/// What happens to member 1.
+pub(super) enum Heard {
+    Tick,
+    Proposal,
+    Message { from: MemberId, bytes: Bytes },
+}
+
+impl Heard {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Tick => vec![0],
+            Self::Proposal => vec![2],
+            Self::Message { from, bytes } => {
+                let kind = 7 + 8 * from.0 as u8;
+                [&[kind], &super::joined([bytes])[..]].concat()
+            }
+        }
+    }
+}
+
+/// Runs three members until `leader` leads and has committed; tells what happened to member 1.
+pub(super) fn heard(leader: MemberId) -> Vec<Heard> {
     let mut members = [1, 2, 3].map(|id| Member::new(MemberId(id)));
     let mut heard = Vec::new();
     let mut now = 0;
@@ -163,14 +180,14 @@ fn heard(leader: MemberId) -> Vec<u8> {
             if at == place || round < 10 {
                 member.consensus.step(Event::Tick).unwrap();
                 if at == 0 {
-                    heard.push(0);
+                    heard.push(Heard::Tick);
                 }
             }
         }
         if leads && round % 5 == 0 {
             members[place].consensus.step(propose()).unwrap();
             if place == 0 {
-                heard.push(2);
+                heard.push(Heard::Proposal);
             }
         }
         deliver(&mut members, &mut heard);
@@ -181,7 +198,7 @@ fn heard(leader: MemberId) -> Vec<u8> {
     heard
 }
 
-fn deliver(members: &mut [Member; 3], heard: &mut Vec<u8>) {
+fn deliver(members: &mut [Member; 3], heard: &mut Vec<Heard>) {
     loop {
         let mut mail = Vec::new();
         for (at, member) in members.iter_mut().enumerate() {
@@ -194,9 +211,8 @@ fn deliver(members: &mut [Member; 3], heard: &mut Vec<u8>) {
         }
         for (from, to, bytes) in mail {
             if to == ME {
-                heard.push(7 + 8 * from.0 as u8);
-                heard.extend_from_slice(&u16::try_from(bytes.len()).unwrap().to_le_bytes());
-                heard.extend_from_slice(&bytes);
+                let bytes = bytes.clone();
+                heard.push(Heard::Message { from, bytes });
             }
             let receiver = &mut members[(to.0 - 1) as usize];
             receiver

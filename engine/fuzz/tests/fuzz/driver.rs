@@ -42,6 +42,7 @@ pub(crate) fn run(target: &Target) {
     for input in corpus(target.name).into_iter().chain((target.seeds)()) {
         pool.offer(&input, &dog.run(target, &input));
     }
+    pool.valid = pool.inputs.len();
     let mut dice = Dice(seed);
     let (begun, mut runs) = (Instant::now(), 0_u64);
     while begun.elapsed() < budget {
@@ -177,6 +178,8 @@ fn setting(name: &str) -> Option<u64> {
 #[derive(Default)]
 struct Pool {
     inputs: Vec<Vec<u8>>,
+    /// Those that were there in the beginning, which come first; most others are broken in some way.
+    valid: usize,
     seen: BTreeSet<String>,
 }
 
@@ -198,13 +201,17 @@ impl Pool {
     }
 
     fn any(&self, dice: &mut Dice) -> &[u8] {
-        &self.inputs[dice.below(self.inputs.len())]
+        let among = match dice.below(4) {
+            0 => self.valid,
+            _ => self.inputs.len(),
+        };
+        &self.inputs[dice.below(among)]
     }
 
     fn mutate(&self, input: &mut Vec<u8>, dice: &mut Dice) {
         let at = dice.below(input.len() + 1);
         let span = at..(at + dice.below(16)).min(input.len());
-        match dice.below(9) {
+        match dice.below(11) {
             0 => input.truncate(at),
             1 => drop(input.drain(span)),
             2 => input.insert(at, dice.next() as u8),
@@ -222,6 +229,7 @@ impl Pool {
                     .collect();
             }
             5 | 6 => overwrite(input, at, &dice.number()),
+            7 | 8 => replace_varint(input, at, dice),
             _ => {
                 if let Some(byte) = input.get_mut(at) {
                     *byte ^= 1 << dice.below(8);
@@ -235,6 +243,27 @@ fn overwrite(input: &mut [u8], at: usize, bytes: &[u8]) {
     for (to, from) in input[at..].iter_mut().zip(bytes) {
         *to = *from;
     }
+}
+
+/// Puts another number in the place of a protobuf one, and lengthens some of what may be messages around it.
+fn replace_varint(input: &mut Vec<u8>, at: usize, dice: &mut Dice) {
+    const AROUND: usize = 64;
+    let rest = &input[at..];
+    let Some(old) = rest.iter().take(10).position(|byte| *byte < 0x80) else {
+        return;
+    };
+    let end = at + old + 1;
+    let new = varint(dice.edge());
+    for place in at.saturating_sub(AROUND)..at {
+        let length = usize::from(input[place]);
+        // Of one byte, as protobuf has it, or the low one of two.
+        let around = length < 0x80 && (end - 1..=input.len()).contains(&(place + 1 + length));
+        if around && dice.below(2) == 0 {
+            let longer = (length + new.len()).saturating_sub(old + 1);
+            input[place] = longer.min(0x7f) as u8;
+        }
+    }
+    let _: Vec<u8> = input.splice(at..end, new).collect();
 }
 
 /// SplitMix64.
@@ -255,6 +284,16 @@ impl Dice {
 
     /// A number at which things overflow or begin, as 1 to 8 bytes of either order or as protobuf has it.
     fn number(&mut self) -> Vec<u8> {
+        let number = self.edge();
+        let width = [1, 2, 4, 8][self.below(4)];
+        match self.below(3) {
+            0 => number.to_le_bytes()[..width].to_vec(),
+            1 => number.to_be_bytes()[8 - width..].to_vec(),
+            _ => varint(number),
+        }
+    }
+
+    fn edge(&mut self) -> u64 {
         const EDGES: [u64; 9] = [
             0,
             1,
@@ -266,15 +305,9 @@ impl Dice {
             1 << 63,
             u64::MAX,
         ];
-        let number = match self.below(3) {
+        match self.below(3) {
             0 => self.next() >> self.below(64),
             _ => EDGES[self.below(EDGES.len())],
-        };
-        let width = [1, 2, 4, 8][self.below(4)];
-        match self.below(3) {
-            0 => number.to_le_bytes()[..width].to_vec(),
-            1 => number.to_be_bytes()[8 - width..].to_vec(),
-            _ => varint(number),
         }
     }
 }

@@ -16,17 +16,15 @@ use dengine_core::{
 };
 use tonic::Status;
 
-use super::{
-    header::Header,
-    writes::{Mutation, check_stamp},
-};
 use crate::{
-    config::Limits,
-    server::messages::{check_key, check_range_end, check_value, key_value},
+    header::Header,
+    limits::RequestLimits,
+    messages::key_value,
+    writes::{Mutation, check_stamp},
 };
 
 impl Mutation for BatchRequest {
-    fn command(&self, limits: &Limits) -> Result<Command, Status> {
+    fn command(&self, limits: &RequestLimits) -> Result<Command, Status> {
         check_stamp(self.session)?;
         check_sizes(self, limits)?;
         let compares = self.compares.iter().map(|it| compare(it, limits));
@@ -38,7 +36,7 @@ impl Mutation for BatchRequest {
         match batch.duplicate_key() {
             Some(key) => Err(Status::invalid_argument(format!(
                 "duplicate key in one list of the batch: {}",
-                key.escape_ascii()
+                shown(key)
             ))),
             None => Ok(Command::Batch(batch)),
         }
@@ -75,7 +73,16 @@ impl Mutation for BatchRequest {
     }
 }
 
-fn check_sizes(batch: &BatchRequest, limits: &Limits) -> Result<(), Status> {
+/// The beginning of a key: the words of a status travel in headers, and a client takes only so many bytes of these.
+fn shown(key: &[u8]) -> String {
+    const SHOWN_BYTES: usize = 64;
+    match key.split_at_checked(SHOWN_BYTES) {
+        Some((beginning, rest)) if !rest.is_empty() => format!("{}...", beginning.escape_ascii()),
+        _ => key.escape_ascii().to_string(),
+    }
+}
+
+fn check_sizes(batch: &BatchRequest, limits: &RequestLimits) -> Result<(), Status> {
     let most = limits.max_batch_operations;
     for (what, count) in [
         ("compares", batch.compares.len()),
@@ -98,9 +105,9 @@ fn check_sizes(batch: &BatchRequest, limits: &Limits) -> Result<(), Status> {
     Ok(())
 }
 
-fn compare(compare: &v1::Compare, limits: &Limits) -> Result<Compare, Status> {
-    check_key(&compare.key, limits)?;
-    check_range_end(&compare.range_end, limits)?;
+fn compare(compare: &v1::Compare, limits: &RequestLimits) -> Result<Compare, Status> {
+    limits.check_key(&compare.key)?;
+    limits.check_range_end(&compare.range_end)?;
     let relation = match compare.relation() {
         WireRelation::Equal => Relation::Equal,
         WireRelation::NotEqual => Relation::NotEqual,
@@ -118,7 +125,7 @@ fn compare(compare: &v1::Compare, limits: &Limits) -> Result<Compare, Status> {
         Some(Target::CreateRevision(it)) => CompareTarget::CreateRevision(Revision(*it)),
         Some(Target::ModRevision(it)) => CompareTarget::ModRevision(Revision(*it)),
         Some(Target::Value(it)) => {
-            check_value(it, limits)?;
+            limits.check_value(it)?;
             CompareTarget::Value(it.clone())
         }
         None => {
@@ -136,16 +143,16 @@ fn compare(compare: &v1::Compare, limits: &Limits) -> Result<Compare, Status> {
 
 fn operations(
     operations: &[v1::Operation],
-    limits: &Limits,
+    limits: &RequestLimits,
 ) -> Result<Vec<BatchOperation>, Status> {
     operations.iter().map(|it| operation(it, limits)).collect()
 }
 
-fn operation(operation: &v1::Operation, limits: &Limits) -> Result<BatchOperation, Status> {
+fn operation(operation: &v1::Operation, limits: &RequestLimits) -> Result<BatchOperation, Status> {
     match &operation.operation {
         Some(Wire::Put(put)) => {
-            check_key(&put.key, limits)?;
-            check_value(&put.value, limits)?;
+            limits.check_key(&put.key)?;
+            limits.check_value(&put.value)?;
             Ok(BatchOperation::Put {
                 key: put.key.clone(),
                 value: put.value.clone(),
@@ -154,16 +161,16 @@ fn operation(operation: &v1::Operation, limits: &Limits) -> Result<BatchOperatio
             })
         }
         Some(Wire::Delete(delete)) => {
-            check_key(&delete.key, limits)?;
-            check_range_end(&delete.range_end, limits)?;
+            limits.check_key(&delete.key)?;
+            limits.check_range_end(&delete.range_end)?;
             Ok(BatchOperation::Delete {
                 keys: keys(&delete.key, &delete.range_end),
                 prev_kv: delete.prev_kv,
             })
         }
         Some(Wire::Get(get)) => {
-            check_key(&get.key, limits)?;
-            check_range_end(&get.range_end, limits)?;
+            limits.check_key(&get.key)?;
+            limits.check_range_end(&get.range_end)?;
             Ok(BatchOperation::Get {
                 keys: keys(&get.key, &get.range_end),
                 limit: u64::from(get.limit),
@@ -204,6 +211,7 @@ fn result(answer: BatchAnswer) -> v1::OperationResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::TEST_LIMITS;
 
     fn put(key: &'static str) -> v1::Operation {
         v1::Operation {
@@ -215,10 +223,10 @@ mod tests {
     }
 
     fn check(batch: &BatchRequest, expect: &str) {
-        let limits = Limits {
+        let limits = RequestLimits {
             max_batch_operations: 2,
             max_batch_request_bytes: 64,
-            ..Limits::default()
+            ..TEST_LIMITS
         };
         match batch.command(&limits) {
             Ok(_) => assert_eq!(expect, ""),
@@ -227,6 +235,13 @@ mod tests {
                 let told = !expect.is_empty() && status.message().contains(expect);
                 assert!(told, "{expect}: {status}");
             }
+        }
+    }
+
+    #[test]
+    fn a_refusal_fits_into_headers_however_long_the_key_is() {
+        for (bytes, expect) in [(0, 0), (64, 256), (65, 259), (1 << 15, 259)] {
+            assert_eq!(shown(&vec![0xff; bytes]).len(), expect, "{bytes}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Between core's types and the wire's.
+//! Watches: what a client asks for, and what it is told.
 
 use dengine_api::v1::{CancelCause, Event, WatchCreate, WatchResponse, event::Kind};
 use dengine_core::{
@@ -8,21 +8,18 @@ use dengine_core::{
 };
 use tonic::Status;
 
-use crate::{
-    config::Limits,
-    server::{
-        kv::header::Header,
-        messages::{check_key, check_range_end, key_value},
-    },
-};
+use crate::{header::Header, limits::RequestLimits, messages::key_value};
 
 /// How large a message may be. A single event may be larger.
 const MESSAGE_BYTES: usize = 512 * 1024;
 
 /// What a client asks for.
-pub(super) fn spec(create: &WatchCreate, limits: &Limits) -> Result<WatchSpec, Status> {
-    check_key(&create.key, limits)?;
-    check_range_end(&create.range_end, limits)?;
+///
+/// # Errors
+/// The request can never succeed as it is.
+pub fn spec(create: &WatchCreate, limits: &RequestLimits) -> Result<WatchSpec, Status> {
+    limits.check_key(&create.key)?;
+    limits.check_range_end(&create.range_end)?;
     Ok(WatchSpec {
         keys: KeyRange::from_wire(create.key.clone(), create.range_end.clone()),
         prev_kv: create.prev_kv,
@@ -34,7 +31,8 @@ pub(super) fn spec(create: &WatchCreate, limits: &Limits) -> Result<WatchSpec, S
 }
 
 /// Events.
-pub(super) fn told(watch_id: u64, header: Header, told: Told) -> WatchResponse {
+#[must_use]
+pub fn told(watch_id: u64, header: Header, told: Told) -> WatchResponse {
     WatchResponse {
         header: header.at(told.revision),
         watch_id,
@@ -45,7 +43,8 @@ pub(super) fn told(watch_id: u64, header: Header, told: Told) -> WatchResponse {
 }
 
 /// The watch begins.
-pub(super) fn created(watch_id: u64, header: Header, first: Revision) -> WatchResponse {
+#[must_use]
+pub fn created(watch_id: u64, header: Header, first: Revision) -> WatchResponse {
     WatchResponse {
         header: header.wire(),
         watch_id,
@@ -56,7 +55,8 @@ pub(super) fn created(watch_id: u64, header: Header, first: Revision) -> WatchRe
 }
 
 /// Everything up to `revision` was told.
-pub(super) fn progress(watch_id: u64, header: Header, revision: Revision) -> WatchResponse {
+#[must_use]
+pub fn progress(watch_id: u64, header: Header, revision: Revision) -> WatchResponse {
     WatchResponse {
         header: header.at(revision),
         watch_id,
@@ -66,16 +66,21 @@ pub(super) fn progress(watch_id: u64, header: Header, revision: Revision) -> Wat
 
 /// Why a watch ends, and where it would have gone on.
 #[derive(Clone, Debug)]
-pub(super) struct Ending {
-    pub(super) cause: CancelCause,
-    pub(super) reason: String,
-    pub(super) compact_revision: Revision,
-    pub(super) resume: Revision,
+pub struct Ending {
+    /// In the API's words.
+    pub cause: CancelCause,
+    /// In words.
+    pub reason: String,
+    /// Where history begins, if that is the reason.
+    pub compact_revision: Revision,
+    /// The first revision that was not told.
+    pub resume: Revision,
 }
 
 impl Ending {
     /// For a cause that needs no more than words.
-    pub(super) fn new(cause: CancelCause, reason: impl Into<String>, resume: Revision) -> Self {
+    #[must_use]
+    pub fn new(cause: CancelCause, reason: impl Into<String>, resume: Revision) -> Self {
         Self {
             cause,
             reason: reason.into(),
@@ -86,7 +91,8 @@ impl Ending {
 }
 
 /// The watch has ended.
-pub(super) fn canceled(watch_id: u64, header: Header, ending: Ending) -> WatchResponse {
+#[must_use]
+pub fn canceled(watch_id: u64, header: Header, ending: Ending) -> WatchResponse {
     WatchResponse {
         header: header.wire(),
         watch_id,

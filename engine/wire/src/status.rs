@@ -1,13 +1,15 @@
 //! Errors of the engine as gRPC status codes: the one place that decides which is which.
 
 use dengine_api::LEADER_HINT_METADATA;
-use dengine_core::kv::{ReadError, Refusal};
+use dengine_core::{
+    kv::{ReadError, Refusal},
+    replica::RequestError,
+};
 use tonic::{Code, Status, metadata::MetadataValue};
 
-use crate::error::RequestError;
-
 /// The status that answers a request which ended with `error`.
-pub(super) fn request_status(error: &RequestError) -> Status {
+#[must_use]
+pub fn request_status(error: &RequestError) -> Status {
     let code = match error {
         RequestError::NotLeader { .. }
         | RequestError::WaitingForIdentity
@@ -31,7 +33,8 @@ pub(super) fn request_status(error: &RequestError) -> Status {
 }
 
 /// The status that answers a write which the state machine refused.
-pub(super) fn refusal_status(refusal: &Refusal) -> Status {
+#[must_use]
+pub fn refusal_status(refusal: &Refusal) -> Status {
     let code = match refusal {
         Refusal::DuplicateKey | Refusal::NotForSessions | Refusal::DeletesTooMuch { .. } => {
             Code::InvalidArgument
@@ -45,7 +48,8 @@ pub(super) fn refusal_status(refusal: &Refusal) -> Status {
 }
 
 /// The status that answers a read which ended with `error`.
-pub(super) fn read_status(error: &ReadError) -> Status {
+#[must_use]
+pub fn read_status(error: &ReadError) -> Status {
     let code = match error {
         ReadError::Future { .. } | ReadError::Compacted { .. } => Code::OutOfRange,
         ReadError::Store(_) => Code::Internal,
@@ -57,10 +61,9 @@ pub(super) fn read_status(error: &ReadError) -> Status {
 mod tests {
     use std::time::Duration;
 
-    use dengine_core::types::MemberId;
+    use dengine_core::{replica::LeaderHint, types::MemberId};
 
     use super::*;
-    use crate::error::LeaderHint;
 
     fn check(error: &RequestError, code: Code) {
         let status = request_status(error);

@@ -1,6 +1,6 @@
 //! Commands and membership changes as they stand in the log, and records as they stand in the store.
 
-use super::words;
+use super::{joined, parts, words};
 use crate::driver::Target;
 use bytes::Bytes;
 use dengine_core::kv::outcome::{decode_kept, encode_kept};
@@ -156,13 +156,9 @@ fn kept_records() -> Vec<Vec<u8>> {
 fn store(input: &[u8]) -> String {
     let store = MemoryStore::default();
     let mut batch = WriteBatch::default();
-    let mut rest = input;
-    while let Some((key, after)) = frame(rest) {
-        let Some((value, after)) = frame(after) else {
-            break;
-        };
+    let mut records = parts(input);
+    while let (Some(key), Some(value)) = (records.next(), records.next()) {
         batch.put(key, value);
-        rest = after;
     }
     store.write(&batch).unwrap();
     let mut machine = match StateMachine::open(store) {
@@ -190,22 +186,12 @@ fn store(input: &[u8]) -> String {
     format!("{range} {hash} {became}")
 }
 
-/// A byte string with its length, in two bytes, before it.
-fn frame(input: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = input.split_first_chunk::<2>()?;
-    rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))
-}
-
 fn framed(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
-    let mut input = Vec::new();
-    for part in records.iter().flat_map(|(key, value)| [key, value]) {
-        input.extend_from_slice(&u16::try_from(part.len()).unwrap().to_le_bytes());
-        input.extend_from_slice(part);
-    }
-    input
+    joined(records.iter().flat_map(|(key, value)| [key, value]))
 }
 
-fn entry(machine: &StateMachine<MemoryStore>, kind: EntryKind, data: &[u8]) -> Entry {
+/// The next entry that a machine applies.
+pub(super) fn entry(machine: &StateMachine<MemoryStore>, kind: EntryKind, data: &[u8]) -> Entry {
     let (index, term) = machine.applied();
     Entry {
         index: index.next(),
@@ -217,7 +203,7 @@ fn entry(machine: &StateMachine<MemoryStore>, kind: EntryKind, data: &[u8]) -> E
 }
 
 /// A state machine that has applied all the valid commands.
-fn filled() -> StateMachine<MemoryStore> {
+pub(super) fn filled() -> StateMachine<MemoryStore> {
     fill(MemoryStore::default())
 }
 

@@ -10,8 +10,7 @@ use dengine_core::{
 };
 use tonic::Status;
 
-use super::{header::Header, writes::Mutation};
-use crate::config::Limits;
+use crate::{header::Header, limits::RequestLimits, writes::Mutation};
 
 /// What a session gets that asks for nothing.
 const TTL_DEFAULT_MS: u64 = 60_000;
@@ -29,7 +28,7 @@ fn granted(ttl_ms: u64) -> u64 {
 }
 
 impl Mutation for OpenSessionRequest {
-    fn command(&self, _: &Limits) -> Result<Command, Status> {
+    fn command(&self, _: &RequestLimits) -> Result<Command, Status> {
         Ok(Command::OpenSession {
             ttl_ms: granted(self.ttl_ms),
         })
@@ -48,7 +47,7 @@ impl Mutation for OpenSessionRequest {
 }
 
 impl Mutation for KeepAliveSessionRequest {
-    fn command(&self, _: &Limits) -> Result<Command, Status> {
+    fn command(&self, _: &RequestLimits) -> Result<Command, Status> {
         Ok(Command::KeepAlive {
             session: SessionId(self.session_id),
         })
@@ -69,7 +68,7 @@ impl Mutation for KeepAliveSessionRequest {
 }
 
 impl Mutation for CloseSessionRequest {
-    fn command(&self, _: &Limits) -> Result<Command, Status> {
+    fn command(&self, _: &RequestLimits) -> Result<Command, Status> {
         Ok(Command::CloseSession {
             session: SessionId(self.session_id),
         })

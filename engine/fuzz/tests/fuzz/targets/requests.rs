@@ -1,0 +1,297 @@
+//! What a client asks for, alone or in a frame of a stream, up to its answer.
+
+use std::fmt::Debug;
+
+use dengine_api::v1::{
+    BatchRequest, CloseSessionRequest, CompactRequest, CompareAndSwapRequest, Consistency,
+    DeleteRequest, GetRequest, GetResponse, KeepAliveSessionRequest, OpenSessionRequest,
+    PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, Position, PutRequest,
+    RangeRequest, RangeResponse, pipelined_call::Call,
+};
+use dengine_core::{
+    kv::{self, Outcome, StateMachine, store::MemoryStore},
+    types::{ClusterId, EntryKind, MemberId, Term},
+};
+use dengine_wire::{
+    Header, Mutation, RequestLimits, for_each_write,
+    frame::{self, Calls, ReadAlone},
+    reads, status,
+    writes::{self, NoAnswer},
+};
+use prost::Message;
+use tonic::Status;
+
+use super::{
+    kv::{entry, filled},
+    samples::calls,
+    words,
+};
+use crate::driver::Target;
+
+/// The first byte says which request it is.
+pub(crate) const ONE: Target = Target {
+    name: "",
+    run: one,
+    seeds: || calls().into_iter().map(numbered).collect(),
+    // A part of a batch may have two bytes, and takes a hundred once it is decoded.
+    memory: (1 << 20, 256),
+};
+
+/// A frame of requests.
+pub(crate) const FRAME: Target = Target {
+    name: "",
+    run: many,
+    seeds: frames,
+    // The same is true of calls, which are also answered.
+    memory: (1 << 20, 1024),
+};
+
+/// Small, so that they are met.
+pub(super) const LIMITS: RequestLimits = RequestLimits {
+    max_key_bytes: 256,
+    max_value_bytes: 1024,
+    max_range_bytes: 4096,
+    max_batch_operations: 16,
+    max_batch_request_bytes: 4096,
+};
+/// What a client is told has to fit into the headers of a response.
+const MESSAGE_BYTES_MAX: usize = 512;
+pub(super) const CLUSTER: ClusterId = ClusterId(7);
+
+fn one(input: &[u8]) -> String {
+    let Some((kind, bytes)) = input.split_first() else {
+        return "nothing".to_owned();
+    };
+    match kind % 10 {
+        0 => write::<PutRequest>(bytes),
+        1 => write::<DeleteRequest>(bytes),
+        2 => write::<CompareAndSwapRequest>(bytes),
+        3 => write::<BatchRequest>(bytes),
+        4 => write::<CompactRequest>(bytes),
+        5 => write::<OpenSessionRequest>(bytes),
+        6 => write::<KeepAliveSessionRequest>(bytes),
+        7 => write::<CloseSessionRequest>(bytes),
+        8 => decoded::<GetRequest>(bytes).map_or_else(Into::into, |it| became(get(&filled(), &it))),
+        _ => decoded::<RangeRequest>(bytes)
+            .map_or_else(Into::into, |it| became(range(&filled(), it))),
+    }
+}
+
+fn decoded<M: Message + Default>(bytes: &[u8]) -> Result<M, String> {
+    M::decode(bytes).map_err(|error| words(&error))
+}
+
+fn write<M: Mutation + Default>(bytes: &[u8]) -> String
+where
+    M::Answer: Debug,
+{
+    match decoded::<M>(bytes) {
+        Ok(request) => became(written(&mut filled(), &request)),
+        Err(error) => error,
+    }
+}
+
+/// What a write comes to on a member that leads.
+fn written<M: Mutation>(
+    machine: &mut StateMachine<MemoryStore>,
+    request: &M,
+) -> Result<M::Answer, Status> {
+    for keys in request.returned() {
+        let read = machine.reader().range(&kv::RangeQuery::new(keys));
+        read.map_err(|error| status::read_status(&error))?;
+    }
+    let command = writes::command(request, &LIMITS)?;
+    let outcome = apply(machine, std::slice::from_ref(&command)).remove(0);
+    answered(&command, writes::answer(request, header(machine), outcome))
+}
+
+/// Applies commands as they come back from the log.
+fn apply(machine: &mut StateMachine<MemoryStore>, commands: &[kv::Request]) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for command in commands {
+        let data = command.clone().encode();
+        assert!(
+            data.len() <= LIMITS.max_write_bytes(),
+            "the log takes whatever the limits let through"
+        );
+        let again = kv::Request::decode(data.clone()).unwrap().unwrap();
+        assert_eq!(again, *command, "a command is what it was encoded from");
+        let entries = [entry(machine, EntryKind::Command, &data)];
+        let applied = machine.apply(&entries).expect("what was checked applies");
+        outcomes.extend(applied.into_iter().map(|it| it.outcome));
+    }
+    outcomes
+}
+
+fn answered<T>(command: &kv::Request, answer: Result<T, NoAnswer>) -> Result<T, Status> {
+    answer.map_err(|why| {
+        // A session answers with what the first command of that sequence came to.
+        let other = matches!(why, NoAnswer::OfAnotherKind(_));
+        assert!(
+            command.session.is_some() || !other,
+            "{why:?} to {command:?}"
+        );
+        why.into()
+    })
+}
+
+fn get(machine: &StateMachine<MemoryStore>, get: &GetRequest) -> Result<GetResponse, Status> {
+    LIMITS.check_key(&get.key)?;
+    fresh(get.consistency, get.at_least)?;
+    let reader = machine.reader();
+    let read = reader.gets().get(&get.key, reads::get_revision(get));
+    let (revision, found) = read.map_err(|error| status::read_status(&error))?;
+    Ok(reads::get_response(header(machine), revision, found))
+}
+
+fn range(
+    machine: &StateMachine<MemoryStore>,
+    range: RangeRequest,
+) -> Result<RangeResponse, Status> {
+    let (consistency, at_least) = (range.consistency, range.at_least);
+    let query = reads::range_query(range, &LIMITS)?;
+    fresh(consistency, at_least)?;
+    let read = machine.reader().range(&query);
+    let result = read.map_err(|error| status::read_status(&error))?;
+    Ok(reads::range_response(header(machine), result))
+}
+
+fn fresh(consistency: i32, at_least: Option<Position>) -> Result<(), Status> {
+    if reads::consistency(consistency)? == Consistency::Session {
+        reads::revision_to_reach(CLUSTER, at_least.unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+fn header(machine: &StateMachine<MemoryStore>) -> Header {
+    Header {
+        cluster_id: CLUSTER,
+        member_id: MemberId(1),
+        term: Term(1),
+        revision: machine.revision(),
+        trimmed: false,
+    }
+}
+
+fn became<T: Debug>(result: Result<T, Status>) -> String {
+    match result {
+        // Behind the header, which says little.
+        Ok(answer) => {
+            let told = format!("{answer:?}");
+            let (kind, rest) = told.split_once("trimmed").unwrap_or((&told, ""));
+            kind.chars()
+                .take(12)
+                .chain(rest.chars().take(120))
+                .collect()
+        }
+        Err(status) => {
+            let told = status.message();
+            assert!(told.len() <= MESSAGE_BYTES_MAX, "{} bytes", told.len());
+            format!("{:?} {}", status.code(), words(&told))
+        }
+    }
+}
+
+fn many(input: &[u8]) -> String {
+    let frame = match PipelineRequest::decode(input) {
+        Ok(frame) => frame,
+        Err(error) => return words(&error),
+    };
+    let mut asked: Vec<_> = frame.calls.iter().map(|it| it.id).collect();
+    let calls = match Calls::sort(frame, &LIMITS) {
+        Ok(calls) => calls,
+        Err(status) => return became::<()>(Err(status)),
+    };
+    let (served, sorted) = serve(calls);
+    let mut told: Vec<_> = served.answers.iter().map(|it| it.id).collect();
+    asked.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(told, asked, "each call has one answer");
+    let bytes = served.encode_to_vec();
+    assert_eq!(PipelineResponse::decode(&bytes[..]).unwrap(), served);
+    sorted
+}
+
+/// Answers all calls; says what they are.
+fn serve(calls: Calls) -> (PipelineResponse, String) {
+    let machine = &mut filled();
+    let kinds = [
+        calls.writes.len(),
+        calls.writes_alone.len(),
+        calls.gets.iter().map(std::collections::VecDeque::len).sum(),
+        calls.reads_alone.len(),
+        calls.refused.len(),
+    ];
+    let mut answers = calls.refused;
+    assert_eq!(calls.writes.len(), calls.commands.len());
+    let outcomes = apply(machine, &calls.commands);
+    let header = header(machine);
+    for (((id, call), command), outcome) in calls.writes.iter().zip(&calls.commands).zip(outcomes) {
+        let answer = answered(command, frame::answer(call, header, outcome));
+        answers.push(match answer {
+            Ok(answer) => frame::found(*id, answer),
+            Err(status) => frame::failed(*id, &status),
+        });
+    }
+    for (id, call) in calls.writes_alone {
+        answers.push(for_each_write!(call, it => write_framed(machine, id, &it),
+            otherwise panic!("a read is no write")));
+    }
+    for (id, it) in calls.gets.into_iter().flatten() {
+        answers.push(frame::framed::<GetRequest>(id, get(machine, &it)));
+    }
+    for (id, read) in calls.reads_alone {
+        answers.push(match read {
+            ReadAlone::Get(it) => frame::framed::<GetRequest>(id, get(machine, &it)),
+            ReadAlone::Range(it) => frame::framed::<RangeRequest>(id, range(machine, it)),
+        });
+    }
+    let served = PipelineResponse {
+        answers,
+        ..PipelineResponse::default()
+    };
+    (
+        served,
+        format!("{:?}", kinds.map(|it| if it > 0 { 'x' } else { '-' })),
+    )
+}
+
+fn write_framed<M: Mutation>(
+    machine: &mut StateMachine<MemoryStore>,
+    id: u64,
+    request: &M,
+) -> PipelinedAnswer {
+    frame::framed::<M>(id, written(machine, request))
+}
+
+fn numbered(call: Call) -> Vec<u8> {
+    let (kind, bytes) = match call {
+        Call::Put(it) => (0, it.encode_to_vec()),
+        Call::Delete(it) => (1, it.encode_to_vec()),
+        Call::CompareAndSwap(it) => (2, it.encode_to_vec()),
+        Call::Batch(it) => (3, it.encode_to_vec()),
+        Call::Compact(it) => (4, it.encode_to_vec()),
+        Call::OpenSession(it) => (5, it.encode_to_vec()),
+        Call::KeepAliveSession(it) => (6, it.encode_to_vec()),
+        Call::CloseSession(it) => (7, it.encode_to_vec()),
+        Call::Get(it) => (8, it.encode_to_vec()),
+        Call::Range(it) => (9, it.encode_to_vec()),
+    };
+    [&[kind], &bytes[..]].concat()
+}
+
+fn frames() -> Vec<Vec<u8>> {
+    let frame = |calls: Vec<Call>| {
+        let calls = (1..).zip(calls).map(|(id, call)| PipelinedCall {
+            id,
+            call: Some(call),
+        });
+        let frame = PipelineRequest {
+            calls: calls.collect(),
+        };
+        frame.encode_to_vec()
+    };
+    let mut frames = vec![frame(calls())];
+    frames.extend(calls().into_iter().map(|call| frame(vec![call])));
+    frames
+}

@@ -1,0 +1,320 @@
+//! Frames of `Kv.Pipeline`: the calls of one, by how they are served, and the answers.
+
+use std::collections::VecDeque;
+
+pub use dengine_api::v1::pipelined_call::Call;
+use dengine_api::{
+    FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA,
+    v1::{
+        CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
+        RangeRequest, pipelined_answer::Answer,
+    },
+};
+use dengine_core::kv::{self, Outcome};
+use tonic::{Code, Status};
+
+use crate::{
+    header::Header,
+    limits::RequestLimits,
+    writes::{self, Mutation, NoAnswer},
+};
+
+/// The calls of a frame, each with its id.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// Writes that are proposed together.
+    pub writes: Vec<(u64, Call)>,
+    /// What to replicate for each of them.
+    pub commands: Vec<kv::Request>,
+    /// Writes that take more than one step.
+    pub writes_alone: Vec<(u64, Call)>,
+    /// Reads of single keys, by the freshness that they share: the state as it is, by lease, linearizable.
+    pub gets: [VecDeque<(u64, GetRequest)>; 3],
+    /// Reads that wait for themselves.
+    pub reads_alone: Vec<(u64, ReadAlone)>,
+    /// Answers to calls that cannot be served.
+    pub refused: Vec<PipelinedAnswer>,
+}
+
+/// A read that waits for itself.
+#[derive(Debug)]
+pub enum ReadAlone {
+    /// It waits for a revision of its own.
+    Get(GetRequest),
+    /// It takes its time.
+    Range(RangeRequest),
+}
+
+impl Calls {
+    /// The levels of [`gets`](Self::gets).
+    pub const LEVELS: [Consistency; 3] = [
+        Consistency::Eventual,
+        Consistency::Lease,
+        Consistency::Linearizable,
+    ];
+
+    /// Sorts the calls of a frame.
+    ///
+    /// # Errors
+    /// There are too many. A call that is wrong fails by itself.
+    pub fn sort(frame: PipelineRequest, limits: &RequestLimits) -> Result<Self, Status> {
+        let count = frame.calls.len();
+        if count > FRAME_CALLS_MAX {
+            return Err(Status::invalid_argument(format!(
+                "the stream ends at a frame of {count} calls; a frame has at most {FRAME_CALLS_MAX}"
+            )));
+        }
+        let mut calls = Self::default();
+        for PipelinedCall { id, call } in frame.calls {
+            match call {
+                Some(Call::Get(get)) => calls.add_get(id, get),
+                Some(Call::Range(range)) => calls.reads_alone.push((id, ReadAlone::Range(range))),
+                Some(call) => calls.add_write(id, call, limits),
+                None => calls.refused.push(failed(id, &unknown_call())),
+            }
+        }
+        Ok(calls)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.writes.len()
+            + self.writes_alone.len()
+            + self.gets.iter().map(VecDeque::len).sum::<usize>()
+            + self.reads_alone.len()
+            + self.refused.len()
+    }
+
+    #[inline]
+    fn add_get(&mut self, id: u64, get: GetRequest) {
+        let level = match Consistency::try_from(get.consistency) {
+            Ok(Consistency::Eventual) => 0,
+            Ok(Consistency::Lease) => 1,
+            Ok(Consistency::Unspecified | Consistency::Linearizable) => 2,
+            Ok(Consistency::Session) | Err(_) => {
+                return self.reads_alone.push((id, ReadAlone::Get(get)));
+            }
+        };
+        self.gets[level].push_back((id, get));
+    }
+
+    #[inline]
+    fn add_write(&mut self, id: u64, call: Call, limits: &RequestLimits) {
+        match plan(&call, limits) {
+            Ok(Plan::Together(command)) => {
+                self.writes.push((id, call));
+                self.commands.push(command);
+            }
+            Ok(Plan::Alone) => self.writes_alone.push((id, call)),
+            Err(status) => self.refused.push(failed(id, &status)),
+        }
+    }
+}
+
+/// What is done alike for every call that writes.
+#[macro_export]
+macro_rules! for_each_write {
+    ($call:expr, $it:ident => $work:expr, otherwise $otherwise:expr) => {
+        match $call {
+            $crate::frame::Call::Put($it) => $work,
+            $crate::frame::Call::Delete($it) => $work,
+            $crate::frame::Call::CompareAndSwap($it) => $work,
+            $crate::frame::Call::Batch($it) => $work,
+            $crate::frame::Call::Compact($it) => $work,
+            $crate::frame::Call::OpenSession($it) => $work,
+            $crate::frame::Call::KeepAliveSession($it) => $work,
+            $crate::frame::Call::CloseSession($it) => $work,
+            $crate::frame::Call::Get(_) | $crate::frame::Call::Range(_) => $otherwise,
+        }
+    };
+}
+
+/// How a call that writes is made.
+enum Plan {
+    /// With the others of its frame.
+    Together(kv::Request),
+    Alone,
+}
+
+fn plan(call: &Call, limits: &RequestLimits) -> Result<Plan, Status> {
+    fn plan<M: Mutation>(request: &M, limits: &RequestLimits) -> Result<Plan, Status> {
+        Ok(if request.returned().is_empty() {
+            Plan::Together(writes::command(request, limits)?)
+        } else {
+            Plan::Alone
+        })
+    }
+    for_each_write!(call, it => plan(it, limits), otherwise Err(unknown_call()))
+}
+
+/// The answer to a write, from what it came to.
+///
+/// # Errors
+/// It came to nothing that answers it.
+pub fn answer(call: &Call, header: Header, outcome: Outcome) -> Result<Answer, NoAnswer> {
+    fn answer<M: Mutation>(
+        request: &M,
+        header: Header,
+        outcome: Outcome,
+    ) -> Result<Answer, NoAnswer> {
+        writes::answer(request, header, outcome).map(M::frame)
+    }
+    for_each_write!(call, it => answer(it, header, outcome),
+        otherwise Err(NoAnswer::OfAnotherKind(outcome)))
+}
+
+/// The name of a call that writes.
+#[must_use]
+pub fn method(call: &Call) -> &'static str {
+    fn method<C: KvCall>(_: &C) -> &'static str {
+        C::METHOD
+    }
+    for_each_write!(call, it => method(it), otherwise "")
+}
+
+/// A call that was answered.
+#[must_use]
+#[inline]
+pub fn found(id: u64, answer: Answer) -> PipelinedAnswer {
+    PipelinedAnswer {
+        id,
+        answer: Some(answer),
+    }
+}
+
+/// A call that failed.
+#[must_use]
+pub fn failed(id: u64, status: &Status) -> PipelinedAnswer {
+    let leader = status.metadata().get(LEADER_HINT_METADATA);
+    let error = CallError {
+        code: status.code().into(),
+        message: status.message().to_owned(),
+        leader: leader
+            .and_then(|leader| leader.to_str().ok())
+            .unwrap_or_default()
+            .to_owned(),
+    };
+    found(id, Answer::Error(error))
+}
+
+/// A call that ended, one way or the other.
+#[inline]
+pub fn framed<C: KvCall>(id: u64, result: Result<C::Answer, Status>) -> PipelinedAnswer {
+    match result {
+        Ok(answer) => found(id, C::frame(answer)),
+        Err(status) => failed(id, &status),
+    }
+}
+
+/// What a call is told that this version cannot make.
+#[must_use]
+pub fn unknown_call() -> Status {
+    Status::unimplemented("the call is missing, or not known to this version of the server")
+}
+
+/// What the transport says of a frame that it can't read; tonic's codes mean other things in our API.
+#[must_use]
+pub fn unreadable(status: &Status) -> Status {
+    match status.code() {
+        Code::OutOfRange | Code::Internal => Status::invalid_argument(format!(
+            "the stream ends at a frame that can't be read, or is larger than {FRAME_BYTES_MAX} bytes: {}",
+            status.message()
+        )),
+        code => Status::new(code, status.message()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::TEST_LIMITS;
+    use dengine_api::v1::{CloseSessionRequest, DeleteRequest, PutRequest};
+
+    fn sort(calls: impl IntoIterator<Item = Option<Call>>) -> Result<Calls, Status> {
+        let numbered = (1..).zip(calls);
+        let calls = numbered.map(|(id, call)| PipelinedCall { id, call });
+        let frame = PipelineRequest {
+            calls: calls.collect(),
+        };
+        Calls::sort(frame, &TEST_LIMITS)
+    }
+
+    fn put(key: &'static str) -> Option<Call> {
+        Some(Call::Put(PutRequest {
+            key: key.into(),
+            ..PutRequest::default()
+        }))
+    }
+
+    fn get(consistency: i32) -> Option<Call> {
+        Some(Call::Get(GetRequest {
+            key: "a".into(),
+            consistency,
+            ..GetRequest::default()
+        }))
+    }
+
+    fn ids<'a, T: 'a>(calls: impl IntoIterator<Item = &'a (u64, T)>) -> Vec<u64> {
+        calls.into_iter().map(|(id, _)| *id).collect()
+    }
+
+    #[test]
+    fn writes_go_together_unless_they_take_more_than_one_step() {
+        let delete = DeleteRequest {
+            key: "a".into(),
+            range_end: "b".into(),
+            prev_kv: true,
+            ..DeleteRequest::default()
+        };
+        let close = CloseSessionRequest { session_id: 3 };
+        let calls = sort([
+            put("a"),
+            Some(Call::Delete(delete)),
+            Some(Call::CloseSession(close)),
+        ])
+        .unwrap();
+        assert_eq!(ids(&calls.writes), [1, 3]);
+        assert_eq!(calls.commands.len(), 2);
+        assert_eq!(ids(&calls.writes_alone), [2]);
+    }
+
+    #[test]
+    fn reads_of_one_freshness_go_together() {
+        let range = Some(Call::Range(RangeRequest::default()));
+        let level = |level: Consistency| get(level.into());
+        let calls = sort([
+            get(0),
+            level(Consistency::Eventual),
+            level(Consistency::Session),
+            level(Consistency::Lease),
+            level(Consistency::Linearizable),
+            range,
+            get(99),
+        ])
+        .unwrap();
+        let gets: Vec<_> = calls.gets.iter().map(ids).collect();
+        assert_eq!(gets, [vec![2], vec![4], vec![1, 5]]);
+        assert_eq!(ids(&calls.reads_alone), [3, 6, 7]);
+    }
+
+    #[test]
+    fn a_bad_call_fails_nobody_else() {
+        let calls = sort([put(""), None, put("a")]).unwrap();
+        assert_eq!(ids(&calls.writes), [3]);
+        let codes = calls.refused.iter().map(|it| match &it.answer {
+            Some(Answer::Error(error)) => (it.id, Code::from_i32(error.code)),
+            other => panic!("{other:?}"),
+        });
+        let expect = [(1, Code::InvalidArgument), (2, Code::Unimplemented)];
+        assert_eq!(codes.collect::<Vec<_>>(), expect);
+    }
+
+    /// A call may have two bytes, and its answer a hundred.
+    #[test]
+    fn a_frame_has_only_so_many_calls() {
+        assert!(sort(vec![None; FRAME_CALLS_MAX]).is_ok());
+        let status = sort(vec![None; FRAME_CALLS_MAX + 1]).unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+    }
+}

@@ -1,0 +1,163 @@
+//! Reads: what is asked for, how fresh it has to be, and the answers.
+
+use dengine_api::v1::{
+    Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
+};
+use dengine_core::{
+    kv::{KeyRange, KeyValue, RangeQuery, RangeResult},
+    types::{ClusterId, Revision},
+};
+use tonic::Status;
+
+use crate::{header::Header, limits::RequestLimits, messages::key_value};
+
+/// What a pair costs in a response besides its key and value, at least; bounds how many tiny pairs fit.
+const PAIR_OVERHEAD_BYTES: usize = 32;
+
+/// What to read of a range.
+///
+/// # Errors
+/// A key is empty or too long.
+pub fn range_query(range: RangeRequest, limits: &RequestLimits) -> Result<RangeQuery, Status> {
+    limits.check_key(&range.key)?;
+    limits.check_range_end(&range.range_end)?;
+    let pairs_max = (limits.max_range_bytes / PAIR_OVERHEAD_BYTES).max(1);
+    Ok(RangeQuery {
+        keys: KeyRange::from_wire(range.key, range.range_end),
+        limit: match range.limit {
+            0 => pairs_max,
+            limit => pairs_max.min(limit as usize),
+        },
+        max_bytes: limits.max_range_bytes,
+        keys_only: range.keys_only,
+        count_only: range.count_only,
+        revision: requested(range.revision),
+    })
+}
+
+/// The answer to a range.
+#[must_use]
+pub fn range_response(header: Header, result: RangeResult) -> RangeResponse {
+    RangeResponse {
+        header: header.at(result.revision),
+        kvs: result.kvs.into_iter().map(key_value).collect(),
+        more: result.more,
+        count: result.count,
+    }
+}
+
+/// At which revision to look for the key; `None`: the newest.
+#[must_use]
+#[inline]
+pub fn get_revision(get: &GetRequest) -> Option<Revision> {
+    requested(get.revision)
+}
+
+/// The answer to a read of one key, found or not, when the store was at `revision`.
+#[must_use]
+#[inline]
+pub fn get_response(header: Header, revision: Revision, found: Option<KeyValue>) -> GetResponse {
+    GetResponse {
+        header: header.at(revision),
+        kv: found.map(key_value),
+    }
+}
+
+/// How fresh a read has to be.
+///
+/// # Errors
+/// It is a level that this version does not know.
+pub fn consistency(number: i32) -> Result<Consistency, Status> {
+    match Consistency::try_from(number) {
+        Ok(Consistency::Unspecified) => Ok(Consistency::Linearizable),
+        Ok(known) => Ok(known),
+        Err(unknown) => Err(Status::invalid_argument(format!(
+            "consistency {} is not known to this version of the server",
+            unknown.0
+        ))),
+    }
+}
+
+/// The revision that a member of the cluster `own` has to reach before it serves a client that has seen `position`;
+/// `None`: any will do. One without a cluster id is reached everywhere: the client has seen nothing yet.
+///
+/// # Errors
+/// The position is of another cluster, or the member of none.
+pub fn revision_to_reach(own: ClusterId, position: Position) -> Result<Option<Revision>, Status> {
+    if position.cluster_id == 0 {
+        return Ok(None);
+    }
+    if own.0 == 0 {
+        return Err(Status::unavailable(
+            "this member is of no cluster yet, so it cannot tell whether it has what you saw",
+        ));
+    }
+    if position.cluster_id != own.0 {
+        return Err(Status::failed_precondition(format!(
+            "the position is of cluster {}, this member is of cluster {own}: forget it, or ask the right one",
+            position.cluster_id
+        )));
+    }
+    Ok(Some(Revision(position.revision)))
+}
+
+#[inline]
+fn requested(revision: u64) -> Option<Revision> {
+    (revision != 0).then_some(Revision(revision))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::TEST_LIMITS;
+    use tonic::Code;
+
+    #[test]
+    fn a_range_is_bounded_whatever_is_asked_for() {
+        for (limit, expect) in [(0, 128), (5, 5), (u32::MAX, 128)] {
+            let range = RangeRequest {
+                key: "a".into(),
+                limit,
+                ..RangeRequest::default()
+            };
+            let query = range_query(range, &TEST_LIMITS).unwrap();
+            assert_eq!(
+                (query.limit, query.max_bytes),
+                (expect, TEST_LIMITS.max_range_bytes)
+            );
+        }
+        assert!(range_query(RangeRequest::default(), &TEST_LIMITS).is_err());
+    }
+
+    #[test]
+    fn linearizable_is_what_nobody_asked_for_otherwise() {
+        let check = |number, expect| assert_eq!(consistency(number).ok(), expect);
+        check(0, Some(Consistency::Linearizable));
+        check(1, Some(Consistency::Linearizable));
+        check(4, Some(Consistency::Session));
+        check(5, None);
+        check(-1, None);
+    }
+
+    #[test]
+    fn a_position_belongs_to_its_cluster() {
+        let check = |own, cluster_id, expect: Result<Option<u64>, Code>| {
+            let position = Position {
+                cluster_id,
+                revision: 5,
+            };
+            let found = revision_to_reach(ClusterId(own), position);
+            assert_eq!(
+                found
+                    .map(|it| it.map(|it| it.0))
+                    .map_err(|status| status.code()),
+                expect
+            );
+        };
+        check(7, 0, Ok(None));
+        check(0, 0, Ok(None));
+        check(7, 7, Ok(Some(5)));
+        check(0, 7, Err(Code::Unavailable));
+        check(7, 8, Err(Code::FailedPrecondition));
+    }
+}
