@@ -45,18 +45,14 @@ impl Disk {
         Self::default()
     }
 
-    /// Its power goes at this operation, if it comes so far.
-    #[must_use]
-    pub fn cut(mut self, cut: Option<Cut>) -> Self {
+    /// Its power goes at this operation, if it comes so far, or never.
+    pub fn set_cut(&mut self, cut: Option<Cut>) {
         self.power.cut = cut;
-        self
     }
 
     /// It lies, as some disks do. Whoever runs on it loses what it promised.
-    #[must_use]
-    pub fn lying(mut self, lie: Option<Lie>) -> Self {
+    pub fn set_lie(&mut self, lie: Option<Lie>) {
         self.lie = lie;
-        self
     }
 
     /// What it was asked to change so far.

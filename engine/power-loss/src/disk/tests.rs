@@ -206,7 +206,8 @@ fn the_power_goes_before_an_operation_or_after_it() {
             at: CutAt::Sync(3),
             moment,
         };
-        let mut disk = Disk::new().cut(Some(cut));
+        let mut disk = Disk::new();
+        disk.set_cut(Some(cut));
         let inode = durable_file(&mut disk, "a", b"old");
         disk.write(inode, 0, b"new").unwrap();
         assert!(!disk.is_cut());
@@ -220,10 +221,12 @@ fn the_power_goes_before_an_operation_or_after_it() {
 
 #[test]
 fn a_liar_acknowledges_and_does_nothing() {
-    let mut disk = Disk::new().lying(Some(Lie::Files));
+    let mut disk = Disk::new();
+    disk.set_lie(Some(Lie::Files));
     durable_file(&mut disk, "a", b"bytes");
     assert_eq!(content(&disk.power_loss(0, 1), "a"), b"");
-    let mut disk = Disk::new().lying(Some(Lie::Directories));
+    let mut disk = Disk::new();
+    disk.set_lie(Some(Lie::Directories));
     durable_file(&mut disk, "a", b"bytes");
     assert!(names(&disk.power_loss(0, 1)).is_empty());
 }
