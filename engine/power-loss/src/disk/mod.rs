@@ -4,7 +4,11 @@
 //! - A file's bytes and length are durable once the file was synced. Before, any sector may be on disk and any may not.
 //! - A name is durable once its directory was synced; syncing the file is not enough. Bytes without a durable name are
 //!   lost with it, and so is everything below a directory whose own name is lost.
-//! - A rename survives whole or not at all, and changes of one name survive in their order.
+//! - A rename survives whole or not at all.
+//!
+//! And one thing more, which file systems with a journal keep (ext4 and XFS do): the changes of one directory survive in
+//! the order in which they were made. RocksDB relies on it: it names a new manifest, names it in `CURRENT` by a rename, and
+//! syncs their directory once, behind both.
 
 mod coins;
 mod content;
@@ -264,7 +268,8 @@ impl Disk {
         })
     }
 
-    /// Moves a name, and replaces what had the new one: a file, or an empty directory.
+    /// Moves a name, and replaces what had the new one: a file, or an empty directory. A directory is never moved to
+    /// below itself, for the kernel does not ask that.
     ///
     /// # Errors
     /// There is no such name, or the new one is that of something that cannot be replaced.

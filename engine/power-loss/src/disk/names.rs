@@ -23,12 +23,9 @@ impl Change {
         }
     }
 
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.0.iter().map(|(entry, _)| entry)
-    }
-
-    fn is_in(&self, directory: Inode) -> bool {
-        self.entries().any(|(parent, _)| *parent == directory)
+    /// One, or two if something moves between them.
+    fn directories(&self) -> BTreeSet<Inode> {
+        self.0.iter().map(|((parent, _), _)| *parent).collect()
     }
 }
 
@@ -60,15 +57,15 @@ impl Names {
 
     /// Makes the names of one directory durable, and what has to be on disk before them.
     pub(super) fn sync(&mut self, directory: Inode) {
-        let mut needed: BTreeSet<Entry> = BTreeSet::new();
+        let mut needed = BTreeSet::from([directory]);
         let (mut synced, mut left) = (Vec::new(), Vec::new());
         for change in self.pending.drain(..).rev() {
-            let is_needed = change.entries().any(|entry| needed.contains(entry));
-            if is_needed || change.is_in(directory) {
-                needed.extend(change.entries().cloned());
-                synced.push(change);
-            } else {
+            let directories = change.directories();
+            if directories.is_disjoint(&needed) {
                 left.push(change);
+            } else {
+                needed.extend(directories);
+                synced.push(change);
             }
         }
         for change in synced.iter().rev() {
@@ -78,17 +75,22 @@ impl Names {
         self.pending = left;
     }
 
-    /// What is there after the power was gone, all of it durable. Changes of one name survive in their order; those of
-    /// different names do not wait for each other.
+    /// What is there after the power was gone, all of it durable: of each directory so many of the first changes.
     pub(super) fn survivor(&self, coins: &mut Coins) -> Self {
+        let mut kept: BTreeMap<Inode, usize> = BTreeMap::new();
+        for directory in self.pending.iter().flat_map(Change::directories) {
+            *kept.entry(directory).or_default() += usize::from(coins.toss());
+        }
         let mut entries = self.durable.clone();
-        let mut lost: BTreeSet<&Entry> = BTreeSet::new();
         for change in &self.pending {
-            let possible = !change.entries().any(|entry| lost.contains(entry));
-            if coins.toss() && possible {
+            let directories = change.directories();
+            let survives = directories.iter().all(|directory| kept[directory] > 0);
+            for directory in directories {
+                kept.entry(directory)
+                    .and_modify(|left| *left = if survives { *left - 1 } else { 0 });
+            }
+            if survives {
                 change.apply(&mut entries);
-            } else {
-                lost.extend(change.entries());
             }
         }
         // What a name leads to that nothing leads to is gone.
