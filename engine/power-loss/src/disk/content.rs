@@ -8,8 +8,8 @@ pub const SECTOR_BYTES: usize = 512;
 
 type Sector = [u8; SECTOR_BYTES];
 
-/// Of everything that was not synced any part may survive: for each sector any of the versions that it had since,
-/// and any of the lengths. What lies between sectors that survived is zero.
+/// Of what was overwritten and not synced any part may survive: for each sector any of the versions that it had since. Of
+/// what was appended a first part survives, up to some sector.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     current: Vec<u8>,
@@ -59,12 +59,19 @@ impl Content {
 
     /// What is there after the power was gone, all of it durable.
     pub(super) fn survivor(&self, coins: &mut Coins) -> Self {
+        let before = self.durable.len();
         let mut bytes = self.durable.clone();
-        if let Some(length) = survivor(&self.lengths, coins) {
-            bytes.resize(*length, 0);
-        }
+        let length = survivor(&self.lengths, coins).map_or(before, |length| *length);
+        let appended = before / SECTOR_BYTES..length.div_ceil(SECTOR_BYTES);
+        let whole = appended.start + appended.filter(|_| coins.toss()).count();
+        bytes.resize(length.min(before.max(whole * SECTOR_BYTES)), 0);
         for (number, versions) in &self.sectors {
-            if let Some(sector) = survivor(versions, coins) {
+            let is_appended = bytes.len() > before && (number + 1) * SECTOR_BYTES > before;
+            let sector = match is_appended {
+                true => versions.last(),
+                false => survivor(versions, coins),
+            };
+            if let Some(sector) = sector {
                 put_sector(&mut bytes, *number, sector);
             }
         }

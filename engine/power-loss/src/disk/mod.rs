@@ -1,14 +1,17 @@
 //! Directories and files in memory that know what was synced: the model, without FUSE.
 //!
 //! What it promises is what POSIX promises, which is less than any file system keeps:
-//! - A file's bytes and length are durable once the file was synced. Before, any sector may be on disk and any may not.
+//! - A file's bytes and length are durable once the file was synced. Before, any sector that was overwritten may be on
+//!   disk and any may not.
 //! - A name is durable once its directory was synced; syncing the file is not enough. Bytes without a durable name are
 //!   lost with it, and so is everything below a directory whose own name is lost.
 //! - A rename survives whole or not at all.
 //!
-//! And one thing more, which file systems with a journal keep (ext4 and XFS do): the changes of one directory survive in
-//! the order in which they were made. RocksDB relies on it: it names a new manifest, names it in `CURRENT` by a rename, and
-//! syncs their directory once, behind both.
+//! And two things more, which file systems with a journal keep and RocksDB relies on:
+//! - The changes of one directory survive in the order in which they were made. RocksDB names a new manifest, names it in
+//!   `CURRENT` by a rename, and syncs their directory once, behind both.
+//! - What was appended survives up to some point and not behind it, for a file's length follows its bytes to the disk.
+//!   RocksDB takes a manifest that ends within a record for one that was cut off, and a record with a hole for damage.
 
 mod coins;
 mod content;

@@ -146,6 +146,24 @@ fn sectors_are_torn_from_each_other_and_never_within() {
 }
 
 #[test]
+fn of_what_was_appended_a_first_part_survives() {
+    let mut disk = Disk::new();
+    let inode = durable_file(&mut disk, "a", &[1; 700]);
+    for _ in 0..8 {
+        let end = disk.attributes(inode).unwrap().bytes;
+        disk.write(inode, end, &[2; 300]).unwrap();
+    }
+    let whole = content(&disk, "a");
+    let mut seen = BTreeSet::new();
+    for seed in 0..100 {
+        let survivor = content(&disk.power_loss(50, seed), "a");
+        assert!(survivor.len() >= 700 && whole.starts_with(&survivor));
+        seen.insert(survivor.len());
+    }
+    assert!(seen.len() > 3, "{seen:?}");
+}
+
+#[test]
 fn what_was_cut_off_a_file_reads_as_zeros_when_it_grows() {
     let mut disk = Disk::new();
     let inode = durable_file(&mut disk, "a", &[1; 700]);

@@ -65,7 +65,6 @@ impl Mount {
     }
 
     /// The disk as it is now. It answers nobody else meanwhile.
-    #[must_use]
     pub fn disk(&self) -> MutexGuard<'_, Disk> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,13 +72,14 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take() {
-            // Busy, because something went wrong before and its process has not ended: then the kernel unmounts it
-            // when it has.
-            if session.umount_and_join().is_err() {
-                let mut lazily = std::process::Command::new("umount");
-                let _ = lazily.arg("--lazy").arg(self.folder.path()).status();
-            }
+        // This unmounts. Nobody waits for the thread that answers: it ends with the last copy of the mount, and a
+        // container that was started meanwhile may have one.
+        drop(self.session.take());
+        let is_mounted = std::fs::remove_dir(self.folder.path()).is_err();
+        if is_mounted {
+            // Busy, because something went wrong before and its process has not ended: the kernel unmounts it then.
+            let mut lazily = std::process::Command::new("umount");
+            let _ = lazily.arg("--lazy").arg(self.folder.path()).status();
         }
     }
 }

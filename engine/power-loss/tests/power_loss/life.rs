@@ -43,8 +43,7 @@ impl Life {
     pub(crate) fn end(self) -> Disk {
         let Self { process, mount, .. } = self;
         drop(process);
-        let disk = mount.disk().clone();
-        disk
+        mount.disk().clone()
     }
 
     /// Its `Admin` service, once it answers.

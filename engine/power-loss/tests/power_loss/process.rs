@@ -5,9 +5,9 @@ use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The ports of one member, over all its lives.
+/// The ports of one member at a time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ports {
     client: u16,
@@ -117,12 +117,14 @@ fn local(port: u16) -> String {
 
 /// A port that nobody listens on, below those that the system gives to outgoing connections.
 fn free_port() -> u16 {
-    const FIRST: u16 = 10_000;
+    const FIRST: u32 = 10_000;
     const COUNT: u32 = 20_000;
-    static TAKEN: AtomicU16 = AtomicU16::new(0);
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    // Test programs that run at the same time begin far from each other.
+    let begin = std::process::id().wrapping_mul(101);
     loop {
-        let offset = std::process::id() + u32::from(TAKEN.fetch_add(1, Ordering::Relaxed));
-        let port = FIRST + (offset % COUNT) as u16;
+        let offset = begin.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % COUNT;
+        let port = u16::try_from(FIRST + offset).expect("below 30,000");
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }

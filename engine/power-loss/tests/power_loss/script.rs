@@ -3,9 +3,12 @@
 use crate::state::{State, Write};
 use bytes::Bytes;
 use dengine_client::{AdminClient, Batch, Client, Compare, Expected, Operation, Result};
+use dengine_power_loss::{Disk, Inode};
+use std::ffi::OsStr;
 
 /// So many that the member's small log rotates, is dropped in part, and its state is flushed, by itself too, and merged.
 pub(crate) const STEPS: u64 = 200;
+const FLUSH_EVERY: u64 = 20;
 /// Of a large value; the server is told that no larger one comes.
 pub(crate) const LARGE_BYTES: usize = 16 * 1024;
 
@@ -20,10 +23,10 @@ pub(crate) enum Step {
 
 /// The step of this number, from 1 on.
 pub(crate) fn step(number: u64, state: &State) -> Step {
-    if number % 50 == 0 {
+    if number.is_multiple_of(50) {
         return Step::Compact(state.revision - 20);
     }
-    if number % 20 == 0 {
+    if number.is_multiple_of(FLUSH_EVERY) {
         return Step::Flush;
     }
     Step::Write(write(number, state))
@@ -101,4 +104,29 @@ async fn send(client: &Client, write: Write) -> Result<u64> {
         }
     };
     Ok(header.revision)
+}
+
+/// Whether the log rotated and was dropped in part, and files of the state were merged.
+///
+/// # Panics
+/// The script is too short for that.
+pub(crate) fn check_length(disk: &Disk) {
+    let names = |folder: &str| -> Vec<String> {
+        let folder = disk.lookup(Inode::ROOT, OsStr::new(folder)).unwrap();
+        let list = disk.list(folder.inode).unwrap();
+        list.into_iter()
+            .map(|(name, _)| name.into_string().unwrap())
+            .collect()
+    };
+    let first = "00000000000000000001.segment".to_owned();
+    assert!(!names("log").contains(&first), "no log was dropped");
+    let flushes = STEPS / FLUSH_EVERY;
+    let tables = names("state")
+        .iter()
+        .filter(|name| name.ends_with(".sst"))
+        .count();
+    assert!(
+        (tables as u64) < flushes / 2,
+        "no files of the state were merged: {tables}"
+    );
 }

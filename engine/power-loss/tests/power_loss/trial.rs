@@ -5,7 +5,7 @@ use crate::past::Past;
 use crate::process::Ports;
 use crate::script::{self, STEPS};
 use dengine_client::SessionOptions;
-use dengine_power_loss::{Counts, Cut, CutAt, Disk, Moment};
+use dengine_power_loss::{Cut, CutAt, Disk, Moment};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +27,7 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    pub(crate) fn new(seed: u64, cut: Option<Cut>) -> Self {
+    pub(crate) fn new(seed: u64, cut: Option<Cut>, ports: Ports) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("power-loss");
@@ -36,7 +36,7 @@ impl Trial {
             seed,
             cut,
             disk: Disk::new(),
-            ports: Ports::free(),
+            ports,
             log: logs.join(format!("{}-{number}.log", std::process::id())),
             past: Past::new(),
         }
@@ -48,32 +48,25 @@ impl Trial {
         self
     }
 
-    /// Runs it all; returns what the script asked of the disk.
+    /// Runs it all; returns the disk as the script left it, or what the member broke afterwards.
     ///
     /// # Panics
-    /// The member broke a promise.
-    pub(crate) async fn run(mut self) -> Counts {
-        match self.outcome().await {
-            Ok(counts) => {
-                fs_err::remove_file(&self.log).unwrap();
-                counts
-            }
-            Err(broken) => panic!("{broken}; the servers' log is {}", self.log.display()),
+    /// The member broke something while it had power.
+    pub(crate) async fn run(mut self) -> Result<Disk, String> {
+        let outcome = self.outcome().await;
+        if outcome.is_ok() {
+            fs_err::remove_file(&self.log).unwrap();
         }
+        outcome
     }
 
-    /// What is broken, if anything is.
-    pub(crate) async fn broken(mut self) -> Option<String> {
-        self.outcome().await.err()
-    }
-
-    async fn outcome(&mut self) -> Result<Counts, String> {
+    async fn outcome(&mut self) -> Result<Disk, String> {
         let mut disk = std::mem::take(&mut self.disk);
         disk.set_cut(self.cut);
         let mut life = Life::begin(disk, self.ports, &self.log);
         match self.script(&mut life).await {
             Ok(()) | Err(End::PowerLost) => {}
-            Err(End::Broken(broken)) => return Err(self.named("before the power loss", &broken)),
+            Err(End::Broken(broken)) => panic!("{}", self.named("before the power went", &broken)),
         }
         let disk = life.end();
         // The first one also answers what was still asked when the power went; so each has its turn.
@@ -84,7 +77,7 @@ impl Trial {
             let found = self.restart(survivor, percent).await;
             found.map_err(|broken| self.named(&format!("{percent} % kept"), &broken))?;
         }
-        Ok(disk.counts())
+        Ok(disk)
     }
 
     async fn script(&mut self, life: &mut Life) -> Result<(), End> {
@@ -159,8 +152,9 @@ impl Trial {
             .cut
             .map_or_else(|| "no cut".to_owned(), |cut| format!("{cut:?}"));
         format!(
-            "{cut}, {when}: {broken}; again: make power-loss SEED={}{replay}",
-            self.seed
+            "{cut}, {when}: {broken}; again: make power-loss SEED={}{replay}; the servers' log: {}",
+            self.seed,
+            self.log.display()
         )
     }
 }
