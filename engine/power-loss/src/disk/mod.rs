@@ -42,7 +42,8 @@ pub struct Disk {
     /// How many inodes were ever made, beside the root.
     made: u64,
     power: Power,
-    lie: Option<Lie>,
+    /// And how many syncs are honest.
+    lie: Option<(Lie, u64)>,
 }
 
 impl Disk {
@@ -57,9 +58,9 @@ impl Disk {
         self.power.cut = cut;
     }
 
-    /// It lies, as some disks do. Whoever runs on it loses what it promised.
-    pub fn set_lie(&mut self, lie: Option<Lie>) {
-        self.lie = lie;
+    /// It lies, as some disks do, once it has done so many syncs. Whoever runs on it loses what it promised.
+    pub fn set_lie(&mut self, lie: Lie, after_syncs: u64) {
+        self.lie = Some((lie, after_syncs));
     }
 
     /// What it was asked to change so far.
@@ -187,7 +188,7 @@ impl Disk {
     /// There is no such file.
     pub fn sync_file(&mut self, file: Inode) -> Result<(), Error> {
         self.do_counted(Counted::FileSync, |disk| {
-            let lies = disk.lie == Some(Lie::Files);
+            let lies = disk.lies(Lie::Files);
             let content = disk.file(file)?;
             if !lies {
                 content.sync();
@@ -203,7 +204,7 @@ impl Disk {
     pub fn sync_directory(&mut self, directory: Inode) -> Result<(), Error> {
         self.do_counted(Counted::DirectorySync, |disk| {
             disk.check_directory(directory)?;
-            if disk.lie != Some(Lie::Directories) {
+            if !disk.lies(Lie::Directories) {
                 disk.names.sync(directory);
             }
             Ok(())
@@ -310,6 +311,11 @@ impl Disk {
 }
 
 impl Disk {
+    fn lies(&self, what: Lie) -> bool {
+        let syncs = self.counts().syncs();
+        matches!(self.lie, Some((lie, honest)) if lie == what && syncs > honest)
+    }
+
     fn file(&mut self, inode: Inode) -> Result<&mut Content, Error> {
         let missing = match self.is_directory(inode) {
             true => Error::IsADirectory,

@@ -245,14 +245,21 @@ fn the_power_goes_before_an_operation_or_after_it() {
 
 #[test]
 fn a_liar_acknowledges_and_does_nothing() {
-    let mut disk = Disk::new();
-    disk.set_lie(Some(Lie::Files));
-    durable_file(&mut disk, "a", b"bytes");
-    assert_eq!(content(&disk.power_loss(0, 1), "a"), b"");
-    let mut disk = Disk::new();
-    disk.set_lie(Some(Lie::Directories));
-    durable_file(&mut disk, "a", b"bytes");
-    assert!(names(&disk.power_loss(0, 1)).is_empty());
+    for lie in [Lie::Files, Lie::Directories] {
+        let mut disk = Disk::new();
+        disk.set_lie(lie, 2);
+        durable_file(&mut disk, "a", b"bytes");
+        let second = file(&mut disk, "b");
+        disk.write(second, 0, b"bytes").unwrap();
+        disk.sync_file(second).unwrap();
+        disk.sync_directory(Inode::ROOT).unwrap();
+        let survivor = disk.power_loss(0, 1);
+        assert_eq!(content(&survivor, "a"), b"bytes");
+        match lie {
+            Lie::Files => assert!(content(&survivor, "b").is_empty()),
+            Lie::Directories => assert_eq!(names(&survivor), ["a"]),
+        }
+    }
 }
 
 /// One operation on a disk with few names, which may be refused.
