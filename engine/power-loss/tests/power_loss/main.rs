@@ -20,6 +20,7 @@ mod state;
 mod trial;
 
 use dengine_power_loss::{Cut, CutAt, Disk, Lie, Moment};
+use past::NOT_AS_PROMISED;
 use process::Ports;
 use settings::Settings;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,26 +107,32 @@ fn run_all(settings: &Settings, cuts: &[Cut]) -> usize {
     broken.into_inner()
 }
 
-/// On disks that begin to lie somewhere in the script, and lose power a few syncs later.
+/// On disks that begin to lie somewhere in the script, and lose power a few syncs later. Some of the servers refuse to
+/// start, for what they need is missing; others have lost what they acknowledged.
 fn found_out(lie: Lie) {
     let ports = Ports::free();
-    let tried = (150..=240).step_by(10);
+    let tried = (150..250).step_by(5);
     let broken = tried.clone().filter_map(|honest| {
         let mut disk = Disk::new();
         disk.set_lie(lie, honest);
         let cut = Cut {
-            at: CutAt::Sync(honest + 8),
+            at: CutAt::Sync(honest + 4),
             moment: Moment::Before,
         };
         run(Trial::new(1, Some(cut), ports).on(disk)).err()
     });
     let broken: Vec<String> = broken.collect();
-    let last = broken.last().expect("the lie is found out");
+    let lost = broken.iter().filter(|it| it.contains(NOT_AS_PROMISED));
     eprintln!(
-        "power loss: {lie:?} not synced: found out {} times of {}, lastly: {last}",
+        "power loss: {lie:?} not synced: {} of {} found out, {} by lost writes; the first: {}",
         broken.len(),
-        tried.count()
+        tried.count(),
+        lost.clone().count(),
+        broken.first().expect("the lie is found out")
     );
+    // Names are seldom made, so a lie about them often costs the server more than a write, or nothing.
+    let must_lose = lie == Lie::Files;
+    assert!(!must_lose || lost.count() > 0, "no lost write was found");
 }
 
 fn run(trial: Trial) -> Result<Disk, String> {

@@ -6,6 +6,9 @@ use crate::state::{State, Write};
 use dengine_client::{Client, Error, KeyRange, RangeQuery};
 use tokio::task::JoinHandle;
 
+/// How it is told that an acknowledged write is gone, or one is there that nobody wrote.
+pub(crate) const NOT_AS_PROMISED: &str = "the state is not what was acknowledged";
+
 type Answer = dengine_client::Result<Option<u64>>;
 
 /// A step that had no answer when the power went.
@@ -129,7 +132,8 @@ impl Past {
         let found = read(life, &client, 0).await?;
         if !may_be.contains(&found) {
             let told = may_be.iter().map(|state| state.difference(&found));
-            return Err(broken(told.collect::<Vec<_>>().join("; or ")));
+            let told = told.collect::<Vec<_>>().join("; or ");
+            return Err(broken(format!("{NOT_AS_PROMISED}: {told}")));
         }
         self.check_history(life, &client).await?;
         self.go_on(life, &client, &found).await

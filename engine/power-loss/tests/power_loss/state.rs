@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use dengine_client::KeyValue;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One write of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +106,8 @@ impl State {
             "revision {} expected, {} found",
             self.revision, found.revision
         );
-        for key in self.pairs.keys().chain(found.pairs.keys()) {
+        let keys: BTreeSet<&Bytes> = self.pairs.keys().chain(found.pairs.keys()).collect();
+        for key in keys {
             let (expected, found) = (self.pairs.get(key), found.pairs.get(key));
             let brief = |pair: Option<&Pair>| {
                 pair.map(|it| {
