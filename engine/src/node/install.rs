@@ -3,7 +3,8 @@
 //! Whatever goes wrong before the log is reset leaves the member as it was; after that, opening the folder
 //! completes the installation, now or after a crash.
 
-use super::running::{self, Running};
+use super::open;
+use super::running::Running;
 use super::{Inner, Node, Stage};
 use crate::error::{Fatal, StartError};
 use crate::folder::Identity;
@@ -91,7 +92,7 @@ fn commit(
     identity: Identity,
 ) -> Result<(), StartError> {
     let Install { base, hard_state } = install;
-    let (mut log, _) = running::open_log(&log_path, config, identity)?;
+    let (mut log, _) = open::open_log(&log_path, config, identity)?;
     let done = snapshot::commit(staging, &mut log, *base, *hard_state);
     let done = done.map_err(|error| StartError::Log {
         path: log_path,

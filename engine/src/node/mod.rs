@@ -23,6 +23,7 @@ mod install;
 mod keeper;
 mod log_writer;
 pub mod metrics;
+mod open;
 mod replica;
 mod running;
 mod snapshots;

@@ -9,6 +9,7 @@ use super::install::Install;
 use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
 use super::metrics;
+use super::open::{open_log, open_state, restore};
 use super::replica::ReplicaThread;
 use super::snapshots::{Maker, Snapshots};
 use super::space::Space;
@@ -18,21 +19,18 @@ use super::writes::{WriteAnswers, WriteReply};
 use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
 use crate::folder::{Identity, SnapshotPaths};
-use crate::storage::{self, OpenWatch, RocksStore};
+use crate::storage::{OpenWatch, RocksStore};
 use crate::transport::{Incoming, PeerEntrance, Peers};
 use bytes::Bytes;
-use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::{
-    self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting, StateMachine,
+    self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting,
 };
-use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
-use dengine_core::replica::{
-    Applier, Caller as _, Counts, Keeper, LeaseView, Replica, ReplicaConfig,
-};
-use dengine_core::snapshot::{self, SnapshotError, Staging};
+use dengine_core::log::RealDisk;
+use dengine_core::replica::{Applier, Caller as _, Counts, Keeper, LeaseView};
+use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 const PERMIT_BYTES: usize = 1024;
 
 /// Bytes of peers' messages that wait for the replica thread.
-const PEER_QUEUE_BYTES: usize = 64 << 20;
+pub(super) const PEER_QUEUE_BYTES: usize = 64 << 20;
 const PEER_QUEUE_PERMITS: u32 = (PEER_QUEUE_BYTES / PERMIT_BYTES) as u32;
 
 /// What a member needs to start.
@@ -449,112 +447,6 @@ fn refuse(input: Input) {
     {
         caller.answer(Err(RequestError::ShuttingDown));
     }
-}
-
-/// Opens a member's log, which must not be opened twice at a time.
-pub(super) fn open_log(
-    path: &Path,
-    config: &Config,
-    identity: Identity,
-) -> Result<(Log<RealDisk>, Recovered), StartError> {
-    let failed = |source: Box<dyn std::error::Error + Send + Sync>| StartError::Log {
-        path: path.to_owned(),
-        source,
-    };
-    let disk = RealDisk::open(path).map_err(|error| failed(error.into()))?;
-    let options = LogOptions {
-        segment_bytes: u32::try_from(config.log.segment_bytes).unwrap_or(u32::MAX),
-        ..LogOptions::new(identity.cluster_id, identity.member_id, rand::random())
-    };
-    Log::open(disk, options).map_err(|error| failed(error.into()))
-}
-
-/// Opens the state, after a snapshot whose installation was decided has become it.
-fn open_state(
-    start: &Start,
-    recovered: &Recovered,
-) -> Result<(StateMachine<RocksStore>, OpenWatch), StartError> {
-    start.snapshot_paths.prepare()?;
-    let open = || {
-        let (machine, watch) = open_store(&start.state_path)?;
-        let (applied, _) = machine.applied();
-        Ok::<_, StartError>(((machine, watch), applied))
-    };
-    let cluster = start.identity.cluster_id;
-    let (opened, installed) =
-        snapshot::open_state(&start.snapshot_paths, cluster, recovered.base, open)?;
-    if installed {
-        let index = recovered.base.index.0;
-        tracing::info!(index, "the snapshot is the state now");
-    }
-    Ok(opened)
-}
-
-fn open_store(path: &Path) -> Result<(StateMachine<RocksStore>, OpenWatch), StartError> {
-    let failed = |source| StartError::State {
-        path: path.to_owned(),
-        source,
-    };
-    let store = storage::open(path).map_err(failed)?;
-    let watch = store.watch();
-    Ok((StateMachine::open(store).map_err(failed)?, watch))
-}
-
-fn restore(
-    start: &Start,
-    machine: &StateMachine<RocksStore>,
-    log: &Log<RealDisk>,
-    recovered: &Recovered,
-) -> Result<Replica<LogReader<RealDisk>, Channels>, StartError> {
-    if let Some(torn) = &recovered.torn {
-        tracing::warn!(
-            file = %torn.file.display(),
-            offset = torn.offset,
-            bytes = torn.bytes,
-            "cut the torn end of the log; nothing in it was ever acknowledged");
-    }
-    if recovered.created {
-        return Err(StartError::LogMissing {
-            path: start.log_path.clone(),
-        });
-    }
-    let (applied, _) = machine.applied();
-    if recovered.last_index < applied {
-        return Err(StartError::LogBehindState {
-            path: start.log_path.clone(),
-            last: recovered.last_index.0,
-            applied: applied.0,
-        });
-    }
-    let limits = &start.config.limits;
-    let message_bytes = limits.max_batch_bytes as u64;
-    let config = ConsensusConfig {
-        election_ticks: start.config.election_ticks,
-        heartbeat_ticks: start.config.heartbeat_ticks,
-        max_message_bytes: message_bytes,
-        max_inflight_messages: usize::try_from(PEER_QUEUE_BYTES as u64 / message_bytes)
-            .unwrap_or(usize::MAX)
-            .clamp(4, 256),
-        max_uncommitted_bytes: (limits.max_pending_proposal_bytes as u64).max(message_bytes),
-        max_waiting_reads: limits.max_pending_reads,
-        boot_nonce: rand::random(),
-        tick: start.config.tick(),
-        ..ConsensusConfig::new(start.identity.member_id, rand::random())
-    };
-    let boot_nonce = config.boot_nonce;
-    let replica = ReplicaConfig {
-        member_id: start.identity.member_id,
-        boot_nonce,
-        election_timeout: start.config.election_timeout(),
-        max_waiting_reads: limits.max_pending_reads,
-        log_keep_bytes: start.config.log.keep_bytes,
-        log_keep_bytes_for_followers: start.config.log.keep_bytes_for_followers,
-    };
-    let hard_state = recovered.hard_state;
-    Ok(
-        Replica::new(replica, config, hard_state, log.reader(), machine)
-            .expect("Config::validated checked everything that consensus does"),
-    )
 }
 
 fn retention(config: &Config) -> RetentionSetting {
