@@ -138,7 +138,7 @@ impl Folder {
                 source,
             }
         };
-        std::fs::create_dir_all(path).map_err(failed("make it"))?;
+        make_durably(path).map_err(failed("make it"))?;
         let directory = File::open(path).map_err(failed("open it"))?;
         lock(&directory, path)?;
         let record_path = path.join(RECORD);
@@ -146,6 +146,12 @@ impl Folder {
             Ok(text) => parse(path, &text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 refuse_foreign(path)?;
+                // An earlier start may have made it, and ended before its name was durable.
+                match sync_parent(path) {
+                    // Who may not read the folder above has not made this one.
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                    synced => synced.map_err(failed("make its name durable"))?,
+                }
                 let folder_id = uuid::Uuid::new_v4().to_string();
                 write_record(path, &folder_id, None).map_err(failed("write its record"))?;
                 (folder_id, None)
@@ -248,6 +254,23 @@ fn lock(directory: &File, path: &Path) -> Result<(), FolderError> {
             source: other.into(),
         },
     })
+}
+
+/// Makes a folder, and those above it that are missing. Their names are durable before anything below them is
+/// promised to anybody.
+fn make_durably(path: &Path) -> io::Result<()> {
+    let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+    let made: Vec<&Path> = path.ancestors().take_while(missing).collect();
+    std::fs::create_dir_all(path)?;
+    made.into_iter().try_for_each(sync_parent)
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        None => Ok(()),
+        Some(parent) if parent.as_os_str().is_empty() => File::open(".")?.sync_all(),
+        Some(parent) => File::open(parent)?.sync_all(),
+    }
 }
 
 /// A volume's own file system may bring a `lost+found`; an interrupted first start, a new record.

@@ -4,7 +4,7 @@ use super::Written;
 use super::applier::ApplyThread;
 use super::clock;
 use super::flusher::{self, FlushTrigger};
-use super::input::{Answer, Channels, Input, Reply, Request};
+use super::input::{Answer, Input, Reply, Request};
 use super::install::Install;
 use super::keeper::KeeperThread;
 use super::log_writer::LogThread;

@@ -12,6 +12,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(3);
 /// How long an answer may still be under way when the power is gone.
 const GRACE: Duration = Duration::from_millis(200);
 const CLUSTER: u64 = 7;
+pub(crate) const DATA_FOLDER: &str = "data";
 
 /// Why a life ended.
 #[derive(Debug)]
@@ -33,7 +34,8 @@ impl Life {
     pub(crate) fn begin(disk: Disk, ports: Ports, log: &Path) -> Self {
         let mount = Mount::new(disk).unwrap_or_else(|error| panic!("{error}"));
         Self {
-            process: Process::start(ports, mount.path(), log),
+            // Not the root of the disk: the member has to make its own folder durable too.
+            process: Process::start(ports, &mount.path().join(DATA_FOLDER), log),
             mount,
             ports,
         }

@@ -1,5 +1,6 @@
 //! What is done to the member, step by step, and how a step is asked for.
 
+use crate::life::DATA_FOLDER;
 use crate::state::{State, Write};
 use bytes::Bytes;
 use dengine_client::{AdminClient, Batch, Client, Compare, Expected, Operation, Result};
@@ -109,9 +110,10 @@ async fn send(client: &Client, write: Write) -> Result<u64> {
 /// # Panics
 /// The script is too short for that.
 pub(crate) fn check_length(disk: &Disk) {
+    let inside = |folder, name: &str| disk.lookup(folder, OsStr::new(name)).unwrap().inode;
+    let data = inside(Inode::ROOT, DATA_FOLDER);
     let names = |folder: &str| -> Vec<String> {
-        let folder = disk.lookup(Inode::ROOT, OsStr::new(folder)).unwrap();
-        let list = disk.list(folder.inode).unwrap();
+        let list = disk.list(inside(data, folder)).unwrap();
         list.into_iter()
             .map(|(name, _)| name.into_string().unwrap())
             .collect()
