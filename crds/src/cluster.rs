@@ -158,11 +158,6 @@ pub struct Engine {
     /// How much history is kept for reads of the past and for watches. Default: the server's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
-    /// Memory of each member for what was read lately, in MiB; it holds about 100 MB besides. Reads of data that fits are
-    /// several times as fast as of data that does not. Default: the server's own, 64.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 8, max = 1_048_576))]
-    pub block_cache_mib: Option<u32>,
     /// How much the members log.
     #[serde(default = "default_log_level")]
     pub log_level: LogLevel,
@@ -194,7 +189,6 @@ impl Default for Engine {
             max_key_bytes: default_max_key_bytes(),
             max_value_bytes: default_max_value_bytes(),
             retention: None,
-            block_cache_mib: None,
             log_level: default_log_level(),
         }
     }

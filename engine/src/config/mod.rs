@@ -124,12 +124,6 @@ settings! {
         /// Below, the member refuses writes that need space, with UNAVAILABLE, and hands over leadership. It must
         /// be enough for what is under way: a log segment, and the merging of files of the state.
         min_free_bytes: u64 = 128 * 1024 * 1024, "min-free-bytes", "DENGINE_MIN_FREE_BYTES";
-
-        /// Memory for what was read of the state lately, in bytes.
-        ///
-        /// A read whose block is not in it gets the block from the operating system and checks it, which costs more than
-        /// all the rest of the read. The member holds about 100 MB besides.
-        block_cache_bytes: usize = 64 * 1024 * 1024, "block-cache-bytes", "DENGINE_BLOCK_CACHE_BYTES";
     } sections {
         /// Bounds on what one member accepts and holds.
         limits: Limits, LimitsOverrides;

@@ -46,9 +46,6 @@ const BATCH_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Far above any machine this runs on, so that only slips of the keyboard meet it.
 const PENDING_BYTES_MAX: usize = 1 << 40;
 
-/// Below this the cache would not hold the indexes of a few files.
-const BLOCK_CACHE_BYTES_MIN: usize = 1 << 20;
-
 impl Config {
     /// Fills what is derived from other settings, and judges the whole.
     ///
@@ -67,12 +64,6 @@ impl Config {
         self.check_clock(&mut problems);
         self.limits.check(&mut problems);
         self.check_log(&mut problems);
-        problems.require(self.block_cache_bytes >= BLOCK_CACHE_BYTES_MIN, || {
-            format!(
-                "block_cache_bytes is {}: it must be at least {BLOCK_CACHE_BYTES_MIN} (67108864 is usual)",
-                self.block_cache_bytes
-            )
-        });
         match problems.0 {
             problems if problems.is_empty() => Ok(self),
             problems => Err(ConfigError::Invalid { problems }),
@@ -348,13 +339,6 @@ mod tests {
         let config = valid().validated().unwrap();
         assert_eq!(config.advertise_client, "127.0.0.1:4100");
         assert_eq!(config.advertise_peer, "127.0.0.1:4101");
-    }
-
-    #[test]
-    fn a_cache_that_holds_nothing_is_refused() {
-        let with = |bytes| move |c: &mut Config| c.block_cache_bytes = bytes;
-        check(with(BLOCK_CACHE_BYTES_MIN), &[]);
-        check(with(0), &["block_cache_bytes is 0"]);
     }
 
     #[test]

@@ -57,8 +57,7 @@ fn open_store(start: &Start) -> Result<(StateMachine<RocksStore>, OpenWatch), St
         path: start.state_path.clone(),
         source,
     };
-    let cache_bytes = start.config.block_cache_bytes;
-    let store = storage::open(&start.state_path, cache_bytes).map_err(failed)?;
+    let store = storage::open(&start.state_path).map_err(failed)?;
     let watch = store.watch();
     Ok((StateMachine::open(store).map_err(failed)?, watch))
 }

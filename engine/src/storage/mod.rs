@@ -15,10 +15,6 @@ use dengine_core::kv::StoreError;
 use std::path::Path;
 
 /// Opens the store of a member.
-pub(crate) fn open(folder: &Path, block_cache_bytes: usize) -> Result<RocksStore, StoreError> {
-    let options = RocksOptions {
-        block_cache_bytes,
-        ..RocksOptions::default()
-    };
-    RocksStore::open(folder, &options)
+pub(crate) fn open(folder: &Path) -> Result<RocksStore, StoreError> {
+    RocksStore::open(folder, &RocksOptions::default())
 }

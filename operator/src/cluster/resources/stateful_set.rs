@@ -232,10 +232,6 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
         set("DENGINE_LOG_FORMAT", "json".to_owned()),
     ];
     all.extend(retention);
-    all.extend(engine.block_cache_mib.map(|mib| {
-        let bytes = u64::from(mib) << 20;
-        set("DENGINE_BLOCK_CACHE_BYTES", bytes.to_string())
-    }));
     all
 }
 
@@ -343,7 +339,6 @@ mod tests {
             "{image: other}",
             "{engine: {tickMs: 50}}",
             "{engine: {retention: {seconds: 60}}}",
-            "{engine: {blockCacheMib: 512}}",
             "{resources: {requests: {cpu: 1}}}",
             "{scheduling: {nodeSelector: {disk: fast}}}",
         ] {
@@ -360,9 +355,6 @@ mod tests {
         let retains = |names: Vec<String>| names.iter().any(|name| name.contains("RETENTION"));
         assert!(!retains(names("{}")));
         assert!(retains(names("{engine: {retention: {revisions: 5}}}")));
-        let cached = |spec: &str| names(spec).contains(&"DENGINE_BLOCK_CACHE_BYTES".to_owned());
-        assert!(!cached("{}"));
-        assert!(cached("{engine: {blockCacheMib: 512}}"));
     }
 
     /// Whoever changes the template of an unchanged spec restarts every member of every cluster when the operator
