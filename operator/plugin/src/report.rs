@@ -39,7 +39,7 @@ pub(crate) async fn run(access: &Access, options: &Options) -> anyhow::Result<()
         None => "etcd".to_owned(),
     };
     let title = format!("{}, run {run}", options.name);
-    let html = page::render(&title, &side_by_side(&status, &run, label, result))?;
+    let html = page::render(&title, &side_by_side(&status, &run, &label, result))?;
     std::fs::write(file, html).with_context(|| format!("writing {}", file.display()))?;
     say(format_args!("{}: {title}", file.display()));
     Ok(())
@@ -62,7 +62,7 @@ fn kept<'a>(status: &'a DEngineBenchmarkStatus, run: &str) -> anyhow::Result<&'a
 fn side_by_side(
     status: &DEngineBenchmarkStatus,
     run: &str,
-    label: String,
+    label: &str,
     result: &Report,
 ) -> Vec<Named> {
     let rival = status.runs.get(&names::benchmark::rival(run));
@@ -70,7 +70,7 @@ fn side_by_side(
         label: label.to_owned(),
         report: report.clone(),
     };
-    std::iter::once(named(&label, result))
+    std::iter::once(named(label, result))
         .chain(rival.map(|report| named("etcd", report)))
         .collect()
 }
