@@ -382,8 +382,8 @@ async fn a_member_that_serves_nobody_is_left_for_another_behind_the_same_address
 }
 
 async fn a_member_that_does_not_answer_is_left_for_another_behind_the_same_address(wire: Wire) {
-    let (away, serving) = (Peer::start().await, Peer::start().await);
-    away.script([Step::Hang, Step::Hang]);
+    let away = Peer::scripted([Step::Hang, Step::Hang]).await;
+    let serving = Peer::start().await;
     let address = balanced(&[&away, &serving]).await;
     let brief = ClientOptions {
         request_timeout: RENEW_AFTER,

@@ -96,11 +96,6 @@ impl Peer {
         peer
     }
 
-    /// Plays these to the next requests.
-    pub(crate) fn script(&self, script: impl IntoIterator<Item = Step>) {
-        self.state.lock().unwrap().script.extend(script);
-    }
-
     /// Answers every request with `code` from now on.
     pub(crate) fn always(&self, code: Code) {
         self.state.lock().unwrap().always = Some(code);
