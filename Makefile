@@ -62,7 +62,7 @@ test: setup ## every test, those on a real Kubernetes included
 	@$(call part,Build,$(CARGO_TEST) --no-run)
 	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples)
 	@$(call part,Documentation,$(CARGO_TEST) --no-fail-fast --doc)
-	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))))
+	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))) -- --skip overload::)
 	@$(call part,Simulation,$(SIM_TEST))
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes -- --skip full::)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
@@ -81,7 +81,7 @@ fuzz: setup ## bent bytes into every decoder (DURATION=1m for each, SEED=)
 	  $(CARGO_TEST) --test fuzz -- --nocapture
 
 overload: setup ## more writes than a member takes: it must shed, keep its leader and its memory, and recover
-	@$(CARGO_TEST) --test processes -- --ignored overload
+	@$(CARGO_TEST) --test processes -- overload::
 
 e2e-full: setup ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
 	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY)
