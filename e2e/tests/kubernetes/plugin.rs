@@ -101,7 +101,7 @@ async fn restarts(world: &World) -> Result<()> {
 }
 
 /// `kubectl dengine …` in the test's namespace.
-fn dengine(world: &World, arguments: &[&str]) -> Result<String> {
+pub(crate) fn dengine(world: &World, arguments: &[&str]) -> Result<String> {
     let program = product::program("kubectl-dengine")?;
     let folder = program.parent().context("a program lies in a folder")?;
     let mut path = std::env::var_os("PATH").unwrap_or_default();

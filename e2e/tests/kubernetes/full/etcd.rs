@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::{
     load::say,
+    plugin::dengine,
     support::{READY_PATIENCE, World, test_alone},
 };
 
@@ -33,6 +34,7 @@ async fn one_benchmark_says_who_won_each_workload_and_by_how_much() {
         world.make_cluster("fast", 3).await?;
         let status = measure(world).await?;
         judge(&status)?;
+        page(world)?;
         say(format_args!(
             "{}",
             world.kubectl(&["get", "denginebenchmarks", "--output=wide"])?
@@ -85,6 +87,19 @@ async fn measure(world: &World) -> Result<DEngineBenchmarkStatus> {
     })
     .await?;
     done.status.context("a finished benchmark has a status")
+}
+
+/// One command, and both are on it.
+fn page(world: &World) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("versus.html");
+    let html = format!("--html={}", file.display());
+    dengine(world, &["report", "versus", &html])?;
+    let page = fs_err::read_to_string(file)?;
+    for named in ["</i>DEngine (fast)", "</i>etcd", "linearizable-read"] {
+        ensure!(page.contains(named), "the page lacks {named}");
+    }
+    Ok(())
 }
 
 fn judge(status: &DEngineBenchmarkStatus) -> Result<()> {
