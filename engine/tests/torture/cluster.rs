@@ -62,8 +62,15 @@ impl Cluster {
     }
 
     /// Makes the stranger in a place a voter.
-    pub(crate) async fn join(&self, place: usize) {
-        let (newcomer, status) = self.reach(place).await;
+    async fn join(&self, place: usize) {
+        let learner = self.add(place).await;
+        let id = self.tell(place, learner).await;
+        self.promote(id).await;
+    }
+
+    /// First step of joining: the cluster knows the stranger in a place as a learner.
+    pub(crate) async fn add(&self, place: usize) -> JoinRequest {
+        let (_, status) = self.reach(place).await;
         let addition = AddLearnerRequest {
             name: status.name,
             peer_address: status.peer_address,
@@ -78,20 +85,61 @@ impl Cluster {
                 .ok()
         })
         .await;
-        let id = added.member.unwrap().id;
-        let join = JoinRequest {
+        JoinRequest {
             cluster_id: added.cluster_id,
-            member_id: id,
+            member_id: added.member.unwrap().id,
             folder_id: status.folder_id,
-        };
+        }
+    }
+
+    /// Second step of joining: the stranger is told who it is. Returns its id.
+    pub(crate) async fn tell(&self, place: usize, learner: JoinRequest) -> u64 {
         eventually("it joins", || async {
-            newcomer.join(join.clone()).await.ok()
+            let newcomer = self.members[place].admin().await?;
+            newcomer.join(learner.clone()).await.ok()
         })
         .await;
+        learner.member_id
+    }
+
+    /// Last step of joining: a learner that has caught up votes.
+    pub(crate) async fn promote(&self, id: u64) {
         eventually("it is promoted", || async {
             self.leader_admin().await?.promote(id).await.ok()
         })
         .await;
+    }
+
+    /// Who lives in a place.
+    pub(crate) async fn id(&self, place: usize) -> u64 {
+        eventually("a member says who it is", || async {
+            let id = self.members[place].status().await?.member_id;
+            (id != 0).then_some(id)
+        })
+        .await
+    }
+
+    /// Removes the member in a place; if it leads, it hands over first.
+    pub(crate) async fn remove(&self, place: usize, id: u64) {
+        eventually("a member is removed", || async {
+            let admin = self.leader_admin().await?;
+            if self.leader().await == Some(place) {
+                let other = (place + 1) % self.members.len();
+                let other = self.members[other].status().await?.member_id;
+                admin.transfer_leader(other).await.ok()?;
+            }
+            self.leader_admin().await?.remove(id).await.ok()
+        })
+        .await;
+    }
+
+    /// Starts a stranger in one more place, which it returns.
+    pub(crate) fn make_place(&mut self) -> usize {
+        let place = self.members.len();
+        let mut member = Member::new(&self.network, self.home.path(), place);
+        member.start();
+        self.members.push(member);
+        place
     }
 
     /// The `Admin` service of whoever leads by its own word and that of a quorum.

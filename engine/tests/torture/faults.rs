@@ -2,12 +2,28 @@
 
 use std::time::Instant;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, soon};
 use crate::dice::Dice;
+use crate::{MEMBERS_MAX, MEMBERS_MIN};
 
-/// Something that goes wrong with members, given by their places.
+/// Something that happens to a cluster. Members are given by their places.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
+    /// Something is wrong until it is healed.
+    Harm(Harm),
+    /// The lead is handed over.
+    Transfer(usize),
+    /// A member is removed, wiped, and joins as a new one.
+    Replace(usize),
+    /// One more member joins.
+    Grow,
+    /// The member in the last place is removed for good.
+    Shrink,
+}
+
+/// Something that begins in a moment and lasts until it is healed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Harm {
     /// SIGKILL; started again at the end.
     Kill(usize),
     /// SIGKILL of all.
@@ -22,31 +38,19 @@ pub(crate) enum Fault {
     Deaf(usize),
     /// Its disk is full; a member that ends for it is started again.
     FullDisk(usize),
-    /// The lead is handed over.
-    Transfer(usize),
-    /// A member is removed, wiped, and joins as a new one.
-    Replace(usize),
 }
 
 impl Fault {
-    /// Draws one; every other time it meets whoever leads.
     async fn draw(cluster: &Cluster, dice: &mut Dice) -> Self {
         let members = cluster.members.len();
-        let mut place = dice.below(members);
-        if dice.below(2) == 0 {
-            place = cluster.leader().await.unwrap_or(place);
-        }
-        let other = (place + 1 + dice.below(members - 1)) % members;
-        match dice.below(11) {
-            0 | 1 => Self::Kill(place),
-            2 => Self::KillAll,
-            3 | 4 => Self::Pause(place),
-            5 => Self::Isolate(place),
-            6 => Self::OneWay(place, other),
-            7 => Self::Deaf(place),
-            8 => Self::FullDisk(place),
-            9 => Self::Transfer(other),
-            _ => Self::Replace(place),
+        match dice.below(14) {
+            0..=9 => Self::Harm(Harm::draw(cluster, dice).await),
+            10 => Self::Transfer(dice.below(members)),
+            11 => Self::Replace(somebody(cluster, dice).await),
+            _ if members == MEMBERS_MIN => Self::Grow,
+            _ if members == MEMBERS_MAX => Self::Shrink,
+            12 => Self::Grow,
+            _ => Self::Shrink,
         }
     }
 
@@ -57,7 +61,7 @@ impl Fault {
             for _ in 0..=dice.below(2) {
                 let fault = Self::draw(cluster, dice).await;
                 eprintln!("torture: {fault:?}");
-                fault.begin(cluster).await;
+                fault.begin(cluster, dice).await;
                 faults += 1;
             }
             tokio::time::sleep(dice.millis(500, 5_000)).await;
@@ -67,7 +71,50 @@ impl Fault {
         faults
     }
 
-    async fn begin(self, cluster: &mut Cluster) {
+    async fn begin(self, cluster: &mut Cluster, dice: &mut Dice) {
+        match self {
+            Self::Harm(harm) => harm.begin(cluster),
+            Self::Transfer(place) => transfer(cluster, place).await,
+            Self::Replace(place) => {
+                let id = leaving(cluster, dice, place).await;
+                cluster.remove(place, id).await;
+                interrupt(cluster, dice).await;
+                cluster.members[place].wipe();
+                cluster.members[place].start();
+                join(cluster, dice, place).await;
+            }
+            Self::Grow => {
+                cluster.heal();
+                let place = cluster.make_place();
+                join(cluster, dice, place).await;
+            }
+            Self::Shrink => {
+                let place = cluster.members.len() - 1;
+                let id = leaving(cluster, dice, place).await;
+                cluster.remove(place, id).await;
+                cluster.members.pop();
+            }
+        }
+    }
+}
+
+impl Harm {
+    async fn draw(cluster: &Cluster, dice: &mut Dice) -> Self {
+        let members = cluster.members.len();
+        let place = somebody(cluster, dice).await;
+        let other = (place + 1 + dice.below(members - 1)) % members;
+        match dice.below(9) {
+            0 | 1 => Self::Kill(place),
+            2 => Self::KillAll,
+            3 | 4 => Self::Pause(place),
+            5 => Self::Isolate(place),
+            6 => Self::OneWay(place, other),
+            7 => Self::Deaf(place),
+            _ => Self::FullDisk(place),
+        }
+    }
+
+    fn begin(self, cluster: &mut Cluster) {
         let others = |place| (0..cluster.members.len()).filter(move |other| *other != place);
         match self {
             Self::Kill(place) => cluster.members[place].kill(),
@@ -85,40 +132,53 @@ impl Fault {
             Self::OneWay(from, to) => cluster.network.cut(from, to),
             Self::Deaf(place) => others(place).for_each(|other| cluster.network.cut(other, place)),
             Self::FullDisk(place) => cluster.members[place].fill_disk(),
-            Self::Transfer(place) => transfer(cluster, place).await,
-            Self::Replace(place) => replace(cluster, place).await,
         }
+    }
+}
+
+/// Any member; every other time whoever leads.
+async fn somebody(cluster: &Cluster, dice: &mut Dice) -> usize {
+    let place = dice.below(cluster.members.len());
+    match dice.below(2) {
+        0 => cluster.leader().await.unwrap_or(place),
+        _ => place,
     }
 }
 
 /// Asks for the lead to be handed over; under other faults that may fail.
 async fn transfer(cluster: &Cluster, place: usize) {
-    let asked = crate::cluster::soon(async {
+    let asked = soon(async {
         let id = cluster.members[place].status().await?.member_id;
         cluster.leader_admin().await?.transfer_leader(id).await.ok()
     });
     let _ = asked.await;
 }
 
-/// Removes a member while everything else is well, and lets its wiped place join as a new one.
-async fn replace(cluster: &mut Cluster, place: usize) {
+/// Who is about to be removed. What is wrong with the others may come after asking it, not before.
+async fn leaving(cluster: &mut Cluster, dice: &mut Dice, place: usize) -> u64 {
     cluster.heal();
-    let id = crate::cluster::eventually("the member to remove answers", || async {
-        Some(cluster.members[place].status().await?.member_id)
-    })
-    .await;
-    crate::cluster::eventually("a member is removed", || async {
-        let admin = cluster.leader_admin().await?;
-        // Whoever leads has to hand over first.
-        if cluster.leader().await == Some(place) {
-            let other = (place + 1) % cluster.members.len();
-            let other = cluster.members[other].status().await?.member_id;
-            admin.transfer_leader(other).await.ok()?;
-        }
-        cluster.leader_admin().await?.remove(id).await.ok()
-    })
-    .await;
-    cluster.members[place].wipe();
-    cluster.members[place].start();
-    cluster.join(place).await;
+    let id = cluster.id(place).await;
+    interrupt(cluster, dice).await;
+    id
+}
+
+/// Makes the stranger in a place a voter, with something going wrong between any two steps of that.
+async fn join(cluster: &mut Cluster, dice: &mut Dice, place: usize) {
+    interrupt(cluster, dice).await;
+    let learner = cluster.add(place).await;
+    interrupt(cluster, dice).await;
+    let id = cluster.tell(place, learner).await;
+    interrupt(cluster, dice).await;
+    cluster.promote(id).await;
+}
+
+/// In the middle of a change of members something else goes wrong for a moment, or nothing does.
+async fn interrupt(cluster: &mut Cluster, dice: &mut Dice) {
+    if dice.below(2) == 0 {
+        let harm = Harm::draw(cluster, dice).await;
+        eprintln!("torture:   {harm:?} meanwhile");
+        harm.begin(cluster);
+        tokio::time::sleep(dice.millis(50, 1_500)).await;
+        cluster.heal();
+    }
 }

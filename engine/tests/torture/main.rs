@@ -1,7 +1,7 @@
 //! Real processes, disks and sockets, with everything going wrong that can; and then a checker.
 //!
 //! `make torture` runs this for minutes, `make test` for half a minute. Clients write down what they asked
-//! and were told while members are killed, paused, cut off, filled up, replaced and moved from the lead. At the end
+//! and were told while members are killed, paused, cut off, filled up, replaced, added, removed and moved from the lead. At the end
 //! of each round everything is healed, writes must succeed again, all members must hold the same, and
 //! [`dengine_core::check`] judges the history. What went wrong is left in a folder whose name is printed.
 //!
@@ -26,8 +26,12 @@ use std::time::{Duration, Instant};
 use cluster::Cluster;
 use dice::Dice;
 
-/// Members of the cluster.
+/// Members of the cluster in the beginning.
 const MEMBERS: usize = 3;
+/// It never becomes smaller: somebody has to be there to hand over to.
+const MEMBERS_MIN: usize = 2;
+/// It never becomes larger.
+const MEMBERS_MAX: usize = 5;
 
 #[test]
 fn what_clients_see_under_faults_is_linearizable() {

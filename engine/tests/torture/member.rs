@@ -17,7 +17,7 @@ const TICK_MS: &str = "50";
 /// Room for the log, what RocksDB keeps, and what a run writes.
 const DISK: &str = "size=1g";
 
-/// A member, whether it runs or not. Killed, by its process id, when dropped.
+/// A member, whether it runs or not. When dropped it is killed, by its process id, and its disk is gone.
 pub(crate) struct Member {
     pub(crate) place: usize,
     pub(crate) log: PathBuf,
@@ -152,5 +152,9 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.kill();
+        let unmounted = Command::new("umount").arg(&self.disk).status();
+        if !unmounted.is_ok_and(|status| status.success()) {
+            eprintln!("torture: {} stays mounted", self.disk.display());
+        }
     }
 }

@@ -10,8 +10,7 @@ use std::process::Command;
 const PREFIX: &str = "dengine-torture-";
 /// Names the namespaces to the process inside the hub.
 const INSIDE: &str = "DENGINE_TORTURE_INSIDE";
-/// Enough for the members and one that is added.
-const PLACES: usize = super::MEMBERS + 1;
+const PLACES: usize = super::MEMBERS_MAX;
 
 /// The places where members live.
 #[derive(Clone, Debug)]
