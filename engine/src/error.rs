@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 pub use dengine_core::replica::{LeaderHint, RequestError};
 use dengine_core::{kv::StoreError, log::LogError};
-
-use crate::folder::FolderError;
+pub use dengine_folder::FolderError;
 
 /// Why a member did not start. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,6 @@
 
 pub mod config;
 pub mod error;
-pub mod folder;
 pub mod node;
 pub mod server;
 pub mod storage;

@@ -6,6 +6,7 @@
 
 pub mod check;
 pub mod consensus;
+pub mod durable;
 pub mod kv;
 pub mod log;
 pub mod planted;

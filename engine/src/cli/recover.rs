@@ -3,7 +3,7 @@
 use super::{EXIT_OK, say};
 use anyhow::bail;
 use clap::Args;
-use dengine::folder::Folder;
+use dengine_folder::Folder;
 use std::path::PathBuf;
 
 /// What `dengine recover` takes.

@@ -5,11 +5,11 @@
 
 use crate::config::Config;
 use crate::error::StartError;
-use crate::folder::{Folder, Identity};
 use bytes::Bytes;
 use dengine_core::kv::{Member, MembershipChange};
 use dengine_core::log::Batch;
 use dengine_core::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
+use dengine_folder::{Folder, Identity};
 
 /// The id of the member that begins a cluster.
 pub(super) const FIRST_MEMBER: MemberId = MemberId(1);

@@ -34,12 +34,12 @@ mod writes;
 
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, LeaderHint, RequestError, StartError};
-use crate::folder::{Folder, Identity};
 use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
 use dengine_core::kv::{self, Member, Membership, MembershipChange, Reader};
 pub use dengine_core::replica::Written;
 use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
+use dengine_folder::{Folder, Identity};
 pub(crate) use input::Input;
 use input::Request;
 use install::Install;

@@ -4,13 +4,13 @@ use super::input::Channels;
 use super::running::{PEER_QUEUE_BYTES, Start};
 use crate::config::Config;
 use crate::error::StartError;
-use crate::folder::Identity;
 use crate::storage::{self, OpenWatch, RocksStore};
 use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::StateMachine;
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
 use dengine_core::replica::{Replica, ReplicaConfig};
 use dengine_core::snapshot;
+use dengine_folder::Identity;
 use std::path::Path;
 
 /// Opens a member's log, which must not be opened twice at a time.

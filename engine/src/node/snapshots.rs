@@ -1,7 +1,6 @@
 //! Snapshots of this member's state for others, and what was received for this one.
 
 use super::input::Input;
-use crate::folder::SnapshotPaths;
 use crate::storage::RocksStore;
 use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
 use dengine_core::consensus::SnapshotMeta;
@@ -9,6 +8,7 @@ use dengine_core::kv::{Flusher, StoreError};
 use dengine_core::log::RealDisk;
 use dengine_core::snapshot::{Outgoing, SnapshotError, SnapshotId, describe};
 use dengine_core::types::ClusterId;
+use dengine_folder::SnapshotPaths;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;

@@ -5,6 +5,7 @@
 //! is the state after some batch, never a part of one.
 
 use bytes::Bytes;
+use dengine_core::durable::make_folder;
 use dengine_core::kv::layout::version_prefix;
 use dengine_core::kv::store::{Cursor, Operation, Scope, Store, StoreError, WriteBatch};
 use rocksdb::{
@@ -81,7 +82,8 @@ impl RocksStore {
     /// was changed.
     pub fn open(folder: &Path, options: &RocksOptions) -> Result<Self, StoreError> {
         check_folder(folder)?;
-        make_durably(folder)?;
+        // RocksDB would make the folder too, but not make its name durable.
+        make_folder(folder).map_err(|error| unusable(&error))?;
         let db = DB::open(&db_options(options), folder).map_err(|error| opening(folder, error))?;
         Ok(Self::new(db))
     }
@@ -281,18 +283,6 @@ fn check_folder(folder: &Path) -> Result<(), StoreError> {
             folder.display()
         ))),
     }
-}
-
-/// RocksDB would make the folder too, but not make its name durable.
-fn make_durably(folder: &Path) -> Result<(), StoreError> {
-    let make = || {
-        fs_err::create_dir_all(folder)?;
-        match folder.parent() {
-            Some(parent) if parent != Path::new("") => fs_err::File::open(parent)?.sync_all(),
-            _ => fs_err::File::open(".")?.sync_all(),
-        }
-    };
-    make().map_err(|error| unusable(&error))
 }
 
 /// Whether a crash during the very first open can leave this file without a `CURRENT`.

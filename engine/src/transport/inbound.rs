@@ -4,7 +4,6 @@ use super::snapshot::{Incoming, SnapshotAnswers};
 use super::{Introduced, frame_bytes_max};
 use crate::config::Config;
 use crate::error::StartError;
-use crate::folder::Identity;
 use crate::node::Input;
 use dengine_api::peer::peer_server::{Peer, PeerServer};
 use dengine_api::peer::{
@@ -13,6 +12,7 @@ use dengine_api::peer::{
 use dengine_core::kv::Membership;
 use dengine_core::replica;
 use dengine_core::types::MemberId;
+use dengine_folder::Identity;
 use dengine_wire::{peer, snapshot};
 use std::sync::{Arc, RwLock, RwLockWriteGuard, mpsc};
 use std::time::Duration;

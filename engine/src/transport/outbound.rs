@@ -3,7 +3,6 @@
 use super::snapshot::{OutgoingSnapshot, SnapshotSender};
 use super::{Introduced, frame_bytes_max};
 use crate::config::Config;
-use crate::folder::Identity;
 use crate::node::{Input, metrics};
 use bytes::Bytes;
 use dengine_api::peer::peer_client::PeerClient;
@@ -12,6 +11,7 @@ use dengine_core::consensus::Outbound;
 use dengine_core::kv::Membership;
 use dengine_core::replica;
 use dengine_core::types::MemberId;
+use dengine_folder::Identity;
 use dengine_wire::peer::PROTOCOL;
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};

@@ -11,6 +11,8 @@ use dengine_client::{
     proto::{AddLearnerRequest, JoinRequest, Lifecycle},
 };
 
+use dengine_folder::Record;
+
 use crate::harness::{Cluster, Member, becomes, scratch};
 
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>, part: &str) {
@@ -239,8 +241,11 @@ async fn a_folder_of_a_newer_format_is_refused_and_unchanged() {
     cluster.members[0].terminate();
     let record = cluster.members[0].data_dir.join("folder.toml");
     let text = fs_err::read_to_string(&record).unwrap();
-    assert!(text.contains("format = 1"), "{text}");
-    fs_err::write(&record, text.replace("format = 1", "format = 99")).unwrap();
+    let newer = Record {
+        format: 99,
+        ..Record::decode(text.as_bytes()).unwrap()
+    };
+    fs_err::write(&record, newer.encode()).unwrap();
     let before = content(&cluster.members[0].data_dir);
     let output = cluster.members[0].run_to_end();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -257,6 +262,26 @@ async fn a_folder_of_a_newer_format_is_refused_and_unchanged() {
     fs_err::write(&record, text).unwrap();
     cluster.members[0].start();
     cluster.members[0].ready().await;
+}
+
+#[tokio::test]
+async fn a_folder_with_a_flipped_bit_in_its_record_is_to_be_replaced() {
+    let mut cluster = Cluster::form(1).await;
+    cluster.members[0].terminate();
+    let record = cluster.members[0].data_dir.join("folder.toml");
+    let text = fs_err::read_to_string(&record).unwrap();
+    // It still parses, as that of another member; and it is no longer text.
+    let other_id = text.replace("member_id = \"1\"", "member_id = \"3\"");
+    let no_text = [&[text.as_bytes()[0] | 0x80], &text.as_bytes()[1..]].concat();
+    assert_ne!(other_id, text);
+    for bent in [other_id.into_bytes(), no_text] {
+        fs_err::write(&record, &bent).unwrap();
+        let output = cluster.members[0].run_to_end();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("folder.toml is damaged"), "{said}");
+        assert_eq!(fs_err::read(&record).unwrap(), bent);
+    }
 }
 
 #[test]

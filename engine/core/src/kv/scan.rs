@@ -7,6 +7,7 @@ use super::store::{Cursor, Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
 use crate::types::Revision;
 use bytes::Bytes;
+use std::ops::ControlFlow;
 
 /// How many records to step over before a seek is cheaper.
 const STEPS_MAX: usize = 8;
@@ -103,17 +104,19 @@ impl<'k, C: Cursor> Scan<'k, C> {
         }
     }
 
-    /// Shows every live version that `at` sees, in the order of the keys.
+    /// Shows every live version that `at` sees, in the order of the keys, until `visit` has seen enough.
     pub(super) fn run(
         mut self,
         at: Revision,
-        mut visit: impl FnMut(&Found<'_>) -> Result<(), StoreError>,
+        mut visit: impl FnMut(&Found<'_>) -> Result<ControlFlow<()>, StoreError>,
     ) -> Result<(), StoreError> {
         match self.way {
-            Way::One(key) => match find(&mut self.cursor, &mut Vec::new(), key, at)? {
-                Some(found) => visit(&found),
-                None => Ok(()),
-            },
+            Way::One(key) => {
+                if let Some(found) = find(&mut self.cursor, &mut Vec::new(), key, at)? {
+                    let _: ControlFlow<()> = visit(&found)?;
+                }
+                Ok(())
+            }
             Way::Range(start) => walk(&mut self.cursor, start, at, visit),
         }
     }
@@ -123,7 +126,7 @@ fn walk(
     cursor: &mut impl Cursor,
     start: Vec<u8>,
     at: Revision,
-    mut visit: impl FnMut(&Found<'_>) -> Result<(), StoreError>,
+    mut visit: impl FnMut(&Found<'_>) -> Result<ControlFlow<()>, StoreError>,
 ) -> Result<(), StoreError> {
     let mut target = start;
     cursor.seek(&target)?;
@@ -134,8 +137,10 @@ fn walk(
         if revision > at {
             put_inverted(&mut target, at);
         } else {
-            if let Some(found) = live(key, record)? {
-                visit(&found)?;
+            if let Some(found) = live(key, record)?
+                && visit(&found)?.is_break()
+            {
+                return Ok(());
             }
             // Behind all versions of this key: the terminator ends in 0, and what follows it is lower.
             *target.last_mut().expect("a prefix is never empty") += 1;

@@ -1,11 +1,13 @@
 //! A directory of the operating system as a [`Disk`].
 
+use crate::durable::make_folder;
+
 use super::disk::{Disk, DiskError, DiskFile};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A directory of the operating system, locked (`flock`) for as long as this value lives.
 #[derive(Debug)]
@@ -22,20 +24,13 @@ pub struct RealFile {
 }
 
 impl RealDisk {
-    /// Opens `path`, making the directory if it is missing (its parent has to exist).
+    /// Opens `path`, making the directory if it is missing.
     ///
     /// # Errors
     /// If the directory cannot be made, opened or synced, or another process has it locked.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, DiskError> {
         let path = path.into();
-        let made = match std::fs::create_dir(&path) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(DiskError::new("make directory", &path, error)),
-        };
-        if made {
-            sync_parent(&path)?;
-        }
+        make_folder(&path).map_err(|error| DiskError::new("make directory", &path, error))?;
         let directory =
             File::open(&path).map_err(|error| DiskError::new("open directory", &path, error))?;
         rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).map_err(
@@ -64,17 +59,6 @@ impl RealDisk {
             Err(error) => Err(DiskError::new(operation, &path, error)),
         }
     }
-}
-
-/// A directory is only there after a crash if its parent was synced.
-fn sync_parent(path: &Path) -> Result<(), DiskError> {
-    let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    File::open(parent)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| DiskError::new("sync directory", parent, error))
 }
 
 impl Disk for RealDisk {

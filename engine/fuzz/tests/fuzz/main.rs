@@ -38,4 +38,6 @@ targets! {
     peer_frame: targets::peers::FRAMES;
     snapshot_frame: targets::peers::SNAPSHOT;
     server_answers: targets::answers::ANSWERS;
+    folder_record: targets::folder::RECORD;
+    folder_power: targets::folder::POWER;
 }

@@ -31,11 +31,11 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    pub(crate) fn begin(disk: Disk, ports: Ports, log: &Path) -> Self {
+    pub(crate) fn begin(name: &str, disk: Disk, ports: Ports, log: &Path) -> Self {
         let mount = Mount::new(disk).unwrap_or_else(|error| panic!("{error}"));
         Self {
             // Not the root of the disk: the member has to make its own folder durable too.
-            process: Process::start(ports, &mount.path().join(DATA_FOLDER), log),
+            process: Process::start(name, ports, &mount.path().join(DATA_FOLDER), log),
             mount,
             ports,
         }
@@ -150,23 +150,50 @@ impl Life {
         what: &str,
         mut look: impl AsyncFnMut() -> Option<T>,
     ) -> Result<T, End> {
-        let begun = Instant::now();
+        let mut patience = Self::patience(what);
         loop {
             if let Some(found) = look().await {
                 return Ok(found);
             }
-            if self.is_cut() {
-                return Err(End::PowerLost);
+            if let Some(over) = self.over() {
+                return Err(over);
             }
-            if let Some(status) = self.process.ended() {
-                return Err(End::Broken(format!(
-                    "the server ended before {what}: {status}"
-                )));
-            }
-            if begun.elapsed() > PATIENCE {
-                return Err(End::Broken(format!("{what}: not within {PATIENCE:?}")));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
+            patience.wait().await?;
         }
+    }
+
+    /// Why nothing more is to be expected of it, if so.
+    pub(crate) fn over(&mut self) -> Option<End> {
+        if self.is_cut() {
+            return Some(End::PowerLost);
+        }
+        let status = self.process.ended()?;
+        Some(End::Broken(format!("the server ended: {status}")))
+    }
+
+    /// For what takes a moment.
+    pub(crate) fn patience(what: &str) -> Patience<'_> {
+        Patience {
+            what,
+            begun: Instant::now(),
+        }
+    }
+}
+
+/// How long something may take.
+pub(crate) struct Patience<'a> {
+    what: &'a str,
+    begun: Instant,
+}
+
+impl Patience<'_> {
+    /// A moment, or an error if there were enough.
+    pub(crate) async fn wait(&mut self) -> Result<(), End> {
+        if self.begun.elapsed() > PATIENCE {
+            let what = self.what;
+            return Err(End::Broken(format!("{what}: not within {PATIENCE:?}")));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@
     reason = "a run of minutes says what it is doing, and where it left what"
 )]
 
+mod joining;
 mod life;
 mod namespace;
 mod past;
@@ -19,8 +20,9 @@ mod settings;
 mod state;
 mod trial;
 
-use dengine_power_loss::{Cut, CutAt, Disk, Lie, Moment};
-use past::NOT_AS_PROMISED;
+use dengine_power_loss::{Counts, Cut, CutAt, Disk, Lie, Moment};
+use joining::{Cluster, Side};
+use past::{NOT_AS_PROMISED, Past};
 use process::Ports;
 use settings::Settings;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,12 +39,29 @@ fn every_cut_leaves_what_was_acknowledged() {
     namespace::inside("every_cut_leaves_what_was_acknowledged", every_cut);
 }
 
+/// The one that sends the snapshot, and the one that becomes a member by it.
+#[test]
+fn every_cut_of_a_snapshot_on_its_way_leaves_two_members() {
+    let name = "every_cut_of_a_snapshot_on_its_way_leaves_two_members";
+    namespace::inside(name, || {
+        every_cut_while_joining(Side::Sender);
+        every_cut_while_joining(Side::Receiver);
+    });
+}
+
 /// These tests can fail: a disk that acknowledges what it does not sync loses what the member promised.
 #[test]
 fn a_disk_that_lies_about_files_is_found_out() {
     namespace::inside("a_disk_that_lies_about_files_is_found_out", || {
         found_out(Lie::Files);
     });
+}
+
+/// The same while a member joins by a snapshot.
+#[test]
+fn a_newcomers_disk_that_lies_is_found_out() {
+    let name = "a_newcomers_disk_that_lies_is_found_out";
+    namespace::inside(name, newcomer_found_out);
 }
 
 /// The same for the names in directories.
@@ -55,22 +74,51 @@ fn a_disk_that_lies_about_directories_is_found_out() {
 
 fn every_cut() {
     let settings = Settings::read();
-    let whole = run(Trial::new(settings.seed, None, Ports::free())).unwrap();
+    let seed = settings.seed;
+    let (whole, _) = run(Trial::new(seed, None, Ports::free())).unwrap();
     script::check_length(&whole);
-    let counts = whole.counts();
+    run_all("the script", &settings, whole.counts(), || {
+        let ports = Ports::free();
+        move |cut| run(Trial::new(seed, Some(cut), ports)).map(drop)
+    });
+}
+
+fn every_cut_while_joining(side: Side) {
+    let settings = Settings::read();
+    let seed = settings.seed;
+    let worker = || {
+        let runtime = runtime();
+        let mut cluster = runtime.block_on(Cluster::make(seed));
+        move |cut| runtime.block_on(cluster.join(side, cut, Disk::new()))
+    };
+    let whole = worker()(None).unwrap();
+    run_all(&format!("{side:?}"), &settings, whole, || {
+        let mut join = worker();
+        move |cut| join(Some(cut)).map(drop)
+    });
+}
+
+/// Tries each of the cuts of something that makes so many changes of its disk.
+///
+/// # Panics
+/// A promise was broken after one of them.
+fn run_all<W>(what: &str, settings: &Settings, counts: Counts, worker: impl Fn() -> W + Sync)
+where
+    W: FnMut(Cut) -> Result<(), String>,
+{
     eprintln!(
-        "power loss: the script makes {} syncs of files, {} of directories, {} writes and {} other changes; SEED={}",
+        "power loss: {what}: {} syncs of files, {} of directories, {} writes and {} other changes; SEED={}",
         counts.file_syncs, counts.directory_syncs, counts.writes, counts.others, settings.seed
     );
     let cuts = settings.cuts(counts);
     let begun = Instant::now();
-    let broken = run_all(&settings, &cuts);
+    let broken = try_all(&cuts, worker);
     let of_syncs = cuts
         .iter()
         .filter(|cut| matches!(cut.at, CutAt::Sync(_)))
         .count();
     eprintln!(
-        "power loss: {of_syncs} cuts at syncs and {} at other changes, each opened in three ways, in {:?}",
+        "power loss: {what}: {of_syncs} cuts at syncs and {} at other changes, each opened in three ways, in {:?}",
         cuts.len() - of_syncs,
         begun.elapsed()
     );
@@ -78,12 +126,15 @@ fn every_cut() {
 }
 
 /// Returns after how many of the cuts a promise was broken.
-fn run_all(settings: &Settings, cuts: &[Cut]) -> usize {
+fn try_all<W>(cuts: &[Cut], worker: impl Fn() -> W + Sync) -> usize
+where
+    W: FnMut(Cut) -> Result<(), String>,
+{
     let (begun, broken) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
-        let ports = Ports::free();
+        let mut attempt = worker();
         while let Some(cut) = cuts.get(begun.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(what) = run(Trial::new(settings.seed, Some(*cut), ports)) {
+            if let Err(what) = attempt(*cut) {
                 broken.fetch_add(1, Ordering::Relaxed);
                 eprintln!("power loss: {what}");
             }
@@ -98,7 +149,7 @@ fn run_all(settings: &Settings, cuts: &[Cut]) -> usize {
                 std::thread::sleep(TELL_EVERY);
                 eprintln!(
                     "power loss: {} of {} cuts begun",
-                    begun.load(Ordering::Relaxed),
+                    begun.load(Ordering::Relaxed).min(cuts.len()),
                     cuts.len()
                 );
             }
@@ -135,7 +186,33 @@ fn found_out(lie: Lie) {
     assert!(!must_lose || lost.count() > 0, "no lost write was found");
 }
 
-fn run(trial: Trial) -> Result<Disk, String> {
+/// A newcomer that has lost a part of what it got must not take part as if it had all of it.
+fn newcomer_found_out() {
+    let runtime = runtime();
+    let mut cluster = runtime.block_on(Cluster::make(1));
+    let mut join = |honest: u64, lie: Lie| {
+        let mut disk = Disk::new();
+        disk.set_lie(lie, honest);
+        let cut = Cut {
+            at: CutAt::Sync(honest + 4),
+            moment: Moment::Before,
+        };
+        let joined = cluster.join(Side::Receiver, Some(cut), disk);
+        runtime.block_on(joined).err()
+    };
+    for lie in [Lie::Files, Lie::Directories] {
+        let tried = (2..32).step_by(3);
+        let broken: Vec<String> = tried.clone().filter_map(|it| join(it, lie)).collect();
+        eprintln!(
+            "power loss: newcomer, {lie:?} not synced: {} of {} found out; the first: {}",
+            broken.len(),
+            tried.count(),
+            broken.first().expect("the lie is found out")
+        );
+    }
+}
+
+fn run(trial: Trial) -> Result<(Disk, Past), String> {
     runtime().block_on(trial.run())
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Past {
     unanswered: Option<Unanswered>,
 }
 
-fn broken(what: impl Into<String>) -> End {
+pub(crate) fn broken(what: impl Into<String>) -> End {
     End::Broken(what.into())
 }
 

@@ -36,14 +36,14 @@ pub(crate) struct Process(Child);
 
 impl Process {
     /// Starts `dengine serve` on a folder; what it says is added to `log`.
-    pub(crate) fn start(ports: Ports, folder: &Path, log: &Path) -> Self {
+    pub(crate) fn start(name: &str, ports: Ports, folder: &Path, log: &Path) -> Self {
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut command = Command::new(program());
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DENGINE_")) {
             command.env_remove(name);
         }
         let child = command
-            .args(["serve", "--name", "member"])
+            .args(["serve", "--name", name])
             .args(["--listen-client", &local(ports.client)])
             .args(["--listen-peer", &local(ports.peer)])
             .args(["--listen-monitor", &local(ports.monitor)])

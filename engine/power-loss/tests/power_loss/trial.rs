@@ -6,19 +6,17 @@ use crate::process::Ports;
 use crate::script::{self, STEPS};
 use dengine_client::SessionOptions;
 use dengine_power_loss::{Cut, CutAt, Disk, Moment};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Of what was not synced, so many percent survive.
-const KEPT_PERCENT: [u64; 3] = [0, 50, 100];
+pub(crate) const KEPT_PERCENT: [u64; 3] = [0, 50, 100];
 /// A server that starts on what survived is cut off too, at some operation up to this one.
 const RELAPSE_WITHIN: u64 = 24;
 
 /// One cut, and everything that follows.
 pub(crate) struct Trial {
-    seed: u64,
-    /// `None`: the script runs to its end.
-    cut: Option<Cut>,
+    replay: Replay,
     disk: Disk,
     ports: Ports,
     /// What all servers say.
@@ -28,16 +26,11 @@ pub(crate) struct Trial {
 
 impl Trial {
     pub(crate) fn new(seed: u64, cut: Option<Cut>, ports: Ports) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("power-loss");
-        fs_err::create_dir_all(&logs).unwrap();
         Self {
-            seed,
-            cut,
+            replay: Replay { seed, cut },
             disk: Disk::new(),
             ports,
-            log: logs.join(format!("{}-{number}.log", std::process::id())),
+            log: log_file(),
             past: Past::new(),
         }
     }
@@ -48,22 +41,20 @@ impl Trial {
         self
     }
 
-    /// Runs it all; returns the disk as the script left it, or what the member broke afterwards.
+    /// Runs it all; returns the disk as the script left it and what was promised, or what the member broke afterwards.
     ///
     /// # Panics
     /// The member broke something while it had power.
-    pub(crate) async fn run(mut self) -> Result<Disk, String> {
-        let outcome = self.outcome().await;
-        if outcome.is_ok() {
-            fs_err::remove_file(&self.log).unwrap();
-        }
-        outcome
+    pub(crate) async fn run(mut self) -> Result<(Disk, Past), String> {
+        let disk = self.outcome().await?;
+        fs_err::remove_file(&self.log).unwrap();
+        Ok((disk, self.past))
     }
 
     async fn outcome(&mut self) -> Result<Disk, String> {
         let mut disk = std::mem::take(&mut self.disk);
-        disk.set_cut(self.cut);
-        let mut life = Life::begin(disk, self.ports, &self.log);
+        disk.set_cut(self.replay.cut);
+        let mut life = Life::begin("member", disk, self.ports, &self.log);
         match self.script(&mut life).await {
             Ok(()) | Err(End::PowerLost) => {}
             Err(End::Broken(broken)) => panic!("{}", self.named("before the power went", &broken)),
@@ -112,28 +103,42 @@ impl Trial {
 
     /// Starts a server on what survived, and checks that it is a member that kept its promises.
     async fn restart(&mut self, mut survivor: Disk, percent: u64) -> Result<(), String> {
-        let relapse = Cut {
-            at: CutAt::Sync(1 + self.salt() / 3 % RELAPSE_WITHIN),
-            moment: Moment::Before,
-        };
         if percent == 50 {
-            survivor.set_cut(Some(relapse));
+            survivor.set_cut(Some(relapse(self.salt())));
         }
-        let mut life = Life::begin(survivor, self.ports, &self.log);
+        let mut life = Life::begin("member", survivor, self.ports, &self.log);
         loop {
             match self.past.check(&mut life).await {
                 Ok(()) => return Ok(()),
                 Err(End::Broken(broken)) => return Err(broken),
                 Err(End::PowerLost) => {
                     let survivor = life.end().power_loss(percent, self.salt() + 1);
-                    life = Life::begin(survivor, self.ports, &self.log);
+                    life = Life::begin("member", survivor, self.ports, &self.log);
                 }
             }
         }
     }
 
-    /// A number that differs from trial to trial.
     fn salt(&self) -> u64 {
+        self.replay.salt()
+    }
+
+    fn named(&self, when: &str, broken: &str) -> String {
+        self.replay.named(when, broken, &self.log)
+    }
+}
+
+/// What makes a trial the same again, but for what threads do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replay {
+    pub(crate) seed: u64,
+    /// `None`: everything runs to its end.
+    pub(crate) cut: Option<Cut>,
+}
+
+impl Replay {
+    /// A number that differs from trial to trial.
+    pub(crate) fn salt(self) -> u64 {
         let at = match self.cut.map(|cut| cut.at) {
             None => 0,
             Some(CutAt::Sync(number)) => 2 * number,
@@ -142,7 +147,8 @@ impl Trial {
         self.seed.wrapping_add(at.wrapping_mul(0x9e37_79b9)) >> 1
     }
 
-    fn named(&self, when: &str, broken: &str) -> String {
+    /// What was broken, and how to see it again.
+    pub(crate) fn named(self, when: &str, broken: &str, log: &Path) -> String {
         let replay = match self.cut.map(|cut| cut.at) {
             None => String::new(),
             Some(CutAt::Sync(number)) => format!(" CUT='sync {number}'"),
@@ -154,7 +160,24 @@ impl Trial {
         format!(
             "{cut}, {when}: {broken}; again: make power-loss SEED={}{replay}; the servers' log: {}",
             self.seed,
-            self.log.display()
+            log.display()
         )
     }
+}
+
+/// Where a server that starts on what survived is cut off too.
+pub(crate) fn relapse(salt: u64) -> Cut {
+    Cut {
+        at: CutAt::Sync(1 + salt / 3 % RELAPSE_WITHIN),
+        moment: Moment::Before,
+    }
+}
+
+/// For what the servers of one trial say.
+pub(crate) fn log_file() -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let logs = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("power-loss");
+    fs_err::create_dir_all(&logs).unwrap();
+    logs.join(format!("{}-{number}.log", std::process::id()))
 }

@@ -1,6 +1,5 @@
 //! Takes snapshots in.
 
-use crate::folder::SnapshotPaths;
 use crate::storage::RocksStore;
 use bytes::Bytes;
 use dengine_api::peer::{
@@ -9,6 +8,7 @@ use dengine_api::peer::{
 use dengine_core::log::RealDisk;
 use dengine_core::snapshot::{Manifest, Place, SnapshotError, Staging, describe};
 use dengine_core::types::{ClusterId, MemberId};
+use dengine_folder::SnapshotPaths;
 use dengine_wire::snapshot::{self, Piece};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -20,6 +20,7 @@ use super::store::{Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
 use crate::types::{Index, Revision};
 use bytes::Bytes;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Reads the store of a state machine. Clones are cheap.
@@ -215,7 +216,8 @@ impl<S: Store> Reader<S> {
                     kvs.push(found.to_key_value(found.key()?, !query.keys_only));
                 }
             }
-            Ok(())
+            // The rest is counted.
+            Ok(ControlFlow::Continue(()))
         })?;
         Ok(RangeResult {
             revision,

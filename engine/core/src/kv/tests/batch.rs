@@ -354,3 +354,24 @@ fn a_limit_and_flags_bound_a_read() {
     );
     assert_eq!(pairs(&answers[3]), (Vec::new(), false, 3));
 }
+
+#[test]
+fn ranges_of_one_batch_delete_what_they_share_once() {
+    let mut machine = machine();
+    run(&mut machine, ["a", "b", "c", "d"].map(|key| put(key, "")));
+    let deletes = then(vec![
+        unset(between("a", "c")),
+        unset(between("b", "d")),
+        unset(one("c")),
+        unset(one("d")),
+    ]);
+    let (_, _, answers) = batch(&mut machine, deletes);
+    let deleted: Vec<_> = answers
+        .iter()
+        .map(|answer| match answer {
+            BatchAnswer::Delete { deleted, .. } => *deleted,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(deleted, [2, 1, 0, 1]);
+}

@@ -4,10 +4,12 @@ use super::Transition;
 use crate::kv::store::{Store, StoreError};
 use crate::kv::{
     BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Compare, CompareTarget, KeyRange,
-    KeyValue, Outcome, Refusal, Relation,
+    KeyValue, Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Relation,
 };
 use crate::types::Revision;
 use std::cmp::Ordering;
+use std::ops::ControlFlow;
+use std::vec;
 
 /// Which part of a range an operation reads.
 struct Bounds {
@@ -29,17 +31,14 @@ impl<S: Store> Transition<'_, S> {
             batch.otherwise
         };
         // Before the first of them changes anything.
-        let deletes = operations.iter().filter_map(|operation| match operation {
-            BatchOperation::Delete { keys, prev_kv } => Some((keys, *prev_kv)),
-            _ => None,
-        });
-        if let Some(refusal) = self.check_deletes(deletes)? {
-            return Ok(Outcome::Refused(refusal));
-        }
+        let mut doomed = match self.all_doomed(&operations)? {
+            Ok(doomed) => doomed.into_iter(),
+            Err(refusal) => return Ok(Outcome::Refused(refusal)),
+        };
         let mut room = BATCH_READ_BYTES_MAX;
         let mut answers = Vec::with_capacity(operations.len());
         for operation in operations {
-            answers.push(self.operation(operation, &mut room)?);
+            answers.push(self.operation(operation, &mut doomed, &mut room)?);
         }
         Ok(Outcome::Batch {
             revision: self.state.revision,
@@ -48,9 +47,11 @@ impl<S: Store> Transition<'_, S> {
         })
     }
 
+    /// Does one. What deletes find is in `doomed`, in their order.
     fn operation(
         &mut self,
         operation: BatchOperation,
+        doomed: &mut vec::IntoIter<Vec<KeyValue>>,
         room: &mut usize,
     ) -> Result<BatchAnswer, StoreError> {
         match operation {
@@ -63,8 +64,11 @@ impl<S: Store> Transition<'_, S> {
                 let prev = self.put(key, value, ttl_ms, prev_kv)?;
                 Ok(BatchAnswer::Put { prev })
             }
-            BatchOperation::Delete { keys, prev_kv } => {
-                let (deleted, prev) = self.delete(&keys, prev_kv)?;
+            BatchOperation::Delete { prev_kv, .. } => {
+                let mut doomed = doomed.next().expect("there is one for each delete");
+                // Not what an earlier range of the batch has deleted; what it has put can't be among them.
+                doomed.retain(|kv| self.keys.get(&kv.key) != Some(&None));
+                let (deleted, prev) = self.delete(doomed, prev_kv);
                 Ok(BatchAnswer::Delete { deleted, prev })
             }
             BatchOperation::Get {
@@ -81,6 +85,24 @@ impl<S: Store> Transition<'_, S> {
                 self.get(&keys, &bounds, room)
             }
         }
+    }
+
+    /// What each of the deletes finds.
+    fn all_doomed(
+        &mut self,
+        operations: &[BatchOperation],
+    ) -> Result<Result<Vec<Vec<KeyValue>>, Refusal>, StoreError> {
+        let mut room = RANGE_DELETE_BYTES_MAX;
+        let mut all = Vec::new();
+        for operation in operations {
+            if let BatchOperation::Delete { keys, prev_kv } = operation {
+                match self.doomed(keys, *prev_kv, &mut room)? {
+                    Ok(doomed) => all.push(doomed),
+                    Err(refusal) => return Ok(Err(refusal)),
+                }
+            }
+        }
+        Ok(Ok(all))
     }
 
     /// Reads a range. `room` is what all reads of the batch may still return; the pair that exceeds it is
@@ -108,6 +130,7 @@ impl<S: Store> Transition<'_, S> {
                 kvs.push(kv);
             }
             count += 1;
+            ControlFlow::Continue(())
         })?;
         Ok(BatchAnswer::Get {
             more: !bounds.count_only && count > kvs.len() as u64,
@@ -135,7 +158,11 @@ impl<S: Store> Transition<'_, S> {
         let mut all = true;
         self.visit_live(&compare.keys, |live| {
             exists = true;
-            all = all && holds_for(compare, Some(&live.to_key_value(with_value)));
+            all = holds_for(compare, Some(&live.to_key_value(with_value)));
+            match all {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
         })?;
         Ok(if exists {
             all

@@ -10,7 +10,8 @@ use crate::kv::store::{Scope, Store, StoreError};
 use crate::kv::{KeyRange, KeyValue};
 use crate::types::Revision;
 use bytes::Bytes;
-use std::ops::Bound;
+use std::iter;
+use std::ops::{Bound, ControlFlow};
 
 /// What a pair costs in an answer besides its key and value, roughly.
 const PAIR_OVERHEAD_BYTES: usize = 32;
@@ -63,44 +64,32 @@ impl<S: Store> Transition<'_, S> {
         Ok(found.map(|found| found.to_key_value(key.clone(), with_value)))
     }
 
-    /// Shows every key of a range that exists now, in order.
+    /// Shows every key of a range that exists now, in order, until `visit` has seen enough.
     pub(super) fn visit_live(
         &self,
         keys: &KeyRange,
-        mut visit: impl FnMut(&Live<'_>),
+        mut visit: impl FnMut(&Live<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
         let from = (Bound::Included(keys.start()), Bound::Unbounded);
         let changed = self.keys.range::<Bytes, _>(from);
         let mut changed = changed.take_while(|(key, _)| keys.contains(key)).peekable();
+        let mut flow = ControlFlow::Continue(());
         Scan::new(self.store, keys).run(self.state.revision, |found| {
             let key = found.key()?;
-            while let Some((_, now)) = changed.next_if(|(other, _)| **other < key) {
-                now.iter().for_each(|kv| visit(&Live::Changed(kv)));
+            let mut before = iter::from_fn(|| changed.next_if(|(other, _)| **other < key));
+            flow = before.try_for_each(|(_, now)| show(now, &mut visit));
+            if flow.is_continue() {
+                flow = match changed.next_if(|(other, _)| **other == key) {
+                    Some((_, now)) => show(now, &mut visit),
+                    None => visit(&Live::Stored(key, found)),
+                };
             }
-            match changed.next_if(|(other, _)| **other == key) {
-                Some((_, now)) => now.iter().for_each(|kv| visit(&Live::Changed(kv))),
-                None => visit(&Live::Stored(key, found)),
-            }
-            Ok(())
+            Ok(flow)
         })?;
-        for (_, now) in changed {
-            now.iter().for_each(|kv| visit(&Live::Changed(kv)));
+        if flow.is_continue() {
+            let _: ControlFlow<()> = changed.try_for_each(|(_, now)| show(now, &mut visit));
         }
         Ok(())
-    }
-
-    /// All keys of a range that exist now, in order.
-    pub(super) fn live(
-        &mut self,
-        keys: &KeyRange,
-        with_values: bool,
-    ) -> Result<Vec<KeyValue>, StoreError> {
-        if let KeyRange::One(key) = keys {
-            return Ok(self.newest(key, with_values)?.into_iter().collect());
-        }
-        let mut live = Vec::new();
-        self.visit_live(keys, |found| live.push(found.to_key_value(with_values)))?;
-        Ok(live)
     }
 
     /// Sets a key that is now `prev`.
@@ -188,5 +177,16 @@ impl<S: Store> Transition<'_, S> {
             put_expiring_key(&mut key, prev.mod_revision, &prev.key);
             self.batch.delete(&key);
         }
+    }
+}
+
+/// Shows a key that the step has changed, if it still exists.
+fn show(
+    now: &Option<KeyValue>,
+    visit: &mut impl FnMut(&Live<'_>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    match now {
+        Some(kv) => visit(&Live::Changed(kv)),
+        None => ControlFlow::Continue(()),
     }
 }

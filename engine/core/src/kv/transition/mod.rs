@@ -14,7 +14,8 @@ use super::recent::{Recent, RecentKeys};
 use super::session::Session;
 use super::store::{Store, StoreError, WriteBatch};
 use super::{
-    Command, KeyValue, Membership, MembershipChange, MembershipRefusal, Outcome, Refusal, Request,
+    Command, KeyValue, Membership, MembershipChange, MembershipRefusal, Outcome,
+    RANGE_DELETE_BYTES_MAX, Refusal, Request,
 };
 use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
@@ -126,10 +127,12 @@ impl<'a, S: Store> Transition<'a, S> {
                 Ok(Outcome::Put { revision, prev })
             }
             Command::Delete { keys, prev_kv } => {
-                if let Some(refusal) = self.check_deletes([(&keys, prev_kv)])? {
-                    return Ok(Outcome::Refused(refusal));
-                }
-                let (deleted, prev) = self.delete(&keys, prev_kv)?;
+                let mut room = RANGE_DELETE_BYTES_MAX;
+                let doomed = match self.doomed(&keys, prev_kv, &mut room)? {
+                    Ok(doomed) => doomed,
+                    Err(refusal) => return Ok(Outcome::Refused(refusal)),
+                };
+                let (deleted, prev) = self.delete(doomed, prev_kv);
                 Ok(Outcome::Delete {
                     revision: self.state.revision,
                     deleted,

@@ -8,6 +8,7 @@ use crate::kv::{
 use crate::planted::planted;
 use crate::types::Revision;
 use bytes::Bytes;
+use std::ops::ControlFlow;
 
 impl<S: Store> Transition<'_, S> {
     /// Sets a key. Returns what it was, if that is asked for.
@@ -23,33 +24,41 @@ impl<S: Store> Transition<'_, S> {
         Ok(prev.filter(|_| prev_kv))
     }
 
-    /// Whether these ranges, each with whether its pairs are asked for, hold more than one command may delete.
-    pub(super) fn check_deletes<'k>(
-        &self,
-        deletes: impl IntoIterator<Item = (&'k KeyRange, bool)>,
-    ) -> Result<Option<Refusal>, StoreError> {
-        let mut bytes = 0;
-        for (keys, prev_kv) in deletes {
-            if !matches!(keys, KeyRange::One(_)) {
-                self.visit_live(keys, |live| bytes += live.size_bytes(!prev_kv))?;
-            }
-        }
-        let refusal = Refusal::DeletesTooMuch {
-            bytes_max: RANGE_DELETE_BYTES_MAX as u64,
-        };
-        Ok((bytes > RANGE_DELETE_BYTES_MAX).then_some(refusal))
-    }
-
-    /// Deletes keys. Returns how many, and what they were, if that is asked for.
-    pub(super) fn delete(
+    /// What a delete would take away; or a refusal, if ranges would take away more than is left of what one command
+    /// may delete (`room`).
+    pub(super) fn doomed(
         &mut self,
         keys: &KeyRange,
         prev_kv: bool,
-    ) -> Result<(u64, Vec<KeyValue>), StoreError> {
-        let prev = self.live(keys, prev_kv)?;
-        prev.iter().for_each(|old| self.unset(old));
-        let deleted = prev.len() as u64;
-        Ok((deleted, if prev_kv { prev } else { Vec::new() }))
+        room: &mut usize,
+    ) -> Result<Result<Vec<KeyValue>, Refusal>, StoreError> {
+        if let KeyRange::One(key) = keys {
+            return Ok(Ok(self.newest(key, prev_kv)?.into_iter().collect()));
+        }
+        let mut doomed = Vec::new();
+        let mut fits = true;
+        self.visit_live(keys, |live| {
+            let Some(left) = room.checked_sub(live.size_bytes(!prev_kv)) else {
+                fits = false;
+                return ControlFlow::Break(());
+            };
+            *room = left;
+            doomed.push(live.to_key_value(prev_kv));
+            ControlFlow::Continue(())
+        })?;
+        Ok(match fits {
+            true => Ok(doomed),
+            false => Err(Refusal::DeletesTooMuch {
+                bytes_max: RANGE_DELETE_BYTES_MAX as u64,
+            }),
+        })
+    }
+
+    /// Deletes what [`doomed`](Self::doomed) found. Returns how many, and what they were, if that is asked for.
+    pub(super) fn delete(&mut self, doomed: Vec<KeyValue>, prev_kv: bool) -> (u64, Vec<KeyValue>) {
+        doomed.iter().for_each(|old| self.unset(old));
+        let deleted = doomed.len() as u64;
+        (deleted, if prev_kv { doomed } else { Vec::new() })
     }
 
     pub(super) fn compare_and_swap(

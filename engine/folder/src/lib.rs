@@ -1,4 +1,4 @@
-//! A member's data folder: who it is, and that nobody else is using it.
+//! A member's data folder: who it is, what lies where, and that nobody else is using it.
 //!
 //! ```text
 //! folder.toml   format version, folder id and, once it has one, the identity
@@ -11,18 +11,17 @@
 //! identity in it is left over from a bootstrap that was cut short, and takes part in nothing.
 
 mod power;
+mod record;
 mod snapshots;
 
-pub(crate) use snapshots::SnapshotPaths;
+pub use power::PowerMark;
+pub use record::{FORMAT, Identity, Record, RecordError};
+pub use snapshots::SnapshotPaths;
 
-use dengine_core::types::{ClusterId, MemberId};
-use serde::{Deserialize, Serialize};
-use std::io::Write as _;
+use dengine_core::durable::{make_folder, sync_folder};
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::{fs::File, io};
-
-/// The version that this program writes, and the highest that it reads.
-pub const FORMAT: u32 = 1;
 
 const RECORD: &str = "folder.toml";
 const RECORD_NEW: &str = "folder.toml.new";
@@ -96,31 +95,11 @@ pub enum FolderError {
     },
 }
 
-/// Which member of which cluster a folder is. Given once, never changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The cluster.
-    pub cluster_id: ClusterId,
-    /// The member.
-    pub member_id: MemberId,
-}
-
-/// What `folder.toml` holds. Ids are text, because TOML's integers are signed.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Record {
-    format: u32,
-    folder_id: String,
-    cluster_id: Option<String>,
-    member_id: Option<String>,
-}
-
 /// An open data folder, locked until it is dropped.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    folder_id: String,
-    identity: Option<Identity>,
+    record: Record,
     /// Carries the lock.
     _directory: File,
 }
@@ -138,30 +117,25 @@ impl Folder {
                 source,
             }
         };
-        make_durably(path).map_err(failed("make it"))?;
+        make_folder(path).map_err(failed("make it"))?;
         let directory = File::open(path).map_err(failed("open it"))?;
         lock(&directory, path)?;
-        let record_path = path.join(RECORD);
-        let (folder_id, identity) = match std::fs::read_to_string(&record_path) {
-            Ok(text) => parse(path, &text)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let record = match read_file(path, RECORD).map_err(failed("read its record"))? {
+            Some(bytes) => Record::decode(&bytes).map_err(|error| refused(path, error))?,
+            None => {
                 refuse_foreign(path)?;
-                // An earlier start may have made it, and ended before its name was durable.
-                match sync_parent(path) {
-                    // Who may not read the folder above has not made this one.
-                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                    synced => synced.map_err(failed("make its name durable"))?,
-                }
-                let folder_id = uuid::Uuid::new_v4().to_string();
-                write_record(path, &folder_id, None).map_err(failed("write its record"))?;
-                (folder_id, None)
+                let record = Record {
+                    format: FORMAT,
+                    folder_id: uuid::Uuid::new_v4().to_string(),
+                    identity: None,
+                };
+                write_file(path, RECORD, &record.encode()).map_err(failed("write its record"))?;
+                record
             }
-            Err(error) => return Err(failed("read its record")(error)),
         };
         Ok(Self {
             path: path.to_owned(),
-            folder_id,
-            identity,
+            record,
             _directory: directory,
         })
     }
@@ -169,13 +143,13 @@ impl Folder {
     /// Drawn at random when the folder was first opened.
     #[must_use]
     pub fn folder_id(&self) -> &str {
-        &self.folder_id
+        &self.record.folder_id
     }
 
     /// Who this folder is, if it was ever told.
     #[must_use]
     pub fn identity(&self) -> Option<Identity> {
-        self.identity
+        self.record.identity
     }
 
     /// Where the log lies.
@@ -200,7 +174,7 @@ impl Folder {
     /// The folder has an identity.
     pub fn discard_leftovers(&self) -> Result<(), FolderError> {
         assert!(
-            self.identity.is_none(),
+            self.record.identity.is_none(),
             "the data of a member is never discarded"
         );
         let own = [self.log_path(), self.state_path()];
@@ -224,12 +198,16 @@ impl Folder {
     /// The folder is another member's already.
     pub fn adopt(&mut self, identity: Identity) -> Result<(), FolderError> {
         assert!(
-            self.identity.is_none_or(|old| old == identity),
+            self.identity().is_none_or(|old| old == identity),
             "an identity is given once"
         );
-        write_record(&self.path, &self.folder_id, Some(identity))
+        let record = Record {
+            identity: Some(identity),
+            ..self.record.clone()
+        };
+        write_file(&self.path, RECORD, &record.encode())
             .map_err(|error| self.failed("write its record", error))?;
-        self.identity = Some(identity);
+        self.record = record;
         Ok(())
     }
 
@@ -256,23 +234,6 @@ fn lock(directory: &File, path: &Path) -> Result<(), FolderError> {
     })
 }
 
-/// Makes a folder, and those above it that are missing. Their names are durable before anything below them is
-/// promised to anybody.
-fn make_durably(path: &Path) -> io::Result<()> {
-    let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
-    let made: Vec<&Path> = path.ancestors().take_while(missing).collect();
-    std::fs::create_dir_all(path)?;
-    made.into_iter().try_for_each(sync_parent)
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        None => Ok(()),
-        Some(parent) if parent.as_os_str().is_empty() => File::open(".")?.sync_all(),
-        Some(parent) => File::open(parent)?.sync_all(),
-    }
-}
-
 /// A volume's own file system may bring a `lost+found`; an interrupted first start, a new record.
 fn refuse_foreign(path: &Path) -> Result<(), FolderError> {
     let failed = |source| FolderError::Io {
@@ -292,51 +253,28 @@ fn refuse_foreign(path: &Path) -> Result<(), FolderError> {
     Ok(())
 }
 
-fn parse(folder: &Path, text: &str) -> Result<(String, Option<Identity>), FolderError> {
-    let damaged = |reason: String| FolderError::Damaged {
-        path: folder.join(RECORD),
-        reason,
-    };
-    // The version comes first: a newer record may hold fields that this program does not know.
-    let table: toml::Table = text.parse().map_err(|e| damaged(format!("{e}")))?;
-    let format = table.get("format").and_then(toml::Value::as_integer);
-    let format = format.ok_or_else(|| damaged("it has no format".to_owned()))?;
-    if format > i64::from(FORMAT) {
-        return Err(FolderError::Newer {
+fn refused(folder: &Path, error: RecordError) -> FolderError {
+    match error {
+        RecordError::Newer(found) => FolderError::Newer {
             path: folder.to_owned(),
-            found: u32::try_from(format).unwrap_or(u32::MAX),
-        });
+            found,
+        },
+        RecordError::Damaged(reason) => FolderError::Damaged {
+            path: folder.join(RECORD),
+            reason,
+        },
     }
-    let record: Record = table.try_into().map_err(|e| damaged(format!("{e}")))?;
-    let id = |what: &str, text: &str| match text.parse::<u64>() {
-        Ok(id) if id > 0 => Ok(id),
-        _ => Err(damaged(format!("{what} {text:?} is not a positive number"))),
-    };
-    let identity = match (&record.cluster_id, &record.member_id) {
-        (None, None) => None,
-        (Some(cluster), Some(member)) => Some(Identity {
-            cluster_id: ClusterId(id("cluster_id", cluster)?),
-            member_id: MemberId(id("member_id", member)?),
-        }),
-        _ => return Err(damaged("it has half an identity".to_owned())),
-    };
-    if record.folder_id.is_empty() {
-        return Err(damaged("folder_id is empty".to_owned()));
-    }
-    Ok((record.folder_id, identity))
 }
 
-/// Replaces the record as a whole: a crash leaves the old one or the new one.
-fn write_record(folder: &Path, folder_id: &str, identity: Option<Identity>) -> io::Result<()> {
-    let record = Record {
-        format: FORMAT,
-        folder_id: folder_id.to_owned(),
-        cluster_id: identity.map(|i| i.cluster_id.to_string()),
-        member_id: identity.map(|i| i.member_id.to_string()),
+/// The content of a small file of the folder, if it is there; of one that is too long, no more than shows that.
+fn read_file(folder: &Path, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(folder.join(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
     };
-    let text = toml::to_string(&record).map_err(io::Error::other)?;
-    let remark = "# Who this data folder is. Never edit or copy it: two members with one identity lose data.";
-    write_file(folder, RECORD, &format!("{remark}\n{text}"))
+    let mut bytes = Vec::new();
+    file.take(record::BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
 }
 
 /// Replaces a small file of the folder as a whole, durably.
@@ -346,12 +284,14 @@ fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&new, folder.join(name))?;
-    File::open(folder)?.sync_all()
+    sync_folder(folder)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use dengine_core::types::{ClusterId, MemberId};
 
     const IDENTITY: Identity = Identity {
         cluster_id: ClusterId(u64::MAX),
@@ -402,28 +342,24 @@ mod tests {
         std::fs::write(dir.path().join("letters.txt"), "dear").unwrap();
         assert!(refusal(dir.path()).contains("letters.txt but no folder.toml"));
         std::fs::remove_file(dir.path().join("letters.txt")).unwrap();
+        let newer = Record {
+            format: FORMAT + 1,
+            folder_id: "x".to_owned(),
+            identity: None,
+        };
+        let newer = newer.encode().into_bytes();
+        let huge = vec![b' '; 1 << 20];
         let record = dir.path().join(RECORD);
-        for (text, expected) in [
-            (
-                "format = 2\nfolder_id = 'x'\nnew = 1\n",
-                "reads up to 1: run the newer dengine",
-            ),
-            ("folder_id = 'x'\n", "it has no format"),
-            ("format = 1\n", "folder_id"),
-            (
-                "format = 1\nfolder_id = 'x'\nmember_id = '3'\n",
-                "half an identity",
-            ),
-            (
-                "format = 1\nfolder_id = 'x'\nmember_id = '0'\ncluster_id = '1'\n",
-                "not a positive number",
-            ),
-            ("form", "damaged"),
+        for (bytes, expected) in [
+            (newer, "reads up to 1: run the newer dengine"),
+            (b"form".to_vec(), "is damaged: it has no checksum"),
+            (b"\xff".to_vec(), "is damaged: invalid utf-8"),
+            (huge, "is damaged: it has no checksum"),
         ] {
-            std::fs::write(&record, text).unwrap();
+            std::fs::write(&record, &bytes).unwrap();
             let message = refusal(dir.path());
-            assert!(message.contains(expected), "{text:?}: {message}");
-            assert_eq!(std::fs::read_to_string(&record).unwrap(), text);
+            assert!(message.contains(expected), "{message}");
+            assert_eq!(std::fs::read(&record).unwrap(), bytes);
         }
     }
 }

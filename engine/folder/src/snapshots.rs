@@ -8,10 +8,10 @@
 //! What is moved where, and when, is decided in `dengine_core::snapshot`.
 
 use super::{Folder, FolderError};
+use dengine_core::durable::sync_folder;
 use dengine_core::log::{DiskError, RealDisk};
 use dengine_core::snapshot::{self, Folders, RESERVED, SnapshotError, Staging};
 use dengine_core::types::ClusterId;
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -22,14 +22,14 @@ const STATE_OLD: &str = "state.old";
 
 /// Where snapshots of one member lie.
 #[derive(Clone, Debug)]
-pub(crate) struct SnapshotPaths {
+pub struct SnapshotPaths {
     folder: PathBuf,
     state: PathBuf,
 }
 
 impl Folder {
     /// Where snapshots lie.
-    pub(crate) fn snapshot_paths(&self) -> SnapshotPaths {
+    pub fn snapshot_paths(&self) -> SnapshotPaths {
         SnapshotPaths {
             folder: self.path.clone(),
             state: self.state_path(),
@@ -39,7 +39,7 @@ impl Folder {
 
 impl SnapshotPaths {
     /// Where one is being received.
-    pub(crate) fn incoming(&self) -> PathBuf {
+    pub fn incoming(&self) -> PathBuf {
         self.folder.join(SNAPSHOT).join(INCOMING)
     }
 
@@ -52,7 +52,7 @@ impl SnapshotPaths {
     }
 
     /// Where the one with this name is being sent from.
-    pub(crate) fn outgoing(&self, name: &str) -> PathBuf {
+    pub fn outgoing(&self, name: &str) -> PathBuf {
         self.folder.join(SNAPSHOT).join(OUTGOING).join(name)
     }
 
@@ -65,13 +65,13 @@ impl SnapshotPaths {
     ///
     /// # Errors
     /// The file system refused.
-    pub(crate) fn prepare(&self) -> Result<(), FolderError> {
+    pub fn prepare(&self) -> Result<(), FolderError> {
         let outgoing = self.folder.join(SNAPSHOT).join(OUTGOING);
         let prepare = || {
             remove_folder(&outgoing)?;
             std::fs::create_dir_all(&outgoing)?;
-            sync(&self.folder.join(SNAPSHOT))?;
-            sync(&self.folder)
+            sync_folder(&self.folder.join(SNAPSHOT))?;
+            sync_folder(&self.folder)
         };
         prepare().map_err(|error| self.failed("prepare it for snapshots", error))
     }
@@ -80,7 +80,7 @@ impl SnapshotPaths {
     ///
     /// # Errors
     /// The file system refused, or somebody else has it open.
-    pub(crate) fn open_staging(
+    pub fn open_staging(
         &self,
         cluster: ClusterId,
         bytes_max: u64,
@@ -124,7 +124,7 @@ impl Folders for SnapshotPaths {
 
     fn sync(&self) -> Result<(), DiskError> {
         for path in [&self.folder, &self.folder.join(SNAPSHOT)] {
-            sync(path).map_err(|error| DiskError::new("sync directory", path, error))?;
+            sync_folder(path).map_err(|error| DiskError::new("sync directory", path, error))?;
         }
         Ok(())
     }
@@ -149,10 +149,6 @@ fn remove_folder(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-fn sync(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
 }
 
 #[cfg(test)]

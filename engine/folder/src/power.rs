@@ -5,21 +5,37 @@
 //! write could be lost although a majority had it. The kernel's boot id tells: as long as it is the same,
 //! what was written is still there.
 
-use super::{Folder, FolderError, write_file};
+use super::{Folder, FolderError, read_file, write_file};
 use serde::{Deserialize, Serialize};
-use std::io;
 
 const RECORD: &str = "power.toml";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// What `power.toml` holds; it is there only while a `memory-first` member runs or if one ran last.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Mark {
+pub struct PowerMark {
     /// Of the machine's start under which the member ran.
-    boot_id: String,
+    pub boot_id: String,
     /// The member ended with everything on disk.
-    clean: bool,
+    pub clean: bool,
+}
+
+impl PowerMark {
+    /// The content of the file.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        toml::to_string(self).expect("a text and a truth")
+    }
+
+    /// Reads the content of the file. It has no checksum: another boot id than the one that was written makes the
+    /// folder suspect, which is safe.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        toml::from_slice(bytes).map_err(|error| error.to_string())
+    }
 }
 
 impl Folder {
@@ -44,7 +60,7 @@ impl Folder {
     /// The file system refused.
     pub fn mark_memory_first(&self) -> Result<(), FolderError> {
         let boot_id = self.boot_id()?;
-        self.write_power_mark(&Mark {
+        self.write_power_mark(&PowerMark {
             boot_id,
             clean: false,
         })
@@ -57,7 +73,7 @@ impl Folder {
     /// The file system refused.
     pub fn mark_clean(&self) -> Result<(), FolderError> {
         match self.power_mark()? {
-            Some(mark) => self.write_power_mark(&Mark {
+            Some(mark) => self.write_power_mark(&PowerMark {
                 clean: true,
                 ..mark
             }),
@@ -65,21 +81,18 @@ impl Folder {
         }
     }
 
-    fn power_mark(&self) -> Result<Option<Mark>, FolderError> {
-        let path = self.path.join(RECORD);
-        match std::fs::read_to_string(&path) {
-            Ok(text) => toml::from_str(&text).map(Some).map_err(|error| {
-                let reason = error.to_string();
-                FolderError::Damaged { path, reason }
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.failed("read its power mark", error)),
-        }
+    fn power_mark(&self) -> Result<Option<PowerMark>, FolderError> {
+        let bytes = read_file(&self.path, RECORD)
+            .map_err(|error| self.failed("read its power mark", error))?;
+        let mark = bytes.map(|bytes| PowerMark::decode(&bytes)).transpose();
+        mark.map_err(|reason| FolderError::Damaged {
+            path: self.path.join(RECORD),
+            reason,
+        })
     }
 
-    fn write_power_mark(&self, mark: &Mark) -> Result<(), FolderError> {
-        let text = toml::to_string(mark).expect("a mark is plain text");
-        write_file(&self.path, RECORD, &text)
+    fn write_power_mark(&self, mark: &PowerMark) -> Result<(), FolderError> {
+        write_file(&self.path, RECORD, &mark.encode())
             .map_err(|error| self.failed("write its power mark", error))
     }
 
@@ -98,7 +111,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let folder = Folder::open(directory.path()).unwrap();
         let boot_id = boot_id.to_owned();
-        folder.write_power_mark(&Mark { boot_id, clean }).unwrap();
+        folder
+            .write_power_mark(&PowerMark { boot_id, clean })
+            .unwrap();
         (directory, folder)
     }
 
