@@ -1,0 +1,214 @@
+//! Conditions and phase of a cluster that was observed.
+
+use dengine_crds::cluster::ClusterPhase;
+use dengine_crds::conditions as types;
+use dengine_crds::reasons::cluster as reasons;
+
+use crate::cluster::model::{Membership, Observed, Wanted, quorum};
+use crate::cluster::plan::{Step, is_outdated};
+use crate::cluster::words;
+use crate::conditions::{Conditions, State};
+
+use super::ready_members;
+
+/// What the conditions of an observed cluster are made from.
+pub(super) struct Facts<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) wanted: &'a Wanted,
+    pub(super) step: &'a Step,
+    pub(super) paused: bool,
+    pub(super) error: Option<&'a (&'static str, String)>,
+}
+
+impl Facts<'_> {
+    pub(super) fn set(&self, conditions: &mut Conditions) {
+        conditions.set(types::QUORUM_AVAILABLE, self.quorum_available());
+        conditions.set(types::MEMBERS_UPDATED, self.members_updated());
+        conditions.set(types::PROGRESSING, self.progressing());
+        conditions.set(types::READY, self.ready());
+        conditions.set(types::DEGRADED, self.degraded());
+        conditions.set(types::LOW_ON_SPACE, self.low_on_space());
+        conditions.set(types::RECONCILIATION_PAUSED, self.reconciliation_paused());
+    }
+
+    fn quorum_available(&self) -> State {
+        match &self.observed.membership {
+            Some(membership) => {
+                let voters = membership.voters().count();
+                let healthy = membership
+                    .voters()
+                    .filter(|m| self.observed.is_healthy(m))
+                    .count();
+                let message = format!(
+                    "{healthy} of {voters} voters answer; {} are needed",
+                    quorum(voters)
+                );
+                State::yes(reasons::MAJORITY_ANSWERS, &message)
+            }
+            None if self.is_new() => {
+                State::no(reasons::NOT_BOOTSTRAPPED, "no member has an identity yet")
+            }
+            None => State::no(reasons::QUORUM_LOST, "no quorum of the voters answers"),
+        }
+    }
+
+    fn members_updated(&self) -> State {
+        let outdated: Vec<u32> = self
+            .observed
+            .pods
+            .iter()
+            .filter(|(_, pod)| is_outdated(pod, self.wanted))
+            .map(|(ordinal, _)| *ordinal)
+            .collect();
+        if outdated.is_empty() {
+            State::yes(
+                reasons::AS_SPECIFIED,
+                "every member runs what the spec asks for",
+            )
+        } else {
+            let message = format!("to be restarted: {}", words::members(&outdated));
+            State::no(reasons::OUTDATED, &message)
+        }
+    }
+
+    fn progressing(&self) -> State {
+        if self.paused {
+            return State::no(reasons::PAUSED, "spec.paused is set");
+        }
+        if let Some((reason, message)) = self.error {
+            return State::yes(reason, message);
+        }
+        let (working, reason, message) = words::progress(self.step, self.observed);
+        if working {
+            State::yes(reason, &message)
+        } else {
+            State::no(reason, &message)
+        }
+    }
+
+    fn ready(&self) -> State {
+        let ready = ready_members(self.observed, self.wanted);
+        let voters = self
+            .observed
+            .membership
+            .iter()
+            .flat_map(Membership::voters)
+            .count();
+        let wanted = self.wanted.replicas;
+        if ready == wanted && voters == wanted as usize {
+            return State::yes(
+                reasons::AS_SPECIFIED,
+                &format!("{ready} of {wanted} members serve"),
+            );
+        }
+        let reason = match &self.observed.membership {
+            Some(_) => reasons::MEMBER_UNAVAILABLE,
+            None if self.is_new() => reasons::BOOTSTRAPPING,
+            None => reasons::QUORUM_LOST,
+        };
+        let mut message = format!("{ready} of {wanted} members serve");
+        if let Some(trouble) = words::troubles(self.observed) {
+            message = format!("{message}; {trouble}");
+        }
+        State::no(reason, &message)
+    }
+
+    fn degraded(&self) -> State {
+        let foreign = matches!(self.step, Step::Blocked(_));
+        if foreign {
+            let (_, reason, message) = words::progress(self.step, self.observed);
+            return State::yes(reason, &message);
+        }
+        if self.observed.membership.is_none() && !self.is_new() {
+            return State::yes(reasons::QUORUM_LOST, "no quorum of the voters answers");
+        }
+        let unhealthy: Vec<&str> = self
+            .observed
+            .membership
+            .iter()
+            .flat_map(Membership::voters)
+            .filter(|member| !self.observed.is_healthy(member))
+            .map(|member| member.name.as_str())
+            .collect();
+        if unhealthy.is_empty() {
+            State::no(reasons::AS_SPECIFIED, "every voter takes part")
+        } else {
+            let message = format!("not taking part: {}", unhealthy.join(", "));
+            State::yes(reasons::MEMBER_UNAVAILABLE, &message)
+        }
+    }
+
+    fn low_on_space(&self) -> State {
+        let low: Vec<u32> = self
+            .observed
+            .pods
+            .iter()
+            .filter(|(_, pod)| {
+                pod.report
+                    .as_ref()
+                    .is_some_and(|report| report.low_on_space)
+            })
+            .map(|(ordinal, _)| *ordinal)
+            .collect();
+        if low.is_empty() {
+            return State::no(reasons::ENOUGH_SPACE, "every member that answers has space");
+        }
+        let message = format!(
+            "{} nearly filled the disk, so that writes that need space are refused; raise spec.storage.size, or \
+             delete keys and lower spec.engine.retention",
+            words::members(&low)
+        );
+        State::yes(reasons::DISK_NEARLY_FULL, &message)
+    }
+
+    fn reconciliation_paused(&self) -> State {
+        if self.paused {
+            State::yes(reasons::PAUSED, "spec.paused is set; nothing is changed")
+        } else {
+            State::no(reasons::NOT_PAUSED, "spec.paused is not set")
+        }
+    }
+
+    /// The status never listed a member, so there is no quorum to miss yet.
+    fn is_new(&self) -> bool {
+        !self.observed.had_members
+    }
+
+    pub(super) fn phase(
+        &self,
+        conditions: &Conditions,
+        before: Option<ClusterPhase>,
+    ) -> ClusterPhase {
+        let is = |condition| conditions.is_true(condition);
+        let rejected = self
+            .error
+            .is_some_and(|(reason, _)| *reason == reasons::INVALID_SPEC);
+        let settled = is(types::MEMBERS_UPDATED) && !is(types::PROGRESSING);
+        if self.paused {
+            ClusterPhase::Paused
+        } else if rejected {
+            ClusterPhase::Invalid
+        } else if self.observed.membership.is_none() {
+            match (self.is_new(), self.observed.cluster_id) {
+                (true, None) => ClusterPhase::Pending,
+                (true, Some(_)) => ClusterPhase::Bootstrapping,
+                (false, _) => ClusterPhase::Unavailable,
+            }
+        } else if is(types::DEGRADED) && (is(types::MEMBERS_UPDATED) || !is(types::PROGRESSING)) {
+            ClusterPhase::Degraded
+        } else if is(types::READY) && settled {
+            ClusterPhase::Ready
+        } else if !is(types::READY) && never_ready(before) {
+            ClusterPhase::Bootstrapping
+        } else {
+            ClusterPhase::Updating
+        }
+    }
+}
+
+fn never_ready(before: Option<ClusterPhase>) -> bool {
+    matches!(
+        before,
+        None | Some(ClusterPhase::Pending | ClusterPhase::Bootstrapping)
+    )
+}

@@ -1,0 +1,188 @@
+//! The status of a cluster: pure, from what was observed and what was done about it. The only input
+//! from the clock is the moment at which a condition changes.
+
+mod facts;
+
+use dengine_crds::cluster::{BenchmarkLine, ClusterPhase, Lag, MemberRole, MemberStatus};
+use dengine_crds::conditions as types;
+use dengine_crds::reasons::cluster as reasons;
+use dengine_crds::{DEngineCluster, DEngineClusterStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::model::{LAG_CAUGHT_UP_ENTRIES_MAX, Member, Observed, Wanted};
+use super::plan::Step;
+use super::resources::selector_text;
+use crate::conditions::{Conditions, State};
+use facts::Facts;
+
+/// Up to this many entries a member is merely behind.
+const LAG_BEHIND_ENTRIES_MAX: u64 = 100_000;
+
+/// What became of a reconciliation: the only thing a status can be made from.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// The spec can not be carried out; nothing was looked at.
+    Invalid(String),
+    /// The cluster was observed.
+    Observed {
+        /// What was seen.
+        observed: Box<Observed>,
+        /// What the spec asks of the membership.
+        wanted: Wanted,
+        /// What members run without an image in the spec.
+        default_image: String,
+        /// What was decided.
+        step: Step,
+        /// `spec.paused`: the step was not taken.
+        paused: bool,
+        /// Reason and words of what went wrong while carrying it out.
+        error: Option<(&'static str, String)>,
+    },
+}
+
+/// The new status. Fields that the outcome says nothing about stay as they were.
+pub fn derive(
+    resource: &DEngineCluster,
+    outcome: &Outcome,
+    benchmarks: Vec<BenchmarkLine>,
+    now: Time,
+) -> DEngineClusterStatus {
+    let previous = resource.status.clone().unwrap_or_default();
+    let generation = resource.metadata.generation;
+    let mut conditions = Conditions::new(&previous.conditions, generation, now);
+    let mut status = DEngineClusterStatus {
+        observed_generation: generation,
+        selector: Some(selector_text(
+            resource.metadata.name.as_deref().unwrap_or_default(),
+        )),
+        benchmarks,
+        conditions: Vec::new(),
+        ..previous
+    };
+    match outcome {
+        Outcome::Invalid(message) => {
+            let invalid = State::no(reasons::INVALID_SPEC, message);
+            conditions.set(types::READY, invalid.clone());
+            conditions.set(types::PROGRESSING, invalid);
+            status.phase = Some(ClusterPhase::Invalid);
+        }
+        Outcome::Observed {
+            observed,
+            wanted,
+            default_image,
+            step,
+            paused,
+            error,
+        } => {
+            status.default_image = Some(default_image.clone());
+            fill(&mut status, observed, wanted);
+            let facts = Facts {
+                observed,
+                wanted,
+                step,
+                paused: *paused,
+                error: error.as_ref(),
+            };
+            facts.set(&mut conditions);
+            status.phase = Some(facts.phase(&conditions, status.phase));
+        }
+    }
+    status.conditions = conditions.into_vec();
+    status
+}
+
+fn fill(status: &mut DEngineClusterStatus, observed: &Observed, wanted: &Wanted) {
+    let ready = ready_members(observed, wanted);
+    status.replicas = u32::try_from(observed.pods.len()).unwrap_or(u32::MAX);
+    status.ready_replicas = ready;
+    status.ready = Some(format!("{ready}/{}", wanted.replicas));
+    if let Some(cluster_id) = observed.cluster_id {
+        status.cluster_id = Some(cluster_id.to_string());
+        status.seed_folder_id.clone_from(&observed.seed_folder_id);
+    }
+    if let Some(version) = lowest_version(observed) {
+        status.version = Some(version);
+    }
+    match &observed.membership {
+        Some(membership) => {
+            status.leader = membership.leader().map(|leader| leader.name.clone());
+            status.term = Some(membership.term.to_string());
+            status.members = membership
+                .members
+                .iter()
+                .map(|m| member(observed, m))
+                .collect();
+        }
+        // Nobody can say who the members are now; who they were stays, as not healthy.
+        None => {
+            status.leader = None;
+            for member in &mut status.members {
+                member.healthy = false;
+                member.lag = Lag::Unknown;
+                if member.role == MemberRole::Leader {
+                    member.role = MemberRole::Follower;
+                }
+            }
+        }
+    }
+}
+
+fn member(observed: &Observed, member: &Member) -> MemberStatus {
+    MemberStatus {
+        id: member.id.to_string(),
+        name: member.name.clone(),
+        role: match (member.leader, member.voter) {
+            (true, _) => MemberRole::Leader,
+            (false, true) => MemberRole::Follower,
+            (false, false) => MemberRole::Learner,
+        },
+        lag: match member.lag_entries {
+            _ if !member.reachable && !member.leader => Lag::Unknown,
+            entries if entries <= LAG_CAUGHT_UP_ENTRIES_MAX => Lag::CaughtUp,
+            entries if entries <= LAG_BEHIND_ENTRIES_MAX => Lag::Behind,
+            _ => Lag::FarBehind,
+        },
+        healthy: observed.is_healthy(member),
+        version: observed
+            .report_of(member)
+            .map(|report| report.version.clone()),
+    }
+}
+
+/// Wanted voters that are caught up and whose pods are ready.
+fn ready_members(observed: &Observed, wanted: &Wanted) -> u32 {
+    let ready = |member: &&Member| {
+        member.voter
+            && observed.is_current(member)
+            && member.ordinal.is_some_and(|ordinal| {
+                ordinal < wanted.replicas
+                    && observed.pods.get(&ordinal).is_some_and(|pod| pod.ready)
+            })
+    };
+    let count = observed
+        .membership
+        .iter()
+        .flat_map(|m| &m.members)
+        .filter(ready)
+        .count();
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn lowest_version(observed: &Observed) -> Option<String> {
+    let parts = |version: &str| -> Vec<u64> {
+        version
+            .split(['.', '-', '+'])
+            .take(3)
+            .map(|part| part.parse().unwrap_or(0))
+            .collect()
+    };
+    observed
+        .pods
+        .values()
+        .filter_map(|pod| Some(pod.report.as_ref()?.version.clone()))
+        .filter(|version| !version.is_empty())
+        .min_by_key(|version| parts(version))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! What people read, by example.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::*;
+use crate::cluster::model::{Identity, Membership, Pod, Report};
+use crate::cluster::plan::{Blocked, Waiting};
+use crate::cluster::validate::tests::resource_with;
+
+fn at(second: i64) -> Time {
+    Time(Timestamp::from_second(second).unwrap())
+}
+
+fn pod(ordinal: u32) -> Pod {
+    let identity = Identity {
+        cluster_id: 7,
+        member_id: u64::from(ordinal) + 1,
+    };
+    Pod {
+        ready: true,
+        template_hash: Some("t".to_owned()),
+        report: Some(Report {
+            folder_id: format!("f{ordinal}"),
+            identity: Some(identity),
+            version: format!("0.{}.0", 10 - ordinal),
+            term: 2,
+            ready: true,
+            low_on_space: false,
+        }),
+        ..Pod::default()
+    }
+}
+
+fn member(ordinal: u32) -> Member {
+    Member {
+        id: u64::from(ordinal) + 1,
+        name: format!("demo-{ordinal}"),
+        ordinal: Some(ordinal),
+        folder_id: format!("f{ordinal}"),
+        voter: true,
+        leader: ordinal == 1,
+        reachable: true,
+        lag_entries: 0,
+    }
+}
+
+fn healthy() -> Observed {
+    Observed {
+        cluster_id: Some(7),
+        had_members: true,
+        stateful_set_replicas: Some(3),
+        pods: (0..3)
+            .map(|ordinal| (ordinal, pod(ordinal)))
+            .collect::<BTreeMap<_, _>>(),
+        membership: Some(Membership {
+            cluster_id: 7,
+            term: 2,
+            members: (0..3).map(member).collect(),
+        }),
+        ..Observed::default()
+    }
+}
+
+fn outcome(observed: Observed, step: Step) -> Outcome {
+    let wanted = Wanted {
+        replicas: 3,
+        template_hash: "t".to_owned(),
+    };
+    let observed = Box::new(observed);
+    Outcome::Observed {
+        observed,
+        wanted,
+        default_image: "older".to_owned(),
+        step,
+        paused: false,
+        error: None,
+    }
+}
+
+fn status_of(observed: Observed, step: Step) -> DEngineClusterStatus {
+    derive(
+        &resource_with("demo", "{}"),
+        &outcome(observed, step),
+        Vec::new(),
+        at(1),
+    )
+}
+
+#[test]
+fn a_full_disk_is_said_with_what_to_do() {
+    let mut full = healthy();
+    let fine = status_of(full.clone(), Step::Done);
+    let report = full.pods.get_mut(&2).unwrap().report.as_mut();
+    report.unwrap().low_on_space = true;
+    let status = status_of(full, Step::Done);
+    let of = |status: &DEngineClusterStatus| {
+        let mut all = status.conditions.iter();
+        all.find(|c| c.type_ == types::LOW_ON_SPACE)
+            .cloned()
+            .unwrap()
+    };
+    assert_eq!(of(&fine).status, "False");
+    assert_eq!(of(&status).status, "True");
+    assert!(
+        of(&status).message.starts_with("member 2 nearly filled"),
+        "{:?}",
+        of(&status)
+    );
+}
+
+#[test]
+fn a_healthy_cluster_is_ready() {
+    let status = status_of(healthy(), Step::Done);
+    assert_eq!(status.phase, Some(ClusterPhase::Ready));
+    assert_eq!(status.ready.as_deref(), Some("3/3"));
+    assert_eq!(status.leader.as_deref(), Some("demo-1"));
+    assert_eq!(
+        status.version.as_deref(),
+        Some("0.8.0"),
+        "the lowest, not the first in letters"
+    );
+}
+
+#[test]
+fn what_did_not_change_is_not_written() {
+    let mut resource = resource_with("demo", "{}");
+    let outcome = outcome(healthy(), Step::Done);
+    resource.status = Some(derive(&resource, &outcome, Vec::new(), at(1)));
+    let later = derive(&resource, &outcome, Vec::new(), at(1_000));
+    assert_eq!(resource.status, Some(later));
+}
+
+#[test]
+fn a_member_that_does_not_answer_degrades_the_cluster() {
+    let mut observed = healthy();
+    observed.pods.remove(&2);
+    let status = status_of(observed, Step::Done);
+    assert_eq!(status.phase, Some(ClusterPhase::Degraded));
+    assert_eq!(status.ready.as_deref(), Some("2/3"));
+    assert!(!status.members[2].healthy);
+}
+
+#[test]
+fn without_a_quorum_the_last_known_members_stay() {
+    let mut resource = resource_with("demo", "{}");
+    let before = derive(
+        &resource,
+        &outcome(healthy(), Step::Done),
+        Vec::new(),
+        at(1),
+    );
+    resource.status = Some(before);
+    let lost = Observed {
+        membership: None,
+        ..healthy()
+    };
+    let step = Step::Wait(Waiting::Quorum);
+    let status = derive(&resource, &outcome(lost, step), Vec::new(), at(2));
+    assert_eq!(status.phase, Some(ClusterPhase::Unavailable));
+    assert_eq!(status.leader, None);
+    assert_eq!(status.members.len(), 3);
+    assert!(
+        status
+            .members
+            .iter()
+            .all(|m| !m.healthy && m.lag == Lag::Unknown)
+    );
+}
+
+#[test]
+fn an_unknown_member_shows_why_nothing_is_done() {
+    let step = Step::Blocked(Blocked::UnknownMember {
+        name: "stranger".to_owned(),
+    });
+    let status = status_of(healthy(), step);
+    assert_eq!(status.phase, Some(ClusterPhase::Degraded));
+    let degraded = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == types::DEGRADED)
+        .unwrap();
+    assert!(
+        degraded.message.contains("stranger"),
+        "{}",
+        degraded.message
+    );
+}
+
+#[test]
+fn paused_and_invalid_say_so() {
+    let Outcome::Observed {
+        observed,
+        wanted,
+        default_image,
+        step,
+        ..
+    } = outcome(healthy(), Step::Done)
+    else {
+        unreachable!("it was made so");
+    };
+    let paused = Outcome::Observed {
+        observed,
+        wanted,
+        default_image,
+        step,
+        paused: true,
+        error: None,
+    };
+    let resource = resource_with("demo", "{}");
+    let status = derive(&resource, &paused, Vec::new(), at(1));
+    assert_eq!(status.phase, Some(ClusterPhase::Paused));
+    let invalid = Outcome::Invalid("even".to_owned());
+    let status = derive(&resource, &invalid, Vec::new(), at(1));
+    assert_eq!(status.phase, Some(ClusterPhase::Invalid));
+}
