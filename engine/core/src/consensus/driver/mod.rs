@@ -3,6 +3,7 @@
 //! Here is what goes in; `ready` has what comes out, `reading` the rounds of linearizable reads, and
 //! `progress` what a leader knows of the others.
 
+mod heartbeats;
 mod progress;
 mod reading;
 mod ready;
@@ -53,6 +54,8 @@ pub struct Consensus<L: LogRead> {
     apply_window: ApplyWindow,
     /// The tick at which each member was last heard from.
     heard: BTreeMap<u64, u64>,
+    /// The heartbeat interval in which the crate last went on sending to each member that lagged.
+    sent_again: BTreeMap<u64, u64>,
     actions: Vec<Action>,
     tick: u64,
     /// The caller's clock when it last told.
@@ -118,6 +121,7 @@ impl<L: LogRead> Consensus<L> {
             node,
             outbox: Outbox::default(),
             heard: BTreeMap::new(),
+            sent_again: BTreeMap::new(),
             actions: Vec::new(),
             tick: 0,
             now: Moment(0),
@@ -292,6 +296,10 @@ impl<L: LogRead> Consensus<L> {
                 if self.tick < self.votes_from =>
             {
                 // Before it stopped, this member may have acknowledged a round that a lease rests on.
+                return Ok(());
+            }
+            eraftpb::MessageType::MsgHeartbeatResponse => {
+                self.on_heartbeat_response(message);
                 return Ok(());
             }
             _ => {}

@@ -44,5 +44,6 @@ impl<L: LogRead> Consensus<L> {
     pub(super) fn forget_removed(&mut self) {
         let tracker = self.node.raft.prs();
         self.heard.retain(|id, _| tracker.get(*id).is_some());
+        self.sent_again.retain(|id, _| tracker.get(*id).is_some());
     }
 }

@@ -161,3 +161,107 @@ fn a_stuck_disk_holds_only_so_many_messages() {
         "#]],
     );
 }
+
+/// The crate answers each sign of life of a follower that lags with as much of the log as fits into a message. With
+/// a round of reads all the time, that is all that the leader would do.
+#[test]
+fn rounds_of_reads_do_not_multiply_what_a_lagging_follower_is_sent() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            cut 3
+            propose 1 a
+            deliver
+            heal
+            read 1
+            deliver 1->2
+            deliver 2->1
+            read 1
+            deliver 1->2
+            deliver 2->1
+            read 1
+            deliver 1->2
+            deliver 2->1
+            # Three rounds are confirmed, and member 3 answers all of them.
+            deliver 1->3
+            deliver 3->1
+            # The leader tries to go on once.
+            wire
+            # Its message is lost; so it tries again at the next heartbeat, also if that is part of a round.
+            lose
+            tick 1 2
+            read 1
+            deliver 1->3
+            deliver 3->1
+            wire
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > cut 3
+            > propose 1 a
+              1 takes a as 2@1
+              1 writes 2@1
+            > deliver
+              2 writes 2@1
+              1 applies 2: a
+              1 answers a: done
+              2 applies 2: a
+            > heal
+            > read 1
+              1 is asked for read 1
+            > deliver 1->2
+              1->2 Heartbeat: term 1, commit 2, read round
+            > deliver 2->1
+              2->1 HeartbeatResponse: term 1, read round
+              1 may serve read 1 once 2 is applied
+            > read 1
+              1 is asked for read 2
+            > deliver 1->2
+              1->2 Heartbeat: term 1, commit 2, read round
+            > deliver 2->1
+              2->1 HeartbeatResponse: term 1, read round
+              1 may serve read 2 once 2 is applied
+            > read 1
+              1 is asked for read 3
+            > deliver 1->2
+              1->2 Heartbeat: term 1, commit 2, read round
+            > deliver 2->1
+              2->1 HeartbeatResponse: term 1, read round
+              1 may serve read 3 once 2 is applied
+            # Three rounds are confirmed, and member 3 answers all of them.
+            > deliver 1->3
+              1->3 Heartbeat: term 1, commit 1, read round
+              1->3 Heartbeat: term 1, commit 1, read round
+              1->3 Heartbeat: term 1, commit 1, read round
+            > deliver 3->1
+              3->1 HeartbeatResponse: term 1, read round
+              3->1 HeartbeatResponse: term 1, read round
+              3->1 HeartbeatResponse: term 1, read round
+            # The leader tries to go on once.
+            > wire
+              1->3 Append: term 1, after 2@1 [], commit 2
+            # Its message is lost; so it tries again at the next heartbeat, also if that is part of a round.
+            > lose
+            > tick 1 2
+            > read 1
+              1 is asked for read 4
+            > deliver 1->3
+              1->3 Heartbeat: term 1, commit 1
+              1->3 Heartbeat: term 1, commit 1
+              1->3 Heartbeat: term 1, commit 1, read round
+            > deliver 3->1
+              3->1 HeartbeatResponse: term 1
+              3->1 HeartbeatResponse: term 1
+              3->1 HeartbeatResponse: term 1, read round
+              1 may serve read 4 once 2 is applied
+            > wire
+              1->2 Heartbeat: term 1, commit 2
+              1->2 Heartbeat: term 1, commit 2
+              1->2 Heartbeat: term 1, commit 2, read round
+              1->3 Append: term 1, after 2@1 [], commit 2
+        "#]],
+    );
+}

@@ -95,7 +95,9 @@ fn a_lost_snapshot_is_sent_again_as_a_newer_one() {
             propose 1 c
             deliver
             lose-snapshot 1->3
-            tick 1 2
+            tick 1 1
+            deliver
+            tick 1 1
             deliver
             deliver-snapshot 1->3
             tick 1 1
@@ -134,9 +136,11 @@ fn a_lost_snapshot_is_sent_again_as_a_newer_one() {
               1 answers c: done
               2 applies 4: c
             > lose-snapshot 1->3
-            > tick 1 2
+            > tick 1 1
             > deliver
               1 makes a snapshot of 4
+            > tick 1 1
+            > deliver
               1 sends 3 a snapshot of 4
             > deliver-snapshot 1->3
               3 resets its log to 4@1 and begins anew
