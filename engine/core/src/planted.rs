@@ -17,6 +17,8 @@ pub enum Bug {
     LeaseKeptOverTransfer,
     /// A member that starts grants votes at once, whatever it promised before.
     RestartedVoterDoesNotWait,
+    /// A member that has answered a leader votes for another as soon as it hears of a later term.
+    RoundForgottenForLaterTerm,
     /// The applied index is written before the data, in a batch of its own.
     AppliedIndexApartFromData,
     /// A member that starts counts only itself and the first other voter.
@@ -61,12 +63,13 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
         Self::LeaseKeptOverTransfer,
         Self::RestartedVoterDoesNotWait,
+        Self::RoundForgottenForLaterTerm,
         Self::AppliedIndexApartFromData,
         Self::QuorumCountedWrong,
         Self::ReadBeforeFirstCommit,

@@ -1,9 +1,10 @@
 //! The leader's lease: how long it may answer reads without asking a quorum (Raft thesis §6.4.1).
 //!
 //! A round of messages that a quorum acknowledged proves that nobody else can lead before an election
-//! timeout has passed since it was sent: whoever acknowledged it grants no vote until then. That holds
-//! only if a member that restarts grants none for as long ([`super::Consensus`] sees to that), if nobody
-//! is asked to campaign early (a transfer ends the lease for its term), and if the quorum is still one (a
+//! timeout has passed since it was sent: whoever acknowledged it grants no vote until then, whatever else it
+//! hears (`driver/heartbeats.rs`). That holds only if a member that restarts grants none for as long
+//! ([`super::Consensus`] sees to that), if nobody is asked to campaign early (a transfer ends the lease for
+//! its term), and if the quorum is still one (a
 //! membership change drops it).
 
 use crate::types::{Moment, Term};

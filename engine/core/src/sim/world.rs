@@ -179,10 +179,14 @@ impl World {
             .get_mut(&id)
             .filter(|member| member.boot() == boot);
         if let Some(member) = member {
-            let led = member.is_leader();
+            let (led, had_lease) = (member.is_leader(), member.holds_lease(self.sim.now));
             member.act(&mut self.sim, actor);
+            let has_lease = member.holds_lease(self.sim.now);
             if member.is_leader() && !led {
                 self.note_election(id);
+            }
+            if has_lease && !had_lease {
+                self.note_lease(id);
             }
             self.hand_out_answers(id);
         }
@@ -200,6 +204,15 @@ impl World {
             term,
             lease_of,
         });
+    }
+
+    fn note_lease(&mut self, holder: MemberId) {
+        let term = |member: &Member| member.state().map(|state| state.term);
+        let own = term(&self.members[&holder]);
+        let mut others = self.members.values();
+        let newer = others.find(|other| other.is_leader() && term(other) > own);
+        let newer = newer.map(|other| other.id);
+        self.sim.see(&Seen::Leased { holder, newer });
     }
 
     fn give(&mut self, id: MemberId, input: Input<super::ticket::SimEnv>) {

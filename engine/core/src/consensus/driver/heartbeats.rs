@@ -1,10 +1,25 @@
-//! What followers answer to heartbeats, which rounds of reads are too.
+//! Heartbeats, which rounds of reads are too: what a follower promises by its answer, and what a leader makes of it.
 
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
+use crate::planted::planted;
 use raft::{ProgressState, StateRole, eraftpb};
 
 impl<L: LogRead> Consensus<L> {
+    /// Whoever answers a leader votes for nobody else for an election timeout. The crate keeps to that only for as long
+    /// as it knows the leader, and forgets it when any message tells of a later term; but the leader may have a
+    /// lease by then that rests on the promise.
+    pub(super) fn on_heartbeat(&mut self, message: eraftpb::Message) {
+        let (from, term) = (message.from, message.term);
+        let _ = self.node.step(message);
+        let raft = &self.node.raft;
+        let followed = raft.leader_id == from && raft.term == term;
+        if followed && !planted!(RoundForgottenForLaterTerm) {
+            let timeout = self.config.election_ticks as u64;
+            self.votes_from = self.votes_from.max(self.tick + timeout);
+        }
+    }
+
     /// The crate takes each answer of a follower that lags for a reason to send it as much of the log as fits into a
     /// message, because to the crate heartbeats are rare. With rounds of reads there are thousands a second, and
     /// reading the log for all of them would keep a leader from everything else. So one answer in each heartbeat
@@ -16,7 +31,6 @@ impl<L: LogRead> Consensus<L> {
         let last = raft.raft_log.last_index();
         let lags = |progress: &raft::Progress| progress.matched < last;
         if !leads || !raft.prs().get(from).is_some_and(lags) || self.may_send_again(from) {
-            // The only error left is an answer from a member that was removed meanwhile.
             let _ = self.node.step(message);
             return;
         }

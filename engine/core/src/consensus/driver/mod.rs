@@ -60,7 +60,7 @@ pub struct Consensus<L: LogRead> {
     tick: u64,
     /// The caller's clock when it last told.
     now: Moment,
-    /// From this tick on votes are granted.
+    /// From this tick on votes are granted: before it, this member may have acknowledged a round that a lease rests on.
     votes_from: u64,
     /// Elections that timed out here; with term and seed it decides the next election timeout.
     timeouts: u64,
@@ -293,9 +293,12 @@ impl<L: LogRead> Consensus<L> {
                 return Ok(());
             }
             eraftpb::MessageType::MsgRequestVote | eraftpb::MessageType::MsgRequestPreVote
-                if self.tick < self.votes_from =>
+                if self.tick < self.votes_from && !is_transfer(&message) =>
             {
-                // Before it stopped, this member may have acknowledged a round that a lease rests on.
+                return Ok(());
+            }
+            eraftpb::MessageType::MsgHeartbeat => {
+                self.on_heartbeat(message);
                 return Ok(());
             }
             eraftpb::MessageType::MsgHeartbeatResponse => {
@@ -453,4 +456,9 @@ fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+/// Whether a candidate was told to campaign by the leader, which had given up its lease by then.
+fn is_transfer(message: &eraftpb::Message) -> bool {
+    message.context == raft::CAMPAIGN_TRANSFER
 }

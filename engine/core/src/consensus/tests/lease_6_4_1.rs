@@ -285,3 +285,91 @@ fn a_clock_that_stands_still_deceives_a_lease_and_no_linearizable_read() {
         "#]],
     );
 }
+
+/// The crate forgets that it follows a leader as soon as it hears of a later term.
+#[test]
+fn whoever_acknowledged_a_round_votes_for_nobody_even_if_it_hears_of_a_later_term() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            cut 1
+            tick 2 10
+            timeout 3
+            deliver 3->2
+            deliver 2->3
+            # Member 3 stands in term 2, and nobody hears of it.
+            lose 3->2
+            timeout 2
+            deliver 2->3
+            # Member 3 tells member 2 of term 2, and that takes a while.
+            wire
+            # Meanwhile their old leader is back and gets a lease from member 2.
+            tick 3 9
+            heal
+            lease-read 1
+            deliver 1->2
+            deliver 2->1
+            lose 1->3
+            cut 1
+            deliver 3->2
+            # While the lease lasts, member 2 may not vote.
+            timeout 3
+            deliver
+            state
+            lease-read 1
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > cut 1
+            > tick 2 10
+            > timeout 3
+              3 is a pre-candidate in term 1
+            > deliver 3->2
+              3->2 RequestPreVote: term 2, log ends at 1@1
+            > deliver 2->3
+              2->3 RequestPreVoteResponse: term 2, yes
+              3 is a candidate in term 2
+              3 writes term 2 and vote 3
+            # Member 3 stands in term 2, and nobody hears of it.
+            > lose 3->2
+            > timeout 2
+              2 is a pre-candidate in term 1
+            > deliver 2->3
+              2->3 RequestPreVote: term 2, log ends at 1@1
+            # Member 3 tells member 2 of term 2, and that takes a while.
+            > wire
+              3->2 RequestPreVoteResponse: term 2, no
+            # Meanwhile their old leader is back and gets a lease from member 2.
+            > tick 3 9
+            > heal
+            > lease-read 1
+              1 is asked for lease read 1
+            > deliver 1->2
+              1->2 Heartbeat: term 1, commit 1, read round
+              2 follows 1 in term 1
+            > deliver 2->1
+              2->1 HeartbeatResponse: term 1, read round
+              1 may serve read 1 once 1 is applied
+            > lose 1->3
+            > cut 1
+            > deliver 3->2
+              3->2 RequestPreVoteResponse: term 2, no
+              2 knows no leader in term 2
+              2 writes term 2 and vote 0
+            # While the lease lasts, member 2 may not vote.
+            > timeout 3
+              3 is a pre-candidate in term 2
+            > deliver
+            > state
+              1 leads term 1; log [1], committed 1, applied 1
+              2 knows no leader in term 2; log [1], committed 1, applied 1
+              3 is a pre-candidate in term 2; log [1], committed 1, applied 1
+            > lease-read 1
+              1 is asked for lease read 2
+              1 may serve read 2 once 1 is applied
+        "#]],
+    );
+}

@@ -1,4 +1,4 @@
-//! A lease is exclusive: as long as a leader may answer reads by it, nobody else is elected (§6.4.1).
+//! A lease is exclusive: as long as a leader may answer reads by it, nobody else leads a later term (§6.4.1).
 
 use super::{Invariant, Seen};
 
@@ -17,6 +17,12 @@ impl Invariant for LeaseExclusive {
                 lease_of: Some(other),
             } => Err(format!(
                 "{member} is elected in term {term} while the lease of {other} lasts"
+            )),
+            Seen::Leased {
+                holder,
+                newer: Some(newer),
+            } => Err(format!(
+                "{holder} gets a lease while {newer} leads a later term"
             )),
             _ => Ok(()),
         }

@@ -39,6 +39,11 @@ pub(super) enum Seen<'a> {
         term: Term,
         lease_of: Option<MemberId>,
     },
+    /// A leader may answer reads by its lease from now on; `newer` leads in a later term.
+    Leased {
+        holder: MemberId,
+        newer: Option<MemberId>,
+    },
     /// A member adds entries to its log, perhaps in place of others; `log` is how it was before.
     Appends {
         member: MemberId,
