@@ -37,6 +37,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         written.outcome, revision.0
     );
 
-    node.shutdown().await;
+    node.shutdown().await?;
     Ok(())
 }

@@ -7,8 +7,10 @@ use bytes::Bytes;
 use dengine::{Config, NewMember, Node, RequestError};
 use dengine_core::kv::{Command, Outcome};
 use dengine_core::types::{ClusterId, MemberId, Revision};
+use futures::poll;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
 const CLUSTER: ClusterId = ClusterId(42);
@@ -168,7 +170,7 @@ async fn a_stopped_cluster_comes_back_with_everything() {
     }
     let configs: Vec<_> = nodes.iter().map(|n| n.config().clone()).collect();
     for node in &nodes {
-        node.shutdown().await;
+        node.shutdown().await.unwrap();
     }
     drop(nodes);
     let mut again = Vec::new();
@@ -203,4 +205,19 @@ async fn a_waiting_member_serves_nothing_and_keeps_its_identity_once_given() {
     node.bootstrap(CLUSTER, &folder_id).await.unwrap();
     let second = node.bootstrap(ClusterId(43), &folder_id).await.unwrap_err();
     assert!(second.to_string().contains("already belongs"), "{second}");
+}
+
+/// Whoever asked may be gone: an operator that restarts, a deadline that passes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_was_told_who_it_is_starts_even_if_nobody_waits_for_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::start(config("a", dir.path())).await.unwrap();
+    let folder_id = node.status().folder_id;
+    {
+        let mut asked = pin!(node.bootstrap(CLUSTER, &folder_id));
+        // It begins, and its answer is not waited for.
+        assert!(poll!(asked.as_mut()).is_pending());
+    }
+    ready(&node).await;
+    node.write(put("k", "v")).await.unwrap();
 }

@@ -60,10 +60,11 @@ impl Cluster {
         }
     }
 
-    pub(crate) async fn shutdown(self) {
+    pub(crate) async fn shutdown(self) -> Result<()> {
         for member in self.members {
-            member.shutdown().await;
+            member.shutdown().await?;
         }
+        Ok(())
     }
 }
 

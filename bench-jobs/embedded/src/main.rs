@@ -77,7 +77,7 @@ async fn run(cli: &Cli) -> Result<()> {
     let cluster = Cluster::start(data.path()).await?;
     // However it ends, the members stop before their folder goes.
     let measured = cut.unless(measure_all(profile, &cluster, &syncs)).await;
-    cluster.shutdown().await;
+    cluster.shutdown().await?;
     say(&format!(
         "DEngine {}, three members in this process, durability fsync, profile {}\n{}",
         env!("CARGO_PKG_VERSION"),

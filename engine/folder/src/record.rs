@@ -87,7 +87,9 @@ impl Record {
                 u32::try_from(format).unwrap_or(u32::MAX),
             ));
         }
-        let lines: Lines = table.try_into().map_err(damaged)?;
+        let lines: Lines = table
+            .try_into()
+            .map_err(|error: toml::de::Error| damaged(error.to_string()))?;
         if lines.folder_id.is_empty() {
             return Err(damaged("folder_id is empty"));
         }
@@ -109,14 +111,15 @@ impl Record {
 
 /// What stands before the checksum, if that is right.
 fn unsealed(bytes: &[u8]) -> Result<toml::Table, RecordError> {
-    let text = std::str::from_utf8(bytes).map_err(damaged)?;
+    let text = std::str::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
     let (text, seal) = text
         .rsplit_once(SEAL)
         .ok_or_else(|| damaged("it has no checksum"))?;
     if seal != format!("{:08x}\"\n", crc32c::crc32c(text.as_bytes())) {
         return Err(damaged("its checksum is wrong"));
     }
-    text.parse().map_err(damaged)
+    text.parse()
+        .map_err(|error: toml::de::Error| damaged(error.to_string()))
 }
 
 fn id(what: &str, text: &str) -> Result<u64, RecordError> {
@@ -126,8 +129,8 @@ fn id(what: &str, text: &str) -> Result<u64, RecordError> {
     }
 }
 
-fn damaged(reason: impl ToString) -> RecordError {
-    RecordError::Damaged(reason.to_string())
+fn damaged(reason: impl Into<String>) -> RecordError {
+    RecordError::Damaged(reason.into())
 }
 
 #[cfg(test)]

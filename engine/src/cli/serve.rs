@@ -93,10 +93,16 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     stop.cancel();
     let wind_down = async {
         let _ = tokio::time::timeout(config.limits.shutdown_timeout(), serving).await;
-        node.shutdown().await;
+        node.shutdown().await
     };
     tokio::select! {
-        () = wind_down => tracing::info!("stopped"),
+        ended = wind_down => match ended {
+            Ok(()) => tracing::info!("stopped"),
+            Err(fatal) => {
+                tracing::error!(error = %fatal, "the member did not stop in good order");
+                return Ok(EXIT_FAILED);
+            }
+        },
         () = tokio::time::sleep(config.limits.shutdown_timeout() + SHUTDOWN_GRACE) => {
             tracing::warn!("gave up waiting for the member's threads; the log is safe as it is");
         }

@@ -2,7 +2,7 @@
 //! removes what was compacted.
 
 use super::input::{Input, Reply, Request};
-use super::space::{Look, Space};
+use super::space::{HandOvers, Look, Space};
 use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
 use crate::error::Fatal;
@@ -26,6 +26,7 @@ pub(super) struct KeeperThread {
     pub(super) status: watch::Receiver<NodeStatus>,
     pub(super) replica: Sender<Input>,
     pub(super) space: Arc<Space>,
+    pub(super) hand_overs: HandOvers,
 }
 
 impl KeeperThread {
@@ -55,17 +56,12 @@ impl KeeperThread {
         self.collect()
     }
 
-    fn look_at_disk(&self, leads: bool) {
+    fn look_at_disk(&mut self, leads: bool) {
         match self.space.look() {
-            Ok(Look::BecameLow) => {
-                tracing::warn!(
-                    free_bytes = self.space.free_bytes(),
-                    "the disk is nearly full: this member takes no write that needs space"
-                );
-                if leads {
-                    self.hand_over();
-                }
-            }
+            Ok(Look::BecameLow) => tracing::warn!(
+                free_bytes = self.space.free_bytes(),
+                "the disk is nearly full: this member takes no write that needs space"
+            ),
             Ok(Look::Recovered) => tracing::info!(
                 free_bytes = self.space.free_bytes(),
                 "the disk has space again: this member takes all writes"
@@ -73,10 +69,14 @@ impl KeeperThread {
             Ok(Look::Same) => {}
             Err(error) => tracing::debug!(%error, "the disk does not say what is free"),
         }
+        let low = self.space.is_low();
+        if self.hand_overs.is_due(low, leads, Instant::now()) {
+            self.hand_over();
+        }
         ::metrics::gauge!(metrics::DISK_FREE_BYTES).set(self.space.free_bytes() as f64);
+        ::metrics::gauge!(metrics::LOW_ON_SPACE).set(f64::from(u8::from(low)));
     }
 
-    /// Another member may have space. If none can lead, this one goes on and refuses.
     fn hand_over(&self) {
         let (caller, _) = Reply::channel();
         let transfer = Request::Transfer { to: None, caller };

@@ -8,6 +8,7 @@ use dengine_core::log::{Log, LogError, RealDisk};
 use dengine_core::replica::{self, LogJob, LogWork};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// How often a full disk is tried again.
 const SPACE_RETRY: Duration = Duration::from_millis(500);
@@ -15,6 +16,7 @@ const SPACE_RETRY: Duration = Duration::from_millis(500);
 pub(super) struct LogThread {
     log: Log<RealDisk>,
     replica: Sender<Input>,
+    fatal: watch::Sender<Option<Fatal>>,
     durability: Durability,
     sync_interval: Duration,
     sync_bytes: u64,
@@ -25,10 +27,16 @@ pub(super) struct LogThread {
 }
 
 impl LogThread {
-    pub(super) fn new(log: Log<RealDisk>, replica: Sender<Input>, config: &Config) -> Self {
+    pub(super) fn new(
+        log: Log<RealDisk>,
+        replica: Sender<Input>,
+        fatal: watch::Sender<Option<Fatal>>,
+        config: &Config,
+    ) -> Self {
         Self {
             log,
             replica,
+            fatal,
             durability: config.durability,
             sync_interval: Duration::from_millis(config.log.sync_interval_ms),
             sync_bytes: config.log.sync_bytes,
@@ -41,10 +49,10 @@ impl LogThread {
     /// thread: after a failed sync nothing can be known about what is on the disk.
     pub(super) fn run(mut self, jobs: &Receiver<LogJob>) {
         if let Err(error) = self.work(jobs) {
-            // If the replica is gone, somebody reported before us.
-            let _ = self
-                .replica
-                .send(Input::Failed(Fatal::Log(error.to_string())));
+            let fatal = Fatal::Log(error.to_string());
+            // Not only to the replica, which is gone before the last sync when the member stops.
+            self.fatal.send_replace(Some(fatal.clone()));
+            let _ = self.replica.send(Input::Failed(fatal));
         }
     }
 
@@ -96,16 +104,20 @@ impl LogThread {
     /// Writes it, and what queues meanwhile, as soon as the disk has space. Until then this member acknowledges
     /// nothing, so that nothing depends on it, and the others go on without it.
     fn append(&mut self, work: &mut LogWork, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
+        let mut told = false;
         loop {
             let full = match work.write(&mut self.log) {
                 Err(error) if error.is_no_space() => error,
                 result => return result,
             };
-            tracing::error!(error = %full, "the disk is full; this member waits for space");
+            if !std::mem::replace(&mut told, true) {
+                tracing::error!(error = %full, "the disk is full; this member waits for space");
+            }
             match jobs.recv_timeout(SPACE_RETRY) {
                 Ok(job) => work.add(job),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(full),
+                // The member stops. Nobody was promised what could not be written, but what came before it.
+                Err(RecvTimeoutError::Disconnected) => return self.log.sync(),
             }
         }
     }

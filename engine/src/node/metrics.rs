@@ -28,3 +28,5 @@ pub const LEASE_READS_TOTAL: &str = "dengine_lease_reads_total";
 pub const READS_CONFIRMED_TOTAL: &str = "dengine_reads_confirmed_total";
 /// Bytes that are free on the disk of the data folder (gauge).
 pub const DISK_FREE_BYTES: &str = "dengine_disk_free_bytes";
+/// 1 while less than the reserve (`--min-free-bytes`) is free, so that writes that need space are refused (gauge).
+pub const LOW_ON_SPACE: &str = "dengine_low_on_space";

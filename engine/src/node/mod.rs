@@ -253,12 +253,11 @@ impl Node {
             member_id: bootstrap::FIRST_MEMBER,
         };
         let member = bootstrap::first_member(&self.inner.config, &self.inner.folder_id);
-        let mut folder = self.inner.folder.lock().await;
-        if self.check_adoption(&folder, identity, folder_id)? {
-            bootstrap::write_first_entry(&folder, &self.inner.config, cluster_id, &member)
-                .map_err(|error| RequestError::Storage(error.to_string()))?;
-            self.adopt(&mut folder, identity).await?;
-        }
+        let first = member.clone();
+        self.become_member(identity, folder_id, move |folder, config| {
+            bootstrap::write_first_entry(folder, config, cluster_id, &first)
+        })
+        .await?;
         Ok(member)
     }
 
@@ -279,13 +278,10 @@ impl Node {
             cluster_id,
             member_id,
         };
-        let mut folder = self.inner.folder.lock().await;
-        if self.check_adoption(&folder, identity, folder_id)? {
-            bootstrap::make_empty_log(&folder, &self.inner.config, identity)
-                .map_err(|error| RequestError::Storage(error.to_string()))?;
-            self.adopt(&mut folder, identity).await?;
-        }
-        Ok(())
+        self.become_member(identity, folder_id, move |folder, config| {
+            bootstrap::make_empty_log(folder, config, identity)
+        })
+        .await
     }
 
     /// The members, with the leader's view of each. This member must lead, and a quorum confirms it.
@@ -385,18 +381,22 @@ impl Node {
     }
 
     /// Stops the member and waits until its threads have ended. See [`Node::hand_over`].
-    pub async fn shutdown(&self) {
+    ///
+    /// # Errors
+    /// Why it ended by itself, before or meanwhile: what it wrote last may not be on its disk.
+    pub async fn shutdown(&self) -> Result<(), Fatal> {
         self.inner.listener.stop();
         let stage = std::mem::replace(&mut *self.write_stage(), Stage::Stopped);
         if let Stage::Running(running) = stage {
             running.stop().await;
         }
-        // A failed member may have lost what it wrote.
-        if self.inner.fatal.borrow().is_none()
-            && let Err(error) = self.inner.folder.lock().await.mark_clean()
-        {
+        if let Some(fatal) = self.inner.fatal.borrow().clone() {
+            return Err(fatal);
+        }
+        if let Err(error) = self.inner.folder.lock().await.mark_clean() {
             tracing::warn!(%error, "the folder is not marked as clean");
         }
+        Ok(())
     }
 
     /// Waits until the member ends by itself, and says why.
@@ -452,13 +452,40 @@ impl Node {
         }
     }
 
-    async fn adopt(&self, folder: &mut Folder, identity: Identity) -> Result<(), RequestError> {
-        folder
-            .adopt(identity)
-            .map_err(|error| RequestError::Storage(error.to_string()))?;
-        self.run(folder, identity)
-            .await
-            .map_err(|error| RequestError::Storage(error.to_string()))
+    /// Gives the folder this identity, unless it has it, and starts the member, unless it runs. That goes on to its end
+    /// even if nobody waits for it any more: a member that knows who it is and does nothing is taken for one
+    /// that runs. If an earlier call came no further than the identity, this one starts it.
+    async fn become_member(
+        &self,
+        identity: Identity,
+        folder_id: &str,
+        prepare: impl FnOnce(&Folder, &Config) -> Result<(), StartError> + Send + 'static,
+    ) -> Result<(), RequestError> {
+        let (node, folder_id) = (self.clone(), folder_id.to_owned());
+        let work = async move {
+            let mut folder = node.inner.folder.lock().await;
+            let failed = |error: StartError| RequestError::Storage(error.to_string());
+            if node.check_adoption(&folder, identity, &folder_id)? {
+                prepare(&folder, &node.inner.config).map_err(failed)?;
+                folder.adopt(identity).map_err(|it| failed(it.into()))?;
+            }
+            match node.is_waiting() {
+                true => node.run(&folder, identity).await.map_err(failed),
+                false => Ok(()),
+            }
+        };
+        match tokio::spawn(work).await {
+            Ok(result) => result,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(RequestError::ShuttingDown),
+        }
+    }
+
+    fn is_waiting(&self) -> bool {
+        matches!(
+            *self.inner.stage.read().expect("no holder panics"),
+            Stage::Waiting
+        )
     }
 
     async fn run(&self, folder: &Folder, identity: Identity) -> Result<(), StartError> {

@@ -12,7 +12,7 @@ use super::metrics;
 use super::open::{open_log, open_state, restore};
 use super::replica::ReplicaThread;
 use super::snapshots::{Maker, Snapshots};
-use super::space::Space;
+use super::space::{HandOvers, Space};
 use super::stages::Stages;
 use super::status::NodeStatus;
 use super::writes::{WriteAnswers, WriteReply};
@@ -136,6 +136,7 @@ impl Running {
             collector: machine.collector(),
             status: start.status.subscribe(),
             replica: inbox.clone(),
+            hand_overs: HandOvers::default(),
         };
         let lease = replica.lease();
         let mut replica = ReplicaThread {
@@ -171,7 +172,7 @@ impl Running {
             revision: start.revision,
             flush,
         };
-        let log_thread = LogThread::new(log, inbox.clone(), &start.config);
+        let log_thread = LogThread::new(log, inbox.clone(), start.fatal.clone(), &start.config);
         let threads = vec![
             spawn("dengine-log", &start.fatal, move || {
                 log_thread.run(&appends);

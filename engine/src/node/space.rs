@@ -6,6 +6,7 @@ use dengine_core::kv::Command;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Watches the disk of a data folder.
 #[derive(Debug)]
@@ -98,9 +99,49 @@ impl Space {
     }
 }
 
+/// When a leader without space hands over. Others may have some, now or later; if none can lead, this one goes on.
+#[derive(Debug, Default)]
+pub(super) struct HandOvers {
+    last: Option<Instant>,
+}
+
+impl HandOvers {
+    /// Longer than any hand-over takes; if no member has space, they pass the lead around no faster.
+    const PAUSE: Duration = Duration::from_secs(10);
+
+    /// Whether to hand over now.
+    pub(super) fn is_due(&mut self, low: bool, leads: bool, now: Instant) -> bool {
+        let rested = self.last.is_none_or(|last| now - last >= Self::PAUSE);
+        let due = low && leads && rested;
+        if due {
+            self.last = Some(now);
+        }
+        due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_comes_to_lead_without_space_hands_over_and_not_all_the_time() {
+        let mut hand_overs = HandOvers::default();
+        let begun = Instant::now();
+        for (low, leads, second, due) in [
+            (true, false, 0, false),
+            // It was low before it led.
+            (true, true, 1, true),
+            (true, true, 2, false),
+            (false, true, 40, false),
+            (true, true, 41, true),
+            (true, true, 50, false),
+            (true, true, 51, true),
+        ] {
+            let now = begun + Duration::from_secs(second);
+            assert_eq!(hand_overs.is_due(low, leads, now), due, "second {second}");
+        }
+    }
 
     #[test]
     fn the_reserve_must_be_exceeded_before_writes_are_taken_again() {

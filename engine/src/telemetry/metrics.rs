@@ -128,6 +128,10 @@ fn describe_node() {
         Unit::Bytes,
         "Bytes that are free on the disk of the data folder"
     );
+    describe_gauge!(
+        node::LOW_ON_SPACE,
+        "1 while the member refuses writes that need space, for its disk is nearly full"
+    );
     describe_counter!(
         node::LEASE_READS_TOTAL,
         "Reads that the leader's lease answered without a round"

@@ -218,6 +218,9 @@ impl LinkTask {
     async fn run(mut self) {
         let mut retry = RETRY_MIN;
         loop {
+            if self.messages.is_closed() {
+                return;
+            }
             let began = tokio::time::Instant::now();
             let Err(status) = self.exchange().await else {
                 return;

@@ -122,6 +122,15 @@ async fn a_leader_whose_disk_fills_up_hands_over_and_no_write_is_refused_for_lon
     })
     .await;
     client.put("k", "w").await.unwrap();
+    // It comes to lead again, as low as it is.
+    let admin = cluster.members[cluster.leader().await].admin().await;
+    admin.transfer_leader(first).await.unwrap();
+    eventually("another member leads again", || async {
+        let status = cluster.members[0].status().await;
+        (status.leader_id != first && status.leader_id != 0).then_some(())
+    })
+    .await;
+    client.put("k", "x").await.unwrap();
 }
 
 #[tokio::test]

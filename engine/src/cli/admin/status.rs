@@ -133,6 +133,9 @@ impl View {
                 Ok(status) if !status.ready && voter => problems.push(format!(
                     "{name} is not ready: it has no contact with a leader, or is catching up; its log says more"
                 )),
+                Ok(status) if status.low_on_space => problems.push(format!(
+                    "{name} is low on space: while it leads, writes that need some are refused; delete keys or give it a larger volume"
+                )),
                 Ok(_) => {}
             }
         }
@@ -156,7 +159,7 @@ impl View {
                     "logBytes": status.log_bytes, "stateBytes": status.state_bytes,
                     "lagEntries": self.lag(asked), "watches": status.watches,
                     "durability": status.durability, "version": status.version,
-                    "folderId": status.folder_id,
+                    "folderId": status.folder_id, "lowOnSpace": status.low_on_space,
                 }),
             }
         });
@@ -182,5 +185,32 @@ fn role(status: &StatusResponse) -> &'static str {
         Role::Candidate => "candidate",
         Role::Learner => "learner",
         Role::Unspecified => "waiting",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_without_space_is_a_problem() {
+        let asked = |low_on_space| Asked {
+            address: "a:1".to_owned(),
+            member: None,
+            answer: Ok(StatusResponse {
+                ready: true,
+                low_on_space,
+                ..StatusResponse::default()
+            }),
+        };
+        let view = View {
+            members: Some(MembersResponse::default()),
+            asked: vec![asked(false), asked(true)],
+        };
+        let problems = view.problems();
+        assert!(
+            matches!(&problems[..], [problem] if problem.contains("low on space")),
+            "{problems:?}"
+        );
     }
 }
