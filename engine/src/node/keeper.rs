@@ -43,20 +43,21 @@ impl KeeperThread {
     }
 
     fn work(&mut self) -> Result<(), ReadError> {
-        let leads = {
+        let (leads, stalled) = {
             let status = self.status.borrow();
-            (status.role == Role::Leader).then_some(status.term)
+            let leads = (status.role == Role::Leader).then_some(status.term);
+            (leads, status.stalled)
         };
         let commands = self.keeper.work(leads, clock::now())?;
         if !commands.is_empty() {
             // If the replica is gone, nobody needs to know.
             let _ = self.replica.send(replica::Input::Propose(commands).into());
         }
-        self.look_at_disk(leads.is_some());
+        self.look_at_disk(leads.is_some(), stalled);
         self.collect()
     }
 
-    fn look_at_disk(&mut self, leads: bool) {
+    fn look_at_disk(&mut self, leads: bool, stalled: bool) {
         match self.space.look() {
             Ok(Look::BecameLow) => tracing::warn!(
                 free_bytes = self.space.free_bytes(),
@@ -70,7 +71,10 @@ impl KeeperThread {
             Err(error) => tracing::debug!(%error, "the disk does not say what is free"),
         }
         let low = self.space.is_low();
-        if self.hand_overs.is_due(low, leads, Instant::now()) {
+        if self
+            .hand_overs
+            .is_due(low || stalled, leads, Instant::now())
+        {
             self.hand_over();
         }
         ::metrics::gauge!(metrics::DISK_FREE_BYTES).set(self.space.free_bytes() as f64);

@@ -236,6 +236,7 @@ impl ReplicaThread {
             applied_index: status.applied_index,
             revision: status.revision,
             ready: status.ready,
+            stalled: status.stalled,
             log_bytes: self.log_reader.bytes(),
             state_bytes: self.reader.approximate_bytes(),
             low_on_space: self.space.is_low(),

@@ -99,20 +99,21 @@ impl Space {
     }
 }
 
-/// When a leader without space hands over. Others may have some, now or later; if none can lead, this one goes on.
+/// When a leader whose disk is nearly full, or hangs, hands over. Others may have a better one, now or later; if none
+/// can lead, this one goes on.
 #[derive(Debug, Default)]
 pub(super) struct HandOvers {
     last: Option<Instant>,
 }
 
 impl HandOvers {
-    /// Longer than any hand-over takes; if no member has space, they pass the lead around no faster.
+    /// Longer than any hand-over takes; if no member has a good disk, they pass the lead around no faster.
     const PAUSE: Duration = Duration::from_secs(10);
 
     /// Whether to hand over now.
-    pub(super) fn is_due(&mut self, low: bool, leads: bool, now: Instant) -> bool {
+    pub(super) fn is_due(&mut self, unfit: bool, leads: bool, now: Instant) -> bool {
         let rested = self.last.is_none_or(|last| now - last >= Self::PAUSE);
-        let due = low && leads && rested;
+        let due = unfit && leads && rested;
         if due {
             self.last = Some(now);
         }
@@ -128,7 +129,7 @@ mod tests {
     fn whoever_comes_to_lead_without_space_hands_over_and_not_all_the_time() {
         let mut hand_overs = HandOvers::default();
         let begun = Instant::now();
-        for (low, leads, second, due) in [
+        for (unfit, leads, second, due) in [
             (true, false, 0, false),
             // It was low before it led.
             (true, true, 1, true),
@@ -139,7 +140,7 @@ mod tests {
             (true, true, 51, true),
         ] {
             let now = begun + Duration::from_secs(second);
-            assert_eq!(hand_overs.is_due(low, leads, now), due, "second {second}");
+            assert_eq!(hand_overs.is_due(unfit, leads, now), due, "second {second}");
         }
     }
 

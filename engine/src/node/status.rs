@@ -44,6 +44,8 @@ pub struct NodeStatus {
     pub revision: Revision,
     /// Whether it could answer a linearizable read now.
     pub ready: bool,
+    /// Whether its disk hangs: its log or its state machine has not got on for several election timeouts.
+    pub stalled: bool,
     /// Size of its log on disk.
     pub log_bytes: u64,
     /// Estimated size of its state machine.
@@ -69,6 +71,7 @@ impl NodeStatus {
             applied_index: Index(0),
             revision: Revision(0),
             ready: false,
+            stalled: false,
             log_bytes: 0,
             state_bytes: 0,
             low_on_space: false,

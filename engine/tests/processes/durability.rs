@@ -10,7 +10,7 @@ use std::{
 use dengine_client::{Consistency, Error};
 use futures::future::join_all;
 
-use crate::harness::{Cluster, Load, Member};
+use crate::harness::{Cluster, Load, Member, eventually};
 
 /// What every sync takes longer.
 const DELAY: Duration = Duration::from_millis(20);
@@ -43,6 +43,7 @@ impl Shim {
         member.env("LD_PRELOAD", self.folder.path().join("shim.so"));
         member.env("SHIM_COUNT_FILE", self.path("count", member));
         member.env("SHIM_FAIL_FILE", self.path("fail", member));
+        member.env("SHIM_HANG_FILE", self.path("hang", member));
     }
 
     fn delay(&self, member: &mut Member) {
@@ -60,6 +61,14 @@ impl Shim {
 
     fn heal(&self, member: &Member) {
         fs_err::remove_file(self.path("fail", member)).unwrap();
+    }
+
+    fn hang(&self, member: &Member) {
+        fs_err::write(self.path("hang", member), "").unwrap();
+    }
+
+    fn go_on(&self, member: &Member) {
+        fs_err::remove_file(self.path("hang", member)).unwrap();
     }
 
     /// Syncs of the member that succeeded so far.
@@ -186,4 +195,59 @@ async fn a_leader_whose_disk_fails_is_replaced_and_nothing_is_lost() {
     cluster.members[leader].ready().await;
     load.progress(100).await;
     load.finish(&client).await;
+}
+
+/// A disk that hangs reports nothing, and the others hear from their leader all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_disk_hangs_hands_over_and_is_not_ready_until_it_goes_on() {
+    let shim = Shim::build();
+    let cluster = Cluster::form_with(3, |member| shim.between(member)).await;
+    let client = cluster.patient_client().await;
+    client.put("before", "v").await.unwrap();
+    let hung = cluster.leader().await;
+    let id = cluster.members[hung].status().await.member_id;
+    shim.hang(&cluster.members[hung]);
+    // Something has to be written for the disk to be missed.
+    let writer = tokio::spawn({
+        let client = client.clone();
+        async move { client.put("meanwhile", "v").await }
+    });
+    eventually("another member leads", || async {
+        let status = cluster.members[(hung + 1) % 3].status().await;
+        (status.leader_id != id && status.leader_id != 0).then_some(())
+    })
+    .await;
+    client.put("after", "v").await.unwrap();
+    assert!(!cluster.members[hung].status().await.ready);
+    shim.go_on(&cluster.members[hung]);
+    eventually("it is ready again", || async {
+        cluster.members[hung].status().await.ready.then_some(())
+    })
+    .await;
+    // Whether it was taken over or not, somebody says what became of it.
+    let _ = writer.await.unwrap();
+}
+
+/// Its last sync comes after everything else has stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_last_sync_fails_does_not_say_that_it_stopped_in_good_order() {
+    let shim = Shim::build();
+    let mut cluster = Cluster::form_with(1, |member| {
+        shim.between(member);
+        member.add_args([
+            "--durability",
+            "memory-first",
+            "--log-sync-interval-ms",
+            "60000",
+        ]);
+    })
+    .await;
+    let client = cluster.members[0].client().await;
+    client.put("acknowledged", "v").await.unwrap();
+    shim.fail(&cluster.members[0]);
+    let status = cluster.members[0].terminate();
+    assert_eq!(status.code(), Some(1));
+    let mark = cluster.members[0].data_dir.join("power.toml");
+    let mark = fs_err::read_to_string(mark).unwrap();
+    assert!(mark.contains("clean = false"), "{mark}");
 }

@@ -3,6 +3,7 @@
  * SHIM_DELAY_US     microseconds that every call takes longer
  * SHIM_COUNT_FILE   grows by one byte with every call that succeeded
  * SHIM_FAIL_FILE    while this file exists, every call fails with EIO
+ * SHIM_HANG_FILE    while this file exists, no call returns
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,6 +18,11 @@ static int synced(const char *name, int fd) {
     const char *fail = getenv("SHIM_FAIL_FILE");
     const char *delay = getenv("SHIM_DELAY_US");
     const char *count = getenv("SHIM_COUNT_FILE");
+    const char *hang = getenv("SHIM_HANG_FILE");
+    while (hang != NULL && access(hang, F_OK) == 0) {
+        struct timespec pause = {0, 10000000};
+        nanosleep(&pause, NULL);
+    }
     if (fail != NULL && access(fail, F_OK) == 0) {
         errno = EIO;
         return -1;

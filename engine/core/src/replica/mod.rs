@@ -27,6 +27,7 @@ mod membership;
 mod pending;
 mod reads;
 mod snapshots;
+mod stall;
 mod status;
 mod transfer;
 
@@ -49,6 +50,7 @@ use crate::planted::planted;
 use crate::types::{HardState, Index, MemberId, Moment, Revision};
 use bytes::Bytes;
 use reads::Reads;
+use stall::Outstanding;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,6 +98,7 @@ pub struct Replica<L: LogRead, E: Env> {
     membership: Arc<Membership>,
     applied: Index,
     flushed: Index,
+    outstanding: Outstanding,
     revision: Revision,
     /// Where the last membership change of this leader stands; another must wait until it is applied.
     change_at: Index,
@@ -156,6 +159,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             membership,
             applied,
             flushed: Index(0),
+            outstanding: Outstanding::default(),
             revision: machine.revision(),
             change_at: Index(0),
             transfer: None,
@@ -175,7 +179,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             Input::Propose(commands) => self.on_propose(commands),
             Input::Message { from, bytes } => self.step(Event::Message { from, bytes }),
             Input::Unreachable(member) => self.step(Event::Unreachable(member)),
-            Input::Persisted(id) => self.step(Event::Persisted(id)),
+            Input::Persisted(id) => {
+                self.outstanding.persisted(id);
+                self.step(Event::Persisted(id));
+            }
             Input::Applied(range) => self.on_applied(range),
             Input::Flushed(index) => self.on_flushed(index),
             Input::SnapshotMade(made) => self.step(Event::SnapshotMade(made)),
@@ -309,6 +316,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     fn on_applied(&mut self, range: AppliedRange) {
         let index = range.index;
+        self.outstanding.applied(index);
         self.applied = index;
         self.revision = range.revision;
         if let Some(membership) = range.membership {
@@ -338,12 +346,18 @@ impl<L: LogRead, E: Env> Replica<L, E> {
                 id,
                 hard_state,
                 entries,
-            } => Effect::Log(LogJob::Append {
-                id,
-                hard_state,
-                entries,
-            }),
+            } => {
+                self.outstanding.append(id, self.now);
+                Effect::Log(LogJob::Append {
+                    id,
+                    hard_state,
+                    entries,
+                })
+            }
             Action::Apply(entries) => {
+                if let Some(last) = entries.last() {
+                    self.outstanding.apply(last.index, self.now);
+                }
                 self.hand_over_expected();
                 Effect::Apply(ApplyJob::Entries(entries))
             }

@@ -43,6 +43,8 @@ pub struct ReplicaStatus {
     pub revision: Revision,
     /// Whether it could answer a linearizable read now.
     pub ready: bool,
+    /// Whether its log or its state machine has not got on for several election timeouts: its disk hangs.
+    pub stalled: bool,
 }
 
 /// The leader's view of one member.
@@ -71,6 +73,8 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             RaftRole::Follower if self.is_voter(self.config.member_id) => Role::Follower,
             RaftRole::Follower => Role::Learner,
         };
+        let timeout = self.config.election_timeout;
+        let stalled = self.outstanding.is_stalled(self.now, timeout);
         ReplicaStatus {
             role,
             leader: self.leader_hint(),
@@ -80,7 +84,8 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             commit_index,
             applied_index: self.applied,
             revision: self.revision,
-            ready: self.consensus.can_confirm_reads() && lag <= READY_LAG_ENTRIES_MAX,
+            ready: self.consensus.can_confirm_reads() && lag <= READY_LAG_ENTRIES_MAX && !stalled,
+            stalled,
         }
     }
 
