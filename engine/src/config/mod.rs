@@ -172,10 +172,10 @@ settings! {
         /// Most watches, of all streams together; more are refused.
         max_watches: usize = 16 * 1024, "max-watches", "DENGINE_MAX_WATCHES";
 
-        /// Longest that a client of watches reads nothing while there is something to read, in milliseconds.
+        /// Longest that a client reads nothing of a stream while there is something to read, in milliseconds.
         ///
-        /// Its watches are then ended, each with the revision to begin anew at.
-        watch_stall_timeout_ms: u64 = 10_000, "watch-stall-timeout-ms", "DENGINE_WATCH_STALL_TIMEOUT_MS";
+        /// Its watches are then ended, each with the revision to begin anew at; its calls of `Kv.Pipeline` are given up.
+        stream_stall_timeout_ms: u64 = 10_000, "stream-stall-timeout-ms", "DENGINE_STREAM_STALL_TIMEOUT_MS";
 
         /// How long a watch that asked for progress is told nothing before it is told that, in milliseconds.
         watch_progress_interval_ms: u64 = 10_000,
@@ -296,10 +296,10 @@ impl Limits {
         Duration::from_millis(self.request_timeout_ms)
     }
 
-    /// Longest that a client of watches reads nothing.
+    /// Longest that a client reads nothing of a stream.
     #[must_use]
-    pub const fn watch_stall_timeout(&self) -> Duration {
-        Duration::from_millis(self.watch_stall_timeout_ms)
+    pub const fn stream_stall_timeout(&self) -> Duration {
+        Duration::from_millis(self.stream_stall_timeout_ms)
     }
 
     /// How long a watch that asked for progress is told nothing.

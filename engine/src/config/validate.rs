@@ -241,7 +241,7 @@ impl Limits {
             )
         });
         for (name, value) in [
-            ("watch_stall_timeout_ms", self.watch_stall_timeout_ms),
+            ("stream_stall_timeout_ms", self.stream_stall_timeout_ms),
             (
                 "watch_progress_interval_ms",
                 self.watch_progress_interval_ms,

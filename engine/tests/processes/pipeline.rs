@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming};
 
-use crate::harness::{Cluster, Member, becomes};
+use crate::harness::{Cluster, Member, becomes, eventually};
 
 /// A stream to one member, spoken by hand.
 struct Stream {
@@ -264,4 +264,40 @@ async fn both_wires_serve_the_same_keys() {
         metrics.contains("dengine_requests_in_flight 0")
     })
     .await;
+}
+
+/// Its connection lives, for it answers pings. What it asked for must not stand in the way of others for ever.
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answers_gives_its_places_back() {
+    const CALLS: usize = 64;
+    let cluster = Cluster::form_with(1, |member| {
+        member.add_args(["--stream-stall-timeout-ms", "1000"]);
+        member.add_args(["--max-concurrent-requests", &CALLS.to_string()]);
+    })
+    .await;
+    let client = cluster.client().await;
+    client.put("large", vec![7; 256 << 10]).await.unwrap();
+    let mut stream = Stream::open(&cluster.members[0]).await;
+    let get = GetRequest {
+        key: "large".into(),
+        ..GetRequest::default()
+    };
+    // More than the windows of the connection hold.
+    stream.send(vec![Some(Call::Get(get)); CALLS]).await;
+    let one_try = ClientOptions {
+        retry: dengine_client::RetryPolicy::NONE,
+        ..ClientOptions::default()
+    };
+    let other = Client::connect_with([cluster.members[0].address()], one_try);
+    let other = other.await.unwrap();
+    let get = || async { other.get("large", Consistency::Linearizable).await };
+    eventually("all places are taken", || async { get().await.err() }).await;
+    eventually("another client is served", || async { get().await.ok() }).await;
+    let end = loop {
+        match stream.answers.message().await {
+            Ok(frame) => assert!(frame.is_some(), "it is told why its stream ends"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(end.code(), Code::ResourceExhausted, "{end}");
 }

@@ -80,7 +80,7 @@ async fn write_large(client: &Client, count: usize) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_does_not_read_is_shed_and_holds_up_nobody() {
     let cluster = Cluster::form_with(1, |member| {
-        member.add_args(["--watch-stall-timeout-ms", "500"]);
+        member.add_args(["--stream-stall-timeout-ms", "500"]);
     })
     .await;
     let member = &cluster.members[0];
@@ -116,7 +116,7 @@ async fn a_client_that_does_not_read_is_shed_and_holds_up_nobody() {
             next += 1;
         }
     };
-    check_canceled(&ending, CancelCause::TooSlow, "--watch-stall-timeout-ms");
+    check_canceled(&ending, CancelCause::TooSlow, "--stream-stall-timeout-ms");
     assert_eq!(ending.resume_revision, next, "where it begins anew");
     assert!(next <= last, "it was shed before the end");
     let status = slow.responses.message().await.unwrap_err();

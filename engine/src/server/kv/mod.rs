@@ -141,11 +141,15 @@ impl Kv for KvService {
         answer.map(Response::new)
     }
 
-    type PipelineStream = Pipeline;
+    type PipelineStream = pipeline::Supervised;
 
-    async fn pipeline(&self, request: Request<Streaming<PipelineRequest>>) -> Answer<Pipeline> {
+    async fn pipeline(
+        &self,
+        request: Request<Streaming<PipelineRequest>>,
+    ) -> Answer<Self::PipelineStream> {
         let origin = Origin::of(&request);
         let pipeline = Pipeline::new(Arc::clone(&self.serving), origin, request.into_inner());
-        Ok(Response::new(pipeline))
+        let patience = self.serving.node.config().limits.stream_stall_timeout();
+        Ok(Response::new(pipeline::Supervised::new(pipeline, patience)))
     }
 }

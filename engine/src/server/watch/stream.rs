@@ -397,7 +397,7 @@ impl StreamTask {
 
     /// Queues a message, as soon as there is room, which depends on the client alone.
     async fn send(&self, message: WatchResponse) -> Result<(), End> {
-        let patience: Duration = self.shared.limits.watch_stall_timeout();
+        let patience: Duration = self.shared.limits.stream_stall_timeout();
         match timeout(patience, self.out.send(Ok(message))).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(End::Gone),
@@ -411,8 +411,8 @@ impl StreamTask {
             End::Gone => return Vec::new(),
             End::TooSlow => {
                 let reason = format!(
-                    "nothing was read for {:?} (--watch-stall-timeout-ms); begin anew at the revision named",
-                    self.shared.limits.watch_stall_timeout()
+                    "nothing was read for {:?} (--stream-stall-timeout-ms); begin anew at the revision named",
+                    self.shared.limits.stream_stall_timeout()
                 );
                 counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
                 let status = Status::resource_exhausted(format!("the watch is too slow: {reason}"));

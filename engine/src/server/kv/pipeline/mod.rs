@@ -4,9 +4,13 @@
 //! the same freshness; they are read when there is room for their answers. Every other call is a future of its
 //! own. What has ended when the stream is polled is one frame of answers.
 //!
-//! `dengine_wire::frame` sorts the calls of a frame, [`inbound`] begins them, and here they are answered.
+//! `dengine_wire::frame` sorts the calls of a frame, [`inbound`] begins them, and here they are answered. [`stall`] ends
+//! the stream of a client that does not read.
 
 mod inbound;
+mod stall;
+
+pub(super) use stall::Supervised;
 
 use std::{
     collections::VecDeque,
