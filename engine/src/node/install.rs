@@ -17,7 +17,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// How long those who read the old state may take to finish. Requests are bounded well below.
+/// How long those who read the old state may take to finish. Long reads are told to (`server/aside.rs`), and everything
+/// else is bounded well below.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_POLL: Duration = Duration::from_millis(5);
 

@@ -1,5 +1,7 @@
 //! The `Admin` service. Not bounded by the gate: who repairs a busy cluster must get through.
 
+use std::time::Duration;
+
 use dengine_api::v1::{
     AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, HashRequest,
     HashResponse, JoinRequest, JoinResponse, MembersRequest, MembersResponse, PromoteRequest,
@@ -7,14 +9,18 @@ use dengine_api::v1::{
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
     admin_client::AdminClient, admin_server::Admin,
 };
-use dengine_core::types::{ClusterId, MemberId};
+use dengine_core::{
+    kv::Reader,
+    types::{ClusterId, MemberId},
+};
 use dengine_wire::{
     messages::{member, members},
-    status::{read_status, request_status},
+    status::request_status,
 };
 use tonic::{Request, Response, Status};
 
 use super::{
+    aside::read_aside,
     forward::{Effect, Forwarder, Origin},
     messages::{members_view, node_status},
     watch::WatchCount,
@@ -23,6 +29,9 @@ use crate::{
     config::Config,
     node::{NewMember, Node},
 };
+
+/// A hash reads everything; whoever asked for it usually gives up long before.
+const HASH_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Serves `Admin` from a node.
 pub(super) struct AdminService {
@@ -212,11 +221,7 @@ impl Admin for AdminService {
     }
 
     async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {
-        let reader = self.node.reader().map_err(|error| request_status(&error))?;
-        let hashed = tokio::task::spawn_blocking(move || reader.logical_hash()).await;
-        let hashed = hashed
-            .map_err(|error| Status::internal(format!("the hashing ended early: {error}")))?
-            .map_err(|error| read_status(&error))?;
+        let hashed = read_aside(&self.node, HASH_PATIENCE, Reader::logical_hash).await?;
         answer(Ok(HashResponse {
             applied_index: hashed.applied_index.0,
             revision: hashed.revision.0,

@@ -5,10 +5,11 @@
 //!
 //! - [`kv`], [`watch`], [`admin`]: the services. [`messages`]: what a member tells of itself.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
-//! - [`forward`]: to the leader, once.
+//! - [`aside`]: reads that take a while. [`forward`]: to the leader, once.
 //! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond any limit.
 
 mod admin;
+mod aside;
 mod forward;
 mod gate;
 mod health;

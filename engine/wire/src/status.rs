@@ -52,6 +52,7 @@ pub fn refusal_status(refusal: &Refusal) -> Status {
 pub fn read_status(error: &ReadError) -> Status {
     let code = match error {
         ReadError::Future { .. } | ReadError::Compacted { .. } => Code::OutOfRange,
+        ReadError::Stopped { .. } => Code::DeadlineExceeded,
         ReadError::Store(_) => Code::Internal,
     };
     Status::new(code, error.to_string())

@@ -11,7 +11,7 @@ use dengine_wire::{
 use tonic::Status;
 
 use super::Serving;
-use crate::storage::RocksStore;
+use crate::{server::aside::read_aside, storage::RocksStore};
 
 impl Serving {
     /// Reads one key, as fresh as was asked for.
@@ -50,19 +50,18 @@ impl Serving {
         Ok(reads::range_response(self.headers.now(), result))
     }
 
-    /// A single key is read at once; a real range takes its time, and takes it on a thread where it
-    /// holds up nobody else.
+    /// A single key is read at once; a real range takes its time, and takes it where it holds up nobody else.
     pub(super) async fn read(&self, query: RangeQuery) -> Result<RangeResult, Status> {
-        let reader = self.reader()?;
-        let result = match query.keys {
-            KeyRange::One(_) => reader.range(&query),
+        match query.keys {
+            KeyRange::One(_) => self
+                .reader()?
+                .range(&query)
+                .map_err(|error| read_status(&error)),
             KeyRange::Between { .. } | KeyRange::From(_) => {
-                tokio::task::spawn_blocking(move || reader.range(&query))
-                    .await
-                    .map_err(|error| Status::internal(format!("the read ended early: {error}")))?
+                let patience = self.limits.request_timeout();
+                read_aside(&self.node, patience, move |reader| reader.range(&query)).await
             }
-        };
-        result.map_err(|error| read_status(&error))
+        }
     }
 
     /// Afterwards the reader is as fresh as was asked for.

@@ -27,16 +27,21 @@ impl<S: Store> Reader<S> {
     /// Reads everything once. Entries may be applied meanwhile; they do not show.
     ///
     /// # Errors
-    /// If the storage fails or is damaged.
+    /// If the read was stopped, or the storage fails or is damaged.
     pub fn logical_hash(&self) -> Result<LogicalHash, ReadError> {
         // One cursor, so the records of all spaces are of one applied index.
         let mut cursor = self.shared.store.cursor(Scope::Between(everything()));
         let state = read_state(&mut cursor)?;
         let mut hasher = Hasher::new(state);
         cursor.seek(&[])?;
+        let mut records = 0;
         while let Some((key, record)) = cursor.record() {
+            if !self.goes_on(records) {
+                return Err(ReadError::Stopped { records });
+            }
             hasher.add(key, record)?;
             cursor.next()?;
+            records += 1;
         }
         Ok(LogicalHash {
             applied_index: state.applied_index,

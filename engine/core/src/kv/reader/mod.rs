@@ -22,18 +22,27 @@ use crate::types::{Index, Revision};
 use bytes::Bytes;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Reads the store of a state machine. Clones are cheap.
 #[derive(Debug)]
 pub struct Reader<S> {
     shared: Arc<Shared<S>>,
+    /// Long reads end when it says so.
+    stop: Arc<AtomicBool>,
 }
 
 impl<S> Clone for Reader<S> {
     fn clone(&self) -> Self {
-        Self::new(Arc::clone(&self.shared))
+        Self {
+            shared: Arc::clone(&self.shared),
+            stop: Arc::clone(&self.stop),
+        }
     }
 }
+
+/// Records between two looks at whether to go on: well under a millisecond.
+const RECORDS_PER_LOOK: u64 = 1024;
 
 /// What to read of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +108,12 @@ pub enum ReadError {
         /// The first revision that can be read.
         compacted: Revision,
     },
+    /// Nobody waits for it any more, or it took too long.
+    #[error("the read was given up after {records} records; ask for a smaller range")]
+    Stopped {
+        /// How many were read by then.
+        records: u64,
+    },
     /// The storage failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -147,7 +162,22 @@ impl<S: Store> Gets<'_, S> {
 
 impl<S> Reader<S> {
     pub(super) fn new(shared: Arc<Shared<S>>) -> Self {
-        Self { shared }
+        Self {
+            shared,
+            stop: Arc::default(),
+        }
+    }
+
+    /// The same, but that its long reads ([`Reader::range`], [`Reader::logical_hash`]) end with [`ReadError::Stopped`] soon
+    /// after `stop` becomes true.
+    #[must_use]
+    pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop, ..self }
+    }
+
+    /// Asked before each record: whether to go on.
+    fn goes_on(&self, records: u64) -> bool {
+        !records.is_multiple_of(RECORDS_PER_LOOK) || !self.stop.load(Ordering::Relaxed)
     }
 
     /// The newest revision that can be read.
@@ -197,7 +227,7 @@ impl<S: Store> Reader<S> {
     /// Reads a range of keys, in order.
     ///
     /// # Errors
-    /// If the revision cannot be read, or the storage fails.
+    /// If the revision cannot be read, the read was stopped, or the storage fails.
     pub fn range(&self, query: &RangeQuery) -> Result<RangeResult, ReadError> {
         let (scan, revision, at) = self.begin(query.revision, || {
             Scan::new(&self.shared.store, &query.keys)
@@ -206,7 +236,12 @@ impl<S: Store> Reader<S> {
         let mut kvs = Vec::new();
         let mut count = 0;
         let mut bytes = 0_usize;
+        let mut stopped = false;
         scan.run(at, |found| {
+            if !self.goes_on(count) {
+                stopped = true;
+                return Ok(ControlFlow::Break(()));
+            }
             count += 1;
             // Once a pair was left out, so are all behind it.
             let in_sequence = kvs.len() as u64 + 1 == count;
@@ -219,6 +254,9 @@ impl<S: Store> Reader<S> {
             // The rest is counted.
             Ok(ControlFlow::Continue(()))
         })?;
+        if stopped {
+            return Err(ReadError::Stopped { records: count });
+        }
         Ok(RangeResult {
             revision,
             more: !query.count_only && count > kvs.len() as u64,

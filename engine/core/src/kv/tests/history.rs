@@ -2,9 +2,11 @@
 
 use super::{Machine, between, bytes, compact, delete, everything, machine, put, run};
 use crate::kv::{
-    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, ReadError,
+    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, RangeQuery, ReadError,
 };
 use crate::types::Revision;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn show(event: &Event) -> String {
     let kv = &event.kv;
@@ -157,4 +159,22 @@ fn the_pair_before_the_compact_revision_is_not_told_before_it_is_collected() {
         ..since(3)
     };
     assert_eq!(read(&machine, &query).0, ["3 a=2", "4 -a was 2"]);
+}
+
+#[test]
+fn a_long_read_that_nobody_waits_for_ends() {
+    let mut machine = machine();
+    run(
+        &mut machine,
+        (0..3_000).map(|number| put(&format!("{number:05}"), "v")),
+    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let reader = machine.reader().stopped_by(Arc::clone(&stop));
+    let all = RangeQuery::new(everything());
+    assert_eq!(reader.range(&all).unwrap().count, 3_000);
+    reader.logical_hash().unwrap();
+    stop.store(true, Ordering::Relaxed);
+    let stopped = |error| matches!(error, ReadError::Stopped { records } if records < 3_000);
+    assert!(reader.range(&all).is_err_and(stopped));
+    assert!(reader.logical_hash().is_err_and(stopped));
 }
