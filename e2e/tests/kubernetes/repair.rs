@@ -34,10 +34,12 @@ async fn a_member_with_a_damaged_log_is_replaced_before_the_cluster_grows() {
         let events = world.events("m").await?;
         let replaced = events
             .iter()
-            .rposition(|(reason, note)| reason == events::MEMBER_REMOVED && !note.contains("m-3"));
+            .rposition(|(reason, note)| reason == events::MEMBER_REMOVED && !note.contains("m-3"))
+            .with_context(|| format!("no event tells of the replacement: {events:#?}"))?;
         let grew = events
             .iter()
-            .position(|(_, note)| note.starts_with("added m-3"));
+            .position(|(_, note)| note.starts_with("added m-3"))
+            .with_context(|| format!("no event tells of m-3: {events:#?}"))?;
         ensure!(replaced < grew, "it grew first: {events:#?}");
         world.await_settled("m", 5).await.map(drop)
     })
