@@ -57,7 +57,7 @@ up: setup ## only bring up the local Kubernetes
 down: ## take the local Kubernetes down
 	@$(E2E) down
 
-test: setup ## every test, those on a real Kubernetes included
+test: setup ## every test but the long ones, those on a real Kubernetes included (as root)
 	@mkdir -p $(CARGO_TARGET_DIR); rm -f $(TIMES)
 	@$(call part,Build,$(CARGO_TEST) --no-run)
 	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples)
