@@ -40,7 +40,7 @@ TIMES := $(CARGO_TARGET_DIR)/test-times
 part = SECONDS=0; echo "== $(1)"; ($(2)) || exit 1; printf '%-28s %3d min %2d s\n' "$(1)" $$((SECONDS / 60)) $$((SECONDS % 60)) >>$(TIMES)
 
 help: ## list the targets
-	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "%-19s  %s\n", $$1, $$2 }'
 
 setup: ## install what a fresh Debian machine lacks (as root; Rust and Go must be there)
 	@e2e/setup.sh
@@ -57,7 +57,7 @@ up: setup ## only bring up the local Kubernetes
 down: ## take the local Kubernetes down
 	@$(E2E) down
 
-test: setup ## every test, those on a real Kubernetes included
+test: setup ## every test but the long ones, those on a real Kubernetes included (as root)
 	@mkdir -p $(CARGO_TARGET_DIR); rm -f $(TIMES)
 	@$(call part,Build,$(CARGO_TEST) --no-run)
 	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples)
@@ -100,6 +100,7 @@ ifeq ($(SCENARIO),embedded)
 	@$(if $(REPEAT)$(OUTPUT)$(BASELINE)$(BUDGET),$(error SCENARIO=embedded takes PROFILE= and nothing else))
 	@$(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-bench-embedded --profile $(or $(PROFILE),standard)
 else
+	@$(if $(BASELINE),,$(if $(BUDGET),$(error BUDGET= is how much worse than BASELINE= is allowed: give BASELINE=RESULT.json too)))
 	@$(E2E) bench --profile $(or $(PROFILE),standard) --scenario $(or $(SCENARIO),cluster) --repeat $(or $(REPEAT),1) \
 	  $(if $(OUTPUT),--output $(OUTPUT)) $(if $(BASELINE),--baseline $(BASELINE) --budget $(or $(BUDGET),10%))
 endif

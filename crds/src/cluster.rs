@@ -155,7 +155,9 @@ pub struct Engine {
     #[serde(default = "default_max_value_bytes")]
     #[schemars(range(min = 1, max = 2_000_000))]
     pub max_value_bytes: u32,
-    /// How much history is kept for reads of the past and for watches. Default: the server's own.
+    /// How much history is kept for reads of the past and for watches. Of two bounds the one that keeps more counts, and one
+    /// that is not set is the server's default: `seconds` alone also keeps the newest 100000 revisions. With 0 for both,
+    /// history is kept until a client compacts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
     /// How much the members log.
@@ -163,18 +165,18 @@ pub struct Engine {
     pub log_level: LogLevel,
 }
 
-/// How much history is kept; what is older than either bound says is compacted.
+/// How much history is kept: what neither bound keeps is compacted.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.revisions) || has(self.seconds)")
     .message("retention must hold revisions, seconds or both"))]
 pub struct Retention {
-    /// The newest so many revisions; 0 for no such bound. Each takes the space of the values that it changed.
+    /// Keeps the newest so many revisions; 0 for no such bound. Each takes the space of the values that it changed.
     /// Default: the server's, 100000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000_000_i64))]
     pub revisions: Option<u64>,
-    /// What was to be seen within so many seconds; 0 for no such bound, which is the server's default.
+    /// Keeps what was to be seen within so many seconds; 0 for no such bound, which is the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub seconds: Option<u64>,

@@ -190,7 +190,7 @@ impl Module {
             shell::run_watched(&mut go, |package| {
                 step.detail(format_args!("{program}: {package}"));
             })
-            .context("is Go 1.24 or newer installed?")?;
+            .context("is Go 1.26 or newer installed, or one from 1.21 on that may download it?")?;
             fs_err::rename(&unfinished, folder.join(program))?;
         }
         Ok(())

@@ -15,7 +15,7 @@ use crate::telemetry::LogFormat;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "dengine-operator", version)]
 pub struct Options {
-    /// Look only at this namespace. Without it: at all.
+    /// Look only at this namespace. Without it: at all namespaces.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_NAMESPACE_SCOPE",
@@ -59,7 +59,7 @@ pub struct Options {
     )]
     pub lease_name: String,
 
-    /// Namespace of that Lease: the operator's own.
+    /// Namespace of that Lease. The chart gives the one that the operator runs in.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_LEASE_NAMESPACE",

@@ -14,7 +14,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::{Args, ValueEnum};
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser},
+};
+use dengine_crds::profiles::PROFILES;
 use tokio::{
     process::Command,
     signal::unix::{SignalKind, signal},
@@ -32,7 +36,7 @@ const BUSY: f64 = 0.25;
 #[derive(Debug, Args)]
 pub struct Options {
     /// Profile of dengine-bench; `dengine-bench run --list` shows what each holds
-    #[arg(long, default_value = "standard")]
+    #[arg(long, default_value = "standard", value_parser = profile_names())]
     profile: String,
     /// How many members each system has
     #[arg(long, value_enum, default_value_t = Scenario::Cluster)]
@@ -58,6 +62,11 @@ pub struct Options {
     /// Further flags of the tool, such as --bench-arg=--wire=unary
     #[arg(long, allow_hyphen_values = true)]
     bench_arg: Vec<String>,
+}
+
+fn profile_names() -> PossibleValuesParser {
+    let names = PROFILES.iter().map(|profile| profile.name);
+    names.map(PossibleValue::new).collect::<Vec<_>>().into()
 }
 
 /// How many members each system has.

@@ -106,6 +106,12 @@ impl World {
     }
 }
 
+/// What a test that can not be run on another's cluster ends with.
+pub(crate) fn not_run(why: &str) -> Result<()> {
+    say(format_args!("    not run: {why}"));
+    Ok(())
+}
+
 /// Runs a test in a namespace of its own, beside others.
 pub(crate) async fn test(name: &str, body: impl AsyncFnOnce(&World) -> Result<()>) {
     let operator = OPERATOR.read().await;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Api, ResourceExt as _, api::PostParams};
 use serde_json::json;
 
-use crate::support::{World, test};
+use crate::support::{World, not_run, test};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -16,8 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 async fn a_claim_gets_an_empty_folder_for_a_user_that_is_not_root_and_takes_it_along() {
     test("volumes", async |world| match world.cluster() {
         Cluster::Local(_) => claim_lives_and_dies(world).await,
-        // Another's volumes are another's to test.
-        Cluster::Current { .. } => Ok(()),
+        Cluster::Current { .. } => not_run("another's volumes are another's to test"),
     })
     .await;
 }

@@ -265,12 +265,16 @@ settings! {
 settings! {
     /// How much history is kept for reads of the past and for watches.
     RetentionConfig, RetentionOverrides {
-        /// The newest so many revisions; 0 for no such bound.
+        /// Keeps the newest so many revisions; 0 for no such bound.
         ///
-        /// Each takes the space of the values that it changed.
+        /// Each takes the space of the values that it changed. Of this and --retention-seconds the one that keeps more
+        /// counts; with 0 for both, history is kept until a client compacts it.
         revisions: u64 = 100_000, "retention-revisions", "DENGINE_RETENTION_REVISIONS";
 
-        /// What was to be seen within so many seconds; 0 for no such bound.
+        /// Keeps what was to be seen within so many seconds; 0 for no such bound.
+        ///
+        /// Of this and --retention-revisions the one that keeps more counts, its default included: for a bound in time
+        /// alone, set that to 0.
         seconds: u64 = 0, "retention-seconds", "DENGINE_RETENTION_SECONDS";
     } sections {}
 }

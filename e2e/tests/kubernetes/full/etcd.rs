@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::{
     load::say,
     plugin::dengine,
-    support::{READY_PATIENCE, World, test_alone},
+    support::{READY_PATIENCE, World, not_run, test_alone},
 };
 
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -27,8 +27,7 @@ async fn one_benchmark_says_who_won_each_workload_and_by_how_much() {
     // Alone: whatever runs beside it would be measured too.
     test_alone("etcd", async |world| {
         let Cluster::Local(local) = world.cluster() else {
-            // The image of etcd is made here.
-            return Ok(());
+            return not_run("the image of etcd is made for the local Kubernetes");
         };
         make_etcd(world, &local.load_program("etcd")?).await?;
         world.make_cluster("fast", 3).await?;

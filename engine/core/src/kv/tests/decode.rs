@@ -168,7 +168,7 @@ fn a_state_whose_newest_revision_is_compacted_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases * 2))]
 
     #[test]
     fn requests_come_back(request in request()) {

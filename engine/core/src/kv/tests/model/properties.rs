@@ -211,8 +211,6 @@ fn store_of(records: &Records) -> MemoryStore {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
-
     #[test]
     fn answers_as_the_model_does(steps in prop::collection::vec(step(), 1..40)) {
         check(steps);
