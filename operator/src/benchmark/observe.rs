@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dengine_crds::benchmark::BenchmarkPhase;
+use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::names::{self, labels};
 use dengine_crds::profiles::{self, PROFILES};
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, DEngineCluster, conditions as types};
@@ -30,12 +30,6 @@ pub(super) async fn observe(
     now: &Time,
 ) -> Result<(Observed, Option<Timestamp>), ReconcileError> {
     let status = resource.status.clone().unwrap_or_default();
-    let recorded = status.run_id.clone().map(|run_id| Recorded {
-        run_id,
-        leg: benchmark.leg,
-        job_made: status.job_uid.is_some(),
-        is_final: status.phase.is_some_and(BenchmarkPhase::is_final),
-    });
     let job = job.filter(|job| {
         job.owner_references()
             .iter()
@@ -53,13 +47,23 @@ pub(super) async fn observe(
             Some(job) => placement(context, benchmark, &job.name_any()).await?,
             None => status.placement.clone(),
         },
-        recorded,
+        recorded: recorded(&status),
         target: target(context, benchmark).await?,
         job: job.as_ref().map(view),
         result: posted(&benchmark.run_id),
         rival: posted(&names::benchmark::rival(&benchmark.run_id)),
     };
     Ok((observed, asked.due.next))
+}
+
+/// The run that this status speaks of.
+pub(super) fn recorded(status: &DEngineBenchmarkStatus) -> Option<Recorded> {
+    Some(Recorded {
+        run_id: status.run_id.clone()?,
+        leg: status.leg.unwrap_or(Leg::Target),
+        job_made: status.job_uid.is_some(),
+        is_final: status.phase.is_some_and(BenchmarkPhase::is_final),
+    })
 }
 
 /// What the spec says in texts that have to be understood first.
