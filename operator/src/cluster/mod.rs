@@ -8,6 +8,7 @@ pub mod model;
 pub mod objects;
 pub mod observe;
 pub mod plan;
+mod pod_trouble;
 pub mod resources;
 pub mod status;
 mod status_writer;

@@ -12,7 +12,8 @@ use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 
-use super::model::{Broken, Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
+use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
+use super::pod_trouble::{broken, condition, trouble};
 use super::validate::Cluster;
 use crate::members::Members;
 
@@ -185,84 +186,6 @@ fn report(status: &v1::StatusResponse) -> Report {
         term: status.term,
         ready: status.ready,
         low_on_space: status.low_on_space,
-    }
-}
-
-fn condition<'a>(pod: &'a core::Pod, type_: &str) -> Option<&'a core::PodCondition> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().find(|condition| condition.type_ == type_)
-}
-
-/// Why the pod does not run: it can not be scheduled, or its container does not stay up.
-fn trouble(pod: &core::Pod) -> Option<String> {
-    if let Some(scheduled) = condition(pod, "PodScheduled").filter(|c| c.status == "False") {
-        return Some(
-            scheduled
-                .message
-                .clone()
-                .unwrap_or_else(|| "not scheduled".to_owned()),
-        );
-    }
-    let container = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
-    let state = container.state.as_ref()?;
-    let last = container
-        .last_state
-        .as_ref()
-        .and_then(|last| last.terminated.as_ref());
-    if let Some(words) = [
-        state.terminated.as_ref(),
-        last.filter(|_| state.waiting.is_some()),
-    ]
-    .into_iter()
-    .flatten()
-    .find_map(last_words)
-    {
-        return Some(words);
-    }
-    let waiting = state.waiting.as_ref()?;
-    let reason = waiting.reason.clone()?;
-    let passing = matches!(reason.as_str(), "ContainerCreating" | "PodInitializing");
-    (!passing).then(|| match &waiting.message {
-        Some(message) => format!("{reason}: {message}"),
-        None => reason,
-    })
-}
-
-/// How the server ended and what it said last: Kubernetes keeps the end of its log.
-fn last_words(ended: &core::ContainerStateTerminated) -> Option<String> {
-    let said = ended.message.as_deref().unwrap_or_default().lines();
-    let last = said.map(str::trim).rfind(|line| !line.is_empty());
-    let code = ended.exit_code;
-    Some(match last {
-        Some(words) => format!("the server ended with code {code}: {words}"),
-        None => format!("the server ended with code {code}"),
-    })
-}
-
-/// Starts after which a member that ends again and again is given up: with Kubernetes' growing pauses
-/// between them, a little more than a minute.
-const RESTARTS_MAX: i32 = 4;
-/// With this exit code the server says that its folder can not be used any more.
-const EXIT_REPLACE: i32 = 3;
-
-/// Only of a container that does not run now: what it ended with before no longer counts then.
-fn broken(pod: &core::Pod) -> Option<Broken> {
-    let container = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
-    let state = container.state.as_ref()?;
-    let last = container.last_state.as_ref();
-    let waiting = state.waiting.as_ref();
-    let ended = state
-        .terminated
-        .as_ref()
-        .or_else(|| waiting.and(last?.terminated.as_ref()))?;
-    let crash_loops =
-        waiting.and_then(|waiting| waiting.reason.as_deref()) == Some("CrashLoopBackOff");
-    if ended.exit_code == EXIT_REPLACE {
-        Some(Broken::Folder)
-    } else if crash_loops && container.restart_count >= RESTARTS_MAX {
-        Some(Broken::Crashing)
-    } else {
-        None
     }
 }
 
