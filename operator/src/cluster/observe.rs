@@ -14,6 +14,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 
 use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
 use super::pod_trouble::{broken, condition, trouble};
+use super::resources::stateful_set;
 use super::validate::Cluster;
 use crate::members::Members;
 
@@ -67,7 +68,7 @@ pub async fn observe(
         cluster,
         &names::cluster::stateful_set(&cluster.name),
     );
-    let addresses: BTreeMap<Ordinal, String> = pods
+    let mut addresses: BTreeMap<Ordinal, String> = pods
         .iter()
         .filter_map(|(ordinal, pod)| Some((*ordinal, address(pod)?)))
         .collect();
@@ -75,11 +76,18 @@ pub async fn observe(
     let asked = addresses
         .iter()
         .map(|(ordinal, ip)| async move { (*ordinal, members.status(ip).await) });
-    let answers: BTreeMap<Ordinal, v1::StatusResponse> = join_all(asked)
+    let mut answers: BTreeMap<Ordinal, v1::StatusResponse> = join_all(asked)
         .await
         .into_iter()
         .filter_map(|(ordinal, status)| Some((ordinal, status?)))
         .collect();
+    answers.retain(|ordinal, answer| {
+        let own = is_from(cluster, *ordinal, answer);
+        if !own {
+            addresses.remove(ordinal);
+        }
+        own
+    });
 
     let cluster_id = status.cluster_id.as_ref().and_then(|id| id.parse().ok());
     let membership = membership(members, cluster, cluster_id, &addresses, &answers).await;
@@ -160,6 +168,14 @@ fn address(pod: &core::Pod) -> Option<String> {
         .then(|| status.pod_ip.clone())
         .flatten()
         .filter(|ip| !ip.is_empty())
+}
+
+/// Whether this pod's member answered. While a node is away, what Kubernetes says of its pods is old, and their addresses
+/// may be other pods' by now. A member that does not say where it is reached is believed.
+fn is_from(cluster: &Cluster, ordinal: Ordinal, answer: &v1::StatusResponse) -> bool {
+    let pod = names::cluster::pod(&cluster.name, ordinal);
+    answer.peer_address.is_empty()
+        || answer.peer_address == stateful_set::peer_address(cluster, &pod)
 }
 
 fn view(pod: &core::Pod, answer: Option<&v1::StatusResponse>) -> Pod {
@@ -283,6 +299,27 @@ mod tests {
         assert_eq!(claim_ordinal(&demo, "data-demo-2"), Some(2));
         assert_eq!(claim_ordinal(&demo, "data-demo-x-2"), None);
         assert_eq!(claim_ordinal(&demo, "other-demo-2"), None);
+    }
+
+    #[test]
+    fn who_answers_at_a_pods_address_may_be_another() {
+        let demo = cluster("demo");
+        let is_from = |peer_address: &str| {
+            let answer = v1::StatusResponse {
+                peer_address: peer_address.to_owned(),
+                ..v1::StatusResponse::default()
+            };
+            is_from(&demo, 1, &answer)
+        };
+        assert!(is_from("demo-1.demo-peer.test.svc:4101"));
+        assert!(is_from(""), "it does not say");
+        for other in [
+            "demo-0.demo-peer.test.svc:4101",
+            "demo-1.demo-peer.prod.svc:4101",
+            "other-1.other-peer.test.svc:4101",
+        ] {
+            assert!(!is_from(other), "{other}");
+        }
     }
 
     #[test]
