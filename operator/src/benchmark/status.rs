@@ -1,6 +1,6 @@
 //! The status of a benchmark but for `runs`, which belongs to the Jobs. Pure.
 
-use dengine_crds::benchmark::{BenchmarkPhase, Leg};
+use dengine_crds::benchmark::{BenchmarkPhase, Leg, MISSED_MAX};
 use dengine_crds::conditions as types;
 use dengine_crds::reasons::benchmark as reasons;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, names};
@@ -143,6 +143,7 @@ fn finish(
             .unwrap_or_default();
         if ending.phase == BenchmarkPhase::ThresholdsMissed {
             status.missed = verdict::missed(report, &rows, &observed.thresholds);
+            status.missed.truncate(MISSED_MAX);
         }
         status.score = rival.map(|_| compare::score(&rows));
         status.comparison = rows.iter().map(Row::shown).collect();
@@ -191,11 +192,13 @@ pub fn microseconds(us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use dengine_crds::benchmark::{Report, RunResult};
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
     use crate::benchmark::observe::recorded;
     use crate::benchmark::plan::{Target, plan, tests::report, tests::result};
+    use crate::benchmark::thresholds::Threshold;
 
     fn at(second: i64) -> Time {
         Time(Timestamp::from_second(second).unwrap())
@@ -251,6 +254,35 @@ mod tests {
             assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
             assert_eq!(resource.status, Some(first));
         }
+    }
+
+    #[test]
+    fn more_is_missed_than_a_status_has_room_for() {
+        let workload = |number: u32| RunResult {
+            name: format!("w{number}"),
+            ..result(0)
+        };
+        let report = Report {
+            results: (0..6).map(workload).collect(),
+            ..Report::default()
+        };
+        let threshold = "opsPerSecond >= 1000".parse::<Threshold>().unwrap();
+        let mut resource = resource();
+        resource.status = Some(DEngineBenchmarkStatus {
+            run_id: Some("1".to_owned()),
+            job_uid: Some("u".to_owned()),
+            phase: Some(BenchmarkPhase::Running),
+            ..DEngineBenchmarkStatus::default()
+        });
+        let observed = Observed {
+            result: Some(report),
+            thresholds: vec![threshold; 11],
+            ..wanted("1")
+        };
+        look(&mut resource, &observed, 1);
+        let status = resource.status.unwrap();
+        assert_eq!(status.phase, Some(BenchmarkPhase::ThresholdsMissed));
+        assert_eq!(status.missed.len(), MISSED_MAX);
     }
 
     #[test]
