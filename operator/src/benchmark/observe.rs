@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::names::{self, labels};
-use dengine_crds::profiles::{self, PROFILES};
+use dengine_crds::profiles;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, DEngineCluster, conditions as types};
 use k8s_openapi::api::batch::v1;
 use k8s_openapi::api::core::v1::Pod;
@@ -105,10 +105,7 @@ fn asked(resource: &DEngineBenchmark, now: &Time) -> (Asked, Option<String>) {
         .as_deref()
         .filter(|name| profiles::profile(name).is_none())
     {
-        let known = PROFILES.map(|profile| profile.name).join(", ");
-        wrong.push(format!(
-            "there is no profile {profile:?}; there are {known}"
-        ));
+        wrong.push(profiles::unknown(profile));
     }
     let invalid = (!wrong.is_empty()).then(|| wrong.join("; "));
     (Asked { thresholds, due }, invalid)
