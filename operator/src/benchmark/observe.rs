@@ -37,8 +37,10 @@ pub(super) async fn observe(
     });
     let (asked, invalid) = asked(resource, now);
     let posted = |run_id: &str| status.runs.get(run_id).cloned();
+    let had_its_turn = had_its_turn(resource, &status, asked.due.run_id.as_deref());
     let observed = Observed {
         wanted_run: wanted_run(resource, &status, asked.due.run_id),
+        had_its_turn,
         thresholds: asked.thresholds,
         compares: benchmark.spec.compare_with.is_some(),
         invalid,
@@ -121,6 +123,16 @@ fn wanted_run(
     let had_its_turn = status.spec_run_id.as_ref() == Some(spec_run);
     let recorded = status.run_id.clone().filter(|_| had_its_turn);
     due.or(recorded).unwrap_or_else(|| spec_run.clone())
+}
+
+/// Whether the run that the spec names, and nothing else does, posted results before. Those of a schedule name a moment,
+/// so they never come back.
+fn had_its_turn(
+    resource: &DEngineBenchmark,
+    status: &DEngineBenchmarkStatus,
+    due: Option<&str>,
+) -> bool {
+    due.is_none() && status.runs.contains_key(&resource.spec.run_id)
 }
 
 /// Time until the resource is to go; `None` if it stays.
@@ -224,5 +236,26 @@ fn view(job: &v1::Job) -> Job {
             .spec
             .as_ref()
             .is_some_and(|spec| spec.ttl_seconds_after_finished.is_some()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_crds::benchmark::Report;
+
+    use super::*;
+
+    #[test]
+    fn only_a_run_of_the_spec_with_results_had_its_turn() {
+        let spec = "{workload: put, target: {clusterRef: {name: demo}}, runId: one}";
+        let resource = DEngineBenchmark::new("b", serde_yaml::from_str(spec).unwrap());
+        let mut status = DEngineBenchmarkStatus::default();
+        assert!(!had_its_turn(&resource, &status, None));
+        status.runs.insert("two".to_owned(), Report::default());
+        assert!(!had_its_turn(&resource, &status, None));
+        status.runs.insert("one".to_owned(), Report::default());
+        assert!(had_its_turn(&resource, &status, None));
+        let due = Some("20260502T0300Z");
+        assert!(!had_its_turn(&resource, &status, due), "by the clock");
     }
 }
