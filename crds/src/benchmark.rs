@@ -247,6 +247,9 @@ pub struct EtcdEndpoints {
 /// A threshold: latencies say their unit, nothing else has one.
 const THRESHOLD_PATTERN: &str = r"^([a-z][a-z0-9-]*\.)?((avg|p50|p90|p99|p999|max) *[<>]=? *[0-9]+(\.[0-9]+)?(us|ms|s)|(opsPerSecond|errors|timesEtcd) *[<>]=? *[0-9]+(\.[0-9]+)?)$";
 
+/// Missed thresholds that a status has room for. Each threshold may be missed by every workload, so there may be more.
+pub const MISSED_MAX: usize = 64;
+
 /// What became of one workload that both systems ran.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -357,7 +360,7 @@ pub struct DEngineBenchmarkStatus {
     pub leader_changes: Option<u64>,
     /// Thresholds that the run missed, and by how much.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), inner(length(max = 512)))]
+    #[schemars(length(max = MISSED_MAX), inner(length(max = 512)))]
     pub missed: Vec<String>,
     /// Workloads that the cluster won of those that both systems measured, such as `won 5 of 6`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

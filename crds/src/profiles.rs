@@ -145,6 +145,13 @@ pub fn profile(name: &str) -> Option<&'static Profile> {
     PROFILES.iter().find(|profile| profile.name == name)
 }
 
+/// Says that there is no profile of this name, and which there are.
+#[must_use]
+pub fn unknown(name: &str) -> String {
+    let known = PROFILES.map(|profile| profile.name).join(", ");
+    format!("there is no profile {name:?}; there are {known}")
+}
+
 impl Profile {
     /// Its workload of this name.
     #[must_use]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use dengine_crds::benchmark::BenchmarkPhase;
+use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::names::{self, labels};
-use dengine_crds::profiles::{self, PROFILES};
+use dengine_crds::profiles;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, DEngineCluster, conditions as types};
 use k8s_openapi::api::batch::v1;
 use k8s_openapi::api::core::v1::Pod;
@@ -30,12 +30,6 @@ pub(super) async fn observe(
     now: &Time,
 ) -> Result<(Observed, Option<Timestamp>), ReconcileError> {
     let status = resource.status.clone().unwrap_or_default();
-    let recorded = status.run_id.clone().map(|run_id| Recorded {
-        run_id,
-        leg: benchmark.leg,
-        job_made: status.job_uid.is_some(),
-        is_final: status.phase.is_some_and(BenchmarkPhase::is_final),
-    });
     let job = job.filter(|job| {
         job.owner_references()
             .iter()
@@ -43,8 +37,10 @@ pub(super) async fn observe(
     });
     let (asked, invalid) = asked(resource, now);
     let posted = |run_id: &str| status.runs.get(run_id).cloned();
+    let had_its_turn = had_its_turn(resource, &status, asked.due.run_id.as_deref());
     let observed = Observed {
         wanted_run: wanted_run(resource, &status, asked.due.run_id),
+        had_its_turn,
         thresholds: asked.thresholds,
         compares: benchmark.spec.compare_with.is_some(),
         invalid,
@@ -53,13 +49,23 @@ pub(super) async fn observe(
             Some(job) => placement(context, benchmark, &job.name_any()).await?,
             None => status.placement.clone(),
         },
-        recorded,
+        recorded: recorded(&status),
         target: target(context, benchmark).await?,
         job: job.as_ref().map(view),
         result: posted(&benchmark.run_id),
         rival: posted(&names::benchmark::rival(&benchmark.run_id)),
     };
     Ok((observed, asked.due.next))
+}
+
+/// The run that this status speaks of.
+pub(super) fn recorded(status: &DEngineBenchmarkStatus) -> Option<Recorded> {
+    Some(Recorded {
+        run_id: status.run_id.clone()?,
+        leg: status.leg.unwrap_or(Leg::Target),
+        job_made: status.job_uid.is_some(),
+        is_final: status.phase.is_some_and(BenchmarkPhase::is_final),
+    })
 }
 
 /// What the spec says in texts that have to be understood first.
@@ -101,10 +107,7 @@ fn asked(resource: &DEngineBenchmark, now: &Time) -> (Asked, Option<String>) {
         .as_deref()
         .filter(|name| profiles::profile(name).is_none())
     {
-        let known = PROFILES.map(|profile| profile.name).join(", ");
-        wrong.push(format!(
-            "there is no profile {profile:?}; there are {known}"
-        ));
+        wrong.push(profiles::unknown(profile));
     }
     let invalid = (!wrong.is_empty()).then(|| wrong.join("; "));
     (Asked { thresholds, due }, invalid)
@@ -120,6 +123,16 @@ fn wanted_run(
     let had_its_turn = status.spec_run_id.as_ref() == Some(spec_run);
     let recorded = status.run_id.clone().filter(|_| had_its_turn);
     due.or(recorded).unwrap_or_else(|| spec_run.clone())
+}
+
+/// Whether the run that the spec names, and nothing else does, posted results before. Those of a schedule name a moment,
+/// so they never come back.
+fn had_its_turn(
+    resource: &DEngineBenchmark,
+    status: &DEngineBenchmarkStatus,
+    due: Option<&str>,
+) -> bool {
+    due.is_none() && status.runs.contains_key(&resource.spec.run_id)
 }
 
 /// Time until the resource is to go; `None` if it stays.
@@ -223,5 +236,26 @@ fn view(job: &v1::Job) -> Job {
             .spec
             .as_ref()
             .is_some_and(|spec| spec.ttl_seconds_after_finished.is_some()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_crds::benchmark::Report;
+
+    use super::*;
+
+    #[test]
+    fn only_a_run_of_the_spec_with_results_had_its_turn() {
+        let spec = "{workload: put, target: {clusterRef: {name: demo}}, runId: one}";
+        let resource = DEngineBenchmark::new("b", serde_yaml::from_str(spec).unwrap());
+        let mut status = DEngineBenchmarkStatus::default();
+        assert!(!had_its_turn(&resource, &status, None));
+        status.runs.insert("two".to_owned(), Report::default());
+        assert!(!had_its_turn(&resource, &status, None));
+        status.runs.insert("one".to_owned(), Report::default());
+        assert!(had_its_turn(&resource, &status, None));
+        let due = Some("20260502T0300Z");
+        assert!(!had_its_turn(&resource, &status, due), "by the clock");
     }
 }

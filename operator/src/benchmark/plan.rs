@@ -14,6 +14,8 @@ use super::verdict;
 pub struct Observed {
     /// The run that the spec, or its schedule, asks for.
     pub wanted_run: String,
+    /// The spec names it, and the results of a run of this id are there already.
+    pub had_its_turn: bool,
     /// What the run has to reach.
     pub thresholds: Vec<Threshold>,
     /// It is compared with another system, which has a Job of its own after the first.
@@ -136,7 +138,17 @@ pub fn plan(observed: &Observed) -> Step {
     }
 }
 
+/// What an earlier run of the same id posted would be taken for the new one's result, whatever that one's spec says.
 fn begin(observed: &Observed) -> Step {
+    if observed.had_its_turn {
+        return Step::Refuse {
+            reason: reasons::INVALID_SPEC,
+            message: format!(
+                "run {} had its turn; choose another runId",
+                observed.wanted_run
+            ),
+        };
+    }
     refusal(observed).unwrap_or(Step::Record)
 }
 
@@ -324,6 +336,22 @@ pub(crate) mod tests {
         assert_eq!(plan(&observed), Step::Done);
         observed.wanted_run = "2".to_owned();
         assert_eq!(plan(&observed), Step::Record);
+    }
+
+    #[test]
+    fn a_run_id_that_had_its_turn_does_not_begin_again() {
+        let mut observed = new();
+        observed.had_its_turn = true;
+        observed.recorded = recorded("1", true, true);
+        assert_eq!(plan(&observed), Step::Done, "its result is there");
+        observed.recorded = recorded("2", true, true);
+        let Step::Refuse { reason, message } = plan(&observed) else {
+            panic!("the old numbers would be the new spec's");
+        };
+        assert_eq!(reason, reasons::INVALID_SPEC);
+        assert!(message.contains("run 1 had its turn"), "{message}");
+        observed.recorded = recorded("2", false, false);
+        assert!(matches!(plan(&observed), Step::Refuse { .. }));
     }
 
     #[test]

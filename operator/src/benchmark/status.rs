@@ -1,6 +1,6 @@
 //! The status of a benchmark but for `runs`, which belongs to the Jobs. Pure.
 
-use dengine_crds::benchmark::{BenchmarkPhase, Leg};
+use dengine_crds::benchmark::{BenchmarkPhase, Leg, MISSED_MAX};
 use dengine_crds::conditions as types;
 use dengine_crds::reasons::benchmark as reasons;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, names};
@@ -62,9 +62,12 @@ fn take(
 ) {
     match step {
         Step::Refuse { reason, message } => {
-            status.phase = Some(BenchmarkPhase::Pending);
             conditions.set(types::TARGET_READY, State::no(reason, message));
-            conditions.set(types::COMPLETE, State::no(reason, "waiting for the target"));
+            // The rest of the status speaks of the run that is recorded: were it taken for unfinished, it would end again.
+            if observed.recorded.as_ref().is_none_or(|run| !run.is_final) {
+                status.phase = Some(BenchmarkPhase::Pending);
+                conditions.set(types::COMPLETE, State::no(reason, "waiting for the target"));
+            }
         }
         Step::Record => {
             let run_id = observed.wanted_run.clone();
@@ -140,6 +143,7 @@ fn finish(
             .unwrap_or_default();
         if ending.phase == BenchmarkPhase::ThresholdsMissed {
             status.missed = verdict::missed(report, &rows, &observed.thresholds);
+            status.missed.truncate(MISSED_MAX);
         }
         status.score = rival.map(|_| compare::score(&rows));
         status.comparison = rows.iter().map(Row::shown).collect();
@@ -188,9 +192,13 @@ pub fn microseconds(us: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use dengine_crds::benchmark::{Report, RunResult};
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
+    use crate::benchmark::observe::recorded;
+    use crate::benchmark::plan::{Target, plan, tests::report, tests::result};
+    use crate::benchmark::thresholds::Threshold;
 
     fn at(second: i64) -> Time {
         Time(Timestamp::from_second(second).unwrap())
@@ -206,6 +214,75 @@ mod tests {
             wanted_run: run_id.to_owned(),
             ..Observed::default()
         }
+    }
+
+    /// One look at a world that is as `observed` says, but for the recorded run, which is read from the status.
+    fn look(resource: &mut DEngineBenchmark, observed: &Observed, second: i64) -> Step {
+        let observed = Observed {
+            recorded: resource.status.as_ref().and_then(recorded),
+            ..observed.clone()
+        };
+        let step = plan(&observed);
+        let outcome = Outcome::Taken(step.clone());
+        resource.status = Some(derive(resource, &outcome, &observed, &at(second)));
+        step
+    }
+
+    #[test]
+    fn a_run_that_can_not_begin_leaves_the_one_that_ended_alone() {
+        for posted in [Some(report(result(0))), None] {
+            let mut resource = resource();
+            resource.status = Some(DEngineBenchmarkStatus {
+                run_id: Some("1".to_owned()),
+                job_uid: Some("u".to_owned()),
+                phase: Some(BenchmarkPhase::Succeeded),
+                finished_at: Some("then".to_owned()),
+                ops_per_second: Some(5),
+                ..DEngineBenchmarkStatus::default()
+            });
+            let observed = Observed {
+                target: Target::NotReady("1 of 3".to_owned()),
+                result: posted,
+                ..wanted("2")
+            };
+            let step = look(&mut resource, &observed, 1);
+            assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
+            let first = resource.status.clone().unwrap();
+            assert_eq!(first.phase, Some(BenchmarkPhase::Succeeded));
+            assert_eq!(first.conditions.len(), 1, "only why it can not begin");
+            let step = look(&mut resource, &observed, 2);
+            assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
+            assert_eq!(resource.status, Some(first));
+        }
+    }
+
+    #[test]
+    fn more_is_missed_than_a_status_has_room_for() {
+        let workload = |number: u32| RunResult {
+            name: format!("w{number}"),
+            ..result(0)
+        };
+        let report = Report {
+            results: (0..6).map(workload).collect(),
+            ..Report::default()
+        };
+        let threshold = "opsPerSecond >= 1000".parse::<Threshold>().unwrap();
+        let mut resource = resource();
+        resource.status = Some(DEngineBenchmarkStatus {
+            run_id: Some("1".to_owned()),
+            job_uid: Some("u".to_owned()),
+            phase: Some(BenchmarkPhase::Running),
+            ..DEngineBenchmarkStatus::default()
+        });
+        let observed = Observed {
+            result: Some(report),
+            thresholds: vec![threshold; 11],
+            ..wanted("1")
+        };
+        look(&mut resource, &observed, 1);
+        let status = resource.status.unwrap();
+        assert_eq!(status.phase, Some(BenchmarkPhase::ThresholdsMissed));
+        assert_eq!(status.missed.len(), MISSED_MAX);
     }
 
     #[test]

@@ -209,7 +209,7 @@ fn newcomer(cluster: &Cluster, ordinal: Ordinal, folder_id: &str) -> v1::AddLear
     let name = names::cluster::pod(&cluster.name, ordinal);
     let host = names::cluster::member_host(&cluster.name, &cluster.namespace, &name);
     v1::AddLearnerRequest {
-        peer_address: format!("{host}:{}", ports::PEER),
+        peer_address: stateful_set::peer_address(cluster, &name),
         client_address: format!("{host}:{}", ports::CLIENT),
         folder_id: folder_id.to_owned(),
         name,

@@ -8,6 +8,7 @@ pub mod model;
 pub mod objects;
 pub mod observe;
 pub mod plan;
+mod pod_trouble;
 pub mod resources;
 pub mod status;
 mod status_writer;
@@ -118,7 +119,7 @@ async fn advance(
     }
 }
 
-/// Objects first: they carry no risk, and most steps need them. Answers what went wrong.
+/// Objects first: they carry no risk, and most steps need them. Volumes last. Answers what went wrong.
 async fn carry_out(
     context: &Context,
     caches: &Caches,
@@ -133,6 +134,27 @@ async fn carry_out(
         tell_failure(context, resource, &failure.1).await;
         return Some(failure);
     }
+    let failure = take(context, cluster, resource, observation, step).await;
+    // Whatever becomes of the step: a full disk may be what it fails for. And after it: volumes that can not grow keep
+    // nobody from being repaired, scaled or restarted.
+    match volumes::expand(context, cluster, observation).await {
+        Err(error) if failure.is_none() => {
+            let failure = (reasons::EXPANDING_VOLUMES, error.to_string());
+            tell_failure(context, resource, &failure.1).await;
+            Some(failure)
+        }
+        _ => failure,
+    }
+}
+
+/// Takes the step, and tells of it. Answers what went wrong.
+async fn take(
+    context: &Context,
+    cluster: &Cluster,
+    resource: &mut DEngineCluster,
+    observation: &mut Observation,
+    step: &Step,
+) -> Option<(&'static str, String)> {
     let executed = execute::execute(context, cluster, resource, observation, step).await;
     if executed.is_ok() && step.acts() {
         context.wrote();

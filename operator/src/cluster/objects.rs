@@ -16,7 +16,7 @@ use super::resources::{
     client_service, peer_service, pod_disruption_budget, service_account, stateful_set,
 };
 use super::validate::Cluster;
-use super::volumes::{self, claim_template_size};
+use super::volumes::claim_template_size;
 use crate::apply::{ApplyError, ensure as ensure_object};
 use crate::context::Context;
 
@@ -26,24 +26,6 @@ pub enum ObjectsError {
     /// An object could not be applied.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// The StatefulSet could not be made anew with larger volumes.
-    #[error("the StatefulSet {name} can not be made anew: {source}")]
-    Renew {
-        /// Its name.
-        name: String,
-        /// The API server's words.
-        source: Box<kube::Error>,
-    },
-    /// A claim could not be enlarged.
-    #[error("the volume claim {claim} can not grow to {size}: {source}")]
-    Expand {
-        /// Name of the claim.
-        claim: String,
-        /// The size asked for.
-        size: String,
-        /// The API server's words.
-        source: Box<kube::Error>,
-    },
 }
 
 impl ObjectsError {
@@ -53,7 +35,6 @@ impl ObjectsError {
             Self::Apply(ApplyError::NameTaken { .. }) => reasons::NAME_TAKEN,
             Self::Apply(error) if error.is_invalid() => reasons::INVALID_SPEC,
             Self::Apply(_) => reasons::STEP_FAILED,
-            Self::Expand { .. } | Self::Renew { .. } => reasons::EXPANDING_VOLUMES,
         }
     }
 }
@@ -88,7 +69,7 @@ pub async fn ensure(
         let set = stateful_set::build(cluster, replicas, claim_size.as_deref());
         apply(context, set, live).await?;
     }
-    volumes::expand(context, cluster, observation).await
+    Ok(())
 }
 
 async fn apply<K>(context: &Context, wanted: K, live: Option<&K>) -> Result<(), ApplyError>

@@ -12,7 +12,9 @@ use k8s_openapi::api::core::v1 as core;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 
-use super::model::{Broken, Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
+use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
+use super::pod_trouble::{broken, condition, trouble};
+use super::resources::stateful_set;
 use super::validate::Cluster;
 use crate::members::Members;
 
@@ -66,7 +68,7 @@ pub async fn observe(
         cluster,
         &names::cluster::stateful_set(&cluster.name),
     );
-    let addresses: BTreeMap<Ordinal, String> = pods
+    let mut addresses: BTreeMap<Ordinal, String> = pods
         .iter()
         .filter_map(|(ordinal, pod)| Some((*ordinal, address(pod)?)))
         .collect();
@@ -74,11 +76,18 @@ pub async fn observe(
     let asked = addresses
         .iter()
         .map(|(ordinal, ip)| async move { (*ordinal, members.status(ip).await) });
-    let answers: BTreeMap<Ordinal, v1::StatusResponse> = join_all(asked)
+    let mut answers: BTreeMap<Ordinal, v1::StatusResponse> = join_all(asked)
         .await
         .into_iter()
         .filter_map(|(ordinal, status)| Some((ordinal, status?)))
         .collect();
+    answers.retain(|ordinal, answer| {
+        let own = is_from(cluster, *ordinal, answer);
+        if !own {
+            addresses.remove(ordinal);
+        }
+        own
+    });
 
     let cluster_id = status.cluster_id.as_ref().and_then(|id| id.parse().ok());
     let membership = membership(members, cluster, cluster_id, &addresses, &answers).await;
@@ -161,6 +170,14 @@ fn address(pod: &core::Pod) -> Option<String> {
         .filter(|ip| !ip.is_empty())
 }
 
+/// Whether this pod's member answered. While a node is away, what Kubernetes says of its pods is old, and their addresses
+/// may be other pods' by now. A member that does not say where it is reached is believed.
+fn is_from(cluster: &Cluster, ordinal: Ordinal, answer: &v1::StatusResponse) -> bool {
+    let pod = names::cluster::pod(&cluster.name, ordinal);
+    answer.peer_address.is_empty()
+        || answer.peer_address == stateful_set::peer_address(cluster, &pod)
+}
+
 fn view(pod: &core::Pod, answer: Option<&v1::StatusResponse>) -> Pod {
     Pod {
         uid: pod.uid().unwrap_or_default(),
@@ -185,84 +202,6 @@ fn report(status: &v1::StatusResponse) -> Report {
         term: status.term,
         ready: status.ready,
         low_on_space: status.low_on_space,
-    }
-}
-
-fn condition<'a>(pod: &'a core::Pod, type_: &str) -> Option<&'a core::PodCondition> {
-    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().find(|condition| condition.type_ == type_)
-}
-
-/// Why the pod does not run: it can not be scheduled, or its container does not stay up.
-fn trouble(pod: &core::Pod) -> Option<String> {
-    if let Some(scheduled) = condition(pod, "PodScheduled").filter(|c| c.status == "False") {
-        return Some(
-            scheduled
-                .message
-                .clone()
-                .unwrap_or_else(|| "not scheduled".to_owned()),
-        );
-    }
-    let container = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
-    let state = container.state.as_ref()?;
-    let last = container
-        .last_state
-        .as_ref()
-        .and_then(|last| last.terminated.as_ref());
-    if let Some(words) = [
-        state.terminated.as_ref(),
-        last.filter(|_| state.waiting.is_some()),
-    ]
-    .into_iter()
-    .flatten()
-    .find_map(last_words)
-    {
-        return Some(words);
-    }
-    let waiting = state.waiting.as_ref()?;
-    let reason = waiting.reason.clone()?;
-    let passing = matches!(reason.as_str(), "ContainerCreating" | "PodInitializing");
-    (!passing).then(|| match &waiting.message {
-        Some(message) => format!("{reason}: {message}"),
-        None => reason,
-    })
-}
-
-/// How the server ended and what it said last: Kubernetes keeps the end of its log.
-fn last_words(ended: &core::ContainerStateTerminated) -> Option<String> {
-    let said = ended.message.as_deref().unwrap_or_default().lines();
-    let last = said.map(str::trim).rfind(|line| !line.is_empty());
-    let code = ended.exit_code;
-    Some(match last {
-        Some(words) => format!("the server ended with code {code}: {words}"),
-        None => format!("the server ended with code {code}"),
-    })
-}
-
-/// Starts after which a member that ends again and again is given up: with Kubernetes' growing pauses
-/// between them, a little more than a minute.
-const RESTARTS_MAX: i32 = 4;
-/// With this exit code the server says that its folder can not be used any more.
-const EXIT_REPLACE: i32 = 3;
-
-/// Only of a container that does not run now: what it ended with before no longer counts then.
-fn broken(pod: &core::Pod) -> Option<Broken> {
-    let container = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
-    let state = container.state.as_ref()?;
-    let last = container.last_state.as_ref();
-    let waiting = state.waiting.as_ref();
-    let ended = state
-        .terminated
-        .as_ref()
-        .or_else(|| waiting.and(last?.terminated.as_ref()))?;
-    let crash_loops =
-        waiting.and_then(|waiting| waiting.reason.as_deref()) == Some("CrashLoopBackOff");
-    if ended.exit_code == EXIT_REPLACE {
-        Some(Broken::Folder)
-    } else if crash_loops && container.restart_count >= RESTARTS_MAX {
-        Some(Broken::Crashing)
-    } else {
-        None
     }
 }
 
@@ -360,6 +299,27 @@ mod tests {
         assert_eq!(claim_ordinal(&demo, "data-demo-2"), Some(2));
         assert_eq!(claim_ordinal(&demo, "data-demo-x-2"), None);
         assert_eq!(claim_ordinal(&demo, "other-demo-2"), None);
+    }
+
+    #[test]
+    fn who_answers_at_a_pods_address_may_be_another() {
+        let demo = cluster("demo");
+        let is_from = |peer_address: &str| {
+            let answer = v1::StatusResponse {
+                peer_address: peer_address.to_owned(),
+                ..v1::StatusResponse::default()
+            };
+            is_from(&demo, 1, &answer)
+        };
+        assert!(is_from("demo-1.demo-peer.test.svc:4101"));
+        assert!(is_from(""), "it does not say");
+        for other in [
+            "demo-0.demo-peer.test.svc:4101",
+            "demo-1.demo-peer.prod.svc:4101",
+            "other-1.other-peer.test.svc:4101",
+        ] {
+            assert!(!is_from(other), "{other}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! removes the annotation. A crash in between repeats the same run, not another one: its id says when the annotation was set.
 
 use dengine_crds::names::{annotations, managers};
+use dengine_crds::profiles;
 use dengine_crds::reasons::events;
 use dengine_crds::{DEngineBenchmark, DEngineCluster};
 use kube::api::{Api, Patch, PatchParams};
@@ -20,22 +21,9 @@ pub(super) async fn pull(context: &Context, cluster: &DEngineCluster) -> Result<
         return Ok(());
     };
     let namespace = cluster.namespace().unwrap_or_default();
-    let name = format!("{}-{profile}", cluster.name_any());
-    let run = run_id(cluster);
-    let benchmarks: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &namespace);
-    let parameters = PatchParams::apply(managers::OPERATOR).force();
-    let wanted = Patch::Apply(benchmark(cluster, &name, profile, &run));
-    let happening = match benchmarks.patch(&name, &parameters, &wanted).await {
-        Ok(_) => {
-            let note = format!("the annotation asks for benchmark {name}, run {run}");
-            Happening::normal(events::BENCHMARK_ASKED, note)
-        }
-        Err(error) if is_code(&error, 422) || is_code(&error, 400) => {
-            let note =
-                format!("the benchmark {name} that the annotation asks for is refused: {error}");
-            Happening::warning(events::STEP_FAILED, note)
-        }
-        Err(error) => return Err(error),
+    let happening = match unknown(profile) {
+        Some(words) => Happening::warning(events::STEP_FAILED, words),
+        None => ask(context, cluster, &namespace, profile).await?,
     };
     context.wrote();
     context.tell(&cluster.object_ref(&()), &happening).await;
@@ -57,6 +45,46 @@ pub(super) async fn pull(context: &Context, cluster: &DEngineCluster) -> Result<
         Err(error) if !is_code(&error, 409) => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Why no benchmark can be made of what the annotation says. Not any text makes the name of an object, or a path of the
+/// API server's, so it is looked up before anything is asked of that.
+fn unknown(profile: &str) -> Option<String> {
+    let is_known = profiles::profile(profile).is_some();
+    (!is_known).then(|| {
+        let words = profiles::unknown(profile);
+        format!("the benchmark that the annotation asks for is refused: {words}")
+    })
+}
+
+async fn ask(
+    context: &Context,
+    cluster: &DEngineCluster,
+    namespace: &str,
+    profile: &str,
+) -> Result<Happening, kube::Error> {
+    let name = format!("{}-{profile}", cluster.name_any());
+    let run = run_id(cluster);
+    let benchmarks: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), namespace);
+    let parameters = PatchParams::apply(managers::OPERATOR).force();
+    let wanted = Patch::Apply(benchmark(cluster, &name, profile, &run));
+    match benchmarks.patch(&name, &parameters, &wanted).await {
+        Ok(_) => {
+            let note = format!("the annotation asks for benchmark {name}, run {run}");
+            Ok(Happening::normal(events::BENCHMARK_ASKED, note))
+        }
+        Err(error) if is_refusal(&error) => {
+            let note =
+                format!("the benchmark {name} that the annotation asks for is refused: {error}");
+            Ok(Happening::warning(events::STEP_FAILED, note))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The API server looked at it and will not have it, also for want of quota; asking again does not help.
+fn is_refusal(error: &kube::Error) -> bool {
+    [400, 403, 422].into_iter().any(|code| is_code(error, code))
 }
 
 fn benchmark(cluster: &DEngineCluster, name: &str, profile: &str, run: &str) -> Value {
@@ -96,8 +124,30 @@ fn run_id(cluster: &DEngineCluster) -> String {
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, Time};
 
+    use kube::core::Status;
+
     use super::*;
     use crate::cluster::validate::tests::resource_with;
+
+    #[test]
+    fn only_profiles_are_asked_for() {
+        assert_eq!(unknown("quick"), None);
+        for other in ["quick ", "a/b", "", "Quick", "../c"] {
+            let words = unknown(other).unwrap();
+            assert!(words.contains("there are standard, quick"), "{words}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_not_asked_for_again() {
+        let failed = |code| kube::Error::Api(Box::new(Status::failure("no", "No").with_code(code)));
+        for code in [400, 403, 422] {
+            assert!(is_refusal(&failed(code)), "{code}");
+        }
+        for code in [404, 409, 429, 500, 503] {
+            assert!(!is_refusal(&failed(code)), "{code}");
+        }
+    }
 
     #[test]
     fn a_run_is_named_after_the_moment_in_which_it_was_asked_for() {

@@ -178,6 +178,12 @@ fn container(cluster: &Cluster) -> Container {
     }
 }
 
+/// Where the other members reach this one. It says so itself too, so that who answers at a pod's address can be told.
+pub fn peer_address(cluster: &Cluster, pod: &str) -> String {
+    let host = names::cluster::member_host(&cluster.name, &cluster.namespace, pod);
+    format!("{host}:{}", ports::PEER)
+}
+
 /// What differs between members, or names a place, is an argument; settings are environment.
 fn args(cluster: &Cluster) -> Vec<String> {
     let host = names::cluster::member_host(&cluster.name, &cluster.namespace, "$(POD_NAME)");
@@ -189,7 +195,7 @@ fn args(cluster: &Cluster) -> Vec<String> {
         format!("--listen-peer=0.0.0.0:{}", ports::PEER),
         format!("--listen-monitor=0.0.0.0:{}", ports::MONITOR),
         format!("--advertise-client={host}:{}", ports::CLIENT),
-        format!("--advertise-peer={host}:{}", ports::PEER),
+        format!("--advertise-peer={}", peer_address(cluster, "$(POD_NAME)")),
     ]
 }
 

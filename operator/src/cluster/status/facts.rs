@@ -154,8 +154,8 @@ impl Facts<'_> {
             return State::no(reasons::ENOUGH_SPACE, "every member that answers has space");
         }
         let message = format!(
-            "{} nearly filled the disk, so that writes that need space are refused; raise spec.storage.size, or \
-             delete keys and lower spec.engine.retention",
+            "{} nearly filled the disk, so that writes that need space are refused; raise spec.storage.size, if its \
+             storage class allows expansion, or delete keys and lower spec.engine.retention",
             words::members(&low)
         );
         State::yes(reasons::DISK_NEARLY_FULL, &message)

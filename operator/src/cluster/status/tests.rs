@@ -108,6 +108,24 @@ fn a_full_disk_is_said_with_what_to_do() {
         "{:?}",
         of(&status)
     );
+    let condition = "if its storage class allows expansion";
+    assert!(of(&status).message.contains(condition));
+}
+
+#[test]
+fn volumes_that_do_not_grow_are_said_and_the_cluster_stays_ready() {
+    let mut outcome = outcome(healthy(), Step::Done);
+    if let Outcome::Observed { error, .. } = &mut outcome {
+        *error = Some((reasons::EXPANDING_VOLUMES, "it can not grow".to_owned()));
+    }
+    let status = derive(&resource_with("demo", "{}"), &outcome, Vec::new(), at(1));
+    let said = |type_: &str| {
+        let mut all = status.conditions.iter();
+        let found = all.find(|c| c.type_ == type_);
+        found.map(|c| (c.status.as_str(), c.message.as_str()))
+    };
+    assert_eq!(said(types::PROGRESSING), Some(("True", "it can not grow")));
+    assert_eq!(said(types::READY).map(|(status, _)| status), Some("True"));
 }
 
 #[test]
