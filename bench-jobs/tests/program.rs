@@ -210,6 +210,17 @@ async fn a_run_ends_with_its_time() {
     assert!(summary.contains("5 requests were in flight"), "{summary}");
 }
 
+#[tokio::test]
+async fn a_watch_that_tells_nothing_fails_its_requests() {
+    let peer = Peer::start(Behaviour::default()).await;
+    let arguments = "run --workload watch --clients 2 --total 2 --warm-up 0 --key-space 2 --timeout 1h --request-timeout 500ms";
+    let ended = timeout(PATIENCE, result(&peer.address, arguments)).await;
+    let (status, result, summary) = ended.expect("each request ends with its time");
+    assert_eq!((status, result.errors), (1, 2), "{summary}");
+    let first = "the watch told of no write within 500ms";
+    assert!(summary.contains(first), "{summary}");
+}
+
 /// Sends SIGTERM to a run once `until` is done, and returns how it ended.
 async fn terminated(endpoint: &str, arguments: &str, until: impl AsyncFn()) -> (i32, String) {
     let child = Command::new(env!("CARGO_BIN_EXE_dengine-bench"))

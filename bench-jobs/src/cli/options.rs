@@ -61,7 +61,7 @@ pub struct Options {
         help_heading = "Bounds"
     )]
     pub timeout: Duration,
-    /// A request that takes longer has failed
+    /// A request that takes longer has failed; of a watch load, so has a write that the watch has not told of for so long
     #[arg(
         long,
         global = true,

@@ -184,5 +184,6 @@ impl<'a> Session<'a> {
         };
         let way = |client| target.lane(client);
         load::run(plan, way, &progress, self.cut.reason()).await
+            request_timeout: self.cli.options.request_timeout,
     }
 }
