@@ -376,6 +376,7 @@ async fn repetitions_are_all_measured_and_their_spread_is_told() {
     let arguments = "put --total 200 --warm-up 1 --repeat 3";
     let (status, result, summary) = result(&peer.address, arguments).await;
     assert_eq!((status, peer.puts()), (0, 601), "{summary}");
+    assert_eq!(peer.keys(), 600, "no repetition overwrites another's keys");
     let spread = result.spread.unwrap();
     assert_eq!(spread.runs, 3);
     assert!(spread.ops_per_second_min <= result.ops_per_second);

@@ -50,6 +50,7 @@ fn contradictions_are_named() {
         ("put --clients 11 --total 10", "--total"),
         ("put --conns 0", "--conns"),
         ("put --total 1000 --key-size 2", "--key-size"),
+        ("put --total 100 --key-size 2 --repeat 3", "--key-size"),
         ("put --timeout 0", "--timeout"),
         ("put --rate 0", "--rate"),
         ("put --repeat 0", "--repeat"),
