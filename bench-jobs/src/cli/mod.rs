@@ -129,7 +129,7 @@ pub struct CompareArgs {
     pub baseline: Option<PathBuf>,
     /// How much lower the throughput, and how much higher the servers' CPU time per request, may be than the
     /// baseline's, such as 10%
-    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse::percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse::percent, requires = "baseline")]
     pub budget: f64,
     /// The same for the 99th percentile of the latency, which is noisier; without it, it is not judged
     #[arg(long, value_name = "PERCENT", value_parser = parse::percent, requires = "baseline")]

@@ -65,6 +65,8 @@ fn contradictions_are_named() {
         ("--clients 5 run --profile quick", "--clients"),
         ("compare", "RESULT"),
         ("compare a.json --budget x", "--budget"),
+        ("compare a.json --budget 5%", "--baseline"),
+        ("compare a.json --p99-budget 5%", "--baseline"),
         ("report a.json", "--output"),
     ] {
         let error = parse(&format!("dengine-bench {line}")).unwrap_err();
