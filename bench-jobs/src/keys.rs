@@ -4,7 +4,7 @@
 //! their numbers do and can be typed by a person.
 
 use bytes::{Bytes, BytesMut};
-use dengine_crds::benchmark::Shape;
+use dengine_crds::benchmark::{Shape, Workload};
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
 /// Keys that are made with one allocation.
@@ -19,6 +19,17 @@ pub fn space(shape: &Shape) -> u64 {
         shape.total
     } else {
         shape.key_space
+    }
+}
+
+/// By how much the keys of a repetition, counted from 0, lie behind those of the first. What writes each key once would
+/// otherwise only overwrite what the repetition before it inserted, which is another load.
+#[must_use]
+pub fn of_repetition(shape: &Shape, repetition: u64) -> u64 {
+    if shape.workload == Workload::Put && shape.key_space == 0 {
+        repetition * shape.total
+    } else {
+        0
     }
 }
 
@@ -62,6 +73,8 @@ pub struct Keys {
     factor: u64,
     offset: u64,
     seed: u64,
+    /// The number of the first key.
+    first: u64,
 }
 
 impl Keys {
@@ -85,6 +98,21 @@ impl Keys {
             factor,
             offset,
             seed,
+            first: 0,
+        }
+    }
+
+    /// The same keys, each with its number so much higher.
+    #[must_use]
+    pub fn shifted(self, by: u64) -> Self {
+        let last = self.first + by + self.space;
+        assert!(
+            self.size >= 16 || fits(last, self.size as u32),
+            "checked when the command line was parsed"
+        );
+        Keys {
+            first: self.first + by,
+            ..self
         }
     }
 
@@ -153,7 +181,7 @@ impl ClientKeys {
             self.chunk = BytesMut::with_capacity(keys * size);
         }
         self.chunk.resize(size, b'0');
-        let mut rest = index;
+        let mut rest = self.keys.first + index;
         for byte in self.chunk.iter_mut().rev() {
             if rest == 0 {
                 break;
@@ -228,6 +256,15 @@ mod tests {
         assert_eq!(client.key(300), "0000");
         let all = keys(300, 4, Order::Sequential, 1);
         assert!(all.is_sorted());
+    }
+
+    #[test]
+    fn shifted_keys_are_others_of_the_same_number() {
+        let plain: HashSet<_> = keys(300, 4, Order::Shuffled, 1).into_iter().collect();
+        let mut client = Keys::new(300, 4, Order::Shuffled, 1).shifted(300).client(0);
+        let shifted: HashSet<_> = (0..300).map(|number| client.key(number)).collect();
+        assert_eq!(shifted.len(), 300);
+        assert!(plain.is_disjoint(&shifted));
     }
 
     #[test]

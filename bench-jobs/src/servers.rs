@@ -42,7 +42,7 @@ pub struct ServersSpent {
     pub processes: u32,
     /// CPU time of all of them, to about 10 ms each.
     pub cpu: Duration,
-    /// Most resident memory that one of them was seen with.
+    /// Most resident memory, without that of mapped files, that one of them was seen with.
     pub resident_bytes_max: u64,
 }
 
@@ -176,14 +176,19 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
 
 fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
     let text = read(pid, "statm")?;
-    let pages = text
-        .split_whitespace()
-        .nth(1)
-        .and_then(|pages| pages.parse::<u64>().ok());
-    match pages {
+    match own_pages(&text) {
         Some(pages) => Ok(pages * page_size() as u64),
         None => bail!("/proc/{pid}/statm reads {text:?}"),
     }
+}
+
+/// `size resident shared …`: resident pages without those of mapped files. A store that maps its files, as etcd's does,
+/// would otherwise be charged with what the kernel caches of them, and one that reads them would not.
+fn own_pages(statm: &str) -> Option<u64> {
+    let mut fields = statm.split_whitespace().skip(1);
+    let resident: u64 = fields.next()?.parse().ok()?;
+    let shared: u64 = fields.next()?.parse().ok()?;
+    Some(resident.saturating_sub(shared))
 }
 
 fn read(pid: u32, file: &str) -> anyhow::Result<String> {
@@ -201,6 +206,12 @@ mod tests {
     fn a_name_with_parentheses_does_not_shift_the_fields() {
         let stat = "7 (a) b) S 42 7 7 0 -1 4194560 1 2 3 4 50 6 7 8 20 0 1 0 12345 99 1";
         assert_eq!(cpu_ticks(stat), Some(56));
+    }
+
+    #[test]
+    fn memory_leaves_mapped_files_out() {
+        assert_eq!(own_pages("9000 700 450 80 0 300 0\n"), Some(250));
+        assert_eq!(own_pages("9000 700"), None);
     }
 
     #[tokio::test]

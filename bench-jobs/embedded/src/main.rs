@@ -34,6 +34,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Seed of keys and values.
 const SEED: u64 = 1;
+/// For watches, which no embedded load has.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Clients that write the keys which are read later.
 const FILLING_CLIENTS: u64 = 256;
 
@@ -156,6 +158,7 @@ fn plan(
         keys: Keys::new(keys::space(shape), shape.key_size, order, SEED),
         value_size: shape.value_size,
         seed: SEED,
+        request_timeout: REQUEST_TIMEOUT,
     }
 }
 

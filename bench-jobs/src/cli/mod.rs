@@ -27,7 +27,9 @@ const ABOUT: &str = "Measures a DEngine or etcd cluster, and puts results side b
 Every client has one request in flight and wants its next one in the moment the last one was \
 answered; a latency runs from when its request was wanted to its answer, whatever it waited for in \
 between. All clients work at once, spread evenly over the connections, and the connections evenly \
-over the endpoints.
+over the endpoints. DEngine's client then sends writes and lease reads over those that lead to the \
+leader; etcd's sends everything over its own connection, wherever that leads. With --target-leader, \
+all connections lead to the leader, for either.
 
 Before the measurement: a health check, for reads the key space is filled, then a warm-up. None \
 of them counts.";
@@ -129,7 +131,7 @@ pub struct CompareArgs {
     pub baseline: Option<PathBuf>,
     /// How much lower the throughput, and how much higher the servers' CPU time per request, may be than the
     /// baseline's, such as 10%
-    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse::percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "10%", value_parser = parse::percent, requires = "baseline")]
     pub budget: f64,
     /// The same for the 99th percentile of the latency, which is noisier; without it, it is not judged
     #[arg(long, value_name = "PERCENT", value_parser = parse::percent, requires = "baseline")]

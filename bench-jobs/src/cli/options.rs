@@ -33,7 +33,8 @@ pub struct Options {
     /// How calls of DEngine's own protocol travel [default: pipelined]
     #[arg(long, global = true, value_enum, help_heading = "Target")]
     pub wire: Option<WireArg>,
-    /// Connect to the leader only, found through the endpoints
+    /// Connect to the leader only, found through the endpoints. DEngine's client sends writes and lease reads there anyway,
+    /// etcd's does not
     #[arg(long, global = true, help_heading = "Target")]
     pub target_leader: bool,
     /// A server process on this machine; repeated or separated by commas. The result then says what CPU
@@ -61,7 +62,7 @@ pub struct Options {
         help_heading = "Bounds"
     )]
     pub timeout: Duration,
-    /// A request that takes longer has failed
+    /// A request that takes longer has failed; of a watch load, so has a write that the watch has not told of for so long
     #[arg(
         long,
         global = true,

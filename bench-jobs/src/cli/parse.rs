@@ -39,7 +39,7 @@ impl Cli {
         }
         self.tasks()
             .iter()
-            .try_for_each(|task| check_shape(&task.shape))?;
+            .try_for_each(|task| check_shape(&task.shape, self.options.load.repeat))?;
         require(
             self.options.protocol == ProtocolArg::Dengine || self.options.wire.is_none(),
             || "--wire is about DEngine's own protocol; etcd's has no choice".to_owned(),
@@ -91,7 +91,7 @@ pub(super) fn plain(consistency: Option<ReadConsistency>) -> Shape {
     }
 }
 
-fn check_shape(shape: &Shape) -> Result<(), clap::Error> {
+fn check_shape(shape: &Shape, repeat: u32) -> Result<(), clap::Error> {
     require((1..=10_000).contains(&shape.connections), || {
         format!("--conns must be 1 to 10000, not {}", shape.connections)
     })?;
@@ -119,7 +119,8 @@ fn check_shape(shape: &Shape) -> Result<(), clap::Error> {
         (1..=65_536).contains(&shape.key_size) && shape.value_size <= 16 << 20,
         || "--key-size must be 1 to 65536 and --value-size at most 16777216 bytes".to_owned(),
     )?;
-    let keys = keys::space(shape);
+    let last = u64::from(repeat).saturating_sub(1);
+    let keys = keys::space(shape) + keys::of_repetition(shape, last);
     require(keys::fits(keys, shape.key_size), || {
         format!(
             "{keys} different keys do not fit into --key-size {}: keys are hexadecimal numbers",

@@ -50,6 +50,7 @@ fn contradictions_are_named() {
         ("put --clients 11 --total 10", "--total"),
         ("put --conns 0", "--conns"),
         ("put --total 1000 --key-size 2", "--key-size"),
+        ("put --total 100 --key-size 2 --repeat 3", "--key-size"),
         ("put --timeout 0", "--timeout"),
         ("put --rate 0", "--rate"),
         ("put --repeat 0", "--repeat"),
@@ -64,6 +65,8 @@ fn contradictions_are_named() {
         ("--clients 5 run --profile quick", "--clients"),
         ("compare", "RESULT"),
         ("compare a.json --budget x", "--budget"),
+        ("compare a.json --budget 5%", "--baseline"),
+        ("compare a.json --p99-budget 5%", "--baseline"),
         ("report a.json", "--output"),
     ] {
         let error = parse(&format!("dengine-bench {line}")).unwrap_err();

@@ -82,7 +82,8 @@ pub fn number(value: f64) -> String {
 /// A ratio.
 #[must_use]
 pub fn times(ratio: f64) -> String {
-    if ratio < 10.0 {
+    // What two digits would round up to 10.00 is 10.0.
+    if ratio < 9.995 {
         format!("{ratio:.2}×")
     } else {
         format!("{ratio:.1}×")

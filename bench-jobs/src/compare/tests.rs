@@ -157,3 +157,9 @@ fn within_the_budget_nothing_is_said_but_that() {
         "\nWithin the budget of the baseline: 6 workloads\n"
     );
 }
+
+#[test]
+fn a_ratio_is_written_with_three_digits() {
+    let written = [0.5, 9.994, 9.999_999, 10.0, 12.34].map(super::columns::times);
+    assert_eq!(written, ["0.50×", "9.99×", "10.0×", "10.0×", "12.3×"]);
+}

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use dengine_crds::benchmark::ReadConsistency;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{Operation, Plan, numbers, pace::Schedule, recorder::Recorder};
 use crate::{
@@ -121,12 +121,19 @@ impl<W: Way> Client<W> {
     }
 
     async fn put_and_see(&mut self) -> Result<u64, String> {
+        let limit = self.plan.request_timeout;
+        let (way, value) = (&mut self.way, &self.value);
         let (events, key) = self
             .watch
             .as_mut()
             .expect("opened with the client of a watch load");
-        let revision = self.way.put(key.clone(), &self.value).await?;
-        events.until(revision).await?;
-        Ok(revision)
+        let seen = async {
+            let revision = way.put(key.clone(), value).await?;
+            events.until(revision).await?;
+            Ok(revision)
+        };
+        // A write is bounded by the target; what a watch tells of it is not.
+        let unseen = |_| Err(format!("the watch told of no write within {limit:?}"));
+        timeout(limit, seen).await.unwrap_or_else(unseen)
     }
 }

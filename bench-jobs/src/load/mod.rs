@@ -63,6 +63,8 @@ pub struct Plan {
     pub value_size: u32,
     /// Seed of the values.
     pub seed: u64,
+    /// A write that a watch has not told of for so long has failed; other requests are bounded by their `Way`.
+    pub request_timeout: Duration,
 }
 
 /// What came of a load.

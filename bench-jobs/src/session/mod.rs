@@ -105,8 +105,10 @@ impl<'a> Session<'a> {
             }
         };
         let mut results = Vec::new();
-        for _ in 0..self.cli.options.load.repeat {
-            let result = self.measure_once(&mut frame, &prepared).await;
+        for repetition in 0..self.cli.options.load.repeat {
+            let result = self
+                .measure_once(&mut frame, &prepared, repetition.into())
+                .await;
             let counts = Verdict::of(&result) == Verdict::Succeeded;
             results.push(result);
             if !counts {
@@ -136,9 +138,16 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn measure_once(&mut self, frame: &mut Frame, prepared: &Prepared) -> RunResult {
+    /// One repetition of a workload, counted from 0.
+    async fn measure_once(
+        &mut self,
+        frame: &mut Frame,
+        prepared: &Prepared,
+        repetition: u64,
+    ) -> RunResult {
         let shape = frame.shape.clone();
-        let plan = self.plan(&shape, shape.total);
+        let mut plan = self.plan(&shape, shape.total);
+        plan.keys = plan.keys.shifted(keys::of_repetition(&shape, repetition));
         let spending = self.servers.start();
         frame.started_at = Timestamp::now();
         let measured = self.load(plan, &prepared.target, "measuring").await;
@@ -175,6 +184,7 @@ impl<'a> Session<'a> {
             keys: Keys::new(keys::space(shape), shape.key_size, Order::of(shape), seed),
             value_size: shape.value_size,
             seed,
+            request_timeout: self.cli.options.request_timeout,
         }
     }
 

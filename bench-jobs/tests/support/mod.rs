@@ -23,11 +23,13 @@ use dengine_api::v1::{
     PipelineResponse, PipelinedAnswer, PipelinedCall, PromoteRequest, PromoteResponse, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RemoveRequest, RemoveResponse, ResponseHeader,
     SnapshotRequest, SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest,
-    TransferLeaderResponse,
+    TransferLeaderResponse, WatchRequest, WatchResponse,
     admin_server::{Admin, AdminServer},
     kv_server::{Kv, KvServer},
     pipelined_answer::Answer,
     pipelined_call::Call,
+    watch_request,
+    watch_server::{Watch, WatchServer},
 };
 use futures::{Stream, StreamExt, future::ready, stream};
 use tokio::{net::TcpListener, sync::Barrier};
@@ -84,6 +86,7 @@ impl Peer {
         let served = Server::builder()
             .add_service(KvServer::new(peer.clone()))
             .add_service(AdminServer::new(peer.clone()))
+            .add_service(WatchServer::new(peer.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
         tokio::spawn(served);
         peer
@@ -298,6 +301,38 @@ impl Peer {
             id: call.id,
             answer: Some(answered.unwrap_or_else(refused)),
         }
+    }
+}
+
+#[tonic::async_trait]
+impl Watch for Peer {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
+
+    /// Begins a watch, and never tells of anything.
+    async fn watch(
+        &self,
+        request: Request<Streaming<WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let mut requests = request.into_inner();
+        let first = requests.message().await?.and_then(|it| it.request);
+        let Some(watch_request::Request::Create(create)) = first else {
+            return Err(Status::invalid_argument("a stream begins with a watch"));
+        };
+        let header = self.header();
+        let created = WatchResponse {
+            watch_id: create.watch_id,
+            created: true,
+            resume_revision: header.as_ref().map_or(1, |it| it.revision + 1),
+            header,
+            ..WatchResponse::default()
+        };
+        let silent = stream::once(async move {
+            std::future::pending::<()>().await;
+            drop(requests);
+            Err(Status::unavailable("over"))
+        });
+        let said = stream::iter([Ok(created)]).chain(silent);
+        Ok(Response::new(Box::pin(said)))
     }
 }
 

@@ -64,6 +64,7 @@ impl Shared {
     pub(crate) fn saw(&self, cluster_id: u64, revision: u64) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.saw(cluster_id, revision);
+        self.pool.answered_by(seen.cluster_id);
     }
 
     /// When a call that begins now must be over, by the pool's time.

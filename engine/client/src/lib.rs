@@ -50,6 +50,7 @@ mod batch;
 mod call;
 mod client;
 mod error;
+mod leader;
 mod message;
 mod options;
 mod pipe;

@@ -27,7 +27,8 @@ const CONNECTIONS_MAX: usize = 10_000;
 pub struct ClientOptions {
     /// TCP connections that calls are spread over; connection `i` leads to endpoint `i` modulo their
     /// number. More help many concurrent callers. An endpoint that would get none is held ready for
-    /// fail-over with one. Default 1.
+    /// fail-over with one. A leader that is none of the endpoints, as behind a Kubernetes Service, gets as
+    /// many besides as each endpoint has, if it can be reached. Default 1.
     pub connections: usize,
     /// Longest time to establish one connection. Too short and a busy member looks dead. Default 2 s.
     pub connect_timeout: Duration,

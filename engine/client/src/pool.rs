@@ -2,10 +2,7 @@
 //! what is sent.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -19,6 +16,7 @@ use tonic::{
 
 use crate::{
     error::{Error, Result},
+    leader::Leader,
     options::ClientOptions,
     pipe::Pipe,
 };
@@ -92,9 +90,14 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn new(channel: Channel, leader: &Arc<Leader>) -> Self {
-        let leader = Arc::clone(leader);
-        let heard = move |address: &str| leader.heard(address);
+    pub(crate) fn new(channel: Channel, leader: &Arc<Leader>) -> Self {
+        // The leader may hold this very link.
+        let leader = Arc::downgrade(leader);
+        let heard = move |address: &str| {
+            if let Some(leader) = leader.upgrade() {
+                leader.heard(address);
+            }
+        };
         Link {
             pipe: Pipe::new(channel.clone(), MetadataMap::new(), Some(Box::new(heard))),
             channel,
@@ -102,36 +105,12 @@ impl Link {
     }
 }
 
-/// Which endpoint is the leader, as far as members said.
-#[derive(Debug)]
-struct Leader {
-    /// `host:port` of the endpoints.
-    addresses: Vec<String>,
-    /// Its place among them; [`NOBODY`] if it is not known, or not one of them.
-    at: AtomicUsize,
-}
-
-const NOBODY: usize = usize::MAX;
-
-impl Leader {
-    fn heard(&self, address: &str) {
-        let at = self.addresses.iter().position(|known| known == address);
-        self.at.store(at.unwrap_or(NOBODY), Ordering::Relaxed);
-    }
-
-    fn forget(&self) {
-        self.at.store(NOBODY, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> Option<usize> {
-        Some(self.at.load(Ordering::Relaxed)).filter(|at| *at != NOBODY)
-    }
-}
-
 /// Where an attempt went, to report back on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Lane(usize),
+    /// To a leader that is not among the endpoints, over connections of this number.
+    Elsewhere(u64),
     Hinted,
 }
 
@@ -159,10 +138,11 @@ impl Pool {
                 leader: None,
             });
         }
-        let leader = Arc::new(Leader {
-            addresses: endpoints.iter().map(authority).collect(),
-            at: AtomicUsize::new(NOBODY),
-        });
+        let leader = Arc::new(Leader::new(
+            endpoints.iter().map(authority).collect(),
+            options.connections.div_ceil(endpoints.len()),
+            options.connect_timeout,
+        ));
         let pool = Pool {
             epoch: Instant::now(),
             connect_timeout: options.connect_timeout,
@@ -211,7 +191,7 @@ impl Pool {
             Target::From(lane) => *lane,
             Target::Leader { address, otherwise } => {
                 self.leader.heard(address);
-                if self.leader.get().is_none()
+                if self.leader.may_be_tried(address)
                     && let Ok(found) = self.hinted(address)
                 {
                     return found;
@@ -219,9 +199,12 @@ impl Pool {
                 *otherwise
             }
         };
-        let beside = |leader| self.lanes.beside(from, leader, self.endpoints.len());
         let for_leader = for_leader || matches!(target, Target::Leader { .. });
-        let leader = self.leader.get().filter(|_| for_leader);
+        if for_leader && let Some((number, link)) = self.leader.elsewhere(from) {
+            return (Route::Elsewhere(number), link);
+        }
+        let beside = |leader| self.lanes.beside(from, leader, self.endpoints.len());
+        let leader = self.leader.endpoint().filter(|_| for_leader);
         let lane = self.lanes.pick(leader.map_or(from, beside), self.now());
         let link = self.links[lane].read();
         let link = link.unwrap_or_else(PoisonError::into_inner).clone();
@@ -298,9 +281,22 @@ impl Pool {
 
     /// Passes a connection over for a while.
     pub(crate) fn cool(&self, route: Route) {
-        if let Route::Lane(lane) = route {
-            self.lanes.cool(lane, self.now());
+        match route {
+            Route::Lane(lane) => self.lanes.cool(lane, self.now()),
+            Route::Elsewhere(number) => self.leader.lost(number),
+            Route::Hinted => {}
         }
+    }
+
+    /// Notes which cluster answered a call.
+    pub(crate) fn answered_by(&self, cluster_id: u64) {
+        self.leader.leads(cluster_id);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.leader.close();
     }
 }
 

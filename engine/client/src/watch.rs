@@ -301,7 +301,8 @@ impl Watch {
             Err(_) => Err(Failure::deadline(Operation::Read, limit)),
         };
         let (responses, first) = opened.inspect_err(|failure| self.leave(route, failure))?;
-        self.begun(&first)?;
+        self.begun(&first)
+            .inspect_err(|failure| self.leave(route, failure))?;
         self.stream = Some(Stream {
             route,
             responses,

@@ -128,12 +128,19 @@ async fn a_broken_stream_is_resumed_behind_the_last_response() {
 
 #[tokio::test]
 async fn a_watch_of_a_member_without_a_leader_goes_on_at_another_behind_the_same_address() {
+    // Whether the member says so later, or at once.
+    moves_on(vec![created(3), ended(CancelCause::Unavailable)]).await;
+    moves_on(vec![ended(CancelCause::Unavailable)]).await;
+}
+
+/// Plays `script` to a watch, which must go on at another member behind the same address.
+async fn moves_on(script: Script) {
     let (calls, away, serving) = (
         Peer::start().await,
         Peer::start().await,
         Peer::start().await,
     );
-    away.watches([vec![created(3), ended(CancelCause::Unavailable)]]);
+    away.watches([script]);
     serving.watches([vec![created(3), told(3, false, vec![event(3, "a")])]]);
     // The first connection of a client is for calls.
     let address = balanced(&[&calls, &away, &serving]).await;

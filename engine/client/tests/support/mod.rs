@@ -42,6 +42,9 @@ pub(crate) enum Step {
     DoneBut(Code),
 }
 
+/// What a client reads to learn where a connection leads.
+const PROBE: &[u8] = b"\0";
+
 type Answers<T> = std::pin::Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// What one watch stream says; it then stays silent, unless it ends with an error.
@@ -62,6 +65,10 @@ struct State {
     keep_alives: usize,
     watches: VecDeque<Script>,
     created: Vec<WatchCreate>,
+    cluster_id: u64,
+    /// Whom its frames name.
+    leader: String,
+    probes: usize,
 }
 
 /// A running peer; its server ends with the test's runtime.
@@ -82,6 +89,7 @@ impl Peer {
         let state = State {
             script: script.into_iter().collect(),
             revision: 1,
+            cluster_id: 7,
             ..State::default()
         };
         let peer = Peer {
@@ -99,6 +107,21 @@ impl Peer {
     /// Answers every request with `code` from now on.
     pub(crate) fn always(&self, code: Code) {
         self.state.lock().unwrap().always = Some(code);
+    }
+
+    /// Names this address as the leader's in every frame from now on, as a member does that passes calls on.
+    pub(crate) fn passes_on_to(&self, leader: &str) {
+        leader.clone_into(&mut self.state.lock().unwrap().leader);
+    }
+
+    /// Says that it belongs to another cluster.
+    pub(crate) fn is_of_cluster(&self, cluster_id: u64) {
+        self.state.lock().unwrap().cluster_id = cluster_id;
+    }
+
+    /// How often a client asked which cluster this is; that is no request of the test's.
+    pub(crate) fn probes(&self) -> usize {
+        self.state.lock().unwrap().probes
     }
 
     /// Plays these to the next watch streams, one each.
@@ -183,7 +206,7 @@ pub(crate) async fn balanced(members: &[&Peer]) -> String {
 impl State {
     fn header(&self) -> Option<ResponseHeader> {
         Some(ResponseHeader {
-            cluster_id: 7,
+            cluster_id: self.cluster_id,
             member_id: 1,
             revision: self.revision,
             term: 2,
@@ -288,6 +311,12 @@ impl Kv for Peer {
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {
+        if request.get_ref().key == PROBE {
+            let mut state = self.state.lock().unwrap();
+            state.probes += 1;
+            let (header, kv) = (state.header(), None);
+            return Ok(Response::new(GetResponse { header, kv }));
+        }
         self.step(&request).await?;
         let mut state = self.state.lock().unwrap();
         let kv = state.pairs.get(&request.get_ref().key).cloned();
@@ -369,7 +398,7 @@ impl Kv for Peer {
         request: Request<Streaming<PipelineRequest>>,
     ) -> Result<Response<Self::PipelineStream>, Status> {
         let from = request.extensions().clone();
-        let peer = self.clone();
+        let (peer, state) = (self.clone(), Arc::clone(&self.state));
         let calls = request
             .into_inner()
             .take_while(|frame| std::future::ready(frame.is_ok()))
@@ -377,9 +406,10 @@ impl Kv for Peer {
         let answers = calls
             .map(move |call| peer.clone().pipelined(call, from.clone()))
             .buffer_unordered(64)
-            .map(|answer| {
+            .map(move |answer| {
                 Ok(PipelineResponse {
                     answers: vec![answer],
+                    leader: state.lock().unwrap().leader.clone(),
                     ..PipelineResponse::default()
                 })
             });
