@@ -46,7 +46,7 @@ impl KeeperThread {
             let status = self.status.borrow();
             (status.role == Role::Leader).then_some(status.term)
         };
-        let commands = self.keeper.work(leads, clock::now())?;
+        let commands = self.keeper.work(leads, clock::now)?;
         if !commands.is_empty() {
             // If the replica is gone, nobody needs to know.
             let _ = self.replica.send(replica::Input::Propose(commands).into());

@@ -1,10 +1,13 @@
 //! When keys and sessions expire: says which commands a leader should propose.
 //!
-//! No clock. A leader begins with an empty [`Expiry`], shows it the state every now and then, and asks what is
+//! No clock of its own. A leader begins with an empty [`Expiry`], shows it the state every now and then, and asks what is
 //! due. A time to live counts from when this leader has first seen the change that gave it, so it may last
 //! longer than asked for, by the delay of a tick, a change of leaders or a part of a session's time, and
 //! never ends early. What is proposed names the change it is about, so that nothing happens if there was
 //! another one since.
+//!
+//! To read the state takes time, with millions of keys much of it. So the clock is asked *after* something was read when the
+//! answer begins a time to live, and *before* when it says whether one is over.
 
 use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, SessionInfo, Store};
 use crate::planted::planted;
@@ -18,6 +21,9 @@ const PAGE: usize = 1024;
 const LOOKS_PER_TTL: u32 = 4;
 /// What was proposed is proposed again after this time, if it is still there.
 const RETRY: Duration = Duration::from_secs(1);
+/// How many bytes of keys one command holds, unless a single key has more: an entry must fit into a message between
+/// members whatever the length of keys.
+const DUE_BYTES_MAX: usize = 256 << 10;
 
 /// What one leader knows about time.
 #[derive(Clone, Debug, Default)]
@@ -53,33 +59,42 @@ impl Expiry {
     ///
     /// # Errors
     /// If the storage fails.
-    pub fn observe<S: Store>(&mut self, reader: &Reader<S>, now: Moment) -> Result<(), ReadError> {
-        self.observe_keys(reader, now)?;
-        self.observe_sessions(reader, now)
+    pub fn observe<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        mut clock: impl FnMut() -> Moment,
+    ) -> Result<(), ReadError> {
+        self.observe_keys(reader, &mut clock)?;
+        self.observe_sessions(reader, &mut clock)
     }
 
-    /// What to propose now: about at most `max` keys, and as many sessions. What is not applied is
-    /// due again a second later.
+    /// What to propose now: about at most `max` keys, which are not too long together for one command, and at most `max`
+    /// sessions. What is not applied is due again a second later.
     ///
     /// # Errors
     /// If the storage fails.
     pub fn due<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now: Moment,
+        mut clock: impl FnMut() -> Moment,
         max: usize,
     ) -> Result<Vec<Command>, ReadError> {
-        let mut commands = self.due_sessions(reader, now, max)?;
-        let keys = self.due_keys(reader, now, max)?;
+        let mut commands = self.due_sessions(reader, &mut clock, max)?;
+        let keys = self.due_keys(reader, &mut clock, max)?;
         if !keys.is_empty() {
             commands.push(Command::ExpireKeys { keys });
         }
         Ok(commands)
     }
 
-    fn observe_keys<S: Store>(&mut self, reader: &Reader<S>, now: Moment) -> Result<(), ReadError> {
+    fn observe_keys<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        clock: &mut impl FnMut() -> Moment,
+    ) -> Result<(), ReadError> {
         loop {
             let page = reader.expiring_keys(self.seen_to.as_ref(), PAGE)?;
+            let now = clock();
             self.keys.extend(page.iter().map(|key| DueKeys {
                 at: deadline(now, key.ttl_ms),
                 revision: key.mod_revision,
@@ -96,10 +111,11 @@ impl Expiry {
     fn observe_sessions<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now: Moment,
+        clock: &mut impl FnMut() -> Moment,
     ) -> Result<(), ReadError> {
         loop {
             let page = reader.sessions(self.session_seen_to, PAGE)?;
+            let now = clock();
             for session in &page {
                 self.session_seen_to = session.id;
                 let unused = Unused {
@@ -118,17 +134,18 @@ impl Expiry {
     fn due_sessions<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now: Moment,
+        clock: &mut impl FnMut() -> Moment,
         max: usize,
     ) -> Result<Vec<Command>, ReadError> {
+        let begun = clock();
         let mut commands = Vec::new();
         while commands.len() < max
             && let Some(&(at, id)) = self.session_looks.first()
-            && at <= now
+            && at <= begun
         {
             self.session_looks.pop_first();
             match reader.session(id)? {
-                Some(session) => commands.extend(self.look_at(&session, now)),
+                Some(session) => commands.extend(self.look_at(&session, begun, clock())),
                 None => {
                     self.sessions.remove(&id);
                 }
@@ -137,10 +154,11 @@ impl Expiry {
         Ok(commands)
     }
 
-    /// Whether to propose that a session expires; and says when to look at it again.
-    fn look_at(&mut self, session: &SessionInfo, now: Moment) -> Option<Command> {
+    /// Whether to propose that a session expires, which was read between `begun` and `seen`; and says when to look at
+    /// it again.
+    fn look_at(&mut self, session: &SessionInfo, begun: Moment, seen: Moment) -> Option<Command> {
         let seen_now = Unused {
-            since: now,
+            since: seen,
             last_used: session.last_used,
         };
         let unused = self.sessions.entry(session.id).or_insert(seen_now);
@@ -148,10 +166,10 @@ impl Expiry {
             *unused = seen_now;
         }
         let due_at = deadline(unused.since, session.ttl_ms);
-        let next = now.after(Duration::from_millis(session.ttl_ms) / LOOKS_PER_TTL);
-        let is_due = due_at <= now;
+        let next = seen.after(Duration::from_millis(session.ttl_ms) / LOOKS_PER_TTL);
+        let is_due = due_at <= begun;
         let next = if is_due {
-            now.after(RETRY)
+            seen.after(RETRY)
         } else {
             next.min(due_at)
         };
@@ -165,13 +183,16 @@ impl Expiry {
     fn due_keys<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now: Moment,
+        clock: &mut impl FnMut() -> Moment,
         max: usize,
     ) -> Result<Vec<ExpiredKey>, ReadError> {
+        let begun = clock();
         let mut expired = Vec::new();
+        let mut bytes = 0;
         while expired.len() < max
+            && bytes < DUE_BYTES_MAX
             && let Some(due) = self.keys.first().copied()
-            && due.at <= now
+            && due.at <= begun
         {
             let found = expired.len();
             let keys = reader.expiring_keys_of(due.revision)?;
@@ -180,9 +201,13 @@ impl Expiry {
                 key: key.key,
                 mod_revision: key.mod_revision,
             }));
+            bytes += expired[found..]
+                .iter()
+                .map(|it| it.key.len())
+                .sum::<usize>();
             self.keys.pop_first();
             if expired.len() > found {
-                let at = now.after(RETRY);
+                let at = clock().after(RETRY);
                 self.keys.insert(DueKeys { at, ..due });
             }
         }
