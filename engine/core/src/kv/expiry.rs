@@ -2,8 +2,8 @@
 //!
 //! No clock of its own. A leader begins with an empty [`Expiry`], shows it the state every now and then, and asks what is
 //! due. A time to live counts from when this leader has first seen the change that gave it, so it may last
-//! longer than asked for, by the delay of a tick, a change of leaders or a part of a session's time, and
-//! never ends early. What is proposed names the change it is about, so that nothing happens if there was
+//! longer than asked for, by the delay of a tick, a change of leaders, a 64th of a key's or a part of a session's time,
+//! and never ends early. What is proposed names the change it is about, so that nothing happens if there was
 //! another one since.
 //!
 //! To read the state takes time, with millions of keys much of it. So the clock is asked *after* something was read when the
@@ -12,6 +12,8 @@
 use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, SessionInfo, Store};
 use crate::planted::planted;
 use crate::types::{Index, Moment, Revision, SessionId};
+use bytes::Bytes;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -30,8 +32,9 @@ const DUE_BYTES_MAX: usize = 256 << 10;
 pub struct Expiry {
     /// The last key with a time to live that was seen.
     seen_to: Option<ExpiringKey>,
-    /// Some keys are due then. Their names stay in the store.
-    keys: BTreeSet<DueKeys>,
+    /// Some keys are due then. Their names stay in the store, and those that are due at nearly the same time share an entry:
+    /// there are at most some hundred for each [`TtlClass`], however often keys are put.
+    keys: BTreeMap<(Moment, TtlClass), Changes>,
     /// The last session that was seen.
     session_seen_to: SessionId,
     sessions: BTreeMap<SessionId, Unused>,
@@ -39,12 +42,17 @@ pub struct Expiry {
     session_looks: BTreeSet<(Moment, SessionId)>,
 }
 
-/// The keys that this revision was the last to change and that it gave this time to live.
+/// Times to live that are kept as one: all that come to this when they are rounded up, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct DueKeys {
-    at: Moment,
-    revision: Revision,
-    ttl_ms: u64,
+struct TtlClass(u64);
+
+/// A part of history.
+#[derive(Clone, Debug)]
+struct Changes {
+    from: Revision,
+    /// Of the first revision only the keys behind this one.
+    after: Option<Bytes>,
+    to: Revision,
 }
 
 /// A session that nothing was seen to use since.
@@ -95,11 +103,9 @@ impl Expiry {
         loop {
             let page = reader.expiring_keys(self.seen_to.as_ref(), PAGE)?;
             let now = clock();
-            self.keys.extend(page.iter().map(|key| DueKeys {
-                at: deadline(now, key.ttl_ms),
-                revision: key.mod_revision,
-                ttl_ms: key.ttl_ms,
-            }));
+            for key in &page {
+                self.note(key, now);
+            }
             let complete = page.len() < PAGE;
             self.seen_to = page.into_iter().next_back().or(self.seen_to.take());
             if complete {
@@ -187,31 +193,135 @@ impl Expiry {
         max: usize,
     ) -> Result<Vec<ExpiredKey>, ReadError> {
         let begun = clock();
-        let mut expired = Vec::new();
-        let mut bytes = 0;
-        while expired.len() < max
-            && bytes < DUE_BYTES_MAX
-            && let Some(due) = self.keys.first().copied()
-            && due.at <= begun
+        let mut found = FoundDue::new(max);
+        while found.keys.len() < max
+            && let Some(entry) = self.keys.first_entry()
+            && entry.key().0 <= begun
         {
-            let found = expired.len();
-            let keys = reader.expiring_keys_of(due.revision)?;
-            let keys = keys.into_iter().filter(|key| key.ttl_ms == due.ttl_ms);
-            expired.extend(keys.map(|key| ExpiredKey {
-                key: key.key,
-                mod_revision: key.mod_revision,
-            }));
-            bytes += expired[found..]
-                .iter()
-                .map(|it| it.key.len())
-                .sum::<usize>();
-            self.keys.pop_first();
-            if expired.len() > found {
-                let at = clock().after(RETRY);
-                self.keys.insert(DueKeys { at, ..due });
+            let ((at, class), changes) = entry.remove_entry();
+            let before = found.keys.len();
+            let rest = found.take(reader, class, &changes)?;
+            if let Some(last) = found.keys[before..].last() {
+                let to = last.mod_revision;
+                let again = (clock().after(RETRY), class);
+                self.add(again, Changes { to, ..changes });
+            }
+            if let Some(rest) = rest {
+                self.add((at, class), rest);
+                break;
             }
         }
-        Ok(expired)
+        Ok(found.keys)
+    }
+
+    /// Takes note of a key that was seen before `now`.
+    fn note(&mut self, key: &ExpiringKey, now: Moment) {
+        let class = TtlClass::of(key.ttl_ms);
+        let changes = Changes {
+            from: key.mod_revision,
+            after: None,
+            to: key.mod_revision,
+        };
+        self.add((class.due_at(now), class), changes);
+    }
+
+    /// Of everything that these changes gave this time to live, and of everything before them, it is over at that moment. So
+    /// it does no harm if changes in between are looked at too.
+    fn add(&mut self, due: (Moment, TtlClass), changes: Changes) {
+        match self.keys.entry(due) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(changes);
+            }
+            Entry::Occupied(mut known) => known.get_mut().extend(&changes),
+        }
+    }
+}
+
+impl TtlClass {
+    /// Differs from the time to live by at most a 128th of it, and is never less.
+    fn of(ttl_ms: u64) -> Self {
+        let step = Self::step_ms(ttl_ms);
+        Self(ttl_ms.div_ceil(step).saturating_mul(step))
+    }
+
+    /// A 256th to a 128th.
+    fn step_ms(ttl_ms: u64) -> u64 {
+        let bits = u64::BITS - ttl_ms.leading_zeros();
+        1 << bits.saturating_sub(8)
+    }
+
+    /// When a time to live is over that began before `now`; later by at most a 128th of it.
+    fn due_at(self, now: Moment) -> Moment {
+        let step_nanos = Self::step_ms(self.0).saturating_mul(1_000_000);
+        let steps = deadline(now, self.0).0.div_ceil(step_nanos);
+        Moment(steps.saturating_mul(step_nanos))
+    }
+}
+
+impl Changes {
+    fn extend(&mut self, other: &Self) {
+        if other.from <= self.from {
+            self.from = other.from;
+            self.after = None;
+        }
+        self.to = self.to.max(other.to);
+    }
+}
+
+/// What one command expires, while it is gathered.
+struct FoundDue {
+    keys: Vec<ExpiredKey>,
+    bytes: usize,
+    keys_max: usize,
+}
+
+impl FoundDue {
+    fn new(keys_max: usize) -> Self {
+        Self {
+            keys: Vec::new(),
+            bytes: 0,
+            keys_max,
+        }
+    }
+
+    /// Adds the keys that are still as `changes` left them. Returns where to go on when there is no more room.
+    fn take<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        class: TtlClass,
+        changes: &Changes,
+    ) -> Result<Option<Changes>, ReadError> {
+        let mut rest = changes.clone();
+        loop {
+            let revisions = rest.from..=rest.to;
+            let page = reader.expiring_keys_of(revisions, rest.after.as_deref(), PAGE)?;
+            let complete = page.len() < PAGE;
+            for key in page {
+                if TtlClass::of(key.ttl_ms) == class && !self.add(&key) {
+                    return Ok(Some(rest));
+                }
+                rest.from = key.mod_revision;
+                rest.after = Some(key.key);
+            }
+            if complete {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether there was room.
+    fn add(&mut self, key: &ExpiringKey) -> bool {
+        let bytes = self.bytes + key.key.len();
+        let fits = self.keys.is_empty() || bytes <= DUE_BYTES_MAX;
+        if !fits || self.keys.len() >= self.keys_max {
+            return false;
+        }
+        self.bytes = bytes;
+        self.keys.push(ExpiredKey {
+            key: key.key.clone(),
+            mod_revision: key.mod_revision,
+        });
+        true
     }
 }
 

@@ -7,7 +7,9 @@ use crate::kv::{
     Request, StateMachine,
 };
 use crate::types::{Moment, Revision, SessionId};
+use bytes::Bytes;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 fn ms(at: u64) -> Moment {
@@ -372,4 +374,101 @@ fn one_command_expires_long_keys_a_few_at_a_time() {
         assert!(calls < 41, "each call gets on");
     }
     assert!(calls > 1);
+}
+
+/// How many entries a leader's table of keys has.
+fn table_size(leader: &Expiry) -> usize {
+    format!("{leader:?}").matches("Changes {").count()
+}
+
+#[test]
+fn a_key_that_is_refreshed_all_the_time_takes_little_memory() {
+    const HOUR_MS: u64 = 3_600_000;
+    let mut machine = machine();
+    let reader = machine.reader();
+    let mut leader = Expiry::default();
+    let mut now = 0;
+    for _ in 0..20_000 {
+        now += 100;
+        run(&mut machine, [put_for("k", "", HOUR_MS)]);
+        leader.observe(&reader, at(now)).expect("observe");
+        assert_eq!(leader.due(&reader, at(now), 9).expect("due"), []);
+    }
+    assert!(table_size(&leader) < 200, "{}", table_size(&leader));
+    let end = now + HOUR_MS;
+    assert_eq!(leader.due(&reader, at(end - 1), 9).expect("due"), []);
+    let due = leader.due(&reader, at(end + HOUR_MS / 64), 9);
+    let due = due.expect("due");
+    assert_eq!(due, [expire(&[("k", 20_001)])]);
+    run(&mut machine, due);
+    let due = leader.due(&reader, at(2 * end), 9).expect("due");
+    assert_eq!((due, table_size(&leader)), (Vec::new(), 0));
+}
+
+#[test]
+fn keys_of_all_times_to_live_expire_within_a_64th_of_theirs() {
+    let mut machine = machine();
+    let reader = machine.reader();
+    let mut leader = Expiry::default();
+    // From one millisecond to seconds, in no order.
+    let ttl_of = |number: u64| 1 + number * 7919 % 300 * (number % 37);
+    let mut put_at = BTreeMap::new();
+    let mut died = 0;
+    for now in 0..16_000 {
+        if now < 3000 {
+            // Some are put again, with another time.
+            let key = (now * 31 % 2000).to_string();
+            run(&mut machine, [put_for(&key, "", ttl_of(now))]);
+            put_at.insert(Bytes::from(key), (now, ttl_of(now)));
+        }
+        leader.observe(&reader, at(now)).expect("observe");
+        let due = leader.due(&reader, at(now), 7).expect("due");
+        let keys = due.iter().flat_map(|command| match command {
+            Command::ExpireKeys { keys } => keys.as_slice(),
+            other => panic!("{other:?}"),
+        });
+        for expired in keys {
+            let (put, ttl) = put_at.remove(&expired.key).expect("it lives");
+            assert!(now >= put + ttl, "{ttl} from {put} is over at {now}");
+            assert!(
+                now <= put + ttl + ttl / 60 + 8,
+                "{ttl} from {put} lasts to {now}"
+            );
+            died += 1;
+        }
+        run(&mut machine, due);
+    }
+    assert!(died > 1000 && put_at.is_empty(), "{died}");
+    assert_eq!(table_size(&leader), 0);
+}
+
+#[test]
+fn keys_of_one_change_expire_a_few_at_a_time_and_again_if_that_got_lost() {
+    let mut machine = machine();
+    let put = |number: u64| BatchOperation::Put {
+        key: bytes(&format!("{number:02}")),
+        value: Bytes::new(),
+        prev_kv: false,
+        ttl_ms: 5,
+    };
+    let batch = Batch {
+        compares: Vec::new(),
+        then: (0..25).map(put).collect(),
+        otherwise: Vec::new(),
+    };
+    run(&mut machine, [Command::Batch(batch)]);
+    let reader = machine.reader();
+    let mut leader = Expiry::default();
+    leader.observe(&reader, at(0)).expect("observe");
+    let mut due = |at_ms: u64| match &leader.due(&reader, at(at_ms), 10).expect("due")[..] {
+        [Command::ExpireKeys { keys }] => keys.len(),
+        other => other.len(),
+    };
+    assert_eq!([due(5), due(6), due(7), due(8)], [10, 10, 5, 0]);
+    assert_eq!(due(1005), 10, "all got lost");
+    while due(1010) > 0 {}
+    let mut commands = leader.due(&reader, at(2500), 100).expect("due");
+    assert_eq!(run(&mut machine, [commands.remove(0)]), expired(3, 25));
+    assert_eq!(leader.due(&reader, at(5000), 10).expect("due"), []);
+    assert_eq!(table_size(&leader), 0);
 }
