@@ -12,17 +12,39 @@ use std::path::Path;
 /// # Errors
 /// The file system refused.
 pub fn make_folder(path: &Path) -> io::Result<()> {
-    let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
-    let made: Vec<&Path> = path.ancestors().take_while(missing).collect();
-    std::fs::create_dir_all(path)?;
-    if made.is_empty() {
-        return match sync_parent(path) {
+    make_from_the_top(path, Path::is_dir, make_one, sync_folder)
+}
+
+/// Each name is durable before the next folder is made in it. So a folder that exists proves all names above its own, and
+/// whoever was ended anywhere in between leaves one name to be made sure of: that of the deepest folder there is.
+fn make_from_the_top(
+    path: &Path,
+    is_there: impl Fn(&Path) -> bool,
+    mut make: impl FnMut(&Path) -> io::Result<()>,
+    mut sync: impl FnMut(&Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !is_there(folder);
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    if let Some(above) = path.ancestors().nth(missing.len()).and_then(Path::parent) {
+        match sync(above) {
             // Who may not look into the folder above has not made this one.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-            synced => synced,
-        };
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            synced => synced?,
+        }
     }
-    made.into_iter().try_for_each(sync_parent)
+    for folder in missing.into_iter().rev() {
+        make(folder)?;
+        folder.parent().map_or(Ok(()), &mut sync)?;
+    }
+    Ok(())
+}
+
+/// Makes a folder, unless somebody else was faster.
+fn make_one(path: &Path) -> io::Result<()> {
+    match std::fs::create_dir(path) {
+        Err(_) if path.is_dir() => Ok(()),
+        made => made,
+    }
 }
 
 /// Makes what has happened to the names in a folder durable.
@@ -38,13 +60,74 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), sync_folder)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    /// What is done to make `path` when the folders of `there` exist, until `steps` were done.
+    fn steps(path: &str, there: &[&str], steps: usize) -> (Vec<String>, io::Result<()>) {
+        let done = RefCell::new(Vec::new());
+        let there: BTreeSet<&Path> = there.iter().map(Path::new).collect();
+        let step = |name: &str, path: &Path| {
+            if done.borrow().len() == steps {
+                return Err(io::Error::other("killed"));
+            }
+            done.borrow_mut().push(format!("{name} {}", path.display()));
+            Ok(())
+        };
+        let result = make_from_the_top(
+            Path::new(path),
+            |path| there.contains(path),
+            |path| step("make", path),
+            |path| step("sync", path),
+        );
+        (done.into_inner(), result)
+    }
+
+    #[test]
+    fn a_folder_is_made_when_the_names_above_it_are_durable() {
+        let (done, result) = steps("/a/b/c", &["/", "/a"], usize::MAX);
+        result.unwrap();
+        assert_eq!(
+            done,
+            ["sync /", "make /a/b", "sync /a", "make /a/b/c", "sync /a/b"]
+        );
+    }
+
+    #[test]
+    fn whoever_was_killed_leaves_nothing_that_the_next_does_not_make_sure_of() {
+        // It has made `b`, and has not synced `a`.
+        let (done, result) = steps("/a/b/c", &["/", "/a"], 2);
+        assert_eq!(done, ["sync /", "make /a/b"]);
+        result.unwrap_err();
+        let (done, _) = steps("/a/b/c", &["/", "/a", "/a/b"], usize::MAX);
+        assert_eq!(done, ["sync /a", "make /a/b/c", "sync /a/b"]);
+        let (done, _) = steps("/a/b/c", &["/", "/a", "/a/b", "/a/b/c"], usize::MAX);
+        assert_eq!(done, ["sync /a/b"]);
+    }
+
+    #[test]
+    fn paths_from_here_and_the_root_itself_have_what_is_above_them() {
+        assert_eq!(steps("/", &["/"], usize::MAX).0, [""; 0]);
+        assert_eq!(steps("a", &["a"], usize::MAX).0, ["sync "]);
+        let made = ["make a", "sync ", "make a/b", "sync a"];
+        assert_eq!(steps("a/b", &[], usize::MAX).0, made);
+    }
+
+    #[test]
+    fn who_may_not_look_above_the_first_has_not_made_it() {
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let sync = |path: &Path| match path == Path::new("/") {
+            true => Err(denied()),
+            false => Ok(()),
+        };
+        let is_there = |path: &Path| path == Path::new("/a") || path == Path::new("/");
+        make_from_the_top(Path::new("/a/b"), is_there, |_| Ok(()), sync).unwrap();
+        let nothing = |path: &Path| path == Path::new("/");
+        make_from_the_top(Path::new("/a/b"), nothing, |_| Ok(()), sync).unwrap_err();
+    }
 
     #[test]
     fn folders_are_made_with_those_above_them_and_made_again() {

@@ -48,7 +48,7 @@ impl KeeperThread {
             let leads = (status.role == Role::Leader).then_some(status.term);
             (leads, status.stalled)
         };
-        let commands = self.keeper.work(leads, clock::now())?;
+        let commands = self.keeper.work(leads, clock::now)?;
         if !commands.is_empty() {
             // If the replica is gone, nobody needs to know.
             let _ = self.replica.send(replica::Input::Propose(commands).into());

@@ -1,14 +1,19 @@
 //! When keys and sessions expire: says which commands a leader should propose.
 //!
-//! No clock. A leader begins with an empty [`Expiry`], shows it the state every now and then, and asks what is
+//! No clock of its own. A leader begins with an empty [`Expiry`], shows it the state every now and then, and asks what is
 //! due. A time to live counts from when this leader has first seen the change that gave it, so it may last
-//! longer than asked for, by the delay of a tick, a change of leaders or a part of a session's time, and
-//! never ends early. What is proposed names the change it is about, so that nothing happens if there was
+//! longer than asked for, by the delay of a tick, a change of leaders, a 64th of a key's or a part of a session's time,
+//! and never ends early. What is proposed names the change it is about, so that nothing happens if there was
 //! another one since.
+//!
+//! To read the state takes time, with millions of keys much of it. So the clock is asked *after* something was read when the
+//! answer begins a time to live, and *before* when it says whether one is over.
 
 use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, SessionInfo, Store};
 use crate::planted::planted;
 use crate::types::{Index, Moment, Revision, SessionId};
+use bytes::Bytes;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -18,14 +23,18 @@ const PAGE: usize = 1024;
 const LOOKS_PER_TTL: u32 = 4;
 /// What was proposed is proposed again after this time, if it is still there.
 const RETRY: Duration = Duration::from_secs(1);
+/// How many bytes of keys one command holds, unless a single key has more: an entry must fit into a message between
+/// members whatever the length of keys.
+const DUE_BYTES_MAX: usize = 256 << 10;
 
 /// What one leader knows about time.
 #[derive(Clone, Debug, Default)]
 pub struct Expiry {
     /// The last key with a time to live that was seen.
     seen_to: Option<ExpiringKey>,
-    /// Some keys are due then. Their names stay in the store.
-    keys: BTreeSet<DueKeys>,
+    /// Some keys are due then. Their names stay in the store, and those that are due at nearly the same time share an entry:
+    /// there are at most some hundred for each [`TtlClass`], however often keys are put.
+    keys: BTreeMap<(Moment, TtlClass), Changes>,
     /// The last session that was seen.
     session_seen_to: SessionId,
     sessions: BTreeMap<SessionId, Unused>,
@@ -33,12 +42,17 @@ pub struct Expiry {
     session_looks: BTreeSet<(Moment, SessionId)>,
 }
 
-/// The keys that this revision was the last to change and that it gave this time to live.
+/// Times to live that are kept as one: all that come to this when they are rounded up, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct DueKeys {
-    at: Moment,
-    revision: Revision,
-    ttl_ms: u64,
+struct TtlClass(u64);
+
+/// A part of history.
+#[derive(Clone, Debug)]
+struct Changes {
+    from: Revision,
+    /// Of the first revision only the keys behind this one.
+    after: Option<Bytes>,
+    to: Revision,
 }
 
 /// A session that nothing was seen to use since.
@@ -53,38 +67,45 @@ impl Expiry {
     ///
     /// # Errors
     /// If the storage fails.
-    pub fn observe<S: Store>(&mut self, reader: &Reader<S>, now: Moment) -> Result<(), ReadError> {
-        self.observe_keys(reader, now)?;
-        self.observe_sessions(reader, now)
+    pub fn observe<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        mut clock: impl FnMut() -> Moment,
+    ) -> Result<(), ReadError> {
+        self.observe_keys(reader, &mut clock)?;
+        self.observe_sessions(reader, &mut clock)
     }
 
-    /// What to propose now: about at most `max` keys, and as many sessions. What is not applied is
-    /// due again a second later.
+    /// What to propose now: about at most `max` keys, which are not too long together for one command, and at most `max`
+    /// sessions. What is not applied is due again a second later.
     ///
     /// # Errors
     /// If the storage fails.
     pub fn due<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now: Moment,
+        mut clock: impl FnMut() -> Moment,
         max: usize,
     ) -> Result<Vec<Command>, ReadError> {
-        let mut commands = self.due_sessions(reader, now, max)?;
-        let keys = self.due_keys(reader, now, max)?;
+        let mut commands = self.due_sessions(reader, &mut clock, max)?;
+        let keys = self.due_keys(reader, &mut clock, max)?;
         if !keys.is_empty() {
             commands.push(Command::ExpireKeys { keys });
         }
         Ok(commands)
     }
 
-    fn observe_keys<S: Store>(&mut self, reader: &Reader<S>, now: Moment) -> Result<(), ReadError> {
+    fn observe_keys<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        clock: &mut impl FnMut() -> Moment,
+    ) -> Result<(), ReadError> {
         loop {
             let page = reader.expiring_keys(self.seen_to.as_ref(), PAGE)?;
-            self.keys.extend(page.iter().map(|key| DueKeys {
-                at: deadline(now, key.ttl_ms),
-                revision: key.mod_revision,
-                ttl_ms: key.ttl_ms,
-            }));
+            let now = clock();
+            for key in &page {
+                self.note(key, now);
+            }
             let complete = page.len() < PAGE;
             self.seen_to = page.into_iter().next_back().or(self.seen_to.take());
             if complete {
@@ -96,10 +117,11 @@ impl Expiry {
     fn observe_sessions<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now: Moment,
+        clock: &mut impl FnMut() -> Moment,
     ) -> Result<(), ReadError> {
         loop {
             let page = reader.sessions(self.session_seen_to, PAGE)?;
+            let now = clock();
             for session in &page {
                 self.session_seen_to = session.id;
                 let unused = Unused {
@@ -118,17 +140,18 @@ impl Expiry {
     fn due_sessions<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now: Moment,
+        clock: &mut impl FnMut() -> Moment,
         max: usize,
     ) -> Result<Vec<Command>, ReadError> {
+        let begun = clock();
         let mut commands = Vec::new();
         while commands.len() < max
             && let Some(&(at, id)) = self.session_looks.first()
-            && at <= now
+            && at <= begun
         {
             self.session_looks.pop_first();
             match reader.session(id)? {
-                Some(session) => commands.extend(self.look_at(&session, now)),
+                Some(session) => commands.extend(self.look_at(&session, begun, clock())),
                 None => {
                     self.sessions.remove(&id);
                 }
@@ -137,10 +160,11 @@ impl Expiry {
         Ok(commands)
     }
 
-    /// Whether to propose that a session expires; and says when to look at it again.
-    fn look_at(&mut self, session: &SessionInfo, now: Moment) -> Option<Command> {
+    /// Whether to propose that a session expires, which was read between `begun` and `seen`; and says when to look at
+    /// it again.
+    fn look_at(&mut self, session: &SessionInfo, begun: Moment, seen: Moment) -> Option<Command> {
         let seen_now = Unused {
-            since: now,
+            since: seen,
             last_used: session.last_used,
         };
         let unused = self.sessions.entry(session.id).or_insert(seen_now);
@@ -148,10 +172,10 @@ impl Expiry {
             *unused = seen_now;
         }
         let due_at = deadline(unused.since, session.ttl_ms);
-        let next = now.after(Duration::from_millis(session.ttl_ms) / LOOKS_PER_TTL);
-        let is_due = due_at <= now;
+        let next = seen.after(Duration::from_millis(session.ttl_ms) / LOOKS_PER_TTL);
+        let is_due = due_at <= begun;
         let next = if is_due {
-            now.after(RETRY)
+            seen.after(RETRY)
         } else {
             next.min(due_at)
         };
@@ -165,28 +189,139 @@ impl Expiry {
     fn due_keys<S: Store>(
         &mut self,
         reader: &Reader<S>,
-        now: Moment,
+        clock: &mut impl FnMut() -> Moment,
         max: usize,
     ) -> Result<Vec<ExpiredKey>, ReadError> {
-        let mut expired = Vec::new();
-        while expired.len() < max
-            && let Some(due) = self.keys.first().copied()
-            && due.at <= now
+        let begun = clock();
+        let mut found = FoundDue::new(max);
+        while found.keys.len() < max
+            && let Some(entry) = self.keys.first_entry()
+            && entry.key().0 <= begun
         {
-            let found = expired.len();
-            let keys = reader.expiring_keys_of(due.revision)?;
-            let keys = keys.into_iter().filter(|key| key.ttl_ms == due.ttl_ms);
-            expired.extend(keys.map(|key| ExpiredKey {
-                key: key.key,
-                mod_revision: key.mod_revision,
-            }));
-            self.keys.pop_first();
-            if expired.len() > found {
-                let at = now.after(RETRY);
-                self.keys.insert(DueKeys { at, ..due });
+            let ((at, class), changes) = entry.remove_entry();
+            let before = found.keys.len();
+            let rest = found.take(reader, class, &changes)?;
+            if let Some(last) = found.keys[before..].last() {
+                let to = last.mod_revision;
+                let again = (clock().after(RETRY), class);
+                self.add(again, Changes { to, ..changes });
+            }
+            if let Some(rest) = rest {
+                self.add((at, class), rest);
+                break;
             }
         }
-        Ok(expired)
+        Ok(found.keys)
+    }
+
+    /// Takes note of a key that was seen before `now`.
+    fn note(&mut self, key: &ExpiringKey, now: Moment) {
+        let class = TtlClass::of(key.ttl_ms);
+        let changes = Changes {
+            from: key.mod_revision,
+            after: None,
+            to: key.mod_revision,
+        };
+        self.add((class.due_at(now), class), changes);
+    }
+
+    /// Of everything that these changes gave this time to live, and of everything before them, it is over at that moment. So
+    /// it does no harm if changes in between are looked at too.
+    fn add(&mut self, due: (Moment, TtlClass), changes: Changes) {
+        match self.keys.entry(due) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(changes);
+            }
+            Entry::Occupied(mut known) => known.get_mut().extend(&changes),
+        }
+    }
+}
+
+impl TtlClass {
+    /// Differs from the time to live by at most a 128th of it, and is never less.
+    fn of(ttl_ms: u64) -> Self {
+        let step = Self::step_ms(ttl_ms);
+        Self(ttl_ms.div_ceil(step).saturating_mul(step))
+    }
+
+    /// A 256th to a 128th.
+    fn step_ms(ttl_ms: u64) -> u64 {
+        let bits = u64::BITS - ttl_ms.leading_zeros();
+        1 << bits.saturating_sub(8)
+    }
+
+    /// When a time to live is over that began before `now`; later by at most a 128th of it.
+    fn due_at(self, now: Moment) -> Moment {
+        let step_nanos = Self::step_ms(self.0).saturating_mul(1_000_000);
+        let steps = deadline(now, self.0).0.div_ceil(step_nanos);
+        Moment(steps.saturating_mul(step_nanos))
+    }
+}
+
+impl Changes {
+    fn extend(&mut self, other: &Self) {
+        if other.from <= self.from {
+            self.from = other.from;
+            self.after = None;
+        }
+        self.to = self.to.max(other.to);
+    }
+}
+
+/// What one command expires, while it is gathered.
+struct FoundDue {
+    keys: Vec<ExpiredKey>,
+    bytes: usize,
+    keys_max: usize,
+}
+
+impl FoundDue {
+    fn new(keys_max: usize) -> Self {
+        Self {
+            keys: Vec::new(),
+            bytes: 0,
+            keys_max,
+        }
+    }
+
+    /// Adds the keys that are still as `changes` left them. Returns where to go on when there is no more room.
+    fn take<S: Store>(
+        &mut self,
+        reader: &Reader<S>,
+        class: TtlClass,
+        changes: &Changes,
+    ) -> Result<Option<Changes>, ReadError> {
+        let mut rest = changes.clone();
+        loop {
+            let revisions = rest.from..=rest.to;
+            let page = reader.expiring_keys_of(revisions, rest.after.as_deref(), PAGE)?;
+            let complete = page.len() < PAGE;
+            for key in page {
+                if TtlClass::of(key.ttl_ms) == class && !self.add(&key) {
+                    return Ok(Some(rest));
+                }
+                rest.from = key.mod_revision;
+                rest.after = Some(key.key);
+            }
+            if complete {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Whether there was room.
+    fn add(&mut self, key: &ExpiringKey) -> bool {
+        let bytes = self.bytes + key.key.len();
+        let fits = self.keys.is_empty() || bytes <= DUE_BYTES_MAX;
+        if !fits || self.keys.len() >= self.keys_max {
+            return false;
+        }
+        self.bytes = bytes;
+        self.keys.push(ExpiredKey {
+            key: key.key.clone(),
+            mod_revision: key.mod_revision,
+        });
+        true
     }
 }
 

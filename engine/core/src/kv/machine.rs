@@ -6,12 +6,17 @@ use super::layout::{
 };
 use super::recent::RecentKeys;
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
-use super::transition::Transition;
+use super::transition::{Finished, Transition};
 use super::{Applied, Collector, Membership, Reader};
 use crate::planted::planted;
 use crate::types::{Entry, Index, Revision, SessionId, Term};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// With so much in its batch and its answers, a step is written before the next entry. Ranges make effects much larger
+/// than the entries that ask for them, so that the number of entries bounds nothing. Whoever changes this changes
+/// nothing that can be seen: members need not agree on where steps end.
+pub(super) const STEP_BYTES_MAX: usize = 16 << 20;
 
 /// The key-value store and the membership, as of the last applied entry.
 #[derive(Debug)]
@@ -91,8 +96,28 @@ impl<S: Store> StateMachine<S> {
         Arc::clone(&self.membership)
     }
 
-    /// Applies entries that follow the last applied one, in a single batch. Entries that were applied
-    /// before are passed over; the answer holds one item for each of the others.
+    /// Applies entries that follow the last applied one, in as few steps as [`Self::apply_step`] needs. Entries that
+    /// were applied before are passed over; the answer holds one item for each of the others.
+    ///
+    /// # Errors
+    /// As [`Self::apply_step`]; steps before the one that failed are applied.
+    ///
+    /// # Panics
+    /// If an entry is missing in between: the log below us would be broken.
+    pub fn apply(&mut self, entries: &[Entry]) -> Result<Vec<Applied>, StoreError> {
+        let mut applied = self.apply_step(entries)?;
+        loop {
+            let more = self.apply_step(entries)?;
+            if more.is_empty() {
+                return Ok(applied);
+            }
+            applied.extend(more);
+        }
+    }
+
+    /// Applies entries that follow the last applied one, in a single batch: as many of them as it takes to reach about
+    /// 16 MiB of effects and answers, at least one. Entries that were applied before are passed over; the answer
+    /// holds one item for each that was applied now, and so none once all of them are.
     ///
     /// # Errors
     /// If the store fails or is damaged, or if a newer program wrote an entry. Nothing is applied then,
@@ -100,7 +125,7 @@ impl<S: Store> StateMachine<S> {
     ///
     /// # Panics
     /// If an entry is missing in between: the log below us would be broken.
-    pub fn apply(&mut self, entries: &[Entry]) -> Result<Vec<Applied>, StoreError> {
+    pub fn apply_step(&mut self, entries: &[Entry]) -> Result<Vec<Applied>, StoreError> {
         let new = entries.partition_point(|entry| entry.index <= self.state.applied_index);
         let entries = &entries[new..];
         if entries.is_empty() {
@@ -112,17 +137,29 @@ impl<S: Store> StateMachine<S> {
         let mut step = Transition::new(store, &mut self.recent, batch, self.state, membership);
         let mut applied = Vec::with_capacity(entries.len());
         let mut expected = self.state.applied_index;
+        let mut answer_bytes = 0;
         for entry in entries {
             expected = expected.next();
             assert_eq!(entry.index, expected, "entries are applied without gaps");
+            let outcome = step.apply(entry)?;
+            answer_bytes += outcome.pairs_bytes();
             applied.push(Applied {
                 index: entry.index,
                 term: entry.term,
                 context: entry.context.clone(),
-                outcome: step.apply(entry)?,
+                outcome,
             });
+            if answer_bytes + step.batch_bytes() >= STEP_BYTES_MAX {
+                break;
+            }
         }
         let finished = step.finish();
+        self.write(finished)?;
+        Ok(applied)
+    }
+
+    /// Makes a step the state.
+    fn write(&mut self, finished: Finished) -> Result<(), StoreError> {
         if planted!(AppliedIndexApartFromData) {
             let mut apart = WriteBatch::default();
             apart.put(STATE_KEY, &encode_state(&finished.state));
@@ -134,7 +171,7 @@ impl<S: Store> StateMachine<S> {
         self.batch = finished.batch;
         self.batch.clear();
         self.shared.publish(&self.state);
-        Ok(applied)
+        Ok(())
     }
 
     /// Reads beside `apply`, from any thread.

@@ -8,7 +8,7 @@ use crate::kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, St
 use crate::types::{Entry, EntryKind, Index, Revision};
 use std::sync::Arc;
 
-/// Entries applied as one batch. Larger ones save little and make the first caller wait for the last.
+/// Entries applied at once, in one step unless their effects are large. More save little and make the first caller wait for the last.
 const BATCH_ENTRIES_MAX: usize = 1024;
 
 /// What was applied at once, for the replica.
@@ -77,26 +77,36 @@ impl<S: Store, E: Env> Applier<S, E> {
     }
 
     fn apply(&mut self, index: Index, entries: &[Entry]) -> Result<AppliedRange, StoreError> {
-        let applied = self.machine.apply(entries)?;
-        let changes = accepted_changes(entries, &applied);
-        let range = AppliedRange {
+        let mut count = 0;
+        let mut changes = Vec::new();
+        loop {
+            let applied = self.machine.apply_step(entries)?;
+            if applied.is_empty() {
+                break;
+            }
+            count += applied.len();
+            changes.extend(accepted_changes(entries, &applied));
+            // At once: the answers of many steps would be more than may be held.
+            for applied in applied {
+                self.pending.applied(applied);
+            }
+        }
+        Ok(AppliedRange {
             index,
             revision: self.machine.revision(),
-            entries: applied.len(),
+            entries: count,
             bytes: entries.iter().map(|entry| entry.data.len() as u64).sum(),
             membership: (!changes.is_empty()).then(|| self.machine.membership()),
             changes,
-        };
-        for applied in applied {
-            self.pending.applied(applied);
-        }
-        Ok(range)
+        })
     }
 }
 
+/// The membership changes among `applied`, a part of `entries`, that were accepted.
 fn accepted_changes(entries: &[Entry], applied: &[Applied]) -> Vec<ConfigChange> {
-    let skipped = entries.len() - applied.len();
-    entries[skipped..]
+    let first = applied.first().map_or(Index(u64::MAX), |it| it.index);
+    let before = entries.partition_point(|entry| entry.index < first);
+    entries[before..]
         .iter()
         .zip(applied)
         .filter(|(entry, _)| entry.kind == EntryKind::Membership)
@@ -119,4 +129,132 @@ pub(super) fn config_change(change: &MembershipChange) -> ConfigChange {
         MembershipChange::Remove(id) => (ConfigChangeKind::Remove, *id),
     };
     ConfigChange { kind, member }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pending::Expected;
+    use super::super::{Caller, RequestError, Written};
+    use super::*;
+    use crate::kv::store::MemoryStore;
+    use crate::kv::{Command, Member, Request};
+    use crate::types::{ClusterId, MemberId, Term};
+    use bytes::Bytes;
+    use std::sync::mpsc::{Sender, channel};
+
+    /// Says which answer came.
+    struct Waits(Sender<Outcome>);
+
+    impl Caller<Written> for Waits {
+        fn is_gone(&self) -> bool {
+            false
+        }
+
+        fn answer(self, answer: Result<Written, RequestError>) {
+            self.0.send(answer.unwrap().outcome).unwrap();
+        }
+    }
+
+    struct Nobody;
+
+    impl<T> Caller<T> for Nobody {
+        fn is_gone(&self) -> bool {
+            true
+        }
+
+        fn answer(self, _: Result<T, RequestError>) {}
+    }
+
+    enum Callers {}
+
+    impl Env for Callers {
+        type Write = Waits;
+        type Read = Nobody;
+        type Transfer = Nobody;
+    }
+
+    fn entry(index: u64, kind: EntryKind, data: Bytes) -> Entry {
+        Entry {
+            index: Index(index),
+            term: Term(1),
+            kind,
+            context: Bytes::copy_from_slice(&index.to_be_bytes()),
+            data,
+        }
+    }
+
+    fn put(index: u64, value_bytes: usize) -> Entry {
+        let command = Command::Put {
+            key: Bytes::from("k"),
+            value: Bytes::from(vec![1; value_bytes]),
+            prev_kv: false,
+            ttl_ms: 0,
+        };
+        let request = Request {
+            session: None,
+            command,
+        };
+        entry(index, EntryKind::Command, request.encode())
+    }
+
+    fn member(id: u64) -> Member {
+        Member {
+            id: MemberId(id),
+            name: format!("m{id}"),
+            peer_address: format!("m{id}:1"),
+            client_address: format!("m{id}:2"),
+            folder_id: format!("f{id}"),
+            voter: false,
+        }
+    }
+
+    #[test]
+    fn what_takes_several_steps_is_answered_and_reported_as_one() {
+        let bootstrap = MembershipChange::Bootstrap {
+            cluster_id: ClusterId(7),
+            member: member(1),
+        };
+        let learner = MembershipChange::AddLearner(member(2)).encode();
+        let mut entries = vec![entry(1, EntryKind::Membership, bootstrap.encode())];
+        entries.extend((2..=40).map(|index| put(index, 1 << 20)));
+        entries.push(entry(41, EntryKind::Membership, learner.clone()));
+        // Refused: it is there already.
+        entries.push(entry(42, EntryKind::Membership, learner));
+        let bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
+        let (answers, answered) = channel();
+        let expect = entries.iter().map(|entry| Expected {
+            index: entry.index,
+            context: entry.context.clone(),
+            caller: Waits(answers.clone()),
+        });
+        let expect = ApplyJob::Expect(expect.collect());
+        let machine = StateMachine::open(MemoryStore::default()).unwrap();
+        let mut applier: Applier<_, Callers> = Applier::new(machine);
+        // What was applied before is passed over.
+        applier.machine.apply(&entries[..1]).unwrap();
+        let jobs = [expect, ApplyJob::Entries(entries)];
+        let range = applier.work(jobs).unwrap().unwrap();
+        let added = |kind, id| ConfigChange {
+            kind,
+            member: MemberId(id),
+        };
+        let expected = AppliedRange {
+            index: Index(42),
+            revision: Revision(40),
+            entries: 41,
+            bytes,
+            changes: vec![added(ConfigChangeKind::AddLearner, 2)],
+            membership: Some(applier.machine().membership()),
+        };
+        assert_eq!(range, expected);
+        assert_eq!(applier.machine().applied().0, Index(42));
+        let answered: Vec<_> = answered.try_iter().collect();
+        assert_eq!(answered.len(), 41);
+        for (outcome, revision) in answered.iter().zip(2..=40) {
+            let revision = Revision(revision);
+            assert!(matches!(outcome, Outcome::Put { revision: it, .. } if *it == revision));
+        }
+        assert!(matches!(answered[39], Outcome::Membership(Ok(_))));
+        assert!(matches!(answered[40], Outcome::Membership(Err(_))));
+    }
 }

@@ -28,12 +28,19 @@ impl<S: Store> Keeper<S> {
     }
 
     /// The encoded commands to propose now ([`super::Input::Propose`]); none unless this member leads, in
-    /// the term of `leads`. Call it several times a second.
+    /// the term of `leads`. Call it several times a second. `clock` is asked again and again, for it takes a while to
+    /// read a large state.
     ///
     /// # Errors
     /// The store failed.
-    pub fn work(&mut self, leads: Option<Term>, now: Moment) -> Result<Vec<Bytes>, ReadError> {
+    pub fn work(
+        &mut self,
+        leads: Option<Term>,
+        mut clock: impl FnMut() -> Moment,
+    ) -> Result<Vec<Bytes>, ReadError> {
+        // In this order: what comes later than a moment must not count as seen at it.
         let revision = self.reader.revision();
+        let now = clock();
         self.retention.observe(now, revision);
         let Some(term) = leads else {
             self.expiry = None;
@@ -43,8 +50,8 @@ impl<S: Store> Keeper<S> {
             Some((known, expiry)) if *known == term => expiry,
             other => &mut other.insert((term, Expiry::default())).1,
         };
-        expiry.observe(&self.reader, now)?;
-        let mut commands = expiry.due(&self.reader, now, EXPIRED_KEYS_MAX)?;
+        expiry.observe(&self.reader, &mut clock)?;
+        let mut commands = expiry.due(&self.reader, &mut clock, EXPIRED_KEYS_MAX)?;
         let compacted = self.reader.compact_revision();
         if let Some(revision) = self.retention.proposal(now, revision, compacted) {
             commands.push(crate::kv::Command::Compact { revision });

@@ -5,11 +5,18 @@ use crate::consensus::AppendId;
 use crate::log::{Batch, Disk, Log, LogError};
 use crate::types::{Entry, EntryKind, HardState, Index};
 
+/// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job brings comes on top.
+const BATCH_BYTES_MAX: usize = 64 << 20;
+
 /// What the log writer does next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogWork {
-    /// More than one only if entries are overwritten.
+    /// More than one only if entries are overwritten, or there are many, or some were written before others queued.
     batches: Vec<Batch>,
+    /// So many of them are in the log: they must not be written again, and nothing can be added to them.
+    written: usize,
+    /// The size of the last of them.
+    last_bytes: usize,
     /// The newest append among them.
     newest: Option<AppendId>,
     truncate: Option<Index>,
@@ -37,19 +44,22 @@ impl LogWork {
 
     fn append(&mut self, id: AppendId, hard_state: Option<HardState>, entries: Vec<Entry>) {
         self.newest = Some(id);
-        match self
-            .batches
-            .last_mut()
-            .filter(|last| follows(last, &entries))
-        {
+        let bytes = entries.iter().map(entry_bytes).sum::<usize>();
+        let fits = self.last_bytes + bytes <= BATCH_BYTES_MAX;
+        let last = self.batches[self.written..].last_mut();
+        match last.filter(|last| fits && follows(last, &entries)) {
             Some(last) => {
                 last.hard_state = hard_state.or(last.hard_state);
                 last.entries.extend(entries);
+                self.last_bytes += bytes;
             }
-            None => self.batches.push(Batch {
-                hard_state,
-                entries,
-            }),
+            None => {
+                self.batches.push(Batch {
+                    hard_state,
+                    entries,
+                });
+                self.last_bytes = bytes;
+            }
         }
     }
 
@@ -79,13 +89,17 @@ impl LogWork {
         })
     }
 
-    /// Appends to the log, which must be synced after this.
+    /// Appends to the log, which must be synced after this. What an earlier call has appended is passed over.
     ///
     /// # Errors
-    /// [`LogError::NoSpace`]: nothing may be acknowledged until the same was tried again and succeeded. Any
+    /// [`LogError::NoSpace`]: nothing may be acknowledged until this was tried again and succeeded. Any
     /// other: the log could not be written, and nothing may be acknowledged any more.
-    pub fn write<D: Disk>(&self, log: &mut Log<D>) -> Result<(), LogError> {
-        self.batches.iter().try_for_each(|batch| log.append(batch))
+    pub fn write<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
+        for batch in &self.batches[self.written..] {
+            log.append(batch)?;
+            self.written += 1;
+        }
+        Ok(())
     }
 
     /// What is on disk once the log was synced.
@@ -110,6 +124,11 @@ impl LogWork {
     }
 }
 
+/// What an entry costs in a batch, roughly.
+fn entry_bytes(entry: &Entry) -> usize {
+    64 + entry.context.len() + entry.data.len()
+}
+
 fn follows(batch: &Batch, entries: &[Entry]) -> bool {
     match (batch.entries.last(), entries.first()) {
         (Some(last), Some(next)) => next.index == last.index.next(),
@@ -120,8 +139,26 @@ fn follows(batch: &Batch, entries: &[Entry]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::conformance::small_options;
+    use crate::log::memory::MemoryDisk;
     use crate::types::{EntryKind, MemberId, Term};
     use bytes::Bytes;
+
+    fn with_data(id: u64, term: u64, indexes: std::ops::Range<u64>, bytes: usize) -> LogJob {
+        let mut job = append(id, term, indexes);
+        if let LogJob::Append { entries, .. } = &mut job {
+            let data = Bytes::from(vec![7; bytes]);
+            entries.iter_mut().for_each(|it| it.data = data.clone());
+        }
+        job
+    }
+
+    fn committed(mut job: LogJob, index: u64) -> LogJob {
+        if let LogJob::Append { hard_state, .. } = &mut job {
+            hard_state.as_mut().unwrap().commit = Index(index);
+        }
+        job
+    }
 
     fn append(id: u64, term: u64, indexes: std::ops::Range<u64>) -> LogJob {
         let entry = |index| Entry {
@@ -171,6 +208,50 @@ mod tests {
             entries[0].kind = EntryKind::Membership;
         }
         assert!(LogWork::collect([append(1, 1, 1..3), change]).must_sync(known));
+    }
+
+    #[test]
+    fn what_was_written_before_the_disk_was_full_is_not_written_again() {
+        let disk = MemoryDisk::new();
+        let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
+        // Whoever writes the first batch again replaces entries that it commits itself.
+        let mut work = LogWork::collect([
+            committed(append(1, 1, 1..5), 3),
+            committed(with_data(2, 2, 4..5, 6000), 3),
+        ]);
+        assert_eq!(work.batches.len(), 2);
+        disk.set_space_bytes(Some(2 * 4096));
+        let error = work.write(&mut log).unwrap_err();
+        assert!(error.is_no_space(), "{error}");
+        assert_eq!(log.reader().last_index(), Index(4), "the first fits");
+        work.add(committed(append(3, 2, 5..6), 4));
+        assert_eq!(work.batches.len(), 2, "it goes with the one that waits");
+        disk.set_space_bytes(None);
+        work.write(&mut log).unwrap();
+        work.write(&mut log).unwrap();
+        log.sync().unwrap();
+        assert_eq!(log.reader().last_index(), Index(5));
+        assert_eq!(log.hard_state().commit, Index(4));
+        assert_eq!(work.persisted(), Some(AppendId(3)));
+        work.add(append(4, 2, 6..7));
+        assert_eq!(work.batches.len(), 3, "nothing is added to what is written");
+    }
+
+    #[test]
+    fn a_batch_has_a_bound_whatever_queued() {
+        let mut work = LogWork::default();
+        for index in 1..=100 {
+            work.add(with_data(index, 1, index..index + 1, 2 << 20));
+        }
+        assert!(work.batches.len() > 1);
+        for batch in &work.batches {
+            let bytes = batch.entries.iter().map(entry_bytes).sum::<usize>();
+            assert!(bytes <= BATCH_BYTES_MAX, "{bytes}");
+        }
+        let indexes = work.batches.iter().flat_map(|batch| &batch.entries);
+        let indexes: Vec<_> = indexes.map(|entry| entry.index.0).collect();
+        assert_eq!(indexes, (1..=100).collect::<Vec<_>>());
+        assert_eq!(work.persisted(), Some(AppendId(100)));
     }
 
     #[test]

@@ -99,6 +99,24 @@ pub enum Outcome {
     Trimmed(Box<Outcome>),
 }
 
+impl Outcome {
+    /// What the pairs in it cost in memory, roughly.
+    pub(super) fn pairs_bytes(&self) -> usize {
+        match self {
+            Self::Put { prev, .. } | Self::CompareAndSwap { prev, .. } => pairs_bytes(prev),
+            Self::Delete { prev, .. } => pairs_bytes(prev),
+            Self::Batch { answers, .. } => answers.iter().map(BatchAnswer::pairs_bytes).sum(),
+            Self::Trimmed(outcome) => outcome.pairs_bytes(),
+            _ => 0,
+        }
+    }
+}
+
+fn pairs_bytes<'a>(pairs: impl IntoIterator<Item = &'a KeyValue>) -> usize {
+    let bytes = |kv: &KeyValue| size_of::<KeyValue>() + kv.key.len() + kv.value.len();
+    pairs.into_iter().map(bytes).sum()
+}
+
 /// The answer to one operation of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchAnswer {
@@ -123,6 +141,15 @@ pub enum BatchAnswer {
         /// How many keys the range holds, whatever the bounds.
         count: u64,
     },
+}
+
+impl BatchAnswer {
+    fn pairs_bytes(&self) -> usize {
+        match self {
+            Self::Put { prev } => pairs_bytes(prev),
+            Self::Delete { prev: kvs, .. } | Self::Get { kvs, .. } => pairs_bytes(kvs),
+        }
+    }
 }
 
 /// Why a command that reads well cannot be done. No data changed.

@@ -10,7 +10,7 @@ use crate::kv::store::{Cursor, Scope};
 use crate::kv::{Store, StoreError};
 use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// A key that may be expired some time after its last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,15 +80,26 @@ impl<S: Store> Reader<S> {
         self.records(range, limit, read_expiring)
     }
 
-    /// The keys with a time to live that this revision was the last to change.
+    /// The keys with a time to live that these revisions were the last to change, in the same order: at most `limit`, and
+    /// of the first revision only those behind the key `after`.
     ///
     /// # Errors
     /// If the storage fails.
-    pub fn expiring_keys_of(&self, revision: Revision) -> Result<Vec<ExpiringKey>, ReadError> {
+    pub fn expiring_keys_of(
+        &self,
+        revisions: RangeInclusive<Revision>,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<ExpiringKey>, ReadError> {
         let mut range = Vec::new()..Vec::new();
-        put_expiring_key(&mut range.start, revision, &[]);
-        put_expiring_key(&mut range.end, Revision(revision.0.saturating_add(1)), &[]);
-        self.records(range, usize::MAX, read_expiring)
+        put_expiring_key(&mut range.start, *revisions.start(), after.unwrap_or(&[]));
+        if after.is_some() {
+            // The first byte string behind that record.
+            range.start.push(0);
+        }
+        let end = Revision(revisions.end().0.saturating_add(1));
+        put_expiring_key(&mut range.end, end, &[]);
+        self.records(range, limit, read_expiring)
     }
 
     /// The open sessions in the order of their ids: at most `limit` behind `after`.

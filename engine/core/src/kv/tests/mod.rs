@@ -10,6 +10,7 @@ mod machine;
 mod membership;
 mod model;
 mod sessions;
+mod steps;
 
 use super::store::{MemoryStore, conformance::Suite};
 use super::{

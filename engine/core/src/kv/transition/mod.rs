@@ -89,6 +89,11 @@ impl<'a, S: Store> Transition<'a, S> {
         Ok(outcome)
     }
 
+    /// How much is gathered, in bytes of keys and values.
+    pub(super) fn batch_bytes(&self) -> usize {
+        self.batch.size_bytes()
+    }
+
     /// Closes the step; it is no longer looking at the store then. From now on the recent keys are as the step
     /// leaves them: if it can't be written, the member must end.
     pub(super) fn finish(mut self) -> Finished {

@@ -23,7 +23,7 @@ impl Process {
         let now = machine.clock.read(sim.now);
         let commands = self
             .keeper
-            .work(leads, now)
+            .work(leads, || now)
             .map_err(|e| End::Failed(e.to_string()))?;
         if !commands.is_empty() {
             sim.note(format_args!(
