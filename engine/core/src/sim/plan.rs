@@ -6,6 +6,9 @@ use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use crate::kv::RetentionSetting;
 
+/// There are fewer keys than this.
+pub(super) const KEYS_MAX: u64 = 8;
+
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
@@ -188,7 +191,7 @@ impl Plan {
                 _ => random.between(1, 6),
             },
             sessions: random.below(5),
-            keys: random.between(1, 8),
+            keys: random.between(1, KEYS_MAX),
             watchers: random.between(1, 4),
             grows_from: random.below(2) * random.below(15 * SECOND),
             think: (2 << random.below(6)) * MILLI,

@@ -4,6 +4,7 @@
 
 mod attempt;
 mod operation;
+mod ranges;
 mod renewal;
 mod session;
 
@@ -206,7 +207,8 @@ impl Client {
             return self.on_session(sim, session);
         }
         let lost = Self::says_session_is_gone(outcome) || self.random.chance(2_000);
-        match operation::judge(outcome) {
+        let want = self.in_flight.as_ref().map(|it| &it.want);
+        match operation::judge(outcome, want) {
             Ok(answer) => self.conclude(sim, recorder, member, answer),
             Err(failure) => self.fail(sim, recorder, member, &failure),
         }

@@ -1,10 +1,11 @@
 //! What clients ask for, and what answers mean to the checkers.
 
+use super::ranges::{deleted, is_range, just, keys_of, replies_of, some_range, steps_of};
 use super::{Outcome, Want};
-use crate::check::{Answer, Call, Expected, Level, Reply, Seen, Step};
+use crate::check::{Answer, Call, Expected, Level, Seen, Step};
 use crate::kv::{
-    self, Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue,
-    Refusal, Relation,
+    self, Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, Refusal,
+    Relation,
 };
 use crate::replica::{LeaderHint, RequestError};
 use crate::sim::random::Random;
@@ -51,7 +52,7 @@ impl Memory {
         };
         match kind {
             0..30 => return put(key, unique, time_to_live(random, habits)),
-            30..36 => return delete(key),
+            30..36 => return delete(key, &unique),
             36..50 => return self.swap(random, key, unique),
             50..60 => return self.batch(random, habits, &unique),
             _ => {}
@@ -103,19 +104,28 @@ impl Memory {
         if random.chance(700_000) {
             let key = some_key(random, habits);
             let expected = self.expect(random, &key);
-            compares.push((key, expected));
+            let keys = match expected {
+                // Of all keys of a range it holds if it does of each; of others that can't be said.
+                Expected::ModRevision(0) => some_range(&key, unique),
+                _ => just(key.clone(), unique),
+            };
+            compares.push((keys, expected));
         }
         let then = steps(random, habits, &format!("{unique}y"));
         let otherwise = steps(random, habits, &format!("{unique}n"));
         let command = Command::Batch(Batch {
             compares: compares.iter().map(compare).collect(),
-            then: then.iter().map(step).collect(),
-            otherwise: otherwise.iter().map(step).collect(),
+            then: then.clone(),
+            otherwise: otherwise.clone(),
         });
+        let of_each = |(keys, expected)| {
+            let keys = keys_of(&keys).into_iter();
+            keys.map(move |key| (key, Expected::clone(&expected)))
+        };
         let call = Call::Batch {
-            compares,
-            then,
-            otherwise,
+            compares: compares.into_iter().flat_map(of_each).collect(),
+            then: then.iter().flat_map(steps_of).collect(),
+            otherwise: otherwise.iter().flat_map(steps_of).collect(),
         };
         (call, Want::Write(command))
     }
@@ -179,33 +189,80 @@ pub(super) fn put(key: String, value: String, ttl_ms: u64) -> (Call, Want) {
     (call, Want::Write(command))
 }
 
-fn delete(key: String) -> (Call, Want) {
+/// Of a range it deletes what the same number of steps would delete one by one.
+fn delete(key: String, unique: &str) -> (Call, Want) {
+    let keys = some_range(&key, unique);
     let command = Command::Delete {
-        keys: KeyRange::One(Bytes::from(key.clone())),
-        prev_kv: false,
+        keys: keys.clone(),
+        prev_kv: is_range(&keys),
     };
-    (Call::Delete { key }, Want::Write(command))
+    let deletes: Vec<_> = keys_of(&keys).into_iter().map(Step::Delete).collect();
+    let call = match deletes.len() {
+        1 => Call::Delete { key },
+        _ => Call::Batch {
+            compares: Vec::new(),
+            then: deletes,
+            otherwise: Vec::new(),
+        },
+    };
+    (call, Want::Write(command))
 }
 
 /// Up to three steps. No key is changed twice, which would be refused.
-fn steps(random: &mut Random, habits: Habits, unique: &str) -> Vec<Step> {
+fn steps(random: &mut Random, habits: Habits, unique: &str) -> Vec<BatchOperation> {
     let mut changed = BTreeSet::new();
     let mut steps = Vec::new();
     for number in 0..random.below(4) {
         let key = some_key(random, habits);
+        let unique = format!("{unique}{number}");
         let fresh = changed.insert(key.clone());
         steps.push(match random.below(3) {
-            0 if fresh => Step::Put(key, format!("{unique}{number}")),
-            1 if fresh => Step::Delete(key),
-            _ => Step::Get(key),
+            0 if fresh => put_step(key, unique),
+            1 if fresh => delete_step(key, &unique, &mut changed),
+            _ => get_step(&key, &unique),
         });
     }
     steps
 }
 
-fn compare((key, expected): &(String, Expected)) -> Compare {
+fn put_step(key: String, value: String) -> BatchOperation {
+    BatchOperation::Put {
+        key: Bytes::from(key),
+        value: Bytes::from(value),
+        prev_kv: false,
+        ttl_ms: 0,
+    }
+}
+
+fn delete_step(key: String, unique: &str, changed: &mut BTreeSet<String>) -> BatchOperation {
+    let mut keys = some_range(&key, unique);
+    let others = |it: &String| *it != key;
+    if keys_of(&keys)
+        .iter()
+        .filter(|it| others(it))
+        .any(|it| changed.contains(it))
+    {
+        keys = just(key, unique);
+    }
+    changed.extend(keys_of(&keys));
+    BatchOperation::Delete {
+        prev_kv: is_range(&keys),
+        keys,
+    }
+}
+
+fn get_step(key: &str, unique: &str) -> BatchOperation {
+    BatchOperation::Get {
+        keys: some_range(key, unique),
+        limit: 0,
+        keys_only: false,
+        count_only: false,
+    }
+}
+
+fn compare((keys, expected): &(KeyRange, Expected)) -> Compare {
     Compare {
-        keys: KeyRange::One(Bytes::from(key.clone())),
+        keys: keys.clone(),
         relation: Relation::Equal,
         target: match expected {
             Expected::ModRevision(revision) => CompareTarget::ModRevision(Revision(*revision)),
@@ -214,32 +271,10 @@ fn compare((key, expected): &(String, Expected)) -> Compare {
     }
 }
 
-fn step(step: &Step) -> BatchOperation {
-    let one = |key: &String| KeyRange::One(Bytes::from(key.clone()));
-    match step {
-        Step::Put(key, value) => BatchOperation::Put {
-            key: Bytes::from(key.clone()),
-            value: Bytes::from(value.clone()),
-            prev_kv: false,
-            ttl_ms: 0,
-        },
-        Step::Delete(key) => BatchOperation::Delete {
-            keys: one(key),
-            prev_kv: false,
-        },
-        Step::Get(key) => BatchOperation::Get {
-            keys: one(key),
-            limit: 0,
-            keys_only: false,
-            count_only: false,
-        },
-    }
-}
-
 /// What an answer means: to the checkers, or to whoever decides what follows from a failure.
-pub(super) fn judge(outcome: &Outcome) -> Result<Answer, Failure> {
+pub(super) fn judge(outcome: &Outcome, want: Option<&Want>) -> Result<Answer, Failure> {
     match outcome {
-        Outcome::Written(Ok(written)) => written_answer(&written.outcome),
+        Outcome::Written(Ok(written)) => written_answer(&written.outcome, want),
         Outcome::Written(Err(error)) | Outcome::ReadRefused(error) => Err(failure(error)),
         Outcome::Unreachable => Err(Failure::NotSent),
         Outcome::Read(revision, found) => Ok(Answer::Read {
@@ -265,7 +300,42 @@ fn failure(error: &RequestError) -> Failure {
     }
 }
 
-fn written_answer(outcome: &kv::Outcome) -> Result<Answer, Failure> {
+fn written_answer(outcome: &kv::Outcome, want: Option<&Want>) -> Result<Answer, Failure> {
+    Ok(match (outcome, want) {
+        (
+            kv::Outcome::Delete { revision, prev, .. },
+            Some(Want::Write(Command::Delete { keys, .. })),
+        ) if keys_of(keys).len() > 1 => Answer::Batch {
+            revision: revision.0,
+            succeeded: true,
+            replies: deleted(keys, prev),
+        },
+        (
+            kv::Outcome::Batch {
+                revision,
+                succeeded,
+                answers,
+            },
+            Some(Want::Write(Command::Batch(batch))),
+        ) => {
+            let done = match succeeded {
+                true => &batch.then,
+                false => &batch.otherwise,
+            };
+            let replies = done.iter().zip(answers);
+            Answer::Batch {
+                revision: revision.0,
+                succeeded: *succeeded,
+                replies: replies
+                    .flat_map(|(step, answer)| replies_of(step, answer))
+                    .collect(),
+            }
+        }
+        (outcome, _) => return single_answer(outcome),
+    })
+}
+
+fn single_answer(outcome: &kv::Outcome) -> Result<Answer, Failure> {
     Ok(match outcome {
         kv::Outcome::Put { revision, .. } => Answer::Put {
             revision: revision.0,
@@ -288,11 +358,12 @@ fn written_answer(outcome: &kv::Outcome) -> Result<Answer, Failure> {
         kv::Outcome::Batch {
             revision,
             succeeded,
-            answers,
+            ..
         } => Answer::Batch {
             revision: revision.0,
             succeeded: *succeeded,
-            replies: answers.iter().map(reply).collect(),
+            // To another call than this one; the checkers will say so.
+            replies: Vec::new(),
         },
         kv::Outcome::Refused(Refusal::WindowFull { .. }) => return Err(Failure::Overloaded),
         kv::Outcome::Refused(_) => return Err(Failure::Refused),
@@ -300,15 +371,7 @@ fn written_answer(outcome: &kv::Outcome) -> Result<Answer, Failure> {
     })
 }
 
-fn reply(answer: &BatchAnswer) -> Reply {
-    match answer {
-        BatchAnswer::Put { .. } => Reply::Put,
-        BatchAnswer::Delete { deleted, .. } => Reply::Delete(*deleted > 0),
-        BatchAnswer::Get { kvs, .. } => Reply::Get(kvs.first().map(seen)),
-    }
-}
-
-fn seen(pair: &KeyValue) -> Seen {
+pub(super) fn seen(pair: &KeyValue) -> Seen {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     Seen {
         value: text(&pair.value),
