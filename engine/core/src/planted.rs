@@ -94,7 +94,8 @@ impl Bug {
 
     /// Within how many seeds, counted from 1, a test asks the simulator to find each: at least twice what
     /// `make sim-planted` said. The others take more seeds than a test has time for; see `docs/simulator.md`.
-    pub const SEEDS_TO_FIND: [(Self, u64); 22] = [
+    pub const SEEDS_TO_FIND: [(Self, u64); 24] = [
+        (Self::VoteNotSynced, 70),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
         (Self::LeaseKeptOverTransfer, 70),
@@ -102,21 +103,22 @@ impl Bug {
         (Self::QuorumCountedWrong, 10),
         (Self::ReadBeforeFirstCommit, 10),
         (Self::LogTruncatedPastFlush, 20),
-        (Self::MemberIdReused, 30),
+        (Self::MemberIdReused, 40),
         (Self::CorruptMiddleTakenForTornTail, 40),
         (Self::AnsweredByAnotherEntry, 80),
         (Self::ReadJoinsEarlierRound, 30),
         (Self::SyncTriedAgain, 50),
         (Self::ReadBeforeApply, 10),
         (Self::LeaseReadBeforeApply, 120),
-        (Self::AppendAcknowledgedEarly, 20),
+        (Self::AppendAcknowledgedEarly, 30),
         (Self::TailNotRewritten, 40),
         (Self::SnapshotWithoutLastEntry, 20),
+        (Self::InstallWithoutCommitRecord, 20),
         (Self::InstallNotSynced, 20),
         (Self::WatchSkipsGap, 10),
         (Self::SessionsLostOnRestart, 10),
         (Self::ExpiryByLocalClock, 10),
-        (Self::ExpiryWithoutRevision, 30),
+        (Self::ExpiryWithoutRevision, 120),
     ];
 
     /// Its name on the command line.
