@@ -1,6 +1,6 @@
 //! A member that joins by a snapshot, while it or the one that sends loses power.
 
-use crate::life::{End, Life};
+use crate::life::{End, Life, eventually};
 use crate::past::{Past, broken};
 use crate::process::Ports;
 use crate::trial::{KEPT_PERCENT, Replay, Trial, log_file, relapse};
@@ -200,18 +200,9 @@ impl Pair {
     async fn eventually<T>(
         &mut self,
         what: &str,
-        mut look: impl AsyncFnMut() -> Option<T>,
+        look: impl AsyncFnMut() -> Option<T>,
     ) -> Result<T, End> {
-        let mut patience = Life::patience(what);
-        loop {
-            if let Some(found) = look().await {
-                return Ok(found);
-            }
-            if let Some(over) = self.over() {
-                return Err(over);
-            }
-            patience.wait().await?;
-        }
+        eventually(what, look, || self.over()).await
     }
 
     /// Why nothing more is to be expected of one of them.

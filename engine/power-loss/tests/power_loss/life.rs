@@ -148,18 +148,9 @@ impl Life {
     async fn eventually<T>(
         &mut self,
         what: &str,
-        mut look: impl AsyncFnMut() -> Option<T>,
+        look: impl AsyncFnMut() -> Option<T>,
     ) -> Result<T, End> {
-        let mut patience = Self::patience(what);
-        loop {
-            if let Some(found) = look().await {
-                return Ok(found);
-            }
-            if let Some(over) = self.over() {
-                return Err(over);
-            }
-            patience.wait().await?;
-        }
+        eventually(what, look, || self.over()).await
     }
 
     /// Why nothing more is to be expected of it, if so.
@@ -170,30 +161,25 @@ impl Life {
         let status = self.process.ended()?;
         Some(End::Broken(format!("the server ended: {status}")))
     }
+}
 
-    /// For what takes a moment.
-    pub(crate) fn patience(what: &str) -> Patience<'_> {
-        Patience {
-            what,
-            begun: Instant::now(),
+/// Waits until `look` returns something, as long as `over` gives no reason to stop.
+pub(crate) async fn eventually<T>(
+    what: &str,
+    mut look: impl AsyncFnMut() -> Option<T>,
+    mut over: impl FnMut() -> Option<End>,
+) -> Result<T, End> {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return Ok(found);
         }
-    }
-}
-
-/// How long something may take.
-pub(crate) struct Patience<'a> {
-    what: &'a str,
-    begun: Instant,
-}
-
-impl Patience<'_> {
-    /// A moment, or an error if there were enough.
-    pub(crate) async fn wait(&mut self) -> Result<(), End> {
-        if self.begun.elapsed() > PATIENCE {
-            let what = self.what;
+        if let Some(over) = over() {
+            return Err(over);
+        }
+        if begun.elapsed() > PATIENCE {
             return Err(End::Broken(format!("{what}: not within {PATIENCE:?}")));
         }
         tokio::time::sleep(LOOK_EVERY).await;
-        Ok(())
     }
 }
