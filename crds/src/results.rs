@@ -57,7 +57,7 @@ pub struct Machine {
 pub struct IdleServers {
     /// How many there are.
     pub processes: u32,
-    /// Resident memory of the one that has the most.
+    /// Resident memory of the one that has the most, without that of mapped files.
     pub resident_bytes_max: u64,
 }
 
@@ -196,7 +196,7 @@ pub struct ServerUse {
     pub processes: u32,
     /// CPU time (user and system) of all of them for one successful request, in microseconds.
     pub cpu_us: f64,
-    /// Most resident memory that one of them was seen with meanwhile.
+    /// Most resident memory that one of them was seen with meanwhile, without that of mapped files.
     pub resident_bytes_max: u64,
 }
 

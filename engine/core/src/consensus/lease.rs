@@ -4,8 +4,7 @@
 //! timeout has passed since it was sent: whoever acknowledged it grants no vote until then, whatever else it
 //! hears (`driver/heartbeats.rs`). That holds only if a member that restarts grants none for as long
 //! ([`super::Consensus`] sees to that), if nobody is asked to campaign early (a transfer ends the lease for
-//! its term), and if the quorum is still one (a
-//! membership change drops it).
+//! its term), and if the quorum is still one (a membership change drops it).
 
 use crate::types::{Moment, Term};
 use std::time::Duration;

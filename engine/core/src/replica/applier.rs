@@ -8,7 +8,8 @@ use crate::kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, St
 use crate::types::{Entry, EntryKind, Index, Revision};
 use std::sync::Arc;
 
-/// Entries applied at once, in one step unless their effects are large. More save little and make the first caller wait for the last.
+/// Entries applied at once, in one step unless their effects are large. More save little and make the first caller
+/// wait for the last.
 const BATCH_ENTRIES_MAX: usize = 1024;
 
 /// What was applied at once, for the replica.

@@ -31,6 +31,7 @@ impl<L: LogRead> Consensus<L> {
         let last = raft.raft_log.last_index();
         let lags = |progress: &raft::Progress| progress.matched < last;
         if !leads || !raft.prs().get(from).is_some_and(lags) || self.may_send_again(from) {
+            // The only error is that its sender was removed meanwhile; the same below.
             let _ = self.node.step(message);
             return;
         }
