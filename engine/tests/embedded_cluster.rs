@@ -207,6 +207,22 @@ async fn a_waiting_member_serves_nothing_and_keeps_its_identity_once_given() {
     assert!(second.to_string().contains("already belongs"), "{second}");
 }
 
+/// And a program that ends then is not aborted by RocksDB, whose globals would be gone under its threads.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_drops_the_last_handle_may_use_the_folder_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    for start in 0..10 {
+        // Another port each time: what is on its way to the old one does not matter here.
+        let node = Node::start(config("a", dir.path())).await.unwrap();
+        if start == 0 {
+            let folder_id = node.status().folder_id;
+            node.bootstrap(CLUSTER, &folder_id).await.unwrap();
+        }
+        ready(&node).await;
+        node.write(put("k", "v")).await.unwrap();
+    }
+}
+
 /// Whoever asked may be gone: an operator that restarts, a deadline that passes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_was_told_who_it_is_starts_even_if_nobody_waits_for_that() {

@@ -68,6 +68,7 @@ pub struct NewMember {
 
 /// A member of a cluster, or one that waits to become it. Cheap to clone; the member runs until
 /// [`Node::shutdown`], until its last handle is dropped, or until [`Node::stopped`] says why it ended by itself.
+/// Dropping the last handle blocks until its threads have ended; `shutdown` waits without blocking.
 #[derive(Clone)]
 pub struct Node {
     inner: Arc<Inner>,
@@ -76,9 +77,10 @@ pub struct Node {
 struct Inner {
     config: Config,
     folder_id: String,
+    /// Before `folder`, as fields are dropped in this order: the folder is locked until nobody works in it.
+    stage: RwLock<Stage>,
     /// Held while the member passes from one stage to another, so that it does so once.
     folder: tokio::sync::Mutex<Folder>,
-    stage: RwLock<Stage>,
     installs: UnboundedSender<Install>,
     gate: PeerGate,
     status: watch::Sender<NodeStatus>,

@@ -408,22 +408,30 @@ impl Running {
     pub(super) async fn stop(&self) {
         // If the replica has ended already, the others have too, or are about to.
         let _ = self.inbox.send(Input::Stop);
-        let threads = std::mem::take(&mut *self.threads.lock().expect("no holder panics"));
-        tokio::task::spawn_blocking(move || {
-            for thread in threads {
-                // A panic was reported as fatal when it happened.
-                let _ = thread.join();
-            }
-        })
-        .await
-        .expect("joining does not panic and is not cancelled");
+        let threads = self.take_threads();
+        tokio::task::spawn_blocking(move || join(threads))
+            .await
+            .expect("joining does not panic and is not cancelled");
+    }
+
+    fn take_threads(&self) -> Vec<JoinHandle<()>> {
+        std::mem::take(&mut *self.threads.lock().expect("no holder panics"))
     }
 }
 
 impl Drop for Running {
-    /// A member whose last handle is gone can no longer be stopped, so it stops.
+    /// A member whose last handle is gone can no longer be stopped, so it stops. That is waited for: until then its
+    /// files are not closed, and a program that ends meanwhile is aborted by RocksDB, whose globals are gone.
     fn drop(&mut self) {
         let _ = self.inbox.send(Input::Stop);
+        join(self.take_threads());
+    }
+}
+
+fn join(threads: Vec<JoinHandle<()>>) {
+    for thread in threads {
+        // A panic was reported as fatal when it happened.
+        let _ = thread.join();
     }
 }
 
