@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dengine_client::{self as client, Client, Consistency, Error, OperationResult};
+use dengine_client::{self as client, Client, Consistency, Error, OperationResult, PutOptions};
 use dengine_core::check::{
     Answer, Call, CallId, Expected, History, Level, Recorder, Reply, Seen, Step,
 };
@@ -15,6 +15,8 @@ use crate::dice::Dice;
 const KEYS: usize = 6;
 /// Between two calls of one client: many more would only lengthen the search.
 const PAUSE: (u64, u64) = (2, 25);
+/// Of what may expire: some is replaced before that.
+const TIME_TO_LIVE: Duration = Duration::from_millis(300);
 
 /// What all clients of a round share.
 #[derive(Debug)]
@@ -65,21 +67,26 @@ impl Notes {
             .answer(id, answer, member, nanos);
     }
 
+    fn key(&self, number: usize) -> String {
+        format!("r{}k{number}", self.round)
+    }
+
     fn nanos(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
-/// Writes one key until that succeeds.
-pub(crate) async fn write_once(notes: &Notes, client: &Client) -> Option<()> {
-    let call = Call::Put {
-        key: "alive".to_owned(),
-        value: format!("{}", notes.nanos()),
-        expires: false,
+/// Deletes all keys of the round at once, if that succeeds: none of them shall expire in the next one.
+pub(crate) async fn sweep(notes: &Notes, client: &Client) -> Option<()> {
+    let keys = (0..KEYS).map(|key| notes.key(key));
+    let call = Call::Batch {
+        compares: Vec::new(),
+        then: keys.map(Step::Delete).collect(),
+        otherwise: Vec::new(),
     };
     let id = notes.call(u64::MAX - 1, call.clone());
     let answer = ask(client, &call).await;
-    let succeeded = matches!(answer.0, Answer::Put { .. });
+    let succeeded = matches!(answer.0, Answer::Batch { .. });
     notes.answer(id, answer);
     succeeded.then_some(())
 }
@@ -120,18 +127,19 @@ impl Caller {
     }
 
     fn invent(&mut self, key: usize) -> Call {
-        let name = format!("r{}k{key}", self.notes.round);
+        let name = self.notes.key(key);
         match self.dice.below(10) {
             0..=2 => Call::Put {
                 key: name,
                 value: self.value(),
-                expires: false,
+                expires: self.expires(),
             },
             3 => Call::Delete { key: name },
             4 | 5 => Call::CompareAndSwap {
                 key: name,
                 expected: self.expected(key),
                 value: self.value(),
+                expires: self.expires(),
             },
             6 => self.batch(key, name),
             _ => Call::Read {
@@ -144,16 +152,28 @@ impl Caller {
     /// Of two keys, after looking at one of them.
     fn batch(&mut self, key: usize, name: String) -> Call {
         let other = (key + 1 + self.dice.below(KEYS - 1)) % KEYS;
-        let other = format!("r{}k{other}", self.notes.round);
+        let other = self.notes.key(other);
         Call::Batch {
             compares: vec![(name.clone(), self.expected(key))],
             then: vec![
                 Step::Get(name.clone()),
-                Step::Put(name.clone(), self.value()),
-                Step::Put(other.clone(), self.value()),
+                self.put_step(name.clone()),
+                self.put_step(other.clone()),
             ],
             otherwise: vec![Step::Get(name), Step::Delete(other)],
         }
+    }
+
+    fn put_step(&mut self, key: String) -> Step {
+        match self.expires() {
+            true => Step::PutExpiring(key, self.value()),
+            false => Step::Put(key, self.value()),
+        }
+    }
+
+    /// Whether what it puts shall.
+    fn expires(&mut self) -> bool {
+        self.dice.below(5) == 0
     }
 
     fn level(&mut self) -> Level {
@@ -198,10 +218,20 @@ impl Caller {
 /// Does what the call says; the answer, and which member gave it.
 async fn ask(client: &Client, call: &Call) -> (Answer, u64) {
     let asked = match call.clone() {
-        Call::Put { key, value, .. } => client.put(key, value).await.map(|it| {
-            let revision = it.header.revision;
-            (Answer::Put { revision }, it.header)
-        }),
+        Call::Put {
+            key,
+            value,
+            expires,
+        } => {
+            let options = PutOptions {
+                ttl: expires.then_some(TIME_TO_LIVE),
+                ..PutOptions::default()
+            };
+            client.put_with(key, value, options).await.map(|it| {
+                let revision = it.header.revision;
+                (Answer::Put { revision }, it.header)
+            })
+        }
         Call::Delete { key } => client.delete(key).await.map(|it| {
             let answer = Answer::Delete {
                 revision: it.header.revision,
@@ -213,9 +243,11 @@ async fn ask(client: &Client, call: &Call) -> (Answer, u64) {
             key,
             expected,
             value,
+            expires,
         } => {
-            let swap = client.compare_and_swap(key, wire(expected), value).await;
-            swap.map(|it| {
+            let ttl = expires.then_some(TIME_TO_LIVE);
+            let swap = client.compare_and_swap_with(key, wire(expected), value, ttl);
+            swap.await.map(|it| {
                 let answer = Answer::CompareAndSwap {
                     revision: it.header.revision,
                     succeeded: it.succeeded,
@@ -283,6 +315,7 @@ fn batch(
 fn operation(step: Step) -> client::Operation {
     match step {
         Step::Put(key, value) => client::Operation::put(key, value),
+        Step::PutExpiring(key, value) => client::Operation::put_with_ttl(key, value, TIME_TO_LIVE),
         Step::Delete(key) => client::Operation::delete(key),
         Step::Get(key) => client::Operation::get(key),
     }

@@ -9,7 +9,7 @@ use dengine_client::{ClientOptions, SessionOptions};
 use dengine_core::check::{self, Answer, Call};
 use tokio::task::JoinSet;
 
-use crate::clients::{Caller, Notes, options, write_once};
+use crate::clients::{Caller, Notes, options, sweep};
 use crate::cluster::{Cluster, eventually};
 use crate::dice::Dice;
 use crate::faults::Fault;
@@ -91,7 +91,7 @@ impl Rounds {
         cluster.heal();
         let client = cluster.client(ClientOptions::default()).await;
         eventually("a write succeeds after everything is healed", || {
-            write_once(notes, &client)
+            sweep(notes, &client)
         })
         .await;
         cluster.is_equal().await;

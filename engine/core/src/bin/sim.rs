@@ -189,13 +189,13 @@ mod planted {
     /// Looks for planted bugs, and prints a row of a table for each.
     pub(super) fn run(name: &str, arguments: &Arguments) -> ExitCode {
         let bugs = match (name, Bug::named(name)) {
-            ("all", _) => Bug::ALL.to_vec(),
+            ("all", _) => Bug::ALL.map(|(bug, _)| bug).to_vec(),
             (_, Some(bug)) => vec![bug],
             (_, None) => {
                 eprintln!("there is no planted bug {name}; there are");
-                Bug::ALL
-                    .iter()
-                    .for_each(|bug| eprintln!("  {}", bug.name()));
+                for (bug, _) in Bug::ALL {
+                    eprintln!("  {}", bug.name());
+                }
                 return ExitCode::FAILURE;
             }
         };

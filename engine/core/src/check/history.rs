@@ -65,6 +65,9 @@ pub enum Call {
         expected: Expected,
         /// Its new value.
         value: Value,
+        /// Whether the pair may expire later.
+        #[serde(default)]
+        expires: bool,
     },
     /// Does several steps at one revision.
     Batch {
@@ -100,6 +103,8 @@ pub enum Expected {
 pub enum Step {
     /// Sets a key.
     Put(Key, Value),
+    /// Sets a key to a value that may expire later.
+    PutExpiring(Key, Value),
     /// Deletes a key.
     Delete(Key),
     /// Reads a key.

@@ -172,7 +172,7 @@ pub(super) fn prepare(history: &History) -> Result<Ready, Violation> {
                 [operation],
             )
         })?;
-        operations.extend(expiry(&prepared));
+        operations.extend(expiries(&prepared));
         operations.push(prepared);
     }
     operations.sort_by_key(|operation| (operation.invoked, operation.at));
@@ -270,11 +270,7 @@ impl<'a> Names<'a> {
                 value,
                 expires,
             } => {
-                let put = Action::Put {
-                    key: self.key(key),
-                    value: self.value(value),
-                    expires: *expires,
-                };
+                let put = self.put(key, value, *expires);
                 (Vec::new(), vec![put], Vec::new())
             }
             Call::Delete { key } => (Vec::new(), vec![Action::Delete(self.key(key))], Vec::new()),
@@ -282,13 +278,10 @@ impl<'a> Names<'a> {
                 key,
                 expected,
                 value,
+                expires,
             } => {
                 let get = Action::Get(self.key(key));
-                let put = Action::Put {
-                    key: self.key(key),
-                    value: self.value(value),
-                    expires: false,
-                };
+                let put = self.put(key, value, *expires);
                 let compare = (self.key(key), self.wanted(expected));
                 (vec![compare], vec![get, put], vec![get])
             }
@@ -317,15 +310,20 @@ impl<'a> Names<'a> {
 
     fn actions(&self, steps: &[Step]) -> Vec<Action> {
         let action = |step: &Step| match step {
-            Step::Put(key, value) => Action::Put {
-                key: self.key(key),
-                value: self.value(value),
-                expires: false,
-            },
+            Step::Put(key, value) => self.put(key, value, false),
+            Step::PutExpiring(key, value) => self.put(key, value, true),
             Step::Delete(key) => Action::Delete(self.key(key)),
             Step::Get(key) => Action::Get(self.key(key)),
         };
         steps.iter().map(action).collect()
+    }
+
+    fn put(&self, key: &Key, value: &str, expires: bool) -> Action {
+        Action::Put {
+            key: self.key(key),
+            value: self.value(value),
+            expires,
+        }
     }
 
     fn wanted(&self, expected: &Expected) -> Wanted {
@@ -387,7 +385,7 @@ impl<'a> Names<'a> {
         let pairs = steps.iter().zip(replies);
         pairs
             .map(|pair| match pair {
-                (Step::Put(..), Reply::Put) => Some(Told::Nothing),
+                (Step::Put(..) | Step::PutExpiring(..), Reply::Put) => Some(Told::Nothing),
                 (Step::Delete(_), Reply::Delete(deleted)) => Some(Told::Deleted(*deleted)),
                 (Step::Get(_), Reply::Get(found)) => Some(self.got(found.as_ref())),
                 _ => None,
@@ -405,13 +403,20 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The deed that nobody called for: that a pair expires.
-fn expiry(put: &Prepared) -> Option<Prepared> {
-    let key = put.deed.then.iter().find_map(|action| match *action {
+/// The deeds that nobody called for: that a pair expires, for each that was put so.
+fn expiries(put: &Prepared) -> impl Iterator<Item = Prepared> {
+    let done = put.outcome.as_ref().map(|outcome| outcome.succeeded);
+    let then = put.deed.then.iter().filter(move |_| done != Some(false));
+    let otherwise = put
+        .deed
+        .otherwise
+        .iter()
+        .filter(move |_| done != Some(true));
+    let keys = then.chain(otherwise).filter_map(|action| match *action {
         Action::Put { key, expires, .. } => expires.then_some(key),
         _ => None,
-    })?;
-    Some(Prepared {
+    });
+    keys.map(|key| Prepared {
         completed: u64::MAX,
         deed: Deed {
             compares: Vec::new(),
@@ -436,7 +441,10 @@ fn keys_of(call: &Call) -> Vec<&Key> {
             otherwise,
         } => {
             let steps = then.iter().chain(otherwise).map(|step| match step {
-                Step::Put(key, _) | Step::Delete(key) | Step::Get(key) => key,
+                Step::Put(key, _)
+                | Step::PutExpiring(key, _)
+                | Step::Delete(key)
+                | Step::Get(key) => key,
             });
             compares.iter().map(|(key, _)| key).chain(steps).collect()
         }

@@ -221,7 +221,8 @@ impl<L: LogRead> LogView<L> {
     }
 }
 
-/// What an entry counts for; with what a length-prefixed one costs beside its payload, rounded up.
+/// What an entry counts for in memory and in messages; with what a length-prefixed one costs beside its payload,
+/// rounded up.
 pub(super) fn entry_bytes(entry: &Entry) -> u64 {
     const OVERHEAD_BYTES: usize = 32;
     (entry.data.len() + entry.context.len() + OVERHEAD_BYTES) as u64

@@ -505,7 +505,7 @@ fn be_u32(bytes: &[u8]) -> u32 {
 }
 
 /// Names the record by its first bytes, which is enough to find it.
-fn corrupt(what: &str, bytes: &[u8]) -> StoreError {
+pub(super) fn corrupt(what: &str, bytes: &[u8]) -> StoreError {
     let shown = &bytes[..bytes.len().min(64)];
     StoreError::Corrupt(format!(
         "{what} of {} bytes does not read: {}",

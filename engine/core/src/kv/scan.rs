@@ -1,7 +1,7 @@
 //! Finds the version of keys that a revision sees.
 
 use super::layout::{
-    Version, data_range, put_data_key, put_inverted, split_data_key, user_key, version,
+    Version, corrupt, data_range, put_data_key, put_inverted, split_data_key, user_key, version,
 };
 use super::store::{Cursor, Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
@@ -162,22 +162,31 @@ fn advance(cursor: &mut impl Cursor, target: &[u8]) -> Result<(), StoreError> {
 }
 
 /// Reads a record of a version; `None` if it is a tombstone.
+///
+/// # Errors
+/// If it is none, or says what cannot be: whoever counts on from it would come to no end.
 pub(super) fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'a>>, StoreError> {
     let (prefix, revision) = split_data_key(key)?;
-    Ok(match version(record)? {
-        Version::Tombstone => None,
-        Version::Live {
-            create_revision,
-            version,
-            ttl_ms,
-            value,
-        } => Some(Found {
-            prefix,
-            revision,
-            create_revision,
-            version,
-            ttl_ms,
-            value,
-        }),
-    })
+    let Version::Live {
+        create_revision,
+        version,
+        ttl_ms,
+        value,
+    } = version(record)?
+    else {
+        return Ok(None);
+    };
+    // The first change creates the key, and every other one took a revision of its own.
+    let age = revision.0.checked_sub(create_revision.0);
+    if version == 0 || age.is_none_or(|age| version - 1 > age) {
+        return Err(corrupt("version", record));
+    }
+    Ok(Some(Found {
+        prefix,
+        revision,
+        create_revision,
+        version,
+        ttl_ms,
+        value,
+    }))
 }

@@ -132,7 +132,10 @@ pub fn batch(term: u64, indexes: std::ops::RangeInclusive<u64>, data_bytes: usiz
             EntryKind::Command
         },
         context: Bytes::from(vec![b'c'; (index % 5) as usize]),
-        data: Bytes::from(vec![(index * 31 + term) as u8; data_bytes]),
+        data: Bytes::from(vec![
+            index.wrapping_mul(31).wrapping_add(term) as u8;
+            data_bytes
+        ]),
     };
     let hard_state = HardState {
         term: Term(term),

@@ -46,6 +46,7 @@ mod writer;
 
 pub use disk::{Disk, DiskError, DiskFile};
 pub use error::LogError;
+pub(crate) use format::entry_bytes;
 pub use format::{CONTEXT_BYTES_MAX, FORMAT_VERSION, SEGMENT_BYTES_MAX};
 pub use reader::LogReader;
 pub use real::{RealDisk, RealFile};

@@ -2,7 +2,7 @@
 
 use super::input::LogJob;
 use crate::consensus::AppendId;
-use crate::log::{Batch, Disk, Log, LogError};
+use crate::log::{Batch, Disk, Log, LogError, entry_bytes};
 use crate::types::{Entry, EntryKind, HardState, Index};
 
 /// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job brings comes on top.
@@ -122,11 +122,6 @@ impl LogWork {
             _ => Ok(()),
         }
     }
-}
-
-/// What an entry costs in a batch, roughly.
-fn entry_bytes(entry: &Entry) -> usize {
-    64 + entry.context.len() + entry.data.len()
 }
 
 fn follows(batch: &Batch, entries: &[Entry]) -> bool {

@@ -13,7 +13,7 @@ use crate::types::MemberId;
 
 /// A vote is given, but perhaps not yet on disk.
 pub(super) fn over_vote(sim: &mut Surroundings, voter: MemberId, candidate: MemberId) {
-    if sim.plan.has(Fault::PowerLoss) && sim.random.chance(200_000) {
+    if sim.plan.has(Fault::PowerLoss) && sim.random.chance(400_000) {
         let delay = sim.random.below(sim.plan.sync);
         sim.then(delay, move |world| world.crash_over_vote(voter, candidate));
     }
@@ -42,7 +42,7 @@ impl World {
             }
             let delay = 2 * self.sim.plan.weather.latency;
             self.sim.then(delay, move |world| {
-                let duration = world.sim.random.between(SECOND, 15 * SECOND);
+                let duration = world.sim.random.between(5 * SECOND, 15 * SECOND);
                 world.isolate(candidate, duration);
             });
         }

@@ -35,10 +35,18 @@ impl World {
     fn happen(&mut self, fault: Fault) -> bool {
         match fault {
             Fault::ClusterPowerLoss => return self.all_lose_power(),
-            Fault::Partition => return self.split(false),
-            Fault::OneWayPartition => return self.split(true),
+            Fault::Partition => {
+                let links = self.between_two_sides(false);
+                return self.cut(links);
+            }
+            Fault::OneWayPartition => {
+                let links = self.between_two_sides(true);
+                return self.cut(links);
+            }
+            Fault::Congestion => return self.congest(),
             Fault::LeaderCut => return self.cut_leader(),
             Fault::Usurper => return self.usurp(),
+            Fault::LateNews => return self.stop_leader(),
             Fault::Reset => return self.reset(),
             Fault::Transfer => return self.transfer(),
             Fault::Resize => return self.resize(),
@@ -187,7 +195,8 @@ impl World {
         true
     }
 
-    fn split(&mut self, one_way: bool) -> bool {
+    /// Everybody is on one of two sides.
+    fn between_two_sides(&mut self, one_way: bool) -> Vec<Link> {
         let ids: Vec<_> = self.members.keys().copied().collect();
         let side: Vec<bool> = ids
             .iter()
@@ -206,7 +215,7 @@ impl World {
                 }
             }
         }
-        self.cut(links)
+        links
     }
 
     fn cut_leader(&mut self) -> bool {
@@ -227,6 +236,21 @@ impl World {
         self.cut_for(links, duration)
     }
 
+    fn congest(&mut self) -> bool {
+        let one_way = self.sim.random.chance(500_000);
+        let links = self.between_two_sides(one_way);
+        let duration = self.duration();
+        self.hold(&links, self.sim.now + duration)
+    }
+
+    /// What is sent over these links arrives then or later.
+    pub(super) fn hold(&mut self, links: &[Link], until: Nanos) -> bool {
+        let sim = &mut self.sim;
+        sim.note(format_args!("FAULT: {} are slow", list(links)));
+        links.iter().for_each(|link| sim.network.hold(*link, until));
+        !links.is_empty()
+    }
+
     fn cut(&mut self, links: Vec<Link>) -> bool {
         let duration = self.duration();
         self.cut_for(links, duration)
@@ -236,12 +260,8 @@ impl World {
         if links.is_empty() {
             return false;
         }
-        let pairs: Vec<_> = links
-            .iter()
-            .map(|(from, to)| format!("{from}-{to}"))
-            .collect();
         self.sim
-            .note(format_args!("FAULT: {} are cut", pairs.join(" ")));
+            .note(format_args!("FAULT: {} are cut", list(&links)));
         let until = self.sim.now + duration;
         for link in &links {
             self.sim.network.reset(*link);
@@ -293,6 +313,11 @@ impl World {
         self.sim.note(format_args!("FAULT: {id} is to be replaced"));
         self.operator.condemned.insert(id)
     }
+}
+
+fn list(links: &[Link]) -> String {
+    let pairs = links.iter().map(|(from, to)| format!("{from}-{to}"));
+    pairs.collect::<Vec<_>>().join(" ")
 }
 
 fn bytes_used(disk: &MemoryDisk) -> u64 {

@@ -1,4 +1,4 @@
-//! Links between members: they lose, delay, reorder and repeat, and break.
+//! Links between members: they lose, delay, reorder, repeat and hold up, and break.
 
 use super::plan::Weather;
 use super::queue::{MILLI, Nanos, SECOND};
@@ -14,6 +14,8 @@ pub(super) struct Network {
     weather: Weather,
     /// Links that carry nothing.
     cut: BTreeSet<Link>,
+    /// Until when links keep what they are given: what a transport sends again arrives late, and at once.
+    held: BTreeMap<Link, Nanos>,
     /// When the last message of a link arrives: without reordering, none overtakes it.
     newest: BTreeMap<Link, Nanos>,
     /// Counts how often a link's stream broke. What is on the way in an older stream is lost.
@@ -37,6 +39,7 @@ impl Network {
             random,
             weather,
             cut: BTreeSet::new(),
+            held: BTreeMap::new(),
             newest: BTreeMap::new(),
             streams: BTreeMap::new(),
         }
@@ -63,7 +66,8 @@ impl Network {
     }
 
     fn arrival(&mut self, now: Nanos, link: Link) -> Nanos {
-        let arrival = now + self.random.spread(self.weather.latency);
+        let held = self.held.get(&link).copied().unwrap_or(0);
+        let arrival = now.max(held) + self.random.spread(self.weather.latency);
         let newest = self.newest.entry(link).or_default();
         if self.weather.reordering {
             return arrival;
@@ -96,9 +100,16 @@ impl Network {
         }
     }
 
+    /// What is sent from now on arrives then or later.
+    pub(super) fn hold(&mut self, link: Link, until: Nanos) {
+        let held = self.held.entry(link).or_default();
+        *held = until.max(*held);
+    }
+
     /// No faults from now on.
     pub(super) fn calm(&mut self) {
         self.cut.clear();
+        self.held.clear();
         self.weather = Weather::CALM;
     }
 }

@@ -27,8 +27,13 @@ pub(super) enum Fault {
     /// Somebody who did not hear the leader for long asks for votes just when all others have restarted and
     /// the leader is cut off.
     Usurper,
+    /// A leader stops for a while. What somebody who stands for its place meanwhile has to say arrives when the leader
+    /// is back.
+    LateNews,
     /// A stream between two members breaks, with what is on its way.
     Reset,
+    /// What is sent over some links arrives, but not before a while has passed.
+    Congestion,
     /// A process is stopped for a while, and its clock goes on.
     Pause,
     /// A disk takes its time.
@@ -60,7 +65,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 24] = [
         Self::Kill,
         Self::PowerLoss,
         Self::ClusterPowerLoss,
@@ -68,7 +73,9 @@ impl Fault {
         Self::OneWayPartition,
         Self::LeaderCut,
         Self::Usurper,
+        Self::LateNews,
         Self::Reset,
+        Self::Congestion,
         Self::Pause,
         Self::SlowDisk,
         Self::FullDisk,
@@ -99,7 +106,9 @@ impl Fault {
             Self::OneWayPartition => "one-way partitions",
             Self::LeaderCut => "leaders cut off",
             Self::Usurper => "usurpers",
+            Self::LateNews => "late news",
             Self::Reset => "streams reset",
+            Self::Congestion => "congestions",
             Self::Pause => "pauses",
             Self::SlowDisk => "slow disks",
             Self::FullDisk => "full disks",
@@ -139,7 +148,7 @@ pub(super) struct Load {
     pub(super) roles: bool,
     /// Of a hundred reads, how many are linearizable, by lease, within a session; the rest is eventual.
     pub(super) levels: [u64; 3],
-    /// How many of a hundred puts have a time to live.
+    /// How many of a hundred puts, swaps, and puts of batches have a time to live.
     pub(super) expiring: u64,
 }
 

@@ -71,6 +71,8 @@ pub(super) struct Surroundings {
     pub(super) network: Network,
     pub(super) plan: Plan,
     pub(super) tide: Tide,
+    /// So long a leader is being kept from its work by [`late_news`](super::late_news), and should not be again.
+    pub(super) ambushed_until: Nanos,
     pub(super) mailbox: Mailbox,
     pub(super) counts: BTreeMap<&'static str, u64>,
     invariants: Invariants,
@@ -90,6 +92,7 @@ impl Surroundings {
             network,
             plan,
             tide: Tide::default(),
+            ambushed_until: 0,
             mailbox: Mailbox::default(),
             counts: BTreeMap::new(),
             invariants: Invariants::new(),

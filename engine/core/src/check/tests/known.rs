@@ -84,6 +84,7 @@ fn swap(
         key: "k".to_owned(),
         expected: Expected::ModRevision(expected),
         value: value.to_owned(),
+        expires: false,
     };
     let answer = Answer::CompareAndSwap {
         revision,
@@ -348,6 +349,53 @@ fn a_pair_that_may_expire_may_be_gone_later_but_no_other() {
     };
     let found = linearizable::check(&history, DEFAULT_STEPS).map_err(|it| it.rule);
     assert_eq!(found, Err(Rule::Linearizable));
+}
+
+#[test]
+fn what_a_swap_or_a_batch_put_may_expire_as_well() {
+    let swap = Call::CompareAndSwap {
+        key: "k".to_owned(),
+        expected: Expected::ModRevision(0),
+        value: "a".to_owned(),
+        expires: true,
+    };
+    let answer = Answer::CompareAndSwap {
+        revision: 2,
+        succeeded: true,
+        previous: None,
+    };
+    let swap = operation((1, 2), swap, answer);
+    let batch = |then: [fn(String, String) -> Step; 2]| {
+        let [x, y] = then;
+        let call = Call::Batch {
+            compares: Vec::new(),
+            then: vec![
+                x("x".to_owned(), "1".to_owned()),
+                y("y".to_owned(), "2".to_owned()),
+            ],
+            otherwise: Vec::new(),
+        };
+        let answer = Answer::Batch {
+            revision: 3,
+            succeeded: true,
+            replies: vec![Reply::Put, Reply::Put],
+        };
+        operation((3, 4), call, answer)
+    };
+    // Each of the three takes a revision of its own to go.
+    let gone = |batch| {
+        vec![
+            swap.clone(),
+            batch,
+            read((5, 6), 6, None),
+            both((7, 8), 6, vec![None, None]),
+        ]
+    };
+    good(gone(batch([Step::PutExpiring; 2])));
+    bad(
+        gone(batch([Step::PutExpiring, Step::Put])),
+        Rule::WrongAtRevision,
+    );
 }
 
 fn transfer(span: Span, replies: Vec<Reply>) -> Operation {

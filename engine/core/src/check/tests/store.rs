@@ -203,6 +203,7 @@ impl World {
                 expected: self.expected(&key),
                 value: self.value(),
                 key,
+                expires: false,
             },
             5 => self.batch(),
             6 => Call::Read {
@@ -351,6 +352,7 @@ impl World {
                 key,
                 expected,
                 value,
+                ..
             } => {
                 let previous = self.states[self.revision() as usize].get(key).cloned();
                 let holds = self.holds(key, expected);
@@ -403,7 +405,7 @@ impl World {
                     changed |= deleted;
                     Reply::Delete(deleted)
                 }
-                Step::Put(key, value) => {
+                Step::Put(key, value) | Step::PutExpiring(key, value) => {
                     changed = true;
                     let before = state.get(key);
                     let seen = Seen {

@@ -6,6 +6,7 @@ use crate::kv::layout::{
     split_session_key, ttl, user_key, version, version_prefix,
 };
 use crate::kv::outcome::decode_kept;
+use crate::kv::scan::live;
 use crate::kv::store::MemoryStore;
 use crate::kv::{
     Batch, BatchOperation, Command, Compare, CompareTarget, Expected, ExpiredKey, KeyRange,
@@ -259,6 +260,29 @@ fn a_data_key_without_its_terminator_is_refused() {
     let end = key.len() - 8;
     key[end - 1] = 0xff;
     split_data_key(&key).expect_err("its prefix does not end as ours do");
+}
+
+/// Each revision changes a key at most once, so it has no more versions than there were revisions for them.
+#[test]
+fn a_version_that_its_revision_cannot_have_is_refused() {
+    let read = |create_revision, number| {
+        let mut record = Vec::new();
+        let version = Version::Live {
+            create_revision: Revision(create_revision),
+            version: number,
+            ttl_ms: 0,
+            value: b"v",
+        };
+        put_version(&mut record, &version);
+        let key = data_key(b"k", Revision(7));
+        let found = live(&key, &record);
+        found.map(|found| found.map(|it| it.to_key_value(Bytes::new(), true).version))
+    };
+    assert_eq!(read(7, 1), Ok(Some(1)));
+    assert_eq!(read(5, 3), Ok(Some(3)));
+    for (create_revision, number) in [(5, 4), (5, 0), (8, 1), (0, u64::MAX)] {
+        read(create_revision, number).expect_err("nobody wrote that");
+    }
 }
 
 #[test]

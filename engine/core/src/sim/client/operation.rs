@@ -32,7 +32,7 @@ pub(super) struct Habits {
     pub(super) writes: u64,
     /// As in [`Load::levels`](crate::sim::plan::Load::levels).
     pub(super) levels: [u64; 3],
-    /// So many of a hundred puts may expire.
+    /// So many of a hundred puts, swaps, and puts of batches may expire.
     pub(super) expiring: u64,
 }
 
@@ -53,7 +53,7 @@ impl Memory {
         match kind {
             0..30 => return put(key, unique, time_to_live(random, habits)),
             30..36 => return delete(key, &unique),
-            36..50 => return self.swap(random, key, unique),
+            36..50 => return self.swap(random, habits, key, unique),
             50..60 => return self.batch(random, habits, &unique),
             _ => {}
         }
@@ -80,8 +80,15 @@ impl Memory {
         }
     }
 
-    fn swap(&self, random: &mut Random, key: String, unique: String) -> (Call, Want) {
+    fn swap(
+        &self,
+        random: &mut Random,
+        habits: Habits,
+        key: String,
+        unique: String,
+    ) -> (Call, Want) {
         let expected = self.expect(random, &key);
+        let ttl_ms = time_to_live(random, habits);
         let command = Command::CompareAndSwap {
             key: Bytes::from(key.clone()),
             expected: match &expected {
@@ -89,12 +96,13 @@ impl Memory {
                 Expected::ModRevision(revision) => kv::Expected::ModRevision(Revision(*revision)),
             },
             value: Bytes::from(unique.clone()),
-            ttl_ms: 0,
+            ttl_ms,
         };
         let call = Call::CompareAndSwap {
             key,
             expected,
             value: unique,
+            expires: ttl_ms > 0,
         };
         (call, Want::Write(command))
     }
@@ -217,7 +225,7 @@ fn steps(random: &mut Random, habits: Habits, unique: &str) -> Vec<BatchOperatio
         let unique = format!("{unique}{number}");
         let fresh = changed.insert(key.clone());
         steps.push(match random.below(3) {
-            0 if fresh => put_step(key, unique),
+            0 if fresh => put_step(key, unique, time_to_live(random, habits)),
             1 if fresh => delete_step(key, &unique, &mut changed),
             _ => get_step(&key, &unique),
         });
@@ -225,12 +233,12 @@ fn steps(random: &mut Random, habits: Habits, unique: &str) -> Vec<BatchOperatio
     steps
 }
 
-fn put_step(key: String, value: String) -> BatchOperation {
+fn put_step(key: String, value: String, ttl_ms: u64) -> BatchOperation {
     BatchOperation::Put {
         key: Bytes::from(key),
         value: Bytes::from(value),
         prev_kv: false,
-        ttl_ms: 0,
+        ttl_ms,
     }
 }
 

@@ -64,7 +64,12 @@ pub(super) fn keys_of(keys: &KeyRange) -> Vec<String> {
 pub(super) fn steps_of(operation: &BatchOperation) -> Vec<Step> {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     match operation {
-        BatchOperation::Put { key, value, .. } => vec![Step::Put(text(key), text(value))],
+        BatchOperation::Put {
+            key, value, ttl_ms, ..
+        } => vec![match ttl_ms {
+            0 => Step::Put(text(key), text(value)),
+            _ => Step::PutExpiring(text(key), text(value)),
+        }],
         BatchOperation::Delete { keys, .. } => {
             keys_of(keys).into_iter().map(Step::Delete).collect()
         }

@@ -9,6 +9,7 @@ use crate::log::memory::MemoryDisk;
 use crate::log::{Log, LogReader};
 use crate::replica::{Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica};
 use crate::sim::invariants::Seen;
+use crate::sim::late_news;
 use crate::sim::queue::MILLI;
 use crate::sim::shadow::Shadow;
 use crate::sim::store::SimStore;
@@ -140,6 +141,9 @@ impl Process {
         ));
         if role == Role::Leader && self.state.role != Role::Leader {
             sim.count("elections");
+        }
+        if role == Role::Candidate && term != self.state.term {
+            late_news::over_candidacy(sim, member);
         }
         self.state = state;
         let log = &self.shadow;
