@@ -207,12 +207,12 @@ async fn a_waiting_member_serves_nothing_and_keeps_its_identity_once_given() {
     assert!(second.to_string().contains("already belongs"), "{second}");
 }
 
-/// And a program that ends then is not aborted by RocksDB, whose globals would be gone under its threads.
+/// A program that ends then is not aborted by RocksDB either, whose globals would be gone under its threads.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_drops_the_last_handle_may_use_the_folder_at_once() {
     let dir = tempfile::tempdir().unwrap();
     for start in 0..10 {
-        // Another port each time: what is on its way to the old one does not matter here.
+        // At another port each time: the old one is closed a moment later.
         let node = Node::start(config("a", dir.path())).await.unwrap();
         if start == 0 {
             let folder_id = node.status().folder_id;

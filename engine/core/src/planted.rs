@@ -65,7 +65,7 @@ impl Bug {
     /// All of them; and within how many seeds, counted from 1, a test asks the simulator to find each: at least twice
     /// what `make sim-planted` said.
     pub const ALL: [(Self, u64); 26] = [
-        (Self::VoteNotSynced, 100),
+        (Self::VoteNotSynced, 30),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
         (Self::LeaseKeptOverTransfer, 80),

@@ -50,7 +50,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
 }
 
 async fn serve(config: Config) -> anyhow::Result<u8> {
-    let mut stop_signals = StopSignals::install()?;
+    let stop_signals = StopSignals::install()?;
     let metrics = telemetry::install_metrics()?;
     let listeners = Listeners::bind(&config).await?;
     let node = Node::start(config.clone()).await?;
@@ -65,13 +65,23 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
         "member started"
     );
     let stop = CancellationToken::new();
-    let mut serving = Box::pin(server::serve(
-        node.clone(),
-        &config,
-        listeners,
-        metrics,
-        stop.clone(),
-    ));
+    let serving = server::serve(node.clone(), &config, listeners, metrics, stop.clone());
+    let code = until_stopped(&node, &config, serving, stop, stop_signals).await;
+    // Whoever drops the last handle waits for the member's threads. A disk that hangs may keep them for ever, so this is
+    // left to where `run` waits for so long and no longer.
+    tokio::task::spawn_blocking(move || drop(node));
+    code
+}
+
+/// Serves until a signal or a failure, and then winds down.
+async fn until_stopped(
+    node: &Node,
+    config: &Config,
+    serving: impl Future<Output = anyhow::Result<()>>,
+    stop: CancellationToken,
+    mut stop_signals: StopSignals,
+) -> anyhow::Result<u8> {
+    let mut serving = Box::pin(serving);
     let code = tokio::select! {
         biased;
         fatal = node.stopped() => {

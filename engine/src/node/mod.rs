@@ -68,7 +68,8 @@ pub struct NewMember {
 
 /// A member of a cluster, or one that waits to become it. Cheap to clone; the member runs until
 /// [`Node::shutdown`], until its last handle is dropped, or until [`Node::stopped`] says why it ended by itself.
-/// Dropping the last handle blocks until its threads have ended; `shutdown` waits without blocking.
+/// Dropping the last handle blocks until its threads have ended; `shutdown` waits without blocking. The listener is
+/// closed a moment after either, and the state once no [`Node::reader`] of it is left.
 #[derive(Clone)]
 pub struct Node {
     inner: Arc<Inner>,
@@ -77,16 +78,17 @@ pub struct Node {
 struct Inner {
     config: Config,
     folder_id: String,
-    /// Before `folder`, as fields are dropped in this order: the folder is locked until nobody works in it.
+    /// This and what follows up to `folder` is dropped before it, for fields are in this order: the folder stays locked
+    /// until the member's threads have ended.
+    listener: transport::Listener,
+    gate: PeerGate,
     stage: RwLock<Stage>,
     /// Held while the member passes from one stage to another, so that it does so once.
     folder: tokio::sync::Mutex<Folder>,
     installs: UnboundedSender<Install>,
-    gate: PeerGate,
     status: watch::Sender<NodeStatus>,
     revision: watch::Sender<Revision>,
     fatal: watch::Sender<Option<Fatal>>,
-    listener: transport::Listener,
 }
 
 /// What a member is doing.
@@ -389,13 +391,15 @@ impl Node {
     pub async fn shutdown(&self) -> Result<(), Fatal> {
         self.inner.listener.stop();
         let stage = std::mem::replace(&mut *self.write_stage(), Stage::Stopped);
+        // Whoever else shuts this member down waits for the lock, and so for the threads.
+        let mut folder = self.inner.folder.lock().await;
         if let Stage::Running(running) = stage {
             running.stop().await;
         }
         if let Some(fatal) = self.inner.fatal.borrow().clone() {
             return Err(fatal);
         }
-        if let Err(error) = self.inner.folder.lock().await.mark_clean() {
+        if let Err(error) = folder.mark_clean() {
             tracing::warn!(%error, "the folder is not marked as clean");
         }
         Ok(())

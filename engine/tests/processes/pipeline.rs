@@ -271,12 +271,19 @@ async fn both_wires_serve_the_same_keys() {
 async fn a_client_that_does_not_read_its_answers_gives_its_places_back() {
     const CALLS: usize = 64;
     let cluster = Cluster::form_with(1, |member| {
-        member.add_args(["--stream-stall-timeout-ms", "1000"]);
+        // Long enough to be seen, however busy the machine is.
+        member.add_args(["--stream-stall-timeout-ms", "6000"]);
         member.add_args(["--max-concurrent-requests", &CALLS.to_string()]);
     })
     .await;
     let client = cluster.client().await;
     client.put("large", vec![7; 256 << 10]).await.unwrap();
+    let one_try = ClientOptions {
+        retry: dengine_client::RetryPolicy::NONE,
+        ..ClientOptions::default()
+    };
+    let other = Client::connect_with([cluster.members[0].address()], one_try);
+    let other = other.await.unwrap();
     let mut stream = Stream::open(&cluster.members[0]).await;
     let get = GetRequest {
         key: "large".into(),
@@ -284,12 +291,6 @@ async fn a_client_that_does_not_read_its_answers_gives_its_places_back() {
     };
     // More than the windows of the connection hold.
     stream.send(vec![Some(Call::Get(get)); CALLS]).await;
-    let one_try = ClientOptions {
-        retry: dengine_client::RetryPolicy::NONE,
-        ..ClientOptions::default()
-    };
-    let other = Client::connect_with([cluster.members[0].address()], one_try);
-    let other = other.await.unwrap();
     let get = || async { other.get("large", Consistency::Linearizable).await };
     eventually("all places are taken", || async { get().await.err() }).await;
     eventually("another client is served", || async { get().await.ok() }).await;

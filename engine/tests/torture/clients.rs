@@ -15,7 +15,7 @@ use crate::dice::Dice;
 const KEYS: usize = 6;
 /// Between two calls of one client: many more would only lengthen the search.
 const PAUSE: (u64, u64) = (2, 25);
-/// Of what may expire: some is replaced before that.
+/// Of what may expire: so short that it does within a round, and so long that some is replaced before.
 const TIME_TO_LIVE: Duration = Duration::from_millis(300);
 
 /// What all clients of a round share.
@@ -68,7 +68,7 @@ impl Notes {
     }
 
     fn key(&self, number: usize) -> String {
-        format!("r{}k{number}", self.round)
+        key_of(self.round, number)
     }
 
     fn nanos(&self) -> u64 {
@@ -76,9 +76,15 @@ impl Notes {
     }
 }
 
-/// Deletes all keys of the round at once, if that succeeds: none of them shall expire in the next one.
+fn key_of(round: usize, number: usize) -> String {
+    format!("r{round}k{number}")
+}
+
+/// Deletes all keys of the round and of the one before it, so that none expires in the next one; `None` if that did not
+/// succeed. Those of the round before may be there because of a put that nobody had an answer to.
 pub(crate) async fn sweep(notes: &Notes, client: &Client) -> Option<()> {
-    let keys = (0..KEYS).map(|key| notes.key(key));
+    let rounds = notes.round.saturating_sub(1)..=notes.round;
+    let keys = rounds.flat_map(|round| (0..KEYS).map(move |key| key_of(round, key)));
     let call = Call::Batch {
         compares: Vec::new(),
         then: keys.map(Step::Delete).collect(),

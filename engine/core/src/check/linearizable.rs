@@ -242,8 +242,8 @@ fn renumbered(mut operation: Prepared, keys: &[KeyId]) -> Prepared {
     deed.compares.iter_mut().for_each(|(key, _)| place(key));
     for action in deed.then.iter_mut().chain(&mut deed.otherwise) {
         match action {
-            Action::Put { key, .. } => place(key),
-            Action::Delete(key) | Action::Get(key) | Action::Expire(key) => place(key),
+            Action::Put { key, .. } | Action::Expire { key, .. } => place(key),
+            Action::Delete(key) | Action::Get(key) => place(key),
         }
     }
     operation
@@ -365,7 +365,7 @@ impl<'a> Search<'a> {
             return Vec::new();
         };
         let mut choices = self.helpful(next);
-        choices.extend(branches(&next.operation).map(Choice::Next));
+        choices.extend(next.operation.branches().map(Choice::Next));
         choices
     }
 
@@ -388,7 +388,7 @@ impl<'a> Search<'a> {
         }
         near.sort_unstable_by_key(|(class, _)| *class);
         let of_class = |(class, oldest): (usize, &Piece)| {
-            branches(&oldest.operation)
+            (oldest.operation.branches())
                 .map(|it| Choice::Unknown(class, it))
                 .collect::<Vec<_>>()
         };
@@ -473,13 +473,4 @@ fn limit(next: &Prepared) -> u64 {
     let changes = next.changed() || next.outcome.is_none();
     next.revision()
         .map_or(u64::MAX, |it| it.saturating_sub(u64::from(changes)))
-}
-
-/// How the compares of an operation may come out.
-fn branches(operation: &Prepared) -> impl Iterator<Item = bool> {
-    let known = operation.outcome.as_ref().map(|it| it.succeeded);
-    [false, true].into_iter().filter(move |branch| match known {
-        Some(known) => known == *branch,
-        None => !operation.actions(*branch).is_empty(),
-    })
 }

@@ -273,7 +273,7 @@ impl State {
                 expires,
             } => Some(self.put(key, value, expires, revision)?),
             Action::Delete(_) if before.is_some() => None,
-            Action::Get(_) | Action::Delete(_) | Action::Expire(_) => return Some(false),
+            Action::Get(_) | Action::Delete(_) | Action::Expire { .. } => return Some(false),
         };
         self.set(action.key(), after, undo);
         Some(true)

@@ -54,14 +54,18 @@ pub(super) enum Action {
     Delete(KeyId),
     Get(KeyId),
     /// Deletes the pair if it is what the put made that this belongs to.
-    Expire(KeyId),
+    Expire {
+        key: KeyId,
+        /// The revision of that put, if it was answered.
+        put_at: Option<u64>,
+    },
 }
 
 impl Action {
     pub(super) fn key(self) -> KeyId {
         match self {
-            Self::Put { key, .. } => key,
-            Self::Delete(key) | Self::Get(key) | Self::Expire(key) => key,
+            Self::Put { key, .. } | Self::Expire { key, .. } => key,
+            Self::Delete(key) | Self::Get(key) => key,
         }
     }
 }
@@ -110,10 +114,19 @@ impl Prepared {
         }
     }
 
+    /// How its compares may come out.
+    pub(super) fn branches(&self) -> impl Iterator<Item = bool> {
+        let known = self.outcome.as_ref().map(|it| it.succeeded);
+        [false, true].into_iter().filter(move |branch| match known {
+            Some(known) => known == *branch,
+            None => !self.actions(*branch).is_empty(),
+        })
+    }
+
     /// Whether it took a revision for itself, as far as that is known.
     pub(super) fn changed(&self) -> bool {
         self.told().any(|(action, told)| match action {
-            Action::Put { .. } | Action::Expire(_) => true,
+            Action::Put { .. } | Action::Expire { .. } => true,
             Action::Delete(_) => matches!(told, Told::Deleted(true)),
             Action::Get(_) => false,
         })
@@ -403,29 +416,26 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The deeds that nobody called for: that a pair expires, for each that was put so.
-fn expiries(put: &Prepared) -> impl Iterator<Item = Prepared> {
-    let done = put.outcome.as_ref().map(|outcome| outcome.succeeded);
-    let then = put.deed.then.iter().filter(move |_| done != Some(false));
-    let otherwise = put
-        .deed
-        .otherwise
-        .iter()
-        .filter(move |_| done != Some(true));
-    let keys = then.chain(otherwise).filter_map(|action| match *action {
-        Action::Put { key, expires, .. } => expires.then_some(key),
-        _ => None,
-    });
-    keys.map(|key| Prepared {
+/// What nobody called for: that a pair expires, for each key that the operation may have put so.
+fn expiries(operation: &Prepared) -> impl Iterator<Item = Prepared> {
+    let actions = operation.branches().flat_map(|it| operation.actions(it));
+    let keys: BTreeSet<_> = actions
+        .filter_map(|action| match *action {
+            Action::Put { key, expires, .. } => expires.then_some(key),
+            _ => None,
+        })
+        .collect();
+    let put_at = operation.outcome.as_ref().map(|it| it.revision);
+    keys.into_iter().map(move |key| Prepared {
         completed: u64::MAX,
         deed: Deed {
             compares: Vec::new(),
-            then: vec![Action::Expire(key)],
+            then: vec![Action::Expire { key, put_at }],
             otherwise: Vec::new(),
         },
         outcome: None,
         proven: None,
-        ..*put
+        ..*operation
     })
 }
 

@@ -164,7 +164,7 @@ fn advance(cursor: &mut impl Cursor, target: &[u8]) -> Result<(), StoreError> {
 /// Reads a record of a version; `None` if it is a tombstone.
 ///
 /// # Errors
-/// If it is none, or says what cannot be: whoever counts on from it would come to no end.
+/// If it is not one, or its numbers contradict each other: the next put counts on from them.
 pub(super) fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'a>>, StoreError> {
     let (prefix, revision) = split_data_key(key)?;
     let Version::Live {
@@ -178,8 +178,8 @@ pub(super) fn live<'a>(key: &'a [u8], record: &'a [u8]) -> Result<Option<Found<'
     };
     // The first change creates the key, and every other one took a revision of its own.
     let age = revision.0.checked_sub(create_revision.0);
-    if version == 0 || age.is_none_or(|age| version - 1 > age) {
-        return Err(corrupt("version", record));
+    if create_revision.0 == 0 || version == 0 || age.is_none_or(|age| version - 1 > age) {
+        return Err(corrupt("version", key));
     }
     Ok(Some(Found {
         prefix,

@@ -42,6 +42,7 @@ impl World {
             }
             let delay = 2 * self.sim.plan.weather.latency;
             self.sim.then(delay, move |world| {
+                // Until the others have started and elected somebody.
                 let duration = world.sim.random.between(5 * SECOND, 15 * SECOND);
                 world.isolate(candidate, duration);
             });

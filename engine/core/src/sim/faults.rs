@@ -35,14 +35,8 @@ impl World {
     fn happen(&mut self, fault: Fault) -> bool {
         match fault {
             Fault::ClusterPowerLoss => return self.all_lose_power(),
-            Fault::Partition => {
-                let links = self.between_two_sides(false);
-                return self.cut(links);
-            }
-            Fault::OneWayPartition => {
-                let links = self.between_two_sides(true);
-                return self.cut(links);
-            }
+            Fault::Partition => return self.split(false),
+            Fault::OneWayPartition => return self.split(true),
             Fault::Congestion => return self.congest(),
             Fault::LeaderCut => return self.cut_leader(),
             Fault::Usurper => return self.usurp(),
@@ -195,7 +189,12 @@ impl World {
         true
     }
 
-    /// Everybody is on one of two sides.
+    fn split(&mut self, one_way: bool) -> bool {
+        let links = self.between_two_sides(one_way);
+        self.cut(links)
+    }
+
+    /// The links between two sides, to one of which everybody belongs.
     fn between_two_sides(&mut self, one_way: bool) -> Vec<Link> {
         let ids: Vec<_> = self.members.keys().copied().collect();
         let side: Vec<bool> = ids
@@ -245,10 +244,13 @@ impl World {
 
     /// What is sent over these links arrives then or later.
     pub(super) fn hold(&mut self, links: &[Link], until: Nanos) -> bool {
+        if links.is_empty() {
+            return false;
+        }
         let sim = &mut self.sim;
         sim.note(format_args!("FAULT: {} are slow", list(links)));
         links.iter().for_each(|link| sim.network.hold(*link, until));
-        !links.is_empty()
+        true
     }
 
     fn cut(&mut self, links: Vec<Link>) -> bool {

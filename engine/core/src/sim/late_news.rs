@@ -15,6 +15,9 @@ use super::surroundings::{Event, Surroundings};
 use super::world::World;
 use crate::types::MemberId;
 
+/// How long the leader is not heard when the candidate is: longer than any lease.
+const AFTERMATH: Nanos = 3 * SECOND;
+
 /// Somebody stands for a place that may not be free.
 pub(super) fn over_candidacy(sim: &mut Surroundings, candidate: MemberId) {
     if sim.plan.has(Fault::LateNews) && sim.random.chance(700_000) {
@@ -33,9 +36,11 @@ impl World {
         let end = begin + self.sim.random.between(SECOND, 3 * SECOND);
         self.sim.tide.turn(end, end + SECOND);
         self.sim.then(begin - self.sim.now, move |world| {
+            let stormy = world.is_stormy();
             let Self { sim, members, .. } = world;
-            sim.note(format_args!("FAULT at {leader}: the leader stops"));
-            if let Some(member) = members.get_mut(&leader) {
+            let member = members.get_mut(&leader).filter(|it| it.is_leader());
+            if let Some(member) = member.filter(|_| stormy) {
+                sim.note(format_args!("FAULT at {leader}: the leader stops"));
                 member.pause(end);
             }
         });
@@ -51,6 +56,7 @@ impl World {
             let back = self.sim.now + self.sim.random.between(2_200 * MILLI, 3_500 * MILLI);
             let news = back + self.sim.random.between(100 * MILLI, 500 * MILLI);
             self.sim.ambushed_until = news + SECOND;
+            self.sim.count("ambushes of candidates");
             self.hold_up(leader, candidate, back, news);
         }
     }
@@ -73,23 +79,33 @@ impl World {
         let others = self.members.keys().copied();
         let others = others.filter(|id| *id != candidate && *id != leader);
         let others: Vec<_> = others.collect();
-        let unheard: Vec<_> = others.iter().map(|id| (candidate, *id)).collect();
-        for link in &unheard {
-            self.sim.network.reset(*link);
-        }
-        self.hold(&unheard, news);
-        self.cut_for(vec![(leader, candidate), (candidate, leader)], 8 * SECOND);
+        self.silence(leader, candidate, &others, news);
         if let Some(member) = self.members.get_mut(&leader) {
             member.pause(back);
         }
         let led = others.iter().flat_map(|id| [(leader, *id), (*id, leader)]);
         let led: Vec<_> = led.collect();
+        // Whatever else has cut them: only a leader that is heard gets a lease.
         self.sim.queue.push(back, Event::Mend(led.clone()));
-        self.sim.tide.turn(news, news + 3 * SECOND);
+        // What is written meanwhile the candidate would miss; what is written later shows whether a read is stale.
+        self.sim.tide.turn(news, news + AFTERMATH);
         self.sim.then(news - self.sim.now, move |world| {
             if world.is_stormy() {
-                world.cut_for(led, 3 * SECOND);
+                world.cut_for(led, AFTERMATH);
             }
         });
+    }
+
+    /// What the candidate says reaches the others at `news`, and the leader not at all.
+    fn silence(&mut self, leader: MemberId, candidate: MemberId, others: &[MemberId], news: Nanos) {
+        let heard_by = others.iter().map(|id| (candidate, *id));
+        let heard_by: Vec<_> = heard_by.collect();
+        for link in &heard_by {
+            // Its request for votes may be on the way.
+            self.sim.network.reset(*link);
+        }
+        self.hold(&heard_by, news);
+        let never = vec![(leader, candidate), (candidate, leader)];
+        self.cut_for(never, news - self.sim.now + AFTERMATH);
     }
 }

@@ -66,8 +66,7 @@ impl Network {
     }
 
     fn arrival(&mut self, now: Nanos, link: Link) -> Nanos {
-        let held = self.held.get(&link).copied().unwrap_or(0);
-        let arrival = now.max(held) + self.random.spread(self.weather.latency);
+        let arrival = self.leaves(now, link) + self.random.spread(self.weather.latency);
         let newest = self.newest.entry(link).or_default();
         if self.weather.reordering {
             return arrival;
@@ -98,6 +97,11 @@ impl Network {
         for link in links {
             self.cut.remove(&link);
         }
+    }
+
+    /// When what is given to a link now is on its way.
+    pub(super) fn leaves(&self, now: Nanos, link: Link) -> Nanos {
+        self.held.get(&link).map_or(now, |held| now.max(*held))
     }
 
     /// What is sent from now on arrives then or later.

@@ -71,7 +71,7 @@ pub(super) struct Surroundings {
     pub(super) network: Network,
     pub(super) plan: Plan,
     pub(super) tide: Tide,
-    /// So long a leader is being kept from its work by [`late_news`](super::late_news), and should not be again.
+    /// Until when an ambush of [`late_news`](super::late_news) goes on; there is one at a time.
     pub(super) ambushed_until: Nanos,
     pub(super) mailbox: Mailbox,
     pub(super) counts: BTreeMap<&'static str, u64>,

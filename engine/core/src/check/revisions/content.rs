@@ -61,7 +61,7 @@ fn gaps(facts: &Facts<'_>) -> Vec<Gap> {
                 *since = Some(since.map_or(floor, |before| before.min(floor)));
             };
             match *action {
-                Action::Get(_) | Action::Expire(_) => {}
+                Action::Get(_) | Action::Expire { .. } => {}
                 Action::Delete(_) => least(&mut gap.deleted_since),
                 Action::Put { expires, .. } => {
                     least(&mut gap.set_since);

@@ -1,10 +1,11 @@
 //! Revisions against real time, against sessions, and against the number of changes.
 
-use super::timeline::Facts;
+use super::timeline::{Facts, Timeline};
 use crate::check::history::{History, Level};
-use crate::check::prepare::{Prepared, Ready};
+use crate::check::prepare::{Action, Prepared, Ready};
 use crate::check::violation::{Rule, Violation};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 /// Which operation took a revision, by its place among the prepared ones.
 pub(super) type Taken = BTreeMap<u64, usize>;
@@ -137,14 +138,18 @@ pub(super) fn revisions_taken(facts: &Facts<'_>) -> Result<Taken, Violation> {
 
 /// Checks that every revision up to the highest that was told has somebody who can have taken it.
 fn accounted(facts: &Facts<'_>, taken: &Taken, start: u64, highest: u64) -> Result<(), Violation> {
-    let mut takers: Vec<u64> = (facts.unknown())
-        .map(|(at, _)| facts.floors[at].revision)
-        .collect();
-    takers.sort_unstable();
-    let mut takers = takers.into_iter();
+    let mut takers = takers(facts, taken).into_iter().peekable();
+    // The ends of those who can take the revision at hand. Whoever must go first does.
+    let mut ready = BinaryHeap::new();
     let free = (start + 1..=highest).filter(|revision| !taken.contains_key(revision));
     for revision in free {
-        if takers.next().is_none_or(|floor| floor >= revision) {
+        while let Some((_, end)) = takers.next_if(|(after, _)| *after < revision) {
+            ready.push(Reverse(end));
+        }
+        while ready.peek().is_some_and(|Reverse(end)| *end <= revision) {
+            ready.pop();
+        }
+        if ready.pop().is_none() {
             let after = taken.range(revision..).next().map(|(_, at)| *at);
             let message = format!(
                 "revision {revision} was taken by no call: something was applied twice, or by nobody"
@@ -153,4 +158,22 @@ fn accounted(facts: &Facts<'_>, taken: &Taken, start: u64, highest: u64) -> Resu
         }
     }
     Ok(())
+}
+
+/// Behind which revision, and before which one, each change that nobody was told of can have happened; in order.
+fn takers(facts: &Facts<'_>, taken: &Taken) -> Vec<(u64, u64)> {
+    let timeline = Timeline::of(facts, taken);
+    let window = |(at, operation): (usize, &Prepared)| match operation.deed.then[..] {
+        // What was replaced or deleted does not expire any more.
+        [
+            Action::Expire {
+                key,
+                put_at: Some(put_at),
+            },
+        ] => (put_at, timeline.after(key, put_at).unwrap_or(u64::MAX)),
+        _ => (facts.floors[at].revision, u64::MAX),
+    };
+    let mut takers: Vec<_> = facts.unknown().map(window).collect();
+    takers.sort_unstable();
+    takers
 }

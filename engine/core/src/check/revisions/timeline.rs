@@ -127,6 +127,12 @@ impl Timeline {
         last.map(|(revision, written)| (*revision, *written))
     }
 
+    /// The first change of a key after `revision`.
+    pub(super) fn after(&self, key: KeyId, revision: u64) -> Option<u64> {
+        let mut later = self.0[key].range(revision + 1..);
+        later.next().map(|(revision, _)| *revision)
+    }
+
     /// All changes of a key, in order.
     pub(super) fn changes(&self, key: KeyId) -> impl Iterator<Item = (u64, Written)> {
         self.0[key]

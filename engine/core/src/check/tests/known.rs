@@ -382,7 +382,7 @@ fn what_a_swap_or_a_batch_put_may_expire_as_well() {
         };
         operation((3, 4), call, answer)
     };
-    // Each of the three takes a revision of its own to go.
+    // Nobody else took 4 to 6.
     let gone = |batch| {
         vec![
             swap.clone(),
@@ -396,6 +396,38 @@ fn what_a_swap_or_a_batch_put_may_expire_as_well() {
         gone(batch([Step::PutExpiring, Step::Put])),
         Rule::WrongAtRevision,
     );
+}
+
+/// Nobody else writes, so every revision was taken by somebody who can have.
+#[test]
+fn only_what_was_put_to_expire_and_is_still_there_takes_a_revision_to_go() {
+    let unexplained = |operations| {
+        assert_eq!(
+            verdict(operations, Some(1)),
+            Some(Rule::UnexplainedRevision)
+        );
+    };
+    let expiring = || {
+        let step = |value: &str| Step::PutExpiring("k".to_owned(), value.to_owned());
+        let call = Call::Batch {
+            compares: vec![("k".to_owned(), Expected::ModRevision(0))],
+            then: vec![step("a")],
+            otherwise: vec![Step::Delete("k".to_owned()), step("x")],
+        };
+        let answer = Answer::Batch {
+            revision: 2,
+            succeeded: true,
+            replies: vec![Reply::Put],
+        };
+        operation((1, 2), call, answer)
+    };
+    good(vec![expiring(), read((3, 4), 3, None)]);
+    // What was replaced does not expire any more, and what was put before cannot have.
+    let replaced = put((3, 4), "b", 3);
+    let still = read((5, 6), 4, seen("b", 2, 3, 2));
+    unexplained(vec![expiring(), replaced, still]);
+    // Of two lists of operations, one was done.
+    unexplained(vec![expiring(), read((3, 4), 4, None)]);
 }
 
 fn transfer(span: Span, replies: Vec<Reply>) -> Operation {

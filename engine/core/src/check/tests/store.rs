@@ -46,6 +46,7 @@ pub(super) fn run(seed: u64, calls: usize, fault: Fault) -> Run {
         fault_from: calls / 3,
         faulty: false,
         values: 0,
+        expiring: BTreeMap::new(),
     };
     while world.recorder.len() < calls {
         let client = world.dice.below(CLIENTS) as usize;
@@ -106,6 +107,9 @@ struct World {
     fault_from: usize,
     faulty: bool,
     values: u64,
+    /// The revisions of pairs that may expire. There are none in broken histories: what is missing from
+    /// them must have no excuse.
+    expiring: BTreeMap<String, u64>,
 }
 
 impl World {
@@ -115,6 +119,9 @@ impl World {
 
     /// A client does its next thing: calls, is served, or hears the answer.
     fn turn(&mut self, client: usize) {
+        if self.fault == Fault::None && self.dice.below(16) == 0 {
+            self.expire();
+        }
         match (&self.clients[client].call, &self.clients[client].answer) {
             (None, _) => self.call(client),
             (Some(_), None) => self.serve(client),
@@ -196,14 +203,14 @@ impl World {
             0..=2 => Call::Put {
                 key,
                 value: self.value(),
-                expires: false,
+                expires: self.expires(),
             },
             3 => Call::Delete { key },
             4 => Call::CompareAndSwap {
                 expected: self.expected(&key),
                 value: self.value(),
                 key,
-                expires: false,
+                expires: self.expires(),
             },
             5 => self.batch(),
             6 => Call::Read {
@@ -244,7 +251,8 @@ impl World {
         let expected = self.expected(&compared);
         let mut then = vec![Step::Get(one.clone()), Step::Put(one.clone(), self.value())];
         if other != one {
-            then.push(Step::Put(other, self.value()));
+            let value = self.value();
+            then.push(put(&other, &value, self.expires()));
         }
         Call::Batch {
             compares: vec![(compared, expected)],
@@ -339,8 +347,12 @@ impl World {
 
     fn apply(&mut self, call: &Call, blind: bool) -> Answer {
         match call {
-            Call::Put { key, value, .. } => {
-                let (revision, _) = self.steps(&[Step::Put(key.clone(), value.clone())]);
+            Call::Put {
+                key,
+                value,
+                expires,
+            } => {
+                let (revision, _) = self.steps(&[put(key, value, *expires)]);
                 Answer::Put { revision }
             }
             Call::Delete { key } => {
@@ -352,13 +364,13 @@ impl World {
                 key,
                 expected,
                 value,
-                ..
+                expires,
             } => {
                 let previous = self.states[self.revision() as usize].get(key).cloned();
                 let holds = self.holds(key, expected);
                 self.faulty |= blind && !holds && self.fault == Fault::BlindSwap;
                 let succeeded = holds || blind;
-                let put = [Step::Put(key.clone(), value.clone())];
+                let put = [put(key, value, *expires)];
                 let (revision, _) = self.steps(if succeeded { &put } else { &[] });
                 Answer::CompareAndSwap {
                     revision,
@@ -415,6 +427,9 @@ impl World {
                         version: before.map_or(1, |it| it.version + 1),
                     };
                     state.insert(key.clone(), seen);
+                    if matches!(step, Step::PutExpiring(..)) {
+                        self.expiring.insert(key.clone(), revision);
+                    }
                     Reply::Put
                 }
             });
@@ -423,6 +438,28 @@ impl World {
             self.states.push(state);
         }
         (self.revision(), replies)
+    }
+
+    /// Whether what a client puts may.
+    fn expires(&mut self) -> bool {
+        self.fault == Fault::None && self.dice.below(3) == 0
+    }
+
+    /// One or more pairs expire at one revision, if any can.
+    fn expire(&mut self) {
+        let mut state = self.states[self.revision() as usize].clone();
+        let before = state.len();
+        while let Some((key, put_at)) = self.expiring.pop_first() {
+            if state.get(&key).is_some_and(|it| it.mod_revision == put_at) {
+                state.remove(&key);
+            }
+            if state.len() < before && self.dice.below(2) == 0 {
+                break;
+            }
+        }
+        if state.len() < before {
+            self.states.push(state);
+        }
     }
 
     /// Ends with a look at everything, so that no fault stays unseen.
@@ -437,5 +474,13 @@ impl World {
         let found = self.find(&keys, revision);
         self.recorder
             .answer(id, Answer::Read { revision, found }, 0, 0);
+    }
+}
+
+fn put(key: &str, value: &str, expires: bool) -> Step {
+    let (key, value) = (key.to_owned(), value.to_owned());
+    match expires {
+        true => Step::PutExpiring(key, value),
+        false => Step::Put(key, value),
     }
 }

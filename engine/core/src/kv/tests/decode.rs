@@ -280,7 +280,7 @@ fn a_version_that_its_revision_cannot_have_is_refused() {
     };
     assert_eq!(read(7, 1), Ok(Some(1)));
     assert_eq!(read(5, 3), Ok(Some(3)));
-    for (create_revision, number) in [(5, 4), (5, 0), (8, 1), (0, u64::MAX)] {
+    for (create_revision, number) in [(5, 4), (5, 0), (8, 1), (0, 1), (1, u64::MAX)] {
         read(create_revision, number).expect_err("nobody wrote that");
     }
 }

@@ -250,9 +250,10 @@ fn post(sim: &mut Surroundings, link: (MemberId, MemberId), id: SnapshotId, parc
         return;
     }
     let delay = sim.random.spread(sim.plan.weather.latency.min(2 * MILLI));
+    let at = sim.network.leaves(sim.now, link) + delay;
     let stream = sim.network.stream(link);
-    sim.after(
-        delay,
+    sim.queue.push(
+        at,
         Event::Parcel {
             link,
             stream,
