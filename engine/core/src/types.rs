@@ -4,6 +4,10 @@ use bytes::Bytes;
 use std::fmt;
 use std::time::Duration;
 
+/// The largest term, index or revision that is believed. Nobody gets there by counting, so a larger one is damage or a
+/// lie; and whatever is added to one that is believed does not overflow.
+pub const NUMBER_MAX: u64 = (1 << 62) - 1;
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

@@ -45,7 +45,7 @@ mod tests;
 pub use config::{ConsensusConfig, ConsensusConfigError};
 #[cfg(any(test, feature = "sim"))]
 pub use describe::describe;
-pub use driver::{Consensus, Restored};
+pub use driver::{Consensus, Restored, snapshot_position};
 pub use event::{
     Action, AppendId, ConfigChange, ConfigChangeKind, Event, Outbound, Progress, Proposal,
     ReadToken, Refusal, Role, SnapshotMeta, State, Token,

@@ -18,6 +18,8 @@ pub(super) struct RoundContext {
 }
 
 impl RoundContext {
+    pub(super) const BYTES: usize = 3 * size_of::<u64>();
+
     pub(super) fn to_vec(self) -> Vec<u8> {
         [self.member, self.boot_nonce, self.count]
             .map(u64::to_be_bytes)
@@ -26,7 +28,7 @@ impl RoundContext {
 
     /// Whether these bytes could be the context of a round that `member` began.
     pub(super) fn is_of(bytes: &[u8], member: u64) -> bool {
-        bytes.len() == 3 * size_of::<u64>() && bytes.starts_with(&member.to_be_bytes())
+        bytes.len() == Self::BYTES && bytes.starts_with(&member.to_be_bytes())
     }
 }
 

@@ -6,12 +6,11 @@
 
 use super::convert;
 use super::reads::RoundContext;
+use crate::kv::membership::MEMBERS_MAX;
+use crate::log::CONTEXT_BYTES_MAX;
+use crate::types::NUMBER_MAX;
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole, Storage};
-
-/// A peer's term may be so far ahead. Far more than elections can bring about while a member is away,
-/// and too little for a few wrong messages to exhaust the terms there are.
-const TERM_JUMP_MAX: u64 = 1 << 32;
 
 /// Rounds of reads that a leader keeps track of for its peers; each has one at a time.
 const READ_ROUNDS_MAX: usize = 1024;
@@ -58,7 +57,7 @@ pub enum PeerMessageError {
         /// The message's term.
         term: u64,
     },
-    /// One of its entries is of no known kind, or its membership change does not decode.
+    /// One of its entries is of no known kind, its membership change does not decode, or no log takes it.
     #[error("entry {index} cannot be read")]
     Entry {
         /// Which one.
@@ -101,6 +100,9 @@ pub enum PeerMessageError {
     /// It wants a snapshot; members do not ask for those.
     #[error("asks for a snapshot")]
     Snapshot,
+    /// It carries something that its kind has no use for.
+    #[error("carries what messages of type {0} never do")]
+    Ballast(i32),
     /// What it says of a snapshot contradicts itself.
     #[error("describes an impossible snapshot")]
     SnapshotMeta,
@@ -116,9 +118,11 @@ pub(super) fn check<S: Storage>(
     raft: &Raft<S>,
     stream: u64,
     message: &Message,
+    term_max: u64,
 ) -> Result<(), PeerMessageError> {
     check_address(raft, stream, message)?;
-    check_term(raft, message)?;
+    check_term(message, term_max)?;
+    check_ballast(message)?;
     match message.msg_type() {
         MessageType::MsgAppend => check_append(raft, message),
         MessageType::MsgHeartbeat => check_heartbeat(raft, message),
@@ -148,22 +152,28 @@ pub(super) fn check_snapshot<S: Storage>(
     raft: &Raft<S>,
     stream: u64,
     message: &Message,
+    term_max: u64,
 ) -> Result<(), PeerMessageError> {
     check_address(raft, stream, message)?;
-    check_term(raft, message)?;
+    check_term(message, term_max)?;
     check_leader(raft, message)?;
     if message.msg_type() != MessageType::MsgSnapshot {
         return Err(PeerMessageError::Kind(message.msg_type));
     }
     let meta = message.get_snapshot().get_metadata();
     let conf = meta.get_conf_state();
+    // The crate looks at all members for each of them.
+    if conf.voters.len() + conf.learners.len() > MEMBERS_MAX {
+        return Err(PeerMessageError::SnapshotMeta);
+    }
     let mut members: Vec<_> = conf.voters.iter().chain(&conf.learners).collect();
     members.sort_unstable();
     members.dedup();
     let joint = [&conf.voters_outgoing, &conf.learners_next];
     let single = joint.iter().all(|ids| ids.is_empty()) && !conf.auto_leave;
     let distinct = members.len() == conf.voters.len() + conf.learners.len();
-    let position = meta.index > 0 && (1..=message.term).contains(&meta.term);
+    let index = (1..=NUMBER_MAX).contains(&meta.index);
+    let position = index && (1..=message.term).contains(&meta.term);
     if !position || conf.voters.is_empty() || !distinct || !single || members.contains(&&0) {
         return Err(PeerMessageError::SnapshotMeta);
     }
@@ -176,7 +186,7 @@ pub(super) fn check_snapshot<S: Storage>(
     Ok(())
 }
 
-fn check_address<S: Storage>(
+pub(super) fn check_address<S: Storage>(
     raft: &Raft<S>,
     stream: u64,
     message: &Message,
@@ -201,15 +211,27 @@ fn check_address<S: Storage>(
 }
 
 /// The crate takes a message without a term for a local one and skips all its checks of terms.
-fn check_term<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), PeerMessageError> {
+fn check_term(message: &Message, term_max: u64) -> Result<(), PeerMessageError> {
     // An unknown type reads as the default one, so it is told apart by its number.
     if MessageType::from_i32(message.msg_type).is_none() {
         return Err(PeerMessageError::Kind(message.msg_type));
     }
     let without_term = message.msg_type() == MessageType::MsgReadIndex;
-    let too_far = message.term.saturating_sub(raft.term) > TERM_JUMP_MAX;
-    if (message.term == 0) != without_term || too_far {
+    if (message.term == 0) != without_term || message.term > term_max {
         return Err(PeerMessageError::Term(message.term));
+    }
+    Ok(())
+}
+
+/// The crate sends some of it back, and it would wait in queues that count messages and not bytes.
+fn check_ballast(message: &Message) -> Result<(), PeerMessageError> {
+    let has_entries = matches!(
+        message.msg_type(),
+        MessageType::MsgAppend | MessageType::MsgReadIndex | MessageType::MsgReadIndexResp
+    );
+    let context = message.context.len() <= RoundContext::BYTES;
+    if !context || (!has_entries && !message.entries.is_empty()) {
+        return Err(PeerMessageError::Ballast(message.msg_type));
     }
     Ok(())
 }
@@ -236,10 +258,11 @@ fn check_append<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), Pee
     let mut term = message.log_term.max(1);
     for (entry, offset) in message.entries.iter().zip(1..) {
         let index = message.index.checked_add(offset).ok_or_else(broken)?;
-        if entry.index != index || entry.term < term || entry.term > message.term {
+        let known = entry.index == index && index <= NUMBER_MAX;
+        if !known || entry.term < term || entry.term > message.term {
             return Err(broken());
         }
-        if !convert::is_readable(entry) {
+        if !convert::is_readable(entry) || entry.context.len() > CONTEXT_BYTES_MAX {
             return Err(PeerMessageError::Entry { index });
         }
         term = entry.term;
@@ -321,7 +344,7 @@ fn check_read_response<S: Storage>(
 
 fn check_context(message: &Message, member: u64) -> Result<(), PeerMessageError> {
     match message.entries.as_slice() {
-        [entry] if RoundContext::is_of(&entry.data, member) => Ok(()),
+        [entry] if RoundContext::is_of(&entry.data, member) && entry.context.is_empty() => Ok(()),
         _ => Err(PeerMessageError::ReadContext),
     }
 }

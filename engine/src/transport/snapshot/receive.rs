@@ -5,6 +5,7 @@ use bytes::Bytes;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
 };
+use dengine_core::consensus::snapshot_position;
 use dengine_core::log::RealDisk;
 use dengine_core::snapshot::{Manifest, Place, SnapshotError, Staging, describe};
 use dengine_core::types::{ClusterId, MemberId};
@@ -105,6 +106,7 @@ impl Incoming {
     ) -> Result<Bytes, Status> {
         let manifest =
             Manifest::decode(&offer.manifest).map_err(|error| snapshot::status(&error))?;
+        let last = manifest.last();
         let (pieces, queue) = mpsc::channel(CHUNKS_QUEUED);
         let (begun, place) = oneshot::channel();
         let this = self.clone();
@@ -126,7 +128,10 @@ impl Incoming {
         };
         let (sent, staged) = tokio::join!(forwarded, work);
         match staged.expect("staging does not panic and is not cancelled") {
-            Ok(true) => Ok(offer.message),
+            Ok(true) if snapshot_position(&offer.message) == Some(last) => Ok(offer.message),
+            Ok(true) => Err(Status::invalid_argument(
+                "the message speaks of another snapshot than the one that was sent",
+            )),
             // The stream broke first, and says how.
             Ok(false) => Err(sent.err().unwrap_or_else(|| Status::cancelled("no end"))),
             Err(error) => Err(snapshot::status(&error)),

@@ -8,6 +8,7 @@ mod progress;
 mod reading;
 mod ready;
 mod snapshots;
+mod terms;
 
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
@@ -24,7 +25,9 @@ use bytes::Bytes;
 use prost_raft::Message as _;
 use raft::{RawNode, StateRole, eraftpb};
 use snapshots::Snapshots;
+pub use snapshots::snapshot_position;
 use std::collections::{BTreeMap, VecDeque};
+use terms::TermBudget;
 
 /// What a member knew when it last stopped.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +63,8 @@ pub struct Consensus<L: LogRead> {
     tick: u64,
     /// The caller's clock when it last told.
     now: Moment,
+    /// The terms that this member may come to without counting, and until when.
+    terms: TermBudget,
     /// From this tick on votes are granted: before it, this member may have acknowledged a round that a lease rests on.
     votes_from: u64,
     /// Elections that timed out here; with term and seed it decides the next election timeout.
@@ -125,6 +130,7 @@ impl<L: LogRead> Consensus<L> {
             actions: Vec::new(),
             tick: 0,
             now: Moment(0),
+            terms: TermBudget::default(),
             // Whoever never knew a term has acknowledged nothing yet.
             votes_from: match hard_state.term {
                 Term(0) => 0,
@@ -285,7 +291,13 @@ impl<L: LogRead> Consensus<L> {
 
     fn on_message(&mut self, from: MemberId, bytes: &Bytes) -> Result<(), PeerMessageError> {
         let message = eraftpb::Message::decode(bytes.as_ref())?;
-        validate::check(&self.node.raft, from.0, &message)?;
+        let term_max = self.term_max();
+        if let Err(error) = validate::check(&self.node.raft, from.0, &message, term_max) {
+            return match self.approach_term(from, &message, term_max) {
+                true => Ok(()),
+                false => Err(error),
+            };
+        }
         self.note_heard(from);
         match message.msg_type() {
             eraftpb::MessageType::MsgReadIndex => {

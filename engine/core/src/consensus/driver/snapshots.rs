@@ -93,7 +93,8 @@ impl<L: LogRead> Consensus<L> {
         message: &Bytes,
     ) -> Result<(), PeerMessageError> {
         let message = eraftpb::Message::decode(message.as_ref())?;
-        validate::check_snapshot(&self.node.raft, from.0, &message)?;
+        let term_max = self.term_max();
+        validate::check_snapshot(&self.node.raft, from.0, &message, term_max)?;
         self.note_heard(from);
         let _ = self.node.step(message);
         // The crate does not take what the log here already agrees with, or what it is not part of.
@@ -118,6 +119,17 @@ impl<L: LogRead> Consensus<L> {
             self.actions.push(Action::Install { base, hard_state });
         }
     }
+}
+
+/// Where the snapshot ends of which a leader's message speaks; `None` if it speaks of none.
+#[must_use]
+pub fn snapshot_position(message: &Bytes) -> Option<Position> {
+    let message = eraftpb::Message::decode(message.as_ref()).ok()?;
+    let meta = message.snapshot?.metadata?;
+    Some(Position {
+        index: Index(meta.index),
+        term: Term(meta.term),
+    })
 }
 
 fn to_raft(meta: &SnapshotMeta) -> eraftpb::Snapshot {

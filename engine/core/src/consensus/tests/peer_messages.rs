@@ -3,12 +3,15 @@
 use super::cluster::Cluster;
 use super::script::run;
 use super::wire;
-use crate::consensus::{Event, PeerMessageError};
-use crate::types::{HardState, MemberId};
+use crate::consensus::{Event, PeerMessageError, snapshot_position};
+use crate::log::CONTEXT_BYTES_MAX;
+use crate::types::{HardState, Index, MemberId, NUMBER_MAX, Term};
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost_raft::Message as _;
-use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use raft::eraftpb::{
+    ConfState, Entry, EntryType, Message, MessageType, Snapshot, SnapshotMetadata,
+};
 
 /// Members in many places of Raft; it is always member 1 that gets the messages.
 const SETUPS: [&str; 9] = [
@@ -359,25 +362,94 @@ fn what_kind_it_is() {
 
 #[test]
 fn which_term_it_is_of() {
-    let heartbeat = from_2(MessageType::MsgHeartbeat);
     let without = Message {
         term: 0,
-        ..heartbeat.clone()
+        ..from_2(MessageType::MsgHeartbeat)
     };
     assert_eq!(refusal(FOLLOWER, &without), "has the impossible term 0");
-    let too_far = Message {
-        term: u64::MAX,
-        ..heartbeat
-    };
-    assert_eq!(
-        refusal(FOLLOWER, &too_far),
-        format!("has the impossible term {}", u64::MAX)
-    );
     let read = Message {
         term: 1,
         ..from_2(MessageType::MsgReadIndex)
     };
     assert_eq!(refusal(LEADER, &read), "has the impossible term 1");
+}
+
+fn terms(cluster: &Cluster) -> Vec<u64> {
+    let members = cluster.members.values();
+    members.map(|it| it.consensus.hard_state().term.0).collect()
+}
+
+/// Nothing else of such a message is believed.
+#[test]
+fn a_term_that_is_far_ahead_is_approached_by_so_much_in_each_election_timeout() {
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    let lie = Message {
+        term: u64::MAX,
+        ..from_2(MessageType::MsgHeartbeat)
+    };
+    for jumps in 1..=3 {
+        offer(&mut cluster, 2, encode(&lie)).expect("there are later terms");
+        assert_eq!(terms(&cluster)[0] >> 32, jumps);
+        let again = offer(&mut cluster, 2, encode(&lie)).expect_err("not yet");
+        assert_eq!(
+            again.to_string(),
+            format!("has the impossible term {}", u64::MAX)
+        );
+        cluster = run(cluster, "tick 1 10");
+    }
+}
+
+#[test]
+fn whoever_was_taken_to_a_late_term_is_heard_again() {
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    let lie = Message {
+        term: u64::MAX,
+        ..from_2(MessageType::MsgHeartbeat)
+    };
+    for _ in 0..3 {
+        offer(&mut cluster, 2, encode(&lie)).expect("there are later terms");
+        cluster = run(
+            cluster,
+            "tick 1 10
+             lose",
+        );
+    }
+    let lied = terms(&cluster)[0];
+    for _ in 0..20 {
+        cluster = run(
+            cluster,
+            "tick 1 5
+             tick 2 5
+             tick 3 5
+             deliver",
+        );
+    }
+    let terms = terms(&cluster);
+    assert!(terms.iter().all(|term| *term == terms[0]), "{terms:?}");
+    assert!(terms[0] >= lied, "{terms:?} and {lied}");
+    let leads = |id: &u64| cluster.status(*id).contains("leads");
+    assert_eq!([1, 2, 3].iter().filter(|id| leads(id)).count(), 1);
+}
+
+#[test]
+fn what_it_has_no_use_for() {
+    let entry = Entry::default();
+    for message in [
+        Message {
+            context: vec![0; 25],
+            ..from_2(MessageType::MsgHeartbeat)
+        },
+        Message {
+            entries: vec![entry],
+            ..from_2(MessageType::MsgHeartbeat)
+        },
+    ] {
+        let expected = format!(
+            "carries what messages of type {} never do",
+            message.msg_type
+        );
+        assert_eq!(refusal(FOLLOWER, &message), expected);
+    }
 }
 
 #[test]
@@ -407,6 +479,19 @@ fn which_entries_it_carries() {
         );
         assert_eq!(refusal(FOLLOWER, &message), expected);
     }
+    let no_log_takes_it = Entry {
+        context: vec![0; CONTEXT_BYTES_MAX + 1],
+        ..past_entry(2, 1)
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &append(1, 1, &[no_log_takes_it])),
+        "entry 2 cannot be read"
+    );
+    let last = NUMBER_MAX;
+    assert_eq!(
+        refusal(FOLLOWER, &append(last, 1, &[past_entry(last + 1, 1)])),
+        format!("entries do not follow from index {last} in term 1")
+    );
     for (kind, data) in [
         (EntryType::EntryConfChange as i32, &b""[..]),
         (2, b"\xff"),
@@ -422,6 +507,46 @@ fn which_entries_it_carries() {
             "entry 2 cannot be read"
         );
     }
+}
+
+#[test]
+fn what_snapshot_it_speaks_of() {
+    let refused = |index, voters: Vec<u64>| {
+        let conf_state = ConfState {
+            voters,
+            ..ConfState::default()
+        };
+        let metadata = SnapshotMetadata {
+            index,
+            term: 1,
+            conf_state: Some(conf_state),
+        };
+        let message = Message {
+            snapshot: Some(Snapshot {
+                metadata: Some(metadata),
+                ..Snapshot::default()
+            }),
+            ..from_2(MessageType::MsgSnapshot)
+        };
+        let message = encode(&message);
+        let position = snapshot_position(&message).expect("it speaks of one");
+        assert_eq!((position.index, position.term), (Index(index), Term(1)));
+        let mut cluster = run(Cluster::default(), FOLLOWER);
+        let from = MemberId(2);
+        let taken = cluster
+            .member(1)
+            .consensus
+            .step(Event::Snapshot { from, message });
+        taken.is_err()
+    };
+    assert!(!refused(9, vec![1, 2, 3]));
+    assert!(refused(u64::MAX, vec![1, 2, 3]));
+    assert!(refused(0, vec![1, 2, 3]));
+    assert!(refused(9, (1..=33).collect()));
+    assert_eq!(
+        snapshot_position(&encode(&from_2(MessageType::MsgAppend))),
+        None
+    );
 }
 
 #[test]

@@ -1,0 +1,61 @@
+//! How far a peer's message may take this member's term.
+//!
+//! Terms are counted up one election at a time, so one that is far ahead is a lie, or somebody was away for very long.
+//! Whoever believed any term could be taken to the last one there is, where no election is possible any more; whoever
+//! only refused would never again listen to a member that was taken further than it.
+
+use super::Consensus;
+use crate::consensus::log_view::LogRead;
+use crate::consensus::validate;
+use crate::types::{MemberId, NUMBER_MAX};
+use raft::eraftpb::{Message, MessageType};
+
+/// Terms that messages may take a member ahead within one election timeout: more than elections bring about in any
+/// absence, and so little that it takes decades to exhaust them.
+const JUMP_MAX: u64 = 1 << 32;
+
+/// See [the module](self).
+#[derive(Debug, Default)]
+pub(super) struct TermBudget {
+    max: u64,
+    /// In ticks.
+    until: u64,
+}
+
+impl<L: LogRead> Consensus<L> {
+    /// The last term that is believed now.
+    pub(super) fn term_max(&mut self) -> u64 {
+        if self.tick >= self.terms.until {
+            self.terms = TermBudget {
+                max: self.node.raft.term.saturating_add(JUMP_MAX).min(NUMBER_MAX),
+                until: self.tick + self.config.election_ticks as u64,
+            };
+        }
+        self.terms.max
+    }
+
+    /// Of a message whose term is too far ahead nothing is believed but that there are later terms, which is safe to
+    /// believe of anybody: who comes to a later term has promised nothing in it. Returns whether that was news.
+    pub(super) fn approach_term(
+        &mut self,
+        stream: MemberId,
+        message: &Message,
+        term_max: u64,
+    ) -> bool {
+        let raft = &mut self.node.raft;
+        let is_peer = validate::check_address(raft, stream.0, message).is_ok();
+        let is_news = is_peer && message.term > term_max && raft.term < term_max;
+        if is_news {
+            // To the crate it is an answer that comes from a later term, and says nothing else.
+            let news = Message {
+                msg_type: MessageType::MsgHeartbeatResponse as i32,
+                from: message.from,
+                to: raft.id,
+                term: term_max,
+                ..Message::default()
+            };
+            let _ = raft.step(news);
+        }
+        is_news
+    }
+}
