@@ -7,7 +7,7 @@ use clap::Args;
 use dengine::{
     config::{self, Config, ConfigOverrides},
     node::Node,
-    server::{self, Listeners},
+    server::{self, Listeners, ServeError},
     telemetry,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -77,7 +77,7 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
 async fn until_stopped(
     node: &Node,
     config: &Config,
-    serving: impl Future<Output = anyhow::Result<()>>,
+    serving: impl Future<Output = Result<(), ServeError>>,
     stop: CancellationToken,
     mut stop_signals: StopSignals,
 ) -> anyhow::Result<u8> {

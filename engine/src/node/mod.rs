@@ -392,7 +392,7 @@ impl Node {
         self.inner.listener.stop();
         let stage = std::mem::replace(&mut *self.write_stage(), Stage::Stopped);
         // Whoever else shuts this member down waits for the lock, and so for the threads.
-        let mut folder = self.inner.folder.lock().await;
+        let folder = self.inner.folder.lock().await;
         if let Stage::Running(running) = stage {
             running.stop().await;
         }

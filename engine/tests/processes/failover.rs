@@ -86,6 +86,9 @@ async fn a_cluster_whose_members_all_died_at_once_has_all_its_data() {
     for member in &mut cluster.members {
         member.start();
     }
+    for member in &cluster.members {
+        member.ready().await;
+    }
     let client = cluster.client().await;
     let again = client
         .range(RangeQuery::from(dengine_client::KeyRange::all()))
@@ -96,7 +99,11 @@ async fn a_cluster_whose_members_all_died_at_once_has_all_its_data() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_told_to_stop_hands_over_first() {
-    let mut cluster = Cluster::form(3).await;
+    // A hand-over may take two election timeouts; without one, nobody leads for at least one.
+    let mut cluster = Cluster::form_with(3, |member| {
+        member.add_args(["--election-ticks", "20"]);
+    })
+    .await;
     let client = cluster.client().await;
     let load = Load::start(&client);
     load.progress(100).await;

@@ -55,7 +55,9 @@ async fn without_a_quorum_a_session_read_is_served_up_to_what_the_member_has() {
         member.add_args(["--request-timeout-ms", "1000"]);
     })
     .await;
-    let seen = cluster.client().await.put("k", "v").await.unwrap().header;
+    let writer = cluster.client().await;
+    let put = || async { writer.put("k", "v").await.ok() };
+    let seen = eventually("a write is acknowledged", put).await.header;
     let survivor = cluster.leader().await;
     for place in 0..3 {
         if place != survivor {

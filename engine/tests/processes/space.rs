@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::Command};
 
 use dengine_client::{Consistency, Error};
 
-use crate::harness::{Cluster, Member, eventually, scratch};
+use crate::harness::{Cluster, Member, eventually, hand_over, scratch};
 
 const DISK_BYTES: u64 = 256 << 20;
 const RESERVE_BYTES: u64 = 64 << 20;
@@ -112,7 +112,7 @@ async fn a_leader_whose_disk_fills_up_hands_over_and_no_write_is_refused_for_lon
     .await;
     let admin = cluster.members[cluster.leader().await].admin().await;
     let first = cluster.members[0].status().await.member_id;
-    admin.transfer_leader(first).await.unwrap();
+    hand_over(&admin, first).await;
     let client = cluster.patient_client().await;
     client.put("k", "v").await.unwrap();
     disk.fill(RESERVE_BYTES / 2);
@@ -124,7 +124,7 @@ async fn a_leader_whose_disk_fills_up_hands_over_and_no_write_is_refused_for_lon
     client.put("k", "w").await.unwrap();
     // It comes to lead again, as low as it is.
     let admin = cluster.members[cluster.leader().await].admin().await;
-    admin.transfer_leader(first).await.unwrap();
+    hand_over(&admin, first).await;
     eventually("another member leads again", || async {
         let status = cluster.members[0].status().await;
         (status.leader_id != first && status.leader_id != 0).then_some(())

@@ -15,7 +15,7 @@ use super::{PATIENCE, eventually, ports::free_port};
 
 /// Raft's tick in these tests: elections take a few hundred milliseconds, and a machine that builds
 /// something beside does not look dead.
-const TICK_MS: &str = "50";
+const TICK_MS: &str = "100";
 
 /// One member. Killed, by its process id, when dropped.
 pub(crate) struct Member {

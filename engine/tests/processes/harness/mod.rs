@@ -12,6 +12,7 @@ use std::{
 };
 
 pub(crate) use cluster::Cluster;
+use dengine_client::{AdminClient, Error};
 pub(crate) use load::Load;
 pub(crate) use member::{Member, dengine};
 use tempfile::TempDir;
@@ -38,6 +39,18 @@ where
         );
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+/// Has a member lead; its term. A hand-over that was given up, as on a slow disk, is asked for again.
+pub(crate) async fn hand_over(admin: &AdminClient, id: u64) -> u64 {
+    eventually("leadership is handed over", || async {
+        match admin.transfer_leader(id).await {
+            Ok(done) => Some(done.term),
+            Err(Error::Unavailable { .. } | Error::UnknownOutcome { .. }) => None,
+            Err(other) => panic!("{other}"),
+        }
+    })
+    .await
 }
 
 /// Like [`eventually`], for values that must become `expect`.
