@@ -32,12 +32,17 @@ pub(super) struct Install {
 pub(super) async fn supervise(node: Weak<Inner>, mut installs: UnboundedReceiver<Install>) {
     while let Some(install) = installs.recv().await {
         let Some(inner) = node.upgrade() else { return };
+        let fatal = inner.fatal.clone();
         let node = Node { inner };
-        if let Err(error) = node.install(install).await {
-            tracing::error!(%error, "the member did not start from its snapshot");
-            let fatal = Fatal::Restart(error.to_string());
-            node.inner.fatal.send_replace(Some(fatal));
-        }
+        // A task of its own, so that a panic is told as well: nobody else would, and the member would neither serve nor end.
+        let installing = tokio::spawn(async move { node.install(install).await });
+        let error = match installing.await {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::error!(%error, "the member did not start from its snapshot");
+        fatal.send_replace(Some(Fatal::Restart(error)));
     }
 }
 

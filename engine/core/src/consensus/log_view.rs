@@ -159,6 +159,11 @@ impl<L: LogRead> LogView<L> {
         Some(Index(snapshot.get_metadata().index))
     }
 
+    /// What the entries in memory take: those that are not on disk, and as many others as the cache may hold.
+    pub(super) fn recent_bytes(&self) -> u64 {
+        self.recent_bytes
+    }
+
     /// Forgets cached entries up to `index`, which is persisted, as far as the cache is over its bound.
     pub(super) fn evict(&mut self, index: u64) {
         while self.recent_bytes > self.cache_bytes

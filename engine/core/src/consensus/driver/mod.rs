@@ -309,6 +309,9 @@ impl<L: LogRead> Consensus<L> {
             {
                 return Ok(());
             }
+            eraftpb::MessageType::MsgAppend if !message.entries.is_empty() && self.is_full() => {
+                return Ok(());
+            }
             eraftpb::MessageType::MsgHeartbeat => {
                 self.on_heartbeat(message);
                 return Ok(());
@@ -322,6 +325,14 @@ impl<L: LogRead> Consensus<L> {
         // The only error left is an answer from a member that was removed meanwhile.
         let _ = self.node.step(message);
         Ok(())
+    }
+
+    /// Whether more entries wait for the disk here than a leader may have on their way. One that keeps to that waits for
+    /// this member's disk; of one that does not, nothing more is taken until the disk has caught up.
+    fn is_full(&self) -> bool {
+        let config = &self.config;
+        let in_flight = config.max_inflight_messages as u64 * config.max_message_bytes;
+        self.node.store().recent_bytes() > config.cache_bytes.saturating_add(in_flight)
     }
 
     fn on_transfer(&mut self, to: MemberId) {

@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::script::run;
 use super::wire;
-use crate::consensus::{Event, PeerMessageError, snapshot_position};
+use crate::consensus::{ConsensusConfig, Event, PeerMessageError, snapshot_position};
 use crate::log::CONTEXT_BYTES_MAX;
 use crate::types::{HardState, Index, MemberId, NUMBER_MAX, Term};
 use bytes::Bytes;
@@ -547,6 +547,44 @@ fn what_snapshot_it_speaks_of() {
         snapshot_position(&encode(&from_2(MessageType::MsgAppend))),
         None
     );
+}
+
+/// Whatever its sender thinks of acknowledgements.
+#[test]
+fn entries_that_wait_for_the_disk_are_bounded() {
+    let small = |config: &mut ConsensusConfig| {
+        config.cache_bytes = 1 << 10;
+        config.max_message_bytes = 1 << 10;
+        config.max_inflight_messages = 4;
+    };
+    let cluster = Cluster {
+        configure: Some(small),
+        ..Cluster::default()
+    };
+    let script = "start 1 2 3
+                  elect 2
+                  hold-disk 1";
+    let mut cluster = run(cluster, script);
+    let more = |index: u64| Message {
+        index,
+        log_term: 1,
+        entries: vec![Entry {
+            data: vec![0; 1 << 10],
+            ..past_entry(index + 1, 1)
+        }],
+        ..from_2(MessageType::MsgAppend)
+    };
+    for index in 1..100 {
+        offer(&mut cluster, 2, encode(&more(index))).unwrap();
+    }
+    let log_end = |cluster: &Cluster| cluster.members[&1].disk.whole_log().len();
+    let taken = log_end(&cluster);
+    assert!(taken < 10, "{}", cluster.status(1));
+    // What was dropped is taken once there is room.
+    let mut cluster = run(cluster, "release-disk 1");
+    let next = u64::try_from(taken).unwrap();
+    offer(&mut cluster, 2, encode(&more(next))).unwrap();
+    assert!(log_end(&cluster) > taken, "{}", cluster.status(1));
 }
 
 #[test]
