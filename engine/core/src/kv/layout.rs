@@ -16,6 +16,7 @@
 //! as `00 FF`, so `00 00` ends a key that may be the beginning of another one, and order is kept.
 
 use super::store::StoreError;
+use crate::kv::SESSIONS_MAX;
 use crate::kv::membership::Membership;
 use crate::types::{Index, Revision, SessionId, Term};
 use prost::encoding::{decode_varint, encode_varint};
@@ -49,6 +50,8 @@ const FLAG_EXPIRING: u8 = 2;
 const CHANGE_PUT: u8 = 0;
 const CHANGE_DELETE: u8 = 1;
 const STATE_BYTES: usize = 40;
+/// No cluster gets to an index or a term so high. From below it, whatever counts on never overflows.
+const COUNT_END: u64 = 1 << 62;
 
 /// A place in history: the revision, and which of its changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,7 +98,7 @@ pub struct State {
     pub applied_index: Index,
     /// The term of that entry.
     pub applied_term: Term,
-    /// The revision of the store.
+    /// The revision of the store: at most one above the index, as an entry makes one revision at most.
     pub revision: Revision,
     /// History below this revision is gone; 0 if all of it is there.
     pub compact_revision: Revision,
@@ -441,8 +444,7 @@ pub fn encode_state(state: &State) -> [u8; STATE_BYTES] {
 /// Reads the record under [`STATE_KEY`].
 ///
 /// # Errors
-/// If it is not one, or says what cannot be: readers would wait for ever for a newest revision that is not
-/// compacted.
+/// If it is not one, or says what no entries lead to.
 pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
     if record.len() != STATE_BYTES {
         return Err(corrupt("state", record));
@@ -455,10 +457,22 @@ pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
         compact_revision: Revision(number(3)),
         sessions: number(4),
     };
-    if state.revision < State::EMPTY.revision || state.compact_revision > state.revision {
-        return Err(corrupt("state", record));
+    match is_possible(&state) {
+        true => Ok(state),
+        false => Err(corrupt("state", record)),
     }
-    Ok(state)
+}
+
+/// Whether entries can lead to this state.
+fn is_possible(state: &State) -> bool {
+    let (index, first) = (state.applied_index.0, State::EMPTY.revision);
+    index < COUNT_END
+        && state.applied_term.0 < COUNT_END
+        // So what counts revisions never overflows either.
+        && (first..=Revision(first.0 + index)).contains(&state.revision)
+        // Else readers would wait for ever for a newest revision that is not compacted.
+        && state.compact_revision <= state.revision
+        && state.sessions <= SESSIONS_MAX
 }
 
 /// The record under [`FORMAT_KEY`].

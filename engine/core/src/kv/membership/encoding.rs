@@ -1,6 +1,6 @@
 //! Membership and its changes as protobuf messages, in the log and in the store.
 
-use super::{Member, Membership, MembershipChange};
+use super::{MEMBER_ID_MAX, Member, Membership, MembershipChange};
 use crate::kv::StoreError;
 use crate::types::{ClusterId, MemberId};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -91,15 +91,37 @@ impl Membership {
     /// Reads the record in the store.
     ///
     /// # Errors
-    /// If it is not one.
+    /// If it is not one, or holds what no changes lead to: consensus counts on a voter, and the next change on the
+    /// rules of those before it.
     pub fn decode(record: &[u8]) -> Result<Self, MembershipDecodeError> {
         let record = MembershipRecord::decode(record).map_err(malformed)?;
-        let members = record.members.into_iter().map(Member::from);
-        Ok(Self {
-            cluster_id: ClusterId(record.cluster_id),
-            members: members.map(|member| (member.id, member)).collect(),
-            last_member_id: MemberId(record.last_member_id),
-        })
+        let mut membership = Self::default();
+        // They lie in the order of their ids, so adding them again asks for everything that adding them once did.
+        for member in record.members {
+            let voter = member.voter;
+            membership.add(member.into(), voter).map_err(malformed)?;
+        }
+        let highest = membership.last_member_id;
+        membership.cluster_id = ClusterId(record.cluster_id);
+        membership.last_member_id = MemberId(record.last_member_id);
+        if !(highest..=MEMBER_ID_MAX).contains(&membership.last_member_id) {
+            return Err(malformed("the highest id that was ever used cannot be"));
+        }
+        if membership != Self::default() {
+            membership.check_begun()?;
+        }
+        Ok(membership)
+    }
+
+    /// Whether there is a cluster, which never loses its last voter.
+    fn check_begun(&self) -> Result<(), MembershipDecodeError> {
+        if self.cluster_id == ClusterId(0) {
+            return Err(malformed("no cluster id"));
+        }
+        if self.voters().next().is_none() {
+            return Err(malformed("no voter"));
+        }
+        Ok(())
     }
 }
 

@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 
 /// How many members a cluster may have, learners included.
 pub const MEMBERS_MAX: usize = 32;
+/// The highest id that a member may have. There is always a next one to ask for, which is refused.
+const MEMBER_ID_MAX: MemberId = MemberId(u64::MAX - 1);
 /// How long a member's name, addresses and folder id may be.
 pub const TEXT_BYTES_MAX: usize = 512;
 
@@ -108,7 +110,7 @@ pub enum MembershipRefusal {
 }
 
 impl Membership {
-    /// The id that the next new member gets.
+    /// The id that the next new member gets. Once ids have run out, it is one that is refused.
     #[must_use]
     pub fn next_member_id(&self) -> MemberId {
         let last = match planted!(MemberIdReused) {
@@ -225,6 +227,9 @@ fn check(member: &Member) -> Result<(), MembershipRefusal> {
     let invalid = |reason| Err(MembershipRefusal::Invalid(reason));
     if member.id == MemberId(0) {
         return invalid("id must not be 0");
+    }
+    if member.id > MEMBER_ID_MAX {
+        return invalid("id must not be the last number there is");
     }
     let texts = [
         &member.name,

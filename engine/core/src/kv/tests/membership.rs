@@ -1,9 +1,12 @@
 //! The rules of membership, one by one and under random changes.
 
 use super::change_entry;
-use crate::kv::membership::{MEMBERS_MAX, Member, Membership, MembershipChange, MembershipRefusal};
+use crate::kv::layout::decode_membership;
+use crate::kv::membership::{
+    MEMBERS_MAX, Member, Membership, MembershipChange, MembershipRefusal, TEXT_BYTES_MAX,
+};
 use crate::kv::store::MemoryStore;
-use crate::kv::{Outcome, StateMachine};
+use crate::kv::{Outcome, StateMachine, StoreError};
 use crate::types::{ClusterId, MemberId, Revision};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -33,6 +36,18 @@ fn pair() -> Membership {
     membership
         .apply(MembershipChange::AddLearner(member(2, "b")))
         .expect("add");
+    membership
+}
+
+/// [`pair`], and as many more learners as there may be.
+fn full() -> Membership {
+    let more = 3..=MEMBERS_MAX as u64;
+    let more = more.map(|id| MembershipChange::AddLearner(member(id, &format!("m{id}"))));
+    more.fold(pair(), changed)
+}
+
+fn changed(mut membership: Membership, change: MembershipChange) -> Membership {
+    membership.apply(change).expect("within the rules");
     membership
 }
 
@@ -163,15 +178,109 @@ fn keeps_the_last_voter() {
 
 #[test]
 fn has_room_for_a_bounded_number() {
-    let mut membership = pair();
-    for id in 3..=MEMBERS_MAX as u64 {
-        let new = member(id, &format!("m{id}"));
-        membership
-            .apply(MembershipChange::AddLearner(new))
-            .expect("there is room");
-    }
     let one_more = MembershipChange::AddLearner(member(99, "z"));
-    assert_eq!(refused(membership, one_more), MembershipRefusal::TooMany);
+    assert_eq!(refused(full(), one_more), MembershipRefusal::TooMany);
+}
+
+#[test]
+fn refuses_the_id_behind_the_last_one() {
+    let last = MembershipChange::AddLearner(member(u64::MAX - 1, "c"));
+    let membership = changed(pair(), last);
+    let next = membership.next_member_id();
+    assert_eq!(next, MemberId(u64::MAX));
+    let add = MembershipChange::AddLearner(member(next.0, "d"));
+    let begin = MembershipChange::Bootstrap {
+        cluster_id: ClusterId(7),
+        member: member(next.0, "a"),
+    };
+    for (membership, change) in [(membership, add), (Membership::default(), begin)] {
+        assert!(matches!(
+            refused(membership, change),
+            MembershipRefusal::Invalid(_)
+        ));
+    }
+}
+
+#[test]
+fn no_id_in_an_entry_is_too_absurd_for_an_answer() {
+    let mut machine = super::machine();
+    let add = MembershipChange::AddLearner(member(2, "b"));
+    let first = [change_entry(1, bootstrap()), change_entry(2, add)];
+    machine.apply(&first).expect("apply");
+    let changes = [0, u64::MAX].into_iter().flat_map(|id| {
+        [
+            MembershipChange::AddLearner(member(id, "c")),
+            MembershipChange::Promote(MemberId(id)),
+            MembershipChange::Remove(MemberId(id)),
+        ]
+    });
+    for (change, index) in changes.zip(3..) {
+        let applied = machine.apply(&[change_entry(index, change)]);
+        let outcome = applied.expect("apply").remove(0).outcome;
+        assert!(
+            matches!(outcome, Outcome::Membership(Err(_))),
+            "{outcome:?}"
+        );
+    }
+    assert_eq!(*machine.membership(), pair());
+}
+
+#[test]
+fn what_changes_lead_to_comes_back() {
+    let removed = changed(pair(), MembershipChange::Remove(MemberId(2)));
+    let mut last = member(u64::MAX - 1, "c");
+    last.client_address = "x".repeat(TEXT_BYTES_MAX);
+    let last = changed(pair(), MembershipChange::AddLearner(last));
+    for membership in [Membership::default(), pair(), full(), removed, last] {
+        assert_eq!(decode_membership(&membership.encode()), Ok(membership));
+    }
+}
+
+/// Found by reading: consensus did not start with learners only, and behind the last number there is no next id.
+#[test]
+fn a_record_that_no_changes_lead_to_is_refused() {
+    let of = |membership: &mut Membership, change: fn(&mut Member)| {
+        change(membership.members.get_mut(&MemberId(2)).expect("a member"));
+    };
+    let bend: [&dyn Fn(&mut Membership); 14] = [
+        &|it| it.members.clear(),
+        &|it| drop(it.members.remove(&MemberId(1))),
+        &|it| it.cluster_id = ClusterId(0),
+        &|it| it.last_member_id = MemberId(0),
+        &|it| it.last_member_id = MemberId(1),
+        &|it| it.last_member_id = MemberId(u64::MAX),
+        &|it| of(it, |member| member.id = MemberId(0)),
+        &|it| of(it, |member| member.id = MemberId(1)),
+        &|it| of(it, |member| member.id = MemberId(3)),
+        &|it| of(it, |member| member.name = "a".to_owned()),
+        &|it| of(it, |member| member.name.clear()),
+        &|it| of(it, |member| member.folder_id = "x".repeat(513)),
+        &|it| {
+            it.members.insert(MemberId(3), member(u64::MAX, "c"));
+            it.last_member_id = MemberId(u64::MAX);
+        },
+        &|it| {
+            *it = full();
+            it.members.insert(MemberId(99), member(99, "z"));
+            it.last_member_id = MemberId(99);
+        },
+    ];
+    let bent = bend.map(|bend| {
+        let mut membership = pair();
+        bend(&mut membership);
+        membership
+    });
+    let nobody = Membership {
+        last_member_id: MemberId(1),
+        ..Membership::default()
+    };
+    for membership in bent.iter().chain([&nobody]) {
+        let refused = decode_membership(&membership.encode());
+        assert!(
+            matches!(refused, Err(StoreError::Corrupt(_))),
+            "{membership:?}"
+        );
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::kv::layout::{STATE_KEY, State, decode_state, encode_state};
 use crate::kv::store::{MemoryStore, WriteBatch};
 use crate::kv::{
     Batch, BatchOperation, Command, KeyRange, Outcome, REPLY_BYTES_MAX, Refusal, SESSION_BYTES_MAX,
-    SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo, StateMachine, Store,
+    SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo, StateMachine, Store, StoreError,
 };
 use crate::types::{Index, Revision, SessionId};
 
@@ -357,6 +357,32 @@ fn sessions_are_bounded() {
     assert_eq!(outcome, Outcome::Refused(refusal));
     apply(&mut machine, Command::CloseSession { session });
     open(&mut machine);
+}
+
+/// Found by reading: the count overflowed.
+#[test]
+fn a_session_that_the_state_does_not_count_is_damage() {
+    let store = MemoryStore::default();
+    let mut machine = StateMachine::open(store.clone()).expect("open");
+    let session = open(&mut machine);
+    let (last_used, _) = machine.applied();
+    drop(machine);
+    let record = store.get(STATE_KEY).expect("get").expect("a state");
+    let without = State {
+        sessions: 0,
+        ..decode_state(&record).expect("a state")
+    };
+    let mut batch = WriteBatch::default();
+    batch.put(STATE_KEY, &encode_state(&without));
+    store.write(&batch).expect("write");
+    let close = Command::CloseSession { session };
+    let expire = Command::ExpireSession { session, last_used };
+    for command in [close, expire] {
+        let mut machine = StateMachine::open(store.clone()).expect("open again");
+        let applied = machine.apply(&[command_entry(last_used.next().0, command)]);
+        let expected = format!("session {session} is open, but the state counts none");
+        assert_eq!(applied, Err(StoreError::Corrupt(expected)));
+    }
 }
 
 #[test]

@@ -74,10 +74,12 @@ impl<S: Store> Transition<'_, S> {
         };
         let closed = last_used.is_none_or(|seen| seen == session.last_used);
         if closed {
+            self.state.sessions = self.state.sessions.checked_sub(1).ok_or_else(|| {
+                StoreError::Corrupt(format!("session {id} is open, but the state counts none"))
+            })?;
             for &sequence in session.replies.keys() {
                 self.drop_reply(id, sequence);
             }
-            self.state.sessions -= 1;
         }
         self.sessions.insert(id, (!closed).then_some(session));
         Ok(Outcome::SessionClosed { closed })

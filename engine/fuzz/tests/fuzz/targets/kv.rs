@@ -6,11 +6,13 @@ use bytes::Bytes;
 use dengine_core::kv::outcome::{decode_kept, encode_kept};
 use dengine_core::kv::store::{MemoryStore, WriteBatch};
 use dengine_core::kv::{
-    Batch, BatchOperation, Command, Compare, CompareTarget, Expected, KeyRange, Membership,
+    Batch, BatchOperation, Command, Compare, CompareTarget, Expected, KeyRange, Member, Membership,
     MembershipChange, Outcome, RangeQuery, Relation, Request, SessionInfo, SessionStamp,
     StateMachine, Store as _, layout,
 };
-use dengine_core::types::{Entry, EntryKind, Index, Revision, SessionId, Term};
+use dengine_core::types::{
+    ClusterId, Entry, EntryKind, Index, MemberId, Revision, SessionId, Term,
+};
 
 /// The data of an entry, decoded, encoded again and applied.
 pub(crate) const REQUEST: Target = Target {
@@ -87,11 +89,26 @@ fn membership(input: &[u8]) -> String {
         },
     );
     let change = MembershipChange::decode(input);
+    let empty = StateMachine::open(MemoryStore::default()).unwrap();
+    let applied = [empty, begun()].map(|mut machine| {
+        let entries = [entry(&machine, EntryKind::Membership, input)];
+        let applied = machine.apply(&entries);
+        let now = machine.membership();
+        assert_eq!(Membership::decode(&now.encode()).unwrap(), *now);
+        let _ = now.next_member_id();
+        applied.map_or_else(|error| words(&error), |all| words(&all[0].outcome))
+    });
+    format!("{record} {} {}", words(&change), applied.join(" "))
+}
+
+/// A state machine that knows the voters 1 and 2 and the learner 3.
+fn begun() -> StateMachine<MemoryStore> {
     let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
-    let entries = [entry(&machine, EntryKind::Membership, input)];
-    let applied = machine.apply(&entries);
-    let applied = applied.map_or_else(|error| words(&error), |all| words(&all[0].outcome));
-    format!("{record} {} {applied}", words(&change))
+    for change in &changes()[..4] {
+        let entries = [entry(&machine, EntryKind::Membership, change)];
+        machine.apply(&entries).unwrap();
+    }
+    machine
 }
 
 fn records(input: &[u8]) -> String {
@@ -171,9 +188,6 @@ fn store(input: &[u8]) -> String {
     let range = range.map_or_else(|error| words(&error), |found| found.kvs.len().to_string());
     let hash = machine.reader().logical_hash();
     let hash = hash.map_or_else(|error| words(&error), |_| String::new());
-    if machine.applied().0.0 > u64::MAX - 10 || machine.revision().0 > u64::MAX - 10 {
-        return format!("{range} {hash}, at the end of time");
-    }
     let requests = requests();
     let mut became = String::new();
     for data in &requests {
@@ -303,19 +317,33 @@ fn requests() -> Vec<Vec<u8>> {
 }
 
 fn memberships() -> Vec<Vec<u8>> {
-    let member = dengine_core::kv::Member {
-        id: dengine_core::types::MemberId(1),
-        name: "m".to_owned(),
-        peer_address: "a:1".to_owned(),
-        client_address: "a:2".to_owned(),
-        folder_id: "f".to_owned(),
-        voter: true,
+    let mut seeds = changes();
+    seeds.push(begun().membership().encode());
+    seeds
+}
+
+/// One after the other, from the beginning of a cluster on, each is accepted.
+fn changes() -> Vec<Vec<u8>> {
+    let member = |id: u64| Member {
+        id: MemberId(id),
+        name: format!("m{id}"),
+        peer_address: format!("m{id}:1"),
+        client_address: format!("m{id}:2"),
+        folder_id: format!("f{id}"),
+        voter: false,
     };
-    let mut membership = Membership {
-        cluster_id: dengine_core::types::ClusterId(7),
-        ..Membership::default()
-    };
-    membership.last_member_id = member.id;
-    membership.members.insert(member.id, member);
-    vec![membership.encode()]
+    let changes = [
+        MembershipChange::Bootstrap {
+            cluster_id: ClusterId(7),
+            member: member(1),
+        },
+        MembershipChange::AddLearner(member(2)),
+        MembershipChange::Promote(MemberId(2)),
+        MembershipChange::AddLearner(member(3)),
+        MembershipChange::Promote(MemberId(3)),
+        MembershipChange::Remove(MemberId(1)),
+        MembershipChange::AddLearner(member(4)),
+    ];
+    let encoded = changes.map(MembershipChange::encode);
+    encoded.iter().map(|data| data.to_vec()).collect()
 }
