@@ -48,6 +48,11 @@ number! {
     SessionId
 }
 
+/// The largest term, index or file number that a log may have. They are counted up one by one, so none
+/// gets there: a thousand million a second would take over a century. A number that was tampered with is
+/// refused above it, so that sums of a few cannot overflow.
+pub const NUMBER_MAX: u64 = (1 << 62) - 1;
+
 impl Index {
     /// The position after this one.
     #[must_use]

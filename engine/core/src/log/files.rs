@@ -8,7 +8,7 @@ use super::names::Name;
 use super::open::{Found, Tail};
 use super::segments::{SegmentFile, Segments};
 use super::state::{Position, State};
-use crate::types::HardState;
+use crate::types::{HardState, NUMBER_MAX};
 use std::sync::Arc;
 
 /// Zeros are written in pieces of at most this size.
@@ -147,7 +147,9 @@ pub(super) fn clear_spares<D: Disk>(
     for name in names {
         if let Name::Spare(number) = name {
             let bytes = disk.open(&name.to_string())?.len()?;
-            if bytes == u64::from(options.segment_bytes) && spares.len() < options.spares_max {
+            // The number of the next spare is above all others, so a number that nobody gave goes.
+            let usable = bytes == u64::from(options.segment_bytes) && number <= NUMBER_MAX;
+            if usable && spares.len() < options.spares_max {
                 spares.push(Spare {
                     number,
                     recycled: true,
@@ -190,4 +192,37 @@ pub(super) fn create_log<D: Disk>(
         tail: Tail::at_start(0),
         torn: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Log;
+    use super::super::conformance::{batch, small_options};
+    use super::super::memory::MemoryDisk;
+    use super::*;
+
+    /// The next spare gets a number above those that there are.
+    #[test]
+    fn a_spare_of_a_number_that_nobody_gave_is_removed() {
+        let disk = MemoryDisk::new();
+        let usual = Name::Spare(7).to_string();
+        let last = Name::Spare(NUMBER_MAX).to_string();
+        let foreign = [NUMBER_MAX + 1, u64::MAX].map(|number| Name::Spare(number).to_string());
+        for name in [&usual, &last].into_iter().chain(&foreign) {
+            let file = disk.create(name).unwrap();
+            file.reserve(u64::from(small_options().segment_bytes))
+                .unwrap();
+        }
+        let mut options = small_options();
+        options.spares_max = 4;
+        let (mut log, _) = Log::open(disk.clone(), options).unwrap();
+        let names = disk.list().unwrap();
+        assert!(
+            !foreign.iter().any(|name| names.contains(name)),
+            "{names:?}"
+        );
+        // One of the others became the first segment; this needs a larger file than the other.
+        log.append(&batch(1, 1..=3, 4000)).unwrap();
+        assert_eq!(disk.list().unwrap().len(), 3);
+    }
 }

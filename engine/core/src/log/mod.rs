@@ -18,6 +18,8 @@
 //! - All segments but the last are durable before their successor gets its name: any damage in them is
 //!   refused.
 //! - A file that is shorter than it was made is refused: no power loss does that.
+//! - What no log can hold is refused though its checksum matches (a commit index past the last entry, a
+//!   number above [`NUMBER_MAX`](crate::types::NUMBER_MAX)): consensus could not go on from it.
 //!
 //! # What may not live here
 //! Threads, clocks, randomness and the operating system, except in [`RealDisk`]. Whoever uses the log
@@ -121,9 +123,9 @@ pub struct Recovered {
     /// There was no log, and an empty one was made. A member that once had a log must not go on then: it
     /// has forgotten its votes.
     pub created: bool,
-    /// The last hard state.
+    /// The last hard state. Its commit index is at most `last_index`.
     pub hard_state: HardState,
-    /// The entry before the first; also its term is known.
+    /// The entry before the first; also its term is known, which is 0 only where the index is.
     pub base: Position,
     /// The first entry; `last_index` + 1 if there is none.
     pub first_index: Index,

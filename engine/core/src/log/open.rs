@@ -12,6 +12,7 @@ use super::segments::{BatchRef, SegmentFile, Segments};
 use super::state::{Change, State};
 use super::{LogOptions, TornTail};
 use crate::planted::planted;
+use crate::types::NUMBER_MAX;
 use std::sync::Arc;
 
 /// Files are read in pieces of about this size.
@@ -59,7 +60,7 @@ pub(super) fn recover<D: Disk>(
         let (header, file) = open_segment(disk, options, number)?;
         let file = Arc::new(file);
         let mut segments = match found.take() {
-            None => Segments::new(State::new(header.base, header.hard_state)),
+            None => Segments::new(first_state(&file, &header)?),
             Some((segments, tail)) => {
                 check_follows(disk, &segments, tail, &header)?;
                 segments
@@ -122,6 +123,9 @@ fn open_segment<D: Disk>(
             "the file was renamed: its header has another number",
         ));
     }
+    if number > NUMBER_MAX {
+        return Err(corrupt(0, "no log has that many segments"));
+    }
     let bytes = file.len()?;
     if bytes < u64::from(header.capacity) {
         return Err(corrupt(
@@ -142,6 +146,18 @@ fn open_segment<D: Disk>(
             capacity,
         },
     ))
+}
+
+/// What the log held when its first segment began.
+fn first_state<F: DiskFile>(
+    file: &SegmentFile<F>,
+    header: &SegmentHeader,
+) -> Result<State, LogError> {
+    State::restore(header.base, header.hard_state).map_err(|rule| {
+        let what =
+            format!("the segment's header has a matching checksum and yet breaks a rule: {rule}");
+        file.corrupt(0, what)
+    })
 }
 
 /// A segment begins with what its predecessor ended with; the predecessor was durable by then.
@@ -364,4 +380,178 @@ impl<'a, F: DiskFile> Window<'a, F> {
 
 fn to_u32(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("within a segment, which is bounded by SEGMENT_BYTES_MAX")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Log;
+    use super::super::conformance::{batch, small_options};
+    use super::super::format::{encode_batch, seal};
+    use super::super::memory::MemoryDisk;
+    use super::super::state::Position;
+    use super::*;
+    use crate::types::{HardState, Index, MemberId, Term};
+
+    const BASE: Position = Position {
+        index: Index(5),
+        term: Term(2),
+    };
+    const HARD_STATE: HardState = HardState {
+        term: Term(3),
+        vote: MemberId(1),
+        commit: Index(5),
+    };
+
+    fn header() -> SegmentHeader {
+        let options = small_options();
+        SegmentHeader {
+            number: 9,
+            epoch: 1,
+            cluster: options.cluster,
+            member: options.member,
+            base: BASE,
+            hard_state: HARD_STATE,
+            previous_crc: 0,
+            capacity: options.segment_bytes,
+            recycled: false,
+        }
+    }
+
+    /// A batch behind `previous`, with checksums that match.
+    fn sealed(
+        previous: Position,
+        hard_state: Option<HardState>,
+        term: u64,
+        resets: bool,
+    ) -> Vec<u8> {
+        let entries = batch(term, 1..=1, 10).entries;
+        let mut bytes = Vec::new();
+        encode_batch(&mut bytes, previous, hard_state.as_ref(), &entries, resets);
+        seal(&mut bytes, header().epoch, 0, SEGMENT_HEADER_BYTES);
+        bytes
+    }
+
+    /// Opens a log of one segment, and uses it; why it is refused, or nothing.
+    fn open(header: &SegmentHeader, batch: &[u8]) -> String {
+        let disk = MemoryDisk::new();
+        let name = Name::Segment(header.number).to_string();
+        let file = disk.create(&name).unwrap();
+        file.reserve(u64::from(header.capacity)).unwrap();
+        file.write_at(0, &header.encode()).unwrap();
+        file.write_at(u64::from(SEGMENT_HEADER_BYTES), batch)
+            .unwrap();
+        file.sync_data().unwrap();
+        let before = disk.contents(&name);
+        match Log::open(disk.clone(), small_options()) {
+            Ok((mut log, recovered)) => {
+                assert_eq!(recovered.torn, None);
+                log.prepare().unwrap();
+                String::new()
+            }
+            Err(LogError::Corrupt { file, what, .. }) => {
+                assert_eq!(file, disk.path(&name));
+                assert_eq!(disk.contents(&name), before, "nothing was changed");
+                what
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_header_that_no_log_has_is_refused_though_its_checksum_matches() {
+        let huge = NUMBER_MAX + 1;
+        let refused = |base: (u64, u64), term: u64, commit: u64| {
+            let header = SegmentHeader {
+                base: Position {
+                    index: Index(base.0),
+                    term: Term(base.1),
+                },
+                hard_state: HardState {
+                    term: Term(term),
+                    commit: Index(commit),
+                    ..HARD_STATE
+                },
+                ..header()
+            };
+            let what = open(&header, &[]);
+            what.strip_prefix(
+                "the segment's header has a matching checksum and yet breaks a rule: ",
+            )
+            .map_or(what.clone(), str::to_owned)
+        };
+        assert_eq!(refused((5, 2), 3, 5), "");
+        assert_eq!(
+            refused((5, 2), 3, 6),
+            "commit index 6 is past the last entry, 5"
+        );
+        assert_eq!(
+            refused((0, 2), 3, 0),
+            "the log begins behind entry 0 of term 2"
+        );
+        assert_eq!(
+            refused((5, 0), 3, 5),
+            "the log begins behind entry 5 of term 0"
+        );
+        for number in [huge, u64::MAX] {
+            let above = |what: &str| format!("{what} {number} is above {NUMBER_MAX}");
+            assert_eq!(refused((number, 2), 3, 5), above("index"));
+            assert_eq!(refused((5, number), 3, 5), above("term"));
+            assert_eq!(refused((5, 2), number, 5), above("term"));
+        }
+    }
+
+    #[test]
+    fn a_batch_that_no_log_has_is_refused_though_its_checksum_matches() {
+        let refused =
+            |previous: (u64, u64), hard_state: Option<HardState>, term: u64, resets: bool| {
+                let previous = Position {
+                    index: Index(previous.0),
+                    term: Term(previous.1),
+                };
+                let what = open(&header(), &sealed(previous, hard_state, term, resets));
+                what.strip_prefix("the batch has a matching checksum and yet breaks a rule: ")
+                    .map_or(what.clone(), str::to_owned)
+            };
+        assert_eq!(refused((5, 2), None, 3, false), "");
+        assert_eq!(refused((9, 2), None, 3, true), "");
+        assert_eq!(
+            refused((9, 0), None, 3, true),
+            "the log begins behind entry 9 of term 0"
+        );
+        assert_eq!(
+            refused((0, 2), None, 3, true),
+            "the log begins behind entry 0 of term 2"
+        );
+        let voted = |term: u64| {
+            Some(HardState {
+                term: Term(term),
+                ..HARD_STATE
+            })
+        };
+        for number in [NUMBER_MAX + 1, u64::MAX] {
+            let above = |what: &str| format!("{what} {number} is above {NUMBER_MAX}");
+            assert_eq!(refused((5, 2), None, number, false), above("term"));
+            assert_eq!(refused((5, 2), voted(number), 3, false), above("term"));
+        }
+        // The last of them ends with the largest index that its bytes can say.
+        for before in [NUMBER_MAX, NUMBER_MAX + 1, u64::MAX - 1] {
+            let found = before.max(NUMBER_MAX + 1);
+            let above = format!("index {found} is above {NUMBER_MAX}");
+            assert_eq!(refused((before, 2), None, 3, true), above);
+        }
+    }
+
+    /// The next segment, and the next spare, get the number after it.
+    #[test]
+    fn a_segment_of_a_number_that_nobody_gave_is_refused() {
+        for (number, expected) in [
+            (NUMBER_MAX, ""),
+            (NUMBER_MAX + 1, "no log has that many segments"),
+            (u64::MAX, "no log has that many segments"),
+        ] {
+            let header = SegmentHeader { number, ..header() };
+            let batch = sealed(BASE, None, 3, false);
+            assert_eq!(open(&header, &batch), expected);
+        }
+    }
 }

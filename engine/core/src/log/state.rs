@@ -2,7 +2,7 @@
 //! checks them before anything is written, opening checks them again (a pair of assertions around the
 //! disk).
 
-use crate::types::{HardState, Index, MemberId, Term};
+use crate::types::{HardState, Index, MemberId, NUMBER_MAX, Term};
 
 /// An entry's place: its index and the term it was made in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,18 @@ impl State {
             runs: Vec::new(),
             hard_state,
         }
+    }
+
+    /// What a segment's header says the log held when the segment began. It has to keep the rules of a
+    /// reset, which says the same.
+    pub(super) fn restore(base: Position, hard_state: HardState) -> Result<Self, String> {
+        Self::default().check(&Change {
+            previous: base,
+            terms: std::iter::empty(),
+            hard_state: Some(hard_state),
+            resets: true,
+        })?;
+        Ok(Self::new(base, hard_state))
     }
 
     pub(super) fn hard_state(&self) -> HardState {
@@ -107,11 +119,12 @@ impl State {
                 old.commit, new.commit
             ));
         }
+        check_number("term", new.term.0)?;
         let previous = change.previous;
-        if previous.index == Index(u64::MAX) {
-            return Err("the last possible index is in use".to_owned());
-        }
-        if !change.resets {
+        check_number("index", previous.index.0)?;
+        if change.resets {
+            check_base(previous)?;
+        } else {
             self.check_previous(previous, change.terms.clone().next().is_some())?;
         }
         let mut last = previous;
@@ -128,6 +141,9 @@ impl State {
                 term,
             };
         }
+        // Terms never go down and the commit index is within the log, so this bounds them all.
+        check_number("index", last.index.0)?;
+        check_number("term", last.term.0)?;
         let end = if last == previous && !change.resets {
             self.last
         } else {
@@ -157,9 +173,10 @@ impl State {
                 "entry {} has term {term}, not {}",
                 previous.index, previous.term
             )),
+            Some(_) => Ok(()),
             // Below the base: the entries before were dropped with the segments that held them, and
             // this batch, in a later segment, had replaced what followed.
-            Some(_) | None => Ok(()),
+            None => check_base(previous),
         }
     }
 
@@ -206,6 +223,25 @@ impl State {
         }
         self.base = Position { index: base, term };
     }
+}
+
+/// Whether the log may begin behind `base`. Consensus takes the entry before index 1 to have term 0, and
+/// no other entry.
+fn check_base(base: Position) -> Result<(), String> {
+    if (base.index == Index(0)) == (base.term == Term(0)) {
+        return Ok(());
+    }
+    Err(format!(
+        "the log begins behind entry {} of term {}",
+        base.index, base.term
+    ))
+}
+
+fn check_number(what: &str, number: u64) -> Result<(), String> {
+    if number <= NUMBER_MAX {
+        return Ok(());
+    }
+    Err(format!("{what} {number} is above {NUMBER_MAX}"))
 }
 
 #[cfg(test)]
@@ -324,5 +360,86 @@ mod tests {
             check((4, 2), &[2], Some((2, 1, 6))),
             "commit index 6 is past the last entry, 5"
         );
+        let huge = NUMBER_MAX + 1;
+        let above = |what: &str| format!("{what} {huge} is above {NUMBER_MAX}");
+        assert_eq!(check((4, 2), &[NUMBER_MAX], Some((NUMBER_MAX, 0, 5))), "");
+        assert_eq!(check((4, 2), &[2, huge], None), above("term"));
+        assert_eq!(check((4, 2), &[], Some((huge, 0, 2))), above("term"));
+        assert_eq!(check((huge, 2), &[2], None), above("index"));
+    }
+
+    #[test]
+    fn begins_only_where_a_log_can() {
+        let begin = |base: (u64, u64), term: u64, commit: u64| {
+            let base = Position {
+                index: Index(base.0),
+                term: Term(base.1),
+            };
+            let hard_state = HardState {
+                term: Term(term),
+                vote: MemberId(1),
+                commit: Index(commit),
+            };
+            State::restore(base, hard_state).err().unwrap_or_default()
+        };
+        let huge = NUMBER_MAX + 1;
+        let above = |what: &str| format!("{what} {huge} is above {NUMBER_MAX}");
+        let behind =
+            |index: u64, term: u64| format!("the log begins behind entry {index} of term {term}");
+        assert_eq!(begin((0, 0), 0, 0), "");
+        assert_eq!(begin((0, 0), 3, 0), "");
+        assert_eq!(begin((5, 2), 3, 5), "");
+        assert_eq!(begin((NUMBER_MAX, NUMBER_MAX), NUMBER_MAX, 5), "");
+        assert_eq!(begin((5, 0), 3, 5), behind(5, 0));
+        assert_eq!(begin((0, 2), 3, 0), behind(0, 2));
+        assert_eq!(begin((huge, 2), 3, 5), above("index"));
+        assert_eq!(begin((5, huge), 3, 5), above("term"));
+        assert_eq!(begin((5, 2), huge, 5), above("term"));
+        assert_eq!(
+            begin((5, 2), 3, 6),
+            "commit index 6 is past the last entry, 5"
+        );
+    }
+
+    #[test]
+    fn counts_no_further_than_the_largest_number() {
+        let state = state((NUMBER_MAX - 1, 1), &[1]);
+        let change = Change {
+            previous: state.last(),
+            terms: std::iter::once(Term(1)),
+            hard_state: None,
+            resets: false,
+        };
+        let rule = format!("index {} is above {NUMBER_MAX}", NUMBER_MAX + 1);
+        assert_eq!(state.check(&change), Err(rule));
+    }
+
+    #[test]
+    fn begins_anew_only_where_a_log_can() {
+        let state = state((5, 2), &[2]);
+        let check = |index: u64, term: u64, resets: bool| {
+            let change = Change {
+                previous: Position {
+                    index: Index(index),
+                    term: Term(term),
+                },
+                terms: std::iter::once(Term(3)),
+                hard_state: None,
+                resets,
+            };
+            state.check(&change).err().unwrap_or_default()
+        };
+        for resets in [true, false] {
+            assert_eq!(check(0, 0, resets), "");
+            assert_eq!(check(4, 1, resets), "");
+            assert_eq!(
+                check(4, 0, resets),
+                "the log begins behind entry 4 of term 0"
+            );
+            assert_eq!(
+                check(0, 1, resets),
+                "the log begins behind entry 0 of term 1"
+            );
+        }
     }
 }

@@ -4,8 +4,8 @@ use super::words;
 use crate::driver::Target;
 use dengine_core::log::conformance::{batch, small_options};
 use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Batch, Disk as _, DiskFile as _, Log};
-use dengine_core::types::{HardState, Index, MemberId, Term};
+use dengine_core::log::{Batch, Disk as _, DiskFile as _, Log, Recovered};
+use dengine_core::types::{HardState, Index, MemberId, NUMBER_MAX, Term};
 
 const HEADER_BYTES: usize = 4096;
 const BATCH_HEADER_BYTES: usize = 48;
@@ -34,8 +34,24 @@ fn run(input: &[u8]) -> String {
     disk.sync_dir().unwrap();
     match Log::open(disk.clone(), small_options()) {
         Err(error) => words(&error),
-        Ok((log, recovered)) => used(disk, log, recovered.torn.is_some()),
+        Ok((log, recovered)) => {
+            assert_is_startable(&recovered);
+            used(disk, log, recovered.torn.is_some())
+        }
     }
+}
+
+/// What consensus takes for granted of a log that opens.
+fn assert_is_startable(recovered: &Recovered) {
+    let Recovered {
+        base, hard_state, ..
+    } = recovered;
+    assert!(hard_state.commit <= recovered.last_index, "{recovered:?}");
+    let at_the_start = base.index == Index(0);
+    assert_eq!(at_the_start, base.term == Term(0), "{recovered:?}");
+    let terms = recovered.last_term.max(hard_state.term);
+    let largest = recovered.last_index.0.max(terms.0);
+    assert!(largest <= NUMBER_MAX, "{recovered:?}");
 }
 
 /// A log that opens can be read, written and opened again.
@@ -55,6 +71,7 @@ fn used(disk: MemoryDisk, mut log: Log<MemoryDisk>, torn: bool) -> String {
         let appended = log.append(&more).and_then(|()| log.sync());
         appended.is_ok()
     });
+    log.prepare().unwrap();
     let end = log.reader().last();
     drop((log, reader));
     let again = Log::open(disk, small_options()).map(|(log, _)| log.reader().last());
@@ -122,5 +139,23 @@ fn seeds() -> Vec<Vec<u8>> {
     let file = disk.contents(&name());
     let with_mode = |mode: u8| [&[mode], &file[..]].concat();
     let used = HEADER_BYTES + 1200;
-    vec![with_mode(0), with_mode(1), [&[1], &file[..used]].concat()]
+    let cut = [&[1], &file[..used]].concat();
+    let first = [with_mode(0), with_mode(1), cut];
+    first.into_iter().chain(impossible(&file)).collect()
+}
+
+/// The file with one number at a time that no log gets to, and with none.
+fn impossible(file: &[u8]) -> Vec<Vec<u8>> {
+    // Base index and term, term and commit index of the header; first index and previous term, term and
+    // commit index of the first batch, and the term of its first entry.
+    let batch = [32, 40, 48, 64, 72].map(|at| HEADER_BYTES + at);
+    let numbers = [48, 56, 64, 80].into_iter().chain(batch);
+    let with = |at: usize, number: u64| {
+        let mut input = [&[1], file].concat();
+        input[1 + at..1 + at + 8].copy_from_slice(&number.to_le_bytes());
+        input
+    };
+    numbers
+        .flat_map(|at| [0, NUMBER_MAX + 1].map(|number| with(at, number)))
+        .collect()
 }
