@@ -4,8 +4,8 @@ use bytes::Bytes;
 use std::fmt;
 use std::time::Duration;
 
-/// The largest term, index or revision that is believed. Nobody gets there by counting, so a larger one is damage or a
-/// lie; and whatever is added to one that is believed does not overflow.
+/// The largest term, index or file number that is believed. They are counted up one by one, and a thousand million a second
+/// would take over a century to get there: a larger one is damage or a lie. Sums of a few of them do not overflow.
 pub const NUMBER_MAX: u64 = (1 << 62) - 1;
 
 macro_rules! number {
@@ -47,11 +47,6 @@ number! {
     /// Names one client session: the index of the entry that opened it, so no id is used twice.
     SessionId
 }
-
-/// The largest term, index or file number that a log may have. They are counted up one by one, so none
-/// gets there: a thousand million a second would take over a century. A number that was tampered with is
-/// refused above it, so that sums of a few cannot overflow.
-pub const NUMBER_MAX: u64 = (1 << 62) - 1;
 
 impl Index {
     /// The position after this one.

@@ -18,7 +18,7 @@
 use super::store::StoreError;
 use crate::kv::SESSIONS_MAX;
 use crate::kv::membership::Membership;
-use crate::types::{Index, Revision, SessionId, Term};
+use crate::types::{Index, NUMBER_MAX, Revision, SessionId, Term};
 use prost::encoding::{decode_varint, encode_varint};
 use std::ops::Range;
 
@@ -50,8 +50,6 @@ const FLAG_EXPIRING: u8 = 2;
 const CHANGE_PUT: u8 = 0;
 const CHANGE_DELETE: u8 = 1;
 const STATE_BYTES: usize = 40;
-/// No cluster gets to an index or a term so high. From below it, whatever counts on never overflows.
-const COUNT_END: u64 = 1 << 62;
 
 /// A place in history: the revision, and which of its changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -466,8 +464,8 @@ pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
 /// Whether entries can lead to this state.
 fn is_possible(state: &State) -> bool {
     let (index, first) = (state.applied_index.0, State::EMPTY.revision);
-    index < COUNT_END
-        && state.applied_term.0 < COUNT_END
+    index <= NUMBER_MAX
+        && state.applied_term.0 <= NUMBER_MAX
         // So what counts revisions never overflows either.
         && (first..=Revision(first.0 + index)).contains(&state.revision)
         // Else readers would wait for ever for a newest revision that is not compacted.

@@ -197,8 +197,11 @@ impl World {
             return;
         };
         let now = self.sim.now;
+        // Votes may come late: whoever is elected in an earlier term can commit nothing any more.
+        let leads_before = |it: &Member| it.state().is_some_and(|state| state.term < term);
         let mut others = self.members.values().filter(|other| other.id != elected);
-        let lease_of = others.find(|other| other.holds_lease(now)).map(|it| it.id);
+        let lease_of = others.find(|other| leads_before(other) && other.holds_lease(now));
+        let lease_of = lease_of.map(|it| it.id);
         self.sim.see(&Seen::Elected {
             member: elected,
             term,

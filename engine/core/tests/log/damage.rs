@@ -28,7 +28,7 @@ fn sample() -> Sample {
     // One batch of three entries in each step, until the third segment has five of them.
     let (mut offsets, mut lasts) = (Vec::new(), Vec::new());
     while offsets.len() < 6 {
-        let batch = batch(index / 20, index + 1..=index + 3, 120);
+        let batch = batch(1 + index / 20, index + 1..=index + 3, 120);
         if segments(&disk).len() == 3 {
             offsets.push(end_of_data(&disk, &segments(&disk)[2]));
             lasts.push(index);

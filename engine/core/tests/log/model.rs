@@ -304,7 +304,8 @@ impl Model {
     fn reset(&mut self, ahead: u64) {
         let mut next = self.now().clone();
         next.base = Position {
-            index: Index(next.last().index.0 + ahead),
+            // A snapshot has at least one entry.
+            index: Index((next.last().index.0 + ahead).max(1)),
             term: Term(next.last().term.0.max(1)),
         };
         next.entries.clear();

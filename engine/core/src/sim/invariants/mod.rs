@@ -33,7 +33,7 @@ pub(super) enum Seen<'a> {
         state: State,
         log: &'a Shadow,
     },
-    /// A member was elected; `lease_of` is another one that may still answer reads by its lease.
+    /// A member was elected; `lease_of` leads an earlier term, and may still answer reads by its lease.
     Elected {
         member: MemberId,
         term: Term,
