@@ -6,9 +6,9 @@ use dengine_api::peer::{
     snapshot_frame::Kind,
 };
 use dengine_core::{
-    consensus::Event,
+    consensus::{Event, snapshot_position},
     kv::{Member as ClusterMember, Membership, store::MemoryStore},
-    log::memory::MemoryDisk,
+    log::{Position, memory::MemoryDisk},
     snapshot::{Manifest, Outgoing, SnapshotId, Staging, describe},
     types::{ClusterId, MemberId, Moment},
 };
@@ -127,6 +127,9 @@ fn snapshot(input: &[u8]) -> Result<String, Status> {
     assert!(staging.holds(last), "what was finished is here");
     let mut member = Member::new(ME);
     let message = offer.message;
+    if snapshot_position(&message) != Some(last) {
+        return Ok("received, and the message is of another one".to_owned());
+    }
     let stepped = member.consensus.step(Event::Snapshot { from, message });
     let installs = member.settle().is_none();
     Ok(format!("received, {} {installs}", words(&stepped)))
@@ -177,6 +180,77 @@ fn exchange(hello: &Hello, leader: MemberId) -> Vec<u8> {
     joined(frames)
 }
 
+/// What of a Raft message goes with a snapshot. The numbers are those of the `raft` crate's `eraftpb.proto`.
+mod raft {
+    use super::{ME, MemberId, Position};
+
+    const MSG_SNAPSHOT: i32 = 7;
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Message {
+        #[prost(int32, tag = "1")]
+        msg_type: i32,
+        #[prost(uint64, tag = "2")]
+        to: u64,
+        #[prost(uint64, tag = "3")]
+        from: u64,
+        #[prost(uint64, tag = "4")]
+        term: u64,
+        #[prost(message, optional, tag = "9")]
+        snapshot: Option<Snapshot>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Snapshot {
+        #[prost(message, optional, tag = "2")]
+        metadata: Option<Metadata>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Metadata {
+        #[prost(message, optional, tag = "1")]
+        conf_state: Option<ConfState>,
+        #[prost(uint64, tag = "2")]
+        index: u64,
+        #[prost(uint64, tag = "3")]
+        term: u64,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct ConfState {
+        #[prost(uint64, repeated, tag = "1")]
+        voters: Vec<u64>,
+    }
+
+    /// The message of a leader whose snapshot ends there.
+    pub(super) fn speaks_of(leader: MemberId, last: Position) -> Message {
+        let metadata = Metadata {
+            conf_state: Some(ConfState {
+                voters: vec![1, 2, 3],
+            }),
+            index: last.index.0,
+            term: last.term.0,
+        };
+        Message {
+            msg_type: MSG_SNAPSHOT,
+            to: ME.0,
+            from: leader.0,
+            term: last.term.0,
+            snapshot: Some(Snapshot {
+                metadata: Some(metadata),
+            }),
+        }
+    }
+}
+
+/// Otherwise nothing behind the refusals is ever tried.
+#[test]
+fn a_snapshot_that_is_as_it_should_be_is_installed() {
+    for mode in [0, 1] {
+        assert_eq!((SNAPSHOT.run)(&sending(mode)), "received, Ok(()) true");
+    }
+}
+
 /// A snapshot of a small state.
 fn sending(mode: u8) -> Vec<u8> {
     let leader = MemberId(2);
@@ -184,13 +258,9 @@ fn sending(mode: u8) -> Vec<u8> {
     filled().flusher().checkpoint(&disk).unwrap();
     let (last, _) = describe::<MemoryStore, _>(&disk).unwrap();
     let outgoing = Outgoing::new(disk, CLUSTER, SnapshotId(3), last).unwrap();
-    let message = heard(leader).into_iter().find_map(|event| match event {
-        Heard::Message { bytes, .. } => Some(bytes),
-        Heard::Tick | Heard::Proposal => None,
-    });
     let offer = SnapshotOffer {
         manifest: Bytes::from(outgoing.manifest().encode()),
-        message: message.unwrap(),
+        message: Bytes::from(raft::speaks_of(leader, last).encode_to_vec()),
     };
     let mut kinds = vec![Kind::Hello(hello_of(leader)), Kind::Offer(offer)];
     let mut staging = Staging::open(MemoryDisk::new(), CLUSTER, BYTES_MAX).unwrap();
