@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::error::{Fatal, RequestError};
 use crate::storage::RocksStore;
 use crate::transport::Peers;
-use dengine_core::consensus::{Role as RaftRole, State};
+use dengine_core::consensus::{Role as RaftRole, State, snapshot_position};
 use dengine_core::kv::Reader;
 use dengine_core::log::{LogReader, RealDisk};
 use dengine_core::replica::{self, ApplyJob, Caller, Counts, Effect, LogJob, Replica, Role};
@@ -141,9 +141,12 @@ impl ReplicaThread {
                 tracing::warn!(%refusal, "refused a peer's message");
             }
             Effect::MakeSnapshot => self.snapshots.make(),
+            // Another one may have been made since the message was.
             Effect::SendSnapshot { to, message } => match self.snapshots.made.clone() {
-                Some(snapshot) => self.peers.send_snapshot(to, message, snapshot),
-                None => self.handle(replica::Input::SnapshotSent { to, ok: false }),
+                Some(snapshot) if snapshot_position(&message) == Some(snapshot.last()) => {
+                    self.peers.send_snapshot(to, message, snapshot);
+                }
+                _ => self.handle(replica::Input::SnapshotSent { to, ok: false }),
             },
             Effect::DiscardStaged => self.snapshots.discard_staged(),
             Effect::Install { base, hard_state } => {

@@ -230,7 +230,8 @@ fn check_ballast(message: &Message) -> Result<(), PeerMessageError> {
         MessageType::MsgAppend | MessageType::MsgReadIndex | MessageType::MsgReadIndexResp
     );
     let context = message.context.len() <= RoundContext::BYTES;
-    if !context || (!has_entries && !message.entries.is_empty()) {
+    let entries = has_entries || message.entries.is_empty();
+    if !context || !entries || message.snapshot.is_some() {
         return Err(PeerMessageError::Ballast(message.msg_type));
     }
     Ok(())

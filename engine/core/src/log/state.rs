@@ -129,6 +129,9 @@ impl State {
         }
         let mut last = previous;
         for term in change.terms.clone() {
+            if term == Term(0) {
+                return Err(format!("entry {} has term 0", last.index.next()));
+            }
             if term < last.term {
                 return Err(format!(
                     "entry {} of term {term} follows term {}",
@@ -356,6 +359,7 @@ mod tests {
             check((4, 2), &[1], None),
             "entry 5 of term 1 follows term 2"
         );
+        assert_eq!(check((4, 2), &[0], None), "entry 5 has term 0");
         assert_eq!(
             check((4, 2), &[2], Some((2, 1, 6))),
             "commit index 6 is past the last entry, 5"

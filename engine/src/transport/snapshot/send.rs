@@ -7,7 +7,7 @@ use dengine_api::peer::snapshot_frame::Kind;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, snapshot_answer,
 };
-use dengine_core::log::RealDisk;
+use dengine_core::log::{Position, RealDisk};
 use dengine_core::replica;
 use dengine_core::snapshot::{Chunk, Outgoing, Place};
 use dengine_core::types::MemberId;
@@ -46,6 +46,11 @@ pub(crate) struct OutgoingSnapshot {
 pub(crate) struct CheckpointFolder(pub(crate) PathBuf);
 
 impl OutgoingSnapshot {
+    /// The last entry of it.
+    pub(crate) fn last(&self) -> Position {
+        self.outgoing.manifest().last()
+    }
+
     pub(crate) fn new(outgoing: Outgoing<RealDisk>, folder: CheckpointFolder) -> Self {
         Self {
             outgoing,

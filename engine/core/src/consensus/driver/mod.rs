@@ -327,12 +327,16 @@ impl<L: LogRead> Consensus<L> {
         Ok(())
     }
 
-    /// Whether more entries wait for the disk here than a leader may have on their way. One that keeps to that waits for
-    /// this member's disk; of one that does not, nothing more is taken until the disk has caught up.
+    /// Whether more entries wait for the disk here than a leader may have on their way. Nothing more is taken until the
+    /// disk has caught up: the crate's leader sends one more with each heartbeat, and a liar may send anything. What is
+    /// dropped is asked for by the refusal of the next append, which does not fit.
     fn is_full(&self) -> bool {
         let config = &self.config;
-        let in_flight = config.max_inflight_messages as u64 * config.max_message_bytes;
-        self.node.store().recent_bytes() > config.cache_bytes.saturating_add(in_flight)
+        let in_flight =
+            (config.max_inflight_messages as u64).saturating_mul(config.max_message_bytes);
+        let not_handed_out = self.node.raft.raft_log.unstable.entries_size as u64;
+        let waiting = self.node.store().recent_bytes() + not_handed_out;
+        waiting > config.cache_bytes.saturating_add(in_flight)
     }
 
     fn on_transfer(&mut self, to: MemberId) {

@@ -11,7 +11,7 @@ use crate::types::{MemberId, NUMBER_MAX};
 use raft::eraftpb::{Message, MessageType};
 
 /// Terms that messages may take a member ahead within one election timeout: more than elections bring about in any
-/// absence, and so little that it takes decades to exhaust them.
+/// absence, and so little that with the usual timeouts it takes decades to exhaust them.
 const JUMP_MAX: u64 = 1 << 32;
 
 /// See [the module](self).

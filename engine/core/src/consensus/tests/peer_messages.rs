@@ -443,6 +443,10 @@ fn what_it_has_no_use_for() {
             entries: vec![entry],
             ..from_2(MessageType::MsgHeartbeat)
         },
+        Message {
+            snapshot: Some(Snapshot::default()),
+            ..from_2(MessageType::MsgReadIndex)
+        },
     ] {
         let expected = format!(
             "carries what messages of type {} never do",
