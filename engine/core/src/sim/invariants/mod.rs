@@ -27,6 +27,8 @@ use crate::watch::WatchSpec;
 
 /// What invariants are told of.
 pub(super) enum Seen<'a> {
+    /// A member's process starts; its disk remembers up to this term.
+    Starts { member: MemberId, term: Term },
     /// A member's role, leader or term changed; `log` is what it then believes its log to be.
     State {
         member: MemberId,

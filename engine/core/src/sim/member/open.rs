@@ -10,6 +10,7 @@ use crate::log::memory::MemoryDisk;
 use crate::log::{Batch, Log, LogError, LogOptions, LogReader};
 use crate::replica::{Applier, Keeper, LogWork, Replica, ReplicaConfig};
 use crate::sim::guard::guard;
+use crate::sim::invariants::Seen;
 use crate::sim::plan::Fault;
 use crate::sim::queue::{MILLI, SECOND};
 use crate::sim::shadow::Shadow;
@@ -202,6 +203,8 @@ impl Member {
             Keeper::new(machine.reader(), sim.plan.retention()),
             machine.collector(),
         );
+        let (member, term) = (self.id, recovered.hard_state.term);
+        sim.see(&Seen::Starts { member, term });
         let replica = self.replica_from(sim, &log, recovered.hard_state, &machine);
         Ok(Process {
             replica,
