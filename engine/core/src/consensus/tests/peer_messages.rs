@@ -379,18 +379,22 @@ fn terms(cluster: &Cluster) -> Vec<u64> {
     members.map(|it| it.consensus.hard_state().term.0).collect()
 }
 
+/// That there are very late terms.
+fn lie() -> Bytes {
+    encode(&Message {
+        term: u64::MAX,
+        ..from_2(MessageType::MsgHeartbeat)
+    })
+}
+
 /// Nothing else of such a message is believed.
 #[test]
 fn a_term_that_is_far_ahead_is_approached_by_so_much_in_each_election_timeout() {
     let mut cluster = run(Cluster::default(), FOLLOWER);
-    let lie = Message {
-        term: u64::MAX,
-        ..from_2(MessageType::MsgHeartbeat)
-    };
     for jumps in 1..=3 {
-        offer(&mut cluster, 2, encode(&lie)).expect("there are later terms");
+        offer(&mut cluster, 2, lie()).expect("there are later terms");
         assert_eq!(terms(&cluster)[0] >> 32, jumps);
-        let again = offer(&mut cluster, 2, encode(&lie)).expect_err("not yet");
+        let again = offer(&mut cluster, 2, lie()).expect_err("not yet");
         assert_eq!(
             again.to_string(),
             format!("has the impossible term {}", u64::MAX)
@@ -402,12 +406,8 @@ fn a_term_that_is_far_ahead_is_approached_by_so_much_in_each_election_timeout() 
 #[test]
 fn whoever_was_taken_to_a_late_term_is_heard_again() {
     let mut cluster = run(Cluster::default(), FOLLOWER);
-    let lie = Message {
-        term: u64::MAX,
-        ..from_2(MessageType::MsgHeartbeat)
-    };
     for _ in 0..3 {
-        offer(&mut cluster, 2, encode(&lie)).expect("there are later terms");
+        offer(&mut cluster, 2, lie()).expect("there are later terms");
         cluster = run(
             cluster,
             "tick 1 10
