@@ -3,7 +3,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-down up down test sim sim-planted torture power-loss fuzz overload e2e-full bench bench-baseline images lint fix crds
+SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted torture power-loss fuzz overload e2e-full bench bench-baseline images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -42,22 +43,29 @@ part = SECONDS=0; echo "== $(1)"; ($(2)) || exit 1; printf '%-28s %3d min %2d s\
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "%-19s  %s\n", $$1, $$2 }'
 
-setup: ## install what a fresh Debian machine lacks (as root; Rust and Go must be there)
-	@e2e/setup.sh
+setup: setup-kubernetes ## install what a fresh Debian machine lacks for all of it (as root; Rust and Go must be there)
 
-demo: setup ## a cluster of three on Kubernetes, benchmarked (E2E_USE_CURRENT_CONTEXT=1: on the current context)
+$(SETUPS): setup-%:
+	@e2e/setup.sh $*
+
+dengine: setup-dengine ## the server and its tools, without Kubernetes (no Go, no containers)
+	@$(BUILD)
+	@echo "dengine, dengine-bench and kubectl-dengine are in $(CARGO_TARGET_DIR)/release; to have them at hand:"
+	@echo 'export PATH=$(CARGO_TARGET_DIR)/release:$$PATH'
+
+demo: setup-kubernetes ## a cluster of three on Kubernetes, benchmarked (E2E_USE_CURRENT_CONTEXT=1: on the current context)
 	@$(E2E) demo
 
 demo-down: ## remove everything that demo or up started
 	@$(E2E) demo-down
 
-up: setup ## only bring up the local Kubernetes
+up: setup-kubernetes ## only bring up the local Kubernetes
 	@$(E2E) up
 
 down: ## take the local Kubernetes down
 	@$(E2E) down
 
-test: setup ## every test but the long ones, those on a real Kubernetes included (as root)
+test: setup-test ## every test but the long ones, those on a real Kubernetes included (as root)
 	@mkdir -p $(CARGO_TARGET_DIR); rm -f $(TIMES)
 	@$(call part,Build,$(CARGO_TEST) --no-run)
 	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples)
@@ -67,35 +75,35 @@ test: setup ## every test but the long ones, those on a real Kubernetes included
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes -- --skip full::)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
-torture: setup ## real members under faults, checked for linearizability (DURATION=5m, SEED=; as root)
+torture: setup-torture ## real members under faults, checked for linearizability (DURATION=5m, SEED=; as root)
 	@DENGINE_TORTURE_DURATION=$(or $(DURATION),5m) DENGINE_TORTURE_SEED=$(SEED) \
 	  $(CARGO_TEST) --test torture -- --nocapture
 
-power-loss: setup ## the power cut at every sync of a real server's disk (SAMPLES=100 other cuts, SEED=, CUT='sync 12'; as root)
+power-loss: setup-dengine ## the power cut at every sync of a real server's disk (SAMPLES=100 other cuts, SEED=, CUT='sync 12'; as root)
 	@$(BUILD)
 	@DENGINE_POWER_LOSS_SAMPLES=$(SAMPLES) DENGINE_POWER_LOSS_SEED=$(SEED) DENGINE_POWER_LOSS_CUT="$(CUT)" \
 	  $(CARGO_TEST) --test power_loss -- --nocapture
 
-fuzz: setup ## bent bytes into every decoder (DURATION=1m for each, SEED=)
+fuzz: setup-dengine ## bent bytes into every decoder (DURATION=1m for each, SEED=)
 	@DENGINE_FUZZ_DURATION=$(or $(DURATION),1m) DENGINE_FUZZ_SEED=$(SEED) \
 	  $(CARGO_TEST) --test fuzz -- --nocapture
 
-overload: setup ## more writes than a member takes: it must shed, keep its leader and its memory, and recover
+overload: setup-dengine ## more writes than a member takes: it must shed, keep its leader and its memory, and recover
 	@$(CARGO_TEST) --test processes -- overload::
 
-e2e-full: setup ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
+e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
 	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY)
 
-sim: setup ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEED=… replayed as a readable trace
+sim: ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEED=… replayed as a readable trace
 	@$(SIM) $(if $(SEED),--seed $(SEED),--budget $(or $(BUDGET),60) --threads $(or $(THREADS),$(shell nproc)))
 
-sim-planted: setup ## how many seeds it takes the simulator to find each planted bug (BUG=…, MAX=…)
+sim-planted: ## how many seeds it takes the simulator to find each planted bug (BUG=…, MAX=…)
 	@$(SIM_PLANTED) --planted $(or $(BUG),all) --max-seeds $(or $(MAX),1000)
 
-images: setup ## write the container images to target/images, for kind load image-archive or ctr images import
+images: setup-images ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images
 
-bench: setup ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded, REPEAT=1, BASELINE=, BUDGET=)
+bench: setup-$(if $(filter embedded,$(SCENARIO)),dengine,bench) ## DEngine beside etcd on this machine, with a report (PROFILE=standard, SCENARIO=cluster|single|embedded, REPEAT=1, BASELINE=, BUDGET=)
 ifeq ($(SCENARIO),embedded)
 	@$(if $(REPEAT)$(OUTPUT)$(BASELINE)$(BUDGET),$(error SCENARIO=embedded takes PROFILE= and nothing else))
 	@$(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-bench-embedded --profile $(or $(PROFILE),standard)
@@ -108,7 +116,7 @@ endif
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
 	@cargo bench --locked --quiet -p dengine-core --bench instructions -- $(if $(UPDATE),--update)
 
-lint: ## formats, lints, dependencies and generated files; changes nothing
+lint: setup-lint ## formats, lints, dependencies and generated files; changes nothing
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
 	@unformatted=$$(gofmt -l e2e/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
@@ -121,5 +129,5 @@ fix: ## format, and apply what the linter can fix itself
 	cargo clippy --release --locked --workspace --all-targets --fix --allow-dirty --allow-staged
 	gofmt -w e2e/programs
 
-crds: ## write the chart's CRDs anew from their Rust types
+crds: setup-dengine ## write the chart's CRDs anew from their Rust types
 	$(CRDGEN) $(CRDS)
