@@ -13,6 +13,10 @@ pub enum Bug {
     AckBeforeSync,
     /// A lease lasts for two election timeouts.
     LeaseTooLong,
+    /// A leader counts on its own settings, whatever those who answer it have promised.
+    PromiseIgnored,
+    /// A member that starts helps nobody for as long as its settings say now, whatever they said before.
+    RestartWaitsByNewSettings,
     /// A leader that hands over keeps its lease.
     LeaseKeptOverTransfer,
     /// A member that starts grants votes at once, whatever it promised before.
@@ -33,6 +37,12 @@ pub enum Bug {
     CorruptMiddleTakenForTornTail,
     /// A caller is answered by whatever entry took the place of its own.
     AnsweredByAnotherEntry,
+    /// A caller whose entry left this member's log is told that nothing was changed; another log may hold it yet.
+    DisplacedTakenForDead,
+    /// A learner is promoted, whether it answers or not.
+    SilentLearnerPromoted,
+    /// The log is truncated to what is flushed, whether consensus knows that it is applied or not.
+    TruncatedPastApplied,
     /// A read joins the round that is out already, which began before it.
     ReadJoinsEarlierRound,
     /// After a failed sync the log tries again.
@@ -64,10 +74,12 @@ pub enum Bug {
 impl Bug {
     /// All of them; and within how many seeds, counted from 1, a test asks the simulator to find each: at least twice
     /// what `make sim-planted` said.
-    pub const ALL: [(Self, u64); 26] = [
+    pub const ALL: [(Self, u64); 31] = [
         (Self::VoteNotSynced, 30),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
+        (Self::PromiseIgnored, 50),
+        (Self::RestartWaitsByNewSettings, 400),
         (Self::LeaseKeptOverTransfer, 80),
         (Self::RestartedVoterDoesNotWait, 10),
         (Self::RoundForgottenForLaterTerm, 20),
@@ -78,6 +90,9 @@ impl Bug {
         (Self::MemberIdReused, 10),
         (Self::CorruptMiddleTakenForTornTail, 70),
         (Self::AnsweredByAnotherEntry, 70),
+        (Self::DisplacedTakenForDead, 1000),
+        (Self::SilentLearnerPromoted, 50),
+        (Self::TruncatedPastApplied, 50),
         (Self::ReadJoinsEarlierRound, 10),
         (Self::SyncTriedAgain, 10),
         (Self::ReadBeforeApply, 10),

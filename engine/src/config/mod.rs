@@ -96,14 +96,14 @@ settings! {
         /// When a write counts as acknowledged. The same on every member.
         durability: Durability = Durability::Fsync, "durability", "DENGINE_DURABILITY";
 
-        /// Length of Raft's unit of time, in milliseconds. The same on every member.
+        /// Length of Raft's unit of time, in milliseconds. The same on every member, but for while a change is rolled out.
         ///
         /// Too short and a busy machine looks like a dead one, which costs elections; too long and a
         /// dead leader is noticed late.
         tick_ms: u64 = 100, "tick-ms", "DENGINE_TICK_MS";
 
         /// Ticks without a leader's word after which a member stands for election (randomized up to
-        /// twice that). The same on every member.
+        /// twice that). The same on every member, but for while a change is rolled out.
         ///
         /// The cluster takes no writes for about this long when its leader dies. Must leave room for
         /// several heartbeats and the slowest round trip between members.

@@ -1,5 +1,6 @@
 //! Settings of [`super::Consensus`]. Times are in ticks; the caller decides how long one is.
 
+use super::lease::PROMISE_MAX;
 use crate::planted::planted;
 use crate::types::MemberId;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub struct ConsensusConfig {
     pub max_waiting_reads: usize,
     /// A read that found no leader or no quorum within this many ticks fails.
     pub read_timeout_ticks: u64,
-    /// How long the caller's ticks are; a lease lasts for so many of them.
+    /// How long the caller's ticks are: what this member promises to a leader is so many of them.
     pub tick: Duration,
     /// By how many percent the clocks of two members may differ in speed. Leases are so much shorter.
     pub max_clock_drift_percent: u32,
@@ -116,17 +117,21 @@ impl ConsensusConfig {
         Ok(())
     }
 
-    /// How long a leader may rely on a round that a quorum acknowledged, from when it sent it: no member of
-    /// that quorum helps to elect another before, not even if its clock is the fastest allowed. One tick
-    /// less than the election timeout, because a timeout that begins between two ticks counts the first
-    /// whole.
-    pub(super) fn lease(&self) -> Duration {
-        if planted!(LeaseTooLong) {
-            return self.tick * 2 * self.election_ticks as u32;
-        }
+    /// For how long this member helps nobody else to lead, once it has answered a leader; see [`super::lease`]. One
+    /// tick less than it counts, because a timeout that begins between two ticks counts the first whole.
+    pub(super) fn promise(&self) -> Duration {
         let ticks = u32::try_from(self.election_ticks - 1).unwrap_or(u32::MAX);
-        let whole = self.tick.saturating_mul(ticks);
-        whole * 100u32.saturating_sub(self.max_clock_drift_percent) / 100
+        self.tick.saturating_mul(ticks).min(PROMISE_MAX)
+    }
+
+    /// For how many ticks a member that starts helps nobody to lead: it may have promised that before, set otherwise.
+    pub(super) fn silent_ticks(&self) -> u64 {
+        let ticks = PROMISE_MAX.as_nanos().div_ceil(self.tick.as_nanos().max(1));
+        let least = match planted!(RestartWaitsByNewSettings) {
+            true => 0,
+            false => u64::try_from(ticks).unwrap_or(u64::MAX),
+        };
+        least.max(self.election_ticks as u64)
     }
 
     pub(super) fn to_raft(&self, applied: u64) -> raft::Config {

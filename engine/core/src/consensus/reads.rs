@@ -5,7 +5,6 @@
 
 use super::event::ReadToken;
 use crate::planted::planted;
-use crate::types::Moment;
 use std::collections::VecDeque;
 
 /// Names one round. The crate matches confirmations by these bytes alone, so none is ever reused:
@@ -26,6 +25,11 @@ impl RoundContext {
             .concat()
     }
 
+    /// Its number among those that its member began in this run.
+    pub(super) fn number(self) -> u64 {
+        self.count
+    }
+
     /// Whether these bytes could be the context of a round that `member` began.
     pub(super) fn is_of(bytes: &[u8], member: u64) -> bool {
         bytes.len() == Self::BYTES && bytes.starts_with(&member.to_be_bytes())
@@ -42,16 +46,6 @@ struct Round {
     context: RoundContext,
     reads: VecDeque<Waiting>,
     started_tick: u64,
-    /// When it was sent, or earlier; `None` if it proves nothing any more for a lease.
-    started: Option<Moment>,
-}
-
-/// What a confirmed round is good for.
-#[derive(Default)]
-pub(super) struct Confirmed {
-    pub(super) tokens: Vec<ReadToken>,
-    /// From when on a leader's lease may be counted.
-    pub(super) started: Option<Moment>,
 }
 
 pub(super) struct Reads {
@@ -94,19 +88,19 @@ impl Reads {
     }
 
     /// Begins a round for every read that waits, unless one is out.
-    pub(super) fn start_round(&mut self, tick: u64, now: Moment) -> Option<RoundContext> {
+    pub(super) fn start_round(&mut self, tick: u64) -> Option<RoundContext> {
         if self.waiting.is_empty() {
             return None;
         }
-        self.start(tick, now)
+        self.start(tick)
     }
 
     /// Begins a round for the lease alone, unless one is out: that one renews it as well.
-    pub(super) fn start_renewal(&mut self, tick: u64, now: Moment) -> Option<RoundContext> {
-        self.start(tick, now)
+    pub(super) fn start_renewal(&mut self, tick: u64) -> Option<RoundContext> {
+        self.start(tick)
     }
 
-    fn start(&mut self, tick: u64, now: Moment) -> Option<RoundContext> {
+    fn start(&mut self, tick: u64) -> Option<RoundContext> {
         if self.round.is_some() {
             return None;
         }
@@ -120,30 +114,24 @@ impl Reads {
             context,
             reads: std::mem::take(&mut self.waiting),
             started_tick: tick,
-            started: Some(now),
         });
         Some(context)
     }
 
-    /// What the round of this context confirms; nothing if that round was given up.
-    pub(super) fn confirm(&mut self, context: &[u8]) -> Confirmed {
-        match self
+    /// The reads that the round of this context confirms; none if that round was given up.
+    pub(super) fn confirm(&mut self, context: &[u8]) -> Vec<ReadToken> {
+        let round = self
             .round
-            .take_if(|round| round.context.to_vec() == context)
-        {
-            Some(round) => Confirmed {
-                tokens: round.reads.into_iter().map(|read| read.token).collect(),
-                started: round.started,
-            },
-            None => Confirmed::default(),
-        }
+            .take_if(|round| round.context.to_vec() == context);
+        let reads = round.map_or_else(VecDeque::new, |round| round.reads);
+        reads.into_iter().map(|read| read.token).collect()
     }
 
-    /// The round that is out is no longer good for a lease.
-    pub(super) fn discount(&mut self) {
-        if let Some(round) = &mut self.round {
-            round.started = None;
-        }
+    /// The number of the round of this context, if it was begun here, in this run.
+    pub(super) fn number_of(&self, context: &[u8]) -> Option<u64> {
+        let (run, number) = context.split_last_chunk()?;
+        let own = [self.member, self.boot_nonce].map(u64::to_be_bytes);
+        (run == own.as_flattened()).then_some(u64::from_be_bytes(*number))
     }
 
     /// Gives up a round older than `round_ticks`, whose messages may have been lost. Its reads go back

@@ -3,20 +3,42 @@
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
 use crate::planted::planted;
+use crate::types::Term;
 use raft::{ProgressState, StateRole, eraftpb};
+use std::time::Duration;
 
 impl<L: LogRead> Consensus<L> {
     /// Whoever answers a leader votes for nobody else for an election timeout. The crate keeps to that only for as long
     /// as it knows the leader, and forgets it when any message tells of a later term; but the leader may have a
-    /// lease by then that rests on the promise.
+    /// lease by then that rests on the promise. How long that is goes with the answer, in a field that the crate has no
+    /// use for there, and that is 0 in answers of earlier versions.
     pub(super) fn on_heartbeat(&mut self, message: eraftpb::Message) {
         let (from, term) = (message.from, message.term);
         let _ = self.node.step(message);
-        let raft = &self.node.raft;
-        let followed = raft.leader_id == from && raft.term == term;
-        if followed && !planted!(RoundForgottenForLaterTerm) {
+        let raft = &mut self.node.raft;
+        if raft.leader_id != from || raft.term != term {
+            return;
+        }
+        if let Some(answer) = raft.msgs.last_mut().filter(|it| is_answer(it)) {
+            let micros = self.lease.promise().as_micros();
+            answer.reject_hint = u64::try_from(micros).expect("a second at most");
+        }
+        if !planted!(RoundForgottenForLaterTerm) {
             let timeout = self.config.election_ticks as u64;
             self.votes_from = self.votes_from.max(self.tick + timeout);
+        }
+    }
+
+    /// Takes note of what a member promised by its answer to a round.
+    fn note_promise(&mut self, message: &eraftpb::Message) {
+        let raft = &self.node.raft;
+        let leads = raft.state == StateRole::Leader && raft.term == message.term;
+        let round = self.reads.number_of(&message.context);
+        if let Some(round) = round.filter(|_| leads) {
+            let promise = Duration::from_micros(message.reject_hint);
+            let term = Term(message.term);
+            self.lease.answered(term, round, message.from, promise);
+            self.lease.count(raft.prs().conf().voters().ids().iter());
         }
     }
 
@@ -25,6 +47,7 @@ impl<L: LogRead> Consensus<L> {
     /// reading the log for all of them would keep a leader from everything else. So one answer in each heartbeat
     /// interval has that effect, and the others only count for their rounds.
     pub(super) fn on_heartbeat_response(&mut self, message: eraftpb::Message) {
+        self.note_promise(&message);
         let from = message.from;
         let raft = &self.node.raft;
         let leads = raft.state == StateRole::Leader && raft.term == message.term;
@@ -51,4 +74,8 @@ impl<L: LogRead> Consensus<L> {
         let interval = self.tick / self.config.heartbeat_ticks as u64;
         self.sent_again.insert(to, interval) != Some(interval)
     }
+}
+
+fn is_answer(message: &eraftpb::Message) -> bool {
+    message.msg_type() == eraftpb::MessageType::MsgHeartbeatResponse
 }

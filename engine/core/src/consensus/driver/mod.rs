@@ -119,7 +119,7 @@ impl<L: LogRead> Consensus<L> {
         let mut consensus = Self {
             reads: Reads::new(config.id.0, config.boot_nonce, config.max_waiting_reads),
             early_reads: BTreeMap::new(),
-            lease: Lease::new(config.lease()),
+            lease: Lease::new(&config),
             lease_wanted_until: 0,
             snapshots: Snapshots::default(),
             apply_window: ApplyWindow::new(restored.applied, config.max_apply_bytes),
@@ -135,7 +135,7 @@ impl<L: LogRead> Consensus<L> {
             votes_from: match hard_state.term {
                 Term(0) => 0,
                 Term(_) if planted!(RestartedVoterDoesNotWait) => 0,
-                Term(_) => config.election_ticks as u64,
+                Term(_) => config.silent_ticks(),
             },
             timeouts: 0,
             pending_readies: VecDeque::new(),
@@ -272,11 +272,16 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// Keeps the crate from two things that its tick would do, or not do.
+    /// Keeps the crate from three things that its tick would do, or not do.
     fn prepare_for_tick(&mut self) {
         let raft = &mut self.node.raft;
         if raft.state != StateRole::Follower {
             return;
+        }
+        if self.tick < self.votes_from {
+            // Whoever may vote for nobody does not stand either: that would be a vote for itself.
+            let least = self.config.election_ticks - 2;
+            raft.election_elapsed = raft.election_elapsed.min(least);
         }
         let silent = raft.election_elapsed >= 2 * self.config.election_ticks;
         if !raft.promotable() && silent && raft.leader_id != raft::INVALID_ID {
@@ -428,7 +433,6 @@ impl<L: LogRead> Consensus<L> {
         if !changes.is_empty() {
             // What a quorum of the members before acknowledged may be no quorum's word any more.
             self.lease.drop_until_confirmed();
-            self.reads.discount();
             self.forget_removed();
         }
         self.node.advance_apply_to(index.0);

@@ -3,6 +3,7 @@
 use super::Consensus;
 use crate::consensus::event::{Action, ReadToken, Refusal};
 use crate::consensus::log_view::LogRead;
+use crate::consensus::reads::RoundContext;
 use crate::planted::planted;
 use crate::types::{Index, Moment, Term};
 use raft::{StateRole, eraftpb};
@@ -63,25 +64,28 @@ impl<L: LogRead> Consensus<L> {
         if leads
             && due
             && self.tick < self.lease_wanted_until
-            && let Some(context) = self.reads.start_renewal(self.tick, self.now)
+            && let Some(context) = self.reads.start_renewal(self.tick)
         {
-            self.node.read_index(context.to_vec());
+            self.begin_round(context);
         }
     }
 
-    /// Takes note of a confirmed round, and hands out the reads that it was for.
-    pub(super) fn on_round_confirmed(&mut self, context: &[u8], index: Index) {
-        let confirmed = self.reads.confirm(context);
+    fn begin_round(&mut self, context: RoundContext) {
         let raft = &self.node.raft;
-        if let Some(started) = confirmed
-            .started
-            .filter(|_| raft.state == StateRole::Leader)
-        {
-            self.lease.confirm(Term(raft.term), started);
+        if raft.state == StateRole::Leader {
+            self.lease
+                .begin(Term(raft.term), context.number(), self.now);
+            self.lease.count(raft.prs().conf().voters().ids().iter());
         }
-        if !confirmed.tokens.is_empty() {
+        self.node.read_index(context.to_vec());
+    }
+
+    /// Hands out the reads of a confirmed round.
+    pub(super) fn on_round_confirmed(&mut self, context: &[u8], index: Index) {
+        let tokens = self.reads.confirm(context);
+        if !tokens.is_empty() {
             self.actions.push(Action::ReadReady {
-                tokens: confirmed.tokens,
+                tokens,
                 index,
                 by_lease: false,
             });
@@ -100,13 +104,13 @@ impl<L: LogRead> Consensus<L> {
         };
         if planted!(ReadBeforeFirstCommit) && raft.state == StateRole::Leader && !can_ask {
             let index = Index(raft.raft_log.committed);
-            if let Some(context) = self.reads.start_round(self.tick, self.now) {
+            if let Some(context) = self.reads.start_round(self.tick) {
                 self.on_round_confirmed(&context.to_vec(), index);
             }
             return;
         }
-        if can_ask && let Some(context) = self.reads.start_round(self.tick, self.now) {
-            self.node.read_index(context.to_vec());
+        if can_ask && let Some(context) = self.reads.start_round(self.tick) {
+            self.begin_round(context);
         }
     }
 

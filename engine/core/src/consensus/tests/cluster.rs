@@ -6,6 +6,8 @@ use crate::consensus::{Action, ConsensusConfig, Event, Outbound, ReadToken, Role
 use crate::log::Position;
 use crate::types::{Entry, EntryKind, HardState, Index, MemberId};
 use bytes::Bytes;
+use prost_raft::Message as _;
+use raft::eraftpb;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
@@ -20,6 +22,8 @@ pub(super) struct Cluster {
     pub(super) members: BTreeMap<u64, Member>,
     pub(super) links: BTreeMap<Link, VecDeque<Bytes>>,
     pub(super) cut: BTreeSet<Link>,
+    /// Members whose answers to heartbeats are those of a version that promised nothing by them.
+    pub(super) promise_nothing: BTreeSet<u64>,
     /// What is on its way besides messages: the message that goes with it, and the state.
     pub(super) snapshots: BTreeMap<Link, (Bytes, Machine)>,
     /// What the proposals that were not answered yet say.
@@ -317,7 +321,11 @@ impl Cluster {
             let link = (id, message.to.0);
             let reachable = self.members.contains_key(&link.1) && !self.cut.contains(&link);
             if reachable {
-                self.links.entry(link).or_default().push_back(message.bytes);
+                let bytes = match self.promise_nothing.contains(&id) {
+                    true => without_promise(&message.bytes),
+                    false => message.bytes,
+                };
+                self.links.entry(link).or_default().push_back(bytes);
             }
         }
     }
@@ -349,6 +357,14 @@ impl Cluster {
         }
         line
     }
+}
+
+fn without_promise(bytes: &Bytes) -> Bytes {
+    let mut message = eraftpb::Message::decode(bytes.as_ref()).expect("a member made it");
+    if message.msg_type() == eraftpb::MessageType::MsgHeartbeatResponse {
+        message.reject_hint = 0;
+    }
+    message.encode_to_vec().into()
 }
 
 fn names(tokens: &[ReadToken]) -> String {

@@ -1,7 +1,10 @@
 //! Raft thesis §6.4.1: a leader that a quorum has acknowledged lately answers reads by itself.
 
-use super::script::check;
+use super::cluster::Cluster;
+use super::script::{check, check_with, run};
+use crate::types::MemberId;
 use expect_test::expect;
+use std::time::Duration;
 
 #[test]
 fn a_lease_read_asks_nobody_while_the_lease_holds() {
@@ -372,4 +375,223 @@ fn whoever_acknowledged_a_round_votes_for_nobody_even_if_it_hears_of_a_later_ter
               1 may serve read 2 once 1 is applied
         "#]],
     );
+}
+
+/// While shorter ticks are rolled out, the leader comes last.
+#[test]
+fn a_leader_counts_on_what_the_others_promise_and_not_on_its_own_settings() {
+    check_with(
+        |config| {
+            if config.id != MemberId(1) {
+                config.tick = Duration::from_millis(10);
+            }
+        },
+        "
+            start 1 2 3
+            elect 1
+            lease-read 1
+            deliver
+            # Nine ticks of 10 ms, less a tenth, are over before one of 100 ms is.
+            lease-read 1
+            cut 1
+            tick 1 7
+            tick 2 10
+            tick 3 10
+            elect 3
+            propose 3 x
+            deliver
+            lease-read 1
+            state
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > lease-read 1
+              1 is asked for lease read 1
+            > deliver
+              1 may serve read 1 once 1 is applied
+            # Nine ticks of 10 ms, less a tenth, are over before one of 100 ms is.
+            > lease-read 1
+              1 is asked for lease read 2
+              1 may serve read 2 once 1 is applied
+            > cut 1
+            > tick 1 7
+            > tick 2 10
+            > tick 3 10
+            > elect 3
+              3 leads term 2
+            > propose 3 x
+              3 takes x as 3@2
+              3 writes 3@2
+            > deliver
+              2 writes 3@2
+              3 applies 3: x
+              3 answers x: done
+              2 applies 3: x
+            > lease-read 1
+              1 is asked for lease read 3
+            > state
+              1 leads term 1; log [1], committed 1, applied 1
+              2 follows 3 in term 2; log [1 2 2], committed 3, applied 3
+              3 leads term 2; log [1 2 2], committed 3, applied 3
+        "#]],
+    );
+}
+
+/// The tail of a roll-out of longer ticks.
+#[test]
+fn one_member_with_a_short_promise_is_left_out_of_a_quorum_that_has_another() {
+    check_with(
+        |config| {
+            if config.id == MemberId(2) {
+                config.tick = Duration::from_millis(10);
+            }
+        },
+        "
+            start 1 2 3
+            elect 1
+            lease-read 1
+            deliver 1->2
+            deliver 2->1
+            tick 1 1
+            # Of member 2, which answered first, nothing is left.
+            lease-read 1
+            deliver 1->3
+            deliver 3->1
+            # Member 3 promised for longer.
+            lease-read 1
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > lease-read 1
+              1 is asked for lease read 1
+            > deliver 1->2
+              1->2 Heartbeat: term 1, commit 1, read round
+            > deliver 2->1
+              2->1 HeartbeatResponse: term 1, read round
+              1 may serve read 1 once 1 is applied
+            > tick 1 1
+            # Of member 2, which answered first, nothing is left.
+            > lease-read 1
+              1 is asked for lease read 2
+            > deliver 1->3
+              1->3 Heartbeat: term 1, commit 1, read round
+              1->3 Heartbeat: term 1, commit 1
+              1->3 Heartbeat: term 1, commit 1, read round
+            > deliver 3->1
+              3->1 HeartbeatResponse: term 1, read round
+              3->1 HeartbeatResponse: term 1
+              3->1 HeartbeatResponse: term 1, read round
+            # Member 3 promised for longer.
+            > lease-read 1
+              1 is asked for lease read 3
+              1 may serve read 3 once 1 is applied
+        "#]],
+    );
+}
+
+/// Members of earlier versions say nothing of how long they wait.
+#[test]
+fn whoever_promises_nothing_gives_no_lease() {
+    check(
+        "
+            start 1 2 3
+            promises-nothing 2
+            promises-nothing 3
+            elect 1
+            lease-read 1
+            deliver
+            lease-read 1
+            deliver
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > promises-nothing 2
+            > promises-nothing 3
+            > elect 1
+              1 leads term 1
+            > lease-read 1
+              1 is asked for lease read 1
+            > deliver
+              1 may serve read 1 once 1 is applied
+            > lease-read 1
+              1 is asked for lease read 2
+            > deliver
+              1 may serve read 2 once 1 is applied
+        "#]],
+    );
+}
+
+/// It may have promised up to a second when it ran with longer ticks.
+#[test]
+fn a_member_that_restarts_with_shorter_ticks_keeps_what_it_promised_with_longer_ones() {
+    let mut cluster = run(
+        Cluster::default(),
+        "
+            start 1 2 3
+            elect 1
+            lease-read 1
+            deliver
+            cut 1
+        ",
+    );
+    cluster.configure = Some(|config| {
+        if config.id != MemberId(1) {
+            config.tick = Duration::from_millis(10);
+        }
+    });
+    let cluster = run(
+        cluster,
+        "
+            restart 2
+            restart 3
+            lose
+            # Neither votes for the other, nor stands itself.
+            tick 2 99
+            tick 3 99
+            tick 1 8
+            lease-read 1
+            state
+            tick 3 1
+            tick 2 20
+            deliver
+        ",
+    );
+    expect![[r#"
+        > start 1 2 3
+        > elect 1
+          1 leads term 1
+        > lease-read 1
+          1 is asked for lease read 1
+        > deliver
+          1 may serve read 1 once 1 is applied
+        > cut 1
+        > restart 2
+        > restart 3
+        > lose
+        # Neither votes for the other, nor stands itself.
+        > tick 2 99
+        > tick 3 99
+        > tick 1 8
+        > lease-read 1
+          1 is asked for lease read 2
+          1 may serve read 2 once 1 is applied
+        > state
+          1 leads term 1; log [1], committed 1, applied 1
+          2 knows no leader in term 1; log [1], committed 1, applied 1
+          3 knows no leader in term 1; log [1], committed 1, applied 1
+        > tick 3 1
+          3 is a pre-candidate in term 1
+        > tick 2 20
+          2 is a pre-candidate in term 1
+        > deliver
+          2 is a candidate in term 2
+          2 writes term 2 and vote 2
+          3 is a candidate in term 2
+          3 writes term 2 and vote 3
+    "#]]
+    .assert_eq(&cluster.transcript);
 }

@@ -10,6 +10,7 @@
 //! | `bootstrap 1` | starts the first member of a cluster: a log of one membership entry, and nothing applied |
 //! | `join 4` | starts a member that knows nothing |
 //! | `restart 1`, `up-for-a-while 1` | starts it again with what is on its disk; lets it grant votes again |
+//! | `promises-nothing 2` | from now on it answers heartbeats as a version did that promised nothing by that |
 //! | `tick 1 10` | lets ticks pass |
 //! | `timeout 1` | lets ticks pass until it asks for votes |
 //! | `elect 1` | `timeout` and `deliver`, without showing how it wins |
@@ -112,6 +113,7 @@ fn command(cluster: &mut Cluster, name: &str, args: &[&str]) {
         }
         ("read", [_]) => cluster.read(id()),
         ("lease-read", [_]) => cluster.lease_read(id()),
+        ("promises-nothing", [_]) => drop(cluster.promise_nothing.insert(id())),
         ("up-for-a-while", [_]) => cluster.member(id()).consensus.grant_votes(),
         ("truncate", [_, index]) => cluster.truncate(id(), Index(number(index))),
         ("deliver-snapshot", [link]) => cluster.deliver_snapshot(parse_link(link), true),
