@@ -34,9 +34,11 @@ impl<C> Default for Pending<C> {
 
 impl<C: Caller<Written>> Pending<C> {
     pub(super) fn expect(&mut self, expected: Expected<C>) {
-        // Two proposals at one index: this member led twice, and the first was overwritten.
-        if let Some(lost) = self.by_index.insert(expected.index, expected) {
-            lost.overwritten();
+        // Two proposals at one index: this member led twice, and its log lost the first. Another log may hold it yet, and
+        // whoever wins the next election with that commits it (Raft thesis §3.6.2): the caller is let go without an answer.
+        let displaced = self.by_index.insert(expected.index, expected);
+        if let Some(displaced) = displaced.filter(|_| planted!(DisplacedTakenForDead)) {
+            displaced.overwritten();
         }
     }
 
@@ -69,5 +71,74 @@ impl<C: Caller<Written>> Expected<C> {
         self.caller.answer(Err(RequestError::NotServed {
             reason: "the leader changed before a quorum had it".to_owned(),
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::Outcome;
+    use crate::types::{Revision, Term};
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// What callers are told, by their names.
+    type Told = Rc<RefCell<Vec<(&'static str, bool)>>>;
+
+    struct Named(&'static str, Told);
+
+    impl Caller<Written> for Named {
+        fn is_gone(&self) -> bool {
+            false
+        }
+
+        fn answer(self, answer: Result<Written, RequestError>) {
+            self.1.borrow_mut().push((self.0, answer.is_ok()));
+        }
+    }
+
+    fn expected(index: u64, name: &'static str, told: &Told) -> Expected<Named> {
+        Expected {
+            index: Index(index),
+            context: Bytes::from_static(name.as_bytes()),
+            caller: Named(name, Rc::clone(told)),
+        }
+    }
+
+    fn applied(index: u64, name: &'static str) -> Applied {
+        Applied {
+            index: Index(index),
+            term: Term(9),
+            context: Bytes::from_static(name.as_bytes()),
+            outcome: Outcome::Put {
+                revision: Revision(2),
+                prev: None,
+            },
+        }
+    }
+
+    /// Of five members, A puts `first` at 13 and only E gets it. A loses its log from 11 on to another leader, leads again
+    /// and puts `second` at 13; but E is elected by those who have neither, and commits `first`.
+    #[test]
+    fn whoever_was_displaced_is_told_nothing() {
+        let told = Told::default();
+        let mut pending = Pending::default();
+        pending.expect(expected(13, "first", &told));
+        pending.expect(expected(13, "second", &told));
+        assert!(told.borrow().is_empty(), "nobody knows what becomes of it");
+        pending.applied(applied(13, "first"));
+        // What is committed in its place proves that the second is in no log that counts.
+        assert_eq!(*told.borrow(), [("second", false)]);
+    }
+
+    #[test]
+    fn an_entry_answers_its_own_caller() {
+        let told = Told::default();
+        let mut pending = Pending::default();
+        pending.expect(expected(13, "own", &told));
+        pending.applied(applied(12, "own"));
+        pending.applied(applied(13, "own"));
+        pending.applied(applied(13, "own"));
+        assert_eq!(*told.borrow(), [("own", true)]);
     }
 }
