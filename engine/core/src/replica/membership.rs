@@ -2,8 +2,9 @@
 
 use super::applier::config_change;
 use super::{Env, Replica, RequestError};
-use crate::consensus::{ConfigChange, LogRead, Refusal, Role};
+use crate::consensus::{ConfigChange, LogRead, Progress, Refusal, Role};
 use crate::kv::MembershipChange;
+use crate::planted::planted;
 use crate::types::{Index, MemberId};
 
 /// A learner may vote once it lacks no more than this many entries: about what one message carries.
@@ -33,46 +34,138 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     }
 
     fn check_promotion(&self, id: MemberId) -> Result<(), String> {
-        let progress = self.consensus.progress();
-        let matched = progress.iter().find(|p| p.member == id).map(|p| p.matched);
-        let last = self.consensus.last_index().0;
-        let lag = match matched {
-            None | Some(Index(0)) => {
-                return Err(format!(
-                    "member {id} has not acknowledged any log entry yet"
-                ));
-            }
-            Some(matched) => last - matched.0.min(last),
-        };
-        if lag > PROMOTION_LAG_ENTRIES_MAX {
-            return Err(format!(
-                "member {id} lacks {lag} log entries; it can vote once it lacks at most \
-                 {PROMOTION_LAG_ENTRIES_MAX}"
-            ));
-        }
-        Ok(())
+        let last = self.consensus.last_index();
+        may_promote(&self.consensus.progress(), last, id)
     }
 
     fn check_removal(&self, id: MemberId) -> Result<(), String> {
-        let progress = self.consensus.progress();
-        let voters: Vec<_> = progress.iter().filter(|p| p.voter).collect();
-        if !voters.iter().any(|p| p.member == id) {
-            return Ok(());
-        }
-        if id == self.config.member_id && voters.len() > 1 {
-            return Err(format!(
-                "member {id} leads; transfer leadership to another voter first"
-            ));
-        }
-        let left = voters.iter().filter(|p| p.member != id);
-        let answering = left.filter(|p| p.recently_active).count();
-        let quorum = (voters.len() - 1) / 2 + 1;
-        if voters.len() > 1 && answering < quorum {
-            return Err(format!(
-                "without member {id}, only {answering} of {} voters answer; {quorum} are needed for a quorum",
-                voters.len() - 1
-            ));
-        }
-        Ok(())
+        may_remove(&self.consensus.progress(), self.config.member_id, id)
+    }
+}
+
+/// Whether the leader may let this learner vote. From then on it counts towards the quorum, so it must answer.
+fn may_promote(progress: &[Progress], last: Index, id: MemberId) -> Result<(), String> {
+    let learner = progress.iter().find(|p| p.member == id);
+    let Some(learner) = learner.filter(|p| p.matched > Index(0)) else {
+        return Err(format!(
+            "member {id} has not acknowledged any log entry yet"
+        ));
+    };
+    let lag = last.0.saturating_sub(learner.matched.0);
+    if lag > PROMOTION_LAG_ENTRIES_MAX {
+        return Err(format!(
+            "member {id} lacks {lag} log entries; it can vote once it lacks at most \
+             {PROMOTION_LAG_ENTRIES_MAX}"
+        ));
+    }
+    if learner.voter || planted!(SilentLearnerPromoted) {
+        return Ok(());
+    }
+    if !learner.recently_active {
+        return Err(format!(
+            "member {id} does not answer; with its vote the cluster would need it for a quorum"
+        ));
+    }
+    let voters = progress.iter().filter(|p| p.voter).count() + 1;
+    let answering = answering(progress.iter().filter(|p| p.voter)) + 1;
+    if answering < quorum(voters) {
+        return Err(format!(
+            "with member {id}, only {answering} of {voters} voters would answer; {} are needed for a quorum",
+            quorum(voters)
+        ));
+    }
+    Ok(())
+}
+
+/// Whether `leader` may take this member out of the cluster.
+fn may_remove(progress: &[Progress], leader: MemberId, id: MemberId) -> Result<(), String> {
+    let voters: Vec<_> = progress.iter().filter(|p| p.voter).collect();
+    if !voters.iter().any(|p| p.member == id) {
+        return Ok(());
+    }
+    if id == leader && voters.len() > 1 {
+        return Err(format!(
+            "member {id} leads; transfer leadership to another voter first"
+        ));
+    }
+    let answering = answering(voters.iter().copied().filter(|p| p.member != id));
+    let left = voters.len() - 1;
+    if left > 0 && answering < quorum(left) {
+        return Err(format!(
+            "without member {id}, only {answering} of {left} voters answer; {} are needed for a quorum",
+            quorum(left)
+        ));
+    }
+    Ok(())
+}
+
+fn answering<'a>(members: impl Iterator<Item = &'a Progress>) -> usize {
+    members.filter(|p| p.recently_active).count()
+}
+
+const fn quorum(voters: usize) -> usize {
+    voters / 2 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `+` answers and `-` does not; a voter unless the id is in `learners`. Member 1 leads.
+    fn members(answering: &str, learners: &[u64]) -> Vec<Progress> {
+        let of = |(member, sign)| Progress {
+            member: MemberId(member),
+            matched: Index(100),
+            recently_active: sign == '+',
+            voter: !learners.contains(&member),
+        };
+        (1..).zip(answering.chars()).map(of).collect()
+    }
+
+    fn promote(answering: &str, learner: u64) -> Result<(), String> {
+        let members = members(answering, &[learner]);
+        may_promote(&members, Index(150), MemberId(learner))
+    }
+
+    #[test]
+    fn a_learner_that_is_silent_is_not_promoted() {
+        assert_eq!(promote("++", 2), Ok(()));
+        assert!(promote("+-", 2).unwrap_err().contains("does not answer"));
+        assert!(promote("++--", 4).unwrap_err().contains("does not answer"));
+    }
+
+    #[test]
+    fn a_promotion_leaves_a_quorum_that_answers() {
+        // Three of four voters answer then.
+        assert_eq!(promote("++-+", 4), Ok(()));
+        let refused = promote("+--+", 4).unwrap_err();
+        assert!(
+            refused.contains("only 2 of 4 voters would answer"),
+            "{refused}"
+        );
+        assert_eq!(promote("+++--+", 6), Ok(()));
+        assert!(promote("++---+", 6).is_err());
+    }
+
+    #[test]
+    fn a_learner_that_lags_is_not_promoted() {
+        let mut members = members("++", &[2]);
+        let last = Index(100 + PROMOTION_LAG_ENTRIES_MAX);
+        assert_eq!(may_promote(&members, last, MemberId(2)), Ok(()));
+        assert!(may_promote(&members, last.next(), MemberId(2)).is_err());
+        members[1].matched = Index(0);
+        assert!(may_promote(&members, Index(1), MemberId(2)).is_err());
+        assert!(may_promote(&members, Index(1), MemberId(3)).is_err());
+    }
+
+    #[test]
+    fn a_removal_leaves_a_quorum_that_answers() {
+        let remove = |answering: &str, id| may_remove(&members(answering, &[]), MemberId(1), id);
+        assert_eq!(remove("+++", MemberId(3)), Ok(()));
+        assert_eq!(remove("++-", MemberId(3)), Ok(()));
+        assert!(remove("++-", MemberId(2)).is_err());
+        assert!(remove("+++", MemberId(1)).is_err());
+        assert_eq!(remove("+", MemberId(1)), Ok(()));
+        assert_eq!(remove("+", MemberId(7)), Ok(()));
     }
 }
