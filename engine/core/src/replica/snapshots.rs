@@ -3,6 +3,7 @@
 use super::input::{Effect, LogJob};
 use super::{Env, Replica};
 use crate::consensus::{Event, LogRead, Role};
+use crate::planted::planted;
 use crate::types::{Index, MemberId};
 use bytes::Bytes;
 
@@ -29,8 +30,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
     }
 
-    /// What is flushed, but for the newest part of the log, a longer part while a member that answers is
-    /// behind, and what follows a snapshot that is on its way.
+    /// What is flushed, but for what consensus has yet to be told that it is applied (the flusher's word may come first),
+    /// the newest part of the log, a longer part while a member that answers is behind, and what follows a snapshot that
+    /// is on its way.
     fn truncatable(&self) -> Index {
         let keep_from = |bytes| self.log.keep_from(bytes);
         let mut keep = keep_from(self.config.log_keep_bytes);
@@ -44,7 +46,11 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if let Some(snapshot) = self.consensus.snapshot_index() {
             keep = keep.min(snapshot.next());
         }
-        self.flushed.min(Index(keep.0.saturating_sub(1)))
+        let done = match planted!(TruncatedPastApplied) {
+            true => self.flushed,
+            false => self.flushed.min(self.applied),
+        };
+        done.min(Index(keep.0.saturating_sub(1)))
     }
 
     pub(super) fn on_snapshot_staged(&mut self, from: MemberId, message: Bytes) {
@@ -64,8 +70,8 @@ mod tests {
     use crate::log::conformance::small_options;
     use crate::log::memory::MemoryDisk;
     use crate::log::{Batch, Log, LogReader, Position};
-    use crate::replica::{Caller, Input, ReplicaConfig, RequestError};
-    use crate::types::{Entry, EntryKind, Moment, Term};
+    use crate::replica::{AppliedRange, Caller, Input, ReplicaConfig, RequestError};
+    use crate::types::{Entry, EntryKind, HardState, Moment, Revision, Term};
 
     enum NoCallers {}
     struct Nobody;
@@ -89,6 +95,15 @@ mod tests {
         keep_bytes: u64,
         keep_bytes_for_followers: u64,
     ) -> Replica<LogReader<MemoryDisk>, NoCallers> {
+        member_with(keep_bytes, keep_bytes_for_followers, 100)
+    }
+
+    /// The same, and only the first `applied` of the entries are applied.
+    fn member_with(
+        keep_bytes: u64,
+        keep_bytes_for_followers: u64,
+        applied: usize,
+    ) -> Replica<LogReader<MemoryDisk>, NoCallers> {
         let entries = (1..=100).map(|index| Entry {
             index: Index(index),
             term: Term(1),
@@ -99,14 +114,19 @@ mod tests {
         let entries: Vec<_> = entries.collect();
         let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
         for entry in &entries {
+            let commit = HardState {
+                term: Term(1),
+                vote: MemberId(0),
+                commit: Index(100),
+            };
             log.append(&Batch {
-                hard_state: None,
+                hard_state: (entry.index == Index(100)).then_some(commit),
                 entries: vec![entry.clone()],
             })
             .unwrap();
         }
         let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
-        machine.apply(&entries).unwrap();
+        machine.apply(&entries[..applied]).unwrap();
         let config = ReplicaConfig {
             member_id: MemberId(1),
             boot_nonce: 1,
@@ -136,11 +156,33 @@ mod tests {
         });
         member.handle(Input::SnapshotMade(meta), Moment(0));
         member.handle(Input::Flushed(Index(100)), Moment(0));
-        let effects = member.effects(Moment(0));
+        truncation(&member.effects(Moment(0)))
+    }
+
+    fn truncation(effects: &[Effect<NoCallers>]) -> Option<u64> {
         effects.iter().find_map(|effect| match effect {
             Effect::Log(LogJob::TruncatePrefix(upto)) => Some(upto.0),
             _ => None,
         })
+    }
+
+    /// The flusher reads how far the state machine is while the applier is at work: what it says of that may come first.
+    #[test]
+    fn what_consensus_does_not_know_to_be_applied_is_kept() {
+        let mut member = member_with(0, 0, 60);
+        member.handle(Input::Flushed(Index(90)), Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), Some(60));
+        let range = AppliedRange {
+            index: Index(95),
+            revision: Revision(1),
+            entries: 35,
+            bytes: 0,
+            changes: Vec::new(),
+            membership: None,
+        };
+        member.handle(Input::Applied(range), Moment(0));
+        member.handle(Input::Flushed(Index(90)), Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), Some(90));
     }
 
     #[test]
