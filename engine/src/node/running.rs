@@ -267,7 +267,7 @@ impl Running {
         let (mut admitted, mut permits) = (Vec::with_capacity(requests.len()), None);
         for request in requests {
             let space = self.space.check(&request.command);
-            let data = request.encode();
+            let data = request.encode(kv::CommandVersion::OLDEST);
             let permit = space.and_then(|()| self.admit(data.len()));
             results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
             if let Ok(more) = permit {

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use dengine_core::kv::store::conformance::Suite;
 use dengine_core::kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
 use dengine_core::kv::{
-    Command, KeyRange, RangeQuery, RangeResult, ReadError, Request, StateMachine, Store, StoreError,
+    Command, CommandVersion, KeyRange, RangeQuery, RangeResult, ReadError, Request, StateMachine,
+    Store, StoreError,
 };
 use dengine_core::snapshot::{self, Checkpoint};
 use dengine_core::types::{Entry, EntryKind, Index, Revision, Term};
@@ -177,7 +178,7 @@ fn entry(index: u64) -> Entry {
         term: Term(1),
         kind: EntryKind::Command,
         context: Bytes::new(),
-        data: Request::from(command).encode(),
+        data: Request::from(command).encode(CommandVersion::CURRENT),
     }
 }
 
@@ -211,7 +212,7 @@ fn apply_and_collect(machine: &mut StateMachine<impl Store>) {
         };
         let entry = match index % 500 {
             0 => Entry {
-                data: Request::from(compact).encode(),
+                data: Request::from(compact).encode(CommandVersion::CURRENT),
                 ..entry(index)
             },
             _ => entry(index),

@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use dengine_core::{
-    kv::{Command, Request, StateMachine, store::MemoryStore},
+    kv::{Command, CommandVersion, Request, StateMachine, store::MemoryStore},
     log::Batch,
     types::{Entry, EntryKind, Index, MemberId, Term},
 };
@@ -166,7 +166,7 @@ fn entries(first: u64, count: u64, value: &Bytes) -> Vec<Entry> {
         term: Term(1),
         kind: EntryKind::Command,
         context: Bytes::from_static(&[1; 24]),
-        data: put(index % 1_000, value).encode(),
+        data: put(index % 1_000, value).encode(CommandVersion::CURRENT),
     };
     (first..first + count).map(entry).collect()
 }
@@ -174,13 +174,13 @@ fn entries(first: u64, count: u64, value: &Bytes) -> Vec<Entry> {
 fn encode(operations: u64) -> Result<(), Box<dyn Error>> {
     let value = value();
     for number in 0..operations {
-        black_box(put(number, &value).encode());
+        black_box(put(number, &value).encode(CommandVersion::CURRENT));
     }
     Ok(())
 }
 
 fn decode(operations: u64) -> Result<(), Box<dyn Error>> {
-    let encoded = put(1, &value()).encode();
+    let encoded = put(1, &value()).encode(CommandVersion::CURRENT);
     for _ in 0..operations {
         black_box(Request::decode(encoded.clone())??);
     }
@@ -206,7 +206,8 @@ fn replicate(operations: u64, at_once: u64) -> Result<(), Box<dyn Error>> {
     let mut cluster = Cluster::new()?;
     let value = value();
     for _ in 0..operations / at_once {
-        let commands = (0..at_once).map(|number| put(number, &value).encode());
+        let commands =
+            (0..at_once).map(|number| put(number, &value).encode(CommandVersion::CURRENT));
         cluster.replicate(commands.collect())?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use super::layout::{
 use super::recent::RecentKeys;
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
-use super::{Applied, Collector, Membership, Reader};
+use super::{Applied, Collector, CommandVersion, Membership, Reader};
 use crate::planted::planted;
 use crate::types::{Entry, Index, Revision, SessionId, Term};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub struct StateMachine<S> {
     recent: RecentKeys,
     /// Empty between two steps; kept for its memory.
     batch: WriteBatch,
+    /// The newest version of a command that it reads.
+    commands_read_max: CommandVersion,
 }
 
 /// What readers and flushers share with the one who applies.
@@ -75,7 +77,22 @@ impl<S: Store> StateMachine<S> {
             membership: Arc::new(membership),
             recent: RecentKeys::default(),
             batch: WriteBatch::default(),
+            commands_read_max: CommandVersion::CURRENT,
         })
+    }
+
+    /// Reads commands as an older program did, which knows none above `version`: so that the simulator can run
+    /// members of several versions beside each other.
+    #[must_use]
+    pub fn reads_commands_up_to(mut self, version: CommandVersion) -> Self {
+        self.commands_read_max = version;
+        self
+    }
+
+    /// The newest version of a command that it reads.
+    #[must_use]
+    pub fn commands_read_max(&self) -> CommandVersion {
+        self.commands_read_max
     }
 
     /// The last applied entry; index 0 before the first.
@@ -134,7 +151,14 @@ impl<S: Store> StateMachine<S> {
         let membership = Arc::clone(&self.membership);
         let batch = std::mem::take(&mut self.batch);
         let store = &self.shared.store;
-        let mut step = Transition::new(store, &mut self.recent, batch, self.state, membership);
+        let mut step = Transition::new(
+            store,
+            &mut self.recent,
+            batch,
+            self.state,
+            membership,
+            self.commands_read_max,
+        );
         let mut applied = Vec::with_capacity(entries.len());
         let mut expected = self.state.applied_index;
         let mut answer_bytes = 0;

@@ -33,8 +33,8 @@ mod transition;
 
 pub use collector::{Collected, Collector};
 pub use command::{
-    Batch, BatchOperation, Command, CommandError, Compare, CompareTarget, Expected, ExpiredKey,
-    Relation, Request, SessionStamp,
+    Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
+    ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
 };
 pub use expiry::Expiry;
 pub use key_range::KeyRange;
@@ -52,7 +52,7 @@ use crate::types::Revision;
 use bytes::Bytes;
 
 // These bounds are part of what commands mean: members with other ones would come to other states. Whoever
-// changes one raises `COMMAND_VERSION`.
+// changes one adds a `CommandVersion`, and keeps the old bound for the versions before.
 
 /// How many sessions may be open. Each costs at most [`SESSION_BYTES_MAX`] and two
 /// [`REPLY_BYTES_MAX`] on disk.

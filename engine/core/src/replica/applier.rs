@@ -138,7 +138,7 @@ mod tests {
     use super::super::{Caller, RequestError, Written};
     use super::*;
     use crate::kv::store::MemoryStore;
-    use crate::kv::{Command, Member, Request};
+    use crate::kv::{Command, CommandVersion, Member, Request};
     use crate::types::{ClusterId, MemberId, Term};
     use bytes::Bytes;
     use std::sync::mpsc::{Sender, channel};
@@ -195,7 +195,11 @@ mod tests {
             session: None,
             command,
         };
-        entry(index, EntryKind::Command, request.encode())
+        entry(
+            index,
+            EntryKind::Command,
+            request.encode(CommandVersion::CURRENT),
+        )
     }
 
     fn member(id: u64) -> Member {

@@ -1,6 +1,8 @@
 //! What a leader does of its own accord: gives up old history, and ends what has outlived its time.
 
-use crate::kv::{Expiry, ReadError, Reader, Request, Retention, RetentionSetting, Store};
+use crate::kv::{
+    CommandVersion, Expiry, ReadError, Reader, Request, Retention, RetentionSetting, Store,
+};
 use crate::types::{Moment, Term};
 use bytes::Bytes;
 
@@ -61,7 +63,7 @@ impl<S: Store> Keeper<S> {
                 session: None,
                 command,
             }
-            .encode()
+            .encode(CommandVersion::OLDEST)
         };
         Ok(commands.into_iter().map(encode).collect())
     }

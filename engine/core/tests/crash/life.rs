@@ -5,7 +5,7 @@ use super::disk::CutDisk;
 use super::store::ForgetfulStore;
 use bytes::Bytes;
 use dengine_core::kv::store::MemoryStore;
-use dengine_core::kv::{Command, Expected, KeyRange, Request, StateMachine};
+use dengine_core::kv::{Command, CommandVersion, Expected, KeyRange, Request, StateMachine};
 use dengine_core::log::conformance::small_options;
 use dengine_core::log::memory::MemoryDisk;
 use dengine_core::log::{Batch, Log, LogError, Position};
@@ -361,7 +361,7 @@ fn entry(index: Index, term: Term, salt: u64) -> Entry {
         term,
         kind: EntryKind::Command,
         context: Bytes::new(),
-        data: Request::from(command).encode(),
+        data: Request::from(command).encode(CommandVersion::CURRENT),
     }
 }
 

@@ -5,48 +5,57 @@ use super::records::{
     ExpireKeysRecord, ExpireSessionRecord, ExpiredKeyRecord, GetRecord, KeysRecord, Kind,
     OperationKind, OperationRecord, PutRecord, RequestRecord, StampRecord, TargetRecord,
 };
+use super::version::NotRead;
 use super::{
-    Batch, BatchOperation, Command, CommandError, Compare, CompareTarget, Expected, ExpiredKey,
-    Relation, Request, SessionStamp,
+    Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
+    ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
 };
 use crate::kv::{KeyRange, StoreError};
 use crate::types::{Index, Revision, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
 
-/// The version that this program writes and reads.
-pub const COMMAND_VERSION: u8 = 2;
-
 impl Request {
-    /// The data of a log entry.
+    /// The data of a log entry, as members that read `version` read it.
     #[must_use]
-    pub fn encode(self) -> Bytes {
+    pub fn encode(self, version: CommandVersion) -> Bytes {
         let record = RequestRecord::from(self);
         let mut data = BytesMut::with_capacity(1 + record.encoded_len());
-        data.put_u8(COMMAND_VERSION);
+        data.put_u8(version.number());
         record
             .encode(&mut data)
             .expect("a growing buffer takes every message");
         data.freeze()
     }
 
-    /// Reads the data of a log entry. Keys and values share its memory.
+    /// Reads the data of a log entry, and with it the version that says what it means. Keys and values share its
+    /// memory.
     ///
     /// # Errors
     /// The outer one if a newer program wrote it, the inner one if it is no command at all.
-    pub fn decode(mut data: Bytes) -> Result<Result<Self, CommandError>, StoreError> {
+    pub fn decode(data: Bytes) -> Result<Result<LoggedRequest, CommandError>, StoreError> {
+        Self::decode_up_to(CommandVersion::CURRENT, data)
+    }
+
+    /// As [`Self::decode`], for a program that reads no more than `reads_max`.
+    pub(crate) fn decode_up_to(
+        reads_max: CommandVersion,
+        mut data: Bytes,
+    ) -> Result<Result<LoggedRequest, CommandError>, StoreError> {
         if data.is_empty() {
             return Ok(Err(CommandError::Incomplete("version")));
         }
-        match data.split_to(1)[0] {
-            COMMAND_VERSION => Ok(Self::decode_record(data)),
-            older if older < COMMAND_VERSION => {
-                Ok(Err(CommandError::Malformed(format!("version {older}"))))
+        let number = data.split_to(1)[0];
+        match CommandVersion::read(number, reads_max) {
+            Ok(version) => {
+                let request = Self::decode_record(data);
+                Ok(request.map(|request| LoggedRequest { version, request }))
             }
-            found => Err(StoreError::NewerFormat {
+            Err(NotRead::Older) => Ok(Err(CommandError::Malformed(format!("version {number}")))),
+            Err(NotRead::Newer) => Err(StoreError::NewerFormat {
                 what: "a command in the log",
-                found: u32::from(found),
-                supported: u32::from(COMMAND_VERSION),
+                found: u32::from(number),
+                supported: u32::from(reads_max.number()),
             }),
         }
     }

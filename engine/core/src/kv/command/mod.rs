@@ -3,14 +3,15 @@
 //! One byte of format version, then a protobuf message (`encoding.rs`). Protobuf readers skip fields
 //! they do not know, which members of one cluster must never do with a command: whoever adds a field or
 //! a kind raises the version, and members that do not know that version stop instead of applying
-//! something else.
+//! something else. Older versions keep their meaning for ever (`version.rs`).
 
 mod batch;
 mod encoding;
 mod records;
+mod version;
 
 pub use batch::{Batch, BatchOperation, Compare, CompareTarget, Relation};
-pub use encoding::COMMAND_VERSION;
+pub use version::CommandVersion;
 
 use super::KeyRange;
 use crate::types::{Index, Revision, SessionId};
@@ -24,6 +25,15 @@ pub struct Request {
     pub session: Option<SessionStamp>,
     /// What to do.
     pub command: Command,
+}
+
+/// A request as the log holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedRequest {
+    /// In which it was written; says what the request means.
+    pub version: CommandVersion,
+    /// What was written.
+    pub request: Request,
 }
 
 /// Names one command of one client, however often it is proposed.

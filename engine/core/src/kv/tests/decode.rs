@@ -9,9 +9,9 @@ use crate::kv::outcome::decode_kept;
 use crate::kv::scan::live;
 use crate::kv::store::{MemoryStore, WriteBatch};
 use crate::kv::{
-    Batch, BatchOperation, Command, Compare, CompareTarget, Expected, ExpiredKey, KeyRange,
-    Membership, MembershipChange, Outcome, Relation, Request, SESSIONS_MAX, SessionInfo,
-    SessionStamp, StateMachine, Store, StoreError,
+    Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
+    KeyRange, LoggedRequest, Membership, MembershipChange, Outcome, Relation, Request,
+    SESSIONS_MAX, SessionInfo, SessionStamp, StateMachine, Store, StoreError,
 };
 use crate::types::{EntryKind, Index, Revision, SessionId, Term};
 use bytes::Bytes;
@@ -248,8 +248,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases * 2))]
 
     #[test]
-    fn requests_come_back(request in request()) {
-        prop_assert_eq!(Request::decode(request.clone().encode()), Ok(Ok(request)));
+    fn requests_come_back_in_every_version(request in request()) {
+        for version in CommandVersion::ALL {
+            let decoded = Request::decode(request.clone().encode(version));
+            let request = request.clone();
+            prop_assert_eq!(decoded, Ok(Ok(LoggedRequest { version, request })));
+        }
     }
 
     #[test]

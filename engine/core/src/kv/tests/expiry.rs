@@ -3,8 +3,8 @@
 use super::{Machine, apply, bytes, command_entry, delete, machine, put, put_for, run, show};
 use crate::kv::store::MemoryStore;
 use crate::kv::{
-    Batch, BatchOperation, Command, Expected, ExpiredKey, Expiry, KeyRange, Outcome, Reader,
-    Request, StateMachine,
+    Batch, BatchOperation, Command, CommandVersion, Expected, ExpiredKey, Expiry, KeyRange,
+    Outcome, Reader, Request, StateMachine,
 };
 use crate::types::{Moment, Revision, SessionId};
 use bytes::Bytes;
@@ -366,7 +366,9 @@ fn one_command_expires_long_keys_a_few_at_a_time() {
     while machine.revision() < Revision(41) || !index(&machine).is_empty() {
         let due = leader.due(&machine.reader(), at(5), 1024).expect("due");
         for command in due {
-            let bytes = Request::from(command.clone()).encode().len();
+            let bytes = Request::from(command.clone())
+                .encode(CommandVersion::CURRENT)
+                .len();
             assert!(bytes <= (256 << 10) + 33_000, "{bytes}");
             run(&mut machine, [command]);
         }

@@ -5,7 +5,9 @@ use super::{
 };
 use crate::kv::layout::{FORMAT_KEY, FORMAT_VERSION};
 use crate::kv::store::{MemoryStore, WriteBatch};
-use crate::kv::{KeyRange, Outcome, RangeQuery, ReadError, StateMachine, Store, StoreError};
+use crate::kv::{
+    CommandVersion, KeyRange, Outcome, RangeQuery, ReadError, StateMachine, Store, StoreError,
+};
 use crate::types::{EntryKind, Index, Revision, Term};
 use bytes::Bytes;
 
@@ -224,15 +226,16 @@ fn an_entry_that_holds_no_command_is_refused_and_the_next_one_applied() {
 
 #[test]
 fn a_command_of_a_newer_program_stops_the_member_and_changes_nothing() {
+    let newer = CommandVersion::CURRENT.number() + 1;
     let store = MemoryStore::default();
     let mut machine = StateMachine::open(store.clone()).expect("open");
     let before = store.dump();
     let entries = [
         command_entry(1, put("a", "1")),
-        entry(2, EntryKind::Command, Bytes::from_static(&[3, 1, 2, 3])),
+        entry(2, EntryKind::Command, Bytes::from(vec![newer, 1, 2, 3])),
     ];
     let error = machine.apply(&entries).expect_err("must stop");
-    assert!(matches!(error, StoreError::NewerFormat { found: 3, .. }));
+    assert!(matches!(error, StoreError::NewerFormat { found, .. } if found == u32::from(newer)));
     assert_eq!(store.dump(), before);
     assert_eq!(machine.applied(), (Index(0), Term(0)));
 }

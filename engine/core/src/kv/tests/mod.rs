@@ -11,10 +11,12 @@ mod membership;
 mod model;
 mod sessions;
 mod steps;
+mod versions;
 
 use super::store::{MemoryStore, conformance::Suite};
 use super::{
-    Command, KeyRange, MembershipChange, Outcome, Reader, Request, SessionStamp, StateMachine,
+    Command, CommandVersion, KeyRange, MembershipChange, Outcome, Reader, Request, SessionStamp,
+    StateMachine,
 };
 use crate::types::{Entry, EntryKind, Index, Revision, SessionId, Term};
 use bytes::Bytes;
@@ -95,7 +97,11 @@ fn entry(index: u64, kind: EntryKind, data: Bytes) -> Entry {
 }
 
 fn command_entry(index: u64, command: impl Into<Request>) -> Entry {
-    entry(index, EntryKind::Command, command.into().encode())
+    entry(
+        index,
+        EntryKind::Command,
+        command.into().encode(CommandVersion::CURRENT),
+    )
 }
 
 fn change_entry(index: u64, change: MembershipChange) -> Entry {

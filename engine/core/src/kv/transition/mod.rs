@@ -14,8 +14,8 @@ use super::recent::{Recent, RecentKeys};
 use super::session::Session;
 use super::store::{Store, StoreError, WriteBatch};
 use super::{
-    Command, KeyValue, Membership, MembershipChange, MembershipRefusal, Outcome,
-    RANGE_DELETE_BYTES_MAX, Refusal, Request,
+    Command, CommandVersion, KeyValue, LoggedRequest, Membership, MembershipChange,
+    MembershipRefusal, Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Request,
 };
 use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
@@ -37,6 +37,11 @@ pub(super) struct Transition<'a, S: Store> {
     replies: BTreeMap<(SessionId, u64), Bytes>,
     /// The last change of the command that is being applied.
     stamp: Option<Stamp>,
+    /// The newest version of a command that may be read.
+    reads_max: CommandVersion,
+    /// In which the command that is being applied was written. What it means may depend on it, and on nothing else
+    /// that members need not have in common.
+    version: CommandVersion,
     state: State,
     membership: Arc<Membership>,
     batch: WriteBatch,
@@ -58,6 +63,7 @@ impl<'a, S: Store> Transition<'a, S> {
         batch: WriteBatch,
         state: State,
         membership: Arc<Membership>,
+        reads_max: CommandVersion,
     ) -> Self {
         Self {
             store,
@@ -67,6 +73,8 @@ impl<'a, S: Store> Transition<'a, S> {
             sessions: BTreeMap::new(),
             replies: BTreeMap::new(),
             stamp: None,
+            reads_max,
+            version: reads_max,
             state,
             membership,
             batch,
@@ -79,10 +87,12 @@ impl<'a, S: Store> Transition<'a, S> {
         let outcome = match entry.kind {
             EntryKind::Membership => self.change_membership(&entry.data)?,
             EntryKind::Command if entry.data.is_empty() => Outcome::Empty,
-            EntryKind::Command => match Request::decode(entry.data.clone())? {
-                Ok(request) => self.request(entry.index, request)?,
-                Err(reason) => Outcome::Rejected(reason),
-            },
+            EntryKind::Command => {
+                match Request::decode_up_to(self.reads_max, entry.data.clone())? {
+                    Ok(logged) => self.request(entry.index, logged)?,
+                    Err(reason) => Outcome::Rejected(reason),
+                }
+            }
         };
         self.state.applied_index = entry.index;
         self.state.applied_term = entry.term;
@@ -109,8 +119,9 @@ impl<'a, S: Store> Transition<'a, S> {
         }
     }
 
-    fn request(&mut self, index: Index, request: Request) -> Result<Outcome, StoreError> {
-        let Request { session, command } = request;
+    fn request(&mut self, index: Index, logged: LoggedRequest) -> Result<Outcome, StoreError> {
+        self.version = logged.version;
+        let Request { session, command } = logged.request;
         match session {
             Some(_) if !command.may_be_stamped() => Ok(Outcome::Refused(Refusal::NotForSessions)),
             Some(stamp) => self.within_session(index, stamp, command),

@@ -44,10 +44,10 @@ impl Process {
             .iter()
             .filter(|entry| entry.kind == EntryKind::Command);
         for entry in commands {
-            let Ok(Ok(request)) = Request::decode(entry.data.clone()) else {
+            let Ok(Ok(logged)) = Request::decode(entry.data.clone()) else {
                 continue;
             };
-            if let Command::ExpireKeys { keys } = request.command {
+            if let Command::ExpireKeys { keys } = logged.request.command {
                 keys.iter()
                     .for_each(|expired| self.note_expiry(sim, expired));
             }

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use dengine_core::kv::outcome::{decode_kept, encode_kept};
 use dengine_core::kv::store::{MemoryStore, WriteBatch};
 use dengine_core::kv::{
-    Batch, BatchOperation, Command, Compare, CompareTarget, Expected, KeyRange, Member, Membership,
-    MembershipChange, Outcome, RangeQuery, Relation, Request, SessionInfo, SessionStamp,
-    StateMachine, Store as _, layout,
+    Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, KeyRange,
+    Member, Membership, MembershipChange, Outcome, RangeQuery, Relation, Request, SessionInfo,
+    SessionStamp, StateMachine, Store as _, layout,
 };
 use dengine_core::types::{
     ClusterId, Entry, EntryKind, Index, MemberId, Revision, SessionId, Term,
@@ -63,10 +63,11 @@ fn request(input: &[u8]) -> String {
     let decoded = match Request::decode(Bytes::copy_from_slice(input)) {
         Err(error) => words(&error),
         Ok(Err(refusal)) => words(&refusal),
-        Ok(Ok(request)) => {
-            let again = Request::decode(request.clone().encode()).unwrap().unwrap();
-            assert_eq!(again, request, "a command is what it was encoded from");
-            words(&request.command)
+        Ok(Ok(logged)) => {
+            let data = logged.request.clone().encode(logged.version);
+            let again = Request::decode(data).unwrap().unwrap();
+            assert_eq!(again, logged, "a command is what it was encoded from");
+            words(&logged.request.command)
         }
     };
     let mut machine = filled();
@@ -312,7 +313,8 @@ fn requests() -> Vec<Vec<u8>> {
     let plain = commands.into_iter().map(Request::from);
     plain
         .chain([stamped])
-        .map(|request| request.encode().to_vec())
+        .flat_map(|request| CommandVersion::ALL.map(|version| request.clone().encode(version)))
+        .map(|data| data.to_vec())
         .collect()
 }
 

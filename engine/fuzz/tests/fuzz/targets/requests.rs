@@ -109,13 +109,16 @@ fn written<M: Mutation>(
 fn apply(machine: &mut StateMachine<MemoryStore>, commands: &[kv::Request]) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for command in commands {
-        let data = command.clone().encode();
+        let data = command.clone().encode(kv::CommandVersion::CURRENT);
         assert!(
             data.len() <= LIMITS.max_write_bytes(),
             "the log takes whatever the limits let through"
         );
         let again = kv::Request::decode(data.clone()).unwrap().unwrap();
-        assert_eq!(again, *command, "a command is what it was encoded from");
+        assert_eq!(
+            again.request, *command,
+            "a command is what it was encoded from"
+        );
         let entries = [entry(machine, EntryKind::Command, &data)];
         let applied = machine.apply(&entries).expect("what was checked applies");
         outcomes.extend(applied.into_iter().map(|it| it.outcome));

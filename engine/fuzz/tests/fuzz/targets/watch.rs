@@ -131,7 +131,8 @@ impl Stream {
             prev_kv: false,
             ttl_ms: 0,
         };
-        let data = dengine_core::kv::Request::from(put).encode();
+        let data =
+            dengine_core::kv::Request::from(put).encode(dengine_core::kv::CommandVersion::CURRENT);
         let entries = [entry(&self.machine, EntryKind::Command, &data)];
         self.machine.apply(&entries).unwrap();
     }

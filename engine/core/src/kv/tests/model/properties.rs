@@ -5,7 +5,8 @@ use super::generate::{Draft, Step, draft, step};
 use crate::kv::store::{MemoryStore, WriteBatch};
 use crate::kv::tests::{all_collected, entry};
 use crate::kv::{
-    ChangesQuery, KeyRange, LogicalHash, Outcome, RangeQuery, ReadError, StateMachine, Store,
+    ChangesQuery, CommandVersion, KeyRange, LogicalHash, Outcome, RangeQuery, ReadError,
+    StateMachine, Store,
 };
 use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
@@ -122,7 +123,14 @@ fn resolve(model: &mut Model, last: u64, drafts: &[Draft]) -> (Vec<Entry>, Vec<O
     let entries = (last + 1..).zip(drafts).map(|(index, draft)| {
         let request = draft.resolve(model);
         let outcome = model.apply(index, &request);
-        (entry(index, EntryKind::Command, request.encode()), outcome)
+        (
+            entry(
+                index,
+                EntryKind::Command,
+                request.encode(CommandVersion::CURRENT),
+            ),
+            outcome,
+        )
     });
     entries.unzip()
 }
