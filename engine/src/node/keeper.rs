@@ -8,7 +8,7 @@ use super::{clock, metrics};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::kv::{Collector, ReadError};
-use dengine_core::replica::{self, Keeper};
+use dengine_core::replica::{self, CommandGate, Keeper};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ pub(super) struct KeeperThread {
     pub(super) replica: Sender<Input>,
     pub(super) space: Arc<Space>,
     pub(super) hand_overs: HandOvers,
+    pub(super) command_gate: Arc<CommandGate>,
 }
 
 impl KeeperThread {
@@ -48,7 +49,9 @@ impl KeeperThread {
             let leads = (status.role == Role::Leader).then_some(status.term);
             (leads, status.stalled)
         };
-        let commands = self.keeper.work(leads, clock::now)?;
+        let commands = self
+            .keeper
+            .work(leads, self.command_gate.version(), clock::now)?;
         if !commands.is_empty() {
             // If the replica is gone, nobody needs to know.
             let _ = self.replica.send(replica::Input::Propose(commands).into());

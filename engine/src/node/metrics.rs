@@ -20,6 +20,8 @@ pub const PEER_MESSAGES_REFUSED_TOTAL: &str = "dengine_peer_messages_refused_tot
 pub const PEER_MESSAGES_DROPPED_TOTAL: &str = "dengine_peer_messages_dropped_total";
 /// Times that this member saw the leader change (counter).
 pub const LEADER_CHANGES_TOTAL: &str = "dengine_leader_changes_total";
+/// The newest version in which this member could propose commands: what all members read, as far as it knows (gauge).
+pub const COMMAND_VERSION: &str = "dengine_command_version";
 /// Rounds of messages that confirmed linearizable reads (counter).
 pub const READ_ROUNDS_TOTAL: &str = "dengine_read_rounds_total";
 /// Reads that the leader's lease answered, without a round (counter).

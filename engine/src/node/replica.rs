@@ -202,6 +202,8 @@ impl ReplicaThread {
     }
 
     fn count(&mut self) {
+        let version = self.replica.command_version().number();
+        ::metrics::gauge!(metrics::COMMAND_VERSION).set(f64::from(version));
         let counts = self.replica.counts();
         let old = std::mem::replace(&mut self.counted, counts);
         for (name, more) in [

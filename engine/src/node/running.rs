@@ -25,7 +25,7 @@ use dengine_core::kv::{
     self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting,
 };
 use dengine_core::log::RealDisk;
-use dengine_core::replica::{Applier, Caller as _, Counts, Keeper, LeaseView};
+use dengine_core::replica::{Applier, Caller as _, CommandGate, Counts, Keeper, LeaseView};
 use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
 use dengine_folder::{Identity, SnapshotPaths};
@@ -69,6 +69,7 @@ pub(super) struct Running {
     space: Arc<Space>,
     reader: Reader<RocksStore>,
     lease: Arc<LeaseView>,
+    command_gate: Arc<CommandGate>,
     flusher: Flusher<RocksStore>,
     membership: watch::Receiver<Arc<Membership>>,
     introduced: crate::transport::Introduced,
@@ -137,8 +138,10 @@ impl Running {
             status: start.status.subscribe(),
             replica: inbox.clone(),
             hand_overs: HandOvers::default(),
+            command_gate: replica.command_gate(),
         };
         let lease = replica.lease();
+        let command_gate = replica.command_gate();
         let mut replica = ReplicaThread {
             config: start.config.clone(),
             identity: start.identity,
@@ -197,6 +200,7 @@ impl Running {
             inbox,
             reader,
             lease,
+            command_gate,
             flusher: flush_now,
             membership: members,
             introduced,
@@ -267,7 +271,7 @@ impl Running {
         let (mut admitted, mut permits) = (Vec::with_capacity(requests.len()), None);
         for request in requests {
             let space = self.space.check(&request.command);
-            let data = request.encode(kv::CommandVersion::OLDEST);
+            let data = request.encode(self.command_gate.version());
             let permit = space.and_then(|()| self.admit(data.len()));
             results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
             if let Ok(more) = permit {

@@ -10,9 +10,10 @@ use dengine_api::peer::{
     Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
 use dengine_core::kv::Membership;
-use dengine_core::replica;
+use dengine_core::replica::{self, Announcement};
 use dengine_core::types::MemberId;
 use dengine_folder::Identity;
+use dengine_wire::peer::Admitted;
 use dengine_wire::{peer, snapshot};
 use std::sync::{Arc, RwLock, RwLockWriteGuard, mpsc};
 use std::time::Duration;
@@ -130,10 +131,10 @@ impl Peer for PeerService {
         let mut frames = request.into_inner();
         let hello = read_hello(&mut frames).await?;
         let entrance = self.gate.entrance()?;
-        entrance.admit(&hello)?;
+        entrance.greet(&hello)?;
         let (answers, stream) = tokio::sync::mpsc::channel(2);
         answers
-            .try_send(Ok(Ack {}))
+            .try_send(Ok(peer::ack()))
             .expect("the channel is new and has room");
         let stop = self.stop.clone();
         tokio::spawn(async move {
@@ -155,7 +156,7 @@ impl Peer for PeerService {
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
         let hello = snapshot::hello(first)?;
         let entrance = self.gate.entrance()?;
-        entrance.admit(&hello)?;
+        entrance.greet(&hello)?;
         let (answers, stream) = tokio::sync::mpsc::channel(2);
         let stop = self.stop.clone();
         tokio::spawn(async move {
@@ -186,9 +187,23 @@ async fn read_hello(frames: &mut Streaming<Frame>) -> Result<Hello, Status> {
 }
 
 impl PeerEntrance {
+    /// Lets a peer in that has just said Hello, and tells the replica which commands it reads.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    fn greet(&self, hello: &Hello) -> Result<(), Status> {
+        let admitted = self.admit(hello)?;
+        let announced = replica::Input::Announced {
+            member: admitted.member,
+            by: Announcement::Hello,
+            reads_max: admitted.reads_max,
+        };
+        self.inbox.send(announced.into()).map_err(|_| stopping())
+    }
+
     /// # Errors
     /// The peer is not one of this member's, or wants to speak to somebody else.
-    fn admit(&self, hello: &Hello) -> Result<MemberId, Status> {
+    fn admit(&self, hello: &Hello) -> Result<Admitted, Status> {
         let Identity {
             cluster_id,
             member_id,
@@ -198,7 +213,7 @@ impl PeerEntrance {
             let address = hello.peer_address.clone();
             self.introduced.set(admitted.member, address);
         }
-        Ok(admitted.member)
+        Ok(admitted)
     }
 
     /// Works until it is done, the member stops, or it closes this entrance.
@@ -220,7 +235,7 @@ impl PeerEntrance {
         frames: Streaming<SnapshotFrame>,
         answers: &SnapshotAnswers,
     ) -> Result<(), Status> {
-        let from = self.admit(hello)?;
+        let from = self.admit(hello)?.member;
         let message = self.incoming.receive(from, frames, answers).await?;
         // The log may have told something new about the peer meanwhile.
         self.admit(hello)?;
@@ -236,7 +251,7 @@ impl PeerEntrance {
         while let Some(frame) = frames.message().await? {
             // Again each time: since the stream was opened the log may have told that the peer was
             // removed, or that it is not who it said.
-            let from = self.admit(hello)?;
+            let from = self.admit(hello)?.member;
             self.deliver(from, peer::batch(frame)?).await?;
         }
         Ok(())

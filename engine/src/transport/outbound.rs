@@ -6,13 +6,13 @@ use crate::config::Config;
 use crate::node::{Input, metrics};
 use bytes::Bytes;
 use dengine_api::peer::peer_client::PeerClient;
-use dengine_api::peer::{Batch, Frame, Hello, frame};
+use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
 use dengine_core::consensus::Outbound;
 use dengine_core::kv::Membership;
-use dengine_core::replica;
+use dengine_core::replica::{self, Announcement};
 use dengine_core::types::MemberId;
 use dengine_folder::Identity;
-use dengine_wire::peer::PROTOCOL;
+use dengine_wire::peer::{self, PROTOCOL};
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -57,7 +57,19 @@ impl Own {
             to: to.0,
             peer_address: self.peer_address.clone(),
             folder_id: self.folder_id.clone(),
+            commands_read_max: peer::commands_read_max(),
         }
+    }
+
+    /// Tells the replica which commands a peer reads.
+    fn note_ack(&self, member: MemberId, ack: &Ack) {
+        let announced = replica::Input::Announced {
+            member,
+            by: Announcement::Ack,
+            reads_max: peer::acknowledged(ack),
+        };
+        // If the replica is gone, nobody needs to know.
+        let _ = self.inbox.send(announced.into());
     }
 }
 
@@ -255,7 +267,10 @@ impl LinkTask {
             .await
             .map_err(|_| Status::deadline_exceeded("no answer to the Hello"))??
             .into_inner();
-        acks.message().await?;
+        let Some(ack) = acks.message().await? else {
+            return Err(Status::unavailable("the peer ended the stream"));
+        };
+        self.own.note_ack(self.to, &ack);
         loop {
             tokio::select! {
                 end = acks.message() => {
@@ -274,7 +289,7 @@ impl LinkTask {
     /// Everything that queued, once there is anything; nothing waits on a timer.
     async fn next_frame(
         &mut self,
-        acks: &mut tonic::Streaming<dengine_api::peer::Ack>,
+        acks: &mut tonic::Streaming<Ack>,
     ) -> Result<Option<Frame>, Status> {
         let first = tokio::select! {
             first = self.messages.recv() => first,

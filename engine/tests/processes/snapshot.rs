@@ -325,6 +325,7 @@ impl Liar {
                 to: own.member_id,
                 peer_address: other.peer_address,
                 folder_id: other.folder_id,
+                commands_read_max: 0,
             },
         }
     }

@@ -1,8 +1,8 @@
 //! What members say to each other: who speaks, judged by what this member knows, and then messages.
 
-use dengine_api::peer::{Batch, Frame, Hello, frame};
+use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
 use dengine_core::{
-    kv::{Membership, membership::TEXT_BYTES_MAX},
+    kv::{CommandVersion, Membership, membership::TEXT_BYTES_MAX},
     types::{ClusterId, MemberId},
 };
 use tonic::Status;
@@ -17,6 +17,8 @@ pub struct Admitted {
     pub member: MemberId,
     /// Whether the log has not told of it yet, so that nothing but its own word says where it is.
     pub introduced: bool,
+    /// Up to which version it reads commands.
+    pub reads_max: CommandVersion,
 }
 
 /// Why a peer may not speak.
@@ -107,8 +109,29 @@ pub fn admit(
         known => Ok(Admitted {
             member: from,
             introduced: known.is_none(),
+            reads_max: CommandVersion::announced(hello.commands_read_max),
         }),
     }
+}
+
+/// What this member announces in its Hello and its Ack: up to which version it reads commands.
+#[must_use]
+pub fn commands_read_max() -> u32 {
+    CommandVersion::CURRENT.number().into()
+}
+
+/// The answer to a Hello that was accepted.
+#[must_use]
+pub fn ack() -> Ack {
+    Ack {
+        commands_read_max: commands_read_max(),
+    }
+}
+
+/// Up to which version a member reads commands that answers so.
+#[must_use]
+pub fn acknowledged(ack: &Ack) -> CommandVersion {
+    CommandVersion::announced(ack.commands_read_max)
 }
 
 /// The Hello with which a stream of messages begins.
@@ -182,6 +205,7 @@ mod tests {
             to: ME.0,
             peer_address: "somewhere:1".to_owned(),
             folder_id: format!("f{from}"),
+            commands_read_max: 3,
         }
     }
 
@@ -190,7 +214,11 @@ mod tests {
         let member = MemberId(hello.from);
         assert_eq!(
             found,
-            expect.map(|introduced| Admitted { member, introduced })
+            expect.map(|introduced| Admitted {
+                member,
+                introduced,
+                reads_max: CommandVersion::V3,
+            })
         );
     }
 
@@ -199,6 +227,24 @@ mod tests {
         check(&hello_of(3), Ok(false));
         check(&hello_of(5), Ok(true));
         check(&hello_of(u64::MAX), Ok(true));
+    }
+
+    /// A member of the first release says nothing of it.
+    #[test]
+    fn members_say_which_commands_they_read() {
+        for (said, expect) in [(0, 2), (2, 2), (3, 3), (u32::MAX, 3)] {
+            let hello = Hello {
+                commands_read_max: said,
+                ..hello_of(3)
+            };
+            let admitted = admit(CLUSTER, ME, &members(), &hello).expect("a member");
+            assert_eq!(admitted.reads_max.number(), expect);
+            let ack = Ack {
+                commands_read_max: said,
+            };
+            assert_eq!(acknowledged(&ack).number(), expect);
+        }
+        assert_eq!(acknowledged(&ack()), CommandVersion::CURRENT);
     }
 
     #[test]

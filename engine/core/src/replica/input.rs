@@ -3,8 +3,9 @@
 use super::applier::AppliedRange;
 use super::env::Env;
 use super::pending::Expected;
+use super::versions::Announcement;
 use crate::consensus::{AppendId, Outbound, PeerMessageError, SnapshotMeta, State};
-use crate::kv::MembershipChange;
+use crate::kv::{CommandVersion, MembershipChange};
 use crate::log::Position;
 use crate::types::{Entry, HardState, Index, MemberId};
 use bytes::Bytes;
@@ -27,6 +28,15 @@ pub enum Input<E: Env> {
     },
     /// A peer could not be reached.
     Unreachable(MemberId),
+    /// A peer said up to which version it reads commands.
+    Announced {
+        /// Who.
+        member: MemberId,
+        /// Where it said so.
+        by: Announcement,
+        /// Which version.
+        reads_max: CommandVersion,
+    },
     /// From the log writer: everything up to this append is on disk.
     Persisted(AppendId),
     /// From the applier.
@@ -55,7 +65,7 @@ pub enum Input<E: Env> {
 pub enum Request<E: Env> {
     /// Replicate a command.
     Write {
-        /// The encoded command.
+        /// The command, encoded in the version of [`super::CommandGate`].
         data: Bytes,
         /// Answered once it is applied.
         caller: E::Write,

@@ -30,7 +30,7 @@ impl<S: Store> Keeper<S> {
     }
 
     /// The encoded commands to propose now ([`super::Input::Propose`]); none unless this member leads, in
-    /// the term of `leads`. Call it several times a second. `clock` is asked again and again, for it takes a while to
+    /// the term of `leads`; in `version`. Call it several times a second. `clock` is asked again and again, for it takes a while to
     /// read a large state.
     ///
     /// # Errors
@@ -38,6 +38,7 @@ impl<S: Store> Keeper<S> {
     pub fn work(
         &mut self,
         leads: Option<Term>,
+        version: CommandVersion,
         mut clock: impl FnMut() -> Moment,
     ) -> Result<Vec<Bytes>, ReadError> {
         // In this order: what comes later than a moment must not count as seen at it.
@@ -63,7 +64,7 @@ impl<S: Store> Keeper<S> {
                 session: None,
                 command,
             }
-            .encode(CommandVersion::OLDEST)
+            .encode(version)
         };
         Ok(commands.into_iter().map(encode).collect())
     }

@@ -30,6 +30,7 @@ mod snapshots;
 mod stall;
 mod status;
 mod transfer;
+mod versions;
 
 pub use applier::{AppliedRange, Applier};
 pub use env::{Caller, Env, Written};
@@ -40,6 +41,7 @@ pub use lease::LeaseView;
 pub use log_work::LogWork;
 pub use pending::Expected;
 pub use status::{MemberProgress, ReplicaStatus, Role};
+pub use versions::{Announcement, CommandGate};
 
 use crate::consensus::{
     Action, Consensus, ConsensusConfig, ConsensusConfigError, Event, LogRead, Proposal, Refusal,
@@ -55,6 +57,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use transfer::Transfer;
+use versions::Announced;
 
 /// How a replica works.
 #[derive(Clone, Debug)]
@@ -94,6 +97,8 @@ pub struct Replica<L: LogRead, E: Env> {
     expected: Vec<Expected<E::Write>>,
     reads: Reads<E::Read>,
     lease: Arc<LeaseView>,
+    announced: Announced,
+    command_gate: Arc<CommandGate>,
     counts: Counts,
     membership: Arc<Membership>,
     applied: Index,
@@ -155,6 +160,8 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             expected: Vec::new(),
             reads: Reads::default(),
             lease: Arc::default(),
+            announced: Announced::new(machine.commands_read_max()),
+            command_gate: Arc::default(),
             counts: Counts::default(),
             membership,
             applied,
@@ -188,6 +195,11 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             Input::SnapshotMade(made) => self.step(Event::SnapshotMade(made)),
             Input::SnapshotSent { to, ok } => self.step(Event::SnapshotSent { to, ok }),
             Input::SnapshotStaged { from, message } => self.on_snapshot_staged(from, message),
+            Input::Announced {
+                member,
+                by,
+                reads_max,
+            } => self.announced.hear(member, by, reads_max),
         }
     }
 
@@ -196,6 +208,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     pub fn effects(&mut self, now: Moment) -> Vec<Effect<E>> {
         self.observe(now);
         self.ask_lease_reads();
+        self.lower_proposals();
         let proposals = std::mem::take(&mut self.proposals);
         if !proposals.is_empty() {
             self.step(Event::Propose(proposals));
@@ -205,6 +218,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
         self.hand_over_expected();
         self.publish_lease();
+        self.publish_command_version();
         std::mem::take(&mut self.effects)
     }
 
@@ -229,6 +243,12 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     #[must_use]
     pub fn lease(&self) -> Arc<LeaseView> {
         Arc::clone(&self.lease)
+    }
+
+    /// In which version commands are to be encoded before they come here.
+    #[must_use]
+    pub fn command_gate(&self) -> Arc<CommandGate> {
+        Arc::clone(&self.command_gate)
     }
 
     /// What decides: for checks of invariants.
@@ -320,6 +340,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.applied = index;
         self.revision = range.revision;
         if let Some(membership) = range.membership {
+            self.announced.retain(&membership);
             self.membership = membership;
         }
         let changes = range.changes;

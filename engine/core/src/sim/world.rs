@@ -20,6 +20,7 @@ use super::trace::{Keep, Trace};
 use super::watcher::Watcher;
 use super::{Report, Violation};
 use crate::check::{self, Answer, Level, Recorder};
+use crate::kv::CommandVersion;
 use crate::replica::{Input, Request};
 use crate::types::{Index, MemberId, Revision};
 use bytes::Bytes;
@@ -336,7 +337,10 @@ impl World {
             .mailbox
             .ticket(Asker::Client(client, attempt), deadline);
         let request = match ask {
-            Ask::Write(data) => Request::Write { data, caller },
+            Ask::Write(request) => Request::Write {
+                data: request.encode(self.command_version(member)),
+                caller,
+            },
             Ask::Read(Level::Linearizable) => Request::Read { caller },
             Ask::Read(Level::Lease) if self.lease_covers(member) => {
                 return self.read(member, client, attempt);
@@ -347,6 +351,12 @@ impl World {
             }
         };
         self.give(member, Input::Request(request));
+    }
+
+    /// In which version a member's callers encode what they write.
+    fn command_version(&self, member: MemberId) -> CommandVersion {
+        let replica = self.members.get(&member).and_then(Member::replica);
+        replica.map_or(CommandVersion::OLDEST, |it| it.command_gate().version())
     }
 
     fn lease_covers(&self, member: MemberId) -> bool {

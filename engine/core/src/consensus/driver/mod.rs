@@ -247,6 +247,13 @@ impl<L: LogRead> Consensus<L> {
         convert::hard_state_from_raft(&self.node.raft.hard_state())
     }
 
+    /// Whether a leader's log may hold a change of the members that is not applied yet, so that it does not know who they
+    /// are: one was proposed, or it was just elected and has not applied what its log held then.
+    #[must_use]
+    pub fn may_change_members(&self) -> bool {
+        self.node.raft.has_pending_conf()
+    }
+
     /// How many messages wait until the disk has what they depend on.
     #[must_use]
     pub fn held_messages(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use super::{Ask, Client, ClientEvent, Want};
 use crate::check::{Call, CallId};
-use crate::kv::{CommandVersion, Request, SessionStamp};
+use crate::kv::{Request, SessionStamp};
 use crate::sim::member::Member;
 use crate::sim::queue::{MILLI, Nanos};
 use crate::sim::surroundings::{Event, Surroundings};
@@ -57,7 +57,7 @@ impl InFlight {
                     acknowledged,
                 });
                 let command = command.clone();
-                Ask::Write(Request { session, command }.encode(CommandVersion::OLDEST))
+                Ask::Write(Request { session, command })
             }
         }
     }

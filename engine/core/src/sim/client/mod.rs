@@ -14,11 +14,10 @@ use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::world::Members;
 use crate::check::{Answer, Level, Recorder};
-use crate::kv::{self, Command, KeyValue};
+use crate::kv::{self, Command, KeyValue, Request};
 use crate::replica::{RequestError, Written};
 use crate::types::{MemberId, Revision};
 use attempt::{InFlight, time};
-use bytes::Bytes;
 use dengine_client_core::{End, Failure, Next, Sequencer};
 use operation::{Habits, Memory};
 use renewal::Renewal;
@@ -52,7 +51,7 @@ pub(super) enum ClientEvent {
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
     /// Replicate this command.
-    Write(Bytes),
+    Write(Request),
     /// Read, at this level.
     Read(Level),
 }

@@ -21,9 +21,10 @@ impl Process {
         machine.plan(sim, KEEPER_EVERY, Actor::Keep);
         let leads = (self.state.role == Role::Leader).then_some(self.state.term);
         let now = machine.clock.read(sim.now);
+        let version = self.replica.command_gate().version();
         let commands = self
             .keeper
-            .work(leads, || now)
+            .work(leads, version, || now)
             .map_err(|e| End::Failed(e.to_string()))?;
         if !commands.is_empty() {
             sim.note(format_args!(

@@ -7,7 +7,7 @@ use dengine_api::peer::{
 };
 use dengine_core::{
     consensus::{Event, snapshot_position},
-    kv::{Member as ClusterMember, Membership, store::MemoryStore},
+    kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore},
     log::{Position, memory::MemoryDisk},
     snapshot::{Manifest, Outgoing, SnapshotId, Staging, describe},
     types::{ClusterId, MemberId, Moment},
@@ -65,6 +65,7 @@ fn frames(input: &[u8]) -> Result<String, Status> {
     let hello = peer::hello(parts.next().map(decode::<Frame>).transpose()?)?;
     let membership = membership();
     let first = peer::admit(CLUSTER, ME, &membership, &hello)?;
+    assert!(CommandVersion::ALL.contains(&first.reads_max));
     let mut member = Member::new(ME);
     let (mut taken, mut refused, mut now) = (0, String::new(), 0);
     for bytes in parts {
@@ -160,6 +161,7 @@ fn hello_of(from: MemberId) -> Hello {
         to: ME.0,
         peer_address: format!("m{from}:1"),
         folder_id: format!("f{from}"),
+        commands_read_max: peer::commands_read_max(),
     }
 }
 

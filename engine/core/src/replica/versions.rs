@@ -1,0 +1,434 @@
+//! In which version this member's commands are written: one that every member reads.
+//!
+//! A member that meets a command above what it reads stops, and no restart helps it. So each says, in every Hello and
+//! every Ack, up to which version it reads commands, and a leader writes no version above the lowest of these: its own,
+//! and those of all members that it knows of, voters and learners. Whoever has said nothing since this process began
+//! reads the oldest only. While a change of members may be in the log that is not applied here, the leader does not know
+//! who will read what it writes, and so writes the oldest version.
+
+use super::{Env, Replica};
+use crate::consensus::LogRead;
+use crate::kv::{CommandVersion, Membership, Request};
+use crate::types::MemberId;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Of so many members is remembered what they said; a cluster has at most 32. Some say it before the log has told of
+/// them, and whoever makes up ids finds no room.
+const HEARD_MAX: usize = 64;
+
+/// In which version commands are to be encoded at present. The replica writes it, any thread reads it; a command that
+/// comes to the replica in a version that is too new by then is written anew there.
+#[derive(Debug)]
+pub struct CommandGate(AtomicU8);
+
+impl CommandGate {
+    fn new(version: CommandVersion) -> Self {
+        Self(AtomicU8::new(version.number()))
+    }
+
+    /// The version.
+    #[must_use]
+    pub fn version(&self) -> CommandVersion {
+        CommandVersion::announced(u32::from(self.0.load(Ordering::Relaxed)))
+    }
+
+    fn set(&self, version: CommandVersion) {
+        self.0.store(version.number(), Ordering::Relaxed);
+    }
+}
+
+impl Default for CommandGate {
+    fn default() -> Self {
+        Self::new(CommandVersion::OLDEST)
+    }
+}
+
+/// Where a member said up to which version it reads commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announcement {
+    /// At the beginning of a stream to this member.
+    Hello,
+    /// In its answer to a Hello of this member.
+    Ack,
+}
+
+/// What one member said last, each way. The two ways may overtake each other when it restarts as another program, so
+/// the lower one counts until both agree.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    hello: Option<CommandVersion>,
+    ack: Option<CommandVersion>,
+}
+
+impl Heard {
+    fn lowest(self) -> CommandVersion {
+        let heard = [self.hello, self.ack].into_iter().flatten();
+        heard.min().unwrap_or(CommandVersion::OLDEST)
+    }
+}
+
+/// Up to which version the members read commands, as far as this one knows.
+#[derive(Debug)]
+pub(super) struct Announced {
+    own: CommandVersion,
+    heard: BTreeMap<MemberId, Heard>,
+}
+
+impl Announced {
+    pub(super) fn new(own: CommandVersion) -> Self {
+        Self {
+            own,
+            heard: BTreeMap::new(),
+        }
+    }
+
+    /// `member` says that it reads commands up to `version`.
+    pub(super) fn hear(&mut self, member: MemberId, by: Announcement, version: CommandVersion) {
+        if self.heard.len() >= HEARD_MAX && !self.heard.contains_key(&member) {
+            return;
+        }
+        let heard = self.heard.entry(member).or_default();
+        match by {
+            Announcement::Hello => heard.hello = Some(version),
+            Announcement::Ack => heard.ack = Some(version),
+        }
+    }
+
+    /// Forgets who is no member any more.
+    pub(super) fn retain(&mut self, membership: &Membership) {
+        let last = membership.last_member_id;
+        self.heard
+            .retain(|id, _| membership.members.contains_key(id) || *id > last);
+    }
+
+    /// Up to which version `member` reads commands.
+    pub(super) fn of(&self, member: MemberId) -> CommandVersion {
+        let heard = self.heard.get(&member);
+        heard.map_or(CommandVersion::OLDEST, |heard| heard.lowest())
+    }
+
+    /// The newest version that `me` and all `members` read.
+    pub(super) fn read_by_all(
+        &self,
+        me: MemberId,
+        members: impl IntoIterator<Item = MemberId>,
+    ) -> CommandVersion {
+        let others = members.into_iter().filter(|id| *id != me);
+        let lowest = others.map(|id| self.of(id)).min();
+        lowest.map_or(self.own, |lowest| lowest.min(self.own))
+    }
+}
+
+impl<L: LogRead, E: Env> Replica<L, E> {
+    /// In which version a command may be proposed now.
+    #[must_use]
+    pub fn command_version(&self) -> CommandVersion {
+        if self.consensus.may_change_members() {
+            return CommandVersion::OLDEST;
+        }
+        let members = self.membership.members.keys().copied();
+        self.announced.read_by_all(self.config.member_id, members)
+    }
+
+    pub(super) fn publish_command_version(&self) {
+        self.command_gate.set(self.command_version());
+    }
+
+    /// Writes what was encoded too new anew, just before it is proposed.
+    pub(super) fn lower_proposals(&mut self) {
+        let version = self.command_version();
+        for proposal in &mut self.proposals {
+            if proposal
+                .data
+                .first()
+                .is_some_and(|it| *it > version.number())
+            {
+                proposal.data = lowered(std::mem::take(&mut proposal.data), version);
+            }
+        }
+    }
+}
+
+/// The same command in an older version; what is no command stays what it is.
+fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
+    match Request::decode(data.clone()) {
+        Ok(Ok(logged)) => logged.request.encode(version),
+        _ => data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consensus::ConsensusConfig;
+    use crate::kv::store::MemoryStore;
+    use crate::kv::{Command, Member, MembershipChange, StateMachine};
+    use crate::log::conformance::small_options;
+    use crate::log::memory::MemoryDisk;
+    use crate::log::{Batch, Log, LogReader};
+    use crate::replica::{
+        Applier, Caller, Effect, Input, LogJob, ReplicaConfig, Request as Asked, RequestError,
+    };
+    use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, Moment, Term};
+    use Announcement::{Ack, Hello};
+
+    const V2: CommandVersion = CommandVersion::OLDEST;
+    const V3: CommandVersion = CommandVersion::V3;
+
+    enum NoCallers {}
+    struct Nobody;
+
+    impl<T> Caller<T> for Nobody {
+        fn is_gone(&self) -> bool {
+            true
+        }
+
+        fn answer(self, _: Result<T, RequestError>) {}
+    }
+
+    impl Env for NoCallers {
+        type Write = Nobody;
+        type Read = Nobody;
+        type Transfer = Nobody;
+    }
+
+    fn record(id: u64) -> Member {
+        Member {
+            id: MemberId(id),
+            name: format!("m{id}"),
+            peer_address: format!("m{id}:1"),
+            client_address: format!("m{id}:2"),
+            folder_id: format!("f{id}"),
+            voter: id == 1,
+        }
+    }
+
+    /// The only voter of a cluster, which leads it.
+    struct Leader {
+        replica: Replica<LogReader<MemoryDisk>, NoCallers>,
+        applier: Applier<MemoryStore, NoCallers>,
+        log: Log<MemoryDisk>,
+        now: Moment,
+        /// Of the commands in its log.
+        versions: Vec<u8>,
+    }
+
+    impl Leader {
+        fn new(reads_max: CommandVersion) -> Self {
+            let bootstrap = MembershipChange::Bootstrap {
+                cluster_id: ClusterId(1),
+                member: record(1),
+            };
+            let first = Entry {
+                index: Index(1),
+                term: Term(1),
+                kind: EntryKind::Membership,
+                context: Bytes::new(),
+                data: bootstrap.encode(),
+            };
+            let hard_state = HardState {
+                term: Term(1),
+                vote: MemberId(0),
+                commit: Index(1),
+            };
+            let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
+            let batch = Batch {
+                hard_state: Some(hard_state),
+                entries: vec![first.clone()],
+            };
+            log.append(&batch).unwrap();
+            let machine = StateMachine::open(MemoryStore::default()).unwrap();
+            let mut machine = machine.reads_commands_up_to(reads_max);
+            machine.apply(&[first]).unwrap();
+            let config = ReplicaConfig {
+                member_id: MemberId(1),
+                boot_nonce: 1,
+                election_timeout: std::time::Duration::from_secs(1),
+                max_waiting_reads: 1,
+                log_keep_bytes: 0,
+                log_keep_bytes_for_followers: 0,
+            };
+            let consensus = ConsensusConfig::new(MemberId(1), 1);
+            let replica =
+                Replica::new(config, consensus, hard_state, log.reader(), &machine).unwrap();
+            let applier = Applier::new(machine);
+            let now = Moment(1);
+            let versions = Vec::new();
+            let mut leader = Self {
+                replica,
+                applier,
+                log,
+                now,
+                versions,
+            };
+            for _ in 0..100 {
+                leader.now.0 += 100_000_000;
+                leader.replica.handle(Input::Tick, leader.now);
+                leader.settle();
+            }
+            leader
+        }
+
+        fn settle(&mut self) {
+            loop {
+                let effects = self.replica.effects(self.now);
+                if effects.is_empty() {
+                    return;
+                }
+                for effect in effects {
+                    self.carry_out(effect);
+                }
+            }
+        }
+
+        fn carry_out(&mut self, effect: Effect<NoCallers>) {
+            match effect {
+                Effect::Log(LogJob::Append {
+                    id,
+                    hard_state,
+                    entries,
+                }) => {
+                    let commands = entries.iter().filter(|it| it.kind == EntryKind::Command);
+                    let versions = commands.filter_map(|it| it.data.first());
+                    self.versions.extend(versions);
+                    let batch = Batch {
+                        hard_state,
+                        entries,
+                    };
+                    self.log.append(&batch).unwrap();
+                    self.replica.handle(Input::Persisted(id), self.now);
+                }
+                Effect::Apply(job) => {
+                    if let Some(range) = self.applier.work([job]).unwrap() {
+                        self.replica.handle(Input::Applied(range), self.now);
+                    }
+                }
+                _ => {}
+            }
+        }
+
+        /// Queues a command that a caller encoded in the newest version.
+        fn queue_write(&mut self) {
+            let command = Command::Compact {
+                revision: crate::types::Revision(1),
+            };
+            let write = Asked::Write {
+                data: Request::from(command).encode(V3),
+                caller: Nobody,
+            };
+            self.replica.handle(Input::Request(write), self.now);
+        }
+
+        /// A command reaches the log in this version, and others are to be encoded in it.
+        fn check(&mut self, expected: CommandVersion) {
+            self.queue_write();
+            self.settle();
+            assert_eq!(self.versions.last(), Some(&expected.number()));
+            assert_eq!(self.replica.command_gate().version(), expected);
+        }
+
+        fn hear(&mut self, member: u64, by: Announcement, reads_max: CommandVersion) {
+            let member = MemberId(member);
+            let announced = Input::Announced {
+                member,
+                by,
+                reads_max,
+            };
+            self.replica.handle(announced, self.now);
+            self.settle();
+        }
+
+        fn change(&mut self, change: MembershipChange) {
+            let change = Asked::Change {
+                change,
+                caller: Nobody,
+            };
+            self.replica.handle(Input::Request(change), self.now);
+        }
+    }
+
+    #[test]
+    fn commands_are_written_in_a_version_that_every_member_reads() {
+        let mut leader = Leader::new(V3);
+        leader.check(V3);
+        leader.change(MembershipChange::AddLearner(record(2)));
+        leader.settle();
+        leader.check(V2);
+        leader.hear(2, Hello, V3);
+        leader.check(V3);
+        // It came back as an older program; each way may tell first.
+        leader.hear(2, Ack, V2);
+        leader.check(V2);
+        leader.hear(2, Hello, V2);
+        leader.hear(2, Ack, V3);
+        leader.check(V2);
+        leader.hear(2, Hello, V3);
+        leader.check(V3);
+        leader.hear(2, Hello, V2);
+        leader.check(V2);
+        leader.change(MembershipChange::Remove(MemberId(2)));
+        leader.settle();
+        leader.check(V3);
+    }
+
+    #[test]
+    fn while_the_members_may_change_the_oldest_version_is_written() {
+        let mut leader = Leader::new(V3);
+        // It has said so before the log tells of it.
+        leader.hear(2, Hello, V3);
+        leader.change(MembershipChange::AddLearner(record(2)));
+        leader.queue_write();
+        leader.settle();
+        assert_eq!(leader.versions.last(), Some(&2));
+        leader.check(V3);
+    }
+
+    #[test]
+    fn a_leader_writes_no_version_that_it_does_not_read() {
+        let mut leader = Leader::new(V2);
+        let versions = leader.versions.len();
+        leader.replica.handle(
+            Input::Announced {
+                member: MemberId(1),
+                by: Hello,
+                reads_max: V3,
+            },
+            leader.now,
+        );
+        leader.check(V2);
+        assert!(leader.versions.len() > versions);
+    }
+
+    #[test]
+    fn whoever_makes_up_ids_finds_no_room() {
+        let mut announced = Announced::new(V3);
+        announced.hear(MemberId(2), Hello, V3);
+        for stranger in 100..300 {
+            announced.hear(MemberId(stranger), Hello, V3);
+        }
+        assert_eq!(announced.heard.len(), HEARD_MAX);
+        announced.hear(MemberId(2), Hello, V2);
+        assert_eq!(announced.of(MemberId(2)), V2);
+        assert_eq!(announced.of(MemberId(299)), V2);
+        let members = Membership {
+            cluster_id: ClusterId(1),
+            members: [(MemberId(2), record(2))].into(),
+            last_member_id: MemberId(200),
+        };
+        announced.retain(&members);
+        assert_eq!(announced.heard.len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_command_is_proposed_as_it_is() {
+        for data in [&[][..], &[3], &[3, 0xff], &[200, 1]] {
+            let data = Bytes::copy_from_slice(data);
+            assert_eq!(lowered(data.clone(), V2), data);
+        }
+        let command = Command::OpenSession { ttl_ms: 7 };
+        let of = |version| Request::from(command.clone()).encode(version);
+        assert_eq!(lowered(of(V3), V2), of(V2));
+    }
+}
