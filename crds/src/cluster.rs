@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -100,10 +100,9 @@ fn default_replicas() -> u32 {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)")
     .message("storageClassName can not be changed: volumes never move between classes"))]
-#[x_kube(validation = Rule::new("!isQuantity(self.size) || !isQuantity(oldSelf.size) || quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0")
-    .message("size may not shrink"))]
 pub struct Storage {
-    /// Size of each volume. It may grow if the storage class allows it.
+    /// Size of each volume. It may grow if the storage class allows it. Volumes never shrink: taking a size back keeps those
+    /// that have grown, and asks no more of those that have not.
     #[serde(default = "default_size")]
     #[schemars(length(min = 1, max = 32), regex(pattern = *QUANTITY_PATTERN))]
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).compareTo(quantity('512Mi')) >= 0")
@@ -305,6 +304,10 @@ pub struct DEngineClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub version: Option<String>,
+    /// Highest version that every member has run: what follows an older one, or skips one, is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub cluster_version: Option<String>,
     /// The image that members run while `spec.image` is not set: the operator's default when the cluster was made. It
     /// never changes by itself, so an upgrade of the operator restarts nobody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -319,6 +322,11 @@ pub struct DEngineClusterStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["id".into()]))]
     pub members: Vec<MemberStatus>,
+    /// Members whose server did not run and whose data was given up. Another one of the same name waits longer each time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    pub replacements: Vec<Replacement>,
     /// Label selector of the members' pods, for the scale subresource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
@@ -383,6 +391,23 @@ pub struct MemberStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub version: Option<String>,
+}
+
+/// The newest replacement of a member whose server did not run. Recorded before anything is given up.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Replacement {
+    /// Name of the member: that of its pod.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// Raft's id of the member that was given up, decimal.
+    #[schemars(length(min = 1, max = 20))]
+    pub member_id: String,
+    /// Replacements without a week between two of them.
+    #[schemars(range(min = 1, max = 2_147_483_647_i64))]
+    pub times: u32,
+    /// When.
+    pub at: Time,
 }
 
 /// A member's part in the cluster.

@@ -15,6 +15,17 @@ pub const LOW_ON_SPACE: &str = "LowOnSpace";
 /// Cluster: `spec.paused` is set; the operator only reports.
 pub const RECONCILIATION_PAUSED: &str = "ReconciliationPaused";
 
+/// Every condition of a cluster.
+pub const OF_CLUSTER: [&str; 7] = [
+    READY,
+    PROGRESSING,
+    DEGRADED,
+    QUORUM_AVAILABLE,
+    MEMBERS_UPDATED,
+    LOW_ON_SPACE,
+    RECONCILIATION_PAUSED,
+];
+
 /// Benchmark: what it measures can be measured now.
 pub const TARGET_READY: &str = "TargetReady";
 /// Benchmark: the run that the spec asks for ended, with a result and without a failed request.

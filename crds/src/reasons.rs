@@ -22,6 +22,14 @@ pub mod cluster {
     pub const TRANSFERRING_LEADER: &str = "TransferringLeader";
     /// Volume claims are being enlarged.
     pub const EXPANDING_VOLUMES: &str = "ExpandingVolumes";
+    /// Volumes are larger than the spec asks for, and stay so.
+    pub const VOLUMES_STAY_LARGER: &str = "VolumesStayLarger";
+    /// The image is of an older version than members have run, or skips one; members keep what they run.
+    pub const VERSION_REFUSED: &str = "VersionRefused";
+    /// A member that does not run was replaced lately; it is not replaced again before a pause is over.
+    pub const REPLACED_BEFORE: &str = "ReplacedBefore";
+    /// Nobody answered, or nothing was looked at.
+    pub const NOT_KNOWN: &str = "NotKnown";
     /// A member does not serve.
     pub const MEMBER_UNAVAILABLE: &str = "MemberUnavailable";
     /// A majority of the voters answers.
@@ -104,8 +112,14 @@ pub mod events {
     pub const LOW_ON_SPACE: &str = "LowOnSpace";
     /// Every member has space again.
     pub const SPACE_IS_BACK: &str = "SpaceIsBack";
-    /// A claim was enlarged.
-    pub const VOLUME_EXPANDED: &str = "VolumeExpanded";
+    /// A claim asks for a larger volume.
+    pub const VOLUME_EXPANDING: &str = "VolumeExpanding";
+    /// Members to come get larger, or smaller, volumes.
+    pub const VOLUME_TEMPLATE_CHANGED: &str = "VolumeTemplateChanged";
+    /// What was applied is not what is there: an admission webhook changes it.
+    pub const OBJECT_CHANGED: &str = "ObjectChanged";
+    /// The data of a member that does not run is about to be given up.
+    pub const MEMBER_REPLACED: &str = "MemberReplaced";
     /// A claim was deleted after its member had been removed.
     pub const VOLUME_DELETED: &str = "VolumeDeleted";
     /// A step was refused; it is tried again.

@@ -8,7 +8,8 @@ const MESSAGE_CHARS_MAX: usize = 1024;
 /// What a condition says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    holds: bool,
+    /// `None`: nobody can tell.
+    holds: Option<bool>,
     reason: &'static str,
     message: String,
 }
@@ -17,7 +18,7 @@ impl State {
     /// The condition holds.
     pub fn yes(reason: &'static str, message: &str) -> Self {
         Self {
-            holds: true,
+            holds: Some(true),
             reason,
             message: shortened(message),
         }
@@ -26,7 +27,16 @@ impl State {
     /// The condition does not hold.
     pub fn no(reason: &'static str, message: &str) -> Self {
         Self {
-            holds: false,
+            holds: Some(false),
+            reason,
+            message: shortened(message),
+        }
+    }
+
+    /// Nobody can tell whether the condition holds.
+    pub fn unknown(reason: &'static str, message: &str) -> Self {
+        Self {
+            holds: None,
             reason,
             message: shortened(message),
         }
@@ -53,7 +63,11 @@ impl Conditions {
 
     /// Sets one condition.
     pub fn set(&mut self, type_: &str, state: State) {
-        let status = if state.holds { "True" } else { "False" };
+        let status = match state.holds {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "Unknown",
+        };
         let before = self.list.iter().find(|condition| condition.type_ == type_);
         let since = before
             .filter(|condition| condition.status == status)
@@ -77,6 +91,12 @@ impl Conditions {
             Some(place) => *place = condition,
             None => self.list.push(condition),
         }
+    }
+
+    /// Takes away every condition that is none of these: an operator of another version may have set it.
+    pub fn keep_only(&mut self, types: &[&str]) {
+        self.list
+            .retain(|condition| types.contains(&condition.type_.as_str()));
     }
 
     /// Whether a condition holds.
@@ -108,6 +128,17 @@ mod tests {
 
     fn at(second: i64) -> Time {
         Time(Timestamp::from_second(second).unwrap())
+    }
+
+    #[test]
+    fn what_nobody_speaks_of_any_more_goes() {
+        let mut conditions = Conditions::new(&[], Some(1), at(10));
+        conditions.set("Ready", State::unknown("NotKnown", "nobody answers"));
+        conditions.set("OfAnotherVersion", State::yes("Sure", "it is"));
+        conditions.keep_only(&["Ready"]);
+        let list = conditions.into_vec();
+        assert_eq!(list.len(), 1);
+        assert_eq!(list[0].status, "Unknown");
     }
 
     #[test]

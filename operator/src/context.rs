@@ -11,9 +11,11 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
+use crate::cluster::refusals::Refusals;
 use crate::cluster::validate::Defaults;
 use crate::hash;
 use crate::members::Members;
+use crate::retries::Retries;
 
 /// The API server refuses events with longer notes; it counts bytes.
 const NOTE_CHARS_MAX: usize = 500;
@@ -25,6 +27,10 @@ pub struct Context {
     pub client: Client,
     /// Connections to members.
     pub members: Arc<Members>,
+    /// When what failed is tried again.
+    pub retries: Arc<Retries>,
+    /// Why pods are refused.
+    pub refusals: Arc<Refusals>,
     /// What specs may leave out.
     pub defaults: Defaults,
     /// How often a cluster is looked at when nothing seems to happen.
@@ -46,6 +52,8 @@ impl Context {
         Self {
             recorder: Recorder::new(client.clone(), reporter),
             members: Arc::default(),
+            retries: Arc::default(),
+            refusals: Arc::default(),
             client,
             defaults,
             poll_interval,

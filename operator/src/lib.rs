@@ -18,6 +18,7 @@ pub mod members;
 pub mod options;
 pub mod pod;
 pub mod quantity;
+pub mod retries;
 pub mod run;
 pub mod scope;
 pub mod telemetry;

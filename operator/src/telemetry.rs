@@ -126,7 +126,12 @@ pub fn stands(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
             ("cluster", name.clone()),
             ("type", condition.type_.clone()),
         ];
-        let holds = condition.status == "True";
+        // What nobody can tell, as of a cluster that is being made, is no reason to wake anybody.
+        let holds = match condition.status.as_str() {
+            "True" => true,
+            "False" => false,
+            _ => continue,
+        };
         gauge!(CLUSTER_CONDITION, &labels).set(if holds { 1.0 } else { 0.0 });
     }
     let labels = [("namespace", namespace), ("cluster", name)];

@@ -76,6 +76,10 @@ app.kubernetes.io/part-of: dengine
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, create, patch]
+# Why a StatefulSet's pods are refused; Kubernetes says so in events and nowhere else.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list]
 # What happened, for people. `patch` counts a repeated event.
 - apiGroups: [events.k8s.io]
   resources: [events]

@@ -15,11 +15,12 @@ use serde_json::json;
 use super::model::{Identity, Observed, Ordinal};
 use super::observe::{Observation, mark};
 use super::plan::{Removal, Step};
+use super::replacements;
 use super::resources::stateful_set;
 use super::status_writer;
 use super::validate::Cluster;
 use crate::apply::is_code;
-use crate::context::{Context, Happening};
+use crate::context::{Context, Happening, now};
 
 /// Why a step was not carried out. The next reconciliation derives anew what to do.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +87,13 @@ pub async fn execute(
             let pod = names::cluster::pod(&cluster.name, *ordinal);
             let note = format!("{pod} is the first voter of cluster {cluster_id}");
             Ok(Some(Happening::normal(events::BOOTSTRAPPED, note)))
+        }
+        Step::RecordReplacement {
+            member_id, name, ..
+        } => {
+            record_replacement(context, resource, *member_id, name).await?;
+            let note = format!("{name} (member {member_id}) does not run and is to be replaced");
+            Ok(Some(Happening::warning(events::MEMBER_REPLACED, note)))
         }
         Step::MarkClaim {
             ordinal,
@@ -159,6 +167,10 @@ async fn change(
             leader.remove(*member_id).await?;
             let (what, warning) = match why {
                 Removal::DataLost => ("its data is gone; it joins anew", true),
+                Removal::VolumeLost => (
+                    "the volume of its claim is gone; it joins anew with an empty one",
+                    true,
+                ),
                 Removal::DataDamaged => (
                     "its data can not be used any more; it joins anew with an empty volume",
                     true,
@@ -202,6 +214,24 @@ async fn record(
     *resource = status_writer::write(&context.client, resource, &status, version).await?;
     observation.observed.cluster_id = Some(cluster_id);
     observation.observed.seed_folder_id = seed_folder_id;
+    Ok(())
+}
+
+/// Writes down that a member is about to be replaced, before anything of it is given up: whatever happens to the
+/// operator, its next one does not come at once.
+async fn record_replacement(
+    context: &Context,
+    resource: &mut DEngineCluster,
+    member_id: u64,
+    name: &str,
+) -> Result<(), StepError> {
+    let mut status = resource.status.clone().unwrap_or_default();
+    let before = status.replacements.iter().position(|r| r.name == name);
+    let before = before.map(|place| status.replacements.remove(place));
+    let record = replacements::another(before.as_ref(), name, member_id, &now());
+    status.replacements.push(record);
+    let version = resource.metadata.resource_version.clone();
+    *resource = status_writer::write(&context.client, resource, &status, version).await?;
     Ok(())
 }
 

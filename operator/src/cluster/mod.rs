@@ -9,11 +9,14 @@ pub mod objects;
 pub mod observe;
 pub mod plan;
 mod pod_trouble;
+pub mod refusals;
+mod replacements;
 pub mod resources;
 pub mod status;
 mod status_writer;
 mod trigger;
 pub mod validate;
+pub mod versions;
 mod volumes;
 mod words;
 
@@ -31,7 +34,7 @@ use crate::telemetry;
 use model::Wanted;
 use observe::{Caches, Observation};
 use plan::Step;
-use status::Outcome;
+use status::{Notice, Outcome};
 use validate::Cluster;
 
 /// After a step, the next one follows as soon as its effect can be seen.
@@ -62,7 +65,9 @@ pub async fn reconcile(
     if resource.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change());
     }
-    let (outcome, again) = match validate::validate(&resource, &context.defaults) {
+    let running = observe::running_image(caches, &resource);
+    let validated = validate::validate(&resource, &context.defaults, running.as_deref());
+    let (outcome, again) = match validated {
         Ok(cluster) => {
             let outcome = advance(context, caches, &cluster, &mut resource).await;
             let again = requeue(&outcome, context.poll_interval);
@@ -88,12 +93,14 @@ async fn advance(
     resource: &mut DEngineCluster,
 ) -> Outcome {
     let status = resource.status.clone().unwrap_or_default();
-    let mut observation = observe::observe(caches, &context.members, cluster, &status).await;
+    let mut observation = observe::observe(context, caches, cluster, &status).await;
     let wanted = Wanted {
         replicas: cluster.spec.replicas,
         template_hash: resources::stateful_set::template_hash(cluster),
     };
     let step = plan::plan(&observation.observed, &wanted);
+    let notice = version_notice(cluster)
+        .or_else(|| volumes::notice(&observation.claims, &cluster.spec.storage.size));
     let paused = cluster.spec.paused;
     let error = if paused {
         None
@@ -116,7 +123,15 @@ async fn advance(
         step,
         paused,
         error,
+        notice,
     }
+}
+
+/// The image is held back: members go on with the one that they run.
+fn version_notice(cluster: &Cluster) -> Option<Notice> {
+    let words = cluster.refused_image.as_ref()?;
+    let words = format!("the image is not rolled out: {words}");
+    Some(Notice::rests(reasons::VERSION_REFUSED, words))
 }
 
 /// Objects first: they carry no risk, and most steps need them. Volumes last. Answers what went wrong.

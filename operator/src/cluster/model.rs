@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use super::versions::Version;
+
 /// Ordinal of a pod in its StatefulSet.
 pub type Ordinal = u32;
 
@@ -32,6 +34,25 @@ pub struct Observed {
     pub claims: BTreeMap<Ordinal, Claim>,
     /// Confirmed by a quorum; `None` if no quorum answered.
     pub membership: Option<Membership>,
+    /// Why the API server refuses pods or claims that are missing, in its words.
+    pub refused: Option<String>,
+    /// Highest version that every member has run, as the status records it.
+    pub cluster_version: Option<Version>,
+    /// Members whose data the operator gave up before, by the ordinal of their pod.
+    pub replaced: BTreeMap<Ordinal, Replaced>,
+}
+
+/// The newest replacement of a member whose server did not run. Recorded in the status before anything is given up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replaced {
+    /// The member that was given up.
+    pub member_id: u64,
+    /// Replacements so far, without a long rest between two of them.
+    pub times: u32,
+    /// The pause after it is over.
+    pub may_again: bool,
+    /// When that is, for people.
+    pub next: String,
 }
 
 /// One pod.
@@ -58,7 +79,7 @@ pub struct Pod {
 pub enum Broken {
     /// The server says that its folder is damaged, or may lack what the member acknowledged.
     Folder,
-    /// The server ends again and again.
+    /// The server ends again and again, and nobody but itself ends it.
     Crashing,
 }
 
@@ -99,6 +120,8 @@ pub struct Claim {
     pub terminating: bool,
     /// The volume behind it is gone; no pod can use it any more.
     pub lost: bool,
+    /// It never had a volume, nor is it to get one with something in it.
+    pub empty: bool,
 }
 
 /// The member list with the leader's view of it.

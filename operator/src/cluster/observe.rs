@@ -4,18 +4,22 @@
 use std::collections::BTreeMap;
 
 use dengine_api::v1;
-use dengine_crds::DEngineClusterStatus;
 use dengine_crds::names::{self, annotations, labels};
+use dengine_crds::{DEngineCluster, DEngineClusterStatus};
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 
 use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
 use super::pod_trouble::{broken, condition, trouble};
+use super::replacements::seen;
 use super::resources::stateful_set;
 use super::validate::Cluster;
+use super::versions::Version;
+use crate::context::{Context, now};
 use crate::members::Members;
 
 /// Caches of what the operator made, filtered by its labels.
@@ -52,11 +56,12 @@ pub struct Observation {
 
 /// Observes one cluster.
 pub async fn observe(
+    context: &Context,
     caches: &Caches,
-    members: &Members,
     cluster: &Cluster,
     status: &DEngineClusterStatus,
 ) -> Observation {
+    let (members, now) = (&context.members, now());
     let pods = of_cluster(&caches.pods, cluster, |pod| {
         ordinal_of(cluster, &pod.name_any())
     });
@@ -91,6 +96,7 @@ pub async fn observe(
 
     let cluster_id = status.cluster_id.as_ref().and_then(|id| id.parse().ok());
     let membership = membership(members, cluster, cluster_id, &addresses, &answers).await;
+    let refused = refused(context, stateful_set.as_deref(), &pods).await;
     let observed = Observed {
         cluster_id,
         seed_folder_id: status.seed_folder_id.clone(),
@@ -98,13 +104,20 @@ pub async fn observe(
         stateful_set_replicas: stateful_set.as_ref().map(|set| replicas(set)),
         pods: pods
             .iter()
-            .map(|(ordinal, pod)| (*ordinal, view(pod, answers.get(ordinal))))
+            .map(|(ordinal, pod)| (*ordinal, view(pod, answers.get(ordinal), &now)))
             .collect(),
         claims: claims
             .iter()
             .map(|(ordinal, claim)| (*ordinal, claim_view(claim)))
             .collect(),
         membership,
+        refused,
+        cluster_version: status.cluster_version.as_deref().and_then(Version::parse),
+        replaced: status
+            .replacements
+            .iter()
+            .filter_map(|one| Some((ordinal_of(cluster, &one.name)?, seen(one, &now)?)))
+            .collect(),
     };
     Observation {
         observed,
@@ -112,6 +125,39 @@ pub async fn observe(
         stateful_set,
         claims,
     }
+}
+
+/// The image in the StatefulSet that there is.
+pub fn running_image(caches: &Caches, resource: &DEngineCluster) -> Option<String> {
+    let name = names::cluster::stateful_set(&resource.name_any());
+    let found = ObjectRef::new(&name).within(&resource.namespace()?);
+    let set = caches.stateful_sets.get(&found)?;
+    let owners = set.metadata.owner_references.iter().flatten();
+    let ours = owners.map(|owner| &owner.uid);
+    if !ours
+        .into_iter()
+        .any(|uid| resource.metadata.uid.as_ref() == Some(uid))
+    {
+        return None;
+    }
+    let pod = set.spec.as_ref()?.template.spec.as_ref()?;
+    let mut containers = pod.containers.iter();
+    let server = containers.find(|container| container.name == names::cluster::CONTAINER)?;
+    server.image.clone()
+}
+
+/// Why pods that should be there are missing, if the API server refused them.
+async fn refused(
+    context: &Context,
+    set: Option<&StatefulSet>,
+    pods: &BTreeMap<Ordinal, std::sync::Arc<core::Pod>>,
+) -> Option<String> {
+    let set = set?;
+    let complete = (0..replicas(set)).all(|ordinal| pods.contains_key(&ordinal));
+    if complete {
+        return None;
+    }
+    context.refusals.of(&context.client, set).await
 }
 
 /// The object of this name in the cluster's namespace.
@@ -178,14 +224,14 @@ fn is_from(cluster: &Cluster, ordinal: Ordinal, answer: &v1::StatusResponse) -> 
         || answer.peer_address == stateful_set::peer_address(cluster, &pod)
 }
 
-fn view(pod: &core::Pod, answer: Option<&v1::StatusResponse>) -> Pod {
+fn view(pod: &core::Pod, answer: Option<&v1::StatusResponse>, now: &Time) -> Pod {
     Pod {
         uid: pod.uid().unwrap_or_default(),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ready: condition(pod, "Ready").is_some_and(|condition| condition.status == "True"),
         template_hash: pod.annotations().get(annotations::TEMPLATE_HASH).cloned(),
         report: answer.map(report),
-        trouble: trouble(pod),
+        trouble: trouble(pod, now),
         broken: broken(pod),
     }
 }
@@ -217,7 +263,19 @@ fn claim_view(claim: &core::PersistentVolumeClaim) -> Claim {
             .status
             .as_ref()
             .is_some_and(|status| status.phase.as_deref() == Some("Lost")),
+        empty: is_surely_empty(claim),
     }
+}
+
+/// No volume was bound to it, and none that holds something is meant to be.
+fn is_surely_empty(claim: &core::PersistentVolumeClaim) -> bool {
+    let status = claim.status.as_ref();
+    let pending = status.and_then(|status| status.phase.as_deref()) == Some("Pending");
+    let spec = claim.spec.as_ref();
+    let from_scratch = spec.is_some_and(|spec| {
+        spec.volume_name.is_none() && spec.data_source.is_none() && spec.data_source_ref.is_none()
+    });
+    pending && from_scratch
 }
 
 /// Text of the annotation that notes whose removal makes a claim superfluous.
@@ -299,6 +357,29 @@ mod tests {
         assert_eq!(claim_ordinal(&demo, "data-demo-2"), Some(2));
         assert_eq!(claim_ordinal(&demo, "data-demo-x-2"), None);
         assert_eq!(claim_ordinal(&demo, "other-demo-2"), None);
+    }
+
+    #[test]
+    fn only_a_claim_that_never_had_a_volume_is_surely_empty() {
+        let pending = core::PersistentVolumeClaim {
+            spec: Some(core::PersistentVolumeClaimSpec::default()),
+            status: Some(core::PersistentVolumeClaimStatus {
+                phase: Some("Pending".to_owned()),
+                ..core::PersistentVolumeClaimStatus::default()
+            }),
+            ..core::PersistentVolumeClaim::default()
+        };
+        assert!(is_surely_empty(&pending));
+        let mut restored = pending.clone();
+        restored.spec.as_mut().unwrap().volume_name = Some("an-old-one".to_owned());
+        assert!(!is_surely_empty(&restored));
+        let mut from_snapshot = pending.clone();
+        from_snapshot.spec.as_mut().unwrap().data_source =
+            Some(core::TypedLocalObjectReference::default());
+        assert!(!is_surely_empty(&from_snapshot));
+        let mut bound = pending;
+        bound.status.as_mut().unwrap().phase = Some("Bound".to_owned());
+        assert!(!is_surely_empty(&bound));
     }
 
     #[test]

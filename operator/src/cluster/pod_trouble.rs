@@ -2,6 +2,7 @@
 
 use dengine_crds::names;
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::model::Broken;
 
@@ -10,8 +11,11 @@ pub(super) fn condition<'a>(pod: &'a core::Pod, type_: &str) -> Option<&'a core:
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Why the pod does not run: it can not be scheduled, or its container does not stay up.
-pub(super) fn trouble(pod: &core::Pod) -> Option<String> {
+/// Why the pod does not run: it can not be scheduled, does not end, or its container does not stay up.
+pub(super) fn trouble(pod: &core::Pod, now: &Time) -> Option<String> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return overdue(pod, now);
+    }
     if let Some(scheduled) = condition(pod, "PodScheduled").filter(|c| c.status == "False") {
         return Some(
             scheduled
@@ -45,8 +49,34 @@ pub(super) fn trouble(pod: &core::Pod) -> Option<String> {
     })
 }
 
+/// Seconds after its time that a pod may take to end before something is wrong.
+const OVERDUE_SECONDS: i64 = 60;
+
+/// A pod that should have ended and is still there: whoever would end it, its node's kubelet, does not answer.
+fn overdue(pod: &core::Pod, now: &Time) -> Option<String> {
+    // Kubernetes counts the grace period in.
+    let due = pod.metadata.deletion_timestamp.as_ref()?;
+    if now.0.as_second() - due.0.as_second() < OVERDUE_SECONDS {
+        return None;
+    }
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    Some(format!(
+        "its pod should have ended by {}, and its node {} does not say that it did; if that node is gone for good, see the \
+         runbook DEngineClusterDegraded",
+        due.0,
+        node.unwrap_or("(none)")
+    ))
+}
+
 /// How the server ended and what it said last: Kubernetes keeps the end of its log.
 fn last_words(ended: &core::ContainerStateTerminated) -> Option<String> {
+    if ended.reason.as_deref() == Some(OUT_OF_MEMORY) {
+        return Some(
+            "the server was killed because it exceeded its memory limit (OOMKilled); raise \
+             spec.resources.limits.memory"
+                .to_owned(),
+        );
+    }
     let said = ended.message.as_deref().unwrap_or_default().lines();
     let last = said.map(str::trim).rfind(|line| !line.is_empty());
     let code = ended.exit_code;
@@ -70,6 +100,13 @@ const RESTARTS_MAX: i32 = 4;
 /// The starts count from the pod's first day on, so they may all be long past. A member that served a moment ago is not
 /// given up for them.
 const NOT_READY_SECONDS_MIN: i64 = 60;
+/// Kubernetes' reason for a container that exceeded its memory limit.
+const OUT_OF_MEMORY: &str = "OOMKilled";
+/// Kubernetes' reason for a container that ran and ended with a code of its own.
+const ENDED_BY_ITSELF: [&str; 2] = ["Error", ""];
+/// Codes that say who ended the container: it could not be started (125 to 128), or somebody killed it, as its liveness probe
+/// and its node do (SIGINT, SIGKILL, SIGTERM), or nobody knows, as after a node's restart (255).
+const ENDED_BY_OTHERS: [i32; 9] = [0, 125, 126, 127, 128, 130, 137, 143, 255];
 /// With this exit code the server says that its folder can not be used any more.
 const EXIT_REPLACE: i32 = 3;
 
@@ -88,6 +125,7 @@ pub(super) fn broken(pod: &core::Pod) -> Option<Broken> {
     if ended.exit_code == EXIT_REPLACE {
         Some(Broken::Folder)
     } else if crash_loops
+        && is_its_own_fault(ended)
         && container.restart_count >= RESTARTS_MAX
         && not_ready_seconds(pod, ended)? >= NOT_READY_SECONDS_MIN
     {
@@ -95,6 +133,13 @@ pub(super) fn broken(pod: &core::Pod) -> Option<Broken> {
     } else {
         None
     }
+}
+
+/// Whether the server ended itself. Want of memory, a probe that killed it and faults of the node say nothing against its
+/// volume, and the next volume would not help.
+fn is_its_own_fault(ended: &core::ContainerStateTerminated) -> bool {
+    let reason = ended.reason.as_deref().unwrap_or_default();
+    ENDED_BY_ITSELF.contains(&reason) && !ENDED_BY_OTHERS.contains(&ended.exit_code)
 }
 
 /// How long the pod had not been Ready when its container ended last; `None` if it is, or if nothing is known.
@@ -106,7 +151,6 @@ fn not_ready_seconds(pod: &core::Pod, ended: &core::ContainerStateTerminated) ->
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
@@ -168,6 +212,57 @@ mod tests {
     }
 
     #[test]
+    fn who_was_killed_is_not_broken_however_often() {
+        let mut pod = crashing(40, 100, 1_000);
+        for (code, reason, expected) in [
+            (1, "Error", Some(Broken::Crashing)),
+            (101, "Error", Some(Broken::Crashing)),
+            (134, "Error", Some(Broken::Crashing)),
+            (139, "Error", Some(Broken::Crashing)),
+            (137, "OOMKilled", None),
+            // The kernel may pick a child, or Kubernetes may notice late.
+            (1, "OOMKilled", None),
+            (137, "Error", None),
+            (143, "Error", None),
+            (0, "Completed", None),
+            (127, "ContainerCannotRun", None),
+            (128, "StartError", None),
+            (255, "Unknown", None),
+            (137, "ContainerStatusUnknown", None),
+        ] {
+            let last = server(&mut pod).last_state.as_mut().unwrap();
+            let ended = last.terminated.as_mut().unwrap();
+            (ended.exit_code, ended.reason) = (code, Some(reason.to_owned()));
+            assert_eq!(broken(&pod), expected, "{code} {reason}");
+        }
+    }
+
+    #[test]
+    fn want_of_memory_is_said_with_what_to_do() {
+        let mut pod = crashing(4, 100, 160);
+        let last = server(&mut pod).last_state.as_mut().unwrap();
+        last.terminated.as_mut().unwrap().reason = Some("OOMKilled".to_owned());
+        let words = trouble(&pod, &at(200).unwrap()).unwrap();
+        assert!(words.contains("spec.resources.limits.memory"), "{words}");
+    }
+
+    #[test]
+    fn a_pod_that_does_not_end_names_its_node_and_the_runbook() {
+        let mut pod = crashing(0, 100, 160);
+        pod.metadata.deletion_timestamp = at(1_000);
+        pod.spec = Some(core::PodSpec {
+            node_name: Some("far".to_owned()),
+            ..core::PodSpec::default()
+        });
+        assert_eq!(trouble(&pod, &at(1_059).unwrap()), None, "it may still");
+        let words = trouble(&pod, &at(1_060).unwrap()).unwrap();
+        assert!(words.contains("node far"), "{words}");
+        assert!(words.contains("runbook DEngineClusterDegraded"), "{words}");
+        let later = trouble(&pod, &at(9_000).unwrap()).unwrap();
+        assert_eq!(later, words, "the status is not written anew");
+    }
+
+    #[test]
     fn restarts_of_long_ago_do_not_count() {
         assert_eq!(broken(&crashing(40, 1_000_000, 1_000_010)), None);
         let mut ready = crashing(40, 100, 1_000_000);
@@ -199,8 +294,9 @@ mod tests {
         let containers = pod.status.as_mut().unwrap().container_statuses.as_mut();
         containers.unwrap().insert(0, sidecar);
         assert_eq!(broken(&pod), Some(Broken::Crashing));
-        assert!(trouble(&pod).unwrap().ends_with("no such setting"));
+        let now = at(1_000).unwrap();
+        assert!(trouble(&pod, &now).unwrap().ends_with("no such setting"));
         server(&mut pod).name = "another".to_owned();
-        assert_eq!((broken(&pod), trouble(&pod)), (None, None));
+        assert_eq!((broken(&pod), trouble(&pod, &now)), (None, None));
     }
 }

@@ -7,6 +7,7 @@ use dengine_crds::{DEngineCluster, DEngineClusterSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
+use super::versions::{self, Version};
 use crate::quantity;
 
 /// What the operator was installed with and a spec may leave out.
@@ -31,6 +32,8 @@ pub struct Cluster {
     pub spec: DEngineClusterSpec,
     /// The image that the members run.
     pub image: String,
+    /// Why that is not the one that the spec asks for.
+    pub refused_image: Option<String>,
     /// The image that they run without one in the spec.
     pub default_image: String,
     /// Any new value restarts the members.
@@ -52,11 +55,15 @@ pub enum InvalidSpec {
     NoIdentity,
 }
 
-/// Checks the spec and fills in what it leaves out.
+/// Checks the spec and fills in what it leaves out. `running` is the image in the StatefulSet that there is.
 ///
 /// # Errors
 /// If the spec can not be carried out.
-pub fn validate(resource: &DEngineCluster, defaults: &Defaults) -> Result<Cluster, InvalidSpec> {
+pub fn validate(
+    resource: &DEngineCluster,
+    defaults: &Defaults,
+    running: Option<&str>,
+) -> Result<Cluster, InvalidSpec> {
     let spec = &resource.spec;
     if spec.replicas.is_multiple_of(2) || spec.replicas > REPLICAS_MAX {
         return Err(InvalidSpec::Replicas(spec.replicas));
@@ -64,16 +71,28 @@ pub fn validate(resource: &DEngineCluster, defaults: &Defaults) -> Result<Cluste
     if quantity::parse(&spec.storage.size).is_none() {
         return Err(InvalidSpec::StorageSize(spec.storage.size.clone()));
     }
-    let recorded = resource.status.as_ref();
-    let recorded = recorded.and_then(|status| status.default_image.clone());
+    let status = resource.status.as_ref();
+    // A status may be lost, as in a restored backup; what runs is then the best that is known of what was asked for.
+    let recorded = status
+        .and_then(|status| status.default_image.clone())
+        .or_else(|| running.map(str::to_owned));
     let default_image = recorded.unwrap_or_else(|| defaults.image.clone());
+    let wanted = spec.image.clone().unwrap_or_else(|| default_image.clone());
+    let cluster_version = status.and_then(|status| status.cluster_version.as_deref());
+    let cluster_version = cluster_version.and_then(Version::parse);
+    let refused = running.and_then(|running| versions::refused(cluster_version, running, &wanted));
+    let image = match running {
+        Some(running) if refused.is_some() => running.to_owned(),
+        _ => wanted,
+    };
     Ok(Cluster {
         name: resource.name_any(),
         namespace: resource.namespace().ok_or(InvalidSpec::NoIdentity)?,
         owner: resource
             .controller_owner_ref(&())
             .ok_or(InvalidSpec::NoIdentity)?,
-        image: spec.image.clone().unwrap_or_else(|| default_image.clone()),
+        image,
+        refused_image: refused,
         default_image,
         restart: resource.annotations().get(annotations::RESTART).cloned(),
         spec: spec.clone(),
@@ -104,7 +123,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn cluster_with(name: &str, spec: &str) -> Cluster {
-        validate(&resource_with(name, spec), &defaults()).unwrap()
+        validate(&resource_with(name, spec), &defaults(), None).unwrap()
     }
 
     #[test]
@@ -123,12 +142,39 @@ pub(crate) mod tests {
             ..Default::default()
         };
         resource.status = Some(status);
-        let image = |resource: &DEngineCluster| validate(resource, &defaults()).unwrap().image;
+        let image =
+            |resource: &DEngineCluster| validate(resource, &defaults(), None).unwrap().image;
         assert_eq!(image(&resource), "older");
         resource.spec.image = Some("asked-for".to_owned());
         assert_eq!(image(&resource), "asked-for");
         resource.spec.image = None;
         assert_eq!(image(&resource), "older", "taken back");
+    }
+
+    #[test]
+    fn a_status_that_is_lost_restarts_nobody() {
+        let resource = resource_with("demo", "{}");
+        let cluster = validate(&resource, &defaults(), Some("what-runs")).unwrap();
+        assert_eq!(cluster.image, "what-runs");
+        assert_eq!(cluster.default_image, "what-runs");
+    }
+
+    #[test]
+    fn an_image_that_may_not_follow_is_not_taken() {
+        let mut resource = resource_with("demo", "{image: 'd:1.4.0'}");
+        let status = dengine_crds::DEngineClusterStatus {
+            cluster_version: Some("1.2.0".to_owned()),
+            ..Default::default()
+        };
+        resource.status = Some(status);
+        let cluster =
+            |resource: &DEngineCluster| validate(resource, &defaults(), Some("d:1.2.0")).unwrap();
+        assert_eq!(cluster(&resource).image, "d:1.2.0");
+        let words = cluster(&resource).refused_image.unwrap();
+        assert!(words.contains("skips"), "{words}");
+        resource.spec.image = Some("d:1.3.0".to_owned());
+        assert_eq!(cluster(&resource).image, "d:1.3.0");
+        assert_eq!(cluster(&resource).refused_image, None);
     }
 
     #[test]
@@ -141,7 +187,7 @@ pub(crate) mod tests {
                 InvalidSpec::StorageSize("lots".to_owned()),
             ),
         ] {
-            let refused = validate(&resource_with("demo", spec), &defaults());
+            let refused = validate(&resource_with("demo", spec), &defaults(), None);
             assert_eq!(refused.map(|_| ()), Err(expected));
         }
     }

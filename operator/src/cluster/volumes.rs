@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dengine_crds::names::{self, managers};
-use dengine_crds::reasons::events;
+use dengine_crds::reasons::{cluster as reasons, events};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
@@ -14,7 +14,9 @@ use serde_json::json;
 
 use super::model::Ordinal;
 use super::observe::Observation;
+use super::status::Notice;
 use super::validate::Cluster;
+use super::words::members;
 use crate::apply::is_code;
 use crate::context::{Context, Happening};
 use crate::quantity;
@@ -22,7 +24,7 @@ use crate::quantity;
 /// Why the volumes are not as large as they should be.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum VolumesError {
-    /// The StatefulSet could not be made anew with larger volumes.
+    /// The StatefulSet could not be made anew with other volumes.
     #[error("the StatefulSet {name} can not be made anew: {source}")]
     Renew {
         /// Its name.
@@ -30,15 +32,15 @@ pub(super) enum VolumesError {
         /// The API server's words.
         source: Box<kube::Error>,
     },
-    /// A claim could not be enlarged.
-    #[error("the volume claim {claim} can not grow to {size}: {source}")]
+    /// A claim could not be changed.
+    #[error("the volume claim {claim} can not ask for {size}: {words}")]
     Expand {
         /// Name of the claim.
         claim: String,
         /// The size asked for.
         size: String,
         /// The API server's words.
-        source: Box<kube::Error>,
+        words: String,
     },
 }
 
@@ -64,45 +66,105 @@ pub(super) async fn expand(
     observation: &Observation,
 ) -> Result<(), VolumesError> {
     let size = &cluster.spec.storage.size;
-    let to_grow = to_grow(&observation.claims, size);
-    let mut grown = Ok(());
-    for claim in &to_grow {
-        grown = grown.and(expand_claim(context, cluster, claim).await);
+    let to_change = to_change(&observation.claims, size);
+    let mut changed = Ok(());
+    for claim in &to_change {
+        changed = changed.and(expand_claim(context, cluster, claim).await);
     }
-    grown?;
+    changed?;
     let Some(set) = observation.stateful_set.as_deref() else {
         return Ok(());
     };
-    if to_grow.is_empty()
+    // Also after a size was taken back: no volume of the size that could not be had is to be made.
+    let template = claim_template_size(set);
+    if to_change.is_empty()
         && set.metadata.deletion_timestamp.is_none()
-        && is_smaller(claim_template_size(set), size)
+        && template.is_some_and(|template| !quantity::equal(&template, size))
     {
         renew(context, cluster, set).await?;
     }
     Ok(())
 }
 
-/// The claims that ask for less than this. Kubernetes lets only a bound one grow; one that is bound later, or takes the
-/// place of a lost one, has its turn then.
-fn to_grow(claims: &BTreeMap<Ordinal, Arc<PersistentVolumeClaim>>, size: &str) -> Vec<String> {
-    let stays = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_none();
-    let bound = |claim: &PersistentVolumeClaim| {
-        let status = claim.status.as_ref();
-        status.and_then(|status| status.phase.as_deref()) == Some("Bound")
+/// What people should know of the volumes: those that do not have what they asked for yet, and those that stay larger than
+/// the spec says. The spec may ask for less at any time, so that a size that can not be had is taken back like anything else.
+pub(super) fn notice(
+    claims: &BTreeMap<Ordinal, Arc<PersistentVolumeClaim>>,
+    size: &str,
+) -> Option<Notice> {
+    let of = |which: &dyn Fn(&PersistentVolumeClaim) -> bool| -> Vec<Ordinal> {
+        let claims = claims
+            .iter()
+            .filter(|(_, claim)| is_bound(claim) && which(claim));
+        claims.map(|(ordinal, _)| *ordinal).collect()
+    };
+    let growing =
+        of(&|claim| is_smaller(capacity(claim), size) && !is_smaller(requested(claim), size));
+    if !growing.is_empty() {
+        let pending = of(&|claim| has_condition(claim, "FileSystemResizePending"));
+        let mut words = format!("the volumes of {} grow to {size}", members(&growing));
+        if !pending.is_empty() {
+            let who = members(&pending);
+            words = format!(
+                "{words}; the file system of {who} grows when the pod starts, which some drivers wait for: restart it"
+            );
+        }
+        return Some(Notice::works(reasons::EXPANDING_VOLUMES, words));
+    }
+    let larger = of(&|claim| is_larger(requested(claim), size));
+    (!larger.is_empty()).then(|| {
+        let words = format!(
+            "the volume claims of {} ask for more than spec.storage.size, {size}; volumes do not shrink, so they stay as \
+             they are",
+            members(&larger)
+        );
+        Notice::rests(reasons::VOLUMES_STAY_LARGER, words)
+    })
+}
+
+/// The claims that ask for less than this, and those that asked for more and never got it: the second are a size that was
+/// taken back. Kubernetes lets only a bound one change; one that is bound later, or takes the place of a lost one, has its
+/// turn then.
+fn to_change(claims: &BTreeMap<Ordinal, Arc<PersistentVolumeClaim>>, size: &str) -> Vec<String> {
+    let differs = |claim: &PersistentVolumeClaim| {
+        is_smaller(requested(claim), size)
+            || (is_larger(requested(claim), size) && is_smaller(capacity(claim), size))
     };
     claims
         .values()
-        .filter(|claim| stays(claim) && bound(claim) && is_smaller(requested(claim), size))
+        .filter(|claim| claim.metadata.deletion_timestamp.is_none())
+        .filter(|claim| is_bound(claim) && differs(claim))
         .map(|claim| claim.name_any())
         .collect()
 }
 
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    let status = claim.status.as_ref();
+    status.and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
+fn has_condition(claim: &PersistentVolumeClaim, type_: &str) -> bool {
+    let conditions = claim.status.iter().flat_map(|status| &status.conditions);
+    let mut conditions = conditions.flatten();
+    conditions.any(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// One that was refused is tried again after a pause that grows, and answered for meanwhile as it was.
 async fn expand_claim(
     context: &Context,
     cluster: &Cluster,
     name: &str,
 ) -> Result<(), VolumesError> {
     let size = &cluster.spec.storage.size;
+    let failed = |words: String| VolumesError::Expand {
+        claim: name.to_owned(),
+        size: size.clone(),
+        words,
+    };
+    let attempt = format!("{} {name} {size}", cluster.owner.uid);
+    if let Some(words) = context.retries.not_yet(&attempt) {
+        return Err(failed(words));
+    }
     let api: Api<PersistentVolumeClaim> =
         Api::namespaced(context.client.clone(), &cluster.namespace);
     let patch = json!({"spec": {"resources": {"requests": {"storage": size}}}});
@@ -113,15 +175,16 @@ async fn expand_claim(
     match api.patch(name, &parameters, &Patch::Merge(patch)).await {
         // The step before may have deleted it.
         Err(error) if is_code(&error, 404) => return Ok(()),
-        patched => patched.map_err(|source| VolumesError::Expand {
-            claim: name.to_owned(),
-            size: size.clone(),
-            source: Box::new(source),
-        })?,
-    };
+        Err(error) => {
+            let words = error.to_string();
+            context.retries.failed(&attempt, &words);
+            return Err(failed(words));
+        }
+        Ok(_) => context.retries.succeeded(&attempt),
+    }
     context.wrote();
-    let note = format!("the volume claim {name} grows to {size}");
-    let happening = Happening::normal(events::VOLUME_EXPANDED, note);
+    let note = format!("the volume claim {name} asks for {size}");
+    let happening = Happening::normal(events::VOLUME_EXPANDING, note);
     context.tell(&about(cluster), &happening).await;
     Ok(())
 }
@@ -153,7 +216,7 @@ async fn renew(
     let note = format!(
         "the StatefulSet {name} is made anew, so that further members get volumes of {size}; its pods stay"
     );
-    let happening = Happening::normal(events::VOLUME_EXPANDED, note);
+    let happening = Happening::normal(events::VOLUME_TEMPLATE_CHANGED, note);
     context.tell(&about(cluster), &happening).await;
     Ok(())
 }
@@ -174,15 +237,26 @@ fn requested(claim: &PersistentVolumeClaim) -> Option<String> {
     requests.get("storage").map(|size| size.0.clone())
 }
 
+fn capacity(claim: &PersistentVolumeClaim) -> Option<String> {
+    let capacity = claim.status.as_ref()?.capacity.as_ref()?;
+    capacity.get("storage").map(|size| size.0.clone())
+}
+
 fn is_smaller(size: Option<String>, than: &str) -> bool {
     size.and_then(|size| Some(quantity::parse(&size)? < quantity::parse(than)?))
+        .unwrap_or(false)
+}
+
+fn is_larger(size: Option<String>, than: &str) -> bool {
+    size.and_then(|size| Some(quantity::parse(&size)? > quantity::parse(than)?))
         .unwrap_or(false)
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{
-        PersistentVolumeClaimSpec, PersistentVolumeClaimStatus, VolumeResourceRequirements,
+        PersistentVolumeClaimCondition, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus,
+        VolumeResourceRequirements,
     };
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -226,7 +300,64 @@ mod tests {
             claim("tiny", "64Mi", "Bound"),
         ]);
         let claims = claims.map(|(ordinal, claim)| (ordinal, Arc::new(claim)));
-        assert_eq!(to_grow(&claims.collect(), "2Gi"), ["small", "tiny"]);
+        assert_eq!(to_change(&claims.collect(), "2Gi"), ["small", "tiny"]);
+    }
+
+    /// A claim that asks for the one and has the other.
+    fn has(asks: &str, has: &str) -> Arc<PersistentVolumeClaim> {
+        let mut claim = claim("data", asks, "Bound");
+        let capacity = [("storage".to_owned(), Quantity(has.to_owned()))];
+        claim.status.as_mut().unwrap().capacity = Some(capacity.into());
+        Arc::new(claim)
+    }
+
+    #[test]
+    fn a_size_that_was_taken_back_is_asked_for_if_kubernetes_lets_it() {
+        let change = |asks: &str, had: &str, size: &str| {
+            !to_change(&BTreeMap::from([(0, has(asks, had))]), size).is_empty()
+        };
+        assert!(change("1Gi", "1Gi", "2Gi"), "it grows");
+        assert!(
+            change("1000Gi", "1Gi", "2Gi"),
+            "less, and still more than it has"
+        );
+        assert!(
+            !change("1000Gi", "1Gi", "1Gi"),
+            "Kubernetes takes no less than that"
+        );
+        assert!(!change("2Gi", "2Gi", "1Gi"), "it has it already");
+        assert!(!change("2Gi", "2Gi", "2Gi"));
+    }
+
+    #[test]
+    fn what_volumes_do_and_do_not_is_said() {
+        let says = |asks: &str, had: &str, size: &str| {
+            let claims = BTreeMap::from([(0, has("1Gi", "1Gi")), (2, has(asks, had))]);
+            notice(&claims, size).map(|notice| (notice.reason, notice.works, notice.words))
+        };
+        assert_eq!(says("1Gi", "1Gi", "1Gi"), None);
+        let (reason, works, words) = says("2Gi", "1Gi", "2Gi").unwrap();
+        assert_eq!((reason, works), ("ExpandingVolumes", true));
+        assert_eq!(words, "the volumes of member 2 grow to 2Gi");
+        let (reason, works, words) = says("2Gi", "2Gi", "1Gi").unwrap();
+        assert_eq!((reason, works), ("VolumesStayLarger", false));
+        assert!(words.contains("member 2"), "{words}");
+    }
+
+    #[test]
+    fn a_driver_that_waits_for_a_restart_is_told_of() {
+        let mut claim = (*has("2Gi", "1Gi")).clone();
+        claim.status.as_mut().unwrap().conditions = Some(vec![PersistentVolumeClaimCondition {
+            type_: "FileSystemResizePending".to_owned(),
+            status: "True".to_owned(),
+            ..PersistentVolumeClaimCondition::default()
+        }]);
+        let said = notice(&BTreeMap::from([(1, Arc::new(claim))]), "2Gi").unwrap();
+        assert!(
+            said.words.contains("file system of member 1"),
+            "{}",
+            said.words
+        );
     }
 
     #[test]

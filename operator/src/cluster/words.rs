@@ -4,21 +4,48 @@ use std::collections::BTreeMap;
 
 use dengine_crds::reasons::cluster as reasons;
 
-use super::model::Observed;
+use super::model::{Membership, Observed};
 use super::plan::{Blocked, Removal, Step, Waiting};
 
 /// Whether a step is work towards the spec, with its reason and its words.
 pub(super) fn progress(step: &Step, observed: &Observed) -> (bool, &'static str, String) {
     let (works, (reason, words)) = match step {
-        Step::Done => {
-            let words = "everything is as the spec asks".to_owned();
-            (false, (reasons::AS_SPECIFIED, words))
-        }
+        Step::Done => (false, done(observed)),
         Step::Blocked(blocked) => (false, self::blocked(blocked)),
         Step::Wait(waiting) => (true, self::waiting(waiting, observed)),
         step => (true, doing(step)),
     };
     (works, reason, words)
+}
+
+/// Nothing is to be done; that is not to say that all is well.
+fn done(observed: &Observed) -> (&'static str, String) {
+    let away: Vec<&str> = observed
+        .membership
+        .iter()
+        .flat_map(Membership::voters)
+        .filter(|member| !observed.is_healthy(member))
+        .map(|member| member.name.as_str())
+        .collect();
+    if away.is_empty() && observed.refused.is_none() {
+        let words = "everything is as the spec asks".to_owned();
+        return (reasons::AS_SPECIFIED, words);
+    }
+    let who = if away.is_empty() {
+        "its pods".to_owned()
+    } else {
+        away.join(", ")
+    };
+    let words = format!("nothing can be done but to wait for {who}");
+    (reasons::MEMBER_UNAVAILABLE, with_troubles(words, observed))
+}
+
+/// With what keeps pods from running, if something is known to.
+pub(super) fn with_troubles(words: String, observed: &Observed) -> String {
+    match troubles(observed) {
+        Some(troubles) => format!("{words}; {troubles}"),
+        None => words,
+    }
 }
 
 fn doing(step: &Step) -> (&'static str, String) {
@@ -36,6 +63,10 @@ fn doing(step: &Step) -> (&'static str, String) {
             (reasons::ADDING_MEMBER, words)
         }
         Step::Promote { name, .. } => (reasons::ADDING_MEMBER, format!("letting {name} vote")),
+        Step::RecordReplacement { name, .. } => {
+            let words = format!("about to replace {name}, which does not run");
+            (reasons::REPLACING_MEMBER, words)
+        }
         Step::MarkClaim { ordinal, .. } => {
             let words = format!("about to remove member {ordinal}");
             (reasons::REMOVING_MEMBER, words)
@@ -43,6 +74,10 @@ fn doing(step: &Step) -> (&'static str, String) {
         Step::Remove { name, why, .. } => match why {
             Removal::DataLost => {
                 let words = format!("{name} came back without its data and is replaced");
+                (reasons::REPLACING_MEMBER, words)
+            }
+            Removal::VolumeLost => {
+                let words = format!("the volume of {name} is gone; it is replaced");
                 (reasons::REPLACING_MEMBER, words)
             }
             Removal::DataDamaged => {
@@ -80,32 +115,27 @@ fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {
     match waiting {
         Waiting::Pods(silent) => {
             let silent: Vec<u32> = silent.iter().copied().collect();
-            let mut words = format!("waiting for {} to answer", members(&silent));
-            if let Some(troubles) = troubles(observed) {
-                words = format!("{words}; {troubles}");
-            }
-            (reasons::WAITING_FOR_PODS, words)
+            let words = format!("waiting for {} to answer", members(&silent));
+            (reasons::WAITING_FOR_PODS, with_troubles(words, observed))
         }
         Waiting::Seed => (
             reasons::WAITING_FOR_PODS,
             "waiting for the member that was chosen as the first voter".to_owned(),
         ),
         Waiting::Quorum => {
-            let mut words = "waiting for a quorum of the members to answer".to_owned();
-            if let Some(troubles) = troubles(observed) {
-                words = format!("{words}; {troubles}");
-            }
-            (reasons::QUORUM_LOST, words)
+            let words = "waiting for a quorum of the members to answer".to_owned();
+            (reasons::QUORUM_LOST, with_troubles(words, observed))
         }
         Waiting::CatchUp { name } => (reasons::CATCHING_UP, format!("{name} receives the log")),
-        Waiting::Member { name } => (
-            reasons::ROLLING_OUT,
-            format!("waiting for {name} to serve before the next restart"),
-        ),
+        Waiting::Member { name } => {
+            let words = format!("waiting for {name} to serve before the next restart");
+            (reasons::ROLLING_OUT, with_troubles(words, observed))
+        }
     }
 }
 
-fn blocked(blocked: &Blocked) -> (&'static str, String) {
+/// The reason and the words for a step that may not be taken.
+pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
     match blocked {
         Blocked::ForeignData { names, cluster_ids } => {
             let names: Vec<u32> = names.iter().copied().collect();
@@ -119,7 +149,11 @@ fn blocked(blocked: &Blocked) -> (&'static str, String) {
         }
         Blocked::AllEmpty => (
             reasons::QUORUM_LOST,
-            "every volume is empty though the cluster had members: its data is lost, and no second cluster is formed under its name; restore a volume, or delete this resource and create it anew".to_owned(),
+            "every volume is empty though the cluster had members, and no second cluster is formed under its name; if the volumes that hold its data exist, bind them to the claims of these pods, else delete this resource and its claims and create it anew (runbook DEngineQuorumLost)".to_owned(),
+        ),
+        Blocked::SeedLost => (
+            reasons::BLOCKED,
+            "the volume that was chosen for the first voter is gone before the cluster had a member, so that it holds no data; delete this resource and its claims and create it anew".to_owned(),
         ),
         Blocked::RemovedByHand { ordinal, member_id } => (
             reasons::BLOCKED,
@@ -133,6 +167,18 @@ fn blocked(blocked: &Blocked) -> (&'static str, String) {
             reasons::BLOCKED,
             format!("taking {name} away now could cost the quorum; waiting for more members to answer"),
         ),
+        Blocked::Version { from, to, why } => (
+            reasons::VERSION_REFUSED,
+            format!("the roll-out stops: {}", why.words(*from, *to)),
+        ),
+        Blocked::ScaleDown { name, away } => (
+            reasons::BLOCKED,
+            format!("{name} is not removed while {away}, which is to stay, does not take part: fewer members would survive less"),
+        ),
+        Blocked::ReplacedBefore { name, times, next } => (
+            reasons::REPLACED_BEFORE,
+            format!("{name} does not run, and was replaced before ({times} in a row), which did not help; its volume is kept, and not given up before {next}: look at its node, its limits and its log"),
+        ),
     }
 }
 
@@ -144,9 +190,12 @@ pub(super) fn troubles(observed: &Observed) -> Option<String> {
             pods_by_trouble.entry(trouble).or_default().push(*ordinal);
         }
     }
+    let refused = observed.refused.as_ref();
+    let refused = refused.map(|words| format!("Kubernetes refuses pods: {words}"));
     let troubles: Vec<String> = pods_by_trouble
         .iter()
         .map(|(trouble, pods)| format!("{}: {trouble}", members(pods)))
+        .chain(refused)
         .collect();
     (!troubles.is_empty()).then(|| troubles.join("; "))
 }

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use dengine_operator::cluster::model::{
-    Broken, Claim, Identity, Member, Membership, Observed, Pod, Report, Wanted,
+    Broken, Claim, Identity, Member, Membership, Observed, Pod, Replaced, Report, Wanted,
 };
 use dengine_operator::cluster::plan::{
     Blocked, Removal, Step, Waiting, plan, stateful_set_replicas,
 };
+use dengine_operator::cluster::versions::Version;
 
 const CLUSTER: u64 = 7;
 
@@ -84,6 +85,7 @@ fn healthy(size: u32) -> Observed {
             term: 2,
             members: (0..size).map(|i| member(i, i == 0)).collect(),
         }),
+        ..Observed::default()
     }
 }
 
@@ -91,9 +93,19 @@ fn claim(ordinal: u32) -> Claim {
     Claim {
         uid: format!("claim-{ordinal}"),
         marked_for: None,
-        terminating: false,
-        lost: false,
+        ..Claim::default()
     }
+}
+
+/// As the status records it once the member of this ordinal was, or is about to be, replaced.
+fn replaced(observed: &mut Observed, ordinal: u32, member_id: u64, may_again: bool) {
+    let replaced = Replaced {
+        member_id,
+        times: 1,
+        may_again,
+        next: "tomorrow".to_owned(),
+    };
+    observed.replaced.insert(ordinal, replaced);
 }
 
 fn members(observed: &mut Observed) -> &mut Vec<Member> {
@@ -278,6 +290,13 @@ fn broken(mut observed: Observed, ordinal: u32, how: Broken) -> Observed {
 #[test]
 fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
     let mut observed = broken(healthy(3), 1, Broken::Folder);
+    let record = Step::RecordReplacement {
+        ordinal: 1,
+        member_id: 2,
+        name: "demo-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), record);
+    replaced(&mut observed, 1, 2, false);
     let identity = Identity {
         cluster_id: CLUSTER,
         member_id: 2,
@@ -326,7 +345,7 @@ fn a_crashing_member_is_given_up_only_if_another_serves_with_its_template() {
     let mut observed = broken(healthy(3), 1, Broken::Crashing);
     assert!(matches!(
         plan(&observed, &wanted(3)),
-        Step::MarkClaim { ordinal: 1, .. }
+        Step::RecordReplacement { ordinal: 1, .. }
     ));
     // A roll-out of something bad: whoever has it crashes, and nobody's data is given up for that.
     for ordinal in [0, 2] {
@@ -348,6 +367,138 @@ fn a_member_whose_volume_is_gone_is_replaced() {
     assert!(matches!(
         plan(&observed, &wanted(3)),
         Step::MarkClaim { ordinal: 1, .. }
+    ));
+}
+
+#[test]
+fn a_lost_volume_is_looked_at_before_the_pod_that_never_ends() {
+    let mut observed = healthy(3);
+    let away = pod(&mut observed, 1);
+    (away.report, away.ready, away.terminating) = (None, false, true);
+    members(&mut observed)[1].reachable = false;
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done, "it may come back");
+    observed.claims.get_mut(&1).unwrap().lost = true;
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::MarkClaim { ordinal: 1, .. }
+    ));
+    let identity = Identity {
+        cluster_id: CLUSTER,
+        member_id: 2,
+    };
+    observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
+    let remove = Step::Remove {
+        member_id: 2,
+        name: "demo-1".to_owned(),
+        why: Removal::VolumeLost,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), remove);
+    members(&mut observed).remove(1);
+    let delete = Step::DeleteClaim {
+        ordinal: 1,
+        claim_uid: "claim-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), delete);
+}
+
+#[test]
+fn a_replacement_that_did_not_help_is_not_repeated_at_once() {
+    for how in [Broken::Folder, Broken::Crashing] {
+        let mut observed = broken(healthy(3), 1, how);
+        // The one before it had another id.
+        replaced(&mut observed, 1, 9, false);
+        let blocked = Step::Blocked(Blocked::ReplacedBefore {
+            name: "demo-1".to_owned(),
+            times: 1,
+            next: "tomorrow".to_owned(),
+        });
+        assert_eq!(plan(&observed, &wanted(3)), blocked);
+        // It keeps nobody from anything else.
+        let mut growing = observed.clone();
+        growing.pods.insert(3, empty_pod(3));
+        assert!(matches!(
+            plan(&growing, &wanted(5)),
+            Step::AddLearner { ordinal: 3, .. }
+        ));
+        replaced(&mut observed, 1, 9, true);
+        assert!(matches!(
+            plan(&observed, &wanted(3)),
+            Step::RecordReplacement { ordinal: 1, .. }
+        ));
+    }
+}
+
+#[test]
+fn a_new_cluster_does_not_wait_for_a_pod_that_never_had_a_volume() {
+    let mut observed = new_cluster(5);
+    pod(&mut observed, 4).report = None;
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([4])));
+    assert_eq!(
+        plan(&observed, &wanted(5)),
+        waiting,
+        "it may hold a cluster"
+    );
+    let empty = Claim {
+        empty: true,
+        ..claim(4)
+    };
+    observed.claims.insert(4, empty.clone());
+    assert!(matches!(
+        plan(&observed, &wanted(5)),
+        Step::RecordNewCluster { .. }
+    ));
+    // Not before a majority is there.
+    for ordinal in [2, 3] {
+        pod(&mut observed, ordinal).report = None;
+        observed.claims.insert(ordinal, empty.clone());
+    }
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([2, 3, 4])));
+    assert_eq!(plan(&observed, &wanted(5)), waiting);
+}
+
+#[test]
+fn a_seed_that_is_gone_before_it_mattered_is_said_to_be_that() {
+    let mut observed = new_cluster(3);
+    observed.cluster_id = Some(CLUSTER);
+    observed.seed_folder_id = Some("gone".to_owned());
+    assert_eq!(
+        plan(&observed, &wanted(3)),
+        Step::Blocked(Blocked::SeedLost)
+    );
+}
+
+#[test]
+fn a_roll_out_stops_at_a_version_that_may_not_follow() {
+    let says = |observed: &mut Observed, ordinal: u32, template: &str, version: &str| {
+        let pod = pod(observed, ordinal);
+        pod.template_hash = Some(template.to_owned());
+        pod.report.as_mut().unwrap().version = version.to_owned();
+    };
+    let mut observed = healthy(3);
+    observed.cluster_version = Version::parse("1.2.0");
+    says(&mut observed, 0, "old", "1.2.0");
+    says(&mut observed, 1, "old", "1.2.0");
+    for (version, refused) in [
+        ("1.3.0", false),
+        ("1.2.5", false),
+        ("1.4.0", true),
+        ("1.1.9", true),
+    ] {
+        says(&mut observed, 2, "new", version);
+        let blocked = matches!(
+            plan(&observed, &wanted(3)),
+            Step::Blocked(Blocked::Version { .. })
+        );
+        assert_eq!(blocked, refused, "{version}");
+    }
+    // To take it back is to go on with what the others run.
+    for ordinal in [0, 1] {
+        says(&mut observed, ordinal, "new", "1.2.0");
+    }
+    says(&mut observed, 2, "old", "1.4.0");
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::RestartPod { ordinal: 2, .. }
     ));
 }
 
@@ -426,12 +577,37 @@ fn a_leader_that_is_too_many_hands_over_first() {
 #[test]
 fn nothing_is_removed_when_the_rest_has_no_healthy_majority() {
     let mut observed = healthy(3);
-    members(&mut observed)[1].reachable = false;
-    pod(&mut observed, 1).report = None;
+    for (member, leads) in members(&mut observed).iter_mut().zip([false, true, false]) {
+        (member.leader, member.reachable) = (leads, member.id != 1);
+    }
+    pod(&mut observed, 0).report = None;
     let blocked = Step::Blocked(Blocked::Quorum {
         name: "demo-2".to_owned(),
     });
     assert_eq!(plan(&observed, &wanted(1)), blocked);
+}
+
+#[test]
+fn a_cluster_does_not_shrink_around_a_member_that_is_away() {
+    let away = |ordinal: u32| {
+        let mut observed = healthy(5);
+        for member in members(&mut observed) {
+            member.leader = member.id == 3;
+        }
+        members(&mut observed)[ordinal as usize].reachable = false;
+        pod(&mut observed, ordinal).report = None;
+        observed
+    };
+    let blocked = Step::Blocked(Blocked::ScaleDown {
+        name: "demo-4".to_owned(),
+        away: "demo-0".to_owned(),
+    });
+    assert_eq!(plan(&away(0), &wanted(3)), blocked);
+    // One that is too many goes first if it is the one that is away.
+    assert!(matches!(
+        plan(&away(3), &wanted(3)),
+        Step::MarkClaim { ordinal: 3, .. }
+    ));
 }
 
 #[test]

@@ -25,6 +25,8 @@ enum Fault {
     Wipe(u32),
     /// A volume's content is damaged: the server refuses it whenever it starts.
     Damage(u32),
+    /// A server ends again and again, for a reason that is not in its folder.
+    Crash(u32),
     /// A claim is deleted with its pod.
     LoseClaim(u32),
     /// Somebody scales the StatefulSet by hand.
@@ -47,6 +49,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         1 => pod.clone().prop_map(Fault::Evict),
         1 => pod.clone().prop_map(Fault::Wipe),
         1 => pod.clone().prop_map(Fault::Damage),
+        1 => pod.clone().prop_map(Fault::Crash),
         1 => pod.prop_map(Fault::LoseClaim),
         1 => (0..8_u32).prop_map(Fault::StrayScale),
         1 => select(vec![1, 3, 5, 7]).prop_map(Fault::Replicas),
@@ -75,6 +78,7 @@ proptest! {
                 Fault::Evict(pod) => world.evict(pod),
                 Fault::Wipe(pod) => world.wipe(pod),
                 Fault::Damage(pod) => world.damage(pod),
+                Fault::Crash(pod) => world.crash(pod),
                 Fault::LoseClaim(pod) => world.lose_claim(pod),
                 Fault::StrayScale(size) => world.scale_by_hand(size),
                 Fault::Replicas(replicas) => world.wanted_replicas = replicas,

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use dengine_operator::cluster::model::{
-    Broken, Claim, Identity, Member, Membership, Observed, Pod, Report, Wanted, quorum,
+    Broken, Claim, Identity, Member, Membership, Observed, Pod, Replaced, Report, Wanted, quorum,
 };
-use dengine_operator::cluster::plan::{Step, plan, stateful_set_replicas};
+use dengine_operator::cluster::plan::{Removal, Step, plan, stateful_set_replicas};
 
 const CLUSTER_ID: u64 = 77;
 
@@ -22,6 +22,7 @@ pub(crate) struct World {
     recorded: Option<(u64, Option<String>)>,
     had_members: bool,
     bootstrapped: Option<String>,
+    replaced: BTreeMap<u32, Replaced>,
     next: u64,
 }
 
@@ -29,6 +30,8 @@ pub(crate) struct World {
 struct SimPod {
     uid: String,
     up: bool,
+    /// The server ends whenever it is started, for a reason that is not in its folder.
+    crashing: bool,
     template: u64,
 }
 
@@ -63,6 +66,7 @@ impl World {
             recorded: None,
             had_members: false,
             bootstrapped: None,
+            replaced: BTreeMap::new(),
             next: 0,
         }
     }
@@ -99,6 +103,7 @@ impl World {
     pub(crate) fn set_up(&mut self, pod: u32, up: bool) {
         if let Some(pod) = self.pods.get_mut(&pod) {
             pod.up = up;
+            pod.crashing &= !up;
         }
         self.elect();
     }
@@ -133,6 +138,14 @@ impl World {
         self.elect();
     }
 
+    /// What the server needs is not there: on this node it ends whenever it is started.
+    pub(crate) fn crash(&mut self, pod: u32) {
+        if let Some(pod) = self.pods.get_mut(&pod) {
+            (pod.up, pod.crashing) = (false, true);
+        }
+        self.elect();
+    }
+
     pub(crate) fn lose_claim(&mut self, pod: u32) {
         self.pods.remove(&pod);
         self.claims.remove(&pod);
@@ -150,7 +163,11 @@ impl World {
     pub(crate) fn end_faults(&mut self) {
         self.kubernetes();
         for pod in self.pods.values_mut() {
-            pod.up = true;
+            (pod.up, pod.crashing) = (true, false);
+        }
+        // The pauses after replacements end too.
+        for replaced in self.replaced.values_mut() {
+            replaced.may_again = true;
         }
         self.elect();
     }
@@ -212,7 +229,11 @@ impl World {
                         report: reports(pod, *ordinal),
                         trouble: (!pod.up || self.is_damaged(*ordinal))
                             .then(|| "CrashLoopBackOff".to_owned()),
-                        broken: self.is_damaged(*ordinal).then_some(Broken::Folder),
+                        broken: if self.is_damaged(*ordinal) {
+                            Some(Broken::Folder)
+                        } else {
+                            pod.crashing.then_some(Broken::Crashing)
+                        },
                     };
                     (*ordinal, view)
                 })
@@ -225,12 +246,14 @@ impl World {
                         uid: claim.uid.clone(),
                         marked_for: claim.marked_for,
                         terminating: claim.terminating,
-                        lost: false,
+                        ..Claim::default()
                     };
                     (*ordinal, view)
                 })
                 .collect(),
             membership: (self.recorded.is_some() && self.has_quorum()).then(|| self.membership()),
+            replaced: self.replaced.clone(),
+            ..Observed::default()
         }
     }
 
@@ -283,11 +306,21 @@ impl World {
                     .find(|member| member.id == *member_id);
                 member.expect("a member").voter = true;
             }
+            Step::RecordReplacement {
+                ordinal, member_id, ..
+            } => self.record_replacement(*ordinal, *member_id),
             Step::MarkClaim {
                 ordinal, identity, ..
             } => {
                 let claim = self.claims.get_mut(ordinal).expect("it was observed");
                 claim.marked_for = Some(*identity);
+            }
+            Step::Remove {
+                member_id,
+                why: Removal::DataDamaged | Removal::Crashing,
+                ..
+            } if self.replaced.values().all(|r| r.member_id != *member_id) => {
+                panic!("{member_id} is given up, and nobody will know: {self:#?}")
             }
             Step::Remove { member_id, .. } => {
                 assert_ne!(self.leader, Some(*member_id), "a leader is not removed");
@@ -304,6 +337,18 @@ impl World {
                 claim.terminating = true;
             }
         }
+    }
+
+    fn record_replacement(&mut self, ordinal: u32, member_id: u64) {
+        let before = self.replaced.get(&ordinal);
+        let pause_is_over = before.is_none_or(|last| last.may_again);
+        assert!(pause_is_over, "replaced again at once: {self:#?}");
+        let replaced = Replaced {
+            member_id,
+            times: before.map_or(1, |last| last.times + 1),
+            ..Replaced::default()
+        };
+        self.replaced.insert(ordinal, replaced);
     }
 
     fn bootstrap(&mut self, ordinal: u32, folder_id: &str) {
@@ -355,6 +400,7 @@ impl World {
             let pod = SimPod {
                 uid: self.fresh("pod"),
                 up: true,
+                crashing: false,
                 template: self.template,
             };
             self.pods.insert(ordinal, pod);

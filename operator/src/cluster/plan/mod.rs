@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 use dengine_crds::cluster::REPLICAS_MAX;
 
 use super::model::{Identity, Member, Membership, Observed, Ordinal, Pod, Wanted, quorum};
-use repair::repair;
+use super::versions::{Refusal, Version};
+use repair::{gives_up_data, held_back, repair};
 use roll_out::roll_out;
 
 /// The one thing to do next.
@@ -45,6 +46,12 @@ pub enum Step {
     },
     /// Let a learner vote.
     Promote { member_id: u64, name: String },
+    /// Note that the data of a member that does not run is about to be given up, so that this has an end.
+    RecordReplacement {
+        ordinal: Ordinal,
+        member_id: u64,
+        name: String,
+    },
     /// Note on the claim that its member is about to be removed and its data no longer needed.
     MarkClaim {
         ordinal: Ordinal,
@@ -99,12 +106,28 @@ pub enum Blocked {
     },
     /// Every folder is empty though the cluster once had members.
     AllEmpty,
+    /// The folder that was chosen as the first voter is gone, and the cluster never had a member.
+    SeedLost,
     /// A pod holds the folder of a member that somebody removed by hand.
     RemovedByHand { ordinal: Ordinal, member_id: u64 },
     /// The member list has an entry that no pod of this cluster can be.
     UnknownMember { name: String },
     /// The step would leave no healthy majority.
     Quorum { name: String },
+    /// What was restarted with the new image turned out to be of a version that may not follow the others'.
+    Version {
+        from: Version,
+        to: Version,
+        why: Refusal,
+    },
+    /// Fewer members are wanted while one of those that are to stay does not take part.
+    ScaleDown { name: String, away: String },
+    /// A member that does not run was replaced lately, and that did not help.
+    ReplacedBefore {
+        name: String,
+        times: u32,
+        next: String,
+    },
 }
 
 /// Why a member is removed.
@@ -112,7 +135,9 @@ pub enum Blocked {
 pub enum Removal {
     /// Its pod came back with another folder.
     DataLost,
-    /// Its folder can not be used any more, or its volume is gone.
+    /// The volume behind its claim is gone.
+    VolumeLost,
+    /// Its folder can not be used any more.
     DataDamaged,
     /// Its server ends again and again, and another member shows that the template is not to blame.
     Crashing,
@@ -182,6 +207,10 @@ fn identify(observed: &Observed, wanted: &Wanted) -> Step {
         return Step::Blocked(Blocked::ForeignData { names, cluster_ids });
     }
     let silent = silent_pods(observed, wanted);
+    let silent: BTreeSet<Ordinal> = silent
+        .into_iter()
+        .filter(|ordinal| !is_surely_empty(observed, *ordinal))
+        .collect();
     if let Some(cluster_id) = cluster_ids.first() {
         let confirmed = identities.len() >= quorum(wanted.replicas as usize) || silent.is_empty();
         return if confirmed {
@@ -197,12 +226,23 @@ fn identify(observed: &Observed, wanted: &Wanted) -> Step {
         return Step::Wait(Waiting::Pods(silent));
     }
     match reports(observed).next() {
-        Some((ordinal, report)) => Step::RecordNewCluster {
-            ordinal,
-            folder_id: report.folder_id.clone(),
-        },
-        None => Step::Wait(Waiting::Pods((0..wanted.replicas).collect())),
+        Some((ordinal, report))
+            if reports(observed).count() >= quorum(wanted.replicas as usize) =>
+        {
+            Step::RecordNewCluster {
+                ordinal,
+                folder_id: report.folder_id.clone(),
+            }
+        }
+        _ => Step::Wait(Waiting::Pods(silent_pods(observed, wanted))),
     }
+}
+
+/// Its claim never had a volume: the pod can not be scheduled, say. Only of a claim that is known: one that a person made
+/// may have come without our labels.
+fn is_surely_empty(observed: &Observed, ordinal: Ordinal) -> bool {
+    let claim = observed.claims.get(&ordinal);
+    claim.is_some_and(|claim| claim.empty)
 }
 
 /// A cluster id is recorded and no quorum answers: either nobody has the identity yet, or we wait.
@@ -225,7 +265,7 @@ fn start(observed: &Observed, wanted: &Wanted, cluster_id: u64) -> Step {
             cluster_id,
             folder_id: seed.clone(),
         },
-        None if silent_pods(observed, wanted).is_empty() => Step::Blocked(Blocked::AllEmpty),
+        None if silent_pods(observed, wanted).is_empty() => Step::Blocked(Blocked::SeedLost),
         None => Step::Wait(Waiting::Seed),
     }
 }
@@ -236,6 +276,7 @@ fn run(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Step {
         .or_else(|| grow(observed, wanted, membership))
         .or_else(|| shrink(observed, wanted, membership))
         .or_else(|| roll_out(observed, wanted, membership))
+        .or_else(|| held_back(observed, wanted, membership))
         .unwrap_or(Step::Done)
 }
 
@@ -252,16 +293,23 @@ fn give_up(
         member_id: member.id,
     };
     let removal = remove(observed, membership, member, why);
+    if !matches!(removal, Step::Remove { .. }) {
+        return removal;
+    }
+    let replaced = observed.replaced.get(&ordinal);
+    if gives_up_data(why) && replaced.is_none_or(|last| last.member_id != member.id) {
+        return Step::RecordReplacement {
+            ordinal,
+            member_id: member.id,
+            name: member.name.clone(),
+        };
+    }
     match observed.claims.get(&ordinal) {
-        Some(claim)
-            if claim.marked_for != Some(identity) && matches!(removal, Step::Remove { .. }) =>
-        {
-            Step::MarkClaim {
-                ordinal,
-                claim_uid: claim.uid.clone(),
-                identity,
-            }
-        }
+        Some(claim) if claim.marked_for != Some(identity) => Step::MarkClaim {
+            ordinal,
+            claim_uid: claim.uid.clone(),
+            identity,
+        },
         _ => removal,
     }
 }
@@ -295,7 +343,8 @@ fn grow(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option
         })
 }
 
-/// Removes the members that are too many, highest ordinal first. Waits for growth to end.
+/// Removes the members that are too many: those that take no part first, then from the highest ordinal down. Waits for
+/// growth to end.
 fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
     let surplus = membership
         .members
@@ -305,22 +354,24 @@ fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Opti
                 .ordinal
                 .is_some_and(|ordinal| ordinal >= wanted.replicas)
         })
-        .max_by_key(|member| member.ordinal)?;
+        .max_by_key(|member| (!observed.is_healthy(member), member.ordinal))?;
     let ordinal = surplus.ordinal?;
-    if surplus.leader {
-        return Some(hand_over(observed, membership, surplus, |member| {
-            member
-                .ordinal
-                .is_some_and(|ordinal| ordinal < wanted.replicas)
-        }));
-    }
-    Some(give_up(
-        observed,
-        membership,
-        surplus,
-        ordinal,
-        Removal::ScaleDown,
-    ))
+    let removal = give_up(observed, membership, surplus, ordinal, Removal::ScaleDown);
+    // A smaller cluster survives fewer failures; one of those that stay is not to be the first.
+    let mut voters = membership.voters();
+    let away = voters.find(|member| member.id != surplus.id && !observed.is_healthy(member));
+    Some(match away {
+        _ if !removal.acts() => removal,
+        Some(away) => Step::Blocked(Blocked::ScaleDown {
+            name: surplus.name.clone(),
+            away: away.name.clone(),
+        }),
+        None if surplus.leader => hand_over(observed, membership, surplus, |member| {
+            let ordinal = member.ordinal;
+            ordinal.is_some_and(|ordinal| ordinal < wanted.replicas)
+        }),
+        None => removal,
+    })
 }
 
 fn serves(observed: &Observed, member: &Member) -> bool {

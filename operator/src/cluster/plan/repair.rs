@@ -16,7 +16,9 @@ pub(super) fn repair(
                 name: member.name.clone(),
             }));
         };
-        if let Some(why) = beyond_help(observed, wanted, member, ordinal) {
+        if let Some(why) = beyond_help(observed, wanted, member, ordinal)
+            && !is_held_back(observed, member, why)
+        {
             return Some(give_up(observed, membership, member, ordinal, why));
         }
         let pod = observed.pods.get(&ordinal).filter(|pod| !pod.terminating);
@@ -45,21 +47,57 @@ fn beyond_help(
     ordinal: Ordinal,
 ) -> Option<Removal> {
     let pod = observed.pods.get(&ordinal);
-    if pod.is_some_and(|pod| pod.terminating || pod.report.is_some()) {
+    if pod.is_some_and(|pod| pod.report.is_some()) {
         return None;
     }
-    let lost = observed
-        .claims
-        .get(&ordinal)
-        .is_some_and(|claim| claim.lost);
-    match pod.and_then(|pod| pod.broken) {
-        _ if lost => Some(Removal::DataDamaged),
-        Some(Broken::Folder) => Some(Removal::DataDamaged),
-        Some(Broken::Crashing) if template_works(observed, wanted, member, pod?) => {
-            Some(Removal::Crashing)
-        }
-        Some(Broken::Crashing) | None => None,
+    // First of all: the pod of a dead node goes on terminating for ever.
+    if let Some(claim) = observed.claims.get(&ordinal)
+        && claim.lost
+    {
+        return Some(Removal::VolumeLost);
     }
+    let pod = pod.filter(|pod| !pod.terminating)?;
+    match pod.broken? {
+        Broken::Folder => Some(Removal::DataDamaged),
+        Broken::Crashing => {
+            template_works(observed, wanted, member, pod).then_some(Removal::Crashing)
+        }
+    }
+}
+
+/// What gives up a volume that is there is done once, and again only after a pause that grows: what is wrong may be the
+/// node, the disk or a limit, and then the next volume is no better.
+pub(super) fn is_held_back(observed: &Observed, member: &Member, why: Removal) -> bool {
+    let replaced = member
+        .ordinal
+        .and_then(|ordinal| observed.replaced.get(&ordinal));
+    gives_up_data(why)
+        && replaced.is_some_and(|last| last.member_id != member.id && !last.may_again)
+}
+
+/// Whether there is a volume whose content would be given up.
+pub(super) fn gives_up_data(why: Removal) -> bool {
+    matches!(why, Removal::DataDamaged | Removal::Crashing)
+}
+
+/// The member that would be replaced, had it not been replaced lately. Keeps nobody from anything else.
+pub(super) fn held_back(
+    observed: &Observed,
+    wanted: &Wanted,
+    membership: &Membership,
+) -> Option<Step> {
+    let held = |member: &&Member| {
+        let ordinal = member.ordinal;
+        let why = ordinal.and_then(|ordinal| beyond_help(observed, wanted, member, ordinal));
+        why.is_some_and(|why| is_held_back(observed, member, why))
+    };
+    let member = membership.members.iter().find(held)?;
+    let last = observed.replaced.get(&member.ordinal?)?;
+    Some(Step::Blocked(Blocked::ReplacedBefore {
+        name: member.name.clone(),
+        times: last.times,
+        next: last.next.clone(),
+    }))
 }
 
 /// Another member serves with the very template that this pod crashes with. Without such a witness the

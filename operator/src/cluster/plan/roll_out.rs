@@ -2,10 +2,11 @@
 
 use std::cmp::Reverse;
 
-use super::{Blocked, Step, Waiting, hand_over, is_outdated, restart, serves};
+use super::{Blocked, Step, Waiting, hand_over, is_outdated, reports, restart, serves};
 use crate::cluster::model::{
     LAG_CAUGHT_UP_ENTRIES_MAX, Membership, Observed, Ordinal, Pod, Wanted, quorum,
 };
+use crate::cluster::versions::Version;
 
 /// Restarts members that run an older template: one at a time, the leader last, each only while all
 /// others serve. A member that takes no part anyway is not kept waiting.
@@ -36,6 +37,9 @@ pub(super) fn roll_out(
         )
     });
     let (ordinal, pod) = *outdated.first()?;
+    if let Some(refused) = refused_version(observed, wanted) {
+        return Some(Step::Blocked(refused));
+    }
 
     let Some(member) = observed
         .member_at(ordinal)
@@ -64,4 +68,19 @@ pub(super) fn roll_out(
     Some(Step::Wait(Waiting::Member {
         name: busy.name.clone(),
     }))
+}
+
+/// Not every image's tag tells its version. Then the first member that runs it does, and no other follows if it should not.
+fn refused_version(observed: &Observed, wanted: &Wanted) -> Option<Blocked> {
+    let from = observed.cluster_version?;
+    let updated = reports(observed).filter(|(ordinal, _)| {
+        let pod = observed.pods.get(ordinal);
+        pod.is_some_and(|pod| !is_outdated(pod, wanted))
+    });
+    updated
+        .filter_map(|(_, report)| Version::parse(&report.version))
+        .find_map(|to| {
+            let why = from.may_become(to).err()?;
+            Some(Blocked::Version { from, to, why })
+        })
 }

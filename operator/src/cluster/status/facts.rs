@@ -9,7 +9,7 @@ use crate::cluster::plan::{Step, is_outdated};
 use crate::cluster::words;
 use crate::conditions::{Conditions, State};
 
-use super::ready_members;
+use super::{Notice, ready_members};
 
 /// What the conditions of an observed cluster are made from.
 pub(super) struct Facts<'a> {
@@ -18,6 +18,7 @@ pub(super) struct Facts<'a> {
     pub(super) step: &'a Step,
     pub(super) paused: bool,
     pub(super) error: Option<&'a (&'static str, String)>,
+    pub(super) notice: Option<&'a Notice>,
 }
 
 impl Facts<'_> {
@@ -46,13 +47,16 @@ impl Facts<'_> {
                 State::yes(reasons::MAJORITY_ANSWERS, &message)
             }
             None if self.is_new() => {
-                State::no(reasons::NOT_BOOTSTRAPPED, "no member has an identity yet")
+                State::unknown(reasons::NOT_BOOTSTRAPPED, "no member has an identity yet")
             }
             None => State::no(reasons::QUORUM_LOST, "no quorum of the voters answers"),
         }
     }
 
     fn members_updated(&self) -> State {
+        if let Some(refused) = self.refused() {
+            return State::no(refused.reason, &refused.words);
+        }
         let outdated: Vec<u32> = self
             .observed
             .pods
@@ -79,10 +83,13 @@ impl Facts<'_> {
             return State::yes(reason, message);
         }
         let (working, reason, message) = words::progress(self.step, self.observed);
-        if working {
-            State::yes(reason, &message)
-        } else {
-            State::no(reason, &message)
+        match self.notice {
+            _ if working => State::yes(reason, &message),
+            Some(notice) if notice.works => State::yes(notice.reason, &notice.words),
+            Some(notice) if matches!(self.step, Step::Done) => {
+                State::no(notice.reason, &notice.words)
+            }
+            _ => State::no(reason, &message),
         }
     }
 
@@ -106,21 +113,19 @@ impl Facts<'_> {
             None if self.is_new() => reasons::BOOTSTRAPPING,
             None => reasons::QUORUM_LOST,
         };
-        let mut message = format!("{ready} of {wanted} members serve");
-        if let Some(trouble) = words::troubles(self.observed) {
-            message = format!("{message}; {trouble}");
-        }
-        State::no(reason, &message)
+        let message = format!("{ready} of {wanted} members serve");
+        State::no(reason, &words::with_troubles(message, self.observed))
     }
 
     fn degraded(&self) -> State {
-        let foreign = matches!(self.step, Step::Blocked(_));
-        if foreign {
-            let (_, reason, message) = words::progress(self.step, self.observed);
-            return State::yes(reason, &message);
+        if let Step::Blocked(blocked) = self.step {
+            let (reason, message) = words::blocked(blocked);
+            return State::yes(reason, &words::with_troubles(message, self.observed));
         }
         if self.observed.membership.is_none() && !self.is_new() {
-            return State::yes(reasons::QUORUM_LOST, "no quorum of the voters answers");
+            let message = "no quorum of the voters answers".to_owned();
+            let message = words::with_troubles(message, self.observed);
+            return State::yes(reasons::QUORUM_LOST, &message);
         }
         let unhealthy: Vec<&str> = self
             .observed
@@ -134,6 +139,7 @@ impl Facts<'_> {
             State::no(reasons::AS_SPECIFIED, "every voter takes part")
         } else {
             let message = format!("not taking part: {}", unhealthy.join(", "));
+            let message = words::with_troubles(message, self.observed);
             State::yes(reasons::MEMBER_UNAVAILABLE, &message)
         }
     }
@@ -150,6 +156,10 @@ impl Facts<'_> {
             })
             .map(|(ordinal, _)| *ordinal)
             .collect();
+        let mut pods = self.observed.pods.values();
+        if pods.all(|pod| pod.report.is_none()) {
+            return State::unknown(reasons::NOT_KNOWN, "no member answers");
+        }
         if low.is_empty() {
             return State::no(reasons::ENOUGH_SPACE, "every member that answers has space");
         }
@@ -169,6 +179,12 @@ impl Facts<'_> {
         }
     }
 
+    /// The image that the spec asks for may not follow what members run.
+    fn refused(&self) -> Option<&Notice> {
+        self.notice
+            .filter(|notice| notice.reason == reasons::VERSION_REFUSED)
+    }
+
     /// The status never listed a member, so there is no quorum to miss yet.
     fn is_new(&self) -> bool {
         !self.observed.had_members
@@ -182,7 +198,8 @@ impl Facts<'_> {
         let is = |condition| conditions.is_true(condition);
         let rejected = self
             .error
-            .is_some_and(|(reason, _)| *reason == reasons::INVALID_SPEC);
+            .is_some_and(|(reason, _)| *reason == reasons::INVALID_SPEC)
+            || self.refused().is_some();
         let settled = is(types::MEMBERS_UPDATED) && !is(types::PROGRESSING);
         if self.paused {
             ClusterPhase::Paused

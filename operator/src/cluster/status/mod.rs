@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::model::{LAG_CAUGHT_UP_ENTRIES_MAX, Member, Observed, Wanted};
 use super::plan::Step;
 use super::resources::selector_text;
+use super::versions::{self, Version};
 use crate::conditions::{Conditions, State};
 use facts::Facts;
 
@@ -37,7 +38,40 @@ pub enum Outcome {
         paused: bool,
         /// Reason and words of what went wrong while carrying it out.
         error: Option<(&'static str, String)>,
+        /// What is to be said beside the step.
+        notice: Option<Notice>,
     },
+}
+
+/// What people should know that is no step and no failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The reason for the condition `Progressing`.
+    pub reason: &'static str,
+    /// In words.
+    pub words: String,
+    /// Something is under way that brings the cluster nearer to its spec.
+    pub works: bool,
+}
+
+impl Notice {
+    /// Something is under way.
+    pub fn works(reason: &'static str, words: String) -> Self {
+        Self {
+            reason,
+            words,
+            works: true,
+        }
+    }
+
+    /// Nothing more will be done about it.
+    pub fn rests(reason: &'static str, words: String) -> Self {
+        Self {
+            reason,
+            words,
+            works: false,
+        }
+    }
 }
 
 /// The new status. Fields that the outcome says nothing about stay as they were.
@@ -62,6 +96,9 @@ pub fn derive(
     match outcome {
         Outcome::Invalid(message) => {
             let invalid = State::no(reasons::INVALID_SPEC, message);
+            for type_ in types::OF_CLUSTER {
+                conditions.set(type_, not_looked_at());
+            }
             conditions.set(types::READY, invalid.clone());
             conditions.set(types::PROGRESSING, invalid);
             status.phase = Some(ClusterPhase::Invalid);
@@ -73,6 +110,7 @@ pub fn derive(
             step,
             paused,
             error,
+            notice,
         } => {
             status.default_image = Some(default_image.clone());
             fill(&mut status, observed, wanted);
@@ -82,13 +120,30 @@ pub fn derive(
                 step,
                 paused: *paused,
                 error: error.as_ref(),
+                notice: notice.as_ref(),
             };
             facts.set(&mut conditions);
             status.phase = Some(facts.phase(&conditions, status.phase));
         }
     }
+    conditions.keep_only(&types::OF_CLUSTER);
     status.conditions = conditions.into_vec();
     status
+}
+
+/// Rather than what was true when somebody looked last.
+fn not_looked_at() -> State {
+    let words = "the spec can not be carried out, so that nothing was looked at";
+    State::unknown(reasons::NOT_KNOWN, words)
+}
+
+/// What every member has run, once all of them say what they run.
+fn cluster_version(before: Option<&str>, observed: &Observed) -> Option<Version> {
+    let members = observed.membership.iter().flat_map(|m| &m.members);
+    let versions: Vec<Option<Version>> = members
+        .map(|member| Version::parse(&observed.report_of(member)?.version))
+        .collect();
+    versions::cluster_version(before.and_then(Version::parse), &versions)
 }
 
 fn fill(status: &mut DEngineClusterStatus, observed: &Observed, wanted: &Wanted) {
@@ -102,6 +157,10 @@ fn fill(status: &mut DEngineClusterStatus, observed: &Observed, wanted: &Wanted)
     }
     if let Some(version) = lowest_version(observed) {
         status.version = Some(version);
+    }
+    let cluster_version = cluster_version(status.cluster_version.as_deref(), observed);
+    if let Some(version) = cluster_version {
+        status.cluster_version = Some(version.to_string());
     }
     match &observed.membership {
         Some(membership) => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 
 use super::*;
@@ -76,6 +77,7 @@ fn outcome(observed: Observed, step: Step) -> Outcome {
         step,
         paused: false,
         error: None,
+        notice: None,
     }
 }
 
@@ -206,6 +208,117 @@ fn an_unknown_member_shows_why_nothing_is_done() {
     );
 }
 
+fn said(status: &DEngineClusterStatus, type_: &str) -> (String, String, String) {
+    let mut all = status.conditions.iter();
+    let found = all.find(|c| c.type_ == type_).unwrap();
+    let found = found.clone();
+    (found.status, found.reason, found.message)
+}
+
+#[test]
+fn nobody_is_woken_for_a_cluster_that_is_being_made() {
+    let new = Observed {
+        stateful_set_replicas: Some(3),
+        pods: (0..3).map(|ordinal| (ordinal, Pod::default())).collect(),
+        ..Observed::default()
+    };
+    let step = Step::Wait(Waiting::Pods((0..3).collect()));
+    let status = status_of(new, step);
+    let (quorum, reason, _) = said(&status, types::QUORUM_AVAILABLE);
+    assert_eq!(
+        (quorum.as_str(), reason.as_str()),
+        ("Unknown", "NotBootstrapped")
+    );
+    assert_eq!(said(&status, types::DEGRADED).0, "False");
+    assert_eq!(said(&status, types::LOW_ON_SPACE).0, "Unknown");
+}
+
+#[test]
+fn a_member_that_is_away_is_no_spec_that_is_met() {
+    let mut observed = healthy();
+    let away = observed.pods.get_mut(&2).unwrap();
+    away.report = None;
+    away.trouble = Some("its node is gone".to_owned());
+    let status = status_of(observed, Step::Done);
+    let (works, reason, words) = said(&status, types::PROGRESSING);
+    assert_eq!(
+        (works.as_str(), reason.as_str()),
+        ("False", "MemberUnavailable")
+    );
+    assert!(words.contains("wait for demo-2"), "{words}");
+    assert!(words.contains("member 2: its node is gone"), "{words}");
+    let (_, _, words) = said(&status, types::DEGRADED);
+    assert!(words.contains("its node is gone"), "{words}");
+}
+
+#[test]
+fn pods_that_are_refused_have_their_cause_everywhere() {
+    let mut observed = healthy();
+    observed.pods.remove(&2);
+    observed.refused = Some("pods \"demo-2\" is forbidden: exceeded quota".to_owned());
+    let status = status_of(observed, Step::Done);
+    for type_ in [types::PROGRESSING, types::READY, types::DEGRADED] {
+        let (_, _, words) = said(&status, type_);
+        assert!(words.contains("exceeded quota"), "{type_}: {words}");
+    }
+}
+
+#[test]
+fn a_refused_version_is_said_and_nothing_is_ready_for_it() {
+    let mut outcome = outcome(healthy(), Step::Done);
+    if let Outcome::Observed { notice, .. } = &mut outcome {
+        let words = "it skips versions".to_owned();
+        *notice = Some(Notice::rests(reasons::VERSION_REFUSED, words));
+    }
+    let status = derive(&resource_with("demo", "{}"), &outcome, Vec::new(), at(1));
+    assert_eq!(status.phase, Some(ClusterPhase::Invalid));
+    assert_eq!(said(&status, types::MEMBERS_UPDATED).1, "VersionRefused");
+    assert_eq!(said(&status, types::PROGRESSING).0, "False");
+    assert_eq!(said(&status, types::READY).0, "True", "it serves");
+}
+
+#[test]
+fn what_every_member_has_run_is_written_down_and_only_goes_up() {
+    let status = status_of(healthy(), Step::Done);
+    assert_eq!(status.cluster_version.as_deref(), Some("0.8.0"));
+    let mut resource = resource_with("demo", "{}");
+    resource.status = Some(DEngineClusterStatus {
+        cluster_version: Some("0.9.0".to_owned()),
+        ..DEngineClusterStatus::default()
+    });
+    let outcome = outcome(healthy(), Step::Done);
+    let status = derive(&resource, &outcome, Vec::new(), at(1));
+    assert_eq!(status.cluster_version.as_deref(), Some("0.9.0"));
+}
+
+#[test]
+fn conditions_end() {
+    let mut resource = resource_with("demo", "{}");
+    let observed = outcome(healthy(), Step::Done);
+    let mut before = derive(&resource, &observed, Vec::new(), at(1));
+    before.conditions.push(Condition {
+        type_: "OfAnOlderOperator".to_owned(),
+        ..before.conditions[0].clone()
+    });
+    resource.status = Some(before);
+    let invalid = Outcome::Invalid("even".to_owned());
+    let status = derive(&resource, &invalid, Vec::new(), at(2));
+    assert_eq!(said(&status, types::READY).0, "False");
+    for type_ in [
+        types::QUORUM_AVAILABLE,
+        types::DEGRADED,
+        types::MEMBERS_UPDATED,
+    ] {
+        assert_eq!(said(&status, type_).0, "Unknown", "nobody looked: {type_}");
+    }
+    assert!(
+        status
+            .conditions
+            .iter()
+            .all(|c| c.type_ != "OfAnOlderOperator")
+    );
+}
+
 #[test]
 fn paused_and_invalid_say_so() {
     let Outcome::Observed {
@@ -225,6 +338,7 @@ fn paused_and_invalid_say_so() {
         step,
         paused: true,
         error: None,
+        notice: None,
     };
     let resource = resource_with("demo", "{}");
     let status = derive(&resource, &paused, Vec::new(), at(1));

@@ -1,0 +1,111 @@
+//! Why pods of a StatefulSet, or their claims, are missing: the API server refused them (a quota, a policy, a class that is not
+//! there), and the StatefulSet's controller tells of it in events and nowhere else.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+
+/// An answer is good for so long.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
+/// The controller tries again with pauses of up to 17 minutes; what was refused before that may have been allowed since.
+const EVENT_AGE_SECONDS_MAX: i64 = 20 * 60;
+/// A StatefulSet with more events than that is not needed to be understood.
+const EVENTS_MAX: u32 = 50;
+/// Answers that are kept.
+const KEPT_MAX: usize = 4096;
+/// What follows these words is the API server's answer.
+const ANSWER_FOLLOWS: &str = "failed error: ";
+
+/// What the events said lately, by the StatefulSet's UID.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    answers: Mutex<HashMap<String, (Instant, Option<String>)>>,
+}
+
+impl Refusals {
+    /// Why pods of this StatefulSet are refused, as the API server said it last; `None` if nothing tells.
+    pub(super) async fn of(&self, client: &Client, set: &StatefulSet) -> Option<String> {
+        let uid = set.uid()?;
+        if let Some(known) = self.known(&uid) {
+            return known;
+        }
+        let api: Api<Event> = Api::namespaced(client.clone(), &set.namespace()?);
+        let fields = format!("involvedObject.uid={uid},reason=FailedCreate");
+        let asked = ListParams::default().fields(&fields).limit(EVENTS_MAX);
+        let answer = match api.list(&asked).await {
+            Ok(events) => newest(&events.items, Timestamp::now()),
+            Err(error) => {
+                tracing::debug!(%error, "events can not be read");
+                None
+            }
+        };
+        let mut answers = self.answers.lock().expect("nobody panics with the lock");
+        if answers.len() >= KEPT_MAX {
+            answers.clear();
+        }
+        answers.insert(uid, (Instant::now(), answer.clone()));
+        answer
+    }
+
+    fn known(&self, uid: &str) -> Option<Option<String>> {
+        let answers = self.answers.lock().expect("nobody panics with the lock");
+        let (when, answer) = answers.get(uid)?;
+        (when.elapsed() < ASK_AGAIN_AFTER).then(|| answer.clone())
+    }
+}
+
+/// The first in letters of what was said lately, so that the status does not change with every event.
+fn newest(events: &[Event], now: Timestamp) -> Option<String> {
+    let is_new = |event: &&Event| {
+        let last = event.last_timestamp.as_ref().map(|time| time.0);
+        let last = last.or_else(|| event.event_time.as_ref().map(|time| time.0));
+        last.is_some_and(|last| now.as_second() - last.as_second() <= EVENT_AGE_SECONDS_MAX)
+    };
+    let said = events.iter().filter(is_new).filter_map(|event| {
+        let message = event.message.as_deref()?;
+        Some(match message.split_once(ANSWER_FOLLOWS) {
+            Some((_, answer)) => answer,
+            None => message,
+        })
+    });
+    said.min().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn event(message: &str, second: i64) -> Event {
+        Event {
+            message: Some(message.to_owned()),
+            last_timestamp: Some(Time(Timestamp::from_second(second).unwrap())),
+            ..Event::default()
+        }
+    }
+
+    #[test]
+    fn the_api_servers_words_are_found_and_those_of_long_ago_are_not() {
+        let quota = r#"create Pod demo-0 in StatefulSet demo failed error: pods "demo-0" is forbidden: exceeded quota: small"#;
+        let second = r#"create Pod demo-1 in StatefulSet demo failed error: pods "demo-1" is forbidden: exceeded quota: small"#;
+        let now = Timestamp::from_second(10_000).unwrap();
+        let told = [event(second, 9_999), event(quota, 9_000)];
+        assert_eq!(
+            newest(&told, now).as_deref(),
+            Some(r#"pods "demo-0" is forbidden: exceeded quota: small"#)
+        );
+        assert_eq!(newest(&[event(quota, 1_000)], now), None);
+        assert_eq!(
+            newest(&[event("no way", 9_999)], now).as_deref(),
+            Some("no way")
+        );
+        assert_eq!(newest(&[], now), None);
+    }
+}
