@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted torture power-loss fuzz overload e2e-full bench bench-baseline images lint fix crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted torture power-loss fuzz overload e2e-full test-setup bench bench-baseline images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -93,6 +93,9 @@ overload: setup-dengine ## more writes than a member takes: it must shed, keep i
 
 e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
 	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY)
+
+test-setup: ## set-up on fresh Debian roots, for each purpose (SUITE=bookworm: only there; as root, on Debian)
+	@e2e/test-setup.sh $(SUITE)
 
 sim: ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEED=… replayed as a readable trace
 	@$(SIM) $(if $(SEED),--seed $(SEED),--budget $(or $(BUDGET),60) --threads $(or $(THREADS),$(shell nproc)))

@@ -28,7 +28,7 @@ packages_of() {
     ccache) echo ccache ;;
     certificates) echo ca-certificates ;;
     strip) echo binutils ;;
-    buildah) echo buildah ;;
+    buildah) echo buildah netavark ;; # Newer ones start nothing without their network program.
     containerd) echo containerd runc ;;
     network_plugins) echo containernetworking-plugins ;;
     conntrack) echo conntrack ;;
