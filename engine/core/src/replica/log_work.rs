@@ -90,16 +90,33 @@ impl LogWork {
     }
 
     /// Appends to the log, which must be synced after this. What an earlier call has appended is passed over.
+    /// Where there is no space, the segments that are not needed any more go first.
     ///
     /// # Errors
     /// [`LogError::NoSpace`]: nothing may be acknowledged until this was tried again and succeeded. Any
     /// other: the log could not be written, and nothing may be acknowledged any more.
     pub fn write<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
+        match self.append_rest(log) {
+            Err(error) if error.is_no_space() && self.truncate.is_some() => {
+                self.truncate(log)?;
+                self.append_rest(log)
+            }
+            result => result,
+        }
+    }
+
+    fn append_rest<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
         for batch in &self.batches[self.written..] {
             log.append(batch)?;
             self.written += 1;
         }
         Ok(())
+    }
+
+    /// Drops old segments, once. What is truncated is applied, so nothing that waits here replaces it.
+    fn truncate<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
+        let upto = self.truncate.take();
+        upto.map_or(Ok(()), |upto| log.truncate_prefix(upto))
     }
 
     /// What is on disk once the log was synced.
@@ -113,11 +130,8 @@ impl LogWork {
     ///
     /// # Errors
     /// The log can no longer be used. That there is no space for the next segment is not yet an error.
-    pub fn tidy<D: Disk>(&self, log: &mut Log<D>) -> Result<(), LogError> {
-        let truncated = self
-            .truncate
-            .map_or(Ok(()), |upto| log.truncate_prefix(upto));
-        match truncated.and_then(|()| log.prepare()) {
+    pub fn tidy<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
+        match self.truncate(log).and_then(|()| log.prepare()) {
             Err(error) if !error.is_usable() => Err(error),
             _ => Ok(()),
         }
@@ -230,6 +244,28 @@ mod tests {
         assert_eq!(work.persisted(), Some(AppendId(3)));
         work.add(append(4, 2, 6..7));
         assert_eq!(work.batches.len(), 3, "nothing is added to what is written");
+    }
+
+    #[test]
+    fn a_full_disk_takes_what_a_truncation_makes_room_for() {
+        let disk = MemoryDisk::new();
+        let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
+        for index in 1..=3 {
+            let one = with_data(index, 1, index..index + 1, 3000);
+            LogWork::collect([one]).write(&mut log).unwrap();
+        }
+        log.sync().unwrap();
+        let names = disk.list().unwrap();
+        let used: usize = names.iter().map(|name| disk.contents(name).len()).sum();
+        disk.set_space_bytes(Some(used as u64));
+        let mut work = LogWork::collect([with_data(4, 1, 4..5, 3000)]);
+        assert!(work.write(&mut log).unwrap_err().is_no_space());
+        // A flush has made the first entries superfluous, while this member waits for space.
+        work.add(LogJob::TruncatePrefix(Index(2)));
+        work.write(&mut log).unwrap();
+        log.sync().unwrap();
+        assert_eq!(log.reader().last_index(), Index(4));
+        assert_eq!(log.reader().first_index(), Index(3));
     }
 
     #[test]

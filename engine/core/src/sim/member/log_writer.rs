@@ -2,12 +2,15 @@
 
 use super::process::Process;
 use super::{Actor, End, Machine};
-use crate::replica::{Input, LogJob, LogWork};
+use crate::replica::{Input, LogJob};
 use crate::sim::ambush;
 use crate::sim::invariants::Seen;
-use crate::sim::queue::MILLI;
+use crate::sim::queue::{MILLI, Nanos};
 use crate::sim::surroundings::Surroundings;
 use crate::types::MemberId;
+
+/// How often a full disk is tried again.
+const SPACE_RETRY: Nanos = 500 * MILLI;
 
 impl Process {
     pub(super) fn note_append(&mut self, sim: &mut Surroundings, member: MemberId, job: &LogJob) {
@@ -62,12 +65,22 @@ impl Process {
         sim: &mut Surroundings,
         machine: Machine,
     ) -> Result<(), End> {
-        self.writing = LogWork::collect(self.log_jobs.drain(..));
-        let must_sync = self.writing.must_sync(self.log.hard_state());
-        self.writing
-            .write(&mut self.log)
-            .map_err(|e| e.to_string())?;
+        let known = self.log.hard_state();
+        self.log_jobs
+            .drain(..)
+            .for_each(|job| self.writing.add(job));
+        // What waited for space may have been written in part: it still has to be synced.
+        self.must_sync |= self.writing.must_sync(known);
+        match self.writing.write(&mut self.log) {
+            Err(error) if error.is_no_space() => {
+                sim.count("writes that waited for space");
+                machine.plan(sim, SPACE_RETRY, Actor::LogWrite);
+                return Ok(());
+            }
+            result => result.map_err(|error| error.to_string())?,
+        }
         // Without need, it syncs now and then.
+        let must_sync = std::mem::take(&mut self.must_sync);
         self.syncing = must_sync || !sim.plan.memory_first || sim.random.chance(50_000);
         let delay = if self.syncing {
             machine.sync_time(sim)
@@ -83,14 +96,13 @@ impl Process {
             self.log.sync().map_err(|e| e.to_string())?;
             self.proven = std::mem::replace(&mut self.durable, self.log.durable_to());
         }
-        if let Some(id) = self.writing.persisted() {
+        let mut written = std::mem::take(&mut self.writing);
+        if let Some(id) = written.persisted() {
             sim.note(format_args!("{} has append {} on disk", machine.id, id.0));
             self.inbox.push_back(Input::Persisted(id));
             self.wake(sim, machine.id, machine.boot);
         }
-        self.writing
-            .tidy(&mut self.log)
-            .map_err(|e| e.to_string())?;
+        written.tidy(&mut self.log).map_err(|e| e.to_string())?;
         self.log_busy = false;
         self.plan_log(sim, machine);
         Ok(())

@@ -216,6 +216,7 @@ impl Member {
             log_jobs: VecDeque::new(),
             log_busy: false,
             writing: LogWork::default(),
+            must_sync: false,
             syncing: true,
             proven: (String::new(), 0),
             durable,

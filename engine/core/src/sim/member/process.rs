@@ -28,7 +28,10 @@ pub(super) struct Process {
     pub(super) log: Log<MemoryDisk>,
     pub(super) log_jobs: VecDeque<LogJob>,
     pub(super) log_busy: bool,
+    /// What is being written, or waits for space.
     pub(super) writing: LogWork,
+    /// Whether part of that must be on disk whatever the durability.
+    pub(super) must_sync: bool,
     /// Whether what is being written must be on disk before anybody hears of it.
     pub(super) syncing: bool,
     /// Up to where the newest segment was durable when its last durable batch was written.
