@@ -37,6 +37,17 @@ pub enum LogError {
         what: String,
     },
 
+    /// There is no log where a member that takes part must have one.
+    #[error(
+        "there is no log in {}: this member has forgotten its votes and what it acknowledged, so it must \
+         not take part again. Remove it from its cluster and add a new one with an empty folder",
+        folder.display()
+    )]
+    Missing {
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+
     /// A newer DEngine wrote this log.
     #[error(
         "{} has format {found}, and this version of dengine reads formats up to {supported}: run the \
@@ -109,6 +120,7 @@ impl LogError {
             Self::Disk(_)
             | Self::Poisoned(_)
             | Self::Corrupt { .. }
+            | Self::Missing { .. }
             | Self::NewerFormat { .. }
             | Self::WrongOwner { .. }
             | Self::InvalidOptions(_) => false,

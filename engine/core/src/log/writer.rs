@@ -62,12 +62,36 @@ impl<D: Disk> std::fmt::Debug for Log<D> {
 }
 
 impl<D: Disk> Log<D> {
-    /// Opens the log in `disk`, or makes an empty one. What is then there is durable.
+    /// Opens the log in `disk`, or makes an empty one: for who becomes a member. Whoever is one already
+    /// takes [`Log::open_existing`]. What is then there is durable.
     ///
     /// # Errors
     /// If the log is damaged, of a newer format or somebody else's, or the disk fails. The folder is not
     /// changed then, except that unfinished files are cleared away.
     pub fn open(disk: D, options: LogOptions) -> Result<(Self, Recovered), LogError> {
+        Self::open_or(disk, options, create_log)
+    }
+
+    /// Opens the log in `disk`, which must hold one.
+    ///
+    /// # Errors
+    /// As [`Log::open`], and [`LogError::Missing`] if there is none. None is made then: an empty log would
+    /// pass for this member's at the next start, and the member would vote again in terms it has voted in.
+    pub fn open_existing(disk: D, options: LogOptions) -> Result<(Self, Recovered), LogError> {
+        Self::open_or(disk, options, |disk, options, spares| {
+            if planted!(MissingLogMadeAnew) {
+                create_log(disk, options, spares)?;
+            }
+            let folder = disk.path("");
+            Err(LogError::Missing { folder })
+        })
+    }
+
+    fn open_or(
+        disk: D,
+        options: LogOptions,
+        missing: impl FnOnce(&D, &LogOptions, &mut Vec<Spare>) -> Result<Found<D::File>, LogError>,
+    ) -> Result<(Self, Recovered), LogError> {
         options.validate()?;
         let mut segments = Vec::new();
         let mut others = Vec::new();
@@ -83,7 +107,7 @@ impl<D: Disk> Log<D> {
         let created = found.is_none();
         let found = match found {
             Some(found) => found,
-            None => create_log(&disk, &options, &mut spares)?,
+            None => missing(&disk, &options, &mut spares)?,
         };
         // Names that a crash left in the operating system's memory only.
         disk.sync_dir()?;

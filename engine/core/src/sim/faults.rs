@@ -161,9 +161,9 @@ impl World {
     fn lose_disk(&mut self, id: MemberId) {
         let Self { sim, members, .. } = self;
         if let Some(member) = members.get_mut(&id) {
-            member.kill(sim);
-            member.health = Health::Lost;
+            member.lose_disk(sim);
             self.lose_streams(id);
+            self.restart_later(id);
         }
     }
 

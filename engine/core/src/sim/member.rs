@@ -227,6 +227,17 @@ impl Member {
         self.folders.lose_power(random);
     }
 
+    /// The log is gone, perhaps with the state. What says whose folder it is, is still there.
+    pub(super) fn lose_disk(&mut self, sim: &mut Surroundings) {
+        self.kill(sim);
+        self.disk = MemoryDisk::new();
+        if sim.random.chance(500_000) {
+            self.folders = SimFolders::default();
+        }
+        self.promised = Index(0);
+        self.health = Health::Damaged;
+    }
+
     /// The operating system writes some of what is not synced.
     pub(super) fn write_back(&mut self, sim: &mut Surroundings) {
         let random = &mut sim.random;

@@ -88,13 +88,18 @@ impl Member {
 
     /// Starts the process, unless there is one.
     pub(in crate::sim) fn start(&mut self, sim: &mut Surroundings) {
-        if self.process.is_some() || self.health == Health::Lost {
+        if self.process.is_some() {
             return;
         }
+        let was_refused = self.health == Health::Lost;
         self.may_be_cut_short(sim);
         let opened = guard(|| self.open(sim));
         self.was_cut_short(sim);
         match opened {
+            Ok(Ok(_)) if was_refused => sim.fail((
+                "a refused folder stays refused",
+                format!("member {} lost what it promised, and starts", self.id),
+            )),
             Ok(Ok(process)) => self.run(sim, process),
             Ok(Err(Refusal::Lost(reason))) => self.refuse(sim, &reason),
             Ok(Err(Refusal::NotNow(reason))) => self.try_later(sim, &reason),
@@ -140,8 +145,12 @@ impl Member {
         if self.health == Health::Sound {
             return sim.fail(("every sound folder opens", format!("member {id}: {reason}")));
         }
-        sim.count("members that refused their folder");
-        self.health = Health::Lost;
+        if std::mem::replace(&mut self.health, Health::Lost) != Health::Lost {
+            sim.count("members that refused their folder");
+        }
+        // Whoever runs it starts it again and again, and an operator takes a while to look.
+        let delay = sim.random.between(SECOND, 10 * SECOND);
+        sim.after(delay, Event::Restart(id));
     }
 
     fn run(&mut self, sim: &mut Surroundings, process: Process) {
@@ -162,13 +171,10 @@ impl Member {
 
     fn open(&mut self, sim: &mut Surroundings) -> Result<Process, Refusal> {
         let (log, recovered) =
-            Log::open(self.disk.clone(), self.options(sim)).map_err(|e| match e {
+            Log::open_existing(self.disk.clone(), self.options(sim)).map_err(|e| match e {
                 LogError::Disk(_) | LogError::NoSpace(_) => Refusal::NotNow(e.to_string()),
                 _ => Refusal::Lost(e.to_string()),
             })?;
-        if recovered.created {
-            return Err(Refusal::Lost("the log is gone".to_owned()));
-        }
         if recovered.last_index < self.promised {
             let (last, promised) = (recovered.last_index, self.promised);
             let what = format!(
