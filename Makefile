@@ -119,13 +119,21 @@ endif
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
 	@cargo bench --locked --quiet -p dengine-core --bench instructions -- $(if $(UPDATE),--update)
 
-lint: setup-lint ## formats, lints, dependencies and generated files; changes nothing
+# Clippy and rustdoc share what they check of the dependencies, and RocksDB with build and tests: one profile, the whole
+# workspace. Only the core has features.
+CLIPPY := cargo clippy --release --locked --all-targets
+lint: setup-lint ## formats, lints with every feature, documentation, dependencies, generated files; changes nothing
 	cargo fmt --all --check
-	cargo clippy --release --locked --workspace --all-targets -- -D warnings
 	@unformatted=$$(gofmt -l e2e/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
+	$(CLIPPY) --workspace -- -D warnings
+	$(CLIPPY) -p dengine-core --features sim -- -D warnings
+	$(CLIPPY) -p dengine-core --features planted-bugs -- -D warnings
+	$(CLIPPY) -p dengine-core --features sim$(comma)planted-bugs -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps
+	@cargo deny --version >/dev/null 2>&1 || { echo "installing cargo-deny, once: about five minutes"; env -u CARGO_TARGET_DIR cargo install --quiet --locked cargo-deny; }
+	cargo deny --locked check bans licenses sources
 	@rm -rf $(CRDS_AGAIN); $(CRDGEN) $(CRDS_AGAIN)
 	@diff --unified --recursive $(CRDS) $(CRDS_AGAIN) || { echo "the CRDs are not what the types say: make crds" >&2; exit 1; }
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; else echo "cargo-deny is not installed: dependencies not checked"; fi
 
 fix: ## format, and apply what the linter can fix itself
 	cargo fmt --all
