@@ -39,6 +39,8 @@ pub enum Bug {
     AnsweredByAnotherEntry,
     /// A caller whose entry left this member's log is told that nothing was changed; another log may hold it yet.
     DisplacedTakenForDead,
+    /// Appends that follow each other are one message, however large.
+    MessagesMergedWithoutBound,
     /// A learner is promoted, whether it answers or not.
     SilentLearnerPromoted,
     /// The log is truncated to what is flushed, whether consensus knows that it is applied or not.
