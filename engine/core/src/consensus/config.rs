@@ -16,7 +16,8 @@ pub struct ConsensusConfig {
     pub election_ticks: usize,
     /// A leader sends a heartbeat this often. Must be well below `election_ticks`.
     pub heartbeat_ticks: usize,
-    /// Bytes of entries in one append message. Larger ones delay the heartbeats behind them.
+    /// Bytes of entries in one append message, unless it is a single entry. Larger ones take long to send, and what waits
+    /// behind them comes late.
     pub max_message_bytes: u64,
     /// Append messages in flight to one follower; with `max_message_bytes` this bounds what a slow
     /// follower makes the leader hold.
@@ -146,7 +147,8 @@ impl ConsensusConfig {
             pre_vote: true,
             // Never `LeaseBased`: the crate's has no lease timer behind it.
             read_only_option: raft::ReadOnlyOption::Safe,
-            batch_append: true,
+            // It knows no bound; see `appends`.
+            batch_append: false,
             max_uncommitted_size: self.max_uncommitted_bytes,
             max_committed_size_per_ready: self.max_apply_bytes,
             ..raft::Config::default()

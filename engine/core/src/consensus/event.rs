@@ -126,6 +126,8 @@ pub struct Outbound {
     pub to: MemberId,
     /// The encoded message.
     pub bytes: Bytes,
+    /// Whether it is part of the log's way to a follower: large, and of no use before those that precede it.
+    pub carries_log: bool,
 }
 
 /// Why a request was not taken. Nothing was changed.

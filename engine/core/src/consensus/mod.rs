@@ -23,9 +23,11 @@
 //!   leader that it no longer remembers.
 //! - A snapshot is installed by replacing log and state machine and starting anew; there is no other
 //!   way, and a crash at any point of it ends in the same place.
+//! - A message carries so many bytes of entries, or a single entry.
 //! - What is committed and what is held in memory are bounded apart: a slow state machine leaves
 //!   entries in the log, a stuck disk drops the oldest messages.
 
+mod appends;
 mod apply_window;
 mod config;
 mod convert;

@@ -1,6 +1,7 @@
 //! What comes out: the crate's readies, turned into actions.
 
 use super::Consensus;
+use crate::consensus::appends;
 use crate::consensus::convert;
 use crate::consensus::event::{Action, Outbound, Role, State};
 use crate::consensus::log_view::LogRead;
@@ -38,9 +39,7 @@ impl<L: LogRead> Consensus<L> {
         let read_states = ready.take_read_states();
         self.append(ready);
 
-        for message in &mut messages {
-            self.align(message);
-        }
+        let messages = appends::merge(messages, self.config.max_message_bytes);
         let free = self.outbox.push(messages);
         self.send(free);
         self.apply(committed);
@@ -80,21 +79,6 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// The crate adds entries to an append of the same member that is still empty, also if they do not
-    /// follow from where that one stood.
-    fn align(&self, message: &mut eraftpb::Message) {
-        let is_append = message.msg_type() == eraftpb::MessageType::MsgAppend;
-        let Some(first) = message.entries.first().filter(|_| is_append) else {
-            return;
-        };
-        let before = first.index - 1;
-        if before != message.index {
-            let log = &self.node.raft.raft_log;
-            message.log_term = log.term(before).expect("the entries after it were read");
-            message.index = before;
-        }
-    }
-
     fn apply(&mut self, committed: Vec<eraftpb::Entry>) {
         let entries = committed.into_iter().map(own_entry).collect();
         if let Some(entries) = self.apply_window.offer(entries) {
@@ -120,11 +104,16 @@ impl<L: LogRead> Consensus<L> {
         let mut small = Vec::with_capacity(messages.len());
         for message in messages {
             let to = MemberId(message.to);
+            let carries_log = message.msg_type() == eraftpb::MessageType::MsgAppend;
             let bytes = Bytes::from(message.encode_to_vec());
             if message.msg_type() == eraftpb::MessageType::MsgSnapshot {
                 self.send_snapshot(to, bytes);
             } else {
-                small.push(Outbound { to, bytes });
+                small.push(Outbound {
+                    to,
+                    bytes,
+                    carries_log,
+                });
             }
         }
         if !small.is_empty() {

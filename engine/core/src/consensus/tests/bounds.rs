@@ -1,6 +1,9 @@
 //! Nothing here grows without a bound, whatever is slow.
 
-use super::script::{check, check_with};
+use super::cluster::Cluster;
+use super::script::{check, check_with, run};
+use crate::consensus::ConsensusConfig;
+use bytes::Bytes;
 use expect_test::expect;
 
 #[test]
@@ -264,4 +267,41 @@ fn rounds_of_reads_do_not_multiply_what_a_lagging_follower_is_sent() {
               1->3 Append: term 1, after 2@1 [], commit 2
         "#]],
     );
+}
+
+/// A follower that is back answers the first message of the log that it is sent, and then gets all that may be on its way.
+#[test]
+fn a_message_to_a_lagging_follower_has_a_bound() {
+    let configure = |config: &mut ConsensusConfig| {
+        config.max_message_bytes = 4 << 10;
+        config.max_inflight_messages = 16;
+    };
+    let cluster = Cluster {
+        seed: 7704,
+        configure: Some(configure),
+        ..Cluster::default()
+    };
+    let mut cluster = run(cluster, "start 1 2 3\n elect 1\n cut 3");
+    let small = "x".repeat(100);
+    for round in 0..300 {
+        cluster.propose(1, &[small.as_str()]);
+        if round % 100 == 50 {
+            // Larger than a message is otherwise.
+            cluster.propose(1, &["y".repeat(5 << 10).as_str()]);
+        }
+        cluster.deliver_all();
+    }
+    cluster.cut.clear();
+    cluster.tick(1);
+    let mut sizes = Vec::new();
+    while cluster.member(3).consensus.last_index() < cluster.member(1).consensus.last_index() {
+        let queued = cluster.links.get(&(1, 3)).into_iter().flatten();
+        sizes.extend(queued.map(Bytes::len));
+        for link in [(1, 3), (3, 1)] {
+            while cluster.deliver_one(link, false) {}
+        }
+    }
+    assert!(sizes.len() < 40, "it is sent little at a time: {sizes:?}");
+    let largest = sizes.into_iter().max().unwrap();
+    assert!((5 << 10..6 << 10).contains(&largest), "{largest}");
 }
