@@ -7,8 +7,8 @@ use super::layout::{
 use super::recent::RecentKeys;
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
-use super::{Applied, Collector, CommandVersion, Membership, Reader};
 use super::visits::VisitBounds;
+use super::{Applied, Collector, CommandVersion, Membership, Reader};
 use crate::planted::planted;
 use crate::types::{Entry, Index, Revision, SessionId, Term};
 use std::sync::Arc;

@@ -292,10 +292,7 @@ fn all_reads_of_a_batch_share_a_bound_of_bytes() {
         (kvs.len(), *more, *count)
     };
     let sizes: Vec<_> = answers.iter().map(size).collect();
-    assert_eq!(
-        sizes,
-        [(2, false, 2), (2, true, 0), (0, true, 0)]
-    );
+    assert_eq!(sizes, [(2, false, 2), (2, true, 0), (0, true, 0)]);
 }
 
 #[test]

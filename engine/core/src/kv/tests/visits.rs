@@ -1,13 +1,13 @@
 //! How many records reads and commands look at: as few as they need, and never more than a bound.
 
-use super::{between, bytes, command_entry, delete_keys, everything, put};
+use super::{between, bytes, command_entry, delete_keys, entry, everything, put};
 use crate::kv::store::{Cursor, MemoryStore, Scope, Store, StoreError, WriteBatch};
 use crate::kv::{
-    Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
-    RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, RangeQuery, ReadError, Refusal, Relation,
-    StateMachine,
+    Batch, BatchAnswer, BatchOperation, Command, CommandVersion, Compare, CompareTarget, KeyRange,
+    Outcome, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, RangeQuery, ReadError, Refusal, Relation,
+    Request, StateMachine,
 };
-use crate::types::Revision;
+use crate::types::{EntryKind, Revision};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -269,6 +269,21 @@ fn the_bound_is_exact_and_deleted_keys_count_while_history_holds_them() {
     let revision = machine.revision();
     apply(&mut machine, Command::Compact { revision });
     assert!(matches!(count(&mut machine), Outcome::Batch { .. }));
+}
+
+#[test]
+fn version_2_has_no_bound_and_counts_all() {
+    let (_, mut machine) = filled(RANGE_VISIT_KEYS_MAX + 1);
+    let read = then(vec![get(everything(), 1, false)]);
+    let data = Request::from(read).encode(CommandVersion::OLDEST);
+    let index = machine.applied().0.next().0;
+    let applied = machine.apply(&[entry(index, EntryKind::Command, data)]);
+    let outcome = applied.expect("apply").remove(0).outcome;
+    let Outcome::Batch { answers, .. } = outcome else {
+        panic!("{outcome:?}");
+    };
+    let all = RANGE_VISIT_KEYS_MAX as u64 + 1;
+    assert!(matches!(&answers[0], BatchAnswer::Get { count, more: true, .. } if *count == all));
 }
 
 #[test]

@@ -16,8 +16,8 @@ use super::session::Session;
 use super::store::{Store, StoreError, WriteBatch};
 use super::visits::{VisitBounds, Visits};
 use super::{
-    Command, CommandVersion, LoggedRequest, Membership, MembershipChange,
-    MembershipRefusal, Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Request,
+    Command, CommandVersion, LoggedRequest, Membership, MembershipChange, MembershipRefusal,
+    Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Request,
 };
 use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
