@@ -149,7 +149,7 @@ fn unanswered(operation: Operation, message: String) -> Error {
 }
 
 /// A failed attempt: the error, and what it proves.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
     pub(crate) proof: Proof,

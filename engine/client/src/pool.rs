@@ -19,6 +19,7 @@ use crate::{
     leader::Leader,
     options::ClientOptions,
     pipe::Pipe,
+    watch::SharedStream,
 };
 
 /// Largest response that is accepted; the server's own bound on one response is far below it.
@@ -29,11 +30,6 @@ const HINTED_MAX: usize = 8;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-
-/// What a watch that nobody reads keeps of its connection's window. Watches have connections of their own, for
-/// on a shared one a few of those would hold up every call.
-const WATCH_STREAM_WINDOW_BYTES: u32 = 256 << 10;
-const WATCH_CONNECTION_WINDOW_BYTES: u32 = 256 << 20;
 
 /// Checks `host:port` or `http://host:port` and sets everything but the place to connect to.
 pub(crate) fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpoint> {
@@ -75,8 +71,9 @@ pub(crate) struct Pool {
     /// Link `i` leads to endpoint `i % endpoints`, and there is at least one for each endpoint.
     links: Vec<RwLock<Link>>,
     endpoints: Vec<Endpoint>,
-    /// One for each endpoint, made when it is needed.
-    watching: Vec<Mutex<Option<Channel>>>,
+    /// One for each endpoint, made when it is needed: a connection of its own, so that what watches are told holds up no
+    /// answer.
+    watching: Vec<Mutex<Option<Arc<SharedStream>>>>,
     lanes: Lanes,
     leader: Arc<Leader>,
     hinted: Mutex<Vec<(String, Link)>>,
@@ -211,19 +208,15 @@ impl Pool {
         (Route::Lane(lane), link)
     }
 
-    /// The connection for a watch.
-    pub(crate) fn watch(&self, from: usize) -> (Route, Channel) {
+    /// The stream for a watch, shared by all watches of that endpoint.
+    pub(crate) fn watch(&self, from: usize) -> (Route, Arc<SharedStream>) {
         let lane = self.lanes.pick(from, self.now());
         let place = lane % self.endpoints.len();
         let mut watching = lock(&self.watching[place]);
-        let channel = watching.get_or_insert_with(|| {
-            self.endpoints[place]
-                .clone()
-                .initial_stream_window_size(WATCH_STREAM_WINDOW_BYTES)
-                .initial_connection_window_size(WATCH_CONNECTION_WINDOW_BYTES)
-                .connect_lazy()
+        let stream = watching.get_or_insert_with(|| {
+            Arc::new(SharedStream::new(self.endpoints[place].connect_lazy()))
         });
-        (Route::Lane(lane), channel.clone())
+        (Route::Lane(lane), Arc::clone(stream))
     }
 
     /// The next watch there opens a connection of its own, and maybe to another member; those that run are not touched.

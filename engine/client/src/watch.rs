@@ -1,28 +1,31 @@
 //! Watches: changes in their order, resumed over any number of streams and members.
 
-use std::sync::Arc;
+mod shared;
 
-use dengine_api::v1::{
-    self, CancelCause, WatchCreate, WatchRequest, WatchResponse, watch_client::WatchClient,
-    watch_request,
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
 };
+
+use dengine_api::v1::{self, CancelCause, WatchCreate, WatchResponse};
 use dengine_client_core::{Broken, Failure as Proof, Operation, WatchCursor};
-use tokio::{
-    sync::mpsc,
-    time::{sleep, timeout},
-};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status, Streaming};
+use futures::Stream;
+use tokio::time::{sleep, timeout};
+use tonic::{Code, Status};
 
+use self::shared::{Attached, Ended};
 use crate::{
     call::Shared,
     error::{Error, Failure, Result},
-    pool::{RESPONSE_BYTES_MAX, Route},
+    pool::Route,
     types::{KeyRange, KeyValue},
 };
 
-/// The one watch of its stream.
-const WATCH_ID: u64 = 1;
+pub(crate) use self::shared::SharedStream;
 
 /// What to watch.
 ///
@@ -45,7 +48,6 @@ impl WatchQuery {
     pub fn new(range: KeyRange) -> Self {
         WatchQuery {
             create: WatchCreate {
-                watch_id: WATCH_ID,
                 key: range.start,
                 range_end: range.end,
                 // What keeps the watch's place in history from being compacted while nothing happens.
@@ -138,23 +140,41 @@ pub enum WatchUpdate {
     },
 }
 
-/// A watch. Dropping it ends it.
-#[derive(Debug)]
+/// A watch. Dropping it ends it. All watches of a [`Client`](crate::Client) and its clones share one stream at each member.
+///
+/// [`Watch::next`] waits for what comes next; as a [`Stream`] a watch yields the same, and ends behind an error that is
+/// not [`retryable`](Error::retryable).
+///
+/// A watch that is not read for long falls behind, holds up nobody, and goes on from where it was.
 pub struct Watch {
     shared: Arc<Shared>,
     query: WatchQuery,
     cursor: WatchCursor,
-    stream: Option<Stream>,
+    place: Place,
     lane: usize,
     failures: usize,
+    /// As a [`Stream`] it has yielded its last.
+    ended: bool,
 }
 
-#[derive(Debug)]
-struct Stream {
-    route: Route,
-    responses: Streaming<WatchResponse>,
-    /// The stream of requests stays open as long as this.
-    _requests: mpsc::Sender<WatchRequest>,
+/// Where a watch is.
+enum Place {
+    Nowhere,
+    Opening(Opening),
+    At(Route, Attached),
+}
+
+/// The first response at a member, or why there is none.
+type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
+type Opened = (Route, std::result::Result<(Attached, WatchResponse), Failure>);
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = formatter.debug_struct("Watch");
+        debug.field("query", &self.query);
+        debug.field("cursor", &self.cursor);
+        debug.finish_non_exhaustive()
+    }
 }
 
 impl Watch {
@@ -163,16 +183,13 @@ impl Watch {
             cursor: WatchCursor::new(query.create.start_revision),
             shared,
             query,
-            stream: None,
+            place: Place::Nowhere,
             lane,
             failures: 0,
+            ended: false,
         };
         watch.query.create.cluster_id = watch.shared.seen().cluster_id;
-        while watch.stream.is_none() {
-            if let Err(failure) = watch.open().await {
-                watch.pause(failure).await?;
-            }
-        }
+        poll_fn(|context| watch.poll_begun(context)).await?;
         Ok(watch)
     }
 
@@ -190,31 +207,62 @@ impl Watch {
     /// # Errors
     /// `Compacted` if what follows is gone; `Unavailable` if no member could be reached for a while.
     pub async fn next(&mut self) -> Result<WatchUpdate> {
+        poll_fn(|context| self.poll_update(context)).await
+    }
+
+    fn poll_update(&mut self, context: &mut Context<'_>) -> Poll<Result<WatchUpdate>> {
         loop {
-            let failure = match self.receive().await {
-                Ok(Some(update)) => return Ok(update),
-                Ok(None) => continue,
-                Err(failure) => failure,
+            ready!(self.poll_begun(context))?;
+            let Place::At(route, attached) = &mut self.place else {
+                continue;
             };
-            if let Some(stream) = self.stream.take() {
-                self.leave(stream.route, &failure);
+            let route = *route;
+            let failure = match ready!(attached.poll_next(context)) {
+                Ok(response) if response.canceled => cancelled(&response),
+                Ok(response) => match self.accept(response) {
+                    Ok(Some(update)) => return Poll::Ready(Ok(update)),
+                    Ok(None) => continue,
+                    Err(broken) => broke(&broken),
+                },
+                Err(Ended::Behind) => {
+                    tracing::debug!("the watch was not read for a while, will resume");
+                    self.open(Duration::ZERO);
+                    continue;
+                }
+                Err(Ended::Cancelled) => unavailable("the member ended the watch"),
+                Err(Ended::Failed(failure)) => failure,
+            };
+            self.failed(route, failure)?;
+        }
+    }
+
+    /// Waits until the watch is begun at some member.
+    fn poll_begun(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        loop {
+            let opening = match &mut self.place {
+                Place::At(..) => return Poll::Ready(Ok(())),
+                Place::Opening(opening) => opening,
+                Place::Nowhere => {
+                    self.open(Duration::ZERO);
+                    continue;
+                }
+            };
+            let (route, opened) = ready!(opening.as_mut().poll(context));
+            let begun = opened.and_then(|(attached, first)| {
+                self.begun(&first)?;
+                Ok(attached)
+            });
+            match begun {
+                Ok(attached) => self.place = Place::At(route, attached),
+                Err(failure) => self.failed(route, failure)?,
             }
-            self.pause(failure).await?;
         }
     }
 
-    /// Goes on elsewhere, as far as it is up to the member that it does not go on here.
-    fn leave(&self, route: Route, failure: &Failure) {
-        if failure.proof.unhealthy() {
-            self.shared.pool.cool(route);
-        }
-        if failure.proof.serves_nobody() {
-            self.shared.pool.leave_watching(route);
-        }
-    }
-
-    /// Pauses if the watch may go on after this failure.
-    async fn pause(&mut self, failure: Failure) -> Result<()> {
+    /// Goes on elsewhere, after a pause, if the watch may go on after this failure.
+    fn failed(&mut self, route: Route, failure: Failure) -> Result<()> {
+        self.place = Place::Nowhere;
+        self.leave(route, &failure);
         let policy = self.shared.options.retry;
         if !failure.proof.may_pass(Operation::Read) || self.failures >= policy.retries_max {
             self.failures = 0;
@@ -224,21 +272,42 @@ impl Watch {
         let delay = policy.delay(self.failures, rand::random());
         self.failures += 1;
         self.lane += 1;
-        sleep(delay).await;
+        self.open(delay);
         Ok(())
     }
 
-    /// The next response, if it says something to the caller.
-    async fn receive(&mut self) -> std::result::Result<Option<WatchUpdate>, Failure> {
-        if self.stream.is_none() {
-            self.open().await?;
+    /// Notes what the failure says of the member.
+    fn leave(&self, route: Route, failure: &Failure) {
+        if failure.proof.unhealthy() {
+            self.shared.pool.cool(route);
         }
-        let stream = self.stream.as_mut().expect("it was just opened");
-        let response = answered(stream.responses.message().await)?;
-        if response.canceled {
-            return Err(cancelled(&response));
+        if failure.proof.serves_nobody() {
+            self.shared.pool.leave_watching(route);
         }
-        self.accept(response).map_err(|broken| broke(&broken))
+    }
+
+    /// Begins to go on where it was.
+    fn open(&mut self, after: Duration) {
+        let create = WatchCreate {
+            start_revision: self.cursor.resume(),
+            ..self.query.create.clone()
+        };
+        let (shared, lane) = (Arc::clone(&self.shared), self.lane);
+        self.place = Place::Opening(Box::pin(async move {
+            if !after.is_zero() {
+                sleep(after).await;
+            }
+            let (route, stream) = shared.pool.watch(lane);
+            let mut attached = stream.attach(create);
+            let limit = shared.options.request_timeout;
+            let first = match timeout(limit, attached.next()).await {
+                Ok(Ok(first)) => Ok((attached, first)),
+                Ok(Err(Ended::Failed(failure))) => Err(failure),
+                Ok(Err(_)) => Err(unavailable("the member ended the watch")),
+                Err(_) => Err(Failure::deadline(Operation::Read, limit)),
+            };
+            (route, first)
+        }));
     }
 
     fn accept(
@@ -274,43 +343,6 @@ impl Watch {
         self.shared.saw(header.cluster_id, header.revision);
     }
 
-    /// Opens a stream and begins the watch on it, where it was.
-    async fn open(&mut self) -> std::result::Result<(), Failure> {
-        let (route, channel) = self.shared.pool.watch(self.lane);
-        let (requests, outgoing) = mpsc::channel(1);
-        let create = WatchCreate {
-            start_revision: self.cursor.resume(),
-            ..self.query.create.clone()
-        };
-        let request = WatchRequest {
-            request: Some(watch_request::Request::Create(create)),
-        };
-        requests
-            .try_send(request)
-            .expect("the channel has room for one");
-        let mut client = WatchClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
-        let limit = self.shared.options.request_timeout;
-        let opening = async {
-            let answer = client.watch(ReceiverStream::new(outgoing)).await;
-            let mut responses = answered(answer.map(|response| Some(response.into_inner())))?;
-            let first = answered(responses.message().await)?;
-            Ok((responses, first))
-        };
-        let opened = match timeout(limit, opening).await {
-            Ok(opened) => opened,
-            Err(_) => Err(Failure::deadline(Operation::Read, limit)),
-        };
-        let (responses, first) = opened.inspect_err(|failure| self.leave(route, failure))?;
-        self.begun(&first)
-            .inspect_err(|failure| self.leave(route, failure))?;
-        self.stream = Some(Stream {
-            route,
-            responses,
-            _requests: requests,
-        });
-        Ok(())
-    }
-
     fn begun(&mut self, first: &WatchResponse) -> std::result::Result<(), Failure> {
         if first.canceled {
             return Err(cancelled(first));
@@ -326,6 +358,20 @@ impl Watch {
             self.query.create.cluster_id = header.cluster_id;
         }
         Ok(())
+    }
+}
+
+impl Stream for Watch {
+    type Item = Result<WatchUpdate>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let watch = self.get_mut();
+        if watch.ended {
+            return Poll::Ready(None);
+        }
+        let update = ready!(watch.poll_update(context));
+        watch.ended = update.as_ref().is_err_and(|error| !error.retryable());
+        Poll::Ready(Some(update))
     }
 }
 

@@ -11,6 +11,7 @@ use dengine_api::v1::{CancelCause, Event, KeyValue, ResponseHeader, WatchRespons
 use dengine_client::{
     Client, ClientOptions, Error, KeyRange, RetryPolicy, Watch, WatchQuery, WatchUpdate,
 };
+use futures::StreamExt;
 use support::{Peer, Script, balanced};
 use tonic::Status;
 
@@ -241,4 +242,78 @@ async fn once_begun_a_watch_stays_with_its_cluster() {
     assert_eq!(keys(&mut watch).await, ["a"]);
     let clusters: Vec<_> = peer.created().iter().map(|it| it.cluster_id).collect();
     assert_eq!(clusters, [0, 7]);
+}
+
+async fn client(peer: &Peer) -> Client {
+    Client::connect([&peer.address]).await.unwrap()
+}
+
+/// The revisions of the events of the next update.
+async fn revisions(watch: &mut Watch) -> Vec<u64> {
+    match watch.next().await.unwrap() {
+        WatchUpdate::Events { events, .. } => {
+            events.iter().map(|event| event.kv.mod_revision).collect()
+        }
+        WatchUpdate::Progress { .. } => Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn all_watches_of_a_client_share_one_stream_and_end_alone() {
+    let peer = Peer::start().await;
+    peer.tells(8, 3..5);
+    let client = client(&peer).await;
+    let mut watches = Vec::new();
+    for key in 0..100_u32 {
+        let key = KeyRange::one(format!("k{key}"));
+        watches.push(client.watch(key).await.unwrap());
+    }
+    for (number, watch) in watches.iter_mut().enumerate() {
+        let WatchUpdate::Events { events, .. } = watch.next().await.unwrap() else {
+            panic!("no progress was asked for");
+        };
+        assert_eq!(events[0].kv.key, format!("k{number}"), "each is told its own");
+    }
+    drop(watches.remove(41));
+    while peer.cancelled() != [42] {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(revisions(&mut watches[0]).await, [4], "the others go on");
+    drop(watches);
+    let mut again = client.watch(KeyRange::all()).await.unwrap();
+    assert_eq!(revisions(&mut again).await, [3]);
+    assert_eq!(peer.watch_streams(), 2, "the last watch closed the first one");
+}
+
+#[tokio::test]
+async fn a_watch_that_is_not_read_holds_up_no_other_and_goes_on_where_it_was() {
+    let peer = Peer::start().await;
+    peer.tells(100 << 10, 3..43);
+    let client = client(&peer).await;
+    let mut unread = client.watch(KeyRange::one("unread")).await.unwrap();
+    let mut read = client.watch(KeyRange::one("read")).await.unwrap();
+    for revision in 3..43 {
+        assert_eq!(revisions(&mut read).await, [revision]);
+    }
+    while peer.cancelled() != [1] {
+        tokio::task::yield_now().await;
+    }
+    for revision in 3..43 {
+        assert_eq!(revisions(&mut unread).await, [revision], "once, and in order");
+    }
+    let starts: Vec<_> = peer.created().iter().map(|it| it.start_revision).collect();
+    assert!(starts.len() > 2, "{starts:?}");
+    assert!((4..43).contains(&starts[2]), "{starts:?}");
+    assert_eq!(peer.watch_streams(), 1);
+}
+
+#[tokio::test]
+async fn as_a_stream_a_watch_ends_behind_an_error_that_stays() {
+    let peer = Peer::start().await;
+    let told = told(4, false, vec![event(3, "a"), event(4, "b")]);
+    peer.watches([vec![created(3), told, ended(CancelCause::Compacted)]]);
+    let updates: Vec<_> = watch(&peer, all()).await.collect().await;
+    assert_eq!(updates.len(), 2);
+    assert!(matches!(updates[0], Ok(WatchUpdate::Events { revision: 4, .. })));
+    assert!(matches!(updates[1], Err(Error::Compacted { .. })));
 }

@@ -63,6 +63,8 @@ pub enum Bug {
     InstallNotSynced,
     /// A watch that missed pages goes on with the next one.
     WatchSkipsGap,
+    /// A page that begins inside a revision leaves out the first change that is left of it.
+    WatchSkipsInsideRevision,
     /// A member that starts has forgotten all sessions.
     SessionsLostOnRestart,
     /// A time to live ends when the leader's clock shows it, not so long after the put.
@@ -78,7 +80,7 @@ pub enum Bug {
 impl Bug {
     /// All of them; and within how many seeds, counted from 1, a test asks the simulator to find each: at least twice
     /// what `make sim-planted` said.
-    pub const ALL: [(Self, u64); 33] = [
+    pub const ALL: [(Self, u64); 34] = [
         (Self::VoteNotSynced, 30),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
@@ -108,6 +110,7 @@ impl Bug {
         (Self::InstallWithoutCommitRecord, 250),
         (Self::InstallNotSynced, 40),
         (Self::WatchSkipsGap, 10),
+        (Self::WatchSkipsInsideRevision, 10),
         (Self::SessionsLostOnRestart, 10),
         (Self::ExpiryByLocalClock, 10),
         (Self::ExpiryWithoutRevision, 30),

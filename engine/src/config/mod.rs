@@ -167,11 +167,21 @@ settings! {
 
         /// Most streams of watches; more are refused with RESOURCE_EXHAUSTED.
         ///
-        /// Bounds the memory that clients may take who do not read: about 1 MiB each.
+        /// Bounds the memory that clients may take who do not read: about 2 MiB each, and a little more where single values
+        /// are larger than that.
         max_watch_streams: usize = 1024, "max-watch-streams", "DENGINE_MAX_WATCH_STREAMS";
+
+        /// Most streams of watches over one connection, so that no client takes those of all; more are refused with
+        /// RESOURCE_EXHAUSTED.
+        max_watch_streams_per_connection: usize = 256,
+            "max-watch-streams-per-connection", "DENGINE_MAX_WATCH_STREAMS_PER_CONNECTION";
 
         /// Most watches, of all streams together; more are refused.
         max_watches: usize = 16 * 1024, "max-watches", "DENGINE_MAX_WATCHES";
+
+        /// Most watches over one connection, so that no client takes those of all; more are refused.
+        max_watches_per_connection: usize = 4 * 1024,
+            "max-watches-per-connection", "DENGINE_MAX_WATCHES_PER_CONNECTION";
 
         /// Longest that a client reads nothing of a stream while there is something to read, in milliseconds.
         ///

@@ -208,7 +208,19 @@ impl Limits {
             VALUE_BYTES_MAX,
         );
         between("max_watch_streams", self.max_watch_streams, 1, 1 << 20);
+        between(
+            "max_watch_streams_per_connection",
+            self.max_watch_streams_per_connection,
+            1,
+            1 << 20,
+        );
         between("max_watches", self.max_watches, 1, 1 << 24);
+        between(
+            "max_watches_per_connection",
+            self.max_watches_per_connection,
+            1,
+            1 << 24,
+        );
         // Only sizes that are allowed say anything about what must hold them.
         if self.max_key_bytes <= KEY_BYTES_MAX
             && self.max_value_bytes <= VALUE_BYTES_MAX

@@ -20,8 +20,14 @@ const MESSAGE_BYTES: usize = 512 * 1024;
 pub fn spec(create: &WatchCreate, limits: &RequestLimits) -> Result<WatchSpec, Status> {
     limits.check_key(&create.key)?;
     limits.check_range_end(&create.range_end)?;
+    let keys = KeyRange::from_wire(create.key.clone(), create.range_end.clone());
+    if matches!(&keys, KeyRange::Between { start, end } if end <= start) {
+        return Err(Status::invalid_argument(
+            "the range holds no key, so nothing could ever be told of it: range_end must lie behind key",
+        ));
+    }
     Ok(WatchSpec {
-        keys: KeyRange::from_wire(create.key.clone(), create.range_end.clone()),
+        keys,
         prev_kv: create.prev_kv,
         no_put: create.no_put,
         no_delete: create.no_delete,
@@ -114,5 +120,36 @@ fn event(event: kv::Event) -> Event {
         kind: kind.into(),
         kv: Some(key_value(event.kv)),
         prev_kv: event.prev.map(key_value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_that_holds_no_key_is_refused() {
+        let limits = RequestLimits {
+            max_key_bytes: 16,
+            max_value_bytes: 16,
+            max_range_bytes: 16,
+            max_batch_operations: 1,
+            max_batch_request_bytes: 16,
+        };
+        let ask = |key: &'static str, range_end: &'static str| {
+            let create = WatchCreate {
+                key: key.into(),
+                range_end: range_end.into(),
+                ..WatchCreate::default()
+            };
+            spec(&create, &limits).map(|spec| spec.keys)
+        };
+        for (key, range_end) in [("b", "a"), ("b", "b"), ("b", "\0a")] {
+            let status = ask(key, range_end).unwrap_err();
+            assert!(status.message().contains("range_end"), "{status}");
+        }
+        for (key, range_end) in [("b", "c"), ("b", "\0"), ("b", ""), ("b", "b\0")] {
+            ask(key, range_end).unwrap();
+        }
     }
 }

@@ -13,12 +13,13 @@ use dengine_api::{
     v1::{
         BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
         CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
-        DeleteRequest, DeleteResponse, GetRequest, GetResponse, KeepAliveSessionRequest,
+        DeleteRequest, DeleteResponse, Event, GetRequest, GetResponse, KeepAliveSessionRequest,
         KeepAliveSessionResponse, KeyValue, OpenSessionRequest, OpenSessionResponse,
         PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, PutRequest, PutResponse,
         RangeRequest, RangeResponse, ResponseHeader, SessionStamp, WatchCreate, WatchRequest,
         WatchResponse,
         compare_and_swap_request::Expected,
+        event::Kind,
         kv_server::{Kv, KvServer},
         pipelined_answer::Answer,
         pipelined_call::Call,
@@ -67,6 +68,10 @@ struct State {
     keep_alives: usize,
     watches: VecDeque<Script>,
     created: Vec<WatchCreate>,
+    /// Tells every watch of this many bytes in each of these revisions.
+    history: Option<(usize, std::ops::Range<u64>)>,
+    streams: usize,
+    cancelled: Vec<u64>,
     cluster_id: u64,
     /// Whom its frames name.
     leader: String,
@@ -134,6 +139,65 @@ impl Peer {
     /// Plays these to the next watch streams, one each.
     pub(crate) fn watches(&self, scripts: impl IntoIterator<Item = Script>) {
         self.state.lock().unwrap().watches.extend(scripts);
+    }
+
+    /// Tells every watch, of any number on a stream, of a value of so many bytes in each of these revisions.
+    pub(crate) fn tells(&self, bytes: usize, revisions: std::ops::Range<u64>) {
+        self.state.lock().unwrap().history = Some((bytes, revisions));
+    }
+
+    /// The streams of watches that were opened.
+    pub(crate) fn watch_streams(&self) -> usize {
+        self.state.lock().unwrap().streams
+    }
+
+    /// The watches that were cancelled by their client.
+    pub(crate) fn cancelled(&self) -> Vec<u64> {
+        self.state.lock().unwrap().cancelled.clone()
+    }
+
+    /// What a watch is told of the history, or nothing if it was a cancellation.
+    fn told(&self, request: WatchRequest) -> Vec<Result<WatchResponse, Status>> {
+        let mut state = self.state.lock().unwrap();
+        let create = match request.request {
+            Some(watch_request::Request::Create(create)) => create,
+            Some(watch_request::Request::Cancel(cancel)) => {
+                state.cancelled.push(cancel.watch_id);
+                return Vec::new();
+            }
+            _ => return Vec::new(),
+        };
+        state.created.push(create.clone());
+        let (bytes, revisions) = state.history.clone().unwrap_or_default();
+        let first = create.start_revision.max(revisions.start);
+        let response = |revision| WatchResponse {
+            header: Some(ResponseHeader {
+                cluster_id: 7,
+                revision,
+                ..ResponseHeader::default()
+            }),
+            watch_id: create.watch_id,
+            ..WatchResponse::default()
+        };
+        let created = WatchResponse {
+            created: true,
+            resume_revision: first,
+            ..response(first - 1)
+        };
+        let told = (first..revisions.end).map(|revision| WatchResponse {
+            events: vec![Event {
+                kind: Kind::Put.into(),
+                kv: Some(KeyValue {
+                    key: create.key.clone(),
+                    value: vec![b'v'; bytes].into(),
+                    mod_revision: revision,
+                    ..KeyValue::default()
+                }),
+                prev_kv: None,
+            }],
+            ..response(revision)
+        });
+        std::iter::once(created).chain(told).map(Ok).collect()
     }
 
     /// The watches that were asked for.
@@ -472,6 +536,15 @@ impl Watch for Peer {
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let mut requests = request.into_inner();
+        self.state.lock().unwrap().streams += 1;
+        if self.state.lock().unwrap().history.is_some() {
+            let peer = self.clone();
+            let said = requests.flat_map(move |request| {
+                let told = request.map(|request| peer.told(request));
+                stream::iter(told.unwrap_or_default())
+            });
+            return Ok(Response::new(Box::pin(said)));
+        }
         let first = requests.message().await?.and_then(|it| it.request);
         let Some(watch_request::Request::Create(create)) = first else {
             return Err(Status::invalid_argument("a stream begins with a watch"));

@@ -60,6 +60,29 @@ pub struct Stamp {
     pub sub: u32,
 }
 
+impl Stamp {
+    /// Before the first change of `revision`.
+    #[must_use]
+    pub fn start_of(revision: Revision) -> Self {
+        Self { revision, sub: 0 }
+    }
+
+    /// Behind the last change of `revision`.
+    #[must_use]
+    pub fn end_of(revision: Revision) -> Self {
+        Self::start_of(Revision(revision.0.saturating_add(1)))
+    }
+
+    /// Behind this change.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self {
+            sub: self.sub + 1,
+            ..self
+        }
+    }
+}
+
 /// One change, as it is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<'a> {

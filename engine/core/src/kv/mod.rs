@@ -40,12 +40,13 @@ pub use command::{
 };
 pub use expiry::Expiry;
 pub use key_range::KeyRange;
+pub use layout::Stamp;
 pub use machine::{Flusher, StateMachine};
 pub use membership::{Member, Membership, MembershipChange, MembershipRefusal};
 pub use outcome::{Applied, BatchAnswer, Outcome, Refusal};
 pub use reader::{
-    Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LogicalHash, RangeQuery,
-    RangeResult, ReadError, Reader, SessionInfo,
+    Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LogicalHash, PageLimits,
+    RangeQuery, RangeResult, ReadError, Reader, SessionInfo, Want,
 };
 pub use retention::{Retention, RetentionSetting};
 pub use store::{Store, StoreError};
@@ -72,8 +73,9 @@ pub const BATCH_READ_BYTES_MAX: usize = 4 << 20;
 
 /// How much one command may delete by ranges, in bytes: each key with 32 more, and its value if that is asked for.
 ///
-/// It bounds what every member holds while it applies the command, and what a watch has to tell at once, since all of it
-/// has one revision. About 200,000 short keys.
+/// It bounds what every member holds while it applies the command, and how many changes one revision may have. About
+/// 200,000 short keys. What a watch tells of them is bounded elsewhere, by [`PageLimits`]: with the pairs before them,
+/// the values count too.
 pub const RANGE_DELETE_BYTES_MAX: usize = 8 << 20;
 
 /// How many keys the ranges of one command may visit, all together, those of comparisons, reads and deletes alike: keys that

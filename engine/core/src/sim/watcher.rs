@@ -14,28 +14,34 @@ use crate::watch::{Told, WatchSpec};
 use bytes::Bytes;
 use dengine_client_core::WatchCursor;
 
+/// Watches of one stream, at most.
+const WATCHES_MAX: u64 = 3;
+
 pub(super) struct Watcher {
     id: u64,
     random: Random,
-    spec: WatchSpec,
+    watches: Vec<Watching>,
     /// The member that it watches at, its process there, and its stream.
     at: Option<(MemberId, u64, u64)>,
+}
+
+/// One watch.
+struct Watching {
+    spec: WatchSpec,
     cursor: WatchCursor,
     /// The first revision that was not handed on with all its events, and the events of it that were.
     handed_on: (Revision, Vec<kv::Event>),
 }
 
-impl Watcher {
-    /// The first one watches everything.
-    pub(super) fn new(id: u64, keys: u64, mut random: Random) -> Self {
-        let narrow = id > 0 && random.chance(700_000);
+impl Watching {
+    fn new(keys: KeyRange, random: &mut Random) -> Self {
         let fragment = random.chance(700_000);
-        let one = KeyRange::One(Bytes::from(format!("k{}", random.below(keys))));
+        let narrow = matches!(keys, KeyRange::One(_));
         let spec = WatchSpec {
-            keys: if narrow { one } else { all_keys() },
+            keys,
             prev_kv: random.chance(500_000),
-            no_put: id > 0 && random.chance(200_000),
-            no_delete: id > 0 && random.chance(200_000),
+            no_put: narrow && random.chance(200_000),
+            no_delete: narrow && random.chance(200_000),
             fragment,
             message_bytes: match fragment {
                 true => random.between(100, 1_000) as usize,
@@ -43,19 +49,35 @@ impl Watcher {
             },
         };
         Self {
-            id,
-            random,
             spec,
-            at: None,
             // The first change takes revision 2.
             cursor: WatchCursor::new(2),
             handed_on: (Revision(2), Vec::new()),
         }
     }
+}
+
+impl Watcher {
+    /// The first watch of the first one is of everything.
+    pub(super) fn new(id: u64, keys: u64, mut random: Random) -> Self {
+        let watches = random.between(1, WATCHES_MAX + 1);
+        let watches = (0..watches).map(|watch| {
+            let narrow = id + watch > 0 && random.chance(700_000);
+            let one = KeyRange::One(Bytes::from(format!("k{}", random.below(keys))));
+            Watching::new(if narrow { one } else { all_keys() }, &mut random)
+        });
+        Self {
+            id,
+            watches: watches.collect(),
+            random,
+            at: None,
+        }
+    }
 
     /// Whether it was told everything up to `revision`.
     pub(super) fn has_come_to(&self, revision: Revision) -> bool {
-        self.cursor.next_revision() > revision.0
+        let mut watches = self.watches.iter();
+        watches.all(|it| it.cursor.next_revision() > revision.0)
     }
 
     /// Takes in what came; in a storm sometimes late. In the calm it has to come to the end in time, even if every
@@ -111,40 +133,49 @@ impl Watcher {
         let ids: Vec<_> = members.keys().copied().collect();
         let id = *self.random.pick(&ids)?;
         let member = members.get_mut(&id)?;
-        let first = Revision(self.cursor.resume());
-        let stream = member.watch(sim, self.spec.clone(), first)?;
+        let specs: Vec<_> = self.watches.iter().map(|it| it.spec.clone()).collect();
+        let first = self.watches.iter_mut().map(|it| it.cursor.resume());
+        let first: Vec<_> = first.map(Revision).collect();
+        let stream = member.watch(sim, &specs, &first)?;
         Some((id, member.boot(), stream))
     }
 
     fn hear(&mut self, sim: &mut Surroundings, message: WatchMessage) -> Result<(), String> {
         match message {
-            WatchMessage::Created(first) => {
-                self.cursor.created(first.0).map_err(|broken| broken.0)?;
+            WatchMessage::Created(watch, first) => {
+                let watch = &mut self.watches[watch as usize];
+                watch.cursor.created(first.0).map_err(|broken| broken.0)?;
                 // It was left to the member to choose, or it begins where it stopped.
-                self.handed_on.0 = self.handed_on.0.max(Revision(self.cursor.next_revision()));
+                let next = Revision(watch.cursor.next_revision());
+                watch.handed_on.0 = watch.handed_on.0.max(next);
             }
-            WatchMessage::Told(told) => {
+            WatchMessage::Told(watch, told) => {
                 sim.count("watch responses");
-                self.take(sim, told)?;
+                self.watches[watch as usize].take(sim, told)?;
             }
-            WatchMessage::Progress(revision) => {
-                self.cursor
-                    .progress(revision.0)
-                    .map_err(|broken| broken.0)?;
-                self.hand_on(sim);
+            WatchMessage::Progress(watch, revision) => {
+                let watch = &mut self.watches[watch as usize];
+                (watch.cursor.progress(revision.0)).map_err(|broken| broken.0)?;
+                watch.hand_on(sim);
             }
-            // It is told, and begins anew with what is left, or with what comes.
+            // They are told, and begin anew with what is left, or with what comes.
             WatchMessage::Compacted(compacted) => {
                 let first = self.random.below(2) * compacted.0;
-                self.cursor = WatchCursor::new(first);
-                self.handed_on = (Revision(first), Vec::new());
+                for watch in &mut self.watches {
+                    if watch.cursor.next_revision() <= compacted.0 {
+                        watch.cursor = WatchCursor::new(first);
+                        watch.handed_on = (Revision(first), Vec::new());
+                    }
+                }
                 self.at = None;
             }
             WatchMessage::Ended => self.at = None,
         }
         Ok(())
     }
+}
 
+impl Watching {
     fn take(&mut self, sim: &mut Surroundings, told: Told) -> Result<(), String> {
         let revisions = told.events.iter().map(|event| event.kv.mod_revision.0);
         let repeated = (self.cursor)

@@ -1,48 +1,54 @@
-//! Reads history once for all watches that are at its newest end.
+//! Reads history, once for all watches that are at the same place.
 //!
-//! One task follows the member's revision; each time, it reads what is new and hands it to all streams through a
-//! ring of bounded length. Who falls behind the ring reads history for itself: nobody waits for anybody, and
-//! no watch is ever told anything else for it.
+//! One task follows the member's revision; each time, it reads what is new and keeps it in a ring, from which all streams
+//! take it. Who falls behind the ring reads from the past: one page at a time for the whole member, so that those who
+//! are at about the same place find there what another has just read. Nobody waits for anybody's client, and no watch is
+//! ever told anything else for it. All of it is bounded in bytes.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dengine_core::{
-    kv::{Changes, ChangesQuery, ReadError},
+    kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp},
     types::Revision,
-    watch::{Follower, Page, PageLimits},
+    watch::{KeepLimits, Mark, Page, PageCache, Part, Ring, Wanted, WatchSet, Work},
 };
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{error::RequestError, node::Node};
 
-/// Pages that the ring holds for streams that are not there yet.
-const RING_PAGES: usize = 32;
 /// How large a page is.
-pub(super) const PAGE_LIMITS: PageLimits = PageLimits {
+const PAGE_LIMITS: PageLimits = PageLimits {
     bytes: 256 * 1024,
     changes: 4096,
 };
+/// What the ring holds for streams that are not there yet.
+const RING_LIMITS: KeepLimits = KeepLimits {
+    bytes: 8 * 1024 * 1024,
+    pages: 256,
+};
+/// Pages of the past that are kept for the next who comes by.
+const PAST_LIMITS: KeepLimits = KeepLimits {
+    bytes: 4 * 1024 * 1024,
+    pages: 64,
+};
+/// Reads for single watches at once.
+const ALONE_READS: usize = 4;
 
 /// The member's watches, all together.
 #[derive(Clone)]
 pub(super) struct Hub {
     node: Node,
-    pages: broadcast::Sender<Arc<Page>>,
-    /// Watches that want to know what was before.
-    with_prev: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
 }
 
-/// Counts a watch that wants to know what was before, as long as it lives.
-pub(super) struct WantsPrev(Arc<AtomicUsize>);
-
-impl Drop for WantsPrev {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+struct Shared {
+    ring: Mutex<Ring>,
+    wanted: Mutex<Wanted>,
+    /// Says that the ring has something new. Who listens to it has watches, or will have.
+    changed: watch::Sender<()>,
+    past: tokio::sync::Mutex<PageCache>,
+    alone: Semaphore,
 }
 
 /// Why history could not be read.
@@ -59,10 +65,17 @@ pub(super) enum PageError {
 impl Hub {
     /// Begins to follow `node`, until `stop` is cancelled or the node ends.
     pub(super) fn start(node: Node, stop: CancellationToken) -> Self {
+        let now = *node.revision_changes().borrow();
+        let shared = Shared {
+            ring: Mutex::new(Ring::new(now, RING_LIMITS)),
+            wanted: Mutex::default(),
+            changed: watch::Sender::new(()),
+            past: tokio::sync::Mutex::new(PageCache::new(PAST_LIMITS)),
+            alone: Semaphore::new(ALONE_READS),
+        };
         let hub = Self {
             node,
-            pages: broadcast::Sender::new(RING_PAGES),
-            with_prev: Arc::default(),
+            shared: Arc::new(shared),
         };
         let follower = hub.clone();
         tokio::spawn(async move {
@@ -74,15 +87,21 @@ impl Hub {
         hub
     }
 
-    /// All pages from now on. Whoever subscribes first and reads the member's revision then, misses nothing.
-    pub(super) fn subscribe(&self) -> broadcast::Receiver<Arc<Page>> {
-        self.pages.subscribe()
+    /// Says when there may be new [`Hub::work`]. Whoever subscribes first and reads the member's revision then, misses
+    /// nothing.
+    pub(super) fn subscribe(&self) -> watch::Receiver<()> {
+        self.shared.changed.subscribe()
     }
 
-    /// A watch wants to know what was before.
-    pub(super) fn wants_prev(&self) -> WantsPrev {
-        self.with_prev.fetch_add(1, Ordering::Relaxed);
-        WantsPrev(Arc::clone(&self.with_prev))
+    /// What all watches want to know. Never to be held while something is awaited.
+    pub(super) fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        lock(&self.shared.wanted)
+    }
+
+    /// What to do next for the watches of a stream.
+    pub(super) fn work(&self, watches: &mut WatchSet) -> Option<Work> {
+        let ring = lock(&self.shared.ring);
+        watches.work(&ring, &mut self.wanted())
     }
 
     /// The newest revision that can be read. Whoever waits for it to change is told a little later than those
@@ -95,52 +114,78 @@ impl Hub {
         }
     }
 
-    /// Reads a page of history for one watch.
-    pub(super) async fn read(&self, query: ChangesQuery) -> Result<Page, PageError> {
-        let changes = self.changes(query.clone()).await?;
-        Ok(Page::new(query.from, query.prev_kv, changes))
+    /// A page of the past with this place in it, of this mark or a later one.
+    pub(super) async fn past(&self, at: Stamp, mark: Mark) -> Result<Arc<Page>, PageError> {
+        let mut past = self.shared.past.lock().await;
+        let compacted = self.node.reader()?.compact_revision();
+        let there = at.revision >= compacted;
+        if let Some(page) = past.find(at, mark).filter(|_| there) {
+            return Ok(page);
+        }
+        let page = Arc::new(self.page(at, Part::Past).await?);
+        past.push(Arc::clone(&page));
+        Ok(page)
     }
 
-    /// Reads history on a thread where it holds up nobody.
-    async fn changes(&self, query: ChangesQuery) -> Result<Changes, PageError> {
+    /// Reads history for one watch.
+    pub(super) async fn alone(&self, query: ChangesQuery) -> Result<Changes, PageError> {
+        let place = self.shared.alone.acquire().await;
+        let _place = place.expect("the semaphore is never closed");
         let reader = self.node.reader()?;
-        let read = tokio::task::spawn_blocking(move || reader.changes(&query));
-        let changes = read
-            .await
-            .map_err(|error| RequestError::Storage(error.to_string()))??;
-        Ok(changes)
+        aside(move || reader.changes(&query)).await
+    }
+
+    /// Reads a page, without the values that nobody wants.
+    async fn page(&self, from: Stamp, part: Part) -> Result<Page, PageError> {
+        let reader = self.node.reader()?;
+        let shared = Arc::clone(&self.shared);
+        aside(move || {
+            let mark = lock(&shared.wanted).mark();
+            let want = |key: &[u8], _| lock(&shared.wanted).want(part, key);
+            let changes = reader.changes_wanted(from, PAGE_LIMITS, want)?;
+            Ok(Page::new(from, part, mark, changes))
+        })
+        .await
     }
 
     async fn follow(self) {
         let mut revision = self.node.revision_changes();
-        let mut follower = Follower::new(*revision.borrow_and_update(), PAGE_LIMITS);
         while revision.changed().await.is_ok() {
             let newest = *revision.borrow_and_update();
-            while let Some(query) = self.wanted(&mut follower, newest) {
-                self.tell(&mut follower, query, newest).await;
+            while let Some(from) = self.wants(newest) {
+                self.read_on(from, newest).await;
+                self.shared.changed.send_replace(());
             }
         }
     }
 
-    fn wanted(&self, follower: &mut Follower, newest: Revision) -> Option<ChangesQuery> {
-        let listeners = self.pages.receiver_count() > 0;
-        let with_prev = self.with_prev.load(Ordering::Relaxed) > 0;
-        follower.next(newest, listeners, with_prev)
+    fn wants(&self, newest: Revision) -> Option<Stamp> {
+        let listeners = self.shared.changed.receiver_count() > 0;
+        lock(&self.shared.ring).wants(newest, listeners)
     }
 
-    /// Reads a page, and hands it to everybody. If there is nobody any more, they will read for themselves when
-    /// they come.
-    async fn tell(&self, follower: &mut Follower, query: ChangesQuery, newest: Revision) {
-        let page = match self.changes(query.clone()).await {
-            Ok(changes) => follower.page(&query, changes),
+    /// Reads a page for everybody.
+    async fn read_on(&self, from: Stamp, newest: Revision) {
+        match self.page(from, Part::Present).await {
+            Ok(page) => lock(&self.shared.ring).push(Arc::new(page)),
             // The streams find out for themselves, and tell their clients.
             Err(error) => {
                 tracing::warn!(%error, "history was not read for the watches");
-                Some(follower.gap(newest))
+                lock(&self.shared.ring).gap(newest);
             }
-        };
-        if let Some(page) = page {
-            let _ = self.pages.send(Arc::new(page));
         }
     }
+}
+
+/// Reads on a thread where it holds up nobody.
+async fn aside<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, PageError> {
+    let read = tokio::task::spawn_blocking(read).await;
+    let read = read.map_err(|error| RequestError::Storage(error.to_string()))?;
+    Ok(read?)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

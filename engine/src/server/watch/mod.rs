@@ -1,29 +1,38 @@
 //! The `Watch` service.
 //!
-//! - [`hub`]: reads new history once for all. [`stream`]: the watches of one client, told in order, and ended
-//!   when the client is too slow.
+//! - [`hub`]: reads history once for all. [`stream`]: the watches of one client, told in order, and ended
+//!   when the client is too slow. [`places`]: how many there may be.
 //!
-//! Memory is bounded by the number of streams: each holds a few messages that its client has not read yet, and
-//! nothing else of history. What a watch is told and how it is cut is decided in `dengine_core::watch`; what it
-//! looks like as messages, in `dengine_wire::watch`.
+//! Memory is bounded by the number of streams: each holds a page of history that is being told, two messages that its
+//! client has not read yet, and the beginnings of revisions whose rest is not read ([`OPEN_BYTES`]), each by less than one
+//! event larger than its bound; the hub holds a ring and a few pages of the past. What a watch is told and how it is cut
+//! is decided in `dengine_core::watch`; what it looks like as messages, in `dengine_wire::watch`.
 
 mod hub;
+mod places;
 mod stream;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use dengine_api::v1::{WatchRequest, WatchResponse, watch_server::Watch};
 use futures::Stream;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::{hub::Hub, stream::StreamTask};
+use self::{
+    hub::Hub,
+    places::{Full, Places},
+    stream::StreamTask,
+};
 use super::kv::header::Headers;
 use crate::{config::Limits, node::Node};
 
 /// How often a stream looks after itself: progress, and whether the member still takes part.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What the watches of a stream hold of revisions whose rest was not read yet, all together. A watch for which there is no
+/// room reads its part of the revision for itself.
+const OPEN_BYTES: usize = 1024 * 1024;
 
 /// Serves `Watch` from a node.
 pub(super) struct WatchService {
@@ -36,23 +45,19 @@ pub(super) struct Shared {
     hub: Hub,
     headers: Headers,
     limits: Limits,
-    /// Places for streams and for watches.
-    streams: Arc<Semaphore>,
-    watches: Arc<Semaphore>,
+    streams: Places,
+    watches: Places,
     stop: CancellationToken,
 }
 
 /// Tells how many watches there are.
 #[derive(Clone)]
-pub(super) struct WatchCount {
-    watches: Arc<Semaphore>,
-    limit: usize,
-}
+pub(super) struct WatchCount(Places);
 
 impl WatchCount {
     /// Watches that are open now.
     pub(super) fn now(&self) -> u64 {
-        self.limit.saturating_sub(self.watches.available_permits()) as u64
+        self.0.taken() as u64
     }
 }
 
@@ -62,8 +67,11 @@ impl WatchService {
         let shared = Shared {
             hub: Hub::start(node.clone(), stop.clone()),
             headers: Headers::new(&node),
-            streams: Arc::new(Semaphore::new(limits.max_watch_streams)),
-            watches: Arc::new(Semaphore::new(limits.max_watches)),
+            streams: Places::new(
+                limits.max_watch_streams,
+                limits.max_watch_streams_per_connection,
+            ),
+            watches: Places::new(limits.max_watches, limits.max_watches_per_connection),
             node,
             limits,
             stop,
@@ -75,10 +83,7 @@ impl WatchService {
 
     /// Tells how many watches there are.
     pub(super) fn count(&self) -> WatchCount {
-        WatchCount {
-            watches: Arc::clone(&self.shared.watches),
-            limit: self.shared.limits.max_watches,
-        }
+        WatchCount(self.shared.watches.clone())
     }
 }
 
@@ -91,13 +96,32 @@ impl Watch for WatchService {
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let shared = Arc::clone(&self.shared);
-        let place = Arc::clone(&shared.streams).try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!(
-                "this member serves {} watch streams already; ask another, or raise --max-watch-streams",
-                shared.limits.max_watch_streams
-            ))
-        })?;
-        let responses = StreamTask::start(shared, place, request.into_inner());
+        let connection = request.remote_addr();
+        let place = shared.streams.take(connection);
+        let place = place.map_err(|full| Status::resource_exhausted(no_stream(full)))?;
+        let responses = StreamTask::start(shared, connection, place, request.into_inner());
         Ok(Response::new(Box::pin(responses)))
+    }
+}
+
+fn no_stream(full: Full) -> String {
+    match full {
+        Full::Member(limit) => format!(
+            "this member serves {limit} watch streams already; ask another, or raise --max-watch-streams"
+        ),
+        Full::Connection(limit) => format!(
+            "this connection has {limit} watch streams already; a stream holds many watches: use one of them, or raise --max-watch-streams-per-connection"
+        ),
+    }
+}
+
+fn no_watch(full: Full) -> String {
+    match full {
+        Full::Member(limit) => {
+            format!("this member has {limit} watches already; ask another, or raise --max-watches")
+        }
+        Full::Connection(limit) => format!(
+            "this connection has {limit} watches already; watch ranges rather than single keys, ask another member, or raise --max-watches-per-connection"
+        ),
     }
 }

@@ -6,9 +6,9 @@ use dengine_api::v1::{
     CancelCause, WatchCreate, WatchRequest, WatchResponse, watch_request::Request as Wanted,
 };
 use dengine_core::{
-    kv::ReadError,
+    kv::{ReadError, Stamp},
     types::Revision,
-    watch::{Misfit, Page, Watch},
+    watch::{Telling, Told, WatchSet, WatchSpec, Work},
 };
 use dengine_wire::{
     status::request_status,
@@ -17,15 +17,18 @@ use dengine_wire::{
 use futures::{Stream, StreamExt, stream};
 use metrics::{counter, gauge};
 use tokio::{
-    sync::{OwnedSemaphorePermit, broadcast, mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
+    task::consume_budget,
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::{
-    LOOK_EVERY, Shared,
-    hub::{PAGE_LIMITS, PageError, WantsPrev},
+    LOOK_EVERY, OPEN_BYTES, Shared,
+    hub::PageError,
+    no_watch,
+    places::{Connection, Place},
 };
 use crate::{node::Lifecycle, telemetry::metrics as names};
 
@@ -38,8 +41,12 @@ type LastWords = Vec<Result<WatchResponse, Status>>;
 /// Tells the watches of one stream.
 pub(super) struct StreamTask {
     shared: Arc<Shared>,
-    watches: BTreeMap<u64, Active>,
-    pages: broadcast::Receiver<Arc<Page>>,
+    connection: Connection,
+    watches: WatchSet,
+    /// One for each of them.
+    active: BTreeMap<u64, Active>,
+    /// Says that there may be new history.
+    changed: watch::Receiver<()>,
     out: mpsc::Sender<Result<WatchResponse, Status>>,
     /// A client asked how far all of them are.
     progress_wanted: bool,
@@ -47,13 +54,11 @@ pub(super) struct StreamTask {
     cut_off_since: Option<Instant>,
 }
 
-/// A watch of this stream.
+/// What a watch of this stream has besides its place in history.
 struct Active {
-    watch: Watch,
     progress_notify: bool,
     told_at: Instant,
-    _wants_prev: Option<WantsPrev>,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
     _counted: Counted,
 }
 
@@ -86,10 +91,9 @@ enum End {
 /// What happened.
 enum Turn {
     Requested(Option<WatchRequest>),
-    Paged(Arc<Page>),
-    /// Pages were missed.
-    Missed,
-    CatchUp,
+    /// There may be new work.
+    Changed,
+    Work(Work),
     Look,
     Stop,
 }
@@ -98,15 +102,18 @@ impl StreamTask {
     /// Serves `requests` until either side ends it.
     pub(super) fn start(
         shared: Arc<Shared>,
-        place: OwnedSemaphorePermit,
+        connection: Connection,
+        place: Place,
         requests: Streaming<WatchRequest>,
     ) -> impl Stream<Item = Result<WatchResponse, Status>> + Send + use<> {
         let (out, queued) = mpsc::channel(QUEUED_MESSAGES);
         let (last, words) = oneshot::channel();
         let task = Self {
-            pages: shared.hub.subscribe(),
+            changed: shared.hub.subscribe(),
             shared,
-            watches: BTreeMap::new(),
+            connection,
+            watches: WatchSet::new(OPEN_BYTES),
+            active: BTreeMap::new(),
             out,
             progress_wanted: false,
             cut_off_since: None,
@@ -129,22 +136,25 @@ impl StreamTask {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let stop = self.shared.stop.clone();
         loop {
-            let behind = self.watches.values().any(|it| !it.watch.is_synced());
+            let mut work = self.shared.hub.work(&mut self.watches);
             let turn = tokio::select! {
                 biased;
                 () = stop.cancelled() => Turn::Stop,
                 request = requests.message() => Turn::Requested(request.unwrap_or_default()),
                 _ = look.tick() => Turn::Look,
-                page = self.pages.recv() => match page {
-                    Ok(page) => Turn::Paged(page),
-                    Err(broadcast::error::RecvError::Lagged(_)) => Turn::Missed,
-                    Err(broadcast::error::RecvError::Closed) => Turn::Stop,
+                () = std::future::ready(()), if work.is_some() => {
+                    work.take().map_or(Turn::Changed, Turn::Work)
+                }
+                changed = self.changed.changed() => match changed {
+                    Ok(()) => Turn::Changed,
+                    Err(_) => Turn::Stop,
                 },
-                () = std::future::ready(()), if behind => Turn::CatchUp,
             };
             if let Err(end) = self.turn(turn).await {
                 return self.last_words(&end);
             }
+            // Also a stream that always has something to do lets others have their turn.
+            consume_budget().await;
         }
     }
 
@@ -152,12 +162,8 @@ impl StreamTask {
         match turn {
             Turn::Requested(None) => Err(End::Gone),
             Turn::Requested(Some(request)) => self.request(request).await,
-            Turn::Paged(page) => self.page(&page).await,
-            Turn::Missed => {
-                self.watches.values_mut().for_each(|it| it.watch.missed());
-                Ok(())
-            }
-            Turn::CatchUp => self.catch_up().await,
+            Turn::Changed => Ok(()),
+            Turn::Work(work) => self.work(work).await,
             Turn::Look => self.look().await,
             Turn::Stop => Err(End::Unavailable("this member is shutting down")),
         }?;
@@ -167,14 +173,12 @@ impl StreamTask {
     async fn request(&mut self, request: WatchRequest) -> Result<(), End> {
         match request.request {
             Some(Wanted::Create(create)) => self.create(&create).await,
-            Some(Wanted::Cancel(cancel)) => match self.watches.get(&cancel.watch_id) {
-                Some(active) => {
-                    let resume = active.watch.next();
-                    let ending = Ending::new(CancelCause::Requested, "as requested", resume);
-                    self.cancel(cancel.watch_id, ending).await
-                }
-                None => Ok(()),
-            },
+            Some(Wanted::Cancel(cancel)) => {
+                self.end(cancel.watch_id, |resume| {
+                    Ending::new(CancelCause::Requested, "as requested", resume)
+                })
+                .await
+            }
             Some(Wanted::Progress(_)) => {
                 self.progress_wanted = true;
                 Ok(())
@@ -190,10 +194,12 @@ impl StreamTask {
             chosen => chosen,
         };
         match self.begin(watch_id, create) {
-            Ok(active) => {
+            Ok((spec, first, active)) => {
                 let header = self.shared.headers.now();
-                let first = active.watch.next();
-                self.watches.insert(watch_id, active);
+                let hub = &self.shared.hub;
+                self.watches
+                    .insert(watch_id, spec, first, &mut hub.wanted());
+                self.active.insert(watch_id, active);
                 self.send(messages::created(watch_id, header, first)).await
             }
             Err(ending) => {
@@ -207,8 +213,8 @@ impl StreamTask {
     /// An id that no watch of the stream has; clients may have chosen any of them.
     fn free_id(&self) -> u64 {
         let mut free = 1;
-        for id in self.watches.keys() {
-            if *id != free {
+        for id in self.watches.ids() {
+            if id != free {
                 break;
             }
             free += 1;
@@ -216,7 +222,12 @@ impl StreamTask {
         free
     }
 
-    fn begin(&self, watch_id: u64, create: &WatchCreate) -> Result<Active, Ending> {
+    /// What is to be watched, from which revision on.
+    fn begin(
+        &self,
+        watch_id: u64,
+        create: &WatchCreate,
+    ) -> Result<(WatchSpec, Revision, Active), Ending> {
         let asked = Revision(create.start_revision);
         let refuse = |cause, reason: String| Err(Ending::new(cause, reason, asked));
         let shared = &self.shared;
@@ -229,7 +240,7 @@ impl StreamTask {
             let reason = format!("this member is of cluster {}", status.cluster_id);
             return refuse(CancelCause::Unavailable, reason);
         }
-        if self.watches.contains_key(&watch_id) {
+        if self.watches.contains(watch_id) {
             let reason = format!("the stream has a watch {watch_id} already");
             return refuse(CancelCause::Invalid, reason);
         }
@@ -237,107 +248,107 @@ impl StreamTask {
             Ok(spec) => spec,
             Err(status) => return refuse(CancelCause::Invalid, status.message().to_owned()),
         };
-        let Ok(place) = Arc::clone(&shared.watches).try_acquire_owned() else {
-            let reason = format!(
-                "this member has {} watches already; ask another, or raise --max-watches",
-                shared.limits.max_watches
-            );
-            return refuse(CancelCause::TooMany, reason);
+        let place = match shared.watches.take(self.connection) {
+            Ok(place) => place,
+            Err(full) => return refuse(CancelCause::TooMany, no_watch(full)),
         };
         let first = match asked {
             Revision(0) => Revision(shared.hub.revision().0 + 1),
             asked => asked,
         };
-        Ok(Active {
-            _wants_prev: spec.prev_kv.then(|| shared.hub.wants_prev()),
-            watch: Watch::new(spec, first),
+        let active = Active {
             progress_notify: create.progress_notify,
             told_at: Instant::now(),
             _place: place,
             _counted: Counted::up(),
-        })
+        };
+        Ok((spec, first, active))
     }
 
-    /// New history, for those that are at its end.
-    async fn page(&mut self, page: &Page) -> Result<(), End> {
-        let synced = self.watches.iter().filter(|(_, it)| it.watch.is_synced());
-        let ids: Vec<_> = synced.map(|(id, _)| *id).collect();
-        for id in ids {
-            self.tell(id, page).await?;
-        }
-        Ok(())
-    }
-
-    /// One page for each watch that is behind.
-    async fn catch_up(&mut self) -> Result<(), End> {
-        let behind = self.watches.iter().filter(|(_, it)| !it.watch.is_synced());
-        let ids: Vec<_> = behind.map(|(id, _)| *id).collect();
-        for id in ids {
-            let newest = self.shared.hub.revision();
-            let Some(query) = self.active(id).watch.catch_up(newest, PAGE_LIMITS) else {
-                continue;
-            };
-            match self.shared.hub.read(query).await {
-                Ok(page) => self.tell(id, &page).await?,
-                Err(error) => self.cannot_read(id, error).await?,
+    /// Gets a part of history, if it has to be got, and tells it.
+    async fn work(&mut self, work: Work) -> Result<(), End> {
+        match work {
+            Work::Tell(page) => {
+                let telling = self.watches.tell(page);
+                self.tell(telling).await
             }
-        }
-        Ok(())
-    }
-
-    async fn cannot_read(&mut self, id: u64, error: PageError) -> Result<(), End> {
-        let resume = self.watches[&id].watch.next();
-        let ending = match error {
-            PageError::Read(ReadError::Compacted { compacted, .. }) => Ending {
-                compact_revision: compacted,
-                ..Ending::new(CancelCause::Compacted, error.to_string(), resume)
+            Work::ReadPast(at, mark) => match self.shared.hub.past(at, mark).await {
+                Ok(page) => {
+                    let telling = self.watches.tell(page);
+                    self.tell(telling).await
+                }
+                Err(error) => self.cannot_read_past(at, &error).await,
             },
-            PageError::Read(error) => {
-                Ending::new(CancelCause::Unavailable, error.to_string(), resume)
+            Work::ReadAlone(id, query) => {
+                let from = query.from;
+                match self.shared.hub.alone(query).await {
+                    Ok(changes) => {
+                        let telling = self.watches.tell_alone(id, from, changes);
+                        self.tell(telling).await
+                    }
+                    Err(error) => self.end(id, |resume| unread(&error, resume)).await,
+                }
             }
-            PageError::Request(error) => {
-                let status = request_status(&error);
-                Ending::new(CancelCause::Unavailable, status.message(), resume)
-            }
-        };
-        self.cancel(id, ending).await
+        }
     }
 
-    /// Tells one watch what a page holds for it.
-    async fn tell(&mut self, id: u64, page: &Page) -> Result<(), End> {
-        let active = self.active(id);
-        let told = match active.watch.cut(page) {
-            Ok(told) => told,
-            Err(Misfit::Gap) => {
-                active.watch.missed();
-                return Ok(());
-            }
-            Err(Misfit::TooLarge { revision }) => {
-                let reason = format!(
-                    "revision {revision} has more events than one message holds; watch with `fragment`"
-                );
-                let resume = active.watch.next();
-                return self
-                    .cancel(id, Ending::new(CancelCause::TooLarge, reason, resume))
-                    .await;
-            }
+    /// Ends those who cannot go on from there.
+    async fn cannot_read_past(&mut self, at: Stamp, error: &PageError) -> Result<(), End> {
+        let before = match error {
+            PageError::Read(ReadError::Compacted { compacted, .. }) => Stamp::start_of(*compacted),
+            _ => at.next(),
         };
+        let ids: Vec<_> = self.watches.behind_before(before).collect();
+        for id in ids {
+            self.end(id, |resume| unread(error, resume)).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells watches what a part of history holds for them.
+    async fn tell(&mut self, mut telling: Telling) -> Result<(), End> {
+        while let Some(slice) = self.watches.slice(&mut telling) {
+            for (id, told) in slice {
+                match told {
+                    Ok(told) => self.send_told(id, told).await?,
+                    Err(revision) => {
+                        let reason = format!(
+                            "revision {revision} has more events than one message holds; watch with `fragment`"
+                        );
+                        let cause = CancelCause::TooLarge;
+                        self.end(id, |resume| Ending::new(cause, reason, resume))
+                            .await?;
+                    }
+                }
+            }
+        }
+        self.watches.finish(telling, &mut self.shared.hub.wanted());
+        Ok(())
+    }
+
+    async fn send_told(&mut self, id: u64, told: Vec<Told>) -> Result<(), End> {
         let header = self.shared.headers.now();
         for message in told {
-            let (revision, fragment) = (message.revision, message.fragment);
+            let reached = message.reached();
             self.send(messages::told(id, header, message)).await?;
-            let active = self.active(id);
-            active.watch.told(revision, fragment);
+            self.watches.told(id, reached);
+        }
+        if let Some(active) = self.active.get_mut(&id) {
             active.told_at = Instant::now();
         }
-        self.active(id).watch.finish(page);
         Ok(())
     }
 
-    async fn cancel(&mut self, id: u64, ending: Ending) -> Result<(), End> {
-        self.watches.remove(&id);
+    /// Ends a watch, if it is there. `ending` is told the revision to begin anew at.
+    async fn end(&mut self, id: u64, ending: impl FnOnce(Revision) -> Ending) -> Result<(), End> {
+        let resume = self.watches.remove(id, &mut self.shared.hub.wanted());
+        self.active.remove(&id);
+        let Some(resume) = resume else {
+            return Ok(());
+        };
         let header = self.shared.headers.now();
-        self.send(messages::canceled(id, header, ending)).await
+        self.send(messages::canceled(id, header, ending(resume)))
+            .await
     }
 
     /// Now and then: progress for those that want it, and whether this member still takes part.
@@ -345,12 +356,12 @@ impl StreamTask {
         self.check_cut_off()?;
         let every = self.shared.limits.watch_progress_interval();
         let due = |it: &Active| it.progress_notify && it.told_at.elapsed() >= every;
-        let due = self.watches.iter().filter(|(_, it)| due(it));
+        let due = self.active.iter().filter(|(_, it)| due(it));
         let ids: Vec<_> = due.map(|(id, _)| *id).collect();
+        let newest = self.shared.hub.revision();
         for id in ids {
-            let newest = self.shared.hub.revision();
-            let active = self.active(id);
-            if let Some(revision) = active.watch.progress(newest) {
+            let told = self.watches.progress(id, newest);
+            if let (Some(revision), Some(active)) = (told, self.active.get_mut(&id)) {
                 active.told_at = Instant::now();
                 let header = self.shared.headers.now();
                 self.send(messages::progress(id, header, revision)).await?;
@@ -381,18 +392,12 @@ impl StreamTask {
         }
         let newest = self.shared.hub.revision();
         // Pages that are on their way are told first.
-        if !self.watches.values().all(|it| it.watch.is_told(newest)) {
+        if !self.watches.is_told(newest) {
             return Ok(());
         }
         self.progress_wanted = false;
         let header = self.shared.headers.now();
         self.send(messages::progress(0, header, newest)).await
-    }
-
-    fn active(&mut self, id: u64) -> &mut Active {
-        self.watches
-            .get_mut(&id)
-            .expect("only this task adds and removes watches, and it has the id from among them")
     }
 
     /// Queues a message, as soon as there is room, which depends on the client alone.
@@ -425,11 +430,33 @@ impl StreamTask {
         };
         let header = self.shared.headers.now();
         let mut words: LastWords = Vec::with_capacity(self.watches.len() + 1);
-        for (id, active) in &self.watches {
-            let ending = Ending::new(cause, reason.clone(), active.watch.next());
-            words.push(Ok(messages::canceled(*id, header, ending)));
+        for id in self.watches.ids() {
+            let resume = self.watches.next(id).unwrap_or(Revision(0));
+            let ending = Ending::new(cause, reason.clone(), resume);
+            words.push(Ok(messages::canceled(id, header, ending)));
         }
         words.push(Err(status));
         words
+    }
+}
+
+impl Drop for StreamTask {
+    fn drop(&mut self) {
+        self.watches.clear(&mut self.shared.hub.wanted());
+    }
+}
+
+/// Why a watch ends whose history could not be read.
+fn unread(error: &PageError, resume: Revision) -> Ending {
+    match error {
+        PageError::Read(ReadError::Compacted { compacted, .. }) => Ending {
+            compact_revision: *compacted,
+            ..Ending::new(CancelCause::Compacted, error.to_string(), resume)
+        },
+        PageError::Read(error) => Ending::new(CancelCause::Unavailable, error.to_string(), resume),
+        PageError::Request(error) => {
+            let status = request_status(error);
+            Ending::new(CancelCause::Unavailable, status.message(), resume)
+        }
     }
 }

@@ -5,25 +5,58 @@ use crate::kv::layout::{Stamp, change, change_range, put_data_key, split_change_
 use crate::kv::scan::live;
 use crate::kv::store::{Cursor, Scope};
 use crate::kv::{KeyRange, KeyValue, Store, StoreError};
+use crate::planted::planted;
 use crate::types::Revision;
 use bytes::Bytes;
 
-/// What a pair of an event costs besides its key and value, roughly.
-const EVENT_OVERHEAD_BYTES: usize = 32;
+/// What an event costs besides keys and values, roughly.
+const EVENT_OVERHEAD_BYTES: usize = 64;
 
 /// Which part of history to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangesQuery {
-    /// The first revision whose changes are wanted.
-    pub from: Revision,
+    /// The first place that is looked at. It may lie inside a revision.
+    pub from: Stamp,
     /// Changes of these keys only.
     pub keys: KeyRange,
     /// With the pairs as they were before.
     pub prev_kv: bool,
-    /// Stop behind the revision with which the events reach so many bytes.
-    pub max_bytes: usize,
-    /// Stop behind the revision with which so many changes were looked at, of whatever keys.
-    pub max_changes: usize,
+    /// Without changes that set a key.
+    pub no_put: bool,
+    /// Without changes that delete one.
+    pub no_delete: bool,
+    /// How much.
+    pub limits: PageLimits,
+}
+
+/// How large a part of history may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageLimits {
+    /// Stop before the next event, also inside a revision, once the events hold so many bytes: a page is larger than this
+    /// by less than one event.
+    pub bytes: usize,
+    /// Stop at the end of the revision in which so many changes were looked at, of whatever keys. What nobody wants costs
+    /// no memory, so a revision is not split for it.
+    pub changes: usize,
+}
+
+impl PageLimits {
+    /// All there is.
+    pub const NONE: Self = Self {
+        bytes: usize::MAX,
+        changes: usize::MAX,
+    };
+}
+
+/// What somebody wants to know of one change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Want {
+    /// Nothing.
+    Nothing,
+    /// What it made.
+    Event,
+    /// What it made, and what was there before.
+    EventWithPrev,
 }
 
 impl ChangesQuery {
@@ -31,11 +64,21 @@ impl ChangesQuery {
     #[must_use]
     pub fn new(from: Revision, keys: KeyRange) -> Self {
         Self {
-            from,
+            from: Stamp::start_of(from),
             keys,
             prev_kv: false,
-            max_bytes: usize::MAX,
-            max_changes: usize::MAX,
+            no_put: false,
+            no_delete: false,
+            limits: PageLimits::NONE,
+        }
+    }
+
+    fn want(&self, key: &[u8], deletes: bool) -> Want {
+        let filtered = if deletes { self.no_delete } else { self.no_put };
+        match (!filtered && self.keys.contains(key), self.prev_kv) {
+            (false, _) => Want::Nothing,
+            (true, false) => Want::Event,
+            (true, true) => Want::EventWithPrev,
         }
     }
 }
@@ -43,12 +86,12 @@ impl ChangesQuery {
 /// A part of history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes {
-    /// In the order of history. All of a revision or nothing of it.
+    /// In the order of history.
     pub events: Vec<Event>,
-    /// All changes up to this revision were looked at: go on from the one behind it, or from where this
-    /// began, if that is still in the future.
-    pub complete_to: Revision,
-    /// The store's revision. There is more to read if it is above `complete_to`.
+    /// All changes before this place were looked at: go on from here. Inside a revision (`sub` above 0) only if it
+    /// ended for its bytes, and then a change that is wanted stands there.
+    pub next: Stamp,
+    /// The store's revision. There is more to read if `next` is not behind it.
     pub revision: Revision,
 }
 
@@ -57,6 +100,8 @@ pub struct Changes {
 pub struct Event {
     /// What happened.
     pub kind: EventKind,
+    /// Which of the changes of its revision it is, counted from 0.
+    pub sub: u32,
     /// The pair after it. Of a deleted key only `key` and `mod_revision` say anything.
     pub kv: KeyValue,
     /// The pair before it, if that was asked for, existed and is not compacted.
@@ -72,23 +117,53 @@ pub enum EventKind {
     Delete,
 }
 
+impl Event {
+    /// Its place in history.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        Stamp {
+            revision: self.kv.mod_revision,
+            sub: self.sub,
+        }
+    }
+
+    /// What it adds to a page or a message, roughly.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        let pair = |kv: &KeyValue| kv.key.len() + kv.value.len();
+        EVENT_OVERHEAD_BYTES + pair(&self.kv) + self.prev.as_ref().map_or(0, pair)
+    }
+}
+
 impl<S: Store> Reader<S> {
     /// Reads history. It is legal to begin at a revision of the future; there is nothing to read then.
     ///
     /// # Errors
     /// [`ReadError::Compacted`] if a part of it is gone, or the storage failed.
     pub fn changes(&self, query: &ChangesQuery) -> Result<Changes, ReadError> {
+        let wants = |key: &[u8], deletes| query.want(key, deletes);
+        self.changes_wanted(query.from, query.limits, wants)
+    }
+
+    /// As [`Self::changes`], where `wants` says of each key, and of whether it was deleted, what of the change is wanted. Of
+    /// other changes no value is read.
+    ///
+    /// # Errors
+    /// As for [`Self::changes`].
+    pub fn changes_wanted(
+        &self,
+        from: Stamp,
+        limits: PageLimits,
+        wants: impl Fn(&[u8], bool) -> Want,
+    ) -> Result<Changes, ReadError> {
         let revision = self.shared.revision();
-        let first = Stamp {
-            revision: query.from,
-            sub: 0,
-        };
-        let range = change_range(first, revision.max(query.from));
+        let range = change_range(from, revision.max(from.revision));
         let log = self.shared.store.cursor(Scope::Between(range.clone()));
         let versions = self.shared.store.cursor(Scope::OneKey);
-        self.check_compacted(query.from)?;
+        self.check_compacted(from.revision)?;
         let mut walk = Walk {
-            query,
+            limits,
+            wants,
             log,
             versions,
             compacted: self.shared.compact_revision(),
@@ -98,18 +173,19 @@ impl<S: Store> Reader<S> {
             looked_at: 0,
             events: Vec::new(),
         };
-        let complete_to = walk.run(&range.start)?;
+        let next = walk.run(&range.start)?;
         Ok(Changes {
             events: walk.events,
-            complete_to,
+            next: next.max(from),
             revision,
         })
     }
 }
 
 /// Reading a part of history.
-struct Walk<'q, C> {
-    query: &'q ChangesQuery,
+struct Walk<W, C> {
+    limits: PageLimits,
+    wants: W,
     /// Stands on the next change.
     log: C,
     versions: C,
@@ -122,39 +198,47 @@ struct Walk<'q, C> {
     events: Vec<Event>,
 }
 
-impl<C: Cursor> Walk<'_, C> {
-    /// Returns the revision up to which it came.
-    fn run(&mut self, start: &[u8]) -> Result<Revision, StoreError> {
-        let mut complete_to = Revision(0);
+impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
+    /// Returns the place up to which it came.
+    fn run(&mut self, start: &[u8]) -> Result<Stamp, StoreError> {
         self.log.seek(start)?;
         while let Some((key, record)) = self.log.record() {
-            let stamp = split_change_key(key)?;
-            if stamp.revision > self.newest {
+            let at = split_change_key(key)?;
+            if at.revision > self.newest {
                 break;
             }
-            if stamp.sub == 0 && self.is_full() {
-                return Ok(complete_to);
+            let change = change(record)?;
+            let want = (self.wants)(change.key, change.deletes);
+            if self.stops_before(at, want) {
+                let skips = at.sub > 0 && planted!(WatchSkipsInsideRevision);
+                return Ok(if skips { at.next() } else { at });
             }
-            let user_key = change(record)?.key;
-            if self.query.keys.contains(user_key) {
-                let key = Bytes::copy_from_slice(user_key);
-                let event = self.event(key, stamp.revision)?;
-                self.bytes += size_bytes(&event);
+            if want > Want::Nothing {
+                let key = Bytes::copy_from_slice(change.key);
+                let event = self.event(key, at, want == Want::EventWithPrev)?;
+                self.bytes += event.size_bytes();
                 self.events.push(event);
             }
             self.looked_at += 1;
-            complete_to = stamp.revision;
             self.log.next()?;
         }
-        Ok(self.newest)
+        Ok(Stamp::end_of(self.newest))
     }
 
-    fn is_full(&self) -> bool {
-        self.looked_at > 0
-            && (self.bytes >= self.query.max_bytes || self.looked_at >= self.query.max_changes)
+    /// Inside a revision only before something that is wanted, so that whoever reads for one watch knows that more
+    /// follows.
+    fn stops_before(&self, at: Stamp, want: Want) -> bool {
+        let full = self.bytes >= self.limits.bytes;
+        let looked = self.looked_at >= self.limits.changes;
+        match at.sub {
+            _ if self.looked_at == 0 => false,
+            0 => full || looked,
+            _ => full && want > Want::Nothing,
+        }
     }
 
-    fn event(&mut self, key: Bytes, revision: Revision) -> Result<Event, StoreError> {
+    fn event(&mut self, key: Bytes, at: Stamp, prev_kv: bool) -> Result<Event, StoreError> {
+        let Stamp { revision, sub } = at;
         self.buffer.clear();
         put_data_key(&mut self.buffer, &key, revision);
         self.versions.seek(&self.buffer)?;
@@ -170,12 +254,17 @@ impl<C: Cursor> Walk<'_, C> {
         let kv = put.unwrap_or_else(|| deleted(key.clone(), revision));
         // The version before is seen by the revision before, and by none that is older.
         let prev_kept = revision > self.compacted;
-        let prev = if self.query.prev_kv && prev_kept {
+        let prev = if prev_kv && prev_kept {
             self.version_before(key)?
         } else {
             None
         };
-        Ok(Event { kind, kv, prev })
+        Ok(Event {
+            kind,
+            sub,
+            kv,
+            prev,
+        })
     }
 
     /// The version behind the one on which `versions` stands.
@@ -186,11 +275,6 @@ impl<C: Cursor> Walk<'_, C> {
         };
         Ok(live(found, record)?.map(|found| found.to_key_value(key, true)))
     }
-}
-
-fn size_bytes(event: &Event) -> usize {
-    let pair = |kv: &KeyValue| EVENT_OVERHEAD_BYTES + kv.key.len() + kv.value.len();
-    pair(&event.kv) + event.prev.as_ref().map_or(0, pair)
 }
 
 fn deleted(key: Bytes, mod_revision: Revision) -> KeyValue {

@@ -10,7 +10,7 @@ mod changes;
 mod expiring;
 mod hash;
 
-pub use changes::{Changes, ChangesQuery, Event, EventKind};
+pub use changes::{Changes, ChangesQuery, Event, EventKind, PageLimits, Want};
 pub use expiring::{ExpiringKey, SessionInfo};
 pub use hash::LogicalHash;
 

@@ -1,8 +1,9 @@
 //! Reading history, as watches do: one rule at a time, by example.
 
-use super::{Machine, between, bytes, compact, delete, everything, machine, put, run};
+use super::{Machine, between, bytes, compact, delete, delete_keys, everything, machine, put, run};
 use crate::kv::{
-    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, RangeQuery, ReadError,
+    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
+    RangeQuery, ReadError, Stamp, Want,
 };
 use crate::types::Revision;
 use std::sync::Arc;
@@ -25,11 +26,12 @@ fn show(event: &Event) -> String {
     }
 }
 
-/// The events since `from`, and how far they go.
-fn read(machine: &Machine, query: &ChangesQuery) -> (Vec<String>, u64) {
+/// The events since `from`, and up to where they go.
+fn read(machine: &Machine, query: &ChangesQuery) -> (Vec<String>, (u64, u32)) {
     let changes = machine.reader().changes(query).expect("history");
     let events = changes.events.iter().map(show);
-    (events.collect(), changes.complete_to.0)
+    let next = changes.next;
+    (events.collect(), (next.revision.0, next.sub))
 }
 
 fn since(from: u64) -> ChangesQuery {
@@ -66,11 +68,14 @@ fn events_come_in_the_order_of_history() {
     let machine = example();
     assert_eq!(
         read(&machine, &since(0)),
-        (events.map(String::from).into(), 5)
+        (events.map(String::from).into(), (6, 0))
     );
     assert_eq!(
         read(&machine, &since(4)),
-        (events[2..].iter().map(ToString::to_string).collect(), 5)
+        (
+            events[2..].iter().map(ToString::to_string).collect(),
+            (6, 0)
+        )
     );
 }
 
@@ -90,38 +95,124 @@ fn only_keys_of_the_range_are_told() {
         keys: between("b", "c"),
         ..since(0)
     };
-    assert_eq!(read(&example(), &query), (vec!["4 b=2".to_owned()], 5));
+    assert_eq!(read(&example(), &query), (vec!["4 b=2".to_owned()], (6, 0)));
+}
+
+fn limited(from: u64, limits: PageLimits) -> ChangesQuery {
+    ChangesQuery {
+        limits,
+        ..since(from)
+    }
 }
 
 #[test]
-fn a_bound_never_splits_a_revision() {
+fn a_bound_of_bytes_ends_before_the_next_event_and_one_of_changes_behind_a_revision() {
     let machine = example();
-    let bytes = |max_bytes| ChangesQuery {
-        max_bytes,
-        ..since(4)
+    let bytes = |bytes| PageLimits {
+        bytes,
+        ..PageLimits::NONE
     };
+    let changes = |changes| PageLimits {
+        changes,
+        ..PageLimits::NONE
+    };
+    let one = vec!["4 b=2".to_owned()];
     let both = vec!["4 b=2".to_owned(), "4 -a".to_owned()];
-    assert_eq!(read(&machine, &bytes(0)), (both.clone(), 4));
-    assert_eq!(read(&machine, &bytes(1)), (both.clone(), 4));
-    let changes = |max_changes| ChangesQuery {
-        max_changes,
-        ..since(4)
-    };
-    assert_eq!(read(&machine, &changes(1)), (both.clone(), 4));
-    assert_eq!(read(&machine, &changes(2)), (both, 4));
-    assert_eq!(read(&machine, &changes(3)).1, 5);
+    for few in [0, 1, 66] {
+        assert_eq!(
+            read(&machine, &limited(4, bytes(few))),
+            (one.clone(), (4, 1))
+        );
+    }
+    assert_eq!(
+        read(&machine, &limited(4, bytes(67))),
+        (both.clone(), (5, 0))
+    );
+    for few in [0, 1, 2] {
+        assert_eq!(
+            read(&machine, &limited(4, changes(few))),
+            (both.clone(), (5, 0))
+        );
+    }
+    assert_eq!(read(&machine, &limited(4, changes(3))).1, (6, 0));
     let nothing_found = ChangesQuery {
         keys: between("x", "z"),
-        max_changes: 1,
-        ..since(2)
+        ..limited(2, changes(1))
     };
-    assert_eq!(read(&machine, &nothing_found), (Vec::new(), 2));
+    assert_eq!(read(&machine, &nothing_found), (Vec::new(), (3, 0)));
+    let rest = ChangesQuery {
+        from: Stamp {
+            revision: Revision(4),
+            sub: 1,
+        },
+        ..limited(4, bytes(0))
+    };
+    assert_eq!(read(&machine, &rest), (vec!["4 -a".to_owned()], (5, 0)));
+}
+
+#[test]
+fn a_page_is_larger_than_its_bound_by_less_than_an_event_whatever_a_revision_holds() {
+    const VALUE_BYTES: usize = 10_000;
+    let mut machine = machine();
+    let large = "v".repeat(VALUE_BYTES);
+    run(
+        &mut machine,
+        (0..100).map(|key| put(&format!("k{key:02}"), &large)),
+    );
+    run(&mut machine, [delete_keys(between("k", "l"))]);
+    let mut query = ChangesQuery {
+        prev_kv: true,
+        ..limited(
+            102,
+            PageLimits {
+                bytes: 2 * VALUE_BYTES,
+                changes: 1,
+            },
+        )
+    };
+    let mut keys = Vec::new();
+    while query.from.revision.0 == 102 {
+        let changes = machine.reader().changes(&query).expect("history");
+        let bytes: usize = changes.events.iter().map(Event::size_bytes).sum();
+        assert!(bytes < 3 * VALUE_BYTES + 100, "{bytes} bytes in one page");
+        keys.extend(changes.events.into_iter().map(|it| it.kv.key));
+        query.from = changes.next;
+    }
+    let expect: Vec<_> = (0..100).map(|key| format!("k{key:02}")).collect();
+    assert_eq!(keys, expect);
+}
+
+#[test]
+fn only_kinds_and_keys_that_are_wanted_are_told() {
+    let deletes = ChangesQuery {
+        no_put: true,
+        ..since(0)
+    };
+    assert_eq!(read(&example(), &deletes).0, ["4 -a"]);
+    let puts = ChangesQuery {
+        no_delete: true,
+        ..since(4)
+    };
+    assert_eq!(read(&example(), &puts).0, ["4 b=2", "5 a=3"]);
+    let machine = example();
+    let wants = |key: &[u8], deletes: bool| match (key, deletes) {
+        (b"b", _) => Want::Event,
+        (_, true) => Want::EventWithPrev,
+        _ => Want::Nothing,
+    };
+    let from = Stamp::start_of(Revision(0));
+    let found = machine
+        .reader()
+        .changes_wanted(from, PageLimits::NONE, wants);
+    let events: Vec<_> = found.expect("history").events.iter().map(show).collect();
+    assert_eq!(events, ["4 b=2", "4 -a was 2"]);
 }
 
 #[test]
 fn a_revision_of_the_future_is_legal_and_empty() {
-    assert_eq!(read(&example(), &since(6)), (Vec::new(), 5));
-    assert_eq!(read(&example(), &since(u64::MAX)), (Vec::new(), 5));
+    assert_eq!(read(&example(), &since(6)), (Vec::new(), (6, 0)));
+    let last = (Vec::new(), (u64::MAX, 0));
+    assert_eq!(read(&example(), &since(u64::MAX)), last);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! and the same ones from whichever member.
 
 use super::{Invariant, Seen};
-use crate::kv::{Event, EventKind};
+use crate::kv::Event;
 use crate::types::Revision;
 use crate::watch::WatchSpec;
 use std::collections::BTreeMap;
@@ -54,9 +54,8 @@ impl WatchesComplete {
             let Some(changes) = self.history.get(&revision) else {
                 continue;
             };
-            let wanted = changes.iter().filter(|event| wants(spec, event));
-            let same =
-                |(one, other): (&Event, &Event)| (one.kind, &one.kv) == (other.kind, &other.kv);
+            let wanted = changes.iter().filter(|event| spec.wants(event));
+            let same = |(made, told): (&Event, &Event)| is_told_as(spec, made, told);
             if wanted.clone().count() != now.len() || !wanted.zip(now).all(same) {
                 return Err(format!(
                     "a watch was told {now:?} of revision {revision}, which made {changes:?}"
@@ -72,10 +71,13 @@ impl WatchesComplete {
     }
 }
 
-fn wants(spec: &WatchSpec, event: &Event) -> bool {
-    let filtered = match event.kind {
-        EventKind::Put => spec.no_put,
-        EventKind::Delete => spec.no_delete,
+/// What was before is not told if it was not asked for; and it may be compacted, at this member or at that which had the
+/// change first.
+fn is_told_as(spec: &WatchSpec, made: &Event, told: &Event) -> bool {
+    let prev = match (&made.prev, &told.prev) {
+        (Some(made), Some(told)) => spec.prev_kv && made == told,
+        (None, Some(_)) => spec.prev_kv,
+        (_, None) => true,
     };
-    !filtered && spec.keys.contains(&event.kv.key)
+    (made.kind, made.sub, &made.kv) == (told.kind, told.sub, &told.kv) && prev
 }

@@ -66,7 +66,10 @@ impl Process {
         let reader = self.applier.machine().reader();
         let newest = reader.revision();
         while sim.history_to < newest {
-            let query = ChangesQuery::new(Revision(sim.history_to.0 + 1), all_keys());
+            let query = ChangesQuery {
+                prev_kv: true,
+                ..ChangesQuery::new(Revision(sim.history_to.0 + 1), all_keys())
+            };
             sim.history_to = match reader.changes(&query) {
                 Ok(changes) => {
                     sim.see(&Seen::History(&changes.events));

@@ -2,42 +2,50 @@
 
 use super::process::Process;
 use super::{Actor, Machine, Member};
-use crate::kv::{ChangesQuery, KeyRange, ReadError};
+use crate::kv::{Changes, ChangesQuery, KeyRange, PageLimits, ReadError, Reader, Stamp, Store};
 use crate::sim::queue::MILLI;
 use crate::sim::surroundings::Surroundings;
-use crate::types::Revision;
-use crate::watch::{Follower, Misfit, Page, PageLimits, Told, Watch, WatchSpec};
+use crate::types::{MemberId, Revision};
+use crate::watch::{
+    KeepLimits, Mark, Page, PageCache, Part, Ring, Slice, Telling, Told, Wanted, WatchSet,
+    WatchSpec, Work,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Pages that wait for a stream. Few, so that streams fall behind.
-const RING_PAGES: usize = 8;
+/// Few, so that streams fall behind.
+const KEEP_LIMITS: KeepLimits = KeepLimits {
+    bytes: 16 << 10,
+    pages: 8,
+};
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
+/// Pages of members differ in their bounds, so that a watch goes on within a revision that others cut elsewhere.
+const PAGE_BYTES: [usize; 3] = [150, 500, 2048];
 /// Small, so that there is much to cut.
-const PAGE_LIMITS: PageLimits = PageLimits {
-    bytes: 2048,
-    changes: 16,
-};
+const PAGE_CHANGES: usize = 16;
+/// What watches of a stream hold of revisions whose rest was not read: sometimes there is no room.
+const OPEN_BYTES: usize = 600;
 /// How often a stream tells of progress.
 const LOOK_EVERY: u64 = 500 * MILLI;
 
 /// The watches of a member, all together.
 pub(super) struct Hub {
-    follower: Follower,
+    ring: Ring,
+    past: PageCache,
+    wanted: Wanted,
+    limits: PageLimits,
     streams: BTreeMap<u64, Stream>,
     opened: u64,
     awake: bool,
 }
 
-/// A client's stream, with one watch.
+/// A client's stream. Its watches are numbered from 0.
 struct Stream {
-    watch: Watch,
-    /// Its end of the ring, and whether pages were dropped there.
-    pages: VecDeque<Arc<Page>>,
-    missed: bool,
+    set: WatchSet,
     /// What is being told, as far as there was no room for it yet.
-    telling: Option<(Arc<Page>, VecDeque<Told>)>,
+    telling: Option<Telling>,
+    slice: VecDeque<(u64, Told)>,
     queue: VecDeque<WatchMessage>,
     /// It has said its last.
     ended: bool,
@@ -48,99 +56,129 @@ struct Stream {
 #[derive(Clone, Debug)]
 pub(in crate::sim) enum WatchMessage {
     /// It begins with this revision.
-    Created(Revision),
-    Told(Told),
-    /// Everything up to here was told.
-    Progress(Revision),
-    /// It ends: what it is to tell next is compacted, up to here.
+    Created(u64, Revision),
+    Told(u64, Told),
+    /// It was told everything up to here.
+    Progress(u64, Revision),
+    /// The stream ends: what it is to tell next is compacted, up to here.
     Compacted(Revision),
-    /// It ends.
+    /// The stream ends.
     Ended,
 }
 
-/// What a stream does next.
-enum Turn {
-    /// It waits until something happens.
-    Idle,
-    Again,
-    Read(ChangesQuery),
-}
-
 impl Hub {
-    pub(super) fn new(now: Revision) -> Self {
+    pub(super) fn new(member: MemberId, now: Revision) -> Self {
         Self {
-            follower: Follower::new(now, PAGE_LIMITS),
+            ring: Ring::new(now, KEEP_LIMITS),
+            past: PageCache::new(KEEP_LIMITS),
+            wanted: Wanted::default(),
+            limits: PageLimits {
+                bytes: PAGE_BYTES[(member.0 % 3) as usize],
+                changes: PAGE_CHANGES,
+            },
             streams: BTreeMap::new(),
             opened: 0,
             awake: false,
         }
     }
+
+    /// Reads a page for those of its watches that it is for.
+    fn page(
+        &self,
+        reader: &Reader<impl Store>,
+        from: Stamp,
+        part: Part,
+    ) -> Result<Arc<Page>, ReadError> {
+        let want = |key: &[u8], _| self.wanted.want(part, key);
+        let read = reader.changes_wanted(from, self.limits, want)?;
+        Ok(Arc::new(Page::new(from, part, self.wanted.mark(), read)))
+    }
+
+    /// A page of the past, read now or for another stream.
+    fn past(
+        &mut self,
+        sim: &mut Surroundings,
+        reader: &Reader<impl Store>,
+        at: Stamp,
+        mark: Mark,
+    ) -> Result<Arc<Page>, ReadError> {
+        let there = at.revision >= reader.compact_revision();
+        if let Some(page) = self.past.find(at, mark).filter(|_| there) {
+            sim.count("pages of the past shared by watches");
+            return Ok(page);
+        }
+        let page = self.page(reader, at, Part::Past)?;
+        self.past.push(Arc::clone(&page));
+        Ok(page)
+    }
+
+    fn close(&mut self, id: u64) {
+        if let Some(mut stream) = self.streams.remove(&id) {
+            stream.set.clear(&mut self.wanted);
+        }
+    }
 }
 
 impl Stream {
-    fn new(watch: Watch) -> Self {
+    fn new() -> Self {
         Self {
-            queue: VecDeque::from([WatchMessage::Created(watch.next())]),
-            watch,
-            pages: VecDeque::new(),
-            missed: false,
+            set: WatchSet::new(OPEN_BYTES),
             telling: None,
+            slice: VecDeque::new(),
+            queue: VecDeque::new(),
             ended: false,
             awake: false,
         }
     }
 
-    fn turn(&mut self, newest: Revision) -> Turn {
-        if self.ended || !self.tell() {
-            return Turn::Idle;
-        }
-        if std::mem::take(&mut self.missed) {
-            self.watch.missed();
-        }
-        if let Some(page) = self.pages.pop_front() {
-            if self.watch.is_synced() {
-                self.cut(page);
-            }
-            return Turn::Again;
-        }
-        if self.watch.is_synced() {
-            return Turn::Idle;
-        }
-        match self.watch.catch_up(newest, PAGE_LIMITS) {
-            Some(query) => Turn::Read(query),
-            None => Turn::Again,
-        }
-    }
-
-    fn cut(&mut self, page: Arc<Page>) {
-        match self.watch.cut(&page) {
-            Ok(told) => self.telling = Some((page, told.into())),
-            Err(Misfit::Gap) => self.watch.missed(),
-            Err(Misfit::TooLarge { .. }) => self.end(WatchMessage::Ended),
-        }
-    }
-
     /// Queues what is being told, as far as there is room; whether that was all.
-    fn tell(&mut self) -> bool {
-        let Some((page, told)) = &mut self.telling else {
-            return true;
-        };
-        while self.queue.len() < QUEUED_MESSAGES {
-            let Some(message) = told.pop_front() else {
-                self.watch.finish(page);
-                self.telling = None;
+    fn tell(&mut self, sim: &mut Surroundings, wanted: &mut Wanted) -> bool {
+        loop {
+            while let Some((id, told)) = self.slice.pop_front() {
+                if self.queue.len() >= QUEUED_MESSAGES {
+                    self.slice.push_front((id, told));
+                    return false;
+                }
+                if told.fragment {
+                    sim.count("fragments told to watches");
+                }
+                self.set.told(id, told.reached());
+                self.queue.push_back(WatchMessage::Told(id, told));
+            }
+            let Some(telling) = &mut self.telling else {
                 return true;
             };
-            let (revision, fragment) = (message.revision, message.fragment);
-            self.queue.push_back(WatchMessage::Told(message));
-            self.watch.told(revision, fragment);
+            match self.set.slice(telling) {
+                Some(slice) => self.take(slice),
+                None => {
+                    let told = self.telling.take().expect("it was just there");
+                    self.set.finish(told, wanted);
+                }
+            }
+            if self.ended {
+                return true;
+            }
         }
-        false
+    }
+
+    fn take(&mut self, slice: Slice) {
+        for (id, told) in slice {
+            match told {
+                Ok(told) => self.slice.extend(told.into_iter().map(|told| (id, told))),
+                Err(_) => return self.end(WatchMessage::Ended),
+            }
+        }
     }
 
     fn end(&mut self, last: WatchMessage) {
         self.queue.push_back(last);
+        self.slice.clear();
+        self.telling = None;
         self.ended = true;
+    }
+
+    fn told_alone(&mut self, id: u64, query: &ChangesQuery, changes: Changes) {
+        self.telling = Some(self.set.tell_alone(id, query.from, changes));
     }
 }
 
@@ -159,26 +197,18 @@ impl Process {
         let newest = reader.revision();
         let hub = &mut self.hub;
         hub.awake = false;
-        let streams = hub.streams.values();
-        let with_prev = streams.clone().any(|stream| stream.watch.spec().prev_kv);
-        let Some(query) = hub.follower.next(newest, streams.len() > 0, with_prev) else {
+        let Some(from) = hub.ring.wants(newest, !hub.streams.is_empty()) else {
             return;
         };
-        let page = match reader.changes(&query) {
-            Ok(changes) => hub.follower.page(&query, changes),
-            Err(_) => Some(hub.follower.gap(newest)),
-        };
-        if let Some(page) = page {
-            sim.count("pages for watches");
-            let page = Arc::new(page);
-            for stream in hub.streams.values_mut() {
-                stream.pages.push_back(Arc::clone(&page));
-                if stream.pages.len() > RING_PAGES {
-                    stream.pages.pop_front();
-                    stream.missed = true;
-                    sim.count("pages missed by watches");
+        match hub.page(&reader, from, Part::Present) {
+            Ok(page) => {
+                sim.count("pages for watches");
+                if page.next.sub > 0 {
+                    sim.count("pages that end inside a revision");
                 }
+                hub.ring.push(page);
             }
+            Err(_) => hub.ring.gap(newest),
         }
         let ids: Vec<_> = self.hub.streams.keys().copied().collect();
         ids.into_iter()
@@ -198,24 +228,20 @@ impl Process {
     /// One step of a stream's task.
     pub(super) fn stream(&mut self, sim: &mut Surroundings, machine: Machine, id: u64) {
         let reader = self.applier.machine().reader();
-        let Some(stream) = self.hub.streams.get_mut(&id) else {
+        let hub = &mut self.hub;
+        // It gives way to the hub it belongs to, for as long as it works.
+        let Some(mut stream) = hub.streams.remove(&id) else {
             return;
         };
         stream.awake = false;
-        match stream.turn(reader.revision()) {
-            Turn::Idle => return,
-            Turn::Again => {}
-            Turn::Read(query) => match reader.changes(&query) {
-                Ok(changes) => {
-                    stream.cut(Arc::new(Page::new(query.from, query.prev_kv, changes)));
-                }
-                Err(ReadError::Compacted { compacted, .. }) => {
-                    stream.end(WatchMessage::Compacted(compacted));
-                }
-                Err(_) => stream.end(WatchMessage::Ended),
-            },
+        let again = !stream.ended
+            && stream.tell(sim, &mut hub.wanted)
+            && !stream.ended
+            && stream.work(sim, hub, &reader);
+        hub.streams.insert(id, stream);
+        if again {
+            self.wake_stream(sim, machine, id);
         }
-        self.wake_stream(sim, machine, id);
     }
 
     /// Tells those of progress to whom nothing happens.
@@ -223,32 +249,78 @@ impl Process {
         machine.plan(sim, LOOK_EVERY, Actor::Look);
         let newest = self.applier.machine().reader().revision();
         for stream in self.hub.streams.values_mut() {
-            let idle = !stream.ended && stream.telling.is_none() && stream.queue.is_empty();
-            if let Some(revision) = stream.watch.progress(newest).filter(|_| idle) {
-                stream.queue.push_back(WatchMessage::Progress(revision));
+            let idle = stream.slice.is_empty() && stream.telling.is_none();
+            if stream.ended || !idle || !stream.queue.is_empty() {
+                continue;
             }
+            let ids = stream.set.ids();
+            let told = ids.filter_map(|id| Some((id, stream.set.progress(id, newest)?)));
+            let told = told.map(|(id, revision)| WatchMessage::Progress(id, revision));
+            stream.queue.extend(told);
         }
     }
 }
 
+impl Stream {
+    /// The next thing to tell; whether there is one.
+    fn work(&mut self, sim: &mut Surroundings, hub: &mut Hub, reader: &Reader<impl Store>) -> bool {
+        let synced = self.set.has_synced();
+        let work = self.set.work(&hub.ring, &mut hub.wanted);
+        if synced && !self.set.has_synced() {
+            sim.count("pages missed by watches");
+        }
+        let read = match work {
+            None => return false,
+            Some(Work::Tell(page)) => Ok(page),
+            Some(Work::ReadPast(at, mark)) => hub.past(sim, reader, at, mark),
+            Some(Work::ReadAlone(id, query)) => {
+                sim.count("pages read for one watch");
+                match reader.changes(&query) {
+                    Ok(changes) => {
+                        self.told_alone(id, &query, changes);
+                        return true;
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        match read {
+            Ok(page) => self.telling = Some(self.set.tell(page)),
+            Err(ReadError::Compacted { compacted, .. }) => {
+                self.end(WatchMessage::Compacted(compacted));
+            }
+            Err(_) => self.end(WatchMessage::Ended),
+        }
+        true
+    }
+}
+
 impl Member {
-    /// Opens a stream with a watch from `first` on, 0: from now on. `None` if nobody is there.
+    /// Opens a stream with watches from `first` on, 0: from now on. `None` if nobody is there.
     pub(in crate::sim) fn watch(
         &mut self,
         sim: &mut Surroundings,
-        spec: WatchSpec,
-        first: Revision,
+        specs: &[WatchSpec],
+        first: &[Revision],
     ) -> Option<u64> {
         let machine = self.machine(sim.now);
         let process = self.process_mut()?;
-        let first = match first {
-            Revision(0) => Revision(process.applier.machine().reader().revision().0 + 1),
-            asked => asked,
-        };
-        process.hub.opened += 1;
-        let id = process.hub.opened;
-        let stream = Stream::new(Watch::new(spec, first));
-        process.hub.streams.insert(id, stream);
+        let newest = process.applier.machine().reader().revision();
+        let hub = &mut process.hub;
+        hub.opened += 1;
+        let id = hub.opened;
+        let mut stream = Stream::new();
+        for (watch, (spec, first)) in (0..).zip(specs.iter().zip(first)) {
+            let first = match first {
+                Revision(0) => Revision(newest.0 + 1),
+                asked => *asked,
+            };
+            stream
+                .set
+                .insert(watch, spec.clone(), first, &mut hub.wanted);
+            stream.queue.push_back(WatchMessage::Created(watch, first));
+        }
+        hub.streams.insert(id, stream);
         process.wake_stream(sim, machine, id);
         Some(id)
     }
@@ -264,7 +336,7 @@ impl Member {
         let stream = process.hub.streams.get_mut(&id).ok_or(())?;
         let message = stream.queue.pop_front();
         if stream.ended && stream.queue.is_empty() {
-            process.hub.streams.remove(&id);
+            process.hub.close(id);
         }
         if message.is_some() {
             process.wake_stream(sim, machine, id);
@@ -275,7 +347,7 @@ impl Member {
     /// The client has gone.
     pub(in crate::sim) fn close_watch(&mut self, id: u64) {
         if let Some(process) = self.process_mut() {
-            process.hub.streams.remove(&id);
+            process.hub.close(id);
         }
     }
 }

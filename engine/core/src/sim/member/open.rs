@@ -235,7 +235,7 @@ impl Member {
             proven: (String::new(), 0),
             durable,
             flusher: machine.flusher(),
-            hub: Hub::new(machine.reader().revision()),
+            hub: Hub::new(self.id, machine.reader().revision()),
             applier: Applier::new(machine),
             apply_jobs: VecDeque::new(),
             apply_busy: false,

@@ -1,6 +1,6 @@
 //! What a client watches, up to what it is told.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use dengine_api::v1::{
@@ -9,9 +9,9 @@ use dengine_api::v1::{
 };
 use dengine_client_core::WatchCursor;
 use dengine_core::{
-    kv::{Command, ReadError, StateMachine, store::MemoryStore},
+    kv::{PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore},
     types::{EntryKind, Revision},
-    watch::{Misfit, Page, PageLimits, Watch},
+    watch::{KeepLimits, Page, PageCache, Part, Ring, Telling, Wanted, WatchSet, Work},
 };
 use dengine_wire::{
     Header,
@@ -41,27 +41,36 @@ const PAGES: PageLimits = PageLimits {
     bytes: 64,
     changes: 2,
 };
-/// More rounds than the small history has pages.
+const KEEP: KeepLimits = KeepLimits {
+    bytes: 1024,
+    pages: 2,
+};
+/// Room for a few events of a revision whose rest is not read yet.
+const OPEN_BYTES: usize = 256;
+/// More rounds than the small history has pages, for each watch.
 const ROUNDS: usize = 100;
 
-/// A watch at both ends.
-struct Active {
-    watch: Watch,
-    client: WatchCursor,
-}
-
-/// A stream, and what was said on it.
+/// A stream at both ends, and what was said on it.
 struct Stream {
     machine: StateMachine<MemoryStore>,
-    watches: BTreeMap<u64, Active>,
+    ring: Ring,
+    past: PageCache,
+    wanted: Wanted,
+    watches: WatchSet,
+    clients: BTreeMap<u64, WatchCursor>,
     events: usize,
     endings: String,
 }
 
 fn run(input: &[u8]) -> String {
+    let machine = filled();
     let mut stream = Stream {
-        machine: filled(),
-        watches: BTreeMap::new(),
+        ring: Ring::new(machine.revision(), KEEP),
+        past: PageCache::new(KEEP),
+        machine,
+        wanted: Wanted::default(),
+        watches: WatchSet::new(OPEN_BYTES),
+        clients: BTreeMap::new(),
         events: 0,
         endings: String::new(),
     };
@@ -75,9 +84,10 @@ fn run(input: &[u8]) -> String {
     stream.change();
     stream.tell();
     let newest = stream.machine.revision();
-    for (id, active) in &stream.watches {
-        let next = active.watch.next();
-        assert!(active.watch.is_synced() && next > newest, "{id} at {next}");
+    assert!(stream.watches.is_told(newest));
+    for id in stream.watches.ids() {
+        let next = stream.watches.next(id);
+        assert!(next > Some(newest), "{id} at {next:?}");
     }
     let told = "e".repeat(stream.events.min(20));
     let left = "w".repeat(stream.watches.len().min(5));
@@ -89,8 +99,7 @@ impl Stream {
         match request.request {
             Some(Request::Create(create)) => self.create(&create),
             Some(Request::Cancel(WatchCancel { watch_id })) => {
-                if let Some(active) = self.watches.get(&watch_id) {
-                    let resume = active.watch.next();
+                if let Some(resume) = self.watches.next(watch_id) {
                     let ending = Ending::new(CancelCause::Requested, "as requested", resume);
                     self.cancel(watch_id, ending);
                 }
@@ -103,7 +112,7 @@ impl Stream {
         let id = create.watch_id;
         let asked = Revision(create.start_revision);
         let spec = match watch::spec(create, &LIMITS) {
-            Ok(spec) if !self.watches.contains_key(&id) => spec,
+            Ok(spec) if !self.watches.contains(id) => spec,
             Ok(_) => return,
             Err(status) => {
                 let ending = Ending::new(CancelCause::Invalid, status.message(), asked);
@@ -115,12 +124,12 @@ impl Stream {
             asked => asked,
         };
         let mut client = WatchCursor::new(create.start_revision);
-        let watch = Watch::new(spec, first);
         let response = said(&watch::created(id, self.header(), first));
         client
             .created(response.resume_revision)
             .expect("it is what was asked for");
-        self.watches.insert(id, Active { watch, client });
+        self.watches.insert(id, spec, first, &mut self.wanted);
+        self.clients.insert(id, client);
     }
 
     /// One more revision.
@@ -139,73 +148,114 @@ impl Stream {
 
     /// Tells all watches everything there is.
     fn tell(&mut self) {
-        let ids: Vec<_> = self.watches.keys().copied().collect();
-        for id in ids {
-            let rounds = (0..ROUNDS).find(|_| !self.page(id));
-            assert!(rounds.is_some(), "watch {id} comes to no end");
-        }
+        let rounds = ROUNDS * (1 + self.watches.len());
+        let rounds = (0..rounds).find(|_| !self.follow() && !self.work());
+        assert!(rounds.is_some(), "the watches come to no end");
     }
 
-    /// One page for one watch; whether there may be more.
-    fn page(&mut self, id: u64) -> bool {
+    /// One page for the ring, if there is something new.
+    fn follow(&mut self) -> bool {
         let newest = self.machine.revision();
-        let Some(active) = self.watches.get_mut(&id) else {
+        let Some(from) = self.ring.wants(newest, true) else {
             return false;
         };
-        active.watch.missed();
-        let Some(query) = active.watch.catch_up(newest, PAGES) else {
-            return false;
-        };
-        let resume = active.watch.next();
-        let ending = match self.machine.reader().changes(&query) {
-            Ok(changes) => {
-                let page = Page::new(query.from, query.prev_kv, changes);
-                match active.watch.cut(&page) {
-                    Ok(told) => {
-                        for message in told {
-                            self.event(id, message);
-                        }
-                        let active = self.watches.get_mut(&id).expect("it was there");
-                        active.watch.finish(&page);
-                        return true;
+        match self.page(from, Part::Present) {
+            Ok(page) => self.ring.push(page),
+            Err(error) => panic!("what is new can be read: {error}"),
+        }
+        true
+    }
+
+    fn page(&self, from: Stamp, part: Part) -> Result<Arc<Page>, ReadError> {
+        let want = |key: &[u8], _| self.wanted.want(part, key);
+        let reader = self.machine.reader();
+        let changes = reader.changes_wanted(from, PAGES, want)?;
+        Ok(Arc::new(Page::new(from, part, self.wanted.mark(), changes)))
+    }
+
+    /// The next thing to tell; whether there was one.
+    fn work(&mut self) -> bool {
+        match self.watches.work(&self.ring, &mut self.wanted) {
+            None => return false,
+            Some(Work::Tell(page)) => {
+                let telling = self.watches.tell(page);
+                self.told(telling);
+            }
+            Some(Work::ReadPast(at, mark)) => {
+                let found = self.past.find(at, mark);
+                match found.map_or_else(|| self.page(at, Part::Past), Ok) {
+                    Ok(page) => {
+                        self.past.push(Arc::clone(&page));
+                        let telling = self.watches.tell(page);
+                        self.told(telling);
                     }
-                    Err(Misfit::Gap) => panic!("the page is what the watch asked for"),
-                    Err(Misfit::TooLarge { revision }) => {
-                        Ending::new(CancelCause::TooLarge, format!("{revision}"), resume)
+                    Err(error) => {
+                        let ids: Vec<_> = self.watches.behind_before(at.next()).collect();
+                        ids.into_iter().for_each(|id| self.unread(id, &error));
                     }
                 }
             }
-            Err(ReadError::Compacted { compacted, .. }) => Ending {
-                compact_revision: compacted,
-                ..Ending::new(CancelCause::Compacted, "compacted", resume)
+            Some(Work::ReadAlone(id, query)) => match self.machine.reader().changes(&query) {
+                Ok(changes) => {
+                    let telling = self.watches.tell_alone(id, query.from, changes);
+                    self.told(telling);
+                }
+                Err(error) => self.unread(id, &error),
             },
-            Err(error) => panic!("{error}"),
+        }
+        true
+    }
+
+    fn told(&mut self, mut telling: Telling) {
+        while let Some(slice) = self.watches.slice(&mut telling) {
+            for (id, told) in slice {
+                match told {
+                    Ok(told) => told.into_iter().for_each(|it| self.event(id, it)),
+                    Err(revision) => {
+                        let reason = format!("{revision}");
+                        let resume = self.watches.next(id).expect("it was there");
+                        self.cancel(id, Ending::new(CancelCause::TooLarge, reason, resume));
+                    }
+                }
+            }
+        }
+        self.watches.finish(telling, &mut self.wanted);
+    }
+
+    fn unread(&mut self, id: u64, error: &ReadError) {
+        let ReadError::Compacted { compacted, .. } = error else {
+            panic!("{error}");
+        };
+        let resume = self.watches.next(id).expect("it was there");
+        let ending = Ending {
+            compact_revision: *compacted,
+            ..Ending::new(CancelCause::Compacted, "compacted", resume)
         };
         self.cancel(id, ending);
-        false
     }
 
     /// One message on its way, and into the client.
     fn event(&mut self, id: u64, message: dengine_core::watch::Told) {
-        let (revision, fragment) = (message.revision, message.fragment);
+        let (reached, fragment) = (message.reached(), message.fragment);
         let response = said(&watch::told(id, self.header(), message));
-        let active = self.watches.get_mut(&id).expect("it was there");
+        let spec = self.watches.spec(id).expect("it was there");
         let revisions = response.events.iter().map(|event| {
             let kv = event.kv.as_ref().expect("an event has a pair");
-            assert!(active.watch.spec().keys.contains(&kv.key));
+            assert!(spec.keys.contains(&kv.key));
             kv.mod_revision
         });
         let header = response.header.expect("a response has a header");
-        let told = active
-            .client
-            .events(revisions, header.revision, response.fragment);
+        assert_eq!(response.fragment, fragment);
+        let client = self.clients.get_mut(&id).expect("it was there");
+        let told = client.events(revisions, header.revision, fragment);
         assert_eq!(told, Ok(0), "nothing is told twice");
-        active.watch.told(revision, fragment);
+        self.watches.told(id, reached);
         self.events += response.events.len();
     }
 
     fn cancel(&mut self, id: u64, ending: Ending) {
-        self.watches.remove(&id);
+        self.watches.remove(id, &mut self.wanted);
+        self.clients.remove(&id);
         let response = said(&watch::canceled(id, self.header(), ending));
         if self.endings.len() < 200 {
             self.endings += &words(&response.cancel_reason);

@@ -3,7 +3,7 @@
 use super::Model;
 use crate::kv::{
     Batch, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Expected, ExpiredKey,
-    KeyRange, RangeQuery, Relation, Request, SessionStamp,
+    KeyRange, PageLimits, RangeQuery, Relation, Request, SessionStamp, Stamp,
 };
 use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
@@ -214,14 +214,20 @@ fn range_query() -> impl Strategy<Value = RangeQuery> {
 
 fn changes_query() -> impl Strategy<Value = ChangesQuery> {
     let bound = |max: usize| prop_oneof![Just(usize::MAX), 0..max];
-    let from = (0..16_u64).prop_map(Revision);
-    (from, keys(), any::<bool>(), bound(100), bound(6)).prop_map(
-        |(from, keys, prev_kv, max_bytes, max_changes)| ChangesQuery {
-            from,
+    let limits = (bound(600), bound(6)).prop_map(|(bytes, changes)| PageLimits { bytes, changes });
+    let flag = || prop::bool::weighted(0.2);
+    let place = (0..16_u64, prop_oneof![3 => Just(0), 1 => 0..3_u32]);
+    (place, keys(), any::<bool>(), flag(), flag(), limits).prop_map(
+        |((revision, sub), keys, prev_kv, no_put, no_delete, limits)| ChangesQuery {
+            from: Stamp {
+                revision: Revision(revision),
+                sub,
+            },
             keys,
             prev_kv,
-            max_bytes,
-            max_changes,
+            no_put,
+            no_delete,
+            limits,
         },
     )
 }

@@ -6,8 +6,9 @@ mod properties;
 
 use crate::kv::visits::VisitBounds;
 use crate::kv::{
-    Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, Event, EventKind,
-    Expected, ExpiringKey, KeyRange, KeyValue, Outcome, Refusal, Relation, Request, SessionStamp,
+    Batch, BatchAnswer, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Event,
+    EventKind, Expected, ExpiringKey, KeyRange, KeyValue, Outcome, Refusal, Relation, Request,
+    SessionStamp,
 };
 use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
@@ -110,19 +111,31 @@ impl Model {
     }
 
     /// All changes since `from`.
-    fn events(&self, from: u64, keys: &KeyRange, prev_kv: bool) -> Vec<Event> {
-        let log = self.log.iter();
-        log.filter(|(at, key)| *at >= from && keys.contains(key))
-            .map(|(at, key)| {
-                let now = self.get(key, *at);
-                let prev = self.get(key, at - 1);
-                Event {
-                    kind: now.as_ref().map_or(EventKind::Delete, |_| EventKind::Put),
-                    kv: now.unwrap_or_else(|| tombstone(key, *at)),
-                    prev: prev.filter(|_| prev_kv && *at > self.compacted),
-                }
-            })
-            .collect()
+    fn events(&self, query: &ChangesQuery) -> Vec<Event> {
+        let log = self.log.iter().enumerate();
+        let stamped = log.map(|(place, (at, key))| {
+            let before = self.log[..place].iter().rev();
+            let sub = before.take_while(|(other, _)| other == at).count() as u32;
+            (*at, sub, key)
+        });
+        let from = (query.from.revision.0, query.from.sub);
+        let wanted =
+            stamped.filter(|(at, sub, key)| (*at, *sub) >= from && query.keys.contains(key));
+        let events = wanted.map(|(at, sub, key)| {
+            let now = self.get(key, at);
+            let prev = self.get(key, at - 1);
+            Event {
+                kind: now.as_ref().map_or(EventKind::Delete, |_| EventKind::Put),
+                sub,
+                kv: now.unwrap_or_else(|| tombstone(key, at)),
+                prev: prev.filter(|_| query.prev_kv && at > self.compacted),
+            }
+        });
+        let filtered = |it: &Event| match it.kind {
+            EventKind::Put => query.no_put,
+            EventKind::Delete => query.no_delete,
+        };
+        events.filter(|it| !filtered(it)).collect()
     }
 
     fn expiring(&self) -> Vec<ExpiringKey> {

@@ -5,8 +5,8 @@ use super::{Model, VISIT_BOUNDS};
 use crate::kv::store::{MemoryStore, WriteBatch};
 use crate::kv::tests::{all_collected, entry};
 use crate::kv::{
-    ChangesQuery, CommandVersion, KeyRange, LogicalHash, Outcome, RangeQuery, ReadError,
-    StateMachine, Store,
+    ChangesQuery, CommandVersion, Event, KeyRange, LogicalHash, Outcome, RangeQuery, ReadError,
+    Stamp, StateMachine, Store,
 };
 use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
@@ -82,23 +82,36 @@ fn check_range(model: &Model, machine: &Machine, query: &RangeQuery) {
 fn check_changes(model: &Model, machine: &Machine, query: &ChangesQuery) {
     let mut query = query.clone();
     let mut seen = Vec::new();
-    let expected = model.events(query.from.0, &query.keys, query.prev_kv);
+    let expected = model.events(&query);
     loop {
         let result = machine.reader().changes(&query);
-        if query.from.0 < model.compacted {
+        if query.from.revision.0 < model.compacted {
             assert!(matches!(result, Err(ReadError::Compacted { .. })));
             return;
         }
         let result = result.expect("history is there");
         assert_eq!(result.revision.0, model.revision);
-        let within = |at: Revision| at >= query.from && at <= result.complete_to;
-        assert!(result.events.iter().all(|it| within(it.kv.mod_revision)));
+        let within = |at: Stamp| at >= query.from && at < result.next;
+        assert!(result.events.iter().all(|it| within(it.stamp())));
+        let bytes = result.events.iter().rev().skip(1).map(Event::size_bytes);
+        assert!(
+            bytes.sum::<usize>() <= query.limits.bytes,
+            "one event too many at most"
+        );
         seen.extend(result.events);
-        if result.complete_to == result.revision {
+        if result.next.sub > 0 && result.next > query.from {
+            let wanted = expected.get(seen.len());
+            assert_eq!(
+                wanted.map(Event::stamp),
+                Some(result.next),
+                "more of it is wanted"
+            );
+        }
+        if result.next.revision > result.revision {
             break;
         }
-        assert!(result.complete_to >= query.from, "it got no further");
-        query.from = Revision(result.complete_to.0 + 1);
+        assert!(result.next > query.from, "it got no further");
+        query.from = result.next;
     }
     assert_eq!(seen, expected);
 }
@@ -169,7 +182,7 @@ fn check(steps: Vec<Step>) {
                 check_range(&model, &machine, &query);
             }
             Step::Changes(mut query) => {
-                query.from = Revision(model.revision_at(query.from.0));
+                query.from.revision = Revision(model.revision_at(query.from.revision.0));
                 check_changes(&model, &machine, &query);
             }
             Step::Collect(steps, max) => {
