@@ -46,10 +46,12 @@ pub mod health {
 
 /// Ports that a member listens on unless told otherwise.
 pub mod ports {
-    /// `Kv`, `Admin`, health and reflection.
+    /// `Kv`, `Watch`, health and reflection, and of `Admin` what changes nothing and costs nothing.
     pub const CLIENT: u16 = 4100;
     /// Raft messages between members.
     pub const PEER: u16 = 4101;
     /// Health and `/metrics`, in plain text, holding no data.
     pub const MONITOR: u16 = 4102;
+    /// `Admin`: whoever reaches it may change who belongs to the cluster.
+    pub const ADMIN: u16 = 4103;
 }

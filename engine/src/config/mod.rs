@@ -72,13 +72,19 @@ settings! {
         /// bootstrapped or joined; deleting its content makes the member lose its identity for ever.
         data_dir: PathBuf = PathBuf::new(), "data-dir", "DENGINE_DATA_DIR";
 
-        /// Address that serves clients: Kv, Admin, health and reflection over gRPC.
+        /// Address that serves clients: Kv, Watch, health and reflection over gRPC.
         ///
         /// Whoever can reach it can read and write every key.
         listen_client: SocketAddr = loopback(ports::CLIENT), "listen-client", "DENGINE_LISTEN_CLIENT";
 
         /// Address that serves the other members.
         listen_peer: SocketAddr = loopback(ports::PEER), "listen-peer", "DENGINE_LISTEN_PEER";
+
+        /// Address that serves `Admin`, to people and to the operator.
+        ///
+        /// Whoever can reach it can remove members and hand the lead about. Other members pass on to the leader what
+        /// only it can do, so they must reach it too; on a loopback address only this machine does.
+        listen_admin: SocketAddr = loopback(ports::ADMIN), "listen-admin", "DENGINE_LISTEN_ADMIN";
 
         /// Address that serves health and metrics in plain text; it shows no keys and no values.
         listen_monitor: SocketAddr = loopback(ports::MONITOR), "listen-monitor", "DENGINE_LISTEN_MONITOR";
@@ -290,6 +296,21 @@ impl Config {
     #[must_use]
     pub const fn election_timeout(&self) -> Duration {
         Duration::from_millis(self.tick_ms.saturating_mul(self.election_ticks as u64))
+    }
+}
+
+impl Config {
+    /// `host:port` under which others reach [`listen_admin`](Self::listen_admin): the host by which clients reach this
+    /// member, if it listens there. `None` if only this machine reaches it, and clients come from others.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<String> {
+        let listen = self.listen_admin;
+        if listen.ip().is_unspecified() {
+            let (host, _) = self.advertise_client.rsplit_once(':')?;
+            return Some(format!("{host}:{}", listen.port()));
+        }
+        let within_reach = !listen.ip().is_loopback() || self.listen_client.ip().is_loopback();
+        within_reach.then(|| listen.to_string())
     }
 }
 

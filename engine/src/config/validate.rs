@@ -93,6 +93,7 @@ impl Config {
         let listens = [
             ("listen_client", self.listen_client),
             ("listen_peer", self.listen_peer),
+            ("listen_admin", self.listen_admin),
             ("listen_monitor", self.listen_monitor),
         ];
         for (place, (name, address)) in listens.iter().enumerate() {
@@ -374,6 +375,31 @@ mod tests {
         );
         check(|c| c.advertise_peer = "http://a:1".into(), &["HOST:PORT"]);
         check(|c| c.name = "a b".into(), &["letters"]);
+    }
+
+    #[test]
+    fn the_admin_port_is_told_to_those_who_can_reach_it() {
+        let told = |change: fn(&mut Config)| {
+            let mut config = valid();
+            change(&mut config);
+            config.validated().unwrap().admin_address()
+        };
+        assert_eq!(told(|_| {}).as_deref(), Some("127.0.0.1:4103"));
+        let everywhere = told(|c| {
+            c.listen_client = "[::]:4100".parse().unwrap();
+            c.listen_admin = "[::]:4103".parse().unwrap();
+            c.advertise_client = "[fd00::1]:4100".into();
+        });
+        assert_eq!(everywhere.as_deref(), Some("[fd00::1]:4103"));
+        let here_only = told(|c| {
+            c.listen_client = "0.0.0.0:4100".parse().unwrap();
+            c.advertise_client = "a.example:4100".into();
+        });
+        assert_eq!(here_only, None);
+        check(
+            |c| c.listen_admin = c.listen_client,
+            &["listen_admin and listen_client"],
+        );
     }
 
     #[test]
