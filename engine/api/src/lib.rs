@@ -33,6 +33,10 @@ pub const FORWARDED_METADATA: &str = "dengine-forwarded";
 /// is larger is a frame by itself.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
+/// Largest message that a member sends and a client takes: an answer, or a frame of answers with one that is larger
+/// than a frame.
+pub const RESPONSE_BYTES_MAX: usize = 64 << 20;
+
 /// Most calls in a frame of `Kv.Pipeline`.
 pub const FRAME_CALLS_MAX: usize = 4096;
 
