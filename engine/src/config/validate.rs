@@ -37,8 +37,8 @@ fn listed(problems: &[String]) -> String {
 const NAME_LEN_MAX: usize = 63;
 /// RocksDB and the log take more, but a key is copied on every comparison.
 const KEY_BYTES_MAX: usize = 1024 * 1024;
-/// A value travels in one message and one log batch.
-const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A value travels in one message and one log batch, and with its key in one answer, of which clients take 64 MiB.
+const VALUE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// A batch is applied as one, and holds up everything behind it.
 const BATCH_OPERATIONS_MAX: usize = 16 * 1024;
 /// Batches are held in memory several times over (log, peers, applier).
@@ -200,6 +200,7 @@ impl Limits {
         );
         between("max_watch_streams", self.max_watch_streams, 1, 1 << 20);
         between("max_watches", self.max_watches, 1, 1 << 24);
+        between("max_connections", self.max_connections, 1, 1 << 20);
         // Only sizes that are allowed say anything about what must hold them.
         if self.max_key_bytes <= KEY_BYTES_MAX
             && self.max_value_bytes <= VALUE_BYTES_MAX
@@ -220,8 +221,17 @@ impl Limits {
                 write,
                 PENDING_BYTES_MAX,
             );
+            let largest = self.max_key_bytes + self.max_value_bytes;
+            let largest = largest.max(self.max_range_bytes);
+            let answers = self.max_answer_bytes;
+            between("max_answer_bytes", answers, largest, PENDING_BYTES_MAX);
         }
-        between("max_range_bytes", self.max_range_bytes, 4096, 1 << 30);
+        between(
+            "max_range_bytes",
+            self.max_range_bytes,
+            4096,
+            VALUE_BYTES_MAX,
+        );
         between(
             "max_concurrent_requests",
             self.max_concurrent_requests,
@@ -405,6 +415,14 @@ mod tests {
     #[test]
     fn what_must_hold_something_is_large_enough_for_it() {
         check(|c| c.limits.max_value_bytes = 8 << 20, &["max_batch_bytes"]);
+        check(
+            |c| c.limits.max_answer_bytes = 1 << 20,
+            &["max_answer_bytes"],
+        );
+        check(
+            |c| c.limits.max_range_bytes = 64 << 20,
+            &["max_range_bytes"],
+        );
         check(|c| c.log.segment_bytes = 1 << 20, &["segment_bytes"]);
         check(
             |c| c.limits.max_value_bytes = usize::MAX,
