@@ -40,12 +40,13 @@ impl Servers {
         let mut step = Step::start(format!("DEngine: {members} members"));
         let mut servers = Self::in_folder(data)?;
         for number in 1..=members {
-            let [client, peer, monitor] = free_addresses()?;
+            let [client, peer, admin, monitor] = free_addresses()?;
             let mut serve = held(program);
             serve
                 .args(["serve", "--name", &format!("dengine-{number}")])
                 .args(["--listen-client", &client, "--listen-peer", &peer])
-                .args(["--listen-monitor", &monitor, "--durability", "fsync"])
+                .args(["--listen-admin", &admin, "--listen-monitor", &monitor])
+                .args(["--durability", "fsync"])
                 .args(["--log-level", "warn", "--data-dir"])
                 .arg(data.join(number.to_string()))
                 .args(more);

@@ -33,6 +33,10 @@ pub const FORWARDED_METADATA: &str = "dengine-forwarded";
 /// is larger is a frame by itself.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
+/// Largest message that a member sends and a client takes: an answer, or a frame of answers with one that is larger
+/// than a frame.
+pub const RESPONSE_BYTES_MAX: usize = 64 << 20;
+
 /// Most calls in a frame of `Kv.Pipeline`.
 pub const FRAME_CALLS_MAX: usize = 4096;
 
@@ -46,10 +50,12 @@ pub mod health {
 
 /// Ports that a member listens on unless told otherwise.
 pub mod ports {
-    /// `Kv`, `Admin`, health and reflection.
+    /// `Kv`, `Watch`, health and reflection, and of `Admin` what changes nothing and costs nothing.
     pub const CLIENT: u16 = 4100;
     /// Raft messages between members.
     pub const PEER: u16 = 4101;
     /// Health and `/metrics`, in plain text, holding no data.
     pub const MONITOR: u16 = 4102;
+    /// `Admin`: whoever reaches it may change who belongs to the cluster.
+    pub const ADMIN: u16 = 4103;
 }

@@ -1,11 +1,11 @@
 //! Calls to the Admin service of one member. Thin on purpose: whoever changes a cluster decides
 //! itself what to repeat, so nothing is retried here.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use dengine_api::v1::{self, admin_client::AdminClient as Generated};
 use dengine_client_core::Operation;
-use tokio::time::timeout;
+use tokio::{sync::OnceCell, time::timeout};
 use tonic::{Request, Response, Status, transport::Channel};
 
 use crate::{
@@ -37,11 +37,14 @@ impl Default for AdminOptions {
 /// Every call that changes something is idempotent on the server (a transfer of leadership aside),
 /// so an [`Error::UnknownOutcome`] may be answered by calling again.
 ///
+/// Connects to the member's admin port, or to its client port: that answers [`status`](Self::status) and
+/// [`members`](Self::members), and says where the admin port is, to which this then goes for everything else.
+///
 /// ```no_run
 /// use dengine_client::AdminClient;
 ///
 /// # async fn example() -> dengine_client::Result<()> {
-/// let member = AdminClient::connect("127.0.0.1:4100").await?;
+/// let member = AdminClient::connect("127.0.0.1:4103").await?;
 /// let status = member.status().await?;
 /// if status.cluster_id == 0 {
 ///     member.bootstrap(42, status.folder_id).await?;
@@ -51,8 +54,11 @@ impl Default for AdminOptions {
 /// ```
 #[derive(Clone, Debug)]
 pub struct AdminClient {
+    /// At the address that was given.
     inner: Generated<Channel>,
-    request_timeout: Duration,
+    /// Where the calls are served that the client port refuses; found when it is first needed.
+    admin: Arc<OnceCell<Generated<Channel>>>,
+    options: AdminOptions,
 }
 
 impl AdminClient {
@@ -71,18 +77,22 @@ impl AdminClient {
     pub async fn connect_with(address: &str, options: AdminOptions) -> Result<Self> {
         check_timeout("connect_timeout", options.connect_timeout)?;
         check_timeout("request_timeout", options.request_timeout)?;
-        let connecting = endpoint(address, options.connect_timeout)?;
-        let channel = connect(&connecting)
-            .await
-            .map_err(|message| Error::Unavailable {
-                message,
-                leader: None,
-            })?;
-        let inner = Generated::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
         Ok(AdminClient {
-            inner,
-            request_timeout: options.request_timeout,
+            inner: open(address, options).await?,
+            admin: Arc::default(),
+            options,
         })
+    }
+
+    /// The service at the member's admin port.
+    async fn admin(&self) -> Result<Generated<Channel>> {
+        let find = async {
+            match self.status().await?.admin_address.as_str() {
+                "" => Ok(self.inner.clone()),
+                address => open(address, self.options).await,
+            }
+        };
+        self.admin.get_or_try_init(|| find).await.cloned()
     }
 
     /// Makes an empty member the first voter of a new cluster.
@@ -98,9 +108,9 @@ impl AdminClient {
             cluster_id,
             folder_id: folder_id.into(),
         };
+        let mut admin = self.admin().await?;
         let request = self.request(message);
-        self.call(Operation::Write, self.inner.clone().bootstrap(request))
-            .await
+        self.call(Operation::Write, admin.bootstrap(request)).await
     }
 
     /// Gives an empty member the identity that [`add_learner`](Self::add_learner) made for it.
@@ -108,9 +118,9 @@ impl AdminClient {
     /// # Errors
     /// `Refused` if the folder belongs to another cluster or has another id.
     pub async fn join(&self, join: v1::JoinRequest) -> Result<v1::JoinResponse> {
+        let mut admin = self.admin().await?;
         let request = self.request(join);
-        self.call(Operation::Write, self.inner.clone().join(request))
-            .await
+        self.call(Operation::Write, admin.join(request)).await
     }
 
     /// What the member knows of itself; answered without the leader.
@@ -141,8 +151,9 @@ impl AdminClient {
         &self,
         learner: v1::AddLearnerRequest,
     ) -> Result<v1::AddLearnerResponse> {
+        let mut admin = self.admin().await?;
         let request = self.request(learner);
-        self.call(Operation::Write, self.inner.clone().add_learner(request))
+        self.call(Operation::Write, admin.add_learner(request))
             .await
     }
 
@@ -151,9 +162,9 @@ impl AdminClient {
     /// # Errors
     /// `Refused` until the learner has caught up: call again later.
     pub async fn promote(&self, member_id: u64) -> Result<v1::PromoteResponse> {
+        let mut admin = self.admin().await?;
         let request = self.request(v1::PromoteRequest { member_id });
-        self.call(Operation::Write, self.inner.clone().promote(request))
-            .await
+        self.call(Operation::Write, admin.promote(request)).await
     }
 
     /// Removes a member; its id is never used again.
@@ -161,9 +172,9 @@ impl AdminClient {
     /// # Errors
     /// `Refused` if the remaining voters that answer could not form a quorum.
     pub async fn remove(&self, member_id: u64) -> Result<v1::RemoveResponse> {
+        let mut admin = self.admin().await?;
         let request = self.request(v1::RemoveRequest { member_id });
-        self.call(Operation::Write, self.inner.clone().remove(request))
-            .await
+        self.call(Operation::Write, admin.remove(request)).await
     }
 
     /// Hands leadership to a voter; returns once that voter leads.
@@ -171,12 +182,10 @@ impl AdminClient {
     /// # Errors
     /// `UnknownOutcome` if it may still happen: ask [`members`](Self::members) who leads.
     pub async fn transfer_leader(&self, member_id: u64) -> Result<v1::TransferLeaderResponse> {
+        let mut admin = self.admin().await?;
         let request = self.request(v1::TransferLeaderRequest { member_id });
-        self.call(
-            Operation::Write,
-            self.inner.clone().transfer_leader(request),
-        )
-        .await
+        self.call(Operation::Write, admin.transfer_leader(request))
+            .await
     }
 
     /// Makes the state of this member durable now, so that its log before it may go.
@@ -184,9 +193,9 @@ impl AdminClient {
     /// # Errors
     /// `Timeout` if it takes longer than the request timeout: it goes on all the same.
     pub async fn snapshot(&self) -> Result<v1::SnapshotResponse> {
+        let mut admin = self.admin().await?;
         let request = self.request(v1::SnapshotRequest {});
-        self.call(Operation::Read, self.inner.clone().snapshot(request))
-            .await
+        self.call(Operation::Read, admin.snapshot(request)).await
     }
 
     /// A hash of what this member holds, equal on members that applied the same entries.
@@ -194,14 +203,14 @@ impl AdminClient {
     /// # Errors
     /// `Unavailable` or `Timeout` if the member cannot answer.
     pub async fn hash(&self) -> Result<v1::HashResponse> {
+        let mut admin = self.admin().await?;
         let request = self.request(v1::HashRequest {});
-        self.call(Operation::Read, self.inner.clone().hash(request))
-            .await
+        self.call(Operation::Read, admin.hash(request)).await
     }
 
     fn request<M>(&self, message: M) -> Request<M> {
         let mut request = Request::new(message);
-        request.set_timeout(self.request_timeout);
+        request.set_timeout(self.options.request_timeout);
         request
     }
 
@@ -210,10 +219,21 @@ impl AdminClient {
         operation: Operation,
         answer: impl Future<Output = std::result::Result<Response<T>, Status>>,
     ) -> Result<T> {
-        match timeout(self.request_timeout, answer).await {
+        match timeout(self.options.request_timeout, answer).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(Failure::from_status(operation, &status).error),
-            Err(_) => Err(Error::deadline(operation, self.request_timeout)),
+            Err(_) => Err(Error::deadline(operation, self.options.request_timeout)),
         }
     }
+}
+
+/// Connects to one port of a member.
+async fn open(address: &str, options: AdminOptions) -> Result<Generated<Channel>> {
+    let connecting = endpoint(address, options.connect_timeout)?;
+    let channel = connect(&connecting).await;
+    let channel = channel.map_err(|message| Error::Unavailable {
+        message,
+        leader: None,
+    })?;
+    Ok(Generated::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX))
 }

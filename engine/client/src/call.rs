@@ -36,6 +36,8 @@ pub(crate) struct Call<'a> {
     pub(crate) lane: usize,
     /// When it must be over, by the pool's time.
     pub(crate) deadline: Duration,
+    /// Longest that one attempt takes, if that is less than the policy's.
+    pub(crate) attempt_max: Duration,
     /// Its place in a session, if it has one.
     pub(crate) ticket: Option<&'a Ticket>,
 }
@@ -67,6 +69,11 @@ impl Shared {
         self.pool.answered_by(seen.cluster_id);
     }
 
+    /// Session reads begin anew, at any cluster.
+    pub(crate) fn forget_position(&self) {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Position::default();
+    }
+
     /// When a call that begins now must be over, by the pool's time.
     pub(crate) fn deadline(&self) -> Duration {
         self.pool.now() + self.options.request_timeout
@@ -78,9 +85,12 @@ impl Shared {
             operation,
             lane,
             deadline,
+            attempt_max,
             ticket,
         } = call;
-        let mut attempts = Attempts::new(self.options.retry, operation, lane, deadline);
+        let mut policy = self.options.retry;
+        policy.attempt_timeout = policy.attempt_timeout.min(attempt_max);
+        let mut attempts = Attempts::new(policy, operation, lane, deadline);
         let mut target = attempts.first();
         loop {
             let (route, link) = self.pool.resolve(message.is_for_leader(), &target);
@@ -89,14 +99,18 @@ impl Shared {
             if let Some(ticket) = ticket {
                 message.stamp(ticket.stamp());
             }
-            let failure = match self.attempt(operation, message, deadline, link).await {
+            let began = self.pool.now();
+            let until = attempts.until(began);
+            let failure = match self.attempt(operation, message, began, until, link).await {
                 Ok(response) => {
                     self.pool.served(route);
                     return Ok(response);
                 }
                 Err(failure) => failure,
             };
-            self.pool.forget_leader();
+            if failure.proof.unsettles_leader() {
+                self.pool.forget_leader();
+            }
             if failure.proof.serves_nobody() {
                 self.pool.served_nobody(route);
             }
@@ -121,10 +135,12 @@ impl Shared {
         &self,
         operation: Operation,
         message: M,
-        deadline: Duration,
+        began: Duration,
+        until: Duration,
         link: Link,
     ) -> std::result::Result<M::Answer, Failure> {
-        let until = self.pool.instant(deadline);
+        let (deadline, waited) = (until, until.saturating_sub(began));
+        let until = self.pool.instant(until);
         let answered = match self.options.wire {
             Wire::Pipelined => timeout_at(until, link.pipe.call(message))
                 .await
@@ -133,7 +149,7 @@ impl Shared {
                 .await
                 .map(|answer| answer.map_err(|status| Failure::from_status(operation, &status))),
         };
-        answered.unwrap_or_else(|_| Err(Failure::deadline(operation, self.options.request_timeout)))
+        answered.unwrap_or_else(|_| Err(Failure::deadline(operation, waited)))
     }
 
     async fn unary<M: Message>(

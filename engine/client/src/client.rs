@@ -104,6 +104,12 @@ impl Client {
         self.shared.saw(position.cluster_id, position.revision);
     }
 
+    /// Forgets what was seen, for this client and its clones: their session reads begin anew. For a cluster that took the
+    /// place of another one, whose revisions say nothing of those that were seen; session reads say so with `Refused`.
+    pub fn forget_position(&self) {
+        self.shared.forget_position();
+    }
+
     /// How often this client and its clones sent a call again, over all calls so far: 0 while the cluster
     /// is well.
     #[must_use]
@@ -359,6 +365,7 @@ impl Client {
             operation,
             lane: self.lane(),
             deadline,
+            attempt_max: Duration::MAX,
             ticket,
         };
         let answer = T::try_from(self.shared.call(call, &message).await?)?;

@@ -99,6 +99,7 @@ fn check_retry(retry: &RetryPolicy) -> Result<()> {
             retry.delay_min
         ));
     }
+    check_timeout("retry.attempt_timeout", retry.attempt_timeout)?;
     if retry.delay_max < retry.delay_min {
         return invalid("retry.delay_max must not be below retry.delay_min".to_owned());
     }

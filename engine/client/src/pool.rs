@@ -7,8 +7,8 @@ use std::{
 };
 
 use dengine_client_core::{Lanes, Target};
-use futures::future::join_all;
-use tokio::time::{Instant, timeout};
+use futures::{StreamExt, stream::FuturesUnordered};
+use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{
     metadata::MetadataMap,
     transport::{Channel, Endpoint},
@@ -22,11 +22,17 @@ use crate::{
     watch::SharedStream,
 };
 
-/// Largest response that is accepted; the server's own bound on one response is far below it.
-pub(crate) const RESPONSE_BYTES_MAX: usize = 64 << 20;
+/// Largest response that is accepted. No member sends a larger one.
+pub(crate) const RESPONSE_BYTES_MAX: usize = dengine_api::RESPONSE_BYTES_MAX;
 
 /// Connections to leaders that are not among the endpoints, kept for the next hint.
 const HINTED_MAX: usize = 8;
+
+/// How long connections that are not established are waited for once one is.
+const OTHERS_PATIENCE: Duration = Duration::from_millis(200);
+
+/// A channel, and why it is not connected if it is not.
+type Opened = (Channel, Option<String>);
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
@@ -128,7 +134,7 @@ impl Pool {
             .collect::<Result<Vec<_>>>()?;
         let wanted = options.connections.max(endpoints.len());
         let opening = (0..wanted).map(|i| open(&endpoints[i % endpoints.len()]));
-        let opened = join_all(opening).await;
+        let opened = open_all(opening, &endpoints).await;
         if let Some(error) = first_error_if_all_failed(&opened) {
             return Err(Error::Unavailable {
                 message: error,
@@ -154,7 +160,9 @@ impl Pool {
             endpoints,
         };
         for (lane, (_, error)) in opened.iter().enumerate() {
-            if error.is_some() {
+            let reached = |at: usize| opened[at].1.is_none();
+            let same_endpoint = (lane % pool.endpoints.len()..wanted).step_by(pool.endpoints.len());
+            if error.is_some() && !same_endpoint.clone().any(reached) {
                 pool.cool(Route::Lane(lane));
             }
         }
@@ -297,8 +305,39 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Waits until one channel is connected, and then a moment for the others: an endpoint that is silent must not cost
+/// those that answer the whole time for connecting. What is not connected by then connects on first use.
+async fn open_all(
+    opening: impl Iterator<Item = impl Future<Output = Opened>>,
+    endpoints: &[Endpoint],
+) -> Vec<Opened> {
+    let number = |(place, open)| async move { (place, open.await) };
+    let mut opening: FuturesUnordered<_> = opening.enumerate().map(number).collect();
+    let mut opened: Vec<Option<Opened>> = (0..opening.len()).map(|_| None).collect();
+    let mut others_until = None;
+    loop {
+        let next = match others_until {
+            None => opening.next().await,
+            Some(until) => timeout_at(until, opening.next()).await.unwrap_or(None),
+        };
+        let Some((place, channel)) = next else { break };
+        if channel.1.is_none() && others_until.is_none() {
+            others_until = Some(Instant::now() + OTHERS_PATIENCE);
+        }
+        opened[place] = Some(channel);
+    }
+    let lazy = |(place, opened): (usize, Option<Opened>)| {
+        opened.unwrap_or_else(|| {
+            let endpoint = &endpoints[place % endpoints.len()];
+            let why = format!("{}: not connected yet", authority(endpoint));
+            (endpoint.connect_lazy(), Some(why))
+        })
+    };
+    opened.into_iter().enumerate().map(lazy).collect()
+}
+
 /// A channel that is connected, or one that connects on first use and the reason why.
-async fn open(endpoint: &Endpoint) -> (Channel, Option<String>) {
+async fn open(endpoint: &Endpoint) -> Opened {
     match connect(endpoint).await {
         Ok(channel) => (channel, None),
         Err(message) => {
@@ -332,7 +371,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), innermost)
 }
 
-fn first_error_if_all_failed(opened: &[(Channel, Option<String>)]) -> Option<String> {
+fn first_error_if_all_failed(opened: &[Opened]) -> Option<String> {
     if opened.iter().all(|(_, error)| error.is_some()) {
         opened.first().and_then(|(_, error)| error.clone())
     } else {

@@ -1,7 +1,6 @@
 //! A session of the cluster: its writes may be repeated, so unknown outcomes are found out instead of told.
 
 use std::{
-    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -47,7 +46,9 @@ impl Default for SessionOptions {
 #[derive(Debug)]
 pub(crate) struct Session {
     sequencer: Mutex<Sequencer>,
-    /// Told when a write has ended, for those that wait for a place in the window.
+    /// Those that wait for a place in the window stand in line here, and only the first of them is woken.
+    line: tokio::sync::Mutex<()>,
+    /// Told when a write has ended.
     ended: Notify,
     lost: AtomicBool,
     keeper: Mutex<Option<AbortHandle>>,
@@ -61,9 +62,11 @@ impl Session {
             ttl_ms: ttl_ms(Some(options.ttl)),
         };
         // Were it opened twice, one of the two would expire unused: no harm.
-        let opened = shared.call(background(shared), &request).await?;
+        let call = background(shared, shared.options.request_timeout);
+        let opened = shared.call(call, &request).await?;
         let session = Arc::new(Session {
             sequencer: Mutex::new(Sequencer::new(opened.session_id, WINDOW)),
+            line: tokio::sync::Mutex::default(),
             ended: Notify::new(),
             lost: AtomicBool::new(false),
             keeper: Mutex::new(None),
@@ -87,7 +90,8 @@ impl Session {
         let request = v1::CloseSessionRequest {
             session_id: self.id(),
         };
-        shared.call(background(shared), &request).await.map(drop)
+        let call = background(shared, shared.options.request_timeout);
+        shared.call(call, &request).await.map(drop)
     }
 
     /// The cluster's name for it.
@@ -101,27 +105,35 @@ impl Session {
         shared: &Shared,
         deadline: Duration,
     ) -> Result<Ticket> {
+        let deadline = shared.pool.instant(deadline);
+        let place = async {
+            let _first = self.line.lock().await;
+            self.next_stamp().await
+        };
+        let stamp = timeout_at(deadline, place).await.unwrap_or_else(|_| {
+            Err(Error::Overloaded {
+                message: format!("{WINDOW} writes of this session are under way already"),
+            })
+        })?;
+        Ok(Ticket {
+            session: Arc::clone(self),
+            stamp,
+        })
+    }
+
+    /// A stamp, as soon as the window has room. One caller at a time.
+    async fn next_stamp(&self) -> Result<Stamp> {
         loop {
             if self.lost.load(Ordering::Relaxed) {
                 return Err(Error::SessionLost {
                     message: "it was closed, or expired before this call".to_owned(),
                 });
             }
-            let mut ended = pin!(self.ended.notified());
-            ended.as_mut().enable();
-            if let Some(stamp) = lock(&self.sequencer).stamp() {
-                return Ok(Ticket {
-                    session: Arc::clone(self),
-                    stamp,
-                });
-            }
-            if timeout_at(shared.pool.instant(deadline), ended)
-                .await
-                .is_err()
-            {
-                return Err(Error::Overloaded {
-                    message: format!("{WINDOW} writes of this session are under way already"),
-                });
+            let stamp = lock(&self.sequencer).stamp();
+            match stamp {
+                Some(stamp) => return Ok(stamp),
+                // Told of an end before it waits, it does not wait.
+                None => self.ended.notified().await,
             }
         }
     }
@@ -130,7 +142,7 @@ impl Session {
     pub(crate) fn note<T>(&self, result: &Result<T>) {
         if let Err(Error::SessionLost { .. }) = result {
             self.lost.store(true, Ordering::Relaxed);
-            self.ended.notify_waiters();
+            self.ended.notify_one();
         }
     }
 
@@ -166,16 +178,19 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         lock(&self.session.sequencer).end(self.stamp.sequence);
-        self.session.ended.notify_waiters();
+        self.session.ended.notify_one();
     }
 }
 
 /// Opening twice, keeping alive twice and closing twice do no harm, so these are repeated like reads.
-fn background(shared: &Shared) -> Call<'static> {
+fn background(shared: &Shared, patience: Duration) -> Call<'static> {
+    let patience = patience.min(shared.options.request_timeout);
     Call {
         operation: Operation::Read,
         lane: shared.pool.start(),
-        deadline: shared.deadline(),
+        deadline: shared.pool.now() + patience,
+        // A member that is silent leaves time for two others.
+        attempt_max: patience / 3,
         ticket: None,
     }
 }
@@ -189,7 +204,10 @@ async fn keep_alive(session: Weak<Session>, shared: Arc<Shared>, mut pace: Pace)
         };
         let sent = shared.pool.now();
         let request = v1::KeepAliveSessionRequest { session_id };
-        match shared.call(background(&shared), &request).await {
+        match shared
+            .call(background(&shared, pace.patience()), &request)
+            .await
+        {
             Ok(_) => pace.kept(sent),
             Err(Error::Refused { message, .. }) => {
                 tracing::warn!(session_id, message, "the session is gone");

@@ -17,7 +17,11 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status, transport::Server};
 
 /// Knows one folder id, refuses promotions, and never finishes a transfer of leadership.
-struct Peer;
+#[derive(Default)]
+struct Peer {
+    /// Where it says that the admin port is. If anywhere, hashes are not served here.
+    elsewhere: String,
+}
 
 fn member() -> Member {
     Member {
@@ -52,6 +56,7 @@ impl Admin for Peer {
         let folder_id = "folder".to_owned();
         Ok(Response::new(StatusResponse {
             folder_id,
+            admin_address: self.elsewhere.clone(),
             ..StatusResponse::default()
         }))
     }
@@ -105,6 +110,9 @@ impl Admin for Peer {
     }
 
     async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
+        if !self.elsewhere.is_empty() {
+            return Err(Status::permission_denied("this is the port of clients"));
+        }
         Ok(Response::new(HashResponse {
             applied_index: 6,
             ..HashResponse::default()
@@ -113,12 +121,16 @@ impl Admin for Peer {
 }
 
 async fn start() -> String {
+    serve(Peer::default()).await
+}
+
+async fn serve(peer: Peer) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let incoming = TcpListenerStream::new(listener);
     tokio::spawn(
         Server::builder()
-            .add_service(AdminServer::new(Peer))
+            .add_service(AdminServer::new(peer))
             .serve_with_incoming(incoming),
     );
     address
@@ -141,6 +153,15 @@ async fn every_call_reaches_the_member() {
     admin.remove(1).await.unwrap();
     assert_eq!(admin.snapshot().await.unwrap().index, 5);
     assert_eq!(admin.hash().await.unwrap().applied_index, 6);
+}
+
+#[tokio::test]
+async fn from_the_port_of_clients_it_finds_the_admin_port() {
+    let elsewhere = start().await;
+    let clients = serve(Peer { elsewhere }).await;
+    let admin = AdminClient::connect(&clients).await.unwrap();
+    assert_eq!(admin.hash().await.unwrap().applied_index, 6);
+    assert!(!admin.status().await.unwrap().admin_address.is_empty());
 }
 
 #[tokio::test]

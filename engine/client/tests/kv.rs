@@ -50,6 +50,8 @@ over_both_wires!(
     the_leader_that_a_member_names_is_asked_next,
     a_hint_that_leads_nowhere_falls_back_to_the_endpoints,
     retries_end_with_the_deadline_and_pause_in_between,
+    a_silent_member_costs_a_read_one_attempt,
+    a_bad_request_does_not_forget_who_leads,
     retries_can_be_turned_off,
     calls_are_spread_over_all_connections_or_stay_on_one,
     a_member_that_serves_nobody_is_left_for_another_behind_the_same_address,
@@ -371,6 +373,66 @@ async fn retries_end_with_the_deadline_and_pause_in_between(wire: Wire) {
         "{} attempts",
         peer.requests()
     );
+}
+
+async fn a_silent_member_costs_a_read_one_attempt(wire: Wire) {
+    let silent = Peer::scripted([Step::Hang]).await;
+    let serving = Peer::start().await;
+    let mut brief = options(wire);
+    brief.retry.attempt_timeout = Duration::from_millis(100);
+    let endpoints = [silent.address.clone(), serving.address.clone()];
+    let client = Client::connect_with(endpoints, brief).await.unwrap();
+    let begun = Instant::now();
+    client.get("a", Consistency::Linearizable).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert_eq!((silent.requests(), serving.requests()), (1, 1));
+}
+
+async fn a_bad_request_does_not_forget_who_leads(wire: Wire) {
+    let leader = Peer::start().await;
+    let follower = Peer::scripted([Step::NotLeader(leader.address.clone())]).await;
+    let client = connect(wire, &[&follower, &leader]).await.with_affinity(0);
+    client.put("a", "1").await.unwrap();
+    leader.always(Code::InvalidArgument);
+    client.put("a", "").await.unwrap_err();
+    client.put("a", "").await.unwrap_err();
+    assert_eq!((follower.requests(), leader.requests()), (1, 3));
+}
+
+/// An address whose connections are never established: its queue of connections is full.
+async fn silent_address() -> (String, TcpListener, Vec<tokio::task::JoinHandle<()>>) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let connect = || async move {
+        let _held = TcpStream::connect(address).await;
+        std::future::pending::<()>().await;
+    };
+    let held: Vec<_> = (0..4).map(|_| tokio::spawn(connect())).collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    (address.to_string(), listener, held)
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_silent_does_not_hold_up_the_others() {
+    let (silent, _listener, held) = silent_address().await;
+    let peer = Peer::start().await;
+    let patient = ClientOptions {
+        connect_timeout: Duration::from_secs(20),
+        ..options(Wire::Pipelined)
+    };
+    let begun = Instant::now();
+    let client = Client::connect_with([silent, peer.address.clone()], patient)
+        .await
+        .unwrap();
+    client.put("a", "1").await.unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begun.elapsed()
+    );
+    held.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 async fn retries_can_be_turned_off(wire: Wire) {

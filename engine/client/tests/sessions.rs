@@ -120,3 +120,31 @@ async fn session_reads_name_what_was_seen() {
         .collect();
     assert_eq!(named, [Some((7, 2)), Some((7, 40)), None]);
 }
+
+#[tokio::test]
+async fn a_position_can_be_forgotten_for_a_cluster_that_took_the_place_of_another() {
+    let peer = Peer::start().await;
+    let client = connect(&peer).await;
+    client.put("a", "1").await.unwrap();
+    client.saw(Position {
+        cluster_id: client.position().cluster_id,
+        revision: 1_000,
+    });
+    client.forget_position();
+    assert_eq!(client.position(), Position::default());
+    client.get("a", Consistency::Session).await.unwrap();
+    assert!(client.position().revision < 1_000);
+}
+
+/// Each place of the window that becomes free is for one of those that wait, and in their order.
+#[tokio::test]
+async fn whoever_waits_for_a_place_in_the_window_gets_one_in_turn() {
+    let peer = Peer::start().await;
+    let client = with_session(&peer).await;
+    let puts = (0..1_000).map(|n| {
+        let client = client.clone();
+        async move { client.put(format!("k{n}"), "v").await.map(drop) }
+    });
+    let done = futures::future::join_all(puts).await;
+    assert!(done.iter().all(Result::is_ok));
+}

@@ -21,7 +21,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// What `dengine init` takes.
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
-    /// Client addresses of all members, comma-separated; the first begins the cluster.
+    /// Admin addresses of all members, comma-separated; the first begins the cluster. Client addresses do too, as long
+    /// as the admin port that a member names there can be reached from here.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
     endpoints: Vec<String>,
 

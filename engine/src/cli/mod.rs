@@ -33,10 +33,10 @@ const EXIT_REPLACE: u8 = 3;
 ///
 /// Start three members, then form them into a cluster once:
 ///
-///   dengine serve --name a --data-dir /tmp/a --listen-client 127.0.0.1:4100 --listen-peer 127.0.0.1:4101 --listen-monitor 127.0.0.1:4102
-///   dengine serve --name b --data-dir /tmp/b --listen-client 127.0.0.1:4200 --listen-peer 127.0.0.1:4201 --listen-monitor 127.0.0.1:4202
-///   dengine serve --name c --data-dir /tmp/c --listen-client 127.0.0.1:4300 --listen-peer 127.0.0.1:4301 --listen-monitor 127.0.0.1:4302
-///   dengine init --endpoints 127.0.0.1:4100,127.0.0.1:4200,127.0.0.1:4300
+///   dengine serve --name a --data-dir /tmp/a --listen-client 127.0.0.1:4100 --listen-peer 127.0.0.1:4101 --listen-monitor 127.0.0.1:4102 --listen-admin 127.0.0.1:4103
+///   dengine serve --name b --data-dir /tmp/b --listen-client 127.0.0.1:4200 --listen-peer 127.0.0.1:4201 --listen-monitor 127.0.0.1:4202 --listen-admin 127.0.0.1:4203
+///   dengine serve --name c --data-dir /tmp/c --listen-client 127.0.0.1:4300 --listen-peer 127.0.0.1:4301 --listen-monitor 127.0.0.1:4302 --listen-admin 127.0.0.1:4303
+///   dengine init --endpoints 127.0.0.1:4103,127.0.0.1:4203,127.0.0.1:4303
 ///
 /// Exit codes: 0 done, or stopped by a signal in good order; 1 failed; 2 wrong usage or configuration,
 /// and nothing was changed; 3 the data folder is damaged or incomplete, and the member must be replaced.

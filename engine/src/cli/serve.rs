@@ -38,6 +38,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
         return Ok(EXIT_OK);
     }
     telemetry::install_log_lines(config.log_format, &config.log_level)?;
+    server::files::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -73,13 +73,19 @@ settings! {
         /// bootstrapped or joined; deleting its content makes the member lose its identity for ever.
         data_dir: PathBuf = PathBuf::new(), "data-dir", "DENGINE_DATA_DIR";
 
-        /// Address that serves clients: Kv, Admin, health and reflection over gRPC.
+        /// Address that serves clients: Kv, Watch, health and reflection over gRPC.
         ///
         /// Whoever can reach it can read and write every key.
         listen_client: SocketAddr = loopback(ports::CLIENT), "listen-client", "DENGINE_LISTEN_CLIENT";
 
         /// Address that serves the other members.
         listen_peer: SocketAddr = loopback(ports::PEER), "listen-peer", "DENGINE_LISTEN_PEER";
+
+        /// Address that serves `Admin`, to people and to the operator.
+        ///
+        /// Whoever can reach it can remove members and hand the lead about. Other members pass on to the leader what
+        /// only it can do, so they must reach it too; on a loopback address only this machine does.
+        listen_admin: SocketAddr = loopback(ports::ADMIN), "listen-admin", "DENGINE_LISTEN_ADMIN";
 
         /// Address that serves health and metrics in plain text; it shows no keys and no values.
         listen_monitor: SocketAddr = loopback(ports::MONITOR), "listen-monitor", "DENGINE_LISTEN_MONITOR";
@@ -122,7 +128,7 @@ settings! {
 
         /// Bytes that are kept free on the disk of the data folder; 0 keeps none.
         ///
-        /// Below, the member refuses writes that need space, with UNAVAILABLE, and hands over leadership. It must
+        /// Below, the member refuses writes that need space, with RESOURCE_EXHAUSTED, and hands over leadership. It must
         /// be enough for what is under way: a log segment, and the merging of files of the state.
         min_free_bytes: u64 = 128 * 1024 * 1024, "min-free-bytes", "DENGINE_MIN_FREE_BYTES";
     } sections {
@@ -185,15 +191,32 @@ settings! {
 
         /// Longest that a client reads nothing of a stream while there is something to read, in milliseconds.
         ///
-        /// Its watches are then ended, each with the revision to begin anew at; its calls of `Kv.Pipeline` are given up.
+        /// Its watches are then ended, each with the revision to begin anew at; its calls of `Kv.Pipeline` are given up, and
+        /// a connection with other answers that are not read is closed. A link that is slow has longer: a second for
+        /// each 16 KiB, as long as it takes something. Requests must arrive as fast.
         stream_stall_timeout_ms: u64 = 10_000, "stream-stall-timeout-ms", "DENGINE_STREAM_STALL_TIMEOUT_MS";
 
         /// How long a watch that asked for progress is told nothing before it is told that, in milliseconds.
         watch_progress_interval_ms: u64 = 10_000,
             "watch-progress-interval-ms", "DENGINE_WATCH_PROGRESS_INTERVAL_MS";
 
+        /// Most connections of clients; more are closed at once. Clients of one address have half of them at most.
+        ///
+        /// Each is an open file. No more are taken than half of what the process may open (`ulimit -n`), whose limit a
+        /// member raises as far as it may.
+        max_connections: usize = 4096, "max-connections", "DENGINE_MAX_CONNECTIONS";
+
         /// Most requests of clients that are served at once; more are refused with RESOURCE_EXHAUSTED.
         max_concurrent_requests: usize = 16 * 1024, "max-concurrent-requests", "DENGINE_MAX_CONCURRENT_REQUESTS";
+
+        /// Most bytes of answers that wait to be sent, of all clients together; answers of a few KiB do not count.
+        ///
+        /// Bounds the memory that clients may take who ask for much and read slowly. Beyond it reads are refused with
+        /// RESOURCE_EXHAUSTED, and writes are answered without the pairs that they were to return (`trimmed`).
+        max_answer_bytes: usize = 128 * 1024 * 1024, "max-answer-bytes", "DENGINE_MAX_ANSWER_BYTES";
+
+        /// Requests that take so long are logged, in milliseconds, without their keys and values; 0: none are.
+        slow_request_ms: u64 = 1_000, "slow-request-ms", "DENGINE_SLOW_REQUEST_MS";
 
         /// Most writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
         max_pending_proposals: usize = 8 * 1024, "max-pending-proposals", "DENGINE_MAX_PENDING_PROPOSALS";
@@ -215,8 +238,8 @@ settings! {
 
         /// Longest that a request waits, in milliseconds.
         ///
-        /// A read then ends with UNAVAILABLE; a write with DEADLINE_EXCEEDED if it may yet take
-        /// effect. Below the election timeout, requests fail during every change of leader.
+        /// A read of one key then ends with UNAVAILABLE, a range that takes longer to read with DEADLINE_EXCEEDED, and
+        /// a write with DEADLINE_EXCEEDED if it may yet take effect. Below the election timeout, requests fail during every change of leader.
         request_timeout_ms: u64 = 5_000, "request-timeout-ms", "DENGINE_REQUEST_TIMEOUT_MS";
 
         /// Longest that a stopping member waits for requests in flight, in milliseconds.
@@ -305,11 +328,35 @@ impl Config {
     }
 }
 
+impl Config {
+    /// `host:port` under which others reach [`listen_admin`](Self::listen_admin): the host by which clients reach this
+    /// member, if it listens there. `None` if only this machine reaches it, and clients come from others.
+    #[must_use]
+    pub fn admin_address(&self) -> Option<String> {
+        let listen = self.listen_admin;
+        if listen.ip().is_unspecified() {
+            let (host, _) = self.advertise_client.rsplit_once(':')?;
+            return Some(format!("{host}:{}", listen.port()));
+        }
+        let within_reach = !listen.ip().is_loopback() || self.listen_client.ip().is_loopback();
+        within_reach.then(|| listen.to_string())
+    }
+}
+
 impl Limits {
     /// Longest that a request waits.
     #[must_use]
     pub const fn request_timeout(&self) -> Duration {
         Duration::from_millis(self.request_timeout_ms)
+    }
+
+    /// From when on a request is slow.
+    #[must_use]
+    pub const fn slow_request(&self) -> Option<Duration> {
+        match self.slow_request_ms {
+            0 => None,
+            slow => Some(Duration::from_millis(slow)),
+        }
     }
 
     /// Longest that a client reads nothing of a stream.

@@ -38,8 +38,8 @@ fn listed(problems: &[String]) -> String {
 const NAME_LEN_MAX: usize = 63;
 /// RocksDB and the log take more, but a key is copied on every comparison.
 const KEY_BYTES_MAX: usize = 1024 * 1024;
-/// A value travels in one message and one log batch.
-const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// A value travels in one message and one log batch, and with its key in one answer, of which clients take 64 MiB.
+const VALUE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// A batch is applied as one, and holds up everything behind it.
 const BATCH_OPERATIONS_MAX: usize = 16 * 1024;
 /// The largest write that any configuration lets in.
@@ -103,6 +103,7 @@ impl Config {
         let listens = [
             ("listen_client", self.listen_client),
             ("listen_peer", self.listen_peer),
+            ("listen_admin", self.listen_admin),
             ("listen_monitor", self.listen_monitor),
         ];
         for (place, (name, address)) in listens.iter().enumerate() {
@@ -221,6 +222,7 @@ impl Limits {
             1,
             1 << 24,
         );
+        between("max_connections", self.max_connections, 1, 1 << 20);
         // Only sizes that are allowed say anything about what must hold them.
         if self.max_key_bytes <= KEY_BYTES_MAX
             && self.max_value_bytes <= VALUE_BYTES_MAX
@@ -241,8 +243,17 @@ impl Limits {
                 write,
                 PENDING_BYTES_MAX,
             );
+            let largest = self.max_key_bytes + self.max_value_bytes;
+            let largest = largest.max(self.max_range_bytes);
+            let answers = self.max_answer_bytes;
+            between("max_answer_bytes", answers, largest, PENDING_BYTES_MAX);
         }
-        between("max_range_bytes", self.max_range_bytes, 4096, 1 << 30);
+        between(
+            "max_range_bytes",
+            self.max_range_bytes,
+            4096,
+            VALUE_BYTES_MAX,
+        );
         between(
             "max_concurrent_requests",
             self.max_concurrent_requests,
@@ -399,8 +410,41 @@ mod tests {
     }
 
     #[test]
+    fn the_admin_port_is_told_to_those_who_can_reach_it() {
+        let told = |change: fn(&mut Config)| {
+            let mut config = valid();
+            change(&mut config);
+            config.validated().unwrap().admin_address()
+        };
+        assert_eq!(told(|_| {}).as_deref(), Some("127.0.0.1:4103"));
+        let everywhere = told(|c| {
+            c.listen_client = "[::]:4100".parse().unwrap();
+            c.listen_admin = "[::]:4103".parse().unwrap();
+            c.advertise_client = "[fd00::1]:4100".into();
+        });
+        assert_eq!(everywhere.as_deref(), Some("[fd00::1]:4103"));
+        let here_only = told(|c| {
+            c.listen_client = "0.0.0.0:4100".parse().unwrap();
+            c.advertise_client = "a.example:4100".into();
+        });
+        assert_eq!(here_only, None);
+        check(
+            |c| c.listen_admin = c.listen_client,
+            &["listen_admin and listen_client"],
+        );
+    }
+
+    #[test]
     fn what_must_hold_something_is_large_enough_for_it() {
         check(|c| c.limits.max_value_bytes = 8 << 20, &["max_batch_bytes"]);
+        check(
+            |c| c.limits.max_answer_bytes = 1 << 20,
+            &["max_answer_bytes"],
+        );
+        check(
+            |c| c.limits.max_range_bytes = 64 << 20,
+            &["max_range_bytes"],
+        );
         check(|c| c.log.segment_bytes = 1 << 20, &["segment_bytes"]);
         check(
             |c| c.limits.max_value_bytes = usize::MAX,

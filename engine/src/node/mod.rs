@@ -14,6 +14,7 @@
 //! What may not live here: the rules of Raft (`dengine_core::consensus`), of keys and values
 //! (`dengine_core::kv`), or of gRPC ([`crate::server`]).
 
+pub(crate) mod answers;
 mod applier;
 mod bootstrap;
 mod clock;
@@ -36,6 +37,7 @@ use crate::config::{Config, Durability};
 use crate::error::{Fatal, LeaderHint, RequestError, StartError};
 use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
+use answers::Held;
 use dengine_core::kv::{self, Member, Membership, MembershipChange, Reader};
 pub use dengine_core::replica::Written;
 use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
@@ -81,6 +83,7 @@ struct Inner {
     /// This and what follows up to `folder` is dropped before it, for fields are in this order: the folder stays locked
     /// until the member's threads have ended.
     listener: transport::Listener,
+    peers: transport::PeerRuntime,
     gate: PeerGate,
     stage: RwLock<Stage>,
     /// Held while the member passes from one stage to another, so that it does so once.
@@ -113,7 +116,8 @@ impl Node {
         let folder_id = folder.folder_id().to_owned();
         let identity = folder.identity();
         let gate = PeerGate::default();
-        let listener = transport::Listener::start(&config, gate.clone()).await?;
+        let peers = transport::PeerRuntime::start()?;
+        let listener = transport::Listener::start(&config, gate.clone(), &peers).await?;
         let (installs, decided) = unbounded_channel();
         let node = Self {
             inner: Arc::new(Inner {
@@ -126,6 +130,7 @@ impl Node {
                 folder_id,
                 gate,
                 listener,
+                peers,
                 config,
             }),
         };
@@ -158,15 +163,27 @@ impl Node {
         &self,
         requests: impl IntoIterator<Item = kv::Request>,
     ) -> Vec<Result<Written, RequestError>> {
-        let requests: Vec<_> = requests.into_iter().collect();
+        let requests = requests.into_iter().collect();
+        self.write_held(requests, None).await.0
+    }
+
+    /// As [`Node::write_all`]; `held` counts what the writes return, and leaves out what it has no room for.
+    pub(crate) async fn write_held(
+        &self,
+        requests: Vec<kv::Request>,
+        held: Option<Held>,
+    ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let refused = match (self.other_leader(), self.running()) {
-            (None, Ok(running)) => return running.write_all(requests).await,
+            (None, Ok(running)) => return running.write_all(requests, held).await,
             (Some(leader), Ok(_)) => RequestError::NotLeader {
                 leader: Some(leader),
             },
             (_, Err(error)) => error,
         };
-        requests.iter().map(|_| Err(refused.clone())).collect()
+        (
+            requests.iter().map(|_| Err(refused.clone())).collect(),
+            held,
+        )
     }
 
     /// Who leads, if that is known to be another member.
@@ -184,7 +201,7 @@ impl Node {
     /// No quorum confirmed it in time; nothing was changed.
     pub async fn read_barrier(&self) -> Result<(), RequestError> {
         let read = |caller| Request::Read { caller }.into();
-        self.running()?.confirm_read(read).await
+        self.unless_stopped(self.running()?.confirm_read(read).await)
     }
 
     /// The same as [`Node::read_barrier`], and while this member leads and holds a lease, without asking
@@ -198,7 +215,7 @@ impl Node {
             return Ok(());
         }
         let read = |caller| Request::LeaseRead { caller }.into();
-        running.confirm_read(read).await
+        self.unless_stopped(running.confirm_read(read).await)
     }
 
     /// Whether [`Node::lease_barrier`] would return at once.
@@ -405,6 +422,11 @@ impl Node {
         Ok(())
     }
 
+    /// Whether its threads run: none has failed.
+    pub(crate) fn is_live(&self) -> bool {
+        self.inner.fatal.borrow().is_none()
+    }
+
     /// Waits until the member ends by itself, and says why.
     pub async fn stopped(&self) -> Fatal {
         let mut fatal = self.inner.fatal.subscribe();
@@ -413,6 +435,20 @@ impl Node {
             .await
             .expect("the sender lives as long as this handle");
         end.clone().expect("it was just waited for")
+    }
+
+    /// The threads end as well when a snapshot is to become the state, and then the member does not.
+    fn unless_stopped(&self, result: Result<(), RequestError>) -> Result<(), RequestError> {
+        let stopped = || {
+            let stage = self.inner.stage.read().expect("no holder panics");
+            matches!(*stage, Stage::Stopped) || !self.is_live()
+        };
+        match result {
+            Err(RequestError::ShuttingDown) if !stopped() => Err(RequestError::NotServed {
+                reason: "this member is installing a snapshot".to_owned(),
+            }),
+            other => other,
+        }
     }
 
     fn running(&self) -> Result<Arc<Running>, RequestError> {
@@ -511,6 +547,7 @@ impl Node {
             revision: inner.revision.clone(),
             fatal: inner.fatal.clone(),
             installs: inner.installs.clone(),
+            peers: inner.peers.handle(),
         })
         .await?;
         let shut_down = {

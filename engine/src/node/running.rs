@@ -1,6 +1,7 @@
 //! A member that takes part: its threads, and the ways into them.
 
 use super::Written;
+use super::answers::Held;
 use super::applier::ApplyThread;
 use super::clock;
 use super::flusher::{self, FlushTrigger};
@@ -57,6 +58,8 @@ pub(super) struct Start {
     pub(super) revision: watch::Sender<Revision>,
     pub(super) fatal: watch::Sender<Option<Fatal>>,
     pub(super) installs: UnboundedSender<Install>,
+    /// Where peers are spoken to.
+    pub(super) peers: tokio::runtime::Handle,
 }
 
 pub(super) struct Running {
@@ -104,7 +107,7 @@ impl Running {
             &start.config,
             start.identity,
             start.folder_id.clone(),
-            runtime.clone(),
+            (start.peers.clone(), runtime.clone()),
             members.clone(),
             introduced.clone(),
             inbox.clone(),
@@ -262,11 +265,12 @@ impl Running {
     }
 
     /// Replicates commands. Their permits come back when all are answered, or nobody waits for them any
-    /// more.
+    /// more. `held` counts what they return, and bounds it.
     pub(super) async fn write_all(
         &self,
         requests: Vec<kv::Request>,
-    ) -> Vec<Result<Written, RequestError>> {
+        held: Option<Held>,
+    ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let mut results = Vec::with_capacity(requests.len());
         let (mut admitted, mut permits) = (Vec::with_capacity(requests.len()), None);
         for request in requests {
@@ -285,11 +289,12 @@ impl Running {
             data: admitted.next().expect("one for each reply"),
             caller,
         };
-        let mut written = self.propose(count, propose).await.into_iter();
+        let (written, held) = self.propose(count, held, propose).await;
+        let mut written = written.into_iter();
         let result = |admitted: Result<(), _>| {
             admitted.and_then(|()| written.next().expect("one for each that was admitted"))
         };
-        results.into_iter().map(result).collect()
+        (results.into_iter().map(result).collect(), held)
     }
 
     fn admit(&self, bytes: usize) -> Result<Permits<'_>, RequestError> {
@@ -313,10 +318,11 @@ impl Running {
     async fn propose(
         &self,
         count: usize,
+        held: Option<Held>,
         mut make: impl FnMut(WriteReply) -> Request,
-    ) -> Vec<Result<Written, RequestError>> {
+    ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let begin = Instant::now();
-        let (replies, mut answers) = WriteAnswers::of(count);
+        let (replies, mut answers) = WriteAnswers::of(count, held);
         for caller in replies {
             if let Err(unsent) = self.inbox.send(make(caller).into()) {
                 refuse(unsent.0);
@@ -341,7 +347,7 @@ impl Running {
             change: change.take().expect("there is one reply"),
             caller,
         };
-        let written = self.propose(1, propose).await.pop();
+        let written = self.propose(1, None, propose).await.0.pop();
         match written.expect("one answer to one change")?.outcome {
             // If it can't be settled, nothing milder is true: it was made. Changes may be repeated.
             Outcome::Membership(Ok(membership)) => match self.settle().await {
@@ -365,7 +371,7 @@ impl Running {
             data: Bytes::new(),
             caller,
         };
-        let written = self.propose(1, empty).await.pop();
+        let written = self.propose(1, None, empty).await.0.pop();
         written.expect("one answer to one write").map(|_| ())
     }
 

@@ -1,5 +1,6 @@
 //! Writes that were asked for together, and wait together: one place to wait and one timer, however many they are.
 
+use super::answers::Held;
 use crate::error::RequestError;
 use dengine_core::replica::{Caller, Written};
 use std::future::Future;
@@ -23,6 +24,8 @@ struct Answers {
     places: Vec<Place>,
     open: usize,
     waker: Option<Waker>,
+    /// Counts the pairs that the answers hold, if that is wanted.
+    held: Option<Held>,
     /// Whether somebody waits for them.
     awaited: bool,
 }
@@ -35,12 +38,17 @@ enum Place {
 }
 
 impl WriteAnswers {
-    /// As many replies as there are writes, and where their answers come out.
-    pub(super) fn of(writes: usize) -> (impl Iterator<Item = WriteReply>, Self) {
+    /// As many replies as there are writes, and where their answers come out. With `held`, answers that it has no room
+    /// for come without their pairs.
+    pub(super) fn of(
+        writes: usize,
+        held: Option<Held>,
+    ) -> (impl Iterator<Item = WriteReply>, Self) {
         let answers = Arc::new(Mutex::new(Answers {
             places: (0..writes).map(|_| Place::Open).collect(),
             open: writes,
             waker: None,
+            held,
             awaited: true,
         }));
         let own = Self {
@@ -53,17 +61,20 @@ impl WriteAnswers {
         (replies, own)
     }
 
-    /// What there is now. Those without an answer come to what `unknown` says.
+    /// What there is now, and what counts its bytes. Those without an answer come to what `unknown` says.
     pub(super) fn take(
         self,
         mut unknown: impl FnMut() -> RequestError,
-    ) -> Vec<Result<Written, RequestError>> {
-        let places = std::mem::take(&mut lock(&self.answers).places);
+    ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
+        let (places, held) = {
+            let mut answers = lock(&self.answers);
+            (std::mem::take(&mut answers.places), answers.held.take())
+        };
         let answer = |place| match place {
             Place::Answered(answer) => answer,
             Place::Open | Place::Lost => Err(unknown()),
         };
-        places.into_iter().map(answer).collect()
+        (places.into_iter().map(answer).collect(), held)
     }
 
     /// Waits until no write is without an answer that could still get one.
@@ -101,8 +112,14 @@ impl WriteReply {
         let waker = {
             let mut answers = lock(&answers);
             // Nobody waits any more, and what was waited for is taken.
-            if let Some(open) = answers.places.get_mut(self.place) {
-                *open = place;
+            if self.place < answers.places.len() {
+                let place = match place {
+                    Place::Answered(Ok(written)) => {
+                        Place::Answered(Ok(bounded(answers.held.as_mut(), written)))
+                    }
+                    other => other,
+                };
+                answers.places[self.place] = place;
             }
             answers.open -= 1;
             (answers.open == 0).then(|| answers.waker.take()).flatten()
@@ -131,6 +148,19 @@ impl Drop for WriteReply {
     }
 }
 
+/// The write has taken effect, so all that can be left out is what it was to return.
+fn bounded(held: Option<&mut Held>, written: Written) -> Written {
+    let pairs_bytes = written.outcome.pairs_bytes();
+    let room = held.is_none_or(|held| held.add(pairs_bytes));
+    match room {
+        true => written,
+        false => Written {
+            outcome: written.outcome.without_pairs(),
+            ..written
+        },
+    }
+}
+
 fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
     answers.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -138,8 +168,9 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::kv::Outcome;
-    use dengine_core::types::Term;
+    use crate::node::answers::AnswerBudget;
+    use dengine_core::kv::{KeyValue, Outcome};
+    use dengine_core::types::{Revision, Term};
 
     fn written(term: u64) -> Result<Written, RequestError> {
         Ok(Written {
@@ -154,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn all_are_awaited_and_come_out_in_order() {
-        let (replies, mut answers) = WriteAnswers::of(3);
+        let (replies, mut answers) = WriteAnswers::of(3, None);
         let mut replies: Vec<_> = replies.collect();
         let waiting = tokio::spawn(async move {
             answers.complete().await;
@@ -167,16 +198,50 @@ mod tests {
         assert!(!waiting.is_finished());
         drop(replies);
         let answers = waiting.await.expect("no panic");
-        assert_eq!(answers, [written(1), Err(unknown()), written(3)]);
+        assert_eq!(answers.0, [written(1), Err(unknown()), written(3)]);
     }
 
     #[tokio::test]
     async fn a_reply_knows_when_nobody_waits() {
-        let (replies, answers) = WriteAnswers::of(1);
+        let (replies, answers) = WriteAnswers::of(1, None);
         let reply = replies.last().expect("one");
         assert!(!reply.is_gone());
-        assert_eq!(answers.take(unknown), [Err(unknown())]);
+        assert_eq!(answers.take(unknown).0, [Err(unknown())]);
         assert!(reply.is_gone());
         reply.answer(written(1));
+    }
+
+    /// Two hundred swaps that fail on one large key would otherwise hold it two hundred times.
+    #[test]
+    fn without_room_a_write_is_answered_without_its_pairs() {
+        let outcome = Outcome::Put {
+            revision: Revision(7),
+            prev: Some(KeyValue {
+                key: "k".into(),
+                value: vec![0; 10_000].into(),
+                create_revision: Revision(1),
+                mod_revision: Revision(1),
+                version: 1,
+                ttl_ms: 0,
+            }),
+        };
+        let whole = Written {
+            term: Term(1),
+            outcome,
+        };
+        let budget = AnswerBudget::new(15_000);
+        let (replies, answers) = WriteAnswers::of(2, Some(budget.none()));
+        for reply in replies {
+            reply.answer(Ok(whole.clone()));
+        }
+        let (written, held) = answers.take(unknown);
+        let trimmed = Written {
+            outcome: whole.outcome.clone().without_pairs(),
+            ..whole.clone()
+        };
+        assert_eq!(written, [Ok(whole), Ok(trimmed)]);
+        assert!(budget.hold(10_000).is_none());
+        drop(held);
+        assert!(budget.hold(10_000).is_some());
     }
 }

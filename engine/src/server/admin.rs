@@ -1,6 +1,7 @@
-//! The `Admin` service. Not bounded by the gate: who repairs a busy cluster must get through.
+//! The `Admin` service. Not bounded by the gate: who repairs a busy cluster must get through. What takes a member
+//! long has bounds of its own.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use dengine_api::v1::{
     AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, HashRequest,
@@ -17,6 +18,7 @@ use dengine_wire::{
     messages::{member, members},
     status::request_status,
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -33,19 +35,33 @@ use crate::{
 /// A hash reads everything; whoever asked for it usually gives up long before.
 const HASH_PATIENCE: Duration = Duration::from_secs(3600);
 
-/// Serves `Admin` from a node.
+/// Hashes, and snapshots, that are made at once. Each of either uses the whole disk.
+const AT_ONCE: usize = 1;
+
+/// Serves `Admin` from a node. Clones share their bounds.
+#[derive(Clone)]
 pub(super) struct AdminService {
     node: Node,
-    config: Config,
+    config: Arc<Config>,
     forwarder: Forwarder,
     watches: WatchCount,
+    door: Door,
+    hashes: Arc<Semaphore>,
+    snapshots: Arc<Semaphore>,
+}
+
+/// The port that a call came by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Door {
+    Admin,
+    Client,
 }
 
 /// What a call of the service returns.
 type Answer<T> = Result<Response<T>, Status>;
 
 impl AdminService {
-    /// `config` completes what the node tells of itself.
+    /// For the admin port. `config` completes what the node tells of itself.
     pub(super) fn new(
         node: Node,
         config: Config,
@@ -54,11 +70,45 @@ impl AdminService {
     ) -> Self {
         Self {
             node,
-            config,
+            config: Arc::new(config),
             forwarder,
             watches,
+            door: Door::Admin,
+            hashes: Arc::new(Semaphore::new(AT_ONCE)),
+            snapshots: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
+
+    /// The same for the client port: it answers only what changes nothing and costs nothing.
+    pub(super) fn for_clients(self) -> Self {
+        Self {
+            door: Door::Client,
+            ..self
+        }
+    }
+
+    /// Whether a call that changes something, or takes long, may be made where it was.
+    fn check_door(&self) -> Result<(), Status> {
+        match self.door {
+            Door::Admin => Ok(()),
+            Door::Client => Err(Status::permission_denied(format!(
+                "this is the port of clients: this member serves Admin on {} (--listen-admin)",
+                self.config.listen_admin
+            ))),
+        }
+    }
+
+    fn admin_address(&self) -> String {
+        let elsewhere = self.door == Door::Client;
+        let address = elsewhere.then(|| self.config.admin_address()).flatten();
+        address.unwrap_or_default()
+    }
+}
+
+fn one_of(places: &Arc<Semaphore>, what: &str) -> Result<OwnedSemaphorePermit, Status> {
+    Arc::clone(places).try_acquire_owned().map_err(|_| {
+        Status::resource_exhausted(format!("this member makes a {what} already; retry later"))
+    })
 }
 
 fn answer<T>(result: Result<T, Status>) -> Answer<T> {
@@ -68,6 +118,7 @@ fn answer<T>(result: Result<T, Status>) -> Answer<T> {
 #[tonic::async_trait]
 impl Admin for AdminService {
     async fn bootstrap(&self, request: Request<BootstrapRequest>) -> Answer<BootstrapResponse> {
+        self.check_door()?;
         let BootstrapRequest {
             cluster_id,
             folder_id,
@@ -82,6 +133,7 @@ impl Admin for AdminService {
     }
 
     async fn join(&self, request: Request<JoinRequest>) -> Answer<JoinResponse> {
+        self.check_door()?;
         let JoinRequest {
             cluster_id,
             member_id,
@@ -104,6 +156,7 @@ impl Admin for AdminService {
         answer(Ok(node_status(
             self.node.status(),
             &self.config,
+            self.admin_address(),
             compacted.unwrap_or_default(),
             self.watches.now(),
         )))
@@ -125,6 +178,7 @@ impl Admin for AdminService {
     }
 
     async fn add_learner(&self, request: Request<AddLearnerRequest>) -> Answer<AddLearnerResponse> {
+        self.check_door()?;
         let origin = Origin::of(&request);
         let add = request.into_inner();
         let new = NewMember {
@@ -150,6 +204,7 @@ impl Admin for AdminService {
     }
 
     async fn promote(&self, request: Request<PromoteRequest>) -> Answer<PromoteResponse> {
+        self.check_door()?;
         let origin = Origin::of(&request);
         let promote = request.into_inner();
         answer(match self.node.promote(MemberId(promote.member_id)).await {
@@ -167,6 +222,7 @@ impl Admin for AdminService {
     }
 
     async fn remove(&self, request: Request<RemoveRequest>) -> Answer<RemoveResponse> {
+        self.check_door()?;
         let origin = Origin::of(&request);
         let remove = request.into_inner();
         answer(match self.node.remove(MemberId(remove.member_id)).await {
@@ -187,6 +243,7 @@ impl Admin for AdminService {
         &self,
         request: Request<TransferLeaderRequest>,
     ) -> Answer<TransferLeaderResponse> {
+        self.check_door()?;
         let origin = Origin::of(&request);
         let transfer = request.into_inner();
         answer(
@@ -210,7 +267,18 @@ impl Admin for AdminService {
     }
 
     async fn snapshot(&self, _: Request<SnapshotRequest>) -> Answer<SnapshotResponse> {
-        let index = self.node.snapshot().await;
+        self.check_door()?;
+        let place = one_of(&self.snapshots, "snapshot")?;
+        // It goes on when its caller leaves, and so does its place.
+        let node = self.node.clone();
+        let index = tokio::spawn(async move {
+            let index = node.snapshot().await;
+            drop(place);
+            index
+        });
+        let index = index
+            .await
+            .map_err(|_| Status::internal("the snapshot ended early"))?;
         let index = index.map_err(|error| request_status(&error))?;
         let reader = self.node.reader().map_err(|error| request_status(&error))?;
         answer(Ok(SnapshotResponse {
@@ -221,6 +289,8 @@ impl Admin for AdminService {
     }
 
     async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {
+        self.check_door()?;
+        let _place = one_of(&self.hashes, "hash")?;
         let hashed = read_aside(&self.node, HASH_PATIENCE, Reader::logical_hash).await?;
         answer(Ok(HashResponse {
             applied_index: hashed.applied_index.0,

@@ -13,11 +13,14 @@ use std::{
 
 use dengine_api::{
     FORWARDED_METADATA, LEADER_HINT_METADATA,
-    v1::{pipelined_answer::Answer, pipelined_call::Call},
+    v1::{
+        StatusRequest, admin_client::AdminClient, pipelined_answer::Answer, pipelined_call::Call,
+    },
 };
 use dengine_client::{Pipe, PipeError};
 use dengine_wire::status::request_status;
 use metrics::counter;
+use tokio::time::timeout;
 use tonic::{
     ConnectError, Request, Response, Status,
     metadata::{MetadataMap, MetadataValue},
@@ -99,9 +102,9 @@ impl Forwarder {
         call: Call,
     ) -> Result<Answer, Status> {
         let leader = to_ask(error, origin)?;
-        let link = self.link(&leader)?;
+        let link = self.link(&leader.client_address)?;
         counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => method).increment(1);
-        match tokio::time::timeout(self.timeout, link.pipe.call_framed(call)).await {
+        match timeout(self.timeout, link.pipe.call_framed(call)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(PipeError::Answered(status))) => {
                 Err(self.judge(&status, &leader, Effect::Writes))
@@ -112,7 +115,7 @@ impl Forwarder {
         }
     }
 
-    /// What to answer a request that this member refused with `error`: if only because another member
+    /// What to answer a request of `Admin` that this member refused with `error`: if only because another member
     /// leads, and the request was not forwarded before, `call` is made on that member.
     pub(super) async fn instead<M, T, F>(
         &self,
@@ -127,29 +130,48 @@ impl Forwarder {
         F: Future<Output = Result<Response<T>, Status>>,
     {
         let leader = to_ask(error, origin)?;
-        let channel = self.link(&leader)?.channel;
+        let channel = match effect {
+            // Answered on the port of clients too.
+            Effect::Reads => self.link(&leader.client_address)?.channel,
+            Effect::Writes => self.admin_channel(&leader).await?,
+        };
         let mut request = Request::new(message);
         request
             .metadata_mut()
             .insert(FORWARDED_METADATA, MetadataValue::from_static("1"));
         counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => method).increment(1);
-        match tokio::time::timeout(self.timeout, call(channel, request)).await {
+        match timeout(self.timeout, call(channel, request)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.judge(&status, &leader, effect)),
             Err(_) => Err(self.unanswered("no answer in time", &leader, effect)),
         }
     }
 
+    /// A connection to the port where the leader serves `Admin`, as it says itself; one of a version that does not say
+    /// serves it on the port of clients.
+    async fn admin_channel(&self, leader: &LeaderHint) -> Result<Channel, Status> {
+        let clients = self.link(&leader.client_address)?.channel;
+        let mut admin = AdminClient::new(clients.clone());
+        let status = match timeout(self.timeout, admin.status(StatusRequest {})).await {
+            Ok(Ok(status)) => status.into_inner(),
+            Ok(Err(status)) => return Err(unreachable(leader, status.message())),
+            Err(_) => return Err(unreachable(leader, "no answer in time")),
+        };
+        match status.admin_address.as_str() {
+            "" => Ok(clients),
+            address => Ok(self.link(address)?.channel),
+        }
+    }
+
     /// A connection to the leader, established when it is first used.
-    fn link(&self, leader: &LeaderHint) -> Result<Link, Status> {
-        let address = &leader.client_address;
+    fn link(&self, address: &str) -> Result<Link, Status> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(link) = links.get(address) {
             return Ok(link.clone());
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
             Status::unavailable(format!(
-                "the leader's client address {address:?} is unusable: {error}"
+                "the leader's address {address:?} is unusable: {error}; nothing was changed"
             ))
         })?;
         let channel = endpoint
@@ -169,7 +191,7 @@ impl Forwarder {
             pipe: Pipe::new(channel.clone(), forwarded, None),
             channel,
         };
-        links.insert(address.clone(), link.clone());
+        links.insert(address.to_owned(), link.clone());
         Ok(link)
     }
 
@@ -187,11 +209,13 @@ impl Forwarder {
     fn unanswered(&self, reason: &str, leader: &LeaderHint, effect: Effect) -> Status {
         match effect {
             Effect::Reads => unreachable(leader, reason),
+            // How long was waited says nothing: a connection may break at once.
             Effect::Writes => {
                 tracing::debug!(leader = %leader.id, reason, "a forwarded write got no answer");
-                request_status(&RequestError::UnknownOutcome {
-                    waited: self.timeout,
-                })
+                Status::deadline_exceeded(format!(
+                    "member {} leads, and its answer did not arrive ({reason}): the request may or may not have taken effect",
+                    leader.id
+                ))
             }
         }
     }
@@ -200,6 +224,15 @@ impl Forwarder {
 /// Whom to ask instead of a member that refused with `error`, if that makes sense.
 fn to_ask(error: RequestError, origin: Origin) -> Result<LeaderHint, Status> {
     match (error, origin) {
+        (
+            RequestError::NotLeader {
+                leader: Some(leader),
+            },
+            Origin::Client,
+        ) if leader.client_address.is_empty() => Err(Status::unavailable(format!(
+            "member {} leads, but its address is not known here yet; nothing was changed, try again",
+            leader.id
+        ))),
         (
             RequestError::NotLeader {
                 leader: Some(leader),
@@ -286,6 +319,23 @@ mod tests {
         let status = forward_put(address, Origin::Client).await;
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
         silent.abort();
+    }
+
+    /// The caller has waited for next to nothing, and must not be told of the whole time that it was ready to wait.
+    #[tokio::test]
+    async fn a_connection_that_breaks_is_not_called_a_timeout() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move { drop(listener.accept().await.unwrap()) });
+        let status = forward_put(address, Origin::Client).await;
+        assert!(!status.message().contains("within"), "{status}");
+    }
+
+    #[tokio::test]
+    async fn a_leader_whose_address_is_not_known_yet_is_no_bad_address() {
+        let status = forward_put(String::new(), Origin::Client).await;
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.message().contains("not known"), "{status}");
     }
 
     #[tokio::test]

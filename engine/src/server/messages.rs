@@ -25,10 +25,11 @@ pub(super) fn members_view(view: MembersView) -> v1::MembersResponse {
     }
 }
 
-/// What a member knows of itself, for the wire.
+/// What a member knows of itself, for the wire. `admin_address` is where the rest of `Admin` is, if elsewhere.
 pub(super) fn node_status(
     status: NodeStatus,
     config: &Config,
+    admin_address: String,
     compact_revision: Revision,
     watches: u64,
 ) -> v1::StatusResponse {
@@ -56,6 +57,7 @@ pub(super) fn node_status(
         first_index: status.first_index.0,
         watches,
         low_on_space: status.low_on_space,
+        admin_address,
     }
 }
 

@@ -3,13 +3,18 @@
 //! What lives here: serving requests, and passing on what only the leader can do. What may not: any decision
 //! about consensus, storage or membership; and what messages mean, which is in `dengine_wire`.
 //!
-//! - [`kv`], [`watch`], [`admin`]: the services. [`messages`]: what a member tells of itself.
+//! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`messages`]: what a member tells of itself.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
+//! - [`connections`]: how many there are. [`bodies`]: requests that arrive, and answers that leave.
+//! - [`files`]: file descriptors. [`slow`]: log lines for requests that took long.
 //! - [`aside`]: reads that take a while. [`forward`]: to the leader, once.
 //! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond any limit.
 
 mod admin;
 mod aside;
+mod bodies;
+mod connections;
+pub mod files;
 mod forward;
 mod gate;
 mod health;
@@ -17,6 +22,7 @@ mod kv;
 mod messages;
 mod monitor;
 mod oversize;
+mod slow;
 mod watch;
 
 use std::{io, net::SocketAddr, time::Duration};
@@ -28,11 +34,18 @@ use dengine_api::{
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Server as GrpcServer, server::TcpIncoming};
+use tonic::transport::Server as GrpcServer;
 
 use self::{
-    admin::AdminService, forward::Forwarder, gate::Gate, health::HealthReport, kv::KvService,
-    oversize::OversizeLayer, watch::WatchService,
+    admin::AdminService,
+    bodies::BodiesLayer,
+    connections::{Connections, Incoming},
+    forward::Forwarder,
+    gate::Gate,
+    health::HealthReport,
+    kv::KvService,
+    oversize::OversizeLayer,
+    watch::WatchService,
 };
 use crate::{config::Config, node::Node};
 
@@ -41,12 +54,16 @@ const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// All streams of a connection together.
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// Requests in flight on one connection; a client beyond it waits on its own side.
-const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
+const STREAMS_PER_CONNECTION_MAX: u32 = 1024;
+/// People and operators on the admin port.
+const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// Two keys and some flags; see [`config::Limits::max_key_bytes`](crate::config::Limits::max_key_bytes).
 const WATCH_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A connection whose client has silently gone is noticed after interval and timeout.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest that a request on the admin port takes to arrive.
+const ADMIN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why serving could not begin, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +79,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The gRPC server could not be built or failed.
-    #[error("serving clients failed: {0}")]
+    #[error("serving gRPC failed: {0}")]
     Clients(#[from] tonic::transport::Error),
     /// Reflection could not be built.
     #[error("the descriptors for reflection are broken: {0}")]
@@ -76,17 +93,19 @@ pub enum ServeError {
 #[derive(Debug)]
 pub struct Listeners {
     client: TcpListener,
+    admin: TcpListener,
     monitor: TcpListener,
 }
 
 impl Listeners {
-    /// Takes the client and the monitor port.
+    /// Takes the client, the admin and the monitor port.
     ///
     /// # Errors
     /// One of them can't be listened on.
     pub async fn bind(config: &Config) -> Result<Self, ServeError> {
         Ok(Self {
             client: listen(config.listen_client, "listen_client").await?,
+            admin: listen(config.listen_admin, "listen_admin").await?,
             monitor: listen(config.listen_monitor, "listen_monitor").await?,
         })
     }
@@ -123,55 +142,126 @@ pub async fn serve(
         metrics,
         stop.clone(),
     );
-    let clients = serve_clients(node, config, listeners.client, &health, stop.clone());
-    let served = tokio::try_join!(clients, async {
+    let forwarder = Forwarder::new(config.limits.request_timeout());
+    let watch = WatchService::new(node.clone(), config.limits.clone(), stop.clone());
+    let admin = AdminService::new(
+        node.clone(),
+        config.clone(),
+        forwarder.clone(),
+        watch.count(),
+    );
+    let admins = serve_admin(admin.clone(), listeners.admin, &health, stop.clone());
+    let clients = ClientServices {
+        kv: kv_service(node, config, forwarder, stop.clone()),
+        watch,
+        admin: admin.for_clients(),
+    };
+    let clients = serve_clients(clients, config, listeners.client, &health, stop.clone());
+    let served = tokio::try_join!(clients, admins, async {
         monitor.await.map_err(ServeError::Monitor)
     });
     stop.cancel();
     served.map(|_| ())
 }
 
-async fn serve_clients(
+/// What clients may call.
+struct ClientServices {
+    kv: KvService,
+    watch: WatchService,
+    admin: AdminService,
+}
+
+fn kv_service(
     node: Node,
+    config: &Config,
+    forwarder: Forwarder,
+    stop: CancellationToken,
+) -> KvService {
+    let limits = config.limits.clone();
+    let gate = Gate::new(limits.max_concurrent_requests, limits.slow_request());
+    KvService::new(node, limits, forwarder, gate, stop)
+}
+
+async fn serve_clients(
+    services: ClientServices,
     config: &Config,
     listener: TcpListener,
     health: &HealthReport,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let limits = &config.limits;
-    let forwarder = Forwarder::new(limits.request_timeout());
-    let gate = Gate::new(limits.max_concurrent_requests);
-    let kv = KvService::new(
-        node.clone(),
-        limits.clone(),
-        forwarder.clone(),
-        gate,
-        stop.clone(),
-    );
     let message_bytes = limits.max_write_bytes().max(FRAME_BYTES_MAX);
-    let kv = KvServer::new(kv).max_decoding_message_size(message_bytes);
-    let watch = WatchService::new(node.clone(), limits.clone(), stop.clone());
-    let admin = AdminService::new(node, config.clone(), forwarder, watch.count());
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(dengine_api::FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()?;
+    let kv = KvServer::new(services.kv).max_decoding_message_size(message_bytes);
+    let watch = WatchServer::new(services.watch).max_decoding_message_size(WATCH_REQUEST_BYTES_MAX);
+    let patience = limits.stream_stall_timeout();
+    let connections = Connections::new(max_connections(limits.max_connections));
+    tokio::spawn(connections.clone().watch_over(patience, stop.clone()));
+    grpc_server()
+        .layer(BodiesLayer::new(patience))
+        .layer(OversizeLayer::new(limits))
+        .add_service(kv)
+        .add_service(watch)
+        .add_service(AdminServer::new(services.admin))
+        .add_service(health.service())
+        .add_service(reflection()?)
+        .serve_with_incoming_shutdown(Incoming::new(listener, connections), stop.cancelled_owned())
+        .await?;
+    Ok(())
+}
+
+async fn serve_admin(
+    admin: AdminService,
+    listener: TcpListener,
+    health: &HealthReport,
+    stop: CancellationToken,
+) -> Result<(), ServeError> {
+    let incoming = Incoming::new(listener, Connections::new(ADMIN_CONNECTIONS_MAX));
+    grpc_server()
+        .layer(BodiesLayer::new(ADMIN_PATIENCE))
+        .add_service(AdminServer::new(admin))
+        .add_service(health.service())
+        .add_service(reflection()?)
+        .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
+        .await?;
+    Ok(())
+}
+
+fn grpc_server() -> GrpcServer {
     GrpcServer::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(OversizeLayer::new(limits))
-        .add_service(kv)
-        .add_service(WatchServer::new(watch).max_decoding_message_size(WATCH_REQUEST_BYTES_MAX))
-        .add_service(AdminServer::new(admin))
-        .add_service(health.service())
-        .add_service(reflection)
-        .serve_with_incoming_shutdown(
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
-            stop.cancelled_owned(),
-        )
-        .await?;
-    Ok(())
+}
+
+/// As many connections as are wanted, and as leave half of the file descriptors to the log and to RocksDB.
+fn max_connections(wanted: usize) -> usize {
+    let Some(descriptors) = files::limit() else {
+        return wanted;
+    };
+    let most = usize::try_from(descriptors / 2)
+        .unwrap_or(usize::MAX)
+        .max(1);
+    if wanted > most {
+        tracing::warn!(
+            wanted,
+            most,
+            descriptors,
+            "fewer connections than --max-connections, for the process may open few files (ulimit -n)"
+        );
+    }
+    wanted.min(most)
+}
+
+fn reflection() -> Result<
+    tonic_reflection::server::v1::ServerReflectionServer<
+        impl tonic_reflection::server::v1::ServerReflection,
+    >,
+    tonic_reflection::server::Error,
+> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(dengine_api::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
 }

@@ -1,8 +1,15 @@
-//! The monitor port: health over gRPC and metrics over HTTP, in plain text, holding no data.
+//! The monitor port: health over gRPC and HTTP (`/healthz`, `/readyz`) and metrics over HTTP, in plain text, holding no
+//! data.
 
 use std::{io, time::Duration};
 
-use axum::{Router, extract::State, http::header, response::IntoResponse, routing::get};
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::IntoResponse,
+    routing::get,
+};
 use metrics::gauge;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
@@ -24,6 +31,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
 struct Source {
     node: Node,
     metrics: PrometheusHandle,
+    stop: CancellationToken,
 }
 
 /// Serves until `stop` is cancelled.
@@ -38,7 +46,13 @@ pub(super) async fn serve(
     let routes: Router = Routes::new(health).into_axum_router();
     let scrape = Router::new()
         .route("/metrics", get(render))
-        .with_state(Source { node, metrics });
+        .route("/healthz", get(live))
+        .route("/readyz", get(ready))
+        .with_state(Source {
+            node,
+            metrics,
+            stop: stop.clone(),
+        });
     axum::serve(listener, routes.merge(scrape))
         .with_graceful_shutdown(stop.cancelled_owned())
         .await?;
@@ -50,6 +64,31 @@ async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
     while !stop.is_cancelled() {
         metrics.run_upkeep();
         tokio::time::sleep(UPKEEP_INTERVAL).await;
+    }
+}
+
+/// As the health service's `live`.
+async fn live(State(source): State<Source>) -> (StatusCode, &'static str) {
+    match source.node.is_live() {
+        true => (StatusCode::OK, "ok\n"),
+        false => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "a thread of the member has failed; its log says which\n",
+        ),
+    }
+}
+
+/// As the health service's `ready`.
+async fn ready(State(source): State<Source>) -> (StatusCode, &'static str) {
+    let unready = |why| (StatusCode::SERVICE_UNAVAILABLE, why);
+    if source.stop.is_cancelled() {
+        return unready("the member is stopping\n");
+    }
+    match source.node.status().ready {
+        true => (StatusCode::OK, "ok\n"),
+        false => unready(
+            "no linearizable read can be answered now: the member waits for a cluster, has no contact with a leader, or is catching up\n",
+        ),
     }
 }
 

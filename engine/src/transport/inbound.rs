@@ -1,7 +1,7 @@
 //! Lets peers in.
 
 use super::snapshot::{Incoming, SnapshotAnswers};
-use super::{FRAME_BYTES_MAX, Introduced};
+use super::{FRAME_BYTES_MAX, Introduced, PeerRuntime};
 use crate::config::Config;
 use crate::error::StartError;
 use crate::node::Input;
@@ -75,10 +75,17 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) async fn start(config: &Config, gate: PeerGate) -> Result<Self, StartError> {
+    pub(crate) async fn start(
+        config: &Config,
+        gate: PeerGate,
+        peers: &PeerRuntime,
+    ) -> Result<Self, StartError> {
         let address = config.listen_peer;
-        let listener = tokio::net::TcpListener::bind(address)
+        // A socket belongs to the threads that it was made on.
+        let listener = peers.handle().spawn(tokio::net::TcpListener::bind(address));
+        let listener = listener
             .await
+            .expect("binding does not panic and is not cancelled")
             .map_err(|source| StartError::Listen { address, source })?;
         let stop = CancellationToken::new();
         let service = PeerServer::new(PeerService {
@@ -87,7 +94,7 @@ impl Listener {
         })
         .max_decoding_message_size(FRAME_BYTES_MAX);
         let stopped = stop.clone().cancelled_owned();
-        tokio::spawn(async move {
+        peers.handle().spawn(async move {
             let served = tonic::transport::Server::builder()
                 .tcp_nodelay(true)
                 .initial_stream_window_size(4 << 20)

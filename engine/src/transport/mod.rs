@@ -10,10 +10,12 @@
 
 mod inbound;
 mod outbound;
+mod runtime;
 mod snapshot;
 
 pub(crate) use inbound::{Listener, PeerEntrance, PeerGate};
 pub(crate) use outbound::Peers;
+pub(crate) use runtime::PeerRuntime;
 pub(crate) use snapshot::{CheckpointFolder, Incoming, OutgoingSnapshot};
 
 use crate::config::{Config, WRITE_BYTES_MAX};

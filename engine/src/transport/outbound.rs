@@ -158,7 +158,7 @@ impl Peers {
         config: &Config,
         identity: Identity,
         folder_id: String,
-        runtime: tokio::runtime::Handle,
+        (runtime, snapshot_runtime): (tokio::runtime::Handle, tokio::runtime::Handle),
         membership: watch::Receiver<Arc<Membership>>,
         introduced: Introduced,
         inbox: mpsc::Sender<Input>,
@@ -177,7 +177,8 @@ impl Peers {
         let bytes_per_second = config.snapshot.bytes_per_second;
         let snapshots = SnapshotSender::new(
             Arc::clone(&own),
-            runtime.clone(),
+            // Of their own, so that reading files holds up no heartbeat.
+            snapshot_runtime,
             addresses.clone(),
             bytes_per_second,
         );

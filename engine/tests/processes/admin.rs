@@ -2,7 +2,14 @@
 
 use std::process::Output;
 
+use dengine_api::v1::{
+    AddLearnerRequest, BootstrapRequest, HashRequest, JoinRequest, MembersRequest, PromoteRequest,
+    RemoveRequest, SnapshotRequest, StatusRequest, TransferLeaderRequest,
+    admin_client::AdminClient as Generated,
+};
+use dengine_client::AdminClient;
 use serde_json::Value;
+use tonic::Code;
 
 use crate::harness::{Cluster, Member, becomes, dengine, scratch};
 
@@ -174,4 +181,42 @@ fn nobody_there_is_said_with_what_to_do() {
     for part in [&absent[..], "dengine admin status"] {
         assert!(said(&output).contains(part), "{part}: {}", said(&output));
     }
+}
+
+#[tokio::test]
+async fn the_port_of_clients_changes_nothing() {
+    let cluster = Cluster::form(3).await;
+    let follower = &cluster.members[cluster.follower().await];
+    let address = format!("http://{}", follower.address());
+    let mut clients = Generated::connect(address).await.unwrap();
+    let status = clients.status(StatusRequest {}).await.unwrap().into_inner();
+    let admin_address = format!("127.0.0.1:{}", follower.admin_port);
+    assert_eq!(status.admin_address, admin_address);
+    clients.members(MembersRequest {}).await.unwrap();
+    let member_id = status.member_id;
+    let refusals = [
+        clients.remove(RemoveRequest { member_id }).await.err(),
+        clients.promote(PromoteRequest { member_id }).await.err(),
+        clients
+            .transfer_leader(TransferLeaderRequest { member_id })
+            .await
+            .err(),
+        clients.snapshot(SnapshotRequest {}).await.err(),
+        clients.hash(HashRequest {}).await.err(),
+        clients.bootstrap(BootstrapRequest::default()).await.err(),
+        clients.join(JoinRequest::default()).await.err(),
+        clients
+            .add_learner(AddLearnerRequest::default())
+            .await
+            .err(),
+    ];
+    for refused in refusals {
+        let refused = refused.expect("it is refused");
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(refused.message().contains("--listen-admin"), "{refused}");
+    }
+    // A follower's admin port passes on to the leader's what only the leader can do.
+    let admin = AdminClient::connect(&admin_address).await.unwrap();
+    admin.transfer_leader(member_id).await.unwrap();
+    assert_eq!(admin.status().await.unwrap().leader_id, member_id);
 }

@@ -8,7 +8,7 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::harness::{Cluster, Member, becomes, dengine, eventually};
+use crate::harness::{Cluster, Member, becomes, dengine, eventually, scratch};
 
 async fn ask(port: u16, service: &str) -> ServingStatus {
     let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap();
@@ -118,15 +118,57 @@ async fn metrics_are_there_and_carry_units() {
     }
 }
 
+#[tokio::test]
+async fn health_is_told_over_http_too() {
+    let home = scratch();
+    let mut waiting = Member::new(home.path(), "waiting");
+    waiting.start();
+    waiting.admin().await;
+    let said = |path| http(waiting.monitor_port, path);
+    assert!(said("/healthz").await.starts_with("HTTP/1.1 200"));
+    let unready = said("/readyz").await;
+    assert!(unready.starts_with("HTTP/1.1 503"), "{unready}");
+    assert!(unready.contains("waits for a cluster"), "{unready}");
+    let cluster = Cluster::form(1).await;
+    let ready = http(cluster.members[0].monitor_port, "/readyz").await;
+    assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+}
+
+#[tokio::test]
+async fn slow_requests_are_logged_without_their_keys() {
+    let slow = |member: &mut Member| {
+        // No request is faster, and none may show what it is about.
+        member.add_args(["--slow-request-ms", "1", "--log-format", "json"]);
+    };
+    let cluster = Cluster::form_with(1, slow).await;
+    let client = cluster.client().await;
+    eventually("a slow request is logged", || async {
+        client.put("secret-key", "secret-value").await.unwrap();
+        cluster.members[0]
+            .logged()
+            .contains("slow request")
+            .then_some(())
+    })
+    .await;
+    let logged = cluster.members[0].logged();
+    assert!(logged.contains("\"method\":\"Put\""), "{logged}");
+    assert!(!logged.contains("secret"), "{logged}");
+}
+
 /// What the monitor port tells Prometheus.
 pub(crate) async fn scrape(port: u16) -> String {
+    let response = http(port, "/metrics").await;
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    response
+}
+
+async fn http(port: u16, path: &str) -> String {
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port))
         .await
         .unwrap();
-    let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).await.unwrap();
-    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     response
 }

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
+use dengine_api::FRAME_BYTES_MAX;
 use dengine_api::v1::{
     CloseSessionRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, PipelineRequest,
     PipelineResponse, PipelinedCall, PutRequest, RangeRequest, compare_and_swap_request::Expected,
@@ -9,7 +10,12 @@ use dengine_api::v1::{
 };
 use dengine_client::{Client, ClientOptions, Consistency, Wire};
 use futures::future::join_all;
-use tokio::sync::mpsc;
+use prost::Message as _;
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming};
 
@@ -307,4 +313,113 @@ async fn a_client_that_does_not_read_its_answers_gives_its_places_back() {
         }
     };
     assert_eq!(end.code(), Code::ResourceExhausted, "{end}");
+}
+
+/// A key of 100 KiB, and so many swaps that fail on it.
+async fn failing_swaps(cluster: &Cluster, count: usize) -> Vec<Option<Call>> {
+    let client = cluster.client().await;
+    client.put("large", vec![b'x'; 100 << 10]).await.unwrap();
+    let swap = CompareAndSwapRequest {
+        key: "large".into(),
+        value: "v".into(),
+        expected: Some(Expected::ModRevision(0)),
+        ..CompareAndSwapRequest::default()
+    };
+    vec![Some(Call::CompareAndSwap(swap)); count]
+}
+
+/// A frame of three kilobytes was answered by one of as many megabytes as it had calls, which broke the stream.
+#[tokio::test]
+async fn answers_that_are_large_together_come_in_frames_of_bounded_size() {
+    let cluster = Cluster::form(1).await;
+    let calls = failing_swaps(&cluster, 200).await;
+    let stream = Stream::open(&cluster.members[0]).await;
+    stream.send(calls).await;
+    let (mut answers, mut answered) = (stream.answers, 0);
+    while answered < 200 {
+        let frame = answers.message().await.unwrap().unwrap();
+        assert!(frame.encoded_len() <= FRAME_BYTES_MAX + 4096);
+        answered += frame.answers.len();
+    }
+}
+
+#[tokio::test]
+async fn without_memory_for_its_pairs_a_write_is_still_told_that_it_was_served() {
+    let brief = |member: &mut Member| {
+        let kib = |kib: usize| (kib << 10).to_string();
+        member.add_args(["--max-answer-bytes", &kib(400)]);
+        member.add_args([
+            "--max-value-bytes",
+            &kib(200),
+            "--max-range-bytes",
+            &kib(200),
+        ]);
+    };
+    let cluster = Cluster::form_with(1, brief).await;
+    let calls = failing_swaps(&cluster, 50).await;
+    let mut stream = Stream::open(&cluster.members[0]).await;
+    stream.send(calls).await;
+    let (answers, _) = stream.answers(50).await;
+    let trimmed = answers.values().filter(|answer| match answer {
+        Answer::CompareAndSwap(it) => it.header.as_ref().unwrap().trimmed,
+        other => panic!("{other:?}"),
+    });
+    assert!((40..50).contains(&trimmed.count()));
+}
+
+#[tokio::test]
+async fn a_frame_of_more_calls_than_are_served_at_once_is_served_in_parts() {
+    let few = |member: &mut Member| member.add_args(["--max-concurrent-requests", "1"]);
+    let cluster = Cluster::form_with(1, few).await;
+    let mut stream = Stream::open(&cluster.members[0]).await;
+    let get = Call::Get(GetRequest {
+        key: "k".into(),
+        ..GetRequest::default()
+    });
+    let puts = (0..100).map(|n| Some(put(&format!("k{n}"))));
+    stream
+        .send(puts.chain((0..100).map(|_| Some(get.clone()))))
+        .await;
+    let (answers, _) = stream.answers(200).await;
+    assert!(answers.values().all(|answer| code(answer) == Code::Ok));
+}
+
+/// Carries what a client says, and nothing of what it is told. Ends when the member closes the connection.
+async fn mute(listener: TcpListener, member: String) {
+    let (client, _) = listener.accept().await.unwrap();
+    let (mut said, _kept) = client.into_split();
+    let (mut told, mut to_member) = TcpStream::connect(member).await.unwrap().into_split();
+    let carried = tokio::spawn(async move { tokio::io::copy(&mut said, &mut to_member).await });
+    while told.read(&mut [0; 65536]).await.is_ok_and(|read| read > 0) {}
+    carried.abort();
+}
+
+/// What it was to be sent would otherwise be kept for as long as it likes.
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answer_loses_its_connection() {
+    let hasty = |member: &mut Member| member.add_args(["--stream-stall-timeout-ms", "500"]);
+    let cluster = Cluster::form_with(1, hasty).await;
+    let client = cluster.client().await;
+    client.put("large", vec![b'x'; 1 << 20]).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let closed = tokio::spawn(mute(listener, cluster.members[0].address()));
+    let mut kv = KvClient::connect(address).await.unwrap();
+    let unread = tokio::spawn(async move {
+        let get = GetRequest {
+            key: "large".into(),
+            consistency: 2,
+            ..GetRequest::default()
+        };
+        kv.get(get).await
+    });
+    tokio::time::timeout(Duration::from_secs(15), closed)
+        .await
+        .expect("the member closes the connection")
+        .unwrap();
+    unread.await.unwrap().unwrap_err();
+    client
+        .get("large", Consistency::Linearizable)
+        .await
+        .unwrap();
 }

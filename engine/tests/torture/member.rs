@@ -12,6 +12,7 @@ use crate::network::Network;
 const CLIENT: u16 = 4100;
 const PEER: u16 = 4101;
 const MONITOR: u16 = 4102;
+const ADMIN: u16 = 4103;
 /// Elections take well under a second, and a machine that builds something beside does not look dead.
 const TICK_MS: &str = "50";
 /// Room for the log, what RocksDB keeps, and what a run writes.
@@ -64,6 +65,7 @@ impl Member {
             .args(["--log-flush-bytes", "1048576"])
             .args(["--listen-client", &listen(CLIENT)])
             .args(["--listen-peer", &listen(PEER)])
+            .args(["--listen-admin", &listen(ADMIN)])
             .args(["--listen-monitor", &listen(MONITOR)])
             .arg("--data-dir")
             .arg(self.disk.join("data"))

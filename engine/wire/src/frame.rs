@@ -164,6 +164,32 @@ pub fn answer(call: &Call, header: Header, outcome: Outcome) -> Result<Answer, N
         otherwise Err(NoAnswer::OfAnotherKind(outcome)))
 }
 
+/// Leaves out the pairs of a write's answer, for which there is no memory; that it took effect stays told.
+pub fn leave_out_pairs(answer: &mut Answer) {
+    let header = match answer {
+        Answer::Put(it) => {
+            it.prev_kv = None;
+            &mut it.header
+        }
+        Answer::Delete(it) => {
+            it.prev_kvs = Vec::new();
+            &mut it.header
+        }
+        Answer::CompareAndSwap(it) => {
+            it.prev_kv = None;
+            &mut it.header
+        }
+        Answer::Batch(it) => {
+            it.results = Vec::new();
+            &mut it.header
+        }
+        _ => return,
+    };
+    if let Some(header) = header {
+        header.trimmed = true;
+    }
+}
+
 /// The name of a call that writes.
 #[must_use]
 pub fn method(call: &Call) -> &'static str {
@@ -308,6 +334,26 @@ mod tests {
         });
         let expect = [(1, Code::InvalidArgument), (2, Code::Unimplemented)];
         assert_eq!(codes.collect::<Vec<_>>(), expect);
+    }
+
+    #[test]
+    fn an_answer_without_its_pairs_says_so() {
+        let header = Some(dengine_api::v1::ResponseHeader {
+            revision: 7,
+            ..Default::default()
+        });
+        let mut answer = Answer::CompareAndSwap(dengine_api::v1::CompareAndSwapResponse {
+            header,
+            succeeded: true,
+            prev_kv: Some(dengine_api::v1::KeyValue::default()),
+        });
+        leave_out_pairs(&mut answer);
+        let Answer::CompareAndSwap(left) = answer else {
+            panic!("still the same kind")
+        };
+        let header = left.header.unwrap();
+        assert!(left.succeeded && left.prev_kv.is_none());
+        assert_eq!((header.revision, header.trimmed), (7, true));
     }
 
     /// A call may have two bytes, and its answer a hundred.

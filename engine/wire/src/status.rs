@@ -15,7 +15,7 @@ pub fn request_status(error: &RequestError) -> Status {
         | RequestError::WaitingForIdentity
         | RequestError::NotServed { .. }
         | RequestError::ShuttingDown => Code::Unavailable,
-        RequestError::Busy { .. } => Code::ResourceExhausted,
+        RequestError::Busy { .. } | RequestError::NoSpace { .. } => Code::ResourceExhausted,
         RequestError::UnknownOutcome { .. } => Code::DeadlineExceeded,
         RequestError::Refused(_) => Code::FailedPrecondition,
         RequestError::Invalid(_) => Code::InvalidArgument,
@@ -25,6 +25,8 @@ pub fn request_status(error: &RequestError) -> Status {
     if let RequestError::NotLeader {
         leader: Some(leader),
     } = error
+        // The log may not have told it yet.
+        && !leader.client_address.is_empty()
         && let Ok(address) = MetadataValue::try_from(leader.client_address.as_str())
     {
         status.metadata_mut().insert(LEADER_HINT_METADATA, address);
@@ -91,6 +93,13 @@ mod tests {
             },
             Code::ResourceExhausted,
         );
+        check(
+            &RequestError::NoSpace {
+                free_bytes: 1,
+                reserve_bytes: 2,
+            },
+            Code::ResourceExhausted,
+        );
         let waited = Duration::from_secs(1);
         check(
             &RequestError::UnknownOutcome { waited },
@@ -103,16 +112,18 @@ mod tests {
 
     #[test]
     fn who_asks_the_wrong_member_is_told_the_right_one() {
-        let leader = LeaderHint {
-            id: MemberId(2),
-            client_address: "b:4100".into(),
+        let hint = |client_address: &str| {
+            let leader = LeaderHint {
+                id: MemberId(2),
+                client_address: client_address.into(),
+            };
+            let status = request_status(&RequestError::NotLeader {
+                leader: Some(leader),
+            });
+            let hint = status.metadata().get(LEADER_HINT_METADATA);
+            hint.map(|it| it.to_str().unwrap().to_owned())
         };
-        let status = request_status(&RequestError::NotLeader {
-            leader: Some(leader),
-        });
-        assert_eq!(
-            status.metadata().get(LEADER_HINT_METADATA).unwrap(),
-            "b:4100"
-        );
+        assert_eq!(hint("b:4100").as_deref(), Some("b:4100"));
+        assert_eq!(hint(""), None, "its address is not known yet");
     }
 }

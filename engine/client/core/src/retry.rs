@@ -140,6 +140,15 @@ impl Failure {
         }
     }
 
+    /// Whether whoever was taken for the leader may be it no more.
+    #[must_use]
+    pub fn unsettles_leader(&self) -> bool {
+        match self {
+            Self::NotSent | Self::NotServed { .. } | Self::Undecided | Self::Lost => true,
+            Self::Overloaded | Self::Refused | Self::Broken => false,
+        }
+    }
+
     /// Whether the connection or the member behind it did not answer, so that another is preferred for a while.
     #[must_use]
     pub fn unhealthy(&self) -> bool {
@@ -156,6 +165,10 @@ pub struct RetryPolicy {
     pub delay_min: Duration,
     /// No pause grows beyond this, its random part aside.
     pub delay_max: Duration,
+    /// How long the first attempt of a call that may be repeated without harm waits for its answer; each attempt after
+    /// it waits twice as long as the one before. Bounds what a member that is silent costs a call. A plain write is
+    /// waited for as long as its call lasts: it can't be sent again.
+    pub attempt_timeout: Duration,
 }
 
 impl RetryPolicy {
@@ -170,6 +183,7 @@ impl RetryPolicy {
         retries_max: 20,
         delay_min: Duration::from_millis(20),
         delay_max: Duration::from_millis(500),
+        attempt_timeout: Duration::from_secs(2),
     };
 
     /// The pause before retry number `retry`, counted from 0; `random` is any number, drawn evenly.
@@ -236,6 +250,8 @@ pub struct Attempts {
     deadline: Duration,
     lane: usize,
     failures: usize,
+    /// Those of them that got no answer at all.
+    attempts_lost: usize,
     /// Whether any attempt so far may have taken effect. What a later one fails with cannot undo that.
     maybe_done: bool,
 }
@@ -250,6 +266,7 @@ impl Attempts {
             deadline,
             lane,
             failures: 0,
+            attempts_lost: 0,
             maybe_done: false,
         }
     }
@@ -260,9 +277,21 @@ impl Attempts {
         Target::From(self.lane)
     }
 
+    /// When an attempt that begins at `now` is given up, so that another member may be asked in time.
+    #[must_use]
+    pub fn until(&self, now: Duration) -> Duration {
+        if !self.operation.repeatable() || self.failures >= self.policy.retries_max {
+            return self.deadline;
+        }
+        let doublings = u32::try_from(self.attempts_lost.min(31)).expect("31 at most");
+        let patience = self.policy.attempt_timeout.saturating_mul(1 << doublings);
+        now.saturating_add(patience).min(self.deadline)
+    }
+
     /// Decides what follows from an attempt that failed at `now`. `random` is any number, drawn evenly.
     pub fn failed(&mut self, failure: &Failure, now: Duration, random: u32) -> Next {
         self.maybe_done |= failure.may_have_taken_effect(self.operation);
+        self.attempts_lost += usize::from(*failure == Failure::Lost);
         let again = failure.may_pass(self.operation)
             && (self.operation.repeatable() || !self.maybe_done)
             && self.failures < self.policy.retries_max;
@@ -385,6 +414,39 @@ mod tests {
             attempts.failed(&Failure::Lost, now, 0),
             Next::Stop(End::LastFailure)
         );
+    }
+
+    /// Otherwise one member that is silent costs a call all of its time, and no retry ever acts.
+    #[test]
+    fn an_attempt_that_may_be_repeated_leaves_time_for_another() {
+        let (five, two) = (5 * SECOND, 2 * SECOND);
+        for operation in [Operation::Read, Operation::Once] {
+            let mut attempts = Attempts::new(POLICY, operation, 0, five);
+            assert_eq!(attempts.until(Duration::ZERO), two);
+            assert!(matches!(
+                attempts.failed(&Failure::Lost, two, 0),
+                Next::Again { .. }
+            ));
+            assert_eq!(
+                attempts.until(two),
+                five,
+                "twice as long, cut by the deadline"
+            );
+        }
+        let write = Attempts::new(POLICY, Operation::Write, 0, five);
+        assert_eq!(write.until(Duration::ZERO), five);
+        let once = Attempts::new(RetryPolicy::NONE, Operation::Read, 0, five);
+        assert_eq!(once.until(Duration::ZERO), five, "there is no other");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_request_says_nothing_of_the_leader() {
+        for settled in [Failure::Refused, Failure::Overloaded, Failure::Broken] {
+            assert!(!settled.unsettles_leader(), "{settled:?}");
+        }
+        for unsettled in [Failure::Lost, Failure::Undecided, not_served()] {
+            assert!(unsettled.unsettles_leader(), "{unsettled:?}");
+        }
     }
 
     #[test]

@@ -114,6 +114,12 @@ impl Pace {
         self.alive = self.alive.max(sent);
     }
 
+    /// Longest that one keep-alive may take, so that another still fits before the session could expire.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.lease.ttl / 3
+    }
+
     /// How long to wait before the next one: two more fit before the session could expire.
     #[must_use]
     pub fn wait(&self, now: Duration) -> Duration {
@@ -172,5 +178,6 @@ mod tests {
         assert_eq!(pace.wait(20 * second), Duration::ZERO);
         pace.kept(3 * second);
         assert_eq!(pace.wait(3 * second), 3 * second);
+        assert!(pace.patience() + pace.wait(3 * second) < ttl);
     }
 }

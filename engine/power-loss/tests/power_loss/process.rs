@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Ports {
     client: u16,
     peer: u16,
+    admin: u16,
     monitor: u16,
 }
 
@@ -20,6 +21,7 @@ impl Ports {
         Self {
             client: free_port(),
             peer: free_port(),
+            admin: free_port(),
             monitor: free_port(),
         }
     }
@@ -46,6 +48,7 @@ impl Process {
             .args(["serve", "--name", name])
             .args(["--listen-client", &local(ports.client)])
             .args(["--listen-peer", &local(ports.peer)])
+            .args(["--listen-admin", &local(ports.admin)])
             .args(["--listen-monitor", &local(ports.monitor)])
             .arg("--data-dir")
             .arg(folder)

@@ -23,7 +23,7 @@ pub(super) enum MembersCommand {
     ///
     /// With --promote, also waits until it has caught up and makes it a voter.
     AddLearner {
-        /// `host:port` of the newcomer's client port.
+        /// `host:port` of the newcomer's admin port, or of its client port.
         #[arg(long, value_name = "HOST:PORT")]
         endpoint: String,
         /// Make it a voter once it has caught up.
@@ -49,7 +49,7 @@ pub(super) enum MembersCommand {
     Replace {
         /// Id of the member to remove.
         member: u64,
-        /// `host:port` of the newcomer's client port.
+        /// `host:port` of the newcomer's admin port, or of its client port.
         #[arg(long, value_name = "HOST:PORT")]
         endpoint: String,
     },

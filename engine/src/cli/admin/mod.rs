@@ -17,13 +17,13 @@ use self::ask::Cluster;
 /// What `dengine admin` takes.
 #[derive(Debug, Args)]
 pub(super) struct AdminArgs {
-    /// Client addresses of members of the cluster, comma-separated. One that answers is enough: it names the
-    /// others.
+    /// Admin addresses of members of the cluster, comma-separated, or their client addresses. One that answers is
+    /// enough: it names the others.
     #[arg(
         long,
         value_name = "HOST:PORT",
         value_delimiter = ',',
-        default_value = "127.0.0.1:4100",
+        default_value = "127.0.0.1:4103",
         env = "DENGINE_ENDPOINTS",
         global = true
     )]

@@ -23,15 +23,23 @@ use dengine_api::{
     },
 };
 use dengine_wire::{Mutation, RequestLimits};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::{header::Headers, pipeline::Pipeline};
 use super::{
+    connections::OnConnection,
     forward::{Forwarder, Origin},
     gate::Gate,
 };
-use crate::{config::Limits, node::Node};
+use crate::{
+    config::Limits,
+    node::{
+        Node,
+        answers::{AnswerBudget, Held},
+    },
+};
 
 /// Serves `Kv` from a node.
 pub(super) struct KvService {
@@ -45,6 +53,10 @@ struct Serving {
     request_limits: RequestLimits,
     forwarder: Forwarder,
     gate: Gate,
+    answers: AnswerBudget,
+    /// Turns of reads that take long, and places of those that wait for this member to catch up.
+    ranges: Semaphore,
+    session_reads: Semaphore,
     headers: Headers,
     stop: CancellationToken,
 }
@@ -62,12 +74,17 @@ impl KvService {
         stop: CancellationToken,
     ) -> Self {
         let headers = Headers::new(&node);
+        let (max_answer_bytes, max_concurrent) =
+            (limits.max_answer_bytes, limits.max_concurrent_requests);
         let serving = Serving {
             node,
             request_limits: limits.of_requests(),
             limits,
             forwarder,
             gate,
+            answers: AnswerBudget::new(max_answer_bytes),
+            ranges: Semaphore::new(reads::RANGES_AT_ONCE),
+            session_reads: Semaphore::new(max_concurrent.div_ceil(2)),
             headers,
             stop,
         };
@@ -79,8 +96,17 @@ impl KvService {
     async fn write<M: Mutation>(&self, request: Request<M>) -> Answer<M::Answer> {
         let origin = Origin::of(&request);
         let answer = self.serving.write(request.into_inner(), origin).await;
-        answer.map(Response::new)
+        answer.map(counted)
     }
+}
+
+/// A response that takes what counts its memory along, until it is sent.
+fn counted<T>((answer, held): (T, Option<Held>)) -> Response<T> {
+    let mut response = Response::new(answer);
+    if let Some(held) = held {
+        response.extensions_mut().insert(Arc::new(held));
+    }
+    response
 }
 
 #[tonic::async_trait]
@@ -132,13 +158,13 @@ impl Kv for KvService {
     async fn get(&self, request: Request<GetRequest>) -> Answer<GetResponse> {
         let get = self.serving.get(request.into_inner());
         let answer = self.serving.gate.pass(GetRequest::METHOD, get).await;
-        answer.map(Response::new)
+        answer.map(counted)
     }
 
     async fn range(&self, request: Request<RangeRequest>) -> Answer<RangeResponse> {
         let range = self.serving.range(request.into_inner());
         let answer = self.serving.gate.pass(RangeRequest::METHOD, range).await;
-        answer.map(Response::new)
+        answer.map(counted)
     }
 
     type PipelineStream = pipeline::Supervised;
@@ -148,8 +174,18 @@ impl Kv for KvService {
         request: Request<Streaming<PipelineRequest>>,
     ) -> Answer<Self::PipelineStream> {
         let origin = Origin::of(&request);
+        let connection = request.extensions().get::<OnConnection>().cloned();
+        let connection = connection
+            .expect("every connection of this port is counted")
+            .0;
+        let place = connection.pipeline().ok_or_else(|| {
+            Status::resource_exhausted(
+                "this connection has as many streams of calls as it may; use one of them for all calls",
+            )
+        })?;
         let pipeline = Pipeline::new(Arc::clone(&self.serving), origin, request.into_inner());
         let patience = self.serving.node.config().limits.stream_stall_timeout();
-        Ok(Response::new(pipeline::Supervised::new(pipeline, patience)))
+        let supervised = pipeline::Supervised::new(pipeline, place, patience);
+        Ok(Response::new(supervised))
     }
 }

@@ -3,7 +3,7 @@
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
-use dengine_core::kv::{Gets, KeyRange, RangeQuery, RangeResult, Reader};
+use dengine_core::kv::{Gets, KeyRange, KeyValue, RangeQuery, RangeResult, Reader};
 use dengine_wire::{
     Header, reads,
     status::{read_status, request_status},
@@ -11,29 +11,42 @@ use dengine_wire::{
 use tonic::Status;
 
 use super::Serving;
-use crate::{server::aside::read_aside, storage::RocksStore};
+use crate::{
+    node::answers::{AnswerBudget, Held, SMALL_BYTES},
+    server::aside::read_aside,
+    storage::RocksStore,
+};
+
+/// Ranges that are read at once, each on a thread of its own: more would only wait for each other's disk, and keep
+/// threads from what else needs them.
+pub(super) const RANGES_AT_ONCE: usize = 64;
 
 impl Serving {
     /// Reads one key, as fresh as was asked for.
-    pub(super) async fn get(&self, get: GetRequest) -> Result<GetResponse, Status> {
+    pub(super) async fn get(&self, get: GetRequest) -> Result<(GetResponse, Option<Held>), Status> {
         self.request_limits.check_key(&get.key)?;
         self.freshen(get.consistency, get.at_least).await?;
         let reader = self.reader()?;
         self.get_now(&mut reader.gets(), self.headers.now(), &get)
     }
 
-    /// Reads one key as `gets` shows it.
+    /// Reads one key as `gets` shows it. The answer's memory is counted, unless it is small.
     pub(super) fn get_now(
         &self,
         gets: &mut Gets<'_, RocksStore>,
         header: Header,
         get: &GetRequest,
-    ) -> Result<GetResponse, Status> {
+    ) -> Result<(GetResponse, Option<Held>), Status> {
         self.request_limits.check_key(&get.key)?;
         let (revision, found) = gets
             .get(&get.key, reads::get_revision(get))
             .map_err(|error| read_status(&error))?;
-        Ok(reads::get_response(header, revision, found))
+        let bytes = found.as_ref().map_or(0, |it| it.key.len() + it.value.len());
+        let held = match bytes {
+            0..=SMALL_BYTES => None,
+            large => Some(self.answers.hold(large).ok_or_else(no_room)?),
+        };
+        Ok((reads::get_response(header, revision, found), held))
     }
 
     /// This member's state.
@@ -42,24 +55,41 @@ impl Serving {
     }
 
     /// Reads keys in their order, as fresh as was asked for.
-    pub(super) async fn range(&self, range: RangeRequest) -> Result<RangeResponse, Status> {
+    pub(super) async fn range(
+        &self,
+        range: RangeRequest,
+    ) -> Result<(RangeResponse, Option<Held>), Status> {
         let (consistency, at_least) = (range.consistency, range.at_least);
         let query = reads::range_query(range, &self.request_limits)?;
         self.freshen(consistency, at_least).await?;
-        let result = self.read(query).await?;
-        Ok(reads::range_response(self.headers.now(), result))
+        let (result, held) = self.read(query).await?;
+        Ok((
+            reads::range_response(self.headers.now(), result),
+            Some(held),
+        ))
     }
 
     /// A single key is read at once; a real range takes its time, and takes it where it holds up nobody else.
-    pub(super) async fn read(&self, query: RangeQuery) -> Result<RangeResult, Status> {
+    pub(super) async fn read(&self, query: RangeQuery) -> Result<(RangeResult, Held), Status> {
+        let budget = self.answers.clone();
         match query.keys {
-            KeyRange::One(_) => self
-                .reader()?
-                .range(&query)
-                .map_err(|error| read_status(&error)),
+            KeyRange::One(_) => {
+                let result = self.reader()?.range(&query);
+                counted(&budget, result.map_err(|error| read_status(&error))?)
+            }
             KeyRange::Between { .. } | KeyRange::From(_) => {
                 let patience = self.limits.request_timeout();
-                read_aside(&self.node, patience, move |reader| reader.range(&query)).await
+                let turn = tokio::time::timeout(patience, self.ranges.acquire()).await;
+                let _turn = turn.map_err(|_| {
+                    Status::unavailable(format!(
+                        "this member reads {RANGES_AT_ONCE} ranges at a time, and the turn of this one did not come in time; nothing was changed, try again, or another member"
+                    ))
+                })?;
+                let read = move |reader: &Reader<RocksStore>| {
+                    // Counted where it is read: what is read may wait to be fetched from here.
+                    Ok(counted(&budget, reader.range(&query)?))
+                };
+                read_aside(&self.node, patience, read).await?
             }
         }
     }
@@ -79,7 +109,8 @@ impl Serving {
         fresh.map_err(|error| request_status(&error))
     }
 
-    /// Waits until this member's state is at `position`.
+    /// Waits until this member's state is at `position`. Such reads may wait for what never comes, so they leave
+    /// places to others.
     async fn reach(&self, position: Position) -> Result<(), Status> {
         let own = self.headers.now().cluster_id;
         let Some(wanted) = reads::revision_to_reach(own, position)? else {
@@ -90,6 +121,11 @@ impl Serving {
         if present.is_ok_and(|present| present >= wanted) {
             return Ok(());
         }
+        let _place = self.session_reads.try_acquire().map_err(|_| {
+            Status::resource_exhausted(
+                "too many session reads wait for this member to catch up already; try again, or another member",
+            )
+        })?;
         let mut revision = self.node.revision_changes();
         let reached = revision.wait_for(|revision| *revision >= wanted);
         match tokio::time::timeout(self.limits.request_timeout(), reached).await {
@@ -102,4 +138,19 @@ impl Serving {
             "this member is at revision {at} and did not reach {wanted} in time; try again, or another member"
         )))
     }
+}
+
+/// A result with its memory counted.
+fn counted(budget: &AnswerBudget, result: RangeResult) -> Result<(RangeResult, Held), Status> {
+    let bytes = |kv: &KeyValue| size_of::<KeyValue>() + kv.key.len() + kv.value.len();
+    let bytes = result.kvs.iter().map(bytes).sum();
+    let held = budget.hold(bytes).ok_or_else(no_room)?;
+    Ok((result, held))
+}
+
+/// What a read is told when answers that nobody has fetched yet take all the memory there is for them.
+fn no_room() -> Status {
+    Status::resource_exhausted(
+        "answers that wait to be sent take all the memory there is for them; try again, or raise --max-answer-bytes",
+    )
 }

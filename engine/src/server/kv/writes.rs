@@ -1,14 +1,19 @@
 //! Calls that change something: proposed here, or passed on to the leader.
 
-use dengine_core::kv::{KeyRange, RangeQuery};
+use dengine_api::v1::{pipelined_answer::Answer, pipelined_call::Call};
+use dengine_core::kv::{KeyRange, Outcome, RangeQuery};
 use dengine_wire::{
-    Mutation,
+    Mutation, frame,
     writes::{self, NoAnswer},
 };
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::Serving;
-use crate::{node::Written, server::forward::Origin};
+use crate::{
+    error::RequestError,
+    node::{Written, answers::Held},
+    server::forward::Origin,
+};
 
 impl Serving {
     /// Proposes what `request` asks for, or has the leader answer instead.
@@ -16,30 +21,53 @@ impl Serving {
         &self,
         request: M,
         origin: Origin,
-    ) -> Result<M::Answer, Status> {
+    ) -> Result<(M::Answer, Option<Held>), Status> {
         self.gate
             .pass(M::METHOD, self.propose(request, origin))
             .await
     }
 
-    async fn propose<M: Mutation>(&self, request: M, origin: Origin) -> Result<M::Answer, Status> {
+    async fn propose<M: Mutation>(
+        &self,
+        request: M,
+        origin: Origin,
+    ) -> Result<(M::Answer, Option<Held>), Status> {
         let command = writes::command(&request, &self.request_limits)?;
         self.check_returned(request.returned()).await?;
-        match self.node.write(command).await {
+        let held = Some(self.answers.none());
+        let (mut written, held) = self.node.write_held(vec![command], held).await;
+        match written.pop().expect("one answer to one write") {
             Ok(Written { term, outcome }) => {
                 let header = self.headers.in_term(term);
                 let answer = writes::answer(&request, header, outcome);
-                answer.map_err(|why| no_answer(M::METHOD, why))
+                let answer = answer.map_err(|why| no_answer(M::METHOD, why))?;
+                Ok((answer, held))
             }
             Err(error) => {
-                let forwarded = self
-                    .forwarder
-                    .write(error, origin, M::METHOD, request.framed());
-                M::unframed(forwarded.await?).map_err(|_| {
+                let forwarded = self.forward(error, origin, M::METHOD, request.framed());
+                let (answer, held) = forwarded.await?;
+                let answer = M::unframed(answer).map_err(|_| {
                     Status::internal("the leader answered another question than was asked")
-                })
+                })?;
+                Ok((answer, held))
             }
         }
+    }
+
+    /// Has the leader answer a write that this member refused with `error`.
+    pub(super) async fn forward(
+        &self,
+        error: RequestError,
+        origin: Origin,
+        method: &'static str,
+        call: Call,
+    ) -> Result<(Answer, Option<Held>), Status> {
+        let mut answer = self.forwarder.write(error, origin, method, call).await?;
+        let held = self.answers.hold(answer.encoded_len());
+        if held.is_none() {
+            frame::leave_out_pairs(&mut answer);
+        }
+        Ok((answer, held))
     }
 
     /// What a delete returns is gathered while it is applied, by every member: it must not be large. Judged
@@ -51,7 +79,8 @@ impl Serving {
                 max_bytes: self.request_limits.max_range_bytes,
                 ..RangeQuery::new(keys)
             };
-            if self.read(query).await?.more {
+            let (found, _held) = self.read(query).await.map_err(|status| unread(&status))?;
+            if found.more {
                 return Err(Status::invalid_argument(format!(
                     "prev_kv: the range holds more than {} bytes (--max-range-bytes); delete it in parts, or without prev_kv",
                     self.request_limits.max_range_bytes
@@ -65,11 +94,37 @@ impl Serving {
 /// What the caller is told when the outcome of a write is no answer to it.
 pub(super) fn no_answer(method: &str, why: NoAnswer) -> Status {
     if let NoAnswer::OfAnotherKind(outcome) = &why {
-        tracing::error!(
+        // Not the outcome itself: it may hold users' values.
+        let answered = kind(outcome);
+        tracing::warn!(
             method,
-            ?outcome,
-            "the state machine gave an answer of another kind"
+            answered,
+            "a call got the answer to another kind of call: a session used one sequence twice, or this is a bug"
         );
     }
     why.into()
+}
+
+/// The range that a delete was to return could not be read: the delete was not proposed, so nothing was changed.
+fn unread(status: &Status) -> Status {
+    match status.code() {
+        Code::DeadlineExceeded => Status::failed_precondition(format!(
+            "prev_kv: the range could not be read in time, and nothing was changed; delete it in parts, or without prev_kv ({})",
+            status.message()
+        )),
+        code => Status::new(code, status.message()),
+    }
+}
+
+/// Of which kind an answer is.
+fn kind(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Put { .. } => "Put",
+        Outcome::Delete { .. } => "Delete",
+        Outcome::CompareAndSwap { .. } => "CompareAndSwap",
+        Outcome::Batch { .. } => "Batch",
+        Outcome::Compact { .. } => "Compact",
+        Outcome::Trimmed(outcome) => kind(outcome),
+        _ => "other",
+    }
 }

@@ -25,6 +25,7 @@ pub(crate) struct Member {
     pub(crate) data_dir: PathBuf,
     pub(crate) client_port: u16,
     pub(crate) peer_port: u16,
+    pub(crate) admin_port: u16,
     pub(crate) monitor_port: u16,
     extra: Vec<OsString>,
     environment: Vec<(String, OsString)>,
@@ -40,6 +41,7 @@ impl Member {
             data_dir: home.join(name),
             client_port: free_port(),
             peer_port: free_port(),
+            admin_port: free_port(),
             monitor_port: free_port(),
             extra: Vec::new(),
             environment: Vec::new(),
@@ -112,6 +114,7 @@ impl Member {
             .args(["serve", "--name", &self.name, "--tick-ms", TICK_MS])
             .args(["--listen-client", &local(self.client_port)])
             .args(["--listen-peer", &local(self.peer_port)])
+            .args(["--listen-admin", &local(self.admin_port)])
             .args(["--listen-monitor", &local(self.monitor_port)])
             .args(["--log-segment-bytes", "8388608"])
             .arg("--data-dir")

@@ -94,14 +94,27 @@ pub enum Outcome {
     Refused(Refusal),
     /// The command was applied earlier, once, and this was the answer, except that the pairs of it are
     /// left out, and of a batch all answers: with them it was larger than
-    /// [`REPLY_BYTES_MAX`](super::REPLY_BYTES_MAX), too large to be kept. Only who repeats a command gets
-    /// this.
+    /// [`REPLY_BYTES_MAX`](super::REPLY_BYTES_MAX), too large to be kept. A member that has no memory for the pairs
+    /// answers so too, the first time.
     Trimmed(Box<Outcome>),
 }
 
 impl Outcome {
+    /// The same without its pairs, and without all answers of a batch, as a session keeps what is too large.
+    #[must_use]
+    pub fn without_pairs(mut self) -> Self {
+        match &mut self {
+            Self::Put { prev, .. } | Self::CompareAndSwap { prev, .. } => *prev = None,
+            Self::Delete { prev, .. } => *prev = Vec::new(),
+            Self::Batch { answers, .. } => *answers = Vec::new(),
+            _ => return self,
+        }
+        Self::Trimmed(Box::new(self))
+    }
+
     /// What the pairs in it cost in memory, roughly.
-    pub(super) fn pairs_bytes(&self) -> usize {
+    #[must_use]
+    pub fn pairs_bytes(&self) -> usize {
         match self {
             Self::Put { prev, .. } | Self::CompareAndSwap { prev, .. } => pairs_bytes(prev),
             Self::Delete { prev, .. } => pairs_bytes(prev),

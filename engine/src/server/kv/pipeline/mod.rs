@@ -4,23 +4,30 @@
 //! the same freshness; they are read when there is room for their answers. Every other call is a future of its
 //! own. What has ended when the stream is polled is one frame of answers.
 //!
-//! `dengine_wire::frame` sorts the calls of a frame, [`inbound`] begins them, and here they are answered. [`stall`] ends
-//! the stream of a client that does not read.
+//! `dengine_wire::frame` sorts the calls of a frame, [`inbound`] begins them, here they are answered, and [`outbound`]
+//! puts the answers into frames. [`stall`] ends the stream of a client that does not read.
+//!
+//! A frame is bounded in bytes, whatever its calls return: what does not fit waits for the next one. Keys are read a
+//! few at a time, so that a slow disk holds up nobody else for long.
 
 mod inbound;
+mod outbound;
 mod stall;
 
 pub(super) use stall::Supervised;
 
 use std::{
     collections::VecDeque,
+    iter::Zip,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::{Duration, Instant},
+    vec,
 };
 
 use dengine_api::{
-    FRAME_BYTES_MAX, KvCall,
+    KvCall,
     v1::{GetRequest, PipelineRequest, PipelineResponse, PipelinedAnswer, pipelined_call::Call},
 };
 use dengine_core::kv::Reader;
@@ -29,16 +36,21 @@ use dengine_wire::{
     status::request_status,
 };
 use futures::{Stream, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use prost::Message;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Code, Status, Streaming};
 
+use self::{inbound::Part, outbound::Outbound};
 use super::{Serving, writes::no_answer};
 use crate::{
     error::RequestError,
-    node::Written,
+    node::{Written, answers::Held},
     server::{forward::Origin, gate::Admitted},
 };
+
+/// How long keys are read before others have their turn on the thread.
+const READ_SLICE: Duration = Duration::from_millis(2);
+/// Keys that are read before it is looked how long that took.
+const KEYS_A_LOOK: usize = 16;
 
 /// One stream of calls, as the stream of its answers.
 pub(in crate::server) struct Pipeline {
@@ -47,16 +59,19 @@ pub(in crate::server) struct Pipeline {
     inbound: Inbound,
     stopping: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     working: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Writes that are decided, with answers that are in no frame yet.
+    decided: VecDeque<Decided>,
     /// Reads that are fresh enough.
     readable: VecDeque<Reads>,
+    /// Calls that wait until others of this stream give their places back.
+    waiting: VecDeque<Part>,
     /// Calls that were taken in and are in no frame of answers yet.
     under_way: usize,
-    answers: PipelineResponse,
-    answer_bytes: usize,
-    /// Who leads, if it is told with the next frame.
-    leader: String,
+    outbound: Outbound,
     /// Whether the calls that are about to end had their chance to join the next frame.
     yielded: bool,
+    /// Whether there is more to do, after others had their turn.
+    paused: bool,
 }
 
 enum Inbound {
@@ -67,8 +82,8 @@ enum Inbound {
 
 /// What a future of the stream came to.
 enum Done {
-    Answered(PipelinedAnswer),
-    Written(Writes, Vec<Result<Written, RequestError>>),
+    Answered(PipelinedAnswer, Option<Held>),
+    Written(Writes, Vec<Result<Written, RequestError>>, Option<Held>),
     Fresh(Reads, Result<(), Status>),
 }
 
@@ -76,6 +91,15 @@ enum Done {
 struct Writes {
     admitted: Admitted,
     calls: Vec<(u64, Call)>,
+}
+
+/// Writes that were decided together, from the first that is not answered.
+struct Decided {
+    /// Shared with those that the leader is to answer: they keep their places.
+    admitted: Arc<Admitted>,
+    rest: Zip<vec::IntoIter<(u64, Call)>, vec::IntoIter<Result<Written, RequestError>>>,
+    /// What their answers take.
+    held: Option<Held>,
 }
 
 /// Reads of single keys that wait together.
@@ -92,117 +116,162 @@ impl Pipeline {
     ) -> Self {
         Self {
             stopping: Some(Box::pin(serving.stop.clone().cancelled_owned())),
+            outbound: Outbound::new(&serving.answers),
             serving,
             origin,
             inbound: Inbound::Open(Box::new(inbound)),
             working: FuturesUnordered::new(),
+            decided: VecDeque::new(),
             readable: VecDeque::new(),
+            waiting: VecDeque::new(),
             under_way: 0,
-            answers: PipelineResponse::default(),
-            answer_bytes: 0,
-            leader: String::new(),
             yielded: false,
+            paused: false,
         }
     }
 
-    /// Answers writes, or has the leader answer them.
-    fn finish(&mut self, writes: Writes, results: Vec<Result<Written, RequestError>>) {
-        for ((id, call), result) in writes.calls.into_iter().zip(results) {
-            let method = frame::method(&call);
-            let result = match result {
-                Ok(Written { term, outcome }) => {
-                    let header = self.serving.headers.in_term(term);
-                    frame::answer(&call, header, outcome).map_err(|why| no_answer(method, why))
-                }
-                Err(error) => {
-                    if let (
-                        RequestError::NotLeader {
-                            leader: Some(leader),
-                        },
-                        Origin::Client,
-                    ) = (&error, self.origin)
-                    {
-                        self.leader.clone_from(&leader.client_address);
-                        self.forward(id, method, call, error);
-                        continue;
+    /// Answers writes that are decided until all are answered or the frame is full.
+    fn finish(&mut self) {
+        while let Some(mut decided) = self.decided.pop_front() {
+            while !self.outbound.is_full() {
+                match decided.rest.next() {
+                    Some(((id, call), result)) => {
+                        self.finish_one(&decided.admitted, id, call, result);
                     }
-                    Err(request_status(&error))
+                    None => break,
                 }
-            };
-            writes.admitted.answered(method, code(&result));
-            self.answer(
-                result.map_or_else(|status| failed(id, &status), |answer| found(id, answer)),
-            );
+            }
+            if decided.rest.len() > 0 {
+                self.decided.push_front(decided);
+                return;
+            }
+            self.outbound.hold(decided.held);
         }
     }
 
-    fn forward(&mut self, id: u64, method: &'static str, call: Call, error: RequestError) {
+    /// Answers a write, or has the leader answer it.
+    fn finish_one(
+        &mut self,
+        admitted: &Arc<Admitted>,
+        id: u64,
+        call: Call,
+        result: Result<Written, RequestError>,
+    ) {
+        let method = frame::method(&call);
+        let result = match result {
+            Ok(Written { term, outcome }) => {
+                let header = self.serving.headers.in_term(term);
+                frame::answer(&call, header, outcome).map_err(|why| no_answer(method, why))
+            }
+            Err(error) => {
+                if let (
+                    RequestError::NotLeader {
+                        leader: Some(leader),
+                    },
+                    Origin::Client,
+                ) = (&error, self.origin)
+                {
+                    self.outbound.tell_leader(&leader.client_address);
+                    return self.forward(Arc::clone(admitted), id, call, error);
+                }
+                Err(request_status(&error))
+            }
+        };
+        admitted.answered(method, code(&result));
+        self.outbound
+            .answer(result.map_or_else(|status| failed(id, &status), |answer| found(id, answer)));
+    }
+
+    fn forward(&mut self, admitted: Arc<Admitted>, id: u64, call: Call, error: RequestError) {
         let (serving, origin) = (Arc::clone(&self.serving), self.origin);
         self.work(async move {
-            let forwarded = serving.forwarder.write(error, origin, method, call);
-            Done::Answered(match serving.gate.pass(method, forwarded).await {
-                Ok(answer) => found(id, answer),
-                Err(status) => failed(id, &status),
-            })
+            let method = frame::method(&call);
+            let forwarded = serving.forward(error, origin, method, call).await;
+            admitted.answered(method, code(&forwarded));
+            match forwarded {
+                Ok((answer, held)) => Done::Answered(found(id, answer), held),
+                Err(status) => Done::Answered(failed(id, &status), None),
+            }
         });
     }
 
     /// Fills the next frame with what has ended and what can be read.
     fn collect(&mut self, context: &mut Context<'_>) {
         loop {
+            self.finish();
             self.read_keys();
-            if self.is_full() {
+            self.begin_waiting();
+            if self.paused || self.outbound.is_full() {
                 return;
             }
+            if !self.readable.is_empty() {
+                continue;
+            }
             match self.working.poll_next_unpin(context) {
-                Poll::Ready(Some(Done::Answered(answered))) => self.answer(answered),
-                Poll::Ready(Some(Done::Written(writes, results))) => self.finish(writes, results),
-                Poll::Ready(Some(Done::Fresh(reads, Ok(())))) => self.readable.push_back(reads),
-                Poll::Ready(Some(Done::Fresh(reads, Err(status)))) => {
-                    for (id, _) in reads.gets {
-                        reads.admitted.answered(GetRequest::METHOD, status.code());
-                        self.answer(failed(id, &status));
-                    }
-                }
+                Poll::Ready(Some(done)) => self.done(done),
                 Poll::Ready(None) | Poll::Pending => return,
             }
         }
     }
 
-    /// Reads keys until all are read or the frame is full.
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Answered(answered, held) => {
+                self.outbound.answer(answered);
+                self.outbound.hold(held);
+            }
+            Done::Written(Writes { admitted, calls }, results, held) => {
+                self.decided.push_back(Decided {
+                    admitted: Arc::new(admitted),
+                    rest: calls.into_iter().zip(results),
+                    held,
+                });
+            }
+            Done::Fresh(reads, Ok(())) => self.readable.push_back(reads),
+            Done::Fresh(reads, Err(status)) => {
+                for (id, _) in reads.gets {
+                    reads.admitted.answered(GetRequest::METHOD, status.code());
+                    self.outbound.answer(failed(id, &status));
+                }
+            }
+        }
+    }
+
+    /// Reads keys until all are read, the frame is full, or it is others' turn.
     fn read_keys(&mut self) {
         if self.readable.is_empty() {
             return;
         }
+        let begun = Instant::now();
         let serving = Arc::clone(&self.serving);
         let reader = serving.reader();
         // One look at the state for all of them.
         let mut gets = reader.as_ref().map(Reader::gets);
         let header = serving.headers.now();
+        let mut count = 0;
         while let Some(mut reads) = self.readable.pop_front() {
             while let Some((id, get)) = reads.gets.pop_front() {
-                if self.is_full() {
+                self.paused =
+                    count % KEYS_A_LOOK == KEYS_A_LOOK - 1 && begun.elapsed() > READ_SLICE;
+                if self.paused || self.outbound.is_full() {
                     reads.gets.push_front((id, get));
                     self.readable.push_front(reads);
                     return;
                 }
+                count += 1;
                 let result = match &mut gets {
                     Ok(gets) => serving.get_now(gets, header, &get),
                     Err(status) => Err(status.clone()),
                 };
                 reads.admitted.answered(GetRequest::METHOD, code(&result));
-                self.answer(framed::<GetRequest>(id, result));
+                let (result, held) = match result {
+                    Ok((response, held)) => (Ok(response), held),
+                    Err(status) => (Err(status), None),
+                };
+                self.outbound.answer(framed::<GetRequest>(id, result));
+                self.outbound.hold(held);
             }
         }
-    }
-
-    fn answer(&mut self, answer: PipelinedAnswer) {
-        self.answer_bytes += answer.encoded_len();
-        self.answers.answers.push(answer);
-    }
-
-    fn is_full(&self) -> bool {
-        self.answer_bytes >= FRAME_BYTES_MAX
     }
 
     /// Asks the client to go elsewhere when this member is about to stop.
@@ -211,17 +280,18 @@ impl Pipeline {
             && stopping.as_mut().poll(context).is_ready()
         {
             self.stopping = None;
-            self.answers.closing = true;
+            self.outbound.tell_of_stop();
         }
     }
 
-    fn take_frame(&mut self) -> PipelineResponse {
-        self.answer_bytes = 0;
-        self.yielded = false;
-        let mut frame = std::mem::take(&mut self.answers);
-        frame.leader = std::mem::take(&mut self.leader);
-        self.under_way -= frame.answers.len();
-        frame
+    /// The bytes of the last frame, which the connection was given.
+    fn sent_bytes(&self) -> usize {
+        self.outbound.sent_bytes()
+    }
+
+    /// The same, with what counts them.
+    fn take_sending(&mut self) -> (usize, Vec<Held>) {
+        self.outbound.take_sending()
     }
 }
 
@@ -230,16 +300,24 @@ impl Stream for Pipeline {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
+        this.outbound.sent();
         this.tell_of_stop(context);
         this.take_in(context);
         this.collect(context);
-        if !this.answers.answers.is_empty() || this.answers.closing {
+        if std::mem::take(&mut this.paused) && !this.outbound.is_full() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if this.outbound.has_something() {
             // Without this a frame would leave with its first answer: others of the same batch end right behind it.
-            if !this.is_full() && !std::mem::replace(&mut this.yielded, true) {
+            if !this.outbound.is_full() && !std::mem::replace(&mut this.yielded, true) {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            return Poll::Ready(Some(Ok(this.take_frame())));
+            this.yielded = false;
+            let frame = this.outbound.take_frame();
+            this.under_way -= frame.answers.len();
+            return Poll::Ready(Some(Ok(frame)));
         }
         match &mut this.inbound {
             Inbound::Ended(why) if this.under_way == 0 => Poll::Ready(why.take().map(Err)),

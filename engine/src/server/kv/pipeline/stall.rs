@@ -13,12 +13,16 @@ use futures::{Stream, StreamExt};
 use tonic::Status;
 
 use super::Pipeline;
+use crate::server::connections::PipelinePlace;
 
 /// A stream of answers that ends if nobody reads it.
 pub(in crate::server) struct Supervised(Arc<Slot>);
 
 /// Where the stream lies between two polls, so that it can be taken away.
-struct Slot(Mutex<State>);
+struct Slot {
+    state: Mutex<State>,
+    place: PipelinePlace,
+}
 
 enum State {
     Open {
@@ -33,11 +37,16 @@ enum State {
 
 impl Supervised {
     /// Ends `pipeline` once its client has read nothing for `patience`, although there is something to read.
-    pub(in crate::server) fn new(pipeline: Pipeline, patience: Duration) -> Self {
-        let slot = Arc::new(Slot(Mutex::new(State::Open {
+    pub(in crate::server) fn new(
+        pipeline: Pipeline,
+        place: PipelinePlace,
+        patience: Duration,
+    ) -> Self {
+        let state = Mutex::new(State::Open {
             pipeline: Box::new(pipeline),
             unread_since: None,
-        })));
+        });
+        let slot = Arc::new(Slot { state, place });
         tokio::spawn(supervise(Arc::downgrade(&slot), patience));
         Self(slot)
     }
@@ -45,17 +54,22 @@ impl Supervised {
 
 impl Slot {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no holder panics")
+        self.state.lock().expect("no holder panics")
     }
 
     /// Whether the stream ended for it.
     fn end_if_unread(&self, patience: Duration) -> bool {
         let mut state = self.state();
-        let unread = match &*state {
-            State::Open { unread_since, .. } => *unread_since,
+        let connection = self.place.connection();
+        let overdue = match &*state {
+            State::Open {
+                pipeline,
+                unread_since,
+            } => unread_since
+                .is_some_and(|since| connection.is_overdue(since, pipeline.sent_bytes(), patience)),
             State::Ended(_) => return true,
         };
-        if unread.is_none_or(|since| since.elapsed() < patience) {
+        if !overdue {
             return false;
         }
         let told =
@@ -66,7 +80,10 @@ impl Slot {
         );
         // What it holds may take a while to go.
         drop(state);
-        drop(ended);
+        if let State::Open { mut pipeline, .. } = ended {
+            let (bytes, held) = pipeline.take_sending();
+            connection.keeps(bytes, held);
+        }
         true
     }
 }

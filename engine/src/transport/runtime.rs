@@ -1,0 +1,37 @@
+//! The threads on which members speak to each other. They are nobody else's: a heartbeat that waited behind clients'
+//! work would cost an election.
+
+use crate::error::StartError;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// One thread to send while the other receives; what they do is short.
+const THREADS: usize = 2;
+
+/// Ends what runs there when it is dropped.
+pub(crate) struct PeerRuntime(Option<Runtime>);
+
+impl PeerRuntime {
+    pub(crate) fn start() -> Result<Self, StartError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("dengine-peers")
+            .enable_all()
+            .build()
+            .map_err(StartError::Thread)?;
+        Ok(Self(Some(runtime)))
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        let runtime = self.0.as_ref().expect("it is there until it is dropped");
+        runtime.handle().clone()
+    }
+}
+
+impl Drop for PeerRuntime {
+    /// Without waiting: the last handle of a member may be dropped where nothing may block.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
