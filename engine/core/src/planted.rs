@@ -69,12 +69,14 @@ pub enum Bug {
     ExpiryWithoutRevision,
     /// What no batch proves to be on disk is not written again when a log is opened.
     TailNotRewritten,
+    /// A leader writes commands in the newest version that it reads itself.
+    CommandProposedTooEarly,
 }
 
 impl Bug {
     /// All of them; and within how many seeds, counted from 1, a test asks the simulator to find each: at least twice
     /// what `make sim-planted` said.
-    pub const ALL: [(Self, u64); 26] = [
+    pub const ALL: [(Self, u64); 27] = [
         (Self::VoteNotSynced, 30),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
@@ -101,6 +103,7 @@ impl Bug {
         (Self::SessionsLostOnRestart, 10),
         (Self::ExpiryByLocalClock, 10),
         (Self::ExpiryWithoutRevision, 30),
+        (Self::CommandProposedTooEarly, 20),
     ];
 
     /// Its name on the command line.

@@ -19,7 +19,7 @@ use crate::sim::surroundings::{Event, Surroundings};
 use crate::snapshot::{Folders, SnapshotError, Staging, open_state};
 use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The cluster of all simulations.
 pub(in crate::sim) const CLUSTER: ClusterId = ClusterId(0xd00d);
@@ -179,7 +179,7 @@ impl Member {
         }
         let open = || {
             let store = self.folders.open_store()?;
-            let machine = StateMachine::open(store)?;
+            let machine = StateMachine::open(store)?.reads_commands_up_to(self.reads_max);
             let (applied, _) = machine.applied();
             Ok::<_, Refusal>((machine, applied))
         };
@@ -204,13 +204,20 @@ impl Member {
             machine.collector(),
         );
         let (member, term) = (self.id, recovered.hard_state.term);
-        sim.see(&Seen::Starts { member, term });
+        let reads_max = self.reads_max;
+        sim.programs.runs(member, reads_max);
+        sim.see(&Seen::Starts {
+            member,
+            term,
+            reads_max,
+        });
         let replica = self.replica_from(sim, &log, recovered.hard_state, &machine);
         Ok(Process {
             replica,
             state: State::default(),
             shadow: Shadow::of(&log.reader()),
             inbox: VecDeque::new(),
+            hellos: BTreeMap::new(),
             awake: true,
             log,
             log_jobs: VecDeque::new(),

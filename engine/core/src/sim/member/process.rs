@@ -4,10 +4,12 @@ use super::hub::Hub;
 use super::snapshots::Snapshots;
 use super::{Actor, End, Machine};
 use crate::consensus::{Role, State};
-use crate::kv::{Collector, Flusher};
+use crate::kv::{Collector, CommandVersion, Flusher};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Log, LogReader};
-use crate::replica::{Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica};
+use crate::replica::{
+    Announcement, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica,
+};
 use crate::sim::invariants::Seen;
 use crate::sim::late_news;
 use crate::sim::queue::MILLI;
@@ -17,13 +19,15 @@ use crate::sim::surroundings::{Event, Surroundings};
 use crate::sim::ticket::SimEnv;
 use crate::snapshot::Staging;
 use crate::types::MemberId;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 pub(super) struct Process {
     pub(super) replica: Replica<LogReader<MemoryDisk>, SimEnv>,
     pub(super) state: State,
     pub(super) shadow: Shadow,
     pub(super) inbox: VecDeque<Input<SimEnv>>,
+    /// What others announced that the replica was not told yet.
+    pub(super) hellos: BTreeMap<MemberId, CommandVersion>,
     pub(super) awake: bool,
     pub(super) log: Log<MemoryDisk>,
     pub(super) log_jobs: VecDeque<LogJob>,
@@ -66,6 +70,14 @@ impl Process {
 
     /// One round of the replica's thread.
     pub(super) fn think(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        for (member, reads_max) in std::mem::take(&mut self.hellos) {
+            let announced = Input::Announced {
+                member,
+                by: Announcement::Hello,
+                reads_max,
+            };
+            self.replica.handle(announced, machine.clock.read(sim.now));
+        }
         // As many as the thread may find before it asks what follows.
         let most = match sim.random.below(4) {
             0 => 1,
