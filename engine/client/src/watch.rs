@@ -166,7 +166,10 @@ enum Place {
 
 /// The first response at a member, or why there is none.
 type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
-type Opened = (Route, std::result::Result<(Attached, WatchResponse), Failure>);
+type Opened = (
+    Route,
+    std::result::Result<(Attached, WatchResponse), Failure>,
+);
 
 impl fmt::Debug for Watch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

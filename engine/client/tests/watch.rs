@@ -272,7 +272,11 @@ async fn all_watches_of_a_client_share_one_stream_and_end_alone() {
         let WatchUpdate::Events { events, .. } = watch.next().await.unwrap() else {
             panic!("no progress was asked for");
         };
-        assert_eq!(events[0].kv.key, format!("k{number}"), "each is told its own");
+        assert_eq!(
+            events[0].kv.key,
+            format!("k{number}"),
+            "each is told its own"
+        );
     }
     drop(watches.remove(41));
     while peer.cancelled() != [42] {
@@ -282,7 +286,11 @@ async fn all_watches_of_a_client_share_one_stream_and_end_alone() {
     drop(watches);
     let mut again = client.watch(KeyRange::all()).await.unwrap();
     assert_eq!(revisions(&mut again).await, [3]);
-    assert_eq!(peer.watch_streams(), 2, "the last watch closed the first one");
+    assert_eq!(
+        peer.watch_streams(),
+        2,
+        "the last watch closed the first one"
+    );
 }
 
 #[tokio::test]
@@ -299,7 +307,11 @@ async fn a_watch_that_is_not_read_holds_up_no_other_and_goes_on_where_it_was() {
         tokio::task::yield_now().await;
     }
     for revision in 3..43 {
-        assert_eq!(revisions(&mut unread).await, [revision], "once, and in order");
+        assert_eq!(
+            revisions(&mut unread).await,
+            [revision],
+            "once, and in order"
+        );
     }
     let starts: Vec<_> = peer.created().iter().map(|it| it.start_revision).collect();
     assert!(starts.len() > 2, "{starts:?}");
@@ -314,6 +326,9 @@ async fn as_a_stream_a_watch_ends_behind_an_error_that_stays() {
     peer.watches([vec![created(3), told, ended(CancelCause::Compacted)]]);
     let updates: Vec<_> = watch(&peer, all()).await.collect().await;
     assert_eq!(updates.len(), 2);
-    assert!(matches!(updates[0], Ok(WatchUpdate::Events { revision: 4, .. })));
+    assert!(matches!(
+        updates[0],
+        Ok(WatchUpdate::Events { revision: 4, .. })
+    ));
     assert!(matches!(updates[1], Err(Error::Compacted { .. })));
 }

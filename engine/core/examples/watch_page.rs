@@ -26,7 +26,10 @@ const KEEP: KeepLimits = KeepLimits {
 
 fn main() {
     println!("a page of {CHANGES} changes    watches  indexed     each asked  ratio");
-    for (kind, keys) in [("single keys", key as fn(u64) -> KeyRange), ("ranges", range)] {
+    for (kind, keys) in [
+        ("single keys", key as fn(u64) -> KeyRange),
+        ("ranges", range),
+    ] {
         for watches in [1_024, 16_384] {
             let (indexed, asked) = measure(keys, watches);
             let ratio = asked.as_secs_f64() / indexed.as_secs_f64();
@@ -79,7 +82,10 @@ fn measure(keys: fn(u64) -> KeyRange, watches: u64) -> (Duration, Duration) {
     let (mut telling, mut indexed) = (set.tell(told), 0);
     while let Some(slice) = set.slice(&mut telling) {
         let messages = slice.iter().filter_map(|(_, told)| told.as_ref().ok());
-        indexed += messages.flatten().map(|told| told.events.len()).sum::<usize>();
+        indexed += messages
+            .flatten()
+            .map(|told| told.events.len())
+            .sum::<usize>();
     }
     set.finish(telling, &mut wanted);
     let time_indexed = begun.elapsed();

@@ -75,12 +75,14 @@ pub enum Bug {
     TailNotRewritten,
     /// A member whose log is gone makes an empty one, which passes for its own at the next start.
     MissingLogMadeAnew,
+    /// A leader writes commands in the newest version that it reads itself.
+    CommandProposedTooEarly,
 }
 
 impl Bug {
     /// All of them; and within how many seeds, counted from 1, a test asks the simulator to find each: at least twice
     /// what `make sim-planted` said.
-    pub const ALL: [(Self, u64); 34] = [
+    pub const ALL: [(Self, u64); 35] = [
         (Self::VoteNotSynced, 30),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
@@ -115,6 +117,7 @@ impl Bug {
         (Self::ExpiryByLocalClock, 10),
         (Self::ExpiryWithoutRevision, 30),
         (Self::MissingLogMadeAnew, 120),
+        (Self::CommandProposedTooEarly, 20),
     ];
 
     /// Its name on the command line.

@@ -9,6 +9,7 @@
 use super::{Env, Replica};
 use crate::consensus::LogRead;
 use crate::kv::{CommandVersion, Membership, Request};
+use crate::planted::planted;
 use crate::types::MemberId;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -125,6 +126,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     /// In which version a command may be proposed now.
     #[must_use]
     pub fn command_version(&self) -> CommandVersion {
+        if planted!(CommandProposedTooEarly) {
+            return self.announced.own;
+        }
         if self.consensus.may_change_members() {
             return CommandVersion::OLDEST;
         }

@@ -149,10 +149,11 @@ impl World {
         let group = |id: &MemberId| groups.iter().position(|group| group.contains(id));
         let ids: Vec<_> = self.members.keys().copied().collect();
         let pairs = ids.iter().flat_map(|a| ids.iter().map(|b| (*a, *b)));
-        let (cut, heard): (Vec<Link>, Vec<Link>) = pairs.filter(|(a, b)| a != b).partition(|link| {
-            let (a, b) = (group(&link.0), group(&link.1));
-            a.is_some() && b.is_some() && a != b
-        });
+        let (cut, heard): (Vec<Link>, Vec<Link>) =
+            pairs.filter(|(a, b)| a != b).partition(|link| {
+                let (a, b) = (group(&link.0), group(&link.1));
+                a.is_some() && b.is_some() && a != b
+            });
         self.sim.network.mend(heard);
         cut.iter().for_each(|link| self.sim.network.reset(*link));
         self.sim.network.cut(cut);

@@ -23,7 +23,7 @@ use super::store::SimStore;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::SimEnv;
 use crate::consensus::{Role, State};
-use crate::kv::{Member as MemberRecord, Membership, Reader};
+use crate::kv::{CommandVersion, Member as MemberRecord, Membership, Reader};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Disk, LogReader};
 use crate::replica::{Input, Replica};
@@ -114,6 +114,8 @@ pub(super) struct Member {
     pub(super) record: MemberRecord,
     pub(super) clock: Clock,
     pub(super) health: Health,
+    /// The newest version of a command that the program reads which is installed here.
+    pub(super) reads_max: CommandVersion,
     /// Of the log.
     disk: MemoryDisk,
     /// Of the state, and of snapshots that are to replace it.
@@ -132,12 +134,13 @@ pub(super) struct Member {
 
 impl Member {
     /// A machine with an empty folder.
-    pub(super) fn new(record: MemberRecord, clock: Clock) -> Self {
+    pub(super) fn new(record: MemberRecord, clock: Clock, reads_max: CommandVersion) -> Self {
         Self {
             id: record.id,
             record,
             clock,
             health: Health::Sound,
+            reads_max,
             disk: MemoryDisk::new(),
             folders: SimFolders::default(),
             process: None,
@@ -318,6 +321,13 @@ impl Member {
         if let Some(process) = &mut self.process {
             process.inbox.push_back(input);
             process.wake(sim, id, boot);
+        }
+    }
+
+    /// Another member says Hello; the replica hears of it before the message that comes behind.
+    pub(super) fn greet(&mut self, from: MemberId, reads_max: CommandVersion) {
+        if let Some(process) = &mut self.process {
+            process.hellos.insert(from, reads_max);
         }
     }
 

@@ -6,7 +6,7 @@
 //!
 //! # Code map
 //! [`world`] runs the phases; [`plan`] is what a seed decides beforehand; [`faults`] what then goes wrong, and
-//! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment.
+//! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program.
 //! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
 //! (its disk is [`MemoryDisk`](crate::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
 //! [`invariants`] watch, one file each. [`surroundings`] holds what all share: [`queue`], [`random`],
@@ -31,6 +31,7 @@ mod operator;
 mod plan;
 mod queue;
 mod random;
+mod roll;
 mod shadow;
 mod store;
 mod surroundings;

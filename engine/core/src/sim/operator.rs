@@ -158,7 +158,7 @@ impl Operator {
         self.candidate = None;
         let clock = Clock::draw(&mut self.random, DRIFT_PERCENT_MAX);
         let id = record.id;
-        let mut member = Member::new(record, clock);
+        let mut member = Member::new(record, clock, sim.programs.installed);
         member.found(sim, false);
         member.start(sim);
         members.insert(id, member);

@@ -7,10 +7,12 @@ use super::network::{Link, Network};
 use super::plan::{Fault, Plan};
 use super::queue::{Nanos, Queue};
 use super::random::Random;
+use super::roll::Programs;
 use super::ticket::Mailbox;
 use super::tide::Tide;
 use super::trace::{Hash, Trace};
 use super::world::World;
+use crate::kv::CommandVersion;
 use crate::snapshot::SnapshotId;
 use crate::types::{MemberId, Revision};
 use bytes::Bytes;
@@ -29,6 +31,8 @@ pub(super) enum Event {
     Deliver {
         link: Link,
         stream: Option<u64>,
+        /// What the Hello of its stream announced.
+        reads_max: CommandVersion,
         bytes: Bytes,
     },
     /// Something about a snapshot arrives.
@@ -71,6 +75,7 @@ pub(super) struct Surroundings {
     pub(super) network: Network,
     pub(super) plan: Plan,
     pub(super) tide: Tide,
+    pub(super) programs: Programs,
     /// Until when an ambush of [`late_news`](super::late_news) goes on; there is one at a time.
     pub(super) ambushed_until: Nanos,
     pub(super) mailbox: Mailbox,
@@ -83,7 +88,13 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    pub(super) fn new(random: Random, trace: Trace, network: Network, plan: Plan) -> Self {
+    pub(super) fn new(
+        random: Random,
+        trace: Trace,
+        network: Network,
+        plan: Plan,
+        programs: Programs,
+    ) -> Self {
         Self {
             now: 0,
             queue: Queue::new(),
@@ -92,6 +103,7 @@ impl Surroundings {
             network,
             plan,
             tide: Tide::default(),
+            programs,
             ambushed_until: 0,
             mailbox: Mailbox::default(),
             counts: BTreeMap::new(),
@@ -151,6 +163,7 @@ impl Surroundings {
         );
         self.trace.explain(what);
         let stream = Some(self.network.stream(link));
+        let reads_max = self.programs.announced_by(from);
         for at in fate.arrivals {
             let bytes = bytes.clone();
             self.queue.push(
@@ -158,6 +171,7 @@ impl Surroundings {
                 Event::Deliver {
                     link,
                     stream,
+                    reads_max,
                     bytes,
                 },
             );
@@ -169,6 +183,7 @@ impl Surroundings {
                 Event::Deliver {
                     link,
                     stream,
+                    reads_max,
                     bytes,
                 },
             );

@@ -18,6 +18,17 @@ fn two_seeds_are_not() {
     assert_ne!(run(1, Keep::Hash).trace_hash, run(2, Keep::Hash).trace_hash);
 }
 
+/// Members of an older program are replaced, and what only the present one reads is written once all of them are.
+#[test]
+fn rolls_come_to_write_the_newest_commands() {
+    let rolled = |seed| {
+        let counts = run(seed, Keep::Hash).counts;
+        let newer = counts.contains_key("appends of newer commands in a roll");
+        newer && counts.contains_key("rolls completed")
+    };
+    assert!((1..=20).any(rolled));
+}
+
 /// In as many seeds as any planted bug is looked for in: whatever is found in those is that bug.
 #[test]
 fn without_a_planted_bug_nothing_is_found() {

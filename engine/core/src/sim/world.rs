@@ -14,6 +14,7 @@ use super::operator::{Operator, newest_leader};
 use super::plan::{Fault, Plan};
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
+use super::roll::{self, Programs};
 use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker};
 use super::tide::Tide;
@@ -73,7 +74,7 @@ impl World {
         let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
         let clients = (1..=plan.clients).map(client).collect();
         let mut world = Self {
-            sim: Surroundings::new(random, Trace::new(keep), network, plan),
+            sim: Surroundings::new(random, Trace::new(keep), network, plan, Programs::new(seed)),
             members: Members::new(),
             operator,
             clients,
@@ -92,7 +93,8 @@ impl World {
         self.sim.note(format_args!("{plan:?}"));
         let record = self.operator.new_record(FIRST);
         let clock = Clock::draw(&mut self.sim.random, DRIFT_PERCENT_MAX);
-        let mut first = Member::new(record, clock);
+        let mut first = Member::new(record, clock, self.sim.programs.installed);
+        roll::plan(&mut self.sim);
         first.found(&mut self.sim, true);
         first.start(&mut self.sim);
         self.members.insert(FIRST, first);
@@ -140,8 +142,9 @@ impl World {
             Event::Deliver {
                 link,
                 stream,
+                reads_max,
                 bytes,
-            } => self.deliver(link, stream, bytes),
+            } => self.deliver(link, stream, reads_max, bytes),
             Event::Parcel {
                 link: (from, to),
                 stream,
@@ -241,7 +244,13 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, link: Link, stream: Option<u64>, bytes: Bytes) {
+    fn deliver(
+        &mut self,
+        link: Link,
+        stream: Option<u64>,
+        reads_max: CommandVersion,
+        bytes: Bytes,
+    ) {
         let (from, to) = link;
         let broken = stream.is_some_and(|stream| stream != self.sim.network.stream(link));
         if broken || self.sim.network.is_cut(link) {
@@ -249,6 +258,10 @@ impl World {
         }
         let up = self.members.get(&to).is_some_and(Member::is_up);
         if up {
+            // A stray was said in an older stream, whose Hello is long forgotten.
+            if let Some(member) = self.members.get_mut(&to).filter(|_| stream.is_some()) {
+                member.greet(from, reads_max);
+            }
             self.give(to, Input::Message { from, bytes });
         } else if self.sim.random.chance(300_000) {
             self.sim.after(MILLI, Event::Unreachable(link));

@@ -36,8 +36,9 @@ impl MembershipChange {
     /// The outer one if a newer program wrote it, the inner one if it is no change at all.
     pub fn decode(data: &[u8]) -> Result<Result<Self, MembershipDecodeError>, StoreError> {
         match data.split_first() {
-            Some((&CHANGE_VERSION, record)) => Ok(Self::decode_record(record)),
             None | Some((0, _)) => Ok(Err(malformed("no version"))),
+            // Every version from the first on.
+            Some((1..=CHANGE_VERSION, record)) => Ok(Self::decode_record(record)),
             Some((&found, _)) => Err(StoreError::NewerFormat {
                 what: "a membership change in the log",
                 found: u32::from(found),

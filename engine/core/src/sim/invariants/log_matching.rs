@@ -31,7 +31,7 @@ impl Invariant for LogMatching {
 
     fn see(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let (member, log, entries) = match seen {
-            Seen::Starts { member, term } => {
+            Seen::Starts { member, term, .. } => {
                 self.forget(*member, *term);
                 return Ok(());
             }

@@ -2,6 +2,7 @@
 //! for it (Ongaro and Ousterhout 2014, figure 3). They look on: nothing that happens depends on them.
 
 mod applied_once;
+mod commands_are_read;
 mod election_safety;
 mod equal_hashes;
 mod leader_append_only;
@@ -21,14 +22,19 @@ use super::shadow::Shadow;
 use super::trace::Hash;
 use crate::check::{History, Rule, Summary, Violation};
 use crate::consensus::State;
-use crate::kv::{Event, KeyValue, Membership};
+use crate::kv::{CommandVersion, Event, KeyValue, Membership};
 use crate::types::{Entry, EntryKind, Index, MemberId, Revision, Term};
 use crate::watch::WatchSpec;
 
 /// What invariants are told of.
 pub(super) enum Seen<'a> {
     /// A member's process starts; its disk remembers up to this term.
-    Starts { member: MemberId, term: Term },
+    Starts {
+        member: MemberId,
+        term: Term,
+        /// The newest version of a command that it reads.
+        reads_max: CommandVersion,
+    },
     /// A member's role, leader or term changed; `log` is what it then believes its log to be.
     State {
         member: MemberId,
@@ -128,6 +134,7 @@ impl Invariants {
             Box::new(leader_completeness::LeaderCompleteness::default()),
             Box::new(state_machine_safety::StateMachineSafety::default()),
             Box::new(equal_hashes::EqualHashes::default()),
+            Box::new(commands_are_read::CommandsAreRead::default()),
             Box::new(member_id_never_reused::MemberIdNeverReused::default()),
             Box::new(never_expires_early::NeverExpiresEarly::default()),
             Box::new(no_acknowledged_write_lost::NoAcknowledgedWriteLost),

@@ -2,12 +2,13 @@
 
 use super::process::Process;
 use super::{Actor, End, Machine};
+use crate::kv::CommandVersion;
 use crate::replica::{Input, LogJob};
 use crate::sim::ambush;
 use crate::sim::invariants::Seen;
 use crate::sim::queue::{MILLI, Nanos};
 use crate::sim::surroundings::Surroundings;
-use crate::types::MemberId;
+use crate::types::{EntryKind, MemberId};
 
 /// How often a full disk is tried again.
 const SPACE_RETRY: Nanos = 500 * MILLI;
@@ -27,6 +28,12 @@ impl Process {
             sim.note(format_args!(
                 "{member} notes term {term}, vote {vote}, commit {commit}"
             ));
+        }
+        let oldest = CommandVersion::OLDEST.number();
+        let mut commands = entries.iter().filter(|it| it.kind == EntryKind::Command);
+        if sim.programs.rolling && commands.any(|it| it.data.first().is_some_and(|it| *it > oldest))
+        {
+            sim.count("appends of newer commands in a roll");
         }
         let vote = hard_state.map(|hard| hard.vote);
         if let Some(candidate) = vote.filter(|it| *it != MemberId(0) && *it != member) {

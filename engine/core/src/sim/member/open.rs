@@ -188,7 +188,7 @@ impl Member {
         }
         let open = || {
             let store = self.folders.open_store()?;
-            let machine = StateMachine::open(store)?;
+            let machine = StateMachine::open(store)?.reads_commands_up_to(self.reads_max);
             let (applied, _) = machine.applied();
             Ok::<_, Refusal>((machine, applied))
         };
@@ -213,7 +213,13 @@ impl Member {
             machine.collector(),
         );
         let (member, term) = (self.id, recovered.hard_state.term);
-        sim.see(&Seen::Starts { member, term });
+        let reads_max = self.reads_max;
+        sim.programs.runs(member, reads_max);
+        sim.see(&Seen::Starts {
+            member,
+            term,
+            reads_max,
+        });
         let (tick_ms, election_ticks) = match sim.plan.timers_differ {
             true => *sim.random.pick(&TIMERS).expect("not empty"),
             false => TIMERS[0],
@@ -225,6 +231,7 @@ impl Member {
             state: State::default(),
             shadow: Shadow::of(&log.reader()),
             inbox: VecDeque::new(),
+            hellos: BTreeMap::new(),
             awake: true,
             log,
             log_jobs: VecDeque::new(),

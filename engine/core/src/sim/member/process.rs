@@ -5,11 +5,11 @@ use super::peers::Peer;
 use super::snapshots::Snapshots;
 use super::{Actor, End, Machine};
 use crate::consensus::{Role, State};
-use crate::kv::{Collector, Flusher};
+use crate::kv::{Collector, CommandVersion, Flusher};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Log, LogReader};
 use crate::replica::{
-    AppliedRange, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica,
+    Announcement, AppliedRange, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica,
 };
 use crate::sim::invariants::Seen;
 use crate::sim::late_news;
@@ -28,6 +28,8 @@ pub(super) struct Process {
     pub(super) state: State,
     pub(super) shadow: Shadow,
     pub(super) inbox: VecDeque<Input<SimEnv>>,
+    /// What others announced that the replica was not told yet.
+    pub(super) hellos: BTreeMap<MemberId, CommandVersion>,
     pub(super) awake: bool,
     pub(super) log: Log<MemoryDisk>,
     pub(super) log_jobs: VecDeque<LogJob>,
@@ -78,6 +80,14 @@ impl Process {
 
     /// One round of the replica's thread.
     pub(super) fn think(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        for (member, reads_max) in std::mem::take(&mut self.hellos) {
+            let announced = Input::Announced {
+                member,
+                by: Announcement::Hello,
+                reads_max,
+            };
+            self.replica.handle(announced, machine.clock.read(sim.now));
+        }
         // As many as the thread may find before it asks what follows.
         let most = match sim.random.below(4) {
             0 => 1,
