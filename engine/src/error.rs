@@ -40,16 +40,6 @@ pub enum StartError {
          then goes on from the snapshot"
     )]
     StateInUse,
-    /// The member has an identity but no log: what it voted for and acknowledged is gone.
-    #[error(
-        "the log in {path} is missing: this member has forgotten what it voted for. Restore the log, or \
-         move the whole data folder away, remove this member from the cluster and let it join again \
-         with an empty folder"
-    )]
-    LogMissing {
-        /// Where the log should lie.
-        path: PathBuf,
-    },
     /// The log ends before what the state machine has applied: a log was lost or replaced.
     #[error(
         "the log in {path} ends at entry {last}, but the state machine has applied entry {applied}: \
@@ -92,11 +82,11 @@ impl StartError {
                     FolderError::Damaged { .. } | FolderError::Suspect { .. }
                 )
             }
-            Self::Log { source, .. } => source
-                .downcast_ref::<LogError>()
-                .is_some_and(|error| matches!(error, LogError::Corrupt { .. })),
+            Self::Log { source, .. } => source.downcast_ref::<LogError>().is_some_and(|error| {
+                matches!(error, LogError::Corrupt { .. } | LogError::Missing { .. })
+            }),
             Self::State { source, .. } => matches!(source, StoreError::Corrupt(_)),
-            Self::LogMissing { .. } | Self::LogBehindState { .. } => true,
+            Self::LogBehindState { .. } => true,
             Self::Config(_)
             | Self::Snapshot(_)
             | Self::StateInUse

@@ -14,7 +14,7 @@ mod power;
 mod record;
 mod snapshots;
 
-pub use power::PowerMark;
+pub use power::{PowerGuard, PowerMark};
 pub use record::{FORMAT, Identity, Record, RecordError};
 pub use snapshots::SnapshotPaths;
 
@@ -73,7 +73,7 @@ pub enum FolderError {
     /// A `memory-first` member whose machine lost power: it may have forgotten what it acknowledged.
     #[error(
         "the member in {path} acknowledged writes before they were on its disk (durability memory-first), and \
-         the machine has lost power since: some may be missing here. Remove this member from the cluster and \
+         since then the machine has lost power or its disk has failed: some may be missing here. Remove this member from the cluster and \
          let it join again with an empty folder. Only if a majority of the voters is in this state, so that \
          the cluster cannot go on: run `dengine recover --data-dir {path} --accept-lost-writes` for each of \
          them"

@@ -3,13 +3,17 @@
 //! Such a member acknowledges writes before they are on its disk. If the machine lost power since, it may
 //! have acknowledged what it no longer has; if it voted or answered for the cluster again, an acknowledged
 //! write could be lost although a majority had it. The kernel's boot id tells: as long as it is the same,
-//! what was written is still there.
+//! what was written is still there, unless a sync failed: then the kernel may have dropped it.
 
 use super::{Folder, FolderError, read_file, write_file};
 use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::PathBuf;
 
 const RECORD: &str = "power.toml";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// In place of a boot id: no start of a machine has this one.
+const SYNC_FAILED: &str = "none, a sync failed";
 
 /// What `power.toml` holds; it is there only while a `memory-first` member runs or if one ran last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,8 +21,32 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub struct PowerMark {
     /// Of the machine's start under which the member ran.
     pub boot_id: String,
-    /// The member ended with everything on disk.
+    /// The member ended with everything on disk, or a person has accepted what may be missing.
     pub clean: bool,
+    /// A person has accepted that writes are lost, and the member has not started since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost_writes_accepted: bool,
+}
+
+/// Marks a folder as suspect while its member runs, from a thread that does not hold the folder.
+#[derive(Clone, Debug)]
+pub struct PowerGuard {
+    path: PathBuf,
+}
+
+impl PowerGuard {
+    /// What was acknowledged may not be on the disk any more: from now on the folder is refused.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub fn mark_suspect(&self) -> io::Result<()> {
+        let mark = PowerMark {
+            boot_id: SYNC_FAILED.to_owned(),
+            clean: false,
+            lost_writes_accepted: false,
+        };
+        write_file(&self.path, RECORD, &mark.encode())
+    }
 }
 
 impl PowerMark {
@@ -54,20 +82,65 @@ impl Folder {
         }
     }
 
+    /// What marks this folder as suspect.
+    #[must_use]
+    pub fn power_guard(&self) -> PowerGuard {
+        let path = self.path.clone();
+        PowerGuard { path }
+    }
+
     /// From now on this member acknowledges before its disk has it.
     ///
     /// # Errors
     /// The file system refused.
     pub fn mark_memory_first(&self) -> Result<(), FolderError> {
         let boot_id = self.boot_id()?;
+        let lost_writes_accepted = self.lost_writes_accepted()?;
         self.write_power_mark(&PowerMark {
             boot_id,
             clean: false,
+            lost_writes_accepted,
         })
     }
 
-    /// Everything that was acknowledged is on disk, and nothing more will be acknowledged early; or a
-    /// person has decided to go on without what may be missing.
+    /// A person has decided to go on without what may be missing: the member may start, also if its log lost
+    /// more than its state.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub fn accept_lost_writes(&self) -> Result<(), FolderError> {
+        let boot_id = self.boot_id()?;
+        self.write_power_mark(&PowerMark {
+            boot_id,
+            clean: true,
+            lost_writes_accepted: true,
+        })
+    }
+
+    /// Whether a person has accepted that writes are lost, and the member has not started since.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub fn lost_writes_accepted(&self) -> Result<bool, FolderError> {
+        let mark = self.power_mark()?;
+        Ok(mark.is_some_and(|mark| mark.lost_writes_accepted))
+    }
+
+    /// The member has started from what there was: the next loss is another one.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub fn forget_accepted_loss(&self) -> Result<(), FolderError> {
+        match self.power_mark()? {
+            Some(mark) => self.write_power_mark(&PowerMark {
+                lost_writes_accepted: false,
+                ..mark
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Everything that was acknowledged is on disk, and nothing more will be acknowledged early.
     ///
     /// # Errors
     /// The file system refused.
@@ -112,7 +185,11 @@ mod tests {
         let folder = Folder::open(directory.path()).unwrap();
         let boot_id = boot_id.to_owned();
         folder
-            .write_power_mark(&PowerMark { boot_id, clean })
+            .write_power_mark(&PowerMark {
+                boot_id,
+                clean,
+                lost_writes_accepted: false,
+            })
             .unwrap();
         (directory, folder)
     }
@@ -141,9 +218,22 @@ mod tests {
             refused.to_string().contains("--accept-lost-writes"),
             "{refused}"
         );
-        // A person decides to go on with what is there.
-        folder.mark_clean().unwrap();
+        // A person decides to go on with what is there, for one start.
+        folder.accept_lost_writes().unwrap();
         folder.check_power().unwrap();
+        folder.mark_memory_first().unwrap();
+        assert!(folder.lost_writes_accepted().unwrap());
+        folder.forget_accepted_loss().unwrap();
+        assert!(!folder.lost_writes_accepted().unwrap());
+        folder.check_power().unwrap();
+    }
+
+    #[test]
+    fn a_failed_sync_makes_it_suspect_under_the_same_boot() {
+        let (_directory, folder) = with_mark("another", true);
+        folder.mark_memory_first().unwrap();
+        folder.power_guard().mark_suspect().unwrap();
+        folder.check_power().unwrap_err();
     }
 
     #[test]

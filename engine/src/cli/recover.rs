@@ -28,7 +28,7 @@ pub(super) fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         Ok(()) => say("this folder is not suspect; nothing was changed"),
         Err(error) if !args.accept_lost_writes => return Err(error.into()),
         Err(_) => {
-            folder.mark_clean()?;
+            folder.accept_lost_writes()?;
             say("this member will go on with what is in its folder");
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn write_first_entry(
         cluster_id,
         member_id: FIRST_MEMBER,
     };
-    let (mut log, _) = super::open::open_log(&folder.log_path(), config, identity)?;
+    let mut log = super::open::make_log(&folder.log_path(), config, identity)?;
     let failed = |source| StartError::Log {
         path: folder.log_path(),
         source: Box::new(source),
@@ -56,7 +56,7 @@ pub(super) fn make_empty_log(
     identity: Identity,
 ) -> Result<(), StartError> {
     folder.discard_leftovers()?;
-    super::open::open_log(&folder.log_path(), config, identity)?;
+    super::open::make_log(&folder.log_path(), config, identity)?;
     Ok(())
 }
 

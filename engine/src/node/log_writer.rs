@@ -6,6 +6,7 @@ use crate::config::{Config, Durability};
 use crate::error::Fatal;
 use dengine_core::log::{Log, LogError, RealDisk};
 use dengine_core::replica::{self, LogJob, LogWork};
+use dengine_folder::PowerGuard;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -17,6 +18,8 @@ pub(super) struct LogThread {
     log: Log<RealDisk>,
     replica: Sender<Input>,
     fatal: watch::Sender<Option<Fatal>>,
+    /// Remembers over the end of the process that acknowledged writes may be missing on the disk.
+    power: PowerGuard,
     durability: Durability,
     sync_interval: Duration,
     sync_bytes: u64,
@@ -31,12 +34,14 @@ impl LogThread {
         log: Log<RealDisk>,
         replica: Sender<Input>,
         fatal: watch::Sender<Option<Fatal>>,
+        power: PowerGuard,
         config: &Config,
     ) -> Self {
         Self {
             log,
             replica,
             fatal,
+            power,
             durability: config.durability,
             sync_interval: Duration::from_millis(config.log.sync_interval_ms),
             sync_bytes: config.log.sync_bytes,
@@ -49,10 +54,21 @@ impl LogThread {
     /// thread: after a failed sync nothing can be known about what is on the disk.
     pub(super) fn run(mut self, jobs: &Receiver<LogJob>) {
         if let Err(error) = self.work(jobs) {
+            self.remember_loss();
             let fatal = Fatal::Log(error.to_string());
             // Not only to the replica, which is gone before the last sync when the member stops.
             self.fatal.send_replace(Some(fatal.clone()));
             let _ = self.replica.send(Input::Failed(fatal));
+        }
+    }
+
+    /// The kernel may drop pages that it could not write, so that "same boot, so nothing is lost" holds no more.
+    fn remember_loss(&self) {
+        if self.unsynced_bytes > 0
+            && let Err(error) = self.power.mark_suspect()
+        {
+            tracing::error!(%error, "the folder could not be marked as suspect: do not start this member \
+                again, replace it");
         }
     }
 

@@ -533,6 +533,7 @@ impl Node {
     async fn run(&self, folder: &Folder, identity: Identity) -> Result<(), StartError> {
         let inner = &self.inner;
         folder.check_power()?;
+        let lost_writes_accepted = folder.lost_writes_accepted()?;
         if inner.config.durability == Durability::MemoryFirst {
             folder.mark_memory_first()?;
         }
@@ -543,6 +544,8 @@ impl Node {
             log_path: folder.log_path(),
             state_path: folder.state_path(),
             snapshot_paths: folder.snapshot_paths(),
+            lost_writes_accepted,
+            power: folder.power_guard(),
             status: inner.status.clone(),
             revision: inner.revision.clone(),
             fatal: inner.fatal.clone(),
@@ -550,6 +553,9 @@ impl Node {
             peers: inner.peers.handle(),
         })
         .await?;
+        if lost_writes_accepted {
+            folder.forget_accepted_loss()?;
+        }
         let shut_down = {
             let mut stage = self.write_stage();
             match &*stage {

@@ -8,32 +8,105 @@ use crate::storage::{self, OpenWatch, RocksStore};
 use crate::transport;
 use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::StateMachine;
-use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
+use dengine_core::log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
 use dengine_core::replica::{Replica, ReplicaConfig};
 use dengine_core::snapshot;
+use dengine_core::types::{HardState, MemberId};
 use dengine_folder::Identity;
 use std::path::Path;
 
-/// Opens a member's log, which must not be opened twice at a time.
+/// Makes the log of who becomes a member, or opens the one that an earlier try has made.
+pub(super) fn make_log(
+    path: &Path,
+    config: &Config,
+    identity: Identity,
+) -> Result<Log<RealDisk>, StartError> {
+    let disk = RealDisk::open(path).map_err(|error| log_failed(path, error))?;
+    let opened = Log::open(disk, log_options(config, identity));
+    Ok(opened.map_err(|error| log_failed(path, error))?.0)
+}
+
+/// Opens a member's log, which must not be opened twice at a time. A missing one is refused, and not made.
 pub(super) fn open_log(
     path: &Path,
     config: &Config,
     identity: Identity,
 ) -> Result<(Log<RealDisk>, Recovered), StartError> {
-    let failed = |source: Box<dyn std::error::Error + Send + Sync>| StartError::Log {
-        path: path.to_owned(),
-        source,
-    };
-    let disk = RealDisk::open(path).map_err(|error| failed(error.into()))?;
-    let options = LogOptions {
+    if !path.is_dir() {
+        let folder = path.to_owned();
+        return Err(log_failed(path, LogError::Missing { folder }));
+    }
+    let disk = RealDisk::open(path).map_err(|error| log_failed(path, error))?;
+    let opened = Log::open_existing(disk, log_options(config, identity));
+    opened.map_err(|error| log_failed(path, error))
+}
+
+fn log_options(config: &Config, identity: Identity) -> LogOptions {
+    LogOptions {
         segment_bytes: u32::try_from(config.log.segment_bytes).unwrap_or(u32::MAX),
         ..LogOptions::new(identity.cluster_id, identity.member_id, rand::random())
+    }
+}
+
+fn log_failed(
+    path: &Path,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> StartError {
+    StartError::Log {
+        path: path.to_owned(),
+        source: source.into(),
+    }
+}
+
+/// Opens log and state together. A state that is ahead of its log is refused, unless a person has accepted that
+/// `memory-first` lost writes: the log then begins anew after what the state has, as after a snapshot. The state
+/// holds committed entries only, and term and vote were synced, so nothing that this member promised is broken.
+pub(super) fn open_both(
+    start: &Start,
+) -> Result<
+    (
+        Log<RealDisk>,
+        Recovered,
+        StateMachine<RocksStore>,
+        OpenWatch,
+    ),
+    StartError,
+> {
+    let open_log = || open_log(&start.log_path, &start.config, start.identity);
+    let (mut log, mut recovered) = open_log()?;
+    let (machine, watch) = open_state(start, &recovered)?;
+    let (index, term) = machine.applied();
+    if start.lost_writes_accepted && recovered.last_index < index {
+        tracing::warn!(
+            last = recovered.last_index.0,
+            applied = index.0,
+            "the power loss took the end of the log; it begins anew after the state, as was accepted"
+        );
+        reset_log(&mut log, Position { index, term })
+            .map_err(|error| log_failed(&start.log_path, error))?;
+        drop(log);
+        (log, recovered) = open_log()?;
+    }
+    Ok((log, recovered, machine, watch))
+}
+
+fn reset_log(log: &mut Log<RealDisk>, base: Position) -> Result<(), LogError> {
+    let known = log.hard_state();
+    let hard_state = HardState {
+        term: known.term.max(base.term),
+        vote: if known.term < base.term {
+            MemberId(0)
+        } else {
+            known.vote
+        },
+        commit: base.index,
     };
-    Log::open(disk, options).map_err(|error| failed(error.into()))
+    log.reset(base, hard_state)?;
+    log.sync()
 }
 
 /// Opens the state, after a snapshot whose installation was decided has become it.
-pub(super) fn open_state(
+fn open_state(
     start: &Start,
     recovered: &Recovered,
 ) -> Result<(StateMachine<RocksStore>, OpenWatch), StartError> {
@@ -66,7 +139,7 @@ fn open_store(start: &Start) -> Result<(StateMachine<RocksStore>, OpenWatch), St
 /// The member as its log and its state remember it.
 ///
 /// # Errors
-/// The log is gone, or does not belong to the state.
+/// The log does not belong to the state.
 pub(super) fn restore(
     start: &Start,
     machine: &StateMachine<RocksStore>,
@@ -79,11 +152,6 @@ pub(super) fn restore(
             offset = torn.offset,
             bytes = torn.bytes,
             "cut the torn end of the log; nothing in it was ever acknowledged");
-    }
-    if recovered.created {
-        return Err(StartError::LogMissing {
-            path: start.log_path.clone(),
-        });
     }
     let (applied, _) = machine.applied();
     if recovered.last_index < applied {

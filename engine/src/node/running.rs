@@ -10,7 +10,7 @@ use super::install::Install;
 use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
 use super::metrics;
-use super::open::{open_log, open_state, restore};
+use super::open::{open_both, restore};
 use super::replica::ReplicaThread;
 use super::snapshots::{Maker, Snapshots};
 use super::space::{HandOvers, Space};
@@ -29,7 +29,7 @@ use dengine_core::log::RealDisk;
 use dengine_core::replica::{Applier, Caller as _, CommandGate, Counts, Keeper, LeaseView};
 use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
-use dengine_folder::{Identity, SnapshotPaths};
+use dengine_folder::{Identity, PowerGuard, SnapshotPaths};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
@@ -54,6 +54,9 @@ pub(super) struct Start {
     pub(super) log_path: PathBuf,
     pub(super) state_path: PathBuf,
     pub(super) snapshot_paths: SnapshotPaths,
+    /// See [`Folder::lost_writes_accepted`](dengine_folder::Folder::lost_writes_accepted).
+    pub(super) lost_writes_accepted: bool,
+    pub(super) power: PowerGuard,
     pub(super) status: watch::Sender<NodeStatus>,
     pub(super) revision: watch::Sender<Revision>,
     pub(super) fatal: watch::Sender<Option<Fatal>>,
@@ -91,8 +94,7 @@ impl Running {
     }
 
     fn start_blocking(start: Start, runtime: &tokio::runtime::Handle) -> Result<Self, StartError> {
-        let (log, recovered) = open_log(&start.log_path, &start.config, start.identity)?;
-        let (machine, store) = open_state(&start, &recovered)?;
+        let (log, recovered, machine, store) = open_both(&start)?;
         let replica = restore(&start, &machine, &log, &recovered)?;
 
         start.revision.send_replace(machine.revision());
@@ -178,7 +180,13 @@ impl Running {
             revision: start.revision,
             flush,
         };
-        let log_thread = LogThread::new(log, inbox.clone(), start.fatal.clone(), &start.config);
+        let log_thread = LogThread::new(
+            log,
+            inbox.clone(),
+            start.fatal.clone(),
+            start.power,
+            &start.config,
+        );
         let threads = vec![
             spawn("dengine-log", &start.fatal, move || {
                 log_thread.run(&appends);

@@ -44,6 +44,8 @@ enum MakeError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    #[error("a bug in dengine, please report it with the log: {0}")]
+    Panicked(#[from] tokio::task::JoinError),
 }
 
 impl Snapshots {
@@ -53,10 +55,12 @@ impl Snapshots {
         let (maker, inbox) = (self.maker.clone(), self.inbox.clone());
         self.runtime.spawn(async move {
             let made = tokio::task::spawn_blocking(move || maker.make()).await;
-            let made = match made.expect("making a snapshot does not panic") {
+            // A panic is a failure like any other: whoever waits for this snapshot must hear of it.
+            let made = made.map_err(MakeError::from).flatten();
+            let made = match made {
                 Ok(made) => Some(made),
                 Err(error) => {
-                    tracing::warn!(%error, "a snapshot could not be made");
+                    tracing::warn!(%error, "a snapshot could not be made; it is tried again");
                     tokio::time::sleep(RETRY_DELAY).await;
                     None
                 }

@@ -251,3 +251,23 @@ async fn a_member_whose_last_sync_fails_does_not_say_that_it_stopped_in_good_ord
     let mark = fs_err::read_to_string(mark).unwrap();
     assert!(mark.contains("clean = false"), "{mark}");
 }
+
+/// What the kernel could not write it may drop, also without a power loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_memory_first_member_whose_sync_failed_is_suspect_under_the_same_boot() {
+    let shim = Shim::build();
+    let mut cluster = Cluster::form_with(1, |member| {
+        shim.between(member);
+        member.add_args(["--durability", "memory-first"]);
+    })
+    .await;
+    let client = cluster.members[0].client().await;
+    shim.fail(&cluster.members[0]);
+    // Acknowledged before it is on the disk, which then fails.
+    let _ = client.put("acknowledged", "v").await;
+    assert!(!cluster.members[0].wait_for_end().success());
+    let refused = cluster.members[0].run_to_end();
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(3), "{complaint}");
+    assert!(complaint.contains("its disk has failed"), "{complaint}");
+}

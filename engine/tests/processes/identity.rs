@@ -296,3 +296,23 @@ fn a_folder_of_something_else_is_refused_and_unchanged() {
     assert!(said.contains("photos.zip"), "{said}");
     assert_eq!(content(&member.data_dir).len(), 1);
 }
+
+/// The kubelet starts a container again before an operator has looked at how it ended.
+#[tokio::test]
+async fn a_member_without_its_log_is_refused_at_every_start() {
+    let mut cluster = Cluster::form(3).await;
+    let robbed = cluster.follower().await;
+    let member = &mut cluster.members[robbed];
+    member.kill();
+    for lost in ["log", "state"] {
+        fs_err::remove_dir_all(member.data_dir.join(lost)).unwrap();
+    }
+    let before = content(&member.data_dir);
+    for start in 1..=3 {
+        let refused = member.run_to_end();
+        let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(3), "start {start}: {complaint}");
+        assert!(complaint.contains("there is no log in"), "{complaint}");
+        assert_eq!(content(&member.data_dir), before, "start {start}");
+    }
+}

@@ -71,3 +71,49 @@ async fn a_clean_end_outlives_a_power_loss() {
     member.start();
     member.ready().await;
 }
+
+/// All of a site's machines lose power, and the state was flushed after the log was last synced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_lost_more_than_its_state_begins_anew_once_the_loss_is_accepted() {
+    let mut cluster = Cluster::form_with(1, |member| {
+        member.add_args(MEMORY_FIRST);
+        // Nothing but votes and members is synced during the test.
+        member.add_args(["--log-sync-interval-ms", "60000"]);
+    })
+    .await;
+    let member = &cluster.members[0];
+    let client = member.client().await;
+    client.put("before", "v").await.unwrap();
+    let (log, synced) = (member.data_dir.join("log"), member.data_dir.join("synced"));
+    copy(&log, &synced);
+    let revision = client.put("after", "v").await.unwrap().header.revision;
+    member.admin().await.snapshot().await.unwrap();
+
+    let member = &mut cluster.members[0];
+    member.kill();
+    fs_err::remove_dir_all(&log).unwrap();
+    fs_err::rename(&synced, &log).unwrap();
+    pretend_another_boot(member);
+    assert_eq!(member.run_to_end().status.code(), Some(3));
+    let mut recover = dengine();
+    let recover = recover.args(["recover", "--accept-lost-writes", "--data-dir"]);
+    assert!(recover.arg(&member.data_dir).status().unwrap().success());
+    for _ in 0..2 {
+        member.start();
+        member.ready().await;
+        let client = member.client().await;
+        let kept = client.get("after").await.unwrap();
+        assert!(kept.kv.is_some(), "the state has it");
+        let next = client.put("next", "v").await.unwrap().header.revision;
+        assert!(next > revision);
+        member.kill();
+    }
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    fs_err::create_dir(to).unwrap();
+    for item in fs_err::read_dir(from).unwrap() {
+        let item = item.unwrap();
+        fs_err::copy(item.path(), to.join(item.file_name())).unwrap();
+    }
+}

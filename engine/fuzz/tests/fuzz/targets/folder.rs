@@ -82,5 +82,10 @@ fn records() -> Vec<Vec<u8>> {
 
 fn mark(clean: bool) -> String {
     let boot_id = "5eed5eed-0000-4000-8000-000000000000".to_owned();
-    PowerMark { boot_id, clean }.encode()
+    PowerMark {
+        boot_id,
+        clean,
+        lost_writes_accepted: clean,
+    }
+    .encode()
 }
