@@ -9,6 +9,7 @@ pub mod consensus;
 pub mod durable;
 pub mod kv;
 pub mod log;
+pub mod peer_queue;
 pub mod planted;
 pub mod replica;
 #[cfg(feature = "sim")]

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use load::load;
 use settings::settings;
 pub use validate::ConfigError;
+pub(crate) use validate::WRITE_BYTES_MAX;
 
 /// When a write counts as acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -196,7 +197,8 @@ settings! {
         /// Most linearizable reads that wait for a quorum; more are refused with RESOURCE_EXHAUSTED.
         max_pending_reads: usize = 16 * 1024, "max-pending-reads", "DENGINE_MAX_PENDING_READS";
 
-        /// Most bytes that one write to the log, and one message to a follower, carry.
+        /// Most bytes that one write to the log carries. One message to a follower carries as much, but at most 1 MiB,
+        /// or a single write.
         ///
         /// Larger batches mean fewer syncs but longer ones. Must hold at least one largest write.
         max_batch_bytes: usize = 4 * 1024 * 1024, "max-batch-bytes", "DENGINE_MAX_BATCH_BYTES";

@@ -1,5 +1,6 @@
 //! Judges a whole configuration at once: every problem is reported, each with what to do about it.
 
+use dengine_wire::RequestLimits;
 use std::net::SocketAddr;
 
 use super::{Config, Limits};
@@ -41,6 +42,15 @@ const KEY_BYTES_MAX: usize = 1024 * 1024;
 const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// A batch is applied as one, and holds up everything behind it.
 const BATCH_OPERATIONS_MAX: usize = 16 * 1024;
+/// The largest write that any configuration lets in.
+pub(crate) const WRITE_BYTES_MAX: usize = RequestLimits {
+    max_key_bytes: KEY_BYTES_MAX,
+    max_value_bytes: VALUE_BYTES_MAX,
+    max_range_bytes: 0,
+    max_batch_operations: BATCH_OPERATIONS_MAX,
+    max_batch_request_bytes: VALUE_BYTES_MAX,
+}
+.max_write_bytes();
 /// Batches are held in memory several times over (log, peers, applier).
 const BATCH_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Far above any machine this runs on, so that only slips of the keyboard meet it.

@@ -1,10 +1,11 @@
 //! From what a data folder holds to a member: its log, its state, and the replica on top of both.
 
 use super::input::Channels;
-use super::running::{PEER_QUEUE_BYTES, Start};
+use super::running::Start;
 use crate::config::Config;
 use crate::error::StartError;
 use crate::storage::{self, OpenWatch, RocksStore};
+use crate::transport;
 use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::StateMachine;
 use dengine_core::log::{Log, LogOptions, LogReader, RealDisk, Recovered};
@@ -93,14 +94,12 @@ pub(super) fn restore(
         });
     }
     let limits = &start.config.limits;
-    let message_bytes = limits.max_batch_bytes as u64;
+    let message_bytes = transport::message_bytes(&start.config) as u64;
     let config = ConsensusConfig {
         election_ticks: start.config.election_ticks,
         heartbeat_ticks: start.config.heartbeat_ticks,
         max_message_bytes: message_bytes,
-        max_inflight_messages: usize::try_from(PEER_QUEUE_BYTES as u64 / message_bytes)
-            .unwrap_or(usize::MAX)
-            .clamp(4, 256),
+        max_inflight_messages: transport::messages_in_flight(&start.config),
         max_uncommitted_bytes: (limits.max_pending_proposal_bytes as u64).max(message_bytes),
         max_waiting_reads: limits.max_pending_reads,
         boot_nonce: rand::random(),

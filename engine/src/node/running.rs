@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 const PERMIT_BYTES: usize = 1024;
 
 /// Bytes of peers' messages that wait for the replica thread.
-pub(super) const PEER_QUEUE_BYTES: usize = 64 << 20;
+const PEER_QUEUE_BYTES: usize = 64 << 20;
 const PEER_QUEUE_PERMITS: u32 = (PEER_QUEUE_BYTES / PERMIT_BYTES) as u32;
 
 /// What a member needs to start.

@@ -1,7 +1,7 @@
 //! Lets peers in.
 
 use super::snapshot::{Incoming, SnapshotAnswers};
-use super::{Introduced, frame_bytes_max};
+use super::{FRAME_BYTES_MAX, Introduced};
 use crate::config::Config;
 use crate::error::StartError;
 use crate::node::Input;
@@ -85,7 +85,7 @@ impl Listener {
             gate,
             stop: stop.clone(),
         })
-        .max_decoding_message_size(frame_bytes_max(config));
+        .max_decoding_message_size(FRAME_BYTES_MAX);
         let stopped = stop.clone().cancelled_owned();
         tokio::spawn(async move {
             let served = tonic::transport::Server::builder()

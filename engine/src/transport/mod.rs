@@ -16,7 +16,7 @@ pub(crate) use inbound::{Listener, PeerEntrance, PeerGate};
 pub(crate) use outbound::Peers;
 pub(crate) use snapshot::{CheckpointFolder, Incoming, OutgoingSnapshot};
 
-use crate::config::Config;
+use crate::config::{Config, WRITE_BYTES_MAX};
 use dengine_core::snapshot::MANIFEST_BYTES_MAX;
 use dengine_core::types::MemberId;
 use std::collections::HashMap;
@@ -45,10 +45,33 @@ impl Introduced {
     }
 }
 
-/// The largest frame: a batch goes over its bound by at most one message, whose one entry may be the
-/// largest write. With small limits it is a snapshot's manifest.
-fn frame_bytes_max(config: &Config) -> usize {
-    const OVERHEAD_BYTES: usize = 1 << 20;
-    let messages = 2 * config.limits.max_batch_bytes + config.limits.max_write_bytes();
-    messages.max(MANIFEST_BYTES_MAX) + OVERHEAD_BYTES
+/// Bytes of log in one message, unless it is a single entry, and of messages in one frame. A link of 10 MB/s takes a tenth
+/// of a second for it, so that a heartbeat behind it is not late.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+/// Bytes of messages that wait for one peer; more where a few of the largest entries need more.
+const QUEUE_BYTES: usize = 64 << 20;
+
+/// The largest frame: it holds a single message with a single entry. What this member's own configuration says does not
+/// count, for the log may hold, and others may send, what was let in before a limit was lowered, or where one is higher.
+const FRAME_BYTES_MAX: usize = WRITE_BYTES_MAX + (1 << 20);
+
+const _: () = assert!(FRAME_BYTES_MAX > MANIFEST_BYTES_MAX + (1 << 20));
+
+/// Bytes of log in one message to a peer, unless it is a single entry.
+pub(crate) fn message_bytes(config: &Config) -> usize {
+    config.limits.max_batch_bytes.min(MESSAGE_BYTES)
+}
+
+/// How many messages with log may be on their way to one peer, so that they fit into its queue.
+pub(crate) fn messages_in_flight(config: &Config) -> usize {
+    (QUEUE_BYTES / largest_message(config)).clamp(4, 256)
+}
+
+fn queue_bytes(config: &Config) -> usize {
+    QUEUE_BYTES.max(messages_in_flight(config) * largest_message(config))
+}
+
+fn largest_message(config: &Config) -> usize {
+    message_bytes(config).max(config.limits.max_write_bytes())
 }

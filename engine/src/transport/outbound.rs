@@ -1,7 +1,7 @@
 //! Sends to peers.
 
 use super::snapshot::{OutgoingSnapshot, SnapshotSender};
-use super::{Introduced, frame_bytes_max};
+use super::{FRAME_BYTES_MAX, Introduced, message_bytes, queue_bytes};
 use crate::config::Config;
 use crate::node::{Input, metrics};
 use bytes::Bytes;
@@ -9,19 +9,21 @@ use dengine_api::peer::peer_client::PeerClient;
 use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
 use dengine_core::consensus::Outbound;
 use dengine_core::kv::Membership;
+use dengine_core::peer_queue::{Dropped, PeerQueue, QueueLimits};
 use dengine_core::replica::{self, Announcement};
 use dengine_core::types::MemberId;
 use dengine_folder::Identity;
 use dengine_wire::peer::{self, PROTOCOL};
 use std::collections::HashMap;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::time::Duration;
-use tokio::sync::{mpsc as queue, watch};
+use tokio::sync::{Notify, mpsc as queue, watch};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-/// Messages that wait for one peer; more are dropped, and Raft sends them again.
+/// Messages that wait for one peer, whatever their size; more are dropped, and Raft sends them again.
 const QUEUE_MESSAGES: usize = 4096;
 /// Frames in flight to the connection. With two, one is written while the next one fills.
 const FRAMES_IN_FLIGHT: usize = 2;
@@ -43,12 +45,16 @@ pub(super) struct Own {
     identity: Identity,
     folder_id: String,
     peer_address: String,
-    batch_bytes: usize,
-    pub(super) frame_bytes_max: usize,
+    limits: QueueLimits,
     pub(super) inbox: mpsc::Sender<Input>,
 }
 
 impl Own {
+    fn unreachable(&self, member: MemberId) {
+        // If the replica is gone, its links are about to be dropped.
+        let _ = self.inbox.send(replica::Input::Unreachable(member).into());
+    }
+
     pub(super) fn hello(&self, to: MemberId) -> Hello {
         Hello {
             protocol: PROTOCOL,
@@ -110,10 +116,41 @@ pub(super) async fn connect(address: &str) -> Result<Channel, Status> {
         .map_err(unavailable)
 }
 
+fn queue_limits(config: &Config) -> QueueLimits {
+    QueueLimits {
+        frame_bytes: message_bytes(config),
+        frame_bytes_max: FRAME_BYTES_MAX,
+        queue_bytes: queue_bytes(config),
+        queue_messages: QUEUE_MESSAGES,
+        retry_min: RETRY_MIN,
+        retry_max: RETRY_MAX,
+    }
+}
+
 /// Dropping it ends its task.
 struct Link {
     address: String,
-    queue: queue::Sender<Bytes>,
+    shared: Arc<Shared>,
+}
+
+/// What a link and its task share.
+struct Shared {
+    queue: Mutex<PeerQueue>,
+    /// There is something to send.
+    wake: Notify,
+    closed: CancellationToken,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, PeerQueue> {
+        self.queue.lock().expect("no holder panics")
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.shared.closed.cancel();
+    }
 }
 
 impl Peers {
@@ -130,8 +167,7 @@ impl Peers {
             identity,
             folder_id,
             peer_address: config.advertise_peer.clone(),
-            batch_bytes: config.limits.max_batch_bytes,
-            frame_bytes_max: frame_bytes_max(config),
+            limits: queue_limits(config),
             inbox,
         });
         let addresses = Addresses {
@@ -196,25 +232,39 @@ impl Peers {
             let link = self.open(message.to, address);
             self.links.insert(message.to, link);
         }
-        if self.links[&message.to]
-            .queue
-            .try_send(message.bytes)
-            .is_err()
-        {
-            ::metrics::counter!(metrics::PEER_MESSAGES_DROPPED_TOTAL).increment(1);
+        let to = message.to;
+        let shared = &self.links[&to].shared;
+        let queued = shared.queue().push(message);
+        shared.wake.notify_one();
+        if let Err(dropped) = queued {
+            self.on_dropped(to, dropped);
+        }
+    }
+
+    fn on_dropped(&self, to: MemberId, dropped: Dropped) {
+        ::metrics::counter!(metrics::PEER_MESSAGES_DROPPED_TOTAL).increment(1);
+        match dropped {
+            Dropped::Full => self.own.unreachable(to),
+            Dropped::TooLarge { .. } => {
+                tracing::error!(to = to.0, %dropped, "a message to a peer was dropped");
+            }
         }
     }
 
     fn open(&self, to: MemberId, address: String) -> Link {
-        let (queue, messages) = queue::channel(QUEUE_MESSAGES);
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(PeerQueue::new(self.own.limits)),
+            wake: Notify::new(),
+            closed: CancellationToken::new(),
+        });
         let task = LinkTask {
             own: Arc::clone(&self.own),
             to,
             address: address.clone(),
-            messages,
+            shared: Arc::clone(&shared),
         };
         self.runtime.spawn(task.run());
-        Link { address, queue }
+        Link { address, shared }
     }
 }
 
@@ -222,46 +272,35 @@ struct LinkTask {
     own: Arc<Own>,
     to: MemberId,
     address: String,
-    messages: queue::Receiver<Bytes>,
+    shared: Arc<Shared>,
 }
 
 impl LinkTask {
     /// Connects again and again until the link is dropped.
-    async fn run(mut self) {
-        let mut retry = RETRY_MIN;
-        loop {
-            if self.messages.is_closed() {
+    async fn run(self) {
+        let closed = &self.shared.closed;
+        while let Err(status) = self.exchange().await {
+            if closed.is_cancelled() {
                 return;
-            }
-            let began = tokio::time::Instant::now();
-            let Err(status) = self.exchange().await else {
-                return;
-            };
-            if began.elapsed() > RETRY_MAX {
-                retry = RETRY_MIN;
             }
             tracing::debug!(to = self.to.0, address = self.address, %status, "a peer cannot be reached");
-            // If the replica is gone, this link is about to be dropped.
-            let _ = self
-                .own
-                .inbox
-                .send(replica::Input::Unreachable(self.to).into());
-            tokio::time::sleep(retry).await;
-            retry = (2 * retry).min(RETRY_MAX);
-            // What queued meanwhile is stale; Raft says it again.
-            while self.messages.try_recv().is_ok() {}
+            let pause = self.shared.queue().broke();
+            self.own.unreachable(self.to);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = closed.cancelled() => return,
+            }
         }
     }
 
     /// Sends until the link is dropped (`Ok`) or the stream breaks (`Err`).
-    async fn exchange(&mut self) -> Result<(), Status> {
+    async fn exchange(&self) -> Result<(), Status> {
         let channel = connect(&self.address).await?;
         let (frames, stream) = queue::channel(FRAMES_IN_FLIGHT);
         frames
             .try_send(self.hello())
             .expect("the channel is new and has room");
-        let mut client =
-            PeerClient::new(channel).max_encoding_message_size(self.own.frame_bytes_max);
+        let mut client = PeerClient::new(channel).max_encoding_message_size(FRAME_BYTES_MAX);
         let exchange = client.exchange(ReceiverStream::new(stream));
         let mut acks = tokio::time::timeout(CONNECT_TIMEOUT, exchange)
             .await
@@ -271,47 +310,42 @@ impl LinkTask {
             return Err(Status::unavailable("the peer ended the stream"));
         };
         self.own.note_ack(self.to, &ack);
-        loop {
-            tokio::select! {
-                end = acks.message() => {
-                    end?;
-                    return Err(Status::unavailable("the peer ended the stream"));
-                }
-                slot = frames.reserve() => {
-                    let slot = slot.map_err(|_| Status::unavailable("the stream broke"))?;
-                    let Some(frame) = self.next_frame(&mut acks).await? else { return Ok(()) };
-                    slot.send(frame);
-                }
+        self.shared.queue().opened();
+        tokio::select! {
+            end = acks.message() => {
+                end?;
+                Err(Status::unavailable("the peer ended the stream"))
             }
+            end = self.send_to(&frames) => end,
         }
     }
 
-    /// Everything that queued, once there is anything; nothing waits on a timer.
-    async fn next_frame(
-        &mut self,
-        acks: &mut tonic::Streaming<Ack>,
-    ) -> Result<Option<Frame>, Status> {
-        let first = tokio::select! {
-            first = self.messages.recv() => first,
-            end = acks.message() => {
-                end?;
-                return Err(Status::unavailable("the peer ended the stream"));
-            }
-        };
-        let Some(first) = first else {
-            return Ok(None);
-        };
-        let mut bytes = first.len();
-        let mut messages = vec![first];
-        while bytes < self.own.batch_bytes
-            && let Ok(next) = self.messages.try_recv()
-        {
-            bytes += next.len();
-            messages.push(next);
+    /// Sends everything that queued as soon as there is room for a frame; nothing waits on a timer.
+    async fn send_to(&self, frames: &queue::Sender<Frame>) -> Result<(), Status> {
+        loop {
+            let slot = frames.reserve().await;
+            let slot = slot.map_err(|_| Status::unavailable("the stream broke"))?;
+            let Some(messages) = self.next_frame().await else {
+                return Ok(());
+            };
+            slot.send(Frame {
+                kind: Some(frame::Kind::Batch(Batch { messages })),
+            });
         }
-        Ok(Some(Frame {
-            kind: Some(frame::Kind::Batch(Batch { messages })),
-        }))
+    }
+
+    /// `None` once the link is dropped and everything was sent.
+    async fn next_frame(&self) -> Option<Vec<Bytes>> {
+        loop {
+            let messages = self.shared.queue().next_frame();
+            if !messages.is_empty() {
+                return Some(messages);
+            }
+            tokio::select! {
+                () = self.shared.wake.notified() => {}
+                () = self.shared.closed.cancelled() => return None,
+            }
+        }
     }
 
     fn hello(&self) -> Frame {

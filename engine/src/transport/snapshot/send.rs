@@ -1,5 +1,6 @@
 //! Sends snapshots.
 
+use crate::transport::FRAME_BYTES_MAX;
 use crate::transport::outbound::{Addresses, CONNECT_TIMEOUT, Own, connect};
 use bytes::Bytes;
 use dengine_api::peer::peer_client::PeerClient;
@@ -206,8 +207,8 @@ impl Sending {
                 .try_send(frame)
                 .expect("the channel is new and has room");
         }
-        let mut client = PeerClient::new(connect(&address).await?)
-            .max_encoding_message_size(own.frame_bytes_max);
+        let mut client =
+            PeerClient::new(connect(&address).await?).max_encoding_message_size(FRAME_BYTES_MAX);
         let answers = timeout(
             CONNECT_TIMEOUT,
             client.send_snapshot(ReceiverStream::new(stream)),
