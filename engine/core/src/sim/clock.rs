@@ -27,7 +27,8 @@ impl Clock {
             _ => 1_000_000 - most + random.below(2 * most + 1),
         };
         Self {
-            origin: random.below(1 << 50),
+            // Far enough from zero to stand still for as long as any run lasts.
+            origin: (1 << 50) + random.below(1 << 50),
             rate_per_million,
         }
     }
@@ -36,6 +37,12 @@ impl Clock {
     pub(super) fn read(self, now: Nanos) -> Moment {
         let passed = u128::from(now) * u128::from(self.rate_per_million) / MILLION;
         Moment(self.origin + passed as u64)
+    }
+
+    /// It shows so much less from now on. Whoever looks at it sleeps for as long.
+    pub(super) fn stand_still(&mut self, duration: Duration) {
+        let nanos = duration.as_nanos() * u128::from(self.rate_per_million) / MILLION;
+        self.origin -= nanos as u64;
     }
 
     /// How much true time passes while it counts `duration`.

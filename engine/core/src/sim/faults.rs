@@ -1,6 +1,6 @@
 //! What goes wrong, when its time has come. What waits for its moment is in [`ambush`](super::ambush).
 
-use super::member::Health;
+use super::member::{Health, Member};
 use super::network::Link;
 use super::operator::newest_leader;
 use super::plan::Fault;
@@ -10,6 +10,7 @@ use super::world::World;
 use crate::log::Disk;
 use crate::log::memory::MemoryDisk;
 use crate::types::MemberId;
+use std::time::Duration;
 
 impl World {
     /// Lets a fault happen, if it can now, and plans the next one of its kind.
@@ -41,6 +42,7 @@ impl World {
             Fault::LeaderCut => return self.cut_leader(),
             Fault::Usurper => return self.usurp(),
             Fault::LateNews => return self.stop_leader(),
+            Fault::Displacement => return self.displace(),
             Fault::Reset => return self.reset(),
             Fault::Transfer => return self.transfer(),
             Fault::Resize => return self.resize(),
@@ -76,6 +78,7 @@ impl World {
             Fault::Kill => self.kill(id),
             Fault::PowerLoss => self.lose_power(id),
             Fault::Pause => member.pause(until),
+            Fault::StoppedClock => return self.suspend(id, until),
             Fault::SlowDisk => member.slow_down(until),
             Fault::FullDisk => {
                 let used = bytes_used(member.disk());
@@ -92,6 +95,22 @@ impl World {
             Fault::LostDisk => self.lose_disk(id),
             _ => return false,
         }
+        true
+    }
+
+    /// The machine does not notice how long that takes. Nothing that a member could look at would tell a leader of it, so
+    /// its lease is too long then.
+    fn suspend(&mut self, id: MemberId, until: Nanos) -> bool {
+        let Self { sim, members, .. } = self;
+        let member = members.get_mut(&id);
+        let may = |it: &&mut Member| !it.is_leader() || !sim.plan.load.reads_by_lease();
+        let Some(member) = member.filter(may) else {
+            return false;
+        };
+        member.pause(until);
+        member
+            .clock
+            .stand_still(Duration::from_nanos(until - sim.now));
         true
     }
 

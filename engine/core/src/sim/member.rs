@@ -9,6 +9,7 @@ mod housekeeping;
 mod hub;
 mod log_writer;
 mod open;
+mod peers;
 mod process;
 mod serve;
 mod snapshots;
@@ -33,12 +34,10 @@ use process::Process;
 pub(super) use serve::ReadJob;
 pub(super) use snapshots::Parcel;
 use std::sync::Arc;
-use std::time::Duration;
 
-/// How long members' ticks are.
-pub(super) const TICK: Duration = Duration::from_millis(100);
-/// How many of them an election timeout is, at least.
-pub(super) const ELECTION_TICKS: usize = 10;
+/// How many milliseconds members' ticks are long, and how many of them an election timeout is, at least: as usual, and
+/// what else members may be started with where that is being changed.
+const TIMERS: [(u64, usize); 5] = [(100, 10), (200, 10), (200, 5), (50, 10), (40, 7)];
 /// By how much clocks may differ.
 pub(super) const DRIFT_PERCENT_MAX: u32 = 10;
 
@@ -55,6 +54,10 @@ pub(super) enum Actor {
     LogSync,
     /// The applier applies what queued.
     Apply,
+    /// The applier tells how far it is.
+    TellApplied,
+    /// The stream to a member takes another frame, or is opened.
+    Transmit(MemberId),
     /// The flusher's flush is done.
     Flush,
     /// A caller that may read does.
@@ -123,6 +126,8 @@ pub(super) struct Member {
     promised: Index,
     /// A failure was injected that a panic may follow from: the log could not be read.
     reading_fails: bool,
+    /// Since when there is no process.
+    down_since: Nanos,
 }
 
 impl Member {
@@ -141,6 +146,7 @@ impl Member {
             slow_until: 0,
             promised: Index(0),
             reading_fails: false,
+            down_since: 0,
         }
     }
 
@@ -159,6 +165,22 @@ impl Member {
 
     pub(super) fn is_up(&self) -> bool {
         self.process.is_some()
+    }
+
+    /// For how long it has not been up; 0 if it is.
+    pub(super) fn down_for(&self, now: Nanos) -> Nanos {
+        match self.is_up() {
+            true => 0,
+            false => now - self.down_since,
+        }
+    }
+
+    /// The stream to another member broke.
+    pub(super) fn stream_broke(&mut self, sim: &mut Surroundings, to: MemberId) {
+        let machine = self.machine(sim.now);
+        if let Some(process) = &mut self.process {
+            process.stream_broke(sim, machine, to);
+        }
     }
 
     pub(super) fn boot(&self) -> u64 {
@@ -213,6 +235,7 @@ impl Member {
     pub(super) fn kill(&mut self, sim: &mut Surroundings) {
         if self.process.take().is_some() {
             self.boot += 1;
+            self.down_since = sim.now;
             self.folders.kill(&mut sim.random);
             self.paused_until = 0;
         }
@@ -315,7 +338,7 @@ impl Member {
             Actor::Replica => return process.think(sim, machine),
             Actor::Tick => {
                 process.inbox.push_back(Input::Tick);
-                machine.plan(sim, self.clock.wait(TICK), Actor::Tick);
+                machine.plan(sim, self.clock.wait(process.tick), Actor::Tick);
                 return process.think(sim, machine);
             }
             Actor::LogWrite => {
@@ -330,6 +353,8 @@ impl Member {
                 }
             }
             Actor::Apply => return process.apply(sim, machine),
+            Actor::TellApplied => process.tell_applied(sim, machine),
+            Actor::Transmit(to) => process.go_on_sending(sim, machine, to),
             Actor::Flush => return process.flush(sim, machine),
             Actor::Serve(job) => process.serve(sim, machine, job),
             Actor::Keep => return process.keep(sim, machine),

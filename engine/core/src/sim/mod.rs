@@ -6,7 +6,7 @@
 //!
 //! # Code map
 //! [`world`] runs the phases; [`plan`] is what a seed decides beforehand; [`faults`] what then goes wrong, and
-//! [`ambush`] and [`late_news`] what does so at the worst moment.
+//! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment.
 //! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
 //! (its disk is [`MemoryDisk`](crate::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
 //! [`invariants`] watch, one file each. [`surroundings`] holds what all share: [`queue`], [`random`],
@@ -19,6 +19,7 @@
 mod ambush;
 mod client;
 mod clock;
+mod displaced;
 mod faults;
 mod folders;
 mod guard;

@@ -5,8 +5,10 @@
 //! an answer that never comes costs it nothing but time.
 
 use super::clock::Clock;
+use super::invariants::Broken;
 use super::member::{DRIFT_PERCENT_MAX, Health, Member};
-use super::queue::{MILLI, Nanos};
+use super::plan::Fault;
+use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker};
@@ -35,6 +37,8 @@ pub(super) struct Operator {
     requests: u64,
     /// The request that was not answered yet, and until when it waits.
     waiting: Option<Nanos>,
+    /// The request is to promote a learner that nobody can have heard for long.
+    promotes_silent: bool,
     /// No entry behind the last membership change is known to be committed.
     unsettled: bool,
 }
@@ -59,6 +63,7 @@ impl Operator {
             folders: 0,
             requests: 0,
             waiting: None,
+            promotes_silent: false,
             unsettled: true,
         }
     }
@@ -94,18 +99,25 @@ impl Operator {
         is_lost(id, members) || self.condemned.contains(&id)
     }
 
-    pub(super) fn on_answer(&mut self, request: u64, answer: &Answered) {
+    /// # Errors
+    /// What should have been refused was done.
+    pub(super) fn on_answer(&mut self, request: u64, answer: &Answered) -> Result<(), Broken> {
         if request != self.requests {
-            return;
+            return Ok(());
         }
         self.waiting = None;
         let Answered::Written(Ok(written)) = answer else {
-            return;
+            return Ok(());
         };
+        if self.promotes_silent {
+            let what = "a learner that is down got a vote".to_owned();
+            return Err(("silent learners do not vote", what));
+        }
         match &written.outcome {
             Outcome::Membership(_) => self.unsettled = true,
             _ => self.unsettled = false,
         }
+        Ok(())
     }
 
     /// Looks at the cluster, and does the next thing.
@@ -125,6 +137,7 @@ impl Operator {
             true => Some(Step::Settle),
             false => self.next_step(&membership, members, leader),
         };
+        self.promotes_silent = false;
         if let Some(step) = step {
             self.ask(sim, members, leader, step);
         }
@@ -193,11 +206,11 @@ impl Operator {
             }
             // The last voter cannot go before another can take its place.
             if now.members.len() > 1 {
-                return promotion(now, members);
+                return self.promotion(now, members);
             }
             return Some(self.addition(now));
         }
-        if let Some(promotion) = promotion(now, members) {
+        if let Some(promotion) = self.promotion(now, members) {
             return Some(promotion);
         }
         match now.members.len() {
@@ -213,6 +226,15 @@ impl Operator {
                 None
             }
         }
+    }
+
+    /// Mostly of one that is up; that others are refused is the leader's affair.
+    fn promotion(&mut self, now: &Membership, members: &Members) -> Option<Step> {
+        let any = self.random.chance(300_000);
+        let learner = now
+            .learners()
+            .find(|m| any || members.get(&m.id).is_some_and(Member::is_up))?;
+        Some(Step::Change(MembershipChange::Promote(learner.id)))
     }
 
     fn remove(&mut self, id: MemberId, leader: MemberId) -> Step {
@@ -244,6 +266,7 @@ impl Operator {
                 sim.note(format_args!("operator asks {leader} for {}", name(&change)));
                 sim.count("membership changes asked for");
                 self.unsettled = true;
+                self.promotes_silent = is_silent(sim, members, &change);
                 Request::Change { change, caller }
             }
             Step::Settle => Request::Write {
@@ -258,15 +281,22 @@ impl Operator {
     }
 }
 
-fn is_lost(id: MemberId, members: &Members) -> bool {
-    members.get(&id).is_none_or(|m| m.health == Health::Lost)
+/// Whether it promotes a member that has been down for longer than any election timeout, and of which nothing comes late.
+fn is_silent(sim: &Surroundings, members: &Members, change: &MembershipChange) -> bool {
+    let late = sim.plan.weather.strays > 0
+        || sim.plan.has(Fault::Congestion)
+        || sim.plan.has(Fault::LateNews)
+        || sim.plan.has(Fault::StoppedClock)
+        || sim.plan.has(Fault::Pause);
+    let MembershipChange::Promote(id) = change else {
+        return false;
+    };
+    let down_for = members.get(id).map_or(0, |it| it.down_for(sim.now));
+    !late && down_for > 4 * SECOND
 }
 
-fn promotion(now: &Membership, members: &Members) -> Option<Step> {
-    let learner = now
-        .learners()
-        .find(|m| members.get(&m.id).is_some_and(Member::is_up))?;
-    Some(Step::Change(MembershipChange::Promote(learner.id)))
+fn is_lost(id: MemberId, members: &Members) -> bool {
+    members.get(&id).is_none_or(|m| m.health == Health::Lost)
 }
 
 fn name(change: &MembershipChange) -> String {

@@ -30,12 +30,16 @@ pub(super) enum Fault {
     /// A leader stops for a while. What somebody who stands for its place meanwhile has to say arrives when the leader
     /// is back.
     LateNews,
+    /// What a leader of five has proposed is displaced in its log, and committed from another one.
+    Displacement,
     /// A stream between two members breaks, with what is on its way.
     Reset,
     /// What is sent over some links arrives, but not before a while has passed.
     Congestion,
     /// A process is stopped for a while, and its clock goes on.
     Pause,
+    /// A machine is suspended for a while, and its clock with it. A leader only where nobody reads by lease.
+    StoppedClock,
     /// A disk takes its time.
     SlowDisk,
     /// A disk has no space for a while.
@@ -65,7 +69,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 24] = [
+    const ALL: [Self; 26] = [
         Self::Kill,
         Self::PowerLoss,
         Self::ClusterPowerLoss,
@@ -74,9 +78,11 @@ impl Fault {
         Self::LeaderCut,
         Self::Usurper,
         Self::LateNews,
+        Self::Displacement,
         Self::Reset,
         Self::Congestion,
         Self::Pause,
+        Self::StoppedClock,
         Self::SlowDisk,
         Self::FullDisk,
         Self::FailedSync,
@@ -107,9 +113,11 @@ impl Fault {
             Self::LeaderCut => "leaders cut off",
             Self::Usurper => "usurpers",
             Self::LateNews => "late news",
+            Self::Displacement => "displacements",
             Self::Reset => "streams reset",
             Self::Congestion => "congestions",
             Self::Pause => "pauses",
+            Self::StoppedClock => "stopped clocks",
             Self::SlowDisk => "slow disks",
             Self::FullDisk => "full disks",
             Self::FailedSync => "failed syncs",
@@ -137,6 +145,8 @@ pub(super) struct Weather {
     pub(super) reordering: bool,
     /// A message may also come long after it was sent, to whoever is there then.
     pub(super) strays: u32,
+    /// How much a link carries; nothing waits for it if there is no such bound.
+    pub(super) bytes_per_second: Option<u64>,
 }
 
 /// What clients ask for.
@@ -178,6 +188,10 @@ pub(super) struct Plan {
     pub(super) memory_first: bool,
     pub(super) flush_bytes: u64,
     pub(super) segment_bytes: u32,
+    /// Some values are as long as this, so that a batch with seven of them is larger than a message and fits into a frame; most are as short as can be.
+    pub(super) value_bytes: Option<u64>,
+    /// Members are started with ticks and election timeouts of their own: a change of these is being rolled out.
+    pub(super) timers_differ: bool,
     /// Bytes of the log that are kept although the state machine has them.
     pub(super) log_keep_bytes: u64,
     /// Revisions that are kept, if not all.
@@ -189,10 +203,11 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn draw(random: &mut Random) -> Self {
-        let sizes = [1, 2, 3, 3, 3, 3, 4, 5];
+        let sizes = [1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 7];
         let memory_first = random.chance(150_000);
         let mut faults = draw_faults(random);
         faults.retain(|(fault, _)| !memory_first || !fault.forgets_what_is_not_synced());
+        let segment_bytes = 4096 * (2 << random.below(4)) as u32;
         Self {
             members: *random.pick(&sizes).expect("not empty"),
             clients: match random.below(4) {
@@ -210,7 +225,11 @@ impl Plan {
             apply: random.between(10, 1_000) * (MILLI / 1_000),
             memory_first,
             flush_bytes: 1 << random.between(9, 15),
-            segment_bytes: 4096 * (2 << random.below(4)) as u32,
+            segment_bytes,
+            value_bytes: random
+                .chance(250_000)
+                .then(|| random.between(100, u64::from(segment_bytes / 8).min(1536))),
+            timers_differ: random.chance(250_000),
             log_keep_bytes: match random.below(3) {
                 0 => u64::MAX / 4,
                 1 => random.below(64 << 10),
@@ -252,6 +271,11 @@ impl Load {
         }
     }
 
+    /// Whether anybody reads by the leader's lease.
+    pub(super) fn reads_by_lease(self) -> bool {
+        self.levels[1] > 0
+    }
+
     /// How many of a thousand operations of this client write.
     pub(super) fn writes_of(self, client: u64) -> u64 {
         match (self.roles, client % 2) {
@@ -270,6 +294,7 @@ impl Weather {
         duplicates: 0,
         reordering: false,
         strays: 0,
+        bytes_per_second: None,
     };
 
     fn draw(random: &mut Random) -> Self {
@@ -284,6 +309,9 @@ impl Weather {
             duplicates,
             reordering: random.chance(500_000),
             strays,
+            bytes_per_second: random
+                .chance(300_000)
+                .then(|| 1_000 * random.between(30, 1_000)),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::invariants::{Broken, Invariants, Seen};
 use super::member::{Actor, Parcel};
 use super::network::{Link, Network};
 use super::plan::{Fault, Plan};
-use super::queue::{MILLI, Nanos, Queue};
+use super::queue::{Nanos, Queue};
 use super::random::Random;
 use super::ticket::Mailbox;
 use super::tide::Tide;
@@ -138,8 +138,8 @@ impl Surroundings {
         &mut self.invariants
     }
 
-    /// Sends a message from one member to another.
-    pub(super) fn send(&mut self, link: Link, bytes: &Bytes) {
+    /// Sends a message from one member to another. Returns whether the stream is found to be broken.
+    pub(super) fn send(&mut self, link: Link, bytes: &Bytes) -> bool {
         let fate = self.network.send(self.now, link);
         let hash = Hash::of(&[bytes]).0 as u32;
         let (from, to) = link;
@@ -173,9 +173,7 @@ impl Surroundings {
                 },
             );
         }
-        if fate.refused {
-            self.after(5 * MILLI, Event::Unreachable(link));
-        }
+        fate.refused
     }
 }
 

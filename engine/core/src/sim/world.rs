@@ -6,11 +6,12 @@
 
 use super::client::{self, Ask, Client, ClientEvent, Outcome};
 use super::clock::Clock;
+use super::displaced::Displacement;
 use super::invariants::{Broken, End, Seen};
 use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
 use super::network::{Link, Network};
 use super::operator::{Operator, newest_leader};
-use super::plan::Plan;
+use super::plan::{Fault, Plan};
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
@@ -58,6 +59,7 @@ pub(super) struct World {
     recorder: Recorder,
     undecided: usize,
     phase: Phase,
+    pub(super) displacement: Option<Displacement>,
 }
 
 impl World {
@@ -79,6 +81,7 @@ impl World {
             recorder: Recorder::new(Some(1)),
             undecided: 0,
             phase: Phase::Storm,
+            displacement: None,
         };
         world.begin();
         world
@@ -150,7 +153,11 @@ impl World {
                     member.on_parcel(&mut self.sim, from, id, parcel);
                 }
             }
-            Event::Unreachable((from, to)) => self.give(from, Input::Unreachable(to)),
+            Event::Unreachable((from, to)) => {
+                if let Some(member) = self.members.get_mut(&from) {
+                    member.stream_broke(&mut self.sim, to);
+                }
+            }
             Event::Client(event) => self.on_client(event),
             Event::Restart(member) => {
                 if let Some(member) = self.members.get_mut(&member) {
@@ -185,6 +192,7 @@ impl World {
             let has_lease = member.holds_lease(self.sim.now);
             if member.is_leader() && !led {
                 self.note_election(id);
+                self.displacement_goes_on(id);
             }
             if has_lease && !had_lease {
                 self.note_lease(id);
@@ -202,7 +210,7 @@ impl World {
         let leads_before = |it: &Member| it.state().is_some_and(|state| state.term < term);
         let mut others = self.members.values().filter(|other| other.id != elected);
         let lease_of = others.find(|other| leads_before(other) && other.holds_lease(now));
-        let lease_of = lease_of.map(|it| it.id);
+        let lease_of = lease_of.map(|it| it.id).filter(|_| self.leases_hold());
         self.sim.see(&Seen::Elected {
             member: elected,
             term,
@@ -210,7 +218,15 @@ impl World {
         });
     }
 
+    /// A leader whose clock stands still unnoticed has a lease that is too long, and nobody reads by it then.
+    fn leases_hold(&self) -> bool {
+        !self.sim.plan.has(Fault::StoppedClock) || self.sim.plan.load.reads_by_lease()
+    }
+
     fn note_lease(&mut self, holder: MemberId) {
+        if !self.leases_hold() {
+            return;
+        }
         let term = |member: &Member| member.state().map(|state| state.term);
         let own = term(&self.members[&holder]);
         let mut others = self.members.values();
@@ -244,7 +260,11 @@ impl World {
         for (asker, answered) in self.sim.mailbox.take() {
             match asker {
                 Asker::Nobody => {}
-                Asker::Operator(request) => self.operator.on_answer(request, &answered),
+                Asker::Operator(request) => {
+                    if let Err(broken) = self.operator.on_answer(request, &answered) {
+                        self.sim.fail(broken);
+                    }
+                }
                 Asker::Client(client, attempt) => self.answer_client(id, client, attempt, answered),
             }
         }

@@ -182,7 +182,7 @@ impl<L: LogRead> Consensus<L> {
             Event::SnapshotMade(made) => self.on_snapshot_made(made),
             Event::SnapshotSent { to, ok } => self.on_snapshot_sent(to, ok),
             Event::Snapshot { from, message } => self.on_snapshot(from, &message)?,
-            Event::Truncate(index) => self.node.mut_store().truncate(index),
+            Event::Truncate(index) => self.on_truncate(index),
         }
         self.set_election_timeout();
         Ok(())
@@ -337,6 +337,15 @@ impl<L: LogRead> Consensus<L> {
         // The only error left is an answer from a member that was removed meanwhile.
         let _ = self.node.step(message);
         Ok(())
+    }
+
+    fn on_truncate(&mut self, index: Index) {
+        let applied = self.node.raft.raft_log.applied;
+        assert!(
+            index.0 <= applied,
+            "the log is truncated up to {index}, and only {applied} is known to be applied"
+        );
+        self.node.mut_store().truncate(index);
     }
 
     /// Whether more entries wait for the disk here than a leader may have on their way. Nothing more is taken until the

@@ -127,7 +127,10 @@ impl Client {
             levels: load.levels,
             expiring: load.expiring,
         };
-        let unique = format!("{client}.{number}");
+        let mut unique = format!("{client}.{number}");
+        if let Some(bytes) = sim.plan.value_bytes.filter(|_| self.random.chance(250_000)) {
+            unique = format!("{unique:~<width$}", width = bytes as usize);
+        }
         let (call, want) = match self.renewal.take() {
             Some(renewal) => renewal.go_on(&mut self.random, unique, &mut self.renewal),
             None => self.memory.invent(&mut self.random, habits, unique),

@@ -42,9 +42,23 @@ impl Process {
         }
         self.unflushed_bytes += range.bytes;
         self.plan_flush(sim, machine);
-        self.inbox.push_back(Input::Applied(range));
-        self.wake(sim, machine.id, machine.boot);
+        let late = !self.untold.is_empty() || sim.random.chance(50_000);
+        self.untold.push(range);
+        match late {
+            // What the flusher says meanwhile comes first.
+            true => {
+                let delay = machine.sync_time(sim) * 10;
+                machine.plan(sim, delay, Actor::TellApplied);
+            }
+            false => self.tell_applied(sim, machine),
+        }
         Ok(())
+    }
+
+    pub(super) fn tell_applied(&mut self, sim: &mut Surroundings, machine: Machine) {
+        let told = self.untold.drain(..).map(Input::Applied);
+        self.inbox.extend(told);
+        self.wake(sim, machine.id, machine.boot);
     }
 
     /// What a revision changed is whatever the first member that came to it has stored.

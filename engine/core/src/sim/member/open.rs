@@ -1,9 +1,10 @@
 //! Starting a process on a machine: what its folder holds, it takes up.
 
 use super::hub::Hub;
+use super::peers::{MESSAGE_BYTES, MESSAGES_IN_FLIGHT};
 use super::process::Process;
 use super::snapshots::Snapshots;
-use super::{Actor, DRIFT_PERCENT_MAX, ELECTION_TICKS, Health, Member, TICK};
+use super::{Actor, DRIFT_PERCENT_MAX, Health, Member, TIMERS};
 use crate::consensus::{ConsensusConfig, State};
 use crate::kv::{MembershipChange, StateMachine, StoreError};
 use crate::log::memory::MemoryDisk;
@@ -19,7 +20,8 @@ use crate::sim::surroundings::{Event, Surroundings};
 use crate::snapshot::{Folders, SnapshotError, Staging, open_state};
 use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// The cluster of all simulations.
 pub(in crate::sim) const CLUSTER: ClusterId = ClusterId(0xd00d);
@@ -151,10 +153,11 @@ impl Member {
             "{id} starts: log to {}, applied {applied}",
             last.index
         ));
+        let tick = process.tick;
         self.process = Some(process);
         let machine = self.machine(sim.now);
         machine.plan(sim, 0, Actor::Replica);
-        machine.plan(sim, self.clock.wait(TICK), Actor::Tick);
+        machine.plan(sim, self.clock.wait(tick), Actor::Tick);
         machine.plan(sim, MILLI, Actor::Keep);
         machine.plan(sim, MILLI, Actor::Collect);
         machine.plan(sim, MILLI, Actor::Look);
@@ -205,7 +208,12 @@ impl Member {
         );
         let (member, term) = (self.id, recovered.hard_state.term);
         sim.see(&Seen::Starts { member, term });
-        let replica = self.replica_from(sim, &log, recovered.hard_state, &machine);
+        let (tick_ms, election_ticks) = match sim.plan.timers_differ {
+            true => *sim.random.pick(&TIMERS).expect("not empty"),
+            false => TIMERS[0],
+        };
+        let timers = (Duration::from_millis(tick_ms), election_ticks);
+        let replica = self.replica_from(sim, &log, recovered.hard_state, &machine, timers);
         Ok(Process {
             replica,
             state: State::default(),
@@ -230,6 +238,9 @@ impl Member {
             collector,
             staging,
             snapshots: Snapshots::default(),
+            peers: BTreeMap::new(),
+            tick: timers.0,
+            untold: Vec::new(),
         })
     }
 
@@ -239,22 +250,23 @@ impl Member {
         log: &Log<MemoryDisk>,
         hard_state: HardState,
         machine: &StateMachine<SimStore>,
+        (tick, election_ticks): (Duration, usize),
     ) -> Replica<LogReader<MemoryDisk>, super::SimEnv> {
         let nonce = sim.random.next();
         let config = ReplicaConfig {
             member_id: self.id,
             boot_nonce: nonce,
-            election_timeout: TICK * ELECTION_TICKS as u32,
+            election_timeout: tick * election_ticks as u32,
             max_waiting_reads: 1024,
             log_keep_bytes: sim.plan.log_keep_bytes,
             log_keep_bytes_for_followers: 2 * sim.plan.log_keep_bytes,
         };
         let consensus = ConsensusConfig {
-            election_ticks: ELECTION_TICKS,
-            tick: TICK,
+            election_ticks,
+            tick,
             max_clock_drift_percent: DRIFT_PERCENT_MAX,
-            max_message_bytes: 4 << 10,
-            max_inflight_messages: 8,
+            max_message_bytes: MESSAGE_BYTES as u64,
+            max_inflight_messages: MESSAGES_IN_FLIGHT,
             max_uncommitted_bytes: 64 << 10,
             max_apply_bytes: 4 << 10,
             cache_bytes: 4 << 10,

@@ -1,13 +1,16 @@
 //! The process on a machine: what its threads share, and the replica's own thread.
 
 use super::hub::Hub;
+use super::peers::Peer;
 use super::snapshots::Snapshots;
 use super::{Actor, End, Machine};
 use crate::consensus::{Role, State};
 use crate::kv::{Collector, Flusher};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Log, LogReader};
-use crate::replica::{Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica};
+use crate::replica::{
+    AppliedRange, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica,
+};
 use crate::sim::invariants::Seen;
 use crate::sim::late_news;
 use crate::sim::queue::MILLI;
@@ -17,7 +20,8 @@ use crate::sim::surroundings::{Event, Surroundings};
 use crate::sim::ticket::SimEnv;
 use crate::snapshot::Staging;
 use crate::types::MemberId;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 pub(super) struct Process {
     pub(super) replica: Replica<LogReader<MemoryDisk>, SimEnv>,
@@ -45,6 +49,11 @@ pub(super) struct Process {
     pub(super) hub: Hub,
     pub(super) staging: Staging<MemoryDisk>,
     pub(super) snapshots: Snapshots,
+    pub(super) peers: BTreeMap<MemberId, Peer>,
+    /// How long its ticks are.
+    pub(super) tick: Duration,
+    /// What the state machine has applied and the replica has not been told yet.
+    pub(super) untold: Vec<AppliedRange>,
 }
 
 impl Process {
@@ -110,11 +119,7 @@ impl Process {
                 self.apply_jobs.push_back(job);
                 self.plan_apply(sim, machine);
             }
-            Effect::Send(messages) => {
-                for message in messages {
-                    sim.send((member, message.to), &message.bytes);
-                }
-            }
+            Effect::Send(messages) => self.send(sim, machine, messages),
             Effect::StateChanged(state) => self.on_state(sim, member, state),
             Effect::PeerRefused(error) => {
                 sim.count("peers' messages refused");
