@@ -76,10 +76,12 @@ pub enum Bug {
 impl Bug {
     /// All of them; and within how many seeds, counted from 1, a test asks the simulator to find each: at least twice
     /// what `make sim-planted` said.
-    pub const ALL: [(Self, u64); 26] = [
+    pub const ALL: [(Self, u64); 32] = [
         (Self::VoteNotSynced, 30),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
+        (Self::PromiseIgnored, 50),
+        (Self::RestartWaitsByNewSettings, 400),
         (Self::LeaseKeptOverTransfer, 80),
         (Self::RestartedVoterDoesNotWait, 10),
         (Self::RoundForgottenForLaterTerm, 20),
@@ -90,6 +92,10 @@ impl Bug {
         (Self::MemberIdReused, 10),
         (Self::CorruptMiddleTakenForTornTail, 70),
         (Self::AnsweredByAnotherEntry, 70),
+        (Self::DisplacedTakenForDead, 1000),
+        (Self::MessagesMergedWithoutBound, 50),
+        (Self::SilentLearnerPromoted, 50),
+        (Self::TruncatedPastApplied, 50),
         (Self::ReadJoinsEarlierRound, 10),
         (Self::SyncTriedAgain, 10),
         (Self::ReadBeforeApply, 10),
