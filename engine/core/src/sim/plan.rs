@@ -188,7 +188,8 @@ pub(super) struct Plan {
     pub(super) memory_first: bool,
     pub(super) flush_bytes: u64,
     pub(super) segment_bytes: u32,
-    /// Some values are as long as this, so that a batch with seven of them is larger than a message and fits into a frame; most are as short as can be.
+    /// Some values are as long as this, and most as short as can be. A batch with seven of them is larger than a message
+    /// and fits into a frame.
     pub(super) value_bytes: Option<u64>,
     /// Members are started with ticks and election timeouts of their own: a change of these is being rolled out.
     pub(super) timers_differ: bool,
