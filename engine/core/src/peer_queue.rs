@@ -137,12 +137,6 @@ impl PeerQueue {
         frame
     }
 
-    /// Whether nothing waits.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.log.is_empty()
-    }
-
     /// Whether the peer has answered on the stream that there is.
     #[must_use]
     pub fn is_open(&self) -> bool {

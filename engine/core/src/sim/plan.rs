@@ -188,7 +188,8 @@ pub(super) struct Plan {
     pub(super) memory_first: bool,
     pub(super) flush_bytes: u64,
     pub(super) segment_bytes: u32,
-    /// Some values are as long as this; most are as short as can be.
+    /// Some values are as long as this, and most as short as can be. A batch with seven of them is larger than a message
+    /// and fits into a frame.
     pub(super) value_bytes: Option<u64>,
     /// Members are started with ticks and election timeouts of their own: a change of these is being rolled out.
     pub(super) timers_differ: bool,
@@ -228,7 +229,7 @@ impl Plan {
             segment_bytes,
             value_bytes: random
                 .chance(250_000)
-                .then(|| random.between(100, u64::from(segment_bytes / 8).min(3 << 10))),
+                .then(|| random.between(100, u64::from(segment_bytes / 8).min(1536))),
             timers_differ: random.chance(250_000),
             log_keep_bytes: match random.below(3) {
                 0 => u64::MAX / 4,
