@@ -45,6 +45,12 @@ impl Space {
         Ok(self.note(disk.f_bavail.saturating_mul(disk.f_frsize)))
     }
 
+    /// How much the disk holds, if the system says so.
+    pub(super) fn capacity_bytes(&self) -> Option<u64> {
+        let disk = rustix::fs::statvfs(&self.folder).ok()?;
+        Some(disk.f_blocks.saturating_mul(disk.f_frsize))
+    }
+
     fn note(&self, free_bytes: u64) -> Look {
         self.free_bytes.store(free_bytes, Ordering::Relaxed);
         // Some more than the reserve must be free again, or each write would turn it over.
@@ -75,10 +81,11 @@ impl Space {
     /// Refuses what needs space while there is too little. What frees some, in time, is always taken.
     pub(super) fn check(&self, command: &Command) -> Result<(), RequestError> {
         let needs_space = match command {
-            Command::Put { .. }
-            | Command::CompareAndSwap { .. }
-            | Command::Batch(_)
-            | Command::OpenSession { .. } => true,
+            Command::Put { .. } | Command::CompareAndSwap { .. } | Command::OpenSession { .. } => {
+                true
+            }
+            // Conditional deletes among them, the only way to delete what nobody else has changed.
+            Command::Batch(batch) => batch.puts(),
             Command::Delete { .. }
             | Command::Compact { .. }
             | Command::KeepAlive { .. }
@@ -121,6 +128,7 @@ impl HandOvers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dengine_core::kv::{Batch, BatchOperation, KeyRange};
 
     #[test]
     fn whoever_comes_to_lead_without_space_hands_over_and_not_all_the_time() {
@@ -150,6 +158,22 @@ mod tests {
             prev_kv: false,
             ttl_ms: 0,
         };
+        let batch = |then: Vec<BatchOperation>| {
+            Command::Batch(Batch {
+                then,
+                ..Batch::default()
+            })
+        };
+        let puts = batch(vec![BatchOperation::Put {
+            key: "k".into(),
+            value: "v".into(),
+            prev_kv: false,
+            ttl_ms: 0,
+        }]);
+        let delete = batch(vec![BatchOperation::Delete {
+            keys: KeyRange::One("k".into()),
+            prev_kv: false,
+        }]);
         let compact = Command::Compact {
             revision: dengine_core::types::Revision(2),
         };
@@ -162,7 +186,9 @@ mod tests {
         ] {
             assert_eq!(space.note(free), look, "{free}");
             assert_eq!(space.check(&put).is_ok(), taken, "{free}");
+            assert_eq!(space.check(&puts).is_ok(), taken, "{free}");
             space.check(&compact).expect("it frees space");
+            space.check(&delete).expect("it frees space");
         }
     }
 }

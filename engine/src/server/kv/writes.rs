@@ -1,18 +1,19 @@
 //! Calls that change something: proposed here, or passed on to the leader.
 
-use dengine_api::v1::{pipelined_answer::Answer, pipelined_call::Call};
-use dengine_core::kv::{KeyRange, Outcome, RangeQuery};
+use dengine_api::v1::{Consistency, pipelined_answer::Answer, pipelined_call::Call};
+use dengine_core::kv::{Batch, KeyRange, Outcome, RangeQuery, Reader};
 use dengine_wire::{
     Mutation, frame,
     writes::{self, NoAnswer},
 };
 use tonic::{Code, Status};
 
-use super::Serving;
+use super::{Serving, reads::no_room};
 use crate::{
     error::RequestError,
     node::{Written, answers::Held},
-    server::forward::Origin,
+    server::{aside::read_aside, forward::Origin},
+    storage::RocksStore,
 };
 
 impl Serving {
@@ -33,6 +34,9 @@ impl Serving {
         origin: Origin,
     ) -> Result<(M::Answer, Option<Held>), Status> {
         let command = writes::command(&request, &self.request_limits)?;
+        if let Some(batch) = command.read_only() {
+            return self.read_batch(&request, batch.clone()).await;
+        }
         self.check_returned(request.returned()).await?;
         let held = Some(self.answers.none());
         let (mut written, held) = self.node.write_held(vec![command], held).await;
@@ -68,6 +72,23 @@ impl Serving {
             frame::leave_out_pairs(&mut answer);
         }
         Ok((answer, held))
+    }
+
+    /// A batch that changes nothing: costs no entry of the log, on any member.
+    async fn read_batch<M: Mutation>(
+        &self,
+        request: &M,
+        batch: Batch,
+    ) -> Result<(M::Answer, Option<Held>), Status> {
+        self.freshen(Consistency::Linearizable.into(), None).await?;
+        let patience = self.limits.request_timeout();
+        let read = move |reader: &Reader<RocksStore>| reader.batch(&batch);
+        let outcome = read_aside(&self.node, patience, read).await?;
+        let outcome = outcome.ok_or_else(|| Status::internal("the batch changes something"))?;
+        let held = self.answers.hold(outcome.pairs_bytes());
+        let held = held.ok_or_else(no_room)?;
+        let answer = writes::answer(request, self.headers.now(), outcome);
+        Ok((answer.map_err(|why| no_answer(M::METHOD, why))?, Some(held)))
     }
 
     /// What a delete returns is gathered while it is applied, by every member: it must not be large. Judged

@@ -6,6 +6,7 @@
 //! collected, and a cursor shows the store as it was when it was made: so a read makes its cursors, then
 //! asks whether its revision is compacted, and if not, no cursor lacks a version that it needs.
 
+mod batch;
 mod changes;
 mod expiring;
 mod hash;
@@ -191,6 +192,13 @@ impl<S> Reader<S> {
     #[must_use]
     pub fn compact_revision(&self) -> Revision {
         self.shared.compact_revision()
+    }
+
+    /// How many bytes this process has written to the store. What is kept of the past takes no more than was written since,
+    /// and what was live then.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.shared.written_bytes()
     }
 
     /// The last entry whose effects can be read.
