@@ -226,8 +226,8 @@ pub enum OperationResult {
         kvs: Vec<KeyValue>,
         /// Whether the range holds more keys than were returned.
         more: bool,
-        /// Keys in the whole range, whatever the limit.
-        count: u64,
+        /// Keys in the whole range; `None` if there are more than were returned, unless only the count was asked for.
+        count: Option<u64>,
     },
 }
 

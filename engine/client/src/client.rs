@@ -12,6 +12,7 @@ use crate::{
     error::{Error, Result},
     message::Message,
     options::ClientOptions,
+    pages::Pages,
     pool::Pool,
     session::{Session, SessionOptions, Ticket},
     types::{
@@ -292,12 +293,28 @@ impl Client {
         self.read(get).await
     }
 
-    /// Reads a range of keys in ascending order.
+    /// Reads a range of keys in ascending order: as many as one answer may hold, and [`RangeResult::more`] says whether there
+    /// are more. [`Client::pages`] reads them all.
     ///
     /// # Errors
     /// Any of [`Error`] but `UnknownOutcome`.
     pub async fn range(&self, query: impl Into<RangeQuery>) -> Result<RangeResult> {
         self.read(query.into().wire()).await
+    }
+
+    /// Reads a range of any size, a page at a time, all of it as of the revision of the first page.
+    ///
+    /// ```no_run
+    /// # async fn example(client: dengine_client::Client) -> dengine_client::Result<()> {
+    /// let mut pages = client.pages(dengine_client::KeyRange::prefix("user/"));
+    /// while let Some(page) = pages.next().await? {
+    ///     for pair in page { /* ... */ }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pages(&self, query: impl Into<RangeQuery>) -> Pages {
+        Pages::new(self.clone(), query.into())
     }
 
     async fn read<M, T>(&self, message: M) -> Result<T>

@@ -53,6 +53,7 @@ mod error;
 mod leader;
 mod message;
 mod options;
+mod pages;
 mod pipe;
 mod pool;
 mod session;
@@ -65,6 +66,7 @@ pub use client::Client;
 pub use dengine_client_core::{Position, RetryPolicy};
 pub use error::{Error, Result};
 pub use options::{ClientOptions, Wire};
+pub use pages::Pages;
 pub use pipe::{OnLeader, Pipe, PipeError};
 pub use session::SessionOptions;
 pub use types::{

@@ -306,11 +306,33 @@ impl KeyRange {
         }
     }
 
-    /// Every key from `start` to just before `end`.
+    /// Every key from `start` to just before `end`; none if `end` does not lie behind `start`.
+    ///
+    /// ```
+    /// use dengine_client::KeyRange;
+    ///
+    /// // No key lies before these ends, whatever they mean on the wire: a computed end takes nothing too much.
+    /// assert_eq!(KeyRange::between("a", ""), KeyRange::none());
+    /// assert_eq!(KeyRange::between("a", "\0"), KeyRange::none());
+    /// ```
     pub fn between(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
+        let end = end.into();
+        // On the wire an empty end means `start` alone, and a single zero byte means to the end of all keys.
+        if matches!(&end[..], [] | [0]) {
+            return Self::none();
+        }
         KeyRange {
             start: start.into(),
-            end: end.into(),
+            end,
+        }
+    }
+
+    /// No key at all.
+    #[must_use]
+    pub fn none() -> Self {
+        KeyRange {
+            start: Bytes::from_static(b"\x01"),
+            end: Bytes::from_static(b"\x01"),
         }
     }
 
@@ -382,7 +404,8 @@ impl RangeQuery {
         self
     }
 
-    /// At most so many keys; 0 (the default) leaves it to the server's bound.
+    /// At most so many keys; 0 (the default) leaves it to the server's bound, which counts in any case:
+    /// [`RangeResult::more`] says whether the range goes on, and [`Client::pages`](crate::Client::pages) reads all of it.
     #[must_use]
     pub fn limit(mut self, keys: u32) -> Self {
         self.0.limit = keys;
@@ -413,6 +436,19 @@ impl RangeQuery {
     pub(crate) fn wire(self) -> v1::RangeRequest {
         self.0
     }
+
+    /// The page behind `last`, of the same moment as the one that ended with it, which had this revision.
+    pub(crate) fn behind(&mut self, last: &[u8], revision: u64) {
+        if self.0.revision == 0 {
+            self.0.revision = revision;
+        }
+        // What that revision holds does not change any more, so any member that has it will do.
+        self.0.consistency = Consistency::Session.wire();
+        let mut next = Vec::with_capacity(last.len() + 1);
+        next.extend_from_slice(last);
+        next.push(0);
+        self.0.key = next.into();
+    }
 }
 
 impl From<KeyRange> for RangeQuery {
@@ -430,8 +466,9 @@ pub struct RangeResult {
     pub kvs: Vec<KeyValue>,
     /// Whether the range holds more keys than were returned.
     pub more: bool,
-    /// Keys in the whole range, whatever the limit.
-    pub count: u64,
+    /// Keys in the whole range; `None` if there are more than were returned, unless only the count was asked for
+    /// ([`RangeQuery::count_only`]).
+    pub count: Option<u64>,
 }
 
 impl TryFrom<v1::RangeResponse> for RangeResult {

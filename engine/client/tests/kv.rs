@@ -38,6 +38,7 @@ macro_rules! over_both_wires {
 }
 
 over_both_wires!(
+    pages_go_through_a_range_at_one_revision,
     results_are_typed,
     what_was_not_served_is_sent_again,
     a_write_of_unknown_outcome_is_never_sent_again,
@@ -77,6 +78,43 @@ async fn connect(wire: Wire, peers: &[&Peer]) -> Client {
 async fn closed_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap().to_string()
+}
+
+async fn pages_go_through_a_range_at_one_revision(wire: Wire) {
+    let peer = Peer::start().await;
+    let client = connect(wire, &[&peer]).await;
+    for n in 0..7 {
+        client.put(format!("k{n}"), "v").await.unwrap();
+    }
+    let revision = client.put("other", "v").await.unwrap().header.revision;
+    let mut pages = client.pages(RangeQuery::new(KeyRange::prefix("k")).limit(3));
+    let mut sizes = Vec::new();
+    let mut keys = Vec::new();
+    while let Some(page) = pages.next().await.unwrap() {
+        sizes.push(page.len());
+        keys.extend(page.into_iter().map(|kv| kv.key));
+    }
+    let expected: Vec<_> = (0..7).map(|n| format!("k{n}")).collect();
+    assert_eq!(
+        (sizes, keys),
+        (
+            vec![3, 3, 1],
+            expected
+                .iter()
+                .map(|key| key.clone().into())
+                .collect::<Vec<bytes::Bytes>>()
+        )
+    );
+    assert_eq!(pages.next().await.unwrap(), None);
+    let revisions = peer.revisions_of_ranges();
+    assert_eq!(
+        revisions,
+        [0, revision, revision],
+        "all pages are of the first one's"
+    );
+    let all = client.pages(KeyRange::prefix("k")).all().await.unwrap();
+    assert_eq!(all.len(), 7);
+    assert_eq!(client.pages(KeyRange::none()).all().await.unwrap(), []);
 }
 
 async fn results_are_typed(wire: Wire) {
@@ -126,7 +164,7 @@ async fn results_are_typed(wire: Wire) {
         .range(RangeQuery::new(KeyRange::all()).limit(1))
         .await
         .unwrap();
-    assert_eq!((some.kvs.len(), some.more, some.count), (1, true, 2));
+    assert_eq!((some.kvs.len(), some.more, some.count), (1, true, None));
     assert_eq!(client.delete("a").await.unwrap().deleted, 1);
     assert_eq!(
         client

@@ -176,7 +176,7 @@ async fn ranges_are_ordered_bounded_and_historical() {
     let all = RangeQuery::from(KeyRange::prefix("k"));
     let found = client.range(all.clone()).await.unwrap();
     // 2 MiB of keys and values fit into one answer, and it says that there is more.
-    assert_eq!((found.kvs.len(), found.more, found.count), (3, true, 10));
+    assert_eq!((found.kvs.len(), found.more, found.count), (3, true, None));
     let keys = client.range(all.clone().keys_only()).await.unwrap();
     let names: Vec<_> = keys.kvs.iter().map(|kv| kv.key.clone()).collect();
     let expect: Vec<_> = (0..10).map(|n| Bytes::from(format!("k{n}"))).collect();
@@ -186,14 +186,14 @@ async fn ranges_are_ordered_bounded_and_historical() {
         .range(all.clone().limit(2).keys_only())
         .await
         .unwrap();
-    assert_eq!((two.kvs.len(), two.more, two.count), (2, true, 10));
+    assert_eq!((two.kvs.len(), two.more, two.count), (2, true, None));
     let count = client.range(all.clone().count_only()).await.unwrap();
-    assert_eq!((count.kvs.len(), count.count), (0, 10));
+    assert_eq!((count.kvs.len(), count.count), (0, Some(10)));
     let past = client
         .range(all.clone().count_only().revision(before_last))
         .await
         .unwrap();
-    assert_eq!(past.count, 9);
+    assert_eq!(past.count, Some(9));
     let future = client
         .range(all.revision(before_last + 100))
         .await

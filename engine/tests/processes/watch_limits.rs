@@ -6,7 +6,7 @@ use dengine_api::v1::{
     CancelCause, WatchCreate, WatchProgress, WatchRequest, WatchResponse,
     watch_client::WatchClient, watch_request::Request,
 };
-use dengine_client::{Batch, Client, KeyRange, Operation, WatchQuery, WatchUpdate};
+use dengine_client::{Batch, Client, KeyRange, Operation, RangeQuery, WatchQuery, WatchUpdate};
 use futures::stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -137,8 +137,9 @@ async fn watches_that_an_application_does_not_read_hold_up_none_of_its_calls() {
         );
     }
     write_large(&client, 10).await;
-    let read = client.range(KeyRange::prefix("k")).await.unwrap();
-    assert_eq!(read.count, 10);
+    let count = RangeQuery::new(KeyRange::prefix("k")).count_only();
+    let read = client.range(count).await.unwrap();
+    assert_eq!(read.count, Some(10));
 }
 
 #[tokio::test]

@@ -200,7 +200,8 @@ fn result(answer: BatchAnswer) -> v1::OperationResult {
         BatchAnswer::Get { kvs, more, count } => WireResult::Get(operation_result::Get {
             kvs: kvs.into_iter().map(key_value).collect(),
             more,
-            count,
+            // Members of version 0.1 count them all the same.
+            count: (!more || count > 0).then_some(count),
         }),
     };
     v1::OperationResult {

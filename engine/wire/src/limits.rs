@@ -45,6 +45,19 @@ impl RequestLimits {
         check_length("key", key, self.max_key_bytes, "--max-key-bytes")
     }
 
+    /// Checks the first key of a read: behind the longest key there is, one more byte, so that the next page can begin there.
+    ///
+    /// # Errors
+    /// It is empty or too long.
+    #[inline]
+    pub fn check_range_start(&self, key: &Bytes, range_end: &Bytes) -> Result<(), Status> {
+        let behind_the_longest = !range_end.is_empty() && key.len() == self.max_key_bytes + 1;
+        match behind_the_longest {
+            true => Ok(()),
+            false => self.check_key(key),
+        }
+    }
+
     /// Checks the end of a range, which may be empty.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ const PAIR_OVERHEAD_BYTES: usize = 32;
 /// # Errors
 /// A key is empty or too long.
 pub fn range_query(range: RangeRequest, limits: &RequestLimits) -> Result<RangeQuery, Status> {
-    limits.check_key(&range.key)?;
+    limits.check_range_start(&range.key, &range.range_end)?;
     limits.check_range_end(&range.range_end)?;
     let pairs_max = (limits.max_range_bytes / PAIR_OVERHEAD_BYTES).max(1);
     Ok(RangeQuery {
@@ -127,6 +127,37 @@ mod tests {
             );
         }
         assert!(range_query(RangeRequest::default(), &TEST_LIMITS).is_err());
+    }
+
+    /// The next page begins at the last key with one byte more.
+    #[test]
+    fn a_page_may_begin_behind_the_longest_key() {
+        let query = |bytes: usize, range_end: &'static str| {
+            let range = RangeRequest {
+                key: vec![b'k'; bytes].into(),
+                range_end: range_end.into(),
+                ..RangeRequest::default()
+            };
+            range_query(range, &TEST_LIMITS)
+        };
+        let longest = TEST_LIMITS.max_key_bytes;
+        assert!(query(longest, "").is_ok());
+        assert!(query(longest + 1, "").is_err());
+        assert!(query(longest + 1, "\0").is_ok());
+        assert!(query(longest + 2, "\0").is_err());
+    }
+
+    #[test]
+    fn a_page_counts_only_if_it_is_the_last() {
+        let result = |more| RangeResult {
+            revision: Revision(7),
+            kvs: Vec::new(),
+            more,
+            count: (!more).then_some(0),
+        };
+        let header = Header::default();
+        assert_eq!(range_response(header, result(true)).count, None);
+        assert_eq!(range_response(header, result(false)).count, Some(0));
     }
 
     #[test]

@@ -36,9 +36,10 @@ pub fn request_status(error: &RequestError) -> Status {
 #[must_use]
 pub fn refusal_status(refusal: &Refusal) -> Status {
     let code = match refusal {
-        Refusal::DuplicateKey | Refusal::NotForSessions | Refusal::DeletesTooMuch { .. } => {
-            Code::InvalidArgument
-        }
+        Refusal::DuplicateKey
+        | Refusal::NotForSessions
+        | Refusal::DeletesTooMuch { .. }
+        | Refusal::RangesTooLarge { .. } => Code::InvalidArgument,
         Refusal::Future { .. } | Refusal::Compacted { .. } => Code::OutOfRange,
         Refusal::UnknownSession(_) => Code::NotFound,
         Refusal::Acknowledged { .. } => Code::FailedPrecondition,

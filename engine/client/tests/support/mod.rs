@@ -62,6 +62,8 @@ struct State {
     answers: HashMap<(u64, u64), PutResponse>,
     stamps: Vec<SessionStamp>,
     gets: Vec<GetRequest>,
+    /// The revision of each range that was asked for.
+    ranges: Vec<u64>,
     keep_alives: usize,
     watches: VecDeque<Script>,
     created: Vec<WatchCreate>,
@@ -122,6 +124,11 @@ impl Peer {
     /// How often a client asked which cluster this is; that is no request of the test's.
     pub(crate) fn probes(&self) -> usize {
         self.state.lock().unwrap().probes
+    }
+
+    /// The revision of each range that was asked for.
+    pub(crate) fn revisions_of_ranges(&self) -> Vec<u64> {
+        self.state.lock().unwrap().ranges.clone()
     }
 
     /// Plays these to the next watch streams, one each.
@@ -333,7 +340,8 @@ impl Kv for Peer {
     ) -> Result<Response<RangeResponse>, Status> {
         self.step(&request).await?;
         let range = request.into_inner();
-        let state = self.state.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
+        state.ranges.push(range.revision);
         let mut kvs = state.within(&range.key, &range.range_end);
         let count = kvs.len() as u64;
         if range.limit > 0 {
@@ -344,7 +352,7 @@ impl Kv for Peer {
             header: state.header(),
             kvs,
             more,
-            count,
+            count: (!more).then_some(count),
         }))
     }
 

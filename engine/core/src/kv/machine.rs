@@ -7,6 +7,7 @@ use super::layout::{
 use super::recent::RecentKeys;
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
+use super::visits::VisitBounds;
 use super::{Applied, Collector, CommandVersion, Membership, Reader};
 use crate::planted::planted;
 use crate::types::{Entry, Index, Revision, SessionId, Term};
@@ -25,6 +26,7 @@ pub struct StateMachine<S> {
     state: State,
     membership: Arc<Membership>,
     recent: RecentKeys,
+    visit_bounds: VisitBounds,
     /// Empty between two steps; kept for its memory.
     batch: WriteBatch,
     /// The newest version of a command that it reads.
@@ -76,6 +78,7 @@ impl<S: Store> StateMachine<S> {
             state,
             membership: Arc::new(membership),
             recent: RecentKeys::default(),
+            visit_bounds: VisitBounds::ALL,
             batch: WriteBatch::default(),
             commands_read_max: CommandVersion::CURRENT,
         })
@@ -159,6 +162,7 @@ impl<S: Store> StateMachine<S> {
             membership,
             self.commands_read_max,
         );
+        step.bound_visits(self.visit_bounds);
         let mut applied = Vec::with_capacity(entries.len());
         let mut expected = self.state.applied_index;
         let mut answer_bytes = 0;
@@ -196,6 +200,12 @@ impl<S: Store> StateMachine<S> {
         self.batch.clear();
         self.shared.publish(&self.state);
         Ok(())
+    }
+
+    /// Gives commands other bounds than all members of a cluster have to have.
+    #[cfg(test)]
+    pub(super) fn bound_visits(&mut self, bounds: VisitBounds) {
+        self.visit_bounds = bounds;
     }
 
     /// Reads beside `apply`, from any thread.

@@ -30,6 +30,8 @@ pub mod store;
 #[cfg(test)]
 mod tests;
 mod transition;
+mod view;
+mod visits;
 
 pub use collector::{Collected, Collector};
 pub use command::{
@@ -73,6 +75,14 @@ pub const BATCH_READ_BYTES_MAX: usize = 4 << 20;
 /// It bounds what every member holds while it applies the command, and what a watch has to tell at once, since all of it
 /// has one revision. About 200,000 short keys.
 pub const RANGE_DELETE_BYTES_MAX: usize = 8 << 20;
+
+/// How many keys the ranges of one command may visit, all together, those of comparisons, reads and deletes alike: keys that
+/// exist, and deleted ones that history still holds. It bounds how long every member is busy with one command: about
+/// a tenth of a second if nothing has to be read from disk.
+pub const RANGE_VISIT_KEYS_MAX: usize = 1 << 17;
+
+/// How many bytes these keys may have, with their values and 32 more for each: what may have to be read from disk.
+pub const RANGE_VISIT_BYTES_MAX: usize = 128 << 20;
 
 /// A key with its value, as of some revision.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,6 +12,21 @@ use std::ops::ControlFlow;
 /// How many records to step over before a seek is cheaper.
 const STEPS_MAX: usize = 8;
 
+/// What a scan finds of one key.
+pub(super) enum Seen<'a> {
+    /// It exists.
+    Live(Found<'a>),
+    /// It was deleted, and history still holds that it was.
+    Deleted {
+        /// The beginning of its records.
+        prefix: &'a [u8],
+        /// What deleted it.
+        revision: Revision,
+    },
+    /// Its newest version is of a later revision; an older one, if there is one, follows.
+    Later,
+}
+
 /// A live version of a key, still in the storage's memory.
 pub(super) struct Found<'a> {
     prefix: &'a [u8],
@@ -104,16 +119,17 @@ impl<'k, C: Cursor> Scan<'k, C> {
         }
     }
 
-    /// Shows every live version that `at` sees, in the order of the keys, until `visit` has seen enough.
+    /// Shows every key, as `at` sees it, in the order of the keys, until `visit` has seen enough. Keys that do not
+    /// exist are shown too where that takes time, so that whoever counts what is shown bounds the time.
     pub(super) fn run(
         mut self,
         at: Revision,
-        mut visit: impl FnMut(&Found<'_>) -> Result<ControlFlow<()>, StoreError>,
+        mut visit: impl FnMut(&Seen<'_>) -> Result<ControlFlow<()>, StoreError>,
     ) -> Result<(), StoreError> {
         match self.way {
             Way::One(key) => {
                 if let Some(found) = find(&mut self.cursor, &mut Vec::new(), key, at)? {
-                    let _: ControlFlow<()> = visit(&found)?;
+                    let _: ControlFlow<()> = visit(&Seen::Live(found))?;
                 }
                 Ok(())
             }
@@ -126,7 +142,7 @@ fn walk(
     cursor: &mut impl Cursor,
     start: Vec<u8>,
     at: Revision,
-    mut visit: impl FnMut(&Found<'_>) -> Result<ControlFlow<()>, StoreError>,
+    mut visit: impl FnMut(&Seen<'_>) -> Result<ControlFlow<()>, StoreError>,
 ) -> Result<(), StoreError> {
     let mut target = start;
     cursor.seek(&target)?;
@@ -134,14 +150,17 @@ fn walk(
         let (prefix, revision) = split_data_key(key)?;
         target.clear();
         target.extend_from_slice(prefix);
-        if revision > at {
+        let is_later = revision > at;
+        let seen = match is_later {
+            true => Seen::Later,
+            false => live(key, record)?.map_or(Seen::Deleted { prefix, revision }, Seen::Live),
+        };
+        if visit(&seen)?.is_break() {
+            return Ok(());
+        }
+        if is_later {
             put_inverted(&mut target, at);
         } else {
-            if let Some(found) = live(key, record)?
-                && visit(&found)?.is_break()
-            {
-                return Ok(());
-            }
             // Behind all versions of this key: the terminator ends in 0, and what follows it is lower.
             *target.last_mut().expect("a prefix is never empty") += 1;
         }

@@ -16,7 +16,8 @@ pub struct CommandVersion(u8);
 impl CommandVersion {
     /// The oldest that is read. A member that does not say what it reads, reads only this one.
     pub const OLDEST: Self = Self(2);
-    /// Reads as version 2 does.
+    /// Reads as version 2 does. What the ranges of one command visit is bounded, and reads of a batch count no more than they
+    /// return.
     pub const V3: Self = Self(3);
     /// The newest that this program writes and reads.
     pub const CURRENT: Self = Self::V3;

@@ -169,6 +169,10 @@ impl From<&Refusal> for RefusalRecord {
                 compacted,
             } => (3, requested.0, compacted.0),
             Refusal::DeletesTooMuch { bytes_max } => (4, 0, *bytes_max),
+            Refusal::RangesTooLarge {
+                keys_max,
+                bytes_max,
+            } => (5, *keys_max, *bytes_max),
             other => unreachable!("commands that a session admits are not refused with {other}"),
         };
         Self {
@@ -192,6 +196,10 @@ fn refusal(record: &RefusalRecord) -> Option<Refusal> {
             compacted: Revision(record.limit),
         }),
         4 => Some(Refusal::DeletesTooMuch {
+            bytes_max: record.limit,
+        }),
+        5 => Some(Refusal::RangesTooLarge {
+            keys_max: record.requested,
             bytes_max: record.limit,
         }),
         _ => None,
@@ -328,12 +336,13 @@ struct GetAnswerRecord {
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct RefusalRecord {
-    /// 1: duplicate key. 2: future revision. 3: compacted revision.
+    /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges too large.
     #[prost(uint32, tag = "1")]
     reason: u32,
+    /// The revision, or the bound of keys.
     #[prost(uint64, tag = "2")]
     requested: u64,
-    /// The store's revision, or the compact revision.
+    /// The store's revision, the compact revision, or the bound of bytes.
     #[prost(uint64, tag = "3")]
     limit: u64,
 }

@@ -138,7 +138,8 @@ pub enum BatchAnswer {
         kvs: Vec<KeyValue>,
         /// Whether a bound left out pairs.
         more: bool,
-        /// How many keys the range holds, whatever the bounds.
+        /// How many keys the range holds. 0 if there are more than were returned: only a read that asks for the count
+        /// alone goes on to count them; before [`CommandVersion::V3`](super::CommandVersion::V3) all did.
         count: u64,
     },
 }
@@ -205,6 +206,16 @@ pub enum Refusal {
     )]
     DeletesTooMuch {
         /// See [`RANGE_DELETE_BYTES_MAX`](crate::kv::RANGE_DELETE_BYTES_MAX).
+        bytes_max: u64,
+    },
+    /// The ranges of the command hold more than one command may visit, and nothing was changed.
+    #[error(
+        "the ranges of the request hold more than {keys_max} keys or {bytes_max} bytes (keys deleted lately count too), which is all that one write or batch may visit: use smaller ranges, read with a limit, or read outside of the batch"
+    )]
+    RangesTooLarge {
+        /// See [`RANGE_VISIT_KEYS_MAX`](crate::kv::RANGE_VISIT_KEYS_MAX).
+        keys_max: u64,
+        /// See [`RANGE_VISIT_BYTES_MAX`](crate::kv::RANGE_VISIT_BYTES_MAX).
         bytes_max: u64,
     },
     /// Only commands that change keys can be repeated within a session.

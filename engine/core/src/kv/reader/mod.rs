@@ -15,7 +15,7 @@ pub use expiring::{ExpiringKey, SessionInfo};
 pub use hash::LogicalHash;
 
 use super::machine::Shared;
-use super::scan::{Scan, find};
+use super::scan::{Found, Scan, Seen, find};
 use super::store::{Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
 use crate::types::{Index, Revision};
@@ -55,7 +55,7 @@ pub struct RangeQuery {
     pub max_bytes: usize,
     /// Leave out the values.
     pub keys_only: bool,
-    /// Leave out the pairs.
+    /// Count the keys instead, all of them, and leave out the pairs.
     pub count_only: bool,
     /// The state after this revision; `None`: the newest.
     pub revision: Option<Revision>,
@@ -85,8 +85,9 @@ pub struct RangeResult {
     pub kvs: Vec<KeyValue>,
     /// Whether a bound left out pairs.
     pub more: bool,
-    /// How many keys the range holds, whatever the bounds.
-    pub count: u64,
+    /// How many keys the range holds. `None` if there are more than were returned: to count them all would cost as much
+    /// as to read them, so it is done only for [`RangeQuery::count_only`].
+    pub count: Option<u64>,
 }
 
 /// Why a read has no answer.
@@ -224,7 +225,8 @@ impl<S: Store> Reader<S> {
         }
     }
 
-    /// Reads a range of keys, in order.
+    /// Reads a range of keys, in order. Looks at the keys that it returns and at one more, or at all of them to count
+    /// them; and at deleted ones between these that are not collected yet.
     ///
     /// # Errors
     /// If the revision cannot be read, the read was stopped, or the storage fails.
@@ -232,36 +234,28 @@ impl<S: Store> Reader<S> {
         let (scan, revision, at) = self.begin(query.revision, || {
             Scan::new(&self.shared.store, &query.keys)
         })?;
-        let limit = if query.count_only { 0 } else { query.limit };
-        let mut kvs = Vec::new();
-        let mut count = 0;
-        let mut bytes = 0_usize;
+        let mut page = Page::default();
+        let mut records = 0;
         let mut stopped = false;
-        scan.run(at, |found| {
-            if !self.goes_on(count) {
+        scan.run(at, |seen| {
+            if !self.goes_on(records) {
                 stopped = true;
                 return Ok(ControlFlow::Break(()));
             }
-            count += 1;
-            // Once a pair was left out, so are all behind it.
-            let in_sequence = kvs.len() as u64 + 1 == count;
-            if in_sequence && kvs.len() < limit {
-                bytes += found.size_bytes(query.keys_only);
-                if kvs.is_empty() || bytes <= query.max_bytes {
-                    kvs.push(found.to_key_value(found.key()?, !query.keys_only));
-                }
+            records += 1;
+            match seen {
+                Seen::Live(found) => page.take(query, found),
+                Seen::Deleted { .. } | Seen::Later => Ok(ControlFlow::Continue(())),
             }
-            // The rest is counted.
-            Ok(ControlFlow::Continue(()))
         })?;
         if stopped {
-            return Err(ReadError::Stopped { records: count });
+            return Err(ReadError::Stopped { records });
         }
         Ok(RangeResult {
             revision,
-            more: !query.count_only && count > kvs.len() as u64,
-            kvs,
-            count,
+            count: (!page.more).then_some(page.count),
+            kvs: page.kvs,
+            more: page.more,
         })
     }
 
@@ -305,5 +299,36 @@ impl<S: Store> Reader<S> {
             });
         }
         Ok(())
+    }
+}
+
+/// The answer to a range while it is gathered.
+#[derive(Default)]
+struct Page {
+    kvs: Vec<KeyValue>,
+    bytes: usize,
+    count: u64,
+    /// A pair was left out, and so are all behind it.
+    more: bool,
+}
+
+impl Page {
+    fn take(
+        &mut self,
+        query: &RangeQuery,
+        found: &Found<'_>,
+    ) -> Result<ControlFlow<()>, StoreError> {
+        if !query.count_only {
+            self.bytes = self.bytes.saturating_add(found.size_bytes(query.keys_only));
+            let fits = self.kvs.is_empty() || self.bytes <= query.max_bytes;
+            if !fits || self.kvs.len() >= query.limit {
+                self.more = true;
+                return Ok(ControlFlow::Break(()));
+            }
+            let kv = found.to_key_value(found.key()?, !query.keys_only);
+            self.kvs.push(kv);
+        }
+        self.count += 1;
+        Ok(ControlFlow::Continue(()))
     }
 }

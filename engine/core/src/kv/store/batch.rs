@@ -77,6 +77,12 @@ impl WriteBatch {
         })
     }
 
+    /// Takes back all writes but the first `operations`, which had [`Self::size_bytes`] `bytes` together.
+    pub(in crate::kv) fn truncate(&mut self, operations: usize, bytes: usize) {
+        self.spans.truncate(operations);
+        self.bytes.truncate(bytes);
+    }
+
     /// Empties it, and keeps its memory for the next writes unless that is unusually much.
     pub fn clear(&mut self) {
         self.bytes.clear();

@@ -285,7 +285,7 @@ fn ranges_of_any_keys_expire_after_a_restart() {
     let all = machine
         .reader()
         .range(&crate::kv::RangeQuery::new(KeyRange::From(bytes(""))));
-    assert_eq!(all.expect("range").count, 0);
+    assert_eq!(all.expect("range").count, Some(0));
 }
 
 /// A clock that shows a second more each time.

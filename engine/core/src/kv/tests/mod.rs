@@ -12,6 +12,7 @@ mod model;
 mod sessions;
 mod steps;
 mod versions;
+mod visits;
 
 use super::store::{MemoryStore, conformance::Suite};
 use super::{

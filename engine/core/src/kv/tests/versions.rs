@@ -176,11 +176,17 @@ fn version_2_is_still_written_as_it_was() {
     expect_file!["golden/commands_v2.hex"].assert_eq(&written.collect::<String>());
 }
 
-/// What this test covers means the same in both; whatever does not is tested where it differs.
+/// Of all that this test covers, one thing means something else; what ranges may visit is tested in `visits.rs`.
+fn without_count_of_more(answers: &str) -> String {
+    assert_eq!(answers.matches("more: true, count: 7").count(), 1);
+    answers.replace("more: true, count: 7", "more: true, count: 0")
+}
+
 #[test]
-fn version_3_answers_as_version_2_does() {
+fn version_3_answers_as_version_2_does_but_counts_only_what_it_returns() {
     let of = |version| answers(requests().into_iter().map(|it| it.encode(version)));
-    assert_eq!(of(CommandVersion::V3), of(CommandVersion::OLDEST));
+    let meant = without_count_of_more(&of(CommandVersion::OLDEST));
+    assert_eq!(of(CommandVersion::V3), meant);
 }
 
 #[test]
@@ -244,5 +250,6 @@ fn versions_may_alternate() {
         .into_iter()
         .map(|it| it.encode(CommandVersion::OLDEST));
     let mixed = answers(mixed.map(|(request, version)| request.encode(version)));
-    assert_eq!(mixed, answers(of_one));
+    // The batch that reads so little that there is more happens to have version 3.
+    assert_eq!(mixed, without_count_of_more(&answers(of_one)));
 }

@@ -3,56 +3,50 @@
 use super::Transition;
 use crate::kv::layout::{
     Change, Stamp, Version, put_change, put_change_key, put_data_key, put_expiring_key, put_ttl,
-    put_version,
+    put_version, user_key,
 };
-use crate::kv::scan::{Found, Scan, find};
+use crate::kv::scan::{Scan, Seen, find};
 use crate::kv::store::{Scope, Store, StoreError};
+use crate::kv::view::{Live, View, Visited};
+use crate::kv::visits::Visits;
 use crate::kv::{KeyRange, KeyValue};
 use crate::types::Revision;
 use bytes::Bytes;
 use std::iter;
 use std::ops::{Bound, ControlFlow};
 
-/// What a pair costs in an answer besides its key and value, roughly.
-const PAIR_OVERHEAD_BYTES: usize = 32;
-
-/// A key that exists in the middle of a step.
-pub(super) enum Live<'a> {
-    /// As the store has it.
-    Stored(Bytes, &'a Found<'a>),
-    /// As the step has made it.
-    Changed(&'a KeyValue),
+/// A key that the step has changed.
+#[derive(Clone, Debug)]
+pub(super) enum Changed {
+    /// It is now this.
+    Put(KeyValue),
+    /// It does not exist since this revision.
+    Deleted(Revision),
 }
 
-impl Live<'_> {
-    /// A copy. Without its value unless that is wanted, or costs nothing.
-    pub(super) fn to_key_value(&self, with_value: bool) -> KeyValue {
+impl Changed {
+    /// What it is now, if it exists.
+    pub(super) fn live(&self) -> Option<&KeyValue> {
         match self {
-            Self::Stored(key, found) => found.to_key_value(key.clone(), with_value),
-            Self::Changed(kv) => KeyValue::clone(kv),
+            Self::Put(kv) => Some(kv),
+            Self::Deleted(_) => None,
         }
     }
 
-    /// What it adds to an answer. Equal on all members, so whether the step or the store has the key
-    /// must not matter.
-    pub(super) fn size_bytes(&self, keys_only: bool) -> usize {
-        let (key, value) = match self {
-            Self::Stored(key, found) => (key.len(), found.value_bytes()),
-            Self::Changed(kv) => (kv.key.len(), kv.value.len()),
-        };
-        PAIR_OVERHEAD_BYTES + key + if keys_only { 0 } else { value }
+    fn visited(&self, key: &Bytes) -> Visited<'_> {
+        match self {
+            Self::Put(kv) => Visited::Live(Live::Changed(kv)),
+            Self::Deleted(revision) => Visited::Deleted(key.len(), *revision),
+        }
     }
 }
 
-impl<S: Store> Transition<'_, S> {
-    /// A key as it is now, with its value only if that is wanted or free.
-    pub(super) fn newest(
-        &mut self,
-        key: &Bytes,
-        with_value: bool,
-    ) -> Result<Option<KeyValue>, StoreError> {
+impl<S: Store> View for Transition<'_, S> {
+    type Error = StoreError;
+
+    fn newest(&mut self, key: &Bytes, with_value: bool) -> Result<Option<KeyValue>, StoreError> {
         if let Some(changed) = self.keys.get(key) {
-            return Ok(changed.clone());
+            return Ok(changed.live().cloned());
         }
         if !with_value && let Some(known) = self.recent.get(key) {
             return Ok(known.to_key_value(key.clone()));
@@ -64,34 +58,62 @@ impl<S: Store> Transition<'_, S> {
         Ok(found.map(|found| found.to_key_value(key.clone(), with_value)))
     }
 
-    /// Shows every key of a range that exists now, in order, until `visit` has seen enough.
-    pub(super) fn visit_live(
-        &self,
+    fn visit_live(
+        &mut self,
         keys: &KeyRange,
         mut visit: impl FnMut(&Live<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
         let from = (Bound::Included(keys.start()), Bound::Unbounded);
         let changed = self.keys.range::<Bytes, _>(from);
         let mut changed = changed.take_while(|(key, _)| keys.contains(key)).peekable();
+        let compacted = self.state.compact_revision;
+        let visits = &mut self.visits;
+        let is_range = !matches!(keys, KeyRange::One(_));
+        let mut show = |visited: &Visited<'_>| {
+            if is_range && let Some(bytes) = visited.cost_bytes(compacted) {
+                visits.add(bytes)?;
+            }
+            match visited {
+                Visited::Live(live) => visit(live),
+                Visited::Deleted(..) => ControlFlow::Continue(()),
+            }
+        };
         let mut flow = ControlFlow::Continue(());
-        Scan::new(self.store, keys).run(self.state.revision, |found| {
-            let key = found.key()?;
+        Scan::new(self.store, keys).run(self.state.revision, |seen| {
+            let (key, visited) = match seen {
+                Seen::Live(found) => {
+                    let key = found.key()?;
+                    (key.clone(), Visited::Live(Live::Stored(key, found)))
+                }
+                Seen::Deleted { prefix, revision } => {
+                    let key = user_key(prefix)?;
+                    let visited = Visited::Deleted(key.len(), *revision);
+                    (key.into(), visited)
+                }
+                Seen::Later => return Ok(ControlFlow::Continue(())),
+            };
             let mut before = iter::from_fn(|| changed.next_if(|(other, _)| **other < key));
-            flow = before.try_for_each(|(_, now)| show(now, &mut visit));
+            flow = before.try_for_each(|(key, now)| show(&now.visited(key)));
             if flow.is_continue() {
                 flow = match changed.next_if(|(other, _)| **other == key) {
-                    Some((_, now)) => show(now, &mut visit),
-                    None => visit(&Live::Stored(key, found)),
+                    Some((key, now)) => show(&now.visited(key)),
+                    None => show(&visited),
                 };
             }
             Ok(flow)
         })?;
         if flow.is_continue() {
-            let _: ControlFlow<()> = changed.try_for_each(|(_, now)| show(now, &mut visit));
+            let _: ControlFlow<()> = changed.try_for_each(|(key, now)| show(&now.visited(key)));
         }
         Ok(())
     }
 
+    fn visits(&self) -> &Visits {
+        &self.visits
+    }
+}
+
+impl<S: Store> Transition<'_, S> {
     /// Sets a key that is now `prev`.
     pub(super) fn set(&mut self, key: Bytes, value: Bytes, ttl_ms: u64, prev: Option<&KeyValue>) {
         let stamp = self.next_stamp();
@@ -118,7 +140,7 @@ impl<S: Store> Transition<'_, S> {
                 |out| put_ttl(out, ttl_ms),
             );
         }
-        self.keys.insert(key, Some(new));
+        self.change(key, Changed::Put(new));
     }
 
     /// Deletes a key that is now `prev`.
@@ -127,7 +149,7 @@ impl<S: Store> Transition<'_, S> {
         let replaces = Some(prev.mod_revision);
         self.write_version(&prev.key, stamp, &Version::Tombstone, replaces);
         self.forget_ttl(prev);
-        self.keys.insert(prev.key.clone(), None);
+        self.change(prev.key.clone(), Changed::Deleted(stamp.revision));
     }
 
     /// Where the next change goes. All changes of one command have one revision.
@@ -177,16 +199,5 @@ impl<S: Store> Transition<'_, S> {
             put_expiring_key(&mut key, prev.mod_revision, &prev.key);
             self.batch.delete(&key);
         }
-    }
-}
-
-/// Shows a key that the step has changed, if it still exists.
-fn show(
-    now: &Option<KeyValue>,
-    visit: &mut impl FnMut(&Live<'_>) -> ControlFlow<()>,
-) -> ControlFlow<()> {
-    match now {
-        Some(kv) => visit(&Live::Changed(kv)),
-        None => ControlFlow::Continue(()),
     }
 }

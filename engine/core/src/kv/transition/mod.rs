@@ -8,19 +8,23 @@ mod batch;
 mod keys;
 mod session;
 mod single;
+mod undo;
 
 use super::layout::{MEMBERSHIP_KEY, STATE_KEY, Stamp, State, encode_state};
 use super::recent::{Recent, RecentKeys};
 use super::session::Session;
 use super::store::{Store, StoreError, WriteBatch};
+use super::visits::{VisitBounds, Visits};
 use super::{
-    Command, CommandVersion, KeyValue, LoggedRequest, Membership, MembershipChange,
-    MembershipRefusal, Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Request,
+    Command, CommandVersion, LoggedRequest, Membership, MembershipChange, MembershipRefusal,
+    Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Request,
 };
 use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
+use keys::Changed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use undo::Undo;
 
 /// The step while it is being gathered.
 pub(super) struct Transition<'a, S: Store> {
@@ -29,8 +33,8 @@ pub(super) struct Transition<'a, S: Store> {
     before: Option<S::Cursor<'a>>,
     /// The same, as far as it is known without looking.
     recent: &'a mut RecentKeys,
-    /// Every key that the step changed, as it now is; `None`: deleted.
-    keys: BTreeMap<Bytes, Option<KeyValue>>,
+    /// Every key that the step changed, as it now is.
+    keys: BTreeMap<Bytes, Changed>,
     /// Every session that the step used, as it now is; `None`: ended.
     sessions: BTreeMap<SessionId, Option<Session>>,
     /// The answers that the step keeps for sessions.
@@ -42,6 +46,11 @@ pub(super) struct Transition<'a, S: Store> {
     /// In which the command that is being applied was written. What it means may depend on it, and on nothing else
     /// that members need not have in common.
     version: CommandVersion,
+    /// What the ranges of that command have visited.
+    visits: Visits,
+    visit_bounds: VisitBounds,
+    /// How to take back its changes, while that may be needed.
+    undo: Option<Undo>,
     state: State,
     membership: Arc<Membership>,
     batch: WriteBatch,
@@ -75,11 +84,19 @@ impl<'a, S: Store> Transition<'a, S> {
             stamp: None,
             reads_max,
             version: reads_max,
+            visits: Visits::UNBOUNDED,
+            visit_bounds: VisitBounds::ALL,
+            undo: None,
             state,
             membership,
             batch,
             buffer: Vec::new(),
         }
+    }
+
+    /// What one command may visit.
+    pub(super) fn bound_visits(&mut self, bounds: VisitBounds) {
+        self.visit_bounds = bounds;
     }
 
     /// Adds the effects of one entry.
@@ -109,7 +126,7 @@ impl<'a, S: Store> Transition<'a, S> {
     pub(super) fn finish(mut self) -> Finished {
         self.write_sessions();
         for (key, now) in &self.keys {
-            self.recent.learn(key, Recent::of(now.as_ref()));
+            self.recent.learn(key, Recent::of(now.live()));
         }
         self.batch.put(STATE_KEY, &encode_state(&self.state));
         Finished {
@@ -131,6 +148,10 @@ impl<'a, S: Store> Transition<'a, S> {
 
     fn command(&mut self, index: Index, command: Command) -> Result<Outcome, StoreError> {
         self.stamp = None;
+        self.visits = match self.version >= CommandVersion::V3 {
+            true => Visits::within(self.visit_bounds),
+            false => Visits::UNBOUNDED,
+        };
         match command {
             Command::Put {
                 key,

@@ -2,6 +2,7 @@
 
 use super::Transition;
 use crate::kv::store::{Store, StoreError};
+use crate::kv::view::View;
 use crate::kv::{
     Expected, ExpiredKey, KeyRange, KeyValue, Outcome, RANGE_DELETE_BYTES_MAX, Refusal,
 };
@@ -47,7 +48,7 @@ impl<S: Store> Transition<'_, S> {
             ControlFlow::Continue(())
         })?;
         Ok(match fits {
-            true => Ok(doomed),
+            true => self.visits.check().map(|()| doomed),
             false => Err(Refusal::DeletesTooMuch {
                 bytes_max: RANGE_DELETE_BYTES_MAX as u64,
             }),

@@ -4,6 +4,7 @@
 mod generate;
 mod properties;
 
+use crate::kv::visits::VisitBounds;
 use crate::kv::{
     Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, Event, EventKind,
     Expected, ExpiringKey, KeyRange, KeyValue, Outcome, Refusal, Relation, Request, SessionStamp,
@@ -23,7 +24,15 @@ struct Model {
     /// Which revision changed which key, in order.
     log: Vec<(u64, Bytes)>,
     sessions: BTreeMap<u64, ModelSession>,
+    /// What the ranges of the command have visited: the cost of each key.
+    visited: Vec<usize>,
 }
+
+/// So little that commands meet the bounds often.
+const VISIT_BOUNDS: VisitBounds = VisitBounds {
+    keys: 7,
+    bytes: 240,
+};
 
 #[derive(Clone, Debug, Default)]
 struct ModelSession {
@@ -49,7 +58,35 @@ impl Model {
             history: BTreeMap::new(),
             log: Vec::new(),
             sessions: BTreeMap::new(),
+            visited: Vec::new(),
         }
+    }
+
+    /// Goes through the keys of a range that exist, until `enough`, and takes note of what that costs.
+    fn visit(&mut self, keys: &KeyRange, mut enough: impl FnMut(&KeyValue) -> bool) {
+        if matches!(keys, KeyRange::One(_)) {
+            return;
+        }
+        for (key, versions) in self.history.iter().filter(|(key, _)| keys.contains(key)) {
+            let now = versions.last().expect("a key without a version");
+            match now {
+                (_, Some(kv)) => self.visited.push(32 + key.len() + kv.value.len()),
+                (at, None) if *at > self.compacted => self.visited.push(32 + key.len()),
+                (_, None) => {}
+            }
+            if now.1.as_ref().is_some_and(&mut enough) {
+                return;
+            }
+        }
+    }
+
+    fn visited_too_much(&self) -> Option<Outcome> {
+        let bytes: usize = self.visited.iter().sum();
+        let exceeded = self.visited.len() > VISIT_BOUNDS.keys || bytes > VISIT_BOUNDS.bytes;
+        exceeded.then_some(Outcome::Refused(Refusal::RangesTooLarge {
+            keys_max: VISIT_BOUNDS.keys as u64,
+            bytes_max: VISIT_BOUNDS.bytes as u64,
+        }))
     }
 
     /// Counts from the revision before the compact revision.
@@ -137,6 +174,7 @@ impl Model {
 
     fn command(&mut self, index: u64, command: &Command) -> Outcome {
         self.taken = false;
+        self.visited.clear();
         match command {
             Command::Put {
                 key,
@@ -149,6 +187,10 @@ impl Model {
                 Outcome::Put { revision, prev }
             }
             Command::Delete { keys, prev_kv } => {
+                self.visit(keys, |_| false);
+                if let Some(refused) = self.visited_too_much() {
+                    return refused;
+                }
                 let prev = self.delete(keys);
                 Outcome::Delete {
                     revision: Revision(self.revision),
@@ -291,12 +333,29 @@ impl Model {
         if changes_twice(&batch.then) || changes_twice(&batch.otherwise) {
             return Outcome::Refused(Refusal::DuplicateKey);
         }
-        let succeeded = batch.compares.iter().all(|compare| self.holds(compare));
+        let before = self.clone();
+        let mut succeeded = true;
+        for compare in &batch.compares {
+            self.visit(&compare.keys, |kv| !holds_for(compare, kv));
+            succeeded = self.holds(compare);
+            if !succeeded {
+                break;
+            }
+        }
         let operations = match succeeded {
             true => &batch.then,
             false => &batch.otherwise,
         };
+        for operation in operations {
+            if let BatchOperation::Delete { keys, .. } = operation {
+                self.visit(keys, |_| false);
+            }
+        }
         let answers = operations.iter().map(|it| self.operation(it)).collect();
+        if let Some(refused) = self.visited_too_much() {
+            *self = before;
+            return refused;
+        }
         Outcome::Batch {
             revision: Revision(self.revision),
             succeeded,
@@ -327,6 +386,14 @@ impl Model {
                 keys_only,
                 count_only,
             } => {
+                let mut left = match limit {
+                    _ if *count_only => usize::MAX,
+                    0 => usize::MAX,
+                    limit => *limit as usize,
+                };
+                self.visit(keys, |_| {
+                    left.checked_sub(1).map(|rest| left = rest).is_none()
+                });
                 let mut kvs = self.now(keys);
                 let count = kvs.len() as u64;
                 if *count_only {
@@ -338,6 +405,7 @@ impl Model {
                     kvs.iter_mut().for_each(|kv| kv.value = Bytes::new());
                 }
                 let more = !count_only && count > kvs.len() as u64;
+                let count = if more { 0 } else { count };
                 BatchAnswer::Get { kvs, more, count }
             }
         }
@@ -350,15 +418,16 @@ impl Model {
             absent.push(tombstone(&Bytes::new(), 0));
         }
         let compared: Vec<_> = found.iter().chain(&absent).collect();
-        !compared.is_empty()
-            && compared.iter().all(|kv| match &compare.target {
-                CompareTarget::Version(it) => related(compare.relation, &kv.version, it),
-                CompareTarget::CreateRevision(it) => {
-                    related(compare.relation, &kv.create_revision, it)
-                }
-                CompareTarget::ModRevision(it) => related(compare.relation, &kv.mod_revision, it),
-                CompareTarget::Value(it) => related(compare.relation, &kv.value, it),
-            })
+        !compared.is_empty() && compared.iter().all(|kv| holds_for(compare, kv))
+    }
+}
+
+fn holds_for(compare: &Compare, kv: &KeyValue) -> bool {
+    match &compare.target {
+        CompareTarget::Version(it) => related(compare.relation, &kv.version, it),
+        CompareTarget::CreateRevision(it) => related(compare.relation, &kv.create_revision, it),
+        CompareTarget::ModRevision(it) => related(compare.relation, &kv.mod_revision, it),
+        CompareTarget::Value(it) => related(compare.relation, &kv.value, it),
     }
 }
 

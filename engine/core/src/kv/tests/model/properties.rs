@@ -1,7 +1,7 @@
 //! What holds for every history.
 
-use super::Model;
 use super::generate::{Draft, Step, draft, step};
+use super::{Model, VISIT_BOUNDS};
 use crate::kv::store::{MemoryStore, WriteBatch};
 use crate::kv::tests::{all_collected, entry};
 use crate::kv::{
@@ -14,6 +14,12 @@ use proptest::prelude::*;
 
 type Machine = StateMachine<MemoryStore>;
 type Records = Vec<(Bytes, Bytes)>;
+
+fn open(store: &MemoryStore) -> Machine {
+    let mut machine = StateMachine::open(store.clone()).expect("open");
+    machine.bound_visits(VISIT_BOUNDS);
+    machine
+}
 
 /// What a read of a revision has to come to, unless the model may answer.
 fn check_refused<T: std::fmt::Debug>(
@@ -51,7 +57,7 @@ fn check_range(model: &Model, machine: &Machine, query: &RangeQuery) {
     let result = result.expect("readable revision");
     let mut expected = model.range(&query.keys, at);
     assert_eq!(result.revision.0, model.revision);
-    assert_eq!(result.count, expected.len() as u64);
+    let count = expected.len() as u64;
     let limit = if query.count_only { 0 } else { query.limit };
     expected.truncate(limit);
     if query.max_bytes == usize::MAX {
@@ -61,8 +67,11 @@ fn check_range(model: &Model, machine: &Machine, query: &RangeQuery) {
         assert_eq!(result.kvs.is_empty(), expected.is_empty());
         expected.truncate(result.kvs.len());
     }
-    let more = result.count > expected.len() as u64;
-    assert_eq!(result.more, more && !query.count_only);
+    assert_eq!(
+        result.more,
+        !query.count_only && count > expected.len() as u64
+    );
+    assert_eq!(result.count, (!result.more).then_some(count));
     if query.keys_only {
         expected.iter_mut().for_each(|kv| kv.value = Bytes::new());
     }
@@ -137,7 +146,7 @@ fn resolve(model: &mut Model, last: u64, drafts: &[Draft]) -> (Vec<Entry>, Vec<O
 
 fn check(steps: Vec<Step>) {
     let store = MemoryStore::default();
-    let mut machine = StateMachine::open(store.clone()).expect("open");
+    let mut machine = open(&store);
     let mut collector = machine.collector();
     let mut model = Model::new();
     for step in steps {
@@ -173,7 +182,7 @@ fn check(steps: Vec<Step>) {
             Step::Reopen => {
                 let before = (machine.applied(), machine.membership(), hash(&machine));
                 drop(machine);
-                machine = StateMachine::open(store.clone()).expect("open again");
+                machine = open(&store);
                 collector = machine.collector();
                 let after = (machine.applied(), machine.membership(), hash(&machine));
                 assert_eq!(after, before);
@@ -190,7 +199,7 @@ fn hash(machine: &Machine) -> LogicalHash {
 /// Applies `entries`, cut into batches at `cuts`; opens the store again behind each batch if `reopen`.
 fn run(entries: &[Entry], cuts: &[bool], reopen: bool) -> (Records, Vec<Outcome>, LogicalHash) {
     let store = MemoryStore::default();
-    let mut machine = StateMachine::open(store.clone()).expect("open");
+    let mut machine = open(&store);
     let mut outcomes = Vec::new();
     let mut start = 0;
     for end in 1..=entries.len() {
@@ -201,7 +210,7 @@ fn run(entries: &[Entry], cuts: &[bool], reopen: bool) -> (Records, Vec<Outcome>
         outcomes.extend(applied.into_iter().map(|it| it.outcome));
         start = end;
         if reopen {
-            machine = StateMachine::open(store.clone()).expect("open again");
+            machine = open(&store);
         }
     }
     let hash = hash(&machine);
@@ -247,7 +256,7 @@ proptest! {
         let (entries, expected) = resolve(&mut Model::new(), 0, &drafts);
         let (records, _, hash_before) = run(&entries, &[], false);
         let store = MemoryStore::default();
-        let mut machine = StateMachine::open(store.clone()).expect("open");
+        let mut machine = open(&store);
         let mut collector = machine.collector();
         let mut moments = vec![store.dump()];
         for (at, entry) in entries.iter().enumerate() {
@@ -257,7 +266,7 @@ proptest! {
             moments.push(store.dump());
         }
         let left = store_of(lost_from.get(&moments));
-        let mut machine = StateMachine::open(left.clone()).expect("open after the crash");
+        let mut machine = open(&left);
         let Index(applied) = machine.applied().0;
         let again = machine.apply(&entries).expect("replay");
         let outcomes = again.into_iter().map(|it| it.outcome);
