@@ -139,10 +139,11 @@ enum Plan {
 
 fn plan(call: &Call, limits: &RequestLimits) -> Result<Plan, Status> {
     fn plan<M: Mutation>(request: &M, limits: &RequestLimits) -> Result<Plan, Status> {
-        Ok(if request.returned().is_empty() {
-            Plan::Together(writes::command(request, limits)?)
-        } else {
-            Plan::Alone
+        let command = writes::command(request, limits)?;
+        let alone = !request.returned().is_empty() || command.read_only().is_some();
+        Ok(match alone {
+            true => Plan::Alone,
+            false => Plan::Together(command),
         })
     }
     for_each_write!(call, it => plan(it, limits), otherwise Err(unknown_call()))

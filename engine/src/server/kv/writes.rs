@@ -1,14 +1,19 @@
 //! Calls that change something: proposed here, or passed on to the leader.
 
-use dengine_core::kv::{KeyRange, RangeQuery};
+use dengine_api::v1::Consistency;
+use dengine_core::kv::{Batch, KeyRange, RangeQuery, Reader};
 use dengine_wire::{
     Mutation,
     writes::{self, NoAnswer},
 };
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::Serving;
-use crate::{node::Written, server::forward::Origin};
+use crate::{
+    node::Written,
+    server::{aside::read_aside, forward::Origin},
+    storage::RocksStore,
+};
 
 impl Serving {
     /// Proposes what `request` asks for, or has the leader answer instead.
@@ -24,6 +29,9 @@ impl Serving {
 
     async fn propose<M: Mutation>(&self, request: M, origin: Origin) -> Result<M::Answer, Status> {
         let command = writes::command(&request, &self.request_limits)?;
+        if let Some(batch) = command.read_only() {
+            return self.read_batch(&request, batch.clone()).await;
+        }
         self.check_returned(request.returned()).await?;
         match self.node.write(command).await {
             Ok(Written { term, outcome }) => {
@@ -42,6 +50,21 @@ impl Serving {
         }
     }
 
+    /// A batch that changes nothing: costs no entry of the log, on any member.
+    async fn read_batch<M: Mutation>(
+        &self,
+        request: &M,
+        batch: Batch,
+    ) -> Result<M::Answer, Status> {
+        self.freshen(Consistency::Linearizable.into(), None).await?;
+        let patience = self.limits.request_timeout();
+        let read = move |reader: &Reader<RocksStore>| reader.batch(&batch);
+        let outcome = read_aside(&self.node, patience, read).await?;
+        let outcome = outcome.ok_or_else(|| Status::internal("the batch changes something"))?;
+        let answer = writes::answer(request, self.headers.now(), outcome);
+        answer.map_err(|why| no_answer(M::METHOD, why))
+    }
+
     /// What a delete returns is gathered while it is applied, by every member: it must not be large. Judged
     /// by what this member sees now, which is all that can be known before the delete has its place in the
     /// log.
@@ -51,7 +74,8 @@ impl Serving {
                 max_bytes: self.request_limits.max_range_bytes,
                 ..RangeQuery::new(keys)
             };
-            if self.read(query).await?.more {
+            let found = self.read(query).await;
+            if found.map_err(nothing_proposed)?.more {
                 return Err(Status::invalid_argument(format!(
                     "prev_kv: the range holds more than {} bytes (--max-range-bytes); delete it in parts, or without prev_kv",
                     self.request_limits.max_range_bytes
@@ -59,6 +83,18 @@ impl Serving {
             }
         }
         Ok(())
+    }
+}
+
+/// What a read ended with that came before a write.
+fn nothing_proposed(status: Status) -> Status {
+    match status.code() {
+        // Of a write it would mean that it may have taken effect.
+        Code::DeadlineExceeded => Status::unavailable(format!(
+            "not served: {}; nothing was changed",
+            status.message()
+        )),
+        _ => status,
     }
 }
 

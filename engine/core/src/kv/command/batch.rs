@@ -98,6 +98,20 @@ impl Batch {
     pub fn duplicate_key(&self) -> Option<&Bytes> {
         duplicate_key(&self.then).or_else(|| duplicate_key(&self.otherwise))
     }
+
+    /// Whether neither list changes anything, whatever the comparisons come to.
+    #[must_use]
+    pub fn reads_only(&self) -> bool {
+        let mut operations = self.then.iter().chain(&self.otherwise);
+        operations.all(|operation| matches!(operation, BatchOperation::Get { .. }))
+    }
+
+    /// Whether either list sets a key, so that it takes space.
+    #[must_use]
+    pub fn puts(&self) -> bool {
+        let mut operations = self.then.iter().chain(&self.otherwise);
+        operations.any(|operation| matches!(operation, BatchOperation::Put { .. }))
+    }
 }
 
 fn duplicate_key(operations: &[BatchOperation]) -> Option<&Bytes> {

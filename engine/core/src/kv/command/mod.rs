@@ -147,6 +147,18 @@ pub enum CommandError {
     Incomplete(&'static str),
 }
 
+impl Request {
+    /// The batch, if it changes nothing and its answer is not to be kept: such a one needs no place in the log
+    /// ([`Reader::batch`](super::Reader::batch)).
+    #[must_use]
+    pub fn read_only(&self) -> Option<&Batch> {
+        match &self.command {
+            Command::Batch(batch) if self.session.is_none() && batch.reads_only() => Some(batch),
+            _ => None,
+        }
+    }
+}
+
 impl Command {
     /// Whether [`Request::session`] may be given with it. Commands about sessions cannot, and those that
     /// the leader proposes need not.

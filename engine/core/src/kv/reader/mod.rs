@@ -6,6 +6,7 @@
 //! collected, and a cursor shows the store as it was when it was made: so a read makes its cursors, then
 //! asks whether its revision is compacted, and if not, no cursor lacks a version that it needs.
 
+mod batch;
 mod changes;
 mod expiring;
 mod hash;

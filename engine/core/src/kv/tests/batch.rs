@@ -356,6 +356,36 @@ fn a_limit_and_flags_bound_a_read() {
 }
 
 #[test]
+fn a_batch_that_changes_nothing_is_read_as_it_would_be_applied() {
+    let mut machine = machine();
+    run(&mut machine, ["a", "b", "c", "d"].map(|key| put(key, "1")));
+    run(&mut machine, [delete("b")]);
+    let read = |version| Batch {
+        compares: vec![
+            compare(one("a"), Relation::Equal, CompareTarget::Version(version)),
+            compare(
+                between("b", "d"),
+                Relation::Greater,
+                CompareTarget::ModRevision(Revision(2)),
+            ),
+        ],
+        then: vec![get(everything()), get(between("a", "c"))],
+        otherwise: vec![get(one("c")), get(one("b"))],
+    };
+    for version in [1, 2] {
+        let found = machine.reader().batch(&read(version)).expect("read");
+        let applied = apply(&mut machine, Command::Batch(read(version)));
+        assert_eq!(found, Some(applied));
+    }
+    let writes = Batch {
+        otherwise: vec![unset(one("never"))],
+        ..read(1)
+    };
+    assert_eq!(machine.reader().batch(&writes), Ok(None));
+    assert!(!writes.puts() && !writes.reads_only());
+}
+
+#[test]
 fn ranges_of_one_batch_delete_what_they_share_once() {
     let mut machine = machine();
     run(&mut machine, ["a", "b", "c", "d"].map(|key| put(key, "")));

@@ -217,6 +217,14 @@ fn no_batch_visits_more_than_the_bound() {
     assert_eq!(refused, too_large());
     assert!(moves <= bound, "{moves} moves");
 
+    let hostile = Batch {
+        compares: vec![exist(everything()); 128],
+        ..Batch::default()
+    };
+    let (moves, refused) = store.moves_of(|| machine.reader().batch(&hostile).expect("read"));
+    assert_eq!(refused, Some(too_large()));
+    assert!(moves <= bound, "{moves} moves of a reader");
+
     // What a read comes to only behind a put takes the put back.
     let put = BatchOperation::Put {
         key: bytes("new"),
