@@ -75,10 +75,11 @@ impl Space {
     /// Refuses what needs space while there is too little. What frees some, in time, is always taken.
     pub(super) fn check(&self, command: &Command) -> Result<(), RequestError> {
         let needs_space = match command {
-            Command::Put { .. }
-            | Command::CompareAndSwap { .. }
-            | Command::Batch(_)
-            | Command::OpenSession { .. } => true,
+            Command::Put { .. } | Command::CompareAndSwap { .. } | Command::OpenSession { .. } => {
+                true
+            }
+            // Conditional deletes among them, the only way to delete what nobody else has changed.
+            Command::Batch(batch) => batch.puts(),
             Command::Delete { .. }
             | Command::Compact { .. }
             | Command::KeepAlive { .. }
@@ -87,12 +88,9 @@ impl Space {
             | Command::ExpireKeys { .. } => false,
         };
         if needs_space && self.is_low() {
-            return Err(RequestError::NotServed {
-                reason: format!(
-                    "the disk of this member is nearly full: {} bytes are free and {} are kept free (--min-free-bytes); delete keys or give it a larger volume",
-                    self.free_bytes(),
-                    self.min_free_bytes
-                ),
+            return Err(RequestError::LowOnSpace {
+                free_bytes: self.free_bytes(),
+                reserved_bytes: self.min_free_bytes,
             });
         }
         Ok(())
@@ -124,6 +122,7 @@ impl HandOvers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dengine_core::kv::{Batch, BatchOperation, KeyRange};
 
     #[test]
     fn whoever_comes_to_lead_without_space_hands_over_and_not_all_the_time() {
@@ -153,6 +152,22 @@ mod tests {
             prev_kv: false,
             ttl_ms: 0,
         };
+        let batch = |then: Vec<BatchOperation>| {
+            Command::Batch(Batch {
+                then,
+                ..Batch::default()
+            })
+        };
+        let puts = batch(vec![BatchOperation::Put {
+            key: "k".into(),
+            value: "v".into(),
+            prev_kv: false,
+            ttl_ms: 0,
+        }]);
+        let delete = batch(vec![BatchOperation::Delete {
+            keys: KeyRange::One("k".into()),
+            prev_kv: false,
+        }]);
         let compact = Command::Compact {
             revision: dengine_core::types::Revision(2),
         };
@@ -165,7 +180,9 @@ mod tests {
         ] {
             assert_eq!(space.note(free), look, "{free}");
             assert_eq!(space.check(&put).is_ok(), taken, "{free}");
+            assert_eq!(space.check(&puts).is_ok(), taken, "{free}");
             space.check(&compact).expect("it frees space");
+            space.check(&delete).expect("it frees space");
         }
     }
 }

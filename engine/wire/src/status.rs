@@ -15,7 +15,7 @@ pub fn request_status(error: &RequestError) -> Status {
         | RequestError::WaitingForIdentity
         | RequestError::NotServed { .. }
         | RequestError::ShuttingDown => Code::Unavailable,
-        RequestError::Busy { .. } => Code::ResourceExhausted,
+        RequestError::Busy { .. } | RequestError::LowOnSpace { .. } => Code::ResourceExhausted,
         RequestError::UnknownOutcome { .. } => Code::DeadlineExceeded,
         RequestError::Refused(_) => Code::FailedPrecondition,
         RequestError::Invalid(_) => Code::InvalidArgument,
@@ -88,6 +88,13 @@ mod tests {
             &RequestError::Busy {
                 what: "writes",
                 limit: 1,
+            },
+            Code::ResourceExhausted,
+        );
+        check(
+            &RequestError::LowOnSpace {
+                free_bytes: 1,
+                reserved_bytes: 2,
             },
             Code::ResourceExhausted,
         );

@@ -35,6 +35,16 @@ pub enum RequestError {
         /// The bound.
         limit: usize,
     },
+    /// The disk of the leader is nearly full. Nothing was changed.
+    #[error(
+        "the disk of this member is nearly full: {free_bytes} bytes are free and {reserved_bytes} are kept free (--min-free-bytes); delete keys or give it a larger volume"
+    )]
+    LowOnSpace {
+        /// What is free.
+        free_bytes: u64,
+        /// What is kept free.
+        reserved_bytes: u64,
+    },
     /// Not served this time. Nothing was changed; a retry may succeed.
     #[error("not served: {reason}; nothing was changed, try again")]
     NotServed {
@@ -69,6 +79,7 @@ impl RequestError {
             Self::NotLeader { .. }
             | Self::WaitingForIdentity
             | Self::Busy { .. }
+            | Self::LowOnSpace { .. }
             | Self::NotServed { .. }
             | Self::ShuttingDown => true,
             Self::UnknownOutcome { .. }
