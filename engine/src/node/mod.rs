@@ -321,6 +321,9 @@ impl Node {
             folder_id: new.folder_id,
             voter: false,
         };
+        member
+            .check_texts()
+            .map_err(|refusal| RequestError::Invalid(refusal.to_string()))?;
         let membership = running.change(MembershipChange::AddLearner(member)).await?;
         Ok((id, membership))
     }

@@ -236,6 +236,54 @@ fn what_changes_lead_to_comes_back() {
     }
 }
 
+#[test]
+fn whoever_joins_has_a_name_that_can_be_shown_and_addresses_that_can_be_dialled() {
+    let asks = |change: &dyn Fn(&mut Member)| {
+        let mut member = member(2, "b");
+        change(&mut member);
+        member.check_texts().is_ok()
+    };
+    assert!(asks(&|_| {}));
+    for name in ["a\nb", "\u{1b}[31mred", "a\tb", "\u{85}", ""] {
+        assert!(!asks(&|member| member.name = name.to_owned()), "{name:?}");
+        assert!(
+            !asks(&|member| member.folder_id = name.to_owned()),
+            "{name:?}"
+        );
+    }
+    for (address, fine) in [
+        ("10.0.0.1:4101", true),
+        ("dengine-0.dengine-peers.ns.svc:4101", true),
+        ("[::1]:4101", true),
+        ("[fe80::1%eth0]:4101", true),
+        ("host:65535", true),
+        ("host:0", false),
+        ("host:65536", false),
+        ("host:+1", false),
+        ("host:", false),
+        ("host", false),
+        (":4101", false),
+        ("::1:4101", false),
+        ("[::1:4101", false),
+        ("[host]:4101", false),
+        ("http://host:4101", false),
+        ("ho st:4101", false),
+        ("host\n:4101", false),
+        ("", false),
+    ] {
+        assert_eq!(
+            asks(&|member| member.peer_address = address.to_owned()),
+            fine,
+            "{address:?}"
+        );
+        assert_eq!(
+            asks(&|member| member.client_address = address.to_owned()),
+            fine,
+            "{address:?}"
+        );
+    }
+}
+
 /// Found by reading: consensus did not start with learners only, and behind the last number there is no next id.
 #[test]
 fn a_record_that_no_changes_lead_to_is_refused() {
