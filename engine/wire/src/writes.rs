@@ -224,6 +224,11 @@ impl Mutation for CompareAndSwapRequest {
 impl Mutation for CompactRequest {
     fn command(&self, _: &RequestLimits) -> Result<Command, Status> {
         check_stamp(self.session)?;
+        if self.revision == 0 {
+            return Err(Status::invalid_argument(
+                "the revision is missing: name the first one that is to stay readable",
+            ));
+        }
         Ok(Command::Compact {
             revision: Revision(self.revision),
         })
