@@ -155,8 +155,8 @@ pub struct Engine {
     #[schemars(range(min = 1, max = 2_000_000))]
     pub max_value_bytes: u32,
     /// How much history is kept for reads of the past and for watches. Of two bounds the one that keeps more counts, and one
-    /// that is not set is the server's default: `seconds` alone also keeps the newest 100000 revisions. With 0 for both,
-    /// history is kept until a client compacts it.
+    /// that is not set is the server's default: 100000 revisions and 300 seconds. No more is kept than was written with a
+    /// quarter of the volume. With 0 for both, history is kept until a client compacts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
     /// How much the members log.
@@ -175,7 +175,7 @@ pub struct Retention {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000_000_i64))]
     pub revisions: Option<u64>,
-    /// Keeps what was to be seen within so many seconds; 0 for no such bound, which is the server's default.
+    /// Keeps what was to be seen within so many seconds; 0 for no such bound. Default: the server's, 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub seconds: Option<u64>,

@@ -203,8 +203,8 @@ settings! {
 
         /// Longest that a request waits, in milliseconds.
         ///
-        /// A read then ends with UNAVAILABLE; a write with DEADLINE_EXCEEDED if it may yet take
-        /// effect. Below the election timeout, requests fail during every change of leader.
+        /// A read then ends with UNAVAILABLE, or with DEADLINE_EXCEEDED if its range was too large to be read in time; a
+        /// write with DEADLINE_EXCEEDED if it may yet take effect. Below the election timeout, requests fail during every change of leader.
         request_timeout_ms: u64 = 5_000, "request-timeout-ms", "DENGINE_REQUEST_TIMEOUT_MS";
 
         /// Longest that a stopping member waits for requests in flight, in milliseconds.
@@ -267,15 +267,23 @@ settings! {
     RetentionConfig, RetentionOverrides {
         /// Keeps the newest so many revisions; 0 for no such bound.
         ///
-        /// Each takes the space of the values that it changed. Of this and --retention-seconds the one that keeps more
-        /// counts; with 0 for both, history is kept until a client compacts it.
+        /// Of this and --retention-seconds the one that keeps more counts, as far as --retention-bytes allows; with 0 for
+        /// both, history is kept until a client compacts it.
         revisions: u64 = 100_000, "retention-revisions", "DENGINE_RETENTION_REVISIONS";
 
         /// Keeps what was to be seen within so many seconds; 0 for no such bound.
         ///
-        /// Of this and --retention-revisions the one that keeps more counts, its default included: for a bound in time
-        /// alone, set that to 0.
-        seconds: u64 = 0, "retention-seconds", "DENGINE_RETENTION_SECONDS";
+        /// So at any speed of writes a watch that was cut off for so long goes on where it was. Of this and
+        /// --retention-revisions the one that keeps more counts, its default included: for a bound in time alone, set that
+        /// to 0.
+        seconds: u64 = 300, "retention-seconds", "DENGINE_RETENTION_SECONDS";
+
+        /// Of that, keeps no more than was written with so many bytes; 0 for a quarter of the volume that holds the data
+        /// folder.
+        ///
+        /// So what the state occupies has a bound, however fast it is written: these bytes, and what was live when they
+        /// began.
+        bytes: u64 = 0, "retention-bytes", "DENGINE_RETENTION_BYTES";
     } sections {}
 }
 

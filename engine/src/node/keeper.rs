@@ -14,8 +14,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How late an expiry may be noticed, and how long obsolete versions may stay.
-const INTERVAL: Duration = Duration::from_millis(100);
+/// How long obsolete versions are removed at a time.
+const COLLECT_MAX: Duration = Duration::from_millis(100);
+/// The same while keys wait to be expired.
+const COLLECT_MAX_WHILE_BEHIND: Duration = Duration::from_millis(10);
 
 /// Changes looked at in one step of the collection: a few milliseconds of work.
 const COLLECT_STEP: usize = 4096;
@@ -33,7 +35,7 @@ pub(super) struct KeeperThread {
 impl KeeperThread {
     /// Works until the other end of `stop` is gone.
     pub(super) fn run(mut self, stop: &Receiver<()>) {
-        while stop.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        while stop.recv_timeout(self.keeper.pause()) == Err(RecvTimeoutError::Timeout) {
             if let Err(error) = self.work() {
                 // If the replica is gone too, somebody reported before us.
                 let failed = Input::Failed(Fatal::State(error.to_string()));
@@ -80,6 +82,8 @@ impl KeeperThread {
         {
             self.hand_over();
         }
+        let behind = self.keeper.behind().unwrap_or_default();
+        ::metrics::gauge!(metrics::EXPIRY_BEHIND_SECONDS).set(behind.as_secs_f64());
         ::metrics::gauge!(metrics::DISK_FREE_BYTES).set(self.space.free_bytes() as f64);
         ::metrics::gauge!(metrics::LOW_ON_SPACE).set(f64::from(u8::from(low)));
     }
@@ -94,7 +98,11 @@ impl KeeperThread {
     /// Keeps up with any rate of writes, and still lets the rest of the work have its turn.
     fn collect(&mut self) -> Result<(), ReadError> {
         let start = Instant::now();
-        while !self.collector.step(COLLECT_STEP)?.done && start.elapsed() < INTERVAL {}
+        let most = match self.keeper.behind() {
+            Some(_) => COLLECT_MAX_WHILE_BEHIND,
+            None => COLLECT_MAX,
+        };
+        while !self.collector.step(COLLECT_STEP)?.done && start.elapsed() < most {}
         Ok(())
     }
 }

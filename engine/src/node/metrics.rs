@@ -32,3 +32,5 @@ pub const READS_CONFIRMED_TOTAL: &str = "dengine_reads_confirmed_total";
 pub const DISK_FREE_BYTES: &str = "dengine_disk_free_bytes";
 /// 1 while less than the reserve (`--min-free-bytes`) is free, so that writes that need space are refused (gauge).
 pub const LOW_ON_SPACE: &str = "dengine_low_on_space";
+/// For how long a key has been due that this leader has not expired yet; 0 while expiry keeps up (gauge, seconds).
+pub const EXPIRY_BEHIND_SECONDS: &str = "dengine_expiry_behind_seconds";

@@ -131,9 +131,10 @@ impl Running {
             start.config.data_dir.clone(),
             start.config.min_free_bytes,
         ));
+        let retention = retention(&start.config, &space);
         let keeper = KeeperThread {
             space: Arc::clone(&space),
-            keeper: Keeper::new(machine.reader(), retention(&start.config)),
+            keeper: Keeper::new(machine.reader(), retention),
             collector: machine.collector(),
             status: start.status.subscribe(),
             replica: inbox.clone(),
@@ -462,12 +463,17 @@ fn refuse(input: Input) {
     }
 }
 
-fn retention(config: &Config) -> RetentionSetting {
+fn retention(config: &Config, space: &Space) -> RetentionSetting {
     let retention = &config.retention;
+    let bytes = match retention.bytes {
+        0 => space.capacity_bytes().map(|capacity| capacity / 4),
+        bytes => Some(bytes),
+    };
     let seconds = (retention.seconds > 0).then(|| Duration::from_secs(retention.seconds));
     RetentionSetting {
         revisions: (retention.revisions > 0).then_some(retention.revisions),
         duration: seconds,
+        bytes,
     }
 }
 

@@ -45,6 +45,12 @@ impl Space {
         Ok(self.note(disk.f_bavail.saturating_mul(disk.f_frsize)))
     }
 
+    /// How much the disk holds, if the system says so.
+    pub(super) fn capacity_bytes(&self) -> Option<u64> {
+        let disk = rustix::fs::statvfs(&self.folder).ok()?;
+        Some(disk.f_blocks.saturating_mul(disk.f_frsize))
+    }
+
     fn note(&self, free_bytes: u64) -> Look {
         self.free_bytes.store(free_bytes, Ordering::Relaxed);
         // Some more than the reserve must be free again, or each write would turn it over.

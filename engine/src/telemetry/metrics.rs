@@ -132,6 +132,11 @@ fn describe_node() {
         node::LOW_ON_SPACE,
         "1 while the member refuses writes that need space, for its disk is nearly full"
     );
+    describe_gauge!(
+        node::EXPIRY_BEHIND_SECONDS,
+        Unit::Seconds,
+        "For how long a key has been due that the leader has not expired yet"
+    );
     describe_counter!(
         node::LEASE_READS_TOTAL,
         "Reads that the leader's lease answered without a round"

@@ -137,7 +137,11 @@ impl Expiry {
         }
     }
 
-    fn due_sessions<S: Store>(
+    /// The sessions to expire now, about at most `max`: commands to propose. See [`Self::due`].
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn due_sessions<S: Store>(
         &mut self,
         reader: &Reader<S>,
         clock: &mut impl FnMut() -> Moment,
@@ -186,7 +190,18 @@ impl Expiry {
         })
     }
 
-    fn due_keys<S: Store>(
+    /// For how long the first key that is due has been so; none if no key is.
+    #[must_use]
+    pub fn overdue(&self, now: Moment) -> Option<Duration> {
+        let ((at, _), _) = self.keys.first_key_value()?;
+        (*at <= now).then(|| now.since(*at))
+    }
+
+    /// The keys that one command should expire now. See [`Self::due`].
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn due_keys<S: Store>(
         &mut self,
         reader: &Reader<S>,
         clock: &mut impl FnMut() -> Moment,

@@ -43,6 +43,8 @@ pub(super) struct Shared<S> {
     compact_revision: AtomicU64,
     /// Index up to which every entry is in the store; raised like `revision`.
     applied_index: AtomicU64,
+    /// Size of all batches so far.
+    written_bytes: AtomicU64,
 }
 
 impl<S: Store> StateMachine<S> {
@@ -72,6 +74,7 @@ impl<S: Store> StateMachine<S> {
             revision: AtomicU64::new(state.revision.0),
             compact_revision: AtomicU64::new(state.compact_revision.0),
             applied_index: AtomicU64::new(state.applied_index.0),
+            written_bytes: AtomicU64::new(0),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -194,6 +197,10 @@ impl<S: Store> StateMachine<S> {
             self.shared.store.write(&apart)?;
         }
         self.shared.store.write(&finished.batch)?;
+        let bytes = finished.batch.size_bytes() as u64;
+        self.shared
+            .written_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
         self.state = finished.state;
         self.membership = finished.membership;
         self.batch = finished.batch;
@@ -272,6 +279,10 @@ impl<S> Shared<S> {
 
     pub(super) fn compact_revision(&self) -> Revision {
         Revision(self.compact_revision.load(Ordering::Acquire))
+    }
+
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
     }
 
     pub(super) fn applied_index(&self) -> Index {

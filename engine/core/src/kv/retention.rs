@@ -13,21 +13,34 @@ const SAMPLES: u32 = 64;
 /// compaction.
 const SLACK: u64 = 16;
 
-/// How much history to keep. Of two settings the one that keeps more counts; without any, all is kept.
+/// How much history to keep. Of revisions and duration the one that keeps more counts, as far as `bytes` allows; without either,
+/// all is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RetentionSetting {
     /// The newest so many revisions.
     pub revisions: Option<u64>,
     /// What was to be seen within this time.
     pub duration: Option<Duration>,
+    /// Of that no more than was written with so many bytes. So what the store occupies has a bound, however fast it is
+    /// written: these bytes, and what was live when they began.
+    pub bytes: Option<u64>,
 }
 
 /// Watches the revision grow.
 #[derive(Clone, Debug)]
 pub struct Retention {
     setting: RetentionSetting,
-    /// Oldest first. At most [`SAMPLES`] of them lie within the duration, and one before it.
+    /// Oldest first. At most [`SAMPLES`] of them lie within the duration for time, as many within the bytes for these, and one
+    /// before.
     samples: VecDeque<Sample>,
+}
+
+impl RetentionSetting {
+    /// Whether what was written since may be kept.
+    fn has_room(&self, since: &Sample, written_bytes: u64) -> bool {
+        let kept = written_bytes.saturating_sub(since.written_bytes);
+        self.bytes.is_none_or(|bytes| kept <= bytes)
+    }
 }
 
 /// The store was at this revision at this time.
@@ -35,6 +48,8 @@ pub struct Retention {
 struct Sample {
     at: Moment,
     revision: Revision,
+    /// And so much had been written.
+    written_bytes: u64,
 }
 
 impl Retention {
@@ -47,45 +62,71 @@ impl Retention {
         }
     }
 
-    /// Takes note of the store's revision. Call it on every tick, or less often.
-    pub fn observe(&mut self, now: Moment, revision: Revision) {
-        let Some(duration) = self.setting.duration else {
-            return;
-        };
+    /// Takes note of the store's revision, and of how much had been written by then. Call it on every tick, or less often.
+    pub fn observe(&mut self, now: Moment, revision: Revision, written_bytes: u64) {
+        let RetentionSetting {
+            duration, bytes, ..
+        } = self.setting;
         let wanted = self.samples.back().is_none_or(|last| {
+            let late = duration.is_some_and(|it| now.since(last.at) >= it / SAMPLES);
+            let grown = written_bytes.saturating_sub(last.written_bytes);
+            let much = bytes.is_some_and(|it| grown >= it / u64::from(SAMPLES));
             // A moment that went back is none of this clock.
-            now > last.at && now.since(last.at) >= duration / SAMPLES
+            now > last.at && (late || much)
         });
         if wanted {
-            let at = now;
-            self.samples.push_back(Sample { at, revision });
+            self.samples.push_back(Sample {
+                at: now,
+                revision,
+                written_bytes,
+            });
         }
-        // The newest of those that are old enough is the only one that is still of use.
-        let old_enough = |sample: &Sample| now.since(sample.at) >= duration;
-        while self.samples.get(1).is_some_and(old_enough) {
-            self.samples.pop_front();
-        }
+        // The newest of those that are too old for one of the bounds is the only one of them that is still of use.
+        let is_past = |sample: &Sample| {
+            let old = duration.is_some_and(|it| now.since(sample.at) >= it);
+            old || !self.setting.has_room(sample, written_bytes)
+        };
+        let past = self.samples.iter().take_while(|it| is_past(it)).count();
+        self.samples.drain(..past.saturating_sub(1));
     }
 
     /// The revision up to which a leader should compact now, if that is worth it: the store is at
-    /// `revision`, and compacted at `compacted`.
+    /// `revision`, and compacted at `compacted`; so much has been written.
     #[must_use]
     pub fn proposal(
         &self,
         now: Moment,
         revision: Revision,
         compacted: Revision,
+        written_bytes: u64,
     ) -> Option<Revision> {
         let by_count = self.setting.revisions.map(|kept| by_count(revision, kept));
         let by_time = self.setting.duration.map(|kept| self.by_time(now, kept));
-        let target = match (by_count, by_time) {
+        let kept = match (by_count, by_time) {
             (Some(count), Some(time)) => count.min(time),
             (one, other) => one.or(other)?,
         };
-        let step_min = self.setting.revisions.map_or(1, |kept| kept / SLACK).max(1);
+        let by_bytes = self.by_bytes(written_bytes);
+        let target = kept.max(by_bytes);
+        let step_min = match self.setting.revisions {
+            // A few revisions may be many bytes.
+            Some(revisions) if kept >= by_bytes => (revisions / SLACK).max(1),
+            _ => 1,
+        };
         // An empty store is at revision 1: there is nothing before it to give up.
         let from = compacted.0.max(1);
         (target.0 >= from.saturating_add(step_min)).then_some(target.min(revision))
+    }
+
+    /// The first revision since when no more was written than there is room for; 0 if all has room.
+    fn by_bytes(&self, written_bytes: u64) -> Revision {
+        let has_room = |sample: &Sample| self.setting.has_room(sample, written_bytes);
+        let first = self.samples.iter().position(has_room);
+        match (first, self.samples.back()) {
+            (Some(0), _) | (None, None) => Revision(0),
+            (Some(first), _) => self.samples[first].revision,
+            (None, Some(newest)) => newest.revision,
+        }
     }
 
     /// The revision that the store had when the duration began; 0 if nobody looked then.
@@ -109,6 +150,7 @@ mod tests {
         Retention::new(RetentionSetting {
             revisions,
             duration: seconds.map(Duration::from_secs),
+            bytes: None,
         })
     }
 
@@ -119,14 +161,14 @@ mod tests {
     /// One revision a second, from revision 1 at second 0.
     fn after(mut retention: Retention, seconds: u64) -> Retention {
         for second in 0..=seconds {
-            retention.observe(at(second), Revision(second + 1));
+            retention.observe(at(second), Revision(second + 1), 0);
         }
         retention
     }
 
     fn proposal(retention: &Retention, second: u64, compacted: u64) -> Option<u64> {
         let revision = Revision(second + 1);
-        let proposal = retention.proposal(at(second), revision, Revision(compacted));
+        let proposal = retention.proposal(at(second), revision, Revision(compacted), 0);
         proposal.map(|revision| revision.0)
     }
 
@@ -170,7 +212,7 @@ mod tests {
     #[test]
     fn a_new_observer_keeps_what_it_did_not_see_age() {
         let mut retention = setting(None, Some(600));
-        retention.observe(at(5000), Revision(5001));
+        retention.observe(at(5000), Revision(5001), 0);
         assert_eq!(proposal(&retention, 5000, 0), None);
         assert_eq!(proposal(&retention, 5600, 0), Some(5001));
     }
@@ -180,9 +222,66 @@ mod tests {
         let mut retention = after(setting(None, Some(600)), 100_000);
         assert!(retention.samples.len() <= SAMPLES as usize + 2);
         let before = retention.samples.len();
-        retention.observe(at(5), Revision(200_000));
+        retention.observe(at(5), Revision(200_000), 0);
         assert_eq!(retention.samples.len(), before);
-        retention.observe(Moment(u64::MAX), Revision(200_000));
-        let _ = retention.proposal(Moment(u64::MAX), Revision(u64::MAX), Revision(u64::MAX));
+        retention.observe(Moment(u64::MAX), Revision(200_000), u64::MAX);
+        let end = Revision(u64::MAX);
+        let _ = retention.proposal(Moment(u64::MAX), end, end, u64::MAX);
+    }
+
+    /// A thousand revisions a second, of a kilobyte each, for so long; proposals are carried out. Returns how many
+    /// revisions are kept.
+    fn kept_at_full_speed(setting: RetentionSetting, seconds: u64) -> u64 {
+        const RATE: u64 = 1_000;
+        let mut retention = Retention::new(setting);
+        let mut compacted = Revision(0);
+        for tick in 0..=seconds * 10 {
+            let now = Moment(0).after(Duration::from_millis(tick * 100));
+            let revision = Revision(1 + tick * RATE / 10);
+            let written = revision.0 * 1_000;
+            retention.observe(now, revision, written);
+            let proposal = retention.proposal(now, revision, compacted, written);
+            compacted = proposal.unwrap_or(compacted);
+            assert!(retention.samples.len() <= 2 * SAMPLES as usize + 3);
+        }
+        1 + seconds * RATE - compacted.0
+    }
+
+    #[test]
+    fn at_any_speed_history_lasts_for_its_time() {
+        let setting = RetentionSetting {
+            revisions: Some(1_000),
+            duration: Some(Duration::from_secs(300)),
+            bytes: Some(1 << 30),
+        };
+        let kept = kept_at_full_speed(setting, 1_000);
+        assert!((300_000..320_000).contains(&kept), "{kept}");
+    }
+
+    #[test]
+    fn what_history_takes_has_a_bound() {
+        let setting = RetentionSetting {
+            revisions: Some(1_000_000),
+            duration: Some(Duration::from_secs(300)),
+            bytes: Some(50_000_000),
+        };
+        // 50 seconds of writes, however many revisions and seconds are asked for.
+        let kept = kept_at_full_speed(setting, 1_000);
+        assert!((48_000..=50_000).contains(&kept), "{kept}");
+        let without_time = RetentionSetting {
+            duration: None,
+            ..setting
+        };
+        let kept = kept_at_full_speed(without_time, 1_000);
+        assert!((48_000..=50_000).contains(&kept), "{kept}");
+        let all = RetentionSetting {
+            revisions: None,
+            ..without_time
+        };
+        assert_eq!(
+            kept_at_full_speed(all, 1_000),
+            1_000_001,
+            "nobody asked to compact"
+        );
     }
 }

@@ -231,6 +231,7 @@ impl Plan {
         RetentionSetting {
             revisions: self.keep_revisions,
             duration: None,
+            bytes: None,
         }
     }
 }

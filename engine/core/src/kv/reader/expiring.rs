@@ -102,6 +102,16 @@ impl<S: Store> Reader<S> {
         self.records(range, limit, read_expiring)
     }
 
+    /// Whether the key is still as this revision left it, with a time to live.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn may_expire(&self, key: &[u8], mod_revision: Revision) -> Result<bool, ReadError> {
+        let mut record = Vec::new();
+        put_expiring_key(&mut record, mod_revision, key);
+        Ok(self.shared.store.get(&record)?.is_some())
+    }
+
     /// The open sessions in the order of their ids: at most `limit` behind `after`.
     ///
     /// # Errors

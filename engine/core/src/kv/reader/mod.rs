@@ -194,6 +194,13 @@ impl<S> Reader<S> {
         self.shared.compact_revision()
     }
 
+    /// How many bytes this process has written to the store. What is kept of the past takes no more than was written since,
+    /// and what was live then.
+    #[must_use]
+    pub fn written_bytes(&self) -> u64 {
+        self.shared.written_bytes()
+    }
+
     /// The last entry whose effects can be read.
     #[must_use]
     pub fn applied_index(&self) -> Index {

@@ -10,7 +10,7 @@ use crate::sim::queue::MILLI;
 use crate::sim::surroundings::Surroundings;
 use crate::types::{Entry, EntryKind};
 
-/// How often the keeper looks.
+/// How often the keeper looks while nothing waits.
 const KEEPER_EVERY: u64 = 250 * MILLI;
 /// How often the collector does.
 const COLLECTOR_EVERY: u64 = 100 * MILLI;
@@ -18,7 +18,11 @@ const COLLECTOR_EVERY: u64 = 100 * MILLI;
 impl Process {
     /// Compactions and expiries that a leader proposes.
     pub(super) fn keep(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
-        machine.plan(sim, KEEPER_EVERY, Actor::Keep);
+        let pause = match self.keeper.behind() {
+            Some(_) => u64::try_from(self.keeper.pause().as_nanos()).unwrap_or(u64::MAX),
+            None => KEEPER_EVERY,
+        };
+        machine.plan(sim, pause, Actor::Keep);
         let leads = (self.state.role == Role::Leader).then_some(self.state.term);
         let now = machine.clock.read(sim.now);
         let version = self.replica.command_gate().version();
