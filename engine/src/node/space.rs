@@ -94,9 +94,9 @@ impl Space {
             | Command::ExpireKeys { .. } => false,
         };
         if needs_space && self.is_low() {
-            return Err(RequestError::NoSpace {
+            return Err(RequestError::LowOnSpace {
                 free_bytes: self.free_bytes(),
-                reserve_bytes: self.min_free_bytes,
+                reserved_bytes: self.min_free_bytes,
             });
         }
         Ok(())

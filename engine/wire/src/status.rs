@@ -15,7 +15,7 @@ pub fn request_status(error: &RequestError) -> Status {
         | RequestError::WaitingForIdentity
         | RequestError::NotServed { .. }
         | RequestError::ShuttingDown => Code::Unavailable,
-        RequestError::Busy { .. } | RequestError::NoSpace { .. } => Code::ResourceExhausted,
+        RequestError::Busy { .. } | RequestError::LowOnSpace { .. } => Code::ResourceExhausted,
         RequestError::UnknownOutcome { .. } => Code::DeadlineExceeded,
         RequestError::Refused(_) => Code::FailedPrecondition,
         RequestError::Invalid(_) => Code::InvalidArgument,
@@ -94,9 +94,9 @@ mod tests {
             Code::ResourceExhausted,
         );
         check(
-            &RequestError::NoSpace {
+            &RequestError::LowOnSpace {
                 free_bytes: 1,
-                reserve_bytes: 2,
+                reserved_bytes: 2,
             },
             Code::ResourceExhausted,
         );

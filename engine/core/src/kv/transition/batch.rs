@@ -29,7 +29,10 @@ impl<S: Store> Transition<'_, S> {
             Err(refusal) => return Ok(Outcome::Refused(refusal)),
         };
         // Only a read of a range can still fail then, for it sees what the operations before it did.
-        let reads_range = |operation: &BatchOperation| matches!(operation, BatchOperation::Get { keys, .. } if !matches!(keys, KeyRange::One(_)));
+        let reads_range = |operation: &BatchOperation| match operation {
+            BatchOperation::Get { keys, .. } => !matches!(keys, KeyRange::One(_)),
+            BatchOperation::Put { .. } | BatchOperation::Delete { .. } => false,
+        };
         if operations.iter().any(reads_range) {
             self.begin_undo();
         }
