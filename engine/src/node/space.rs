@@ -87,9 +87,12 @@ impl Space {
             | Command::ExpireKeys { .. } => false,
         };
         if needs_space && self.is_low() {
-            return Err(RequestError::NoSpace {
-                free_bytes: self.free_bytes(),
-                reserve_bytes: self.min_free_bytes,
+            return Err(RequestError::NotServed {
+                reason: format!(
+                    "the disk of this member is nearly full: {} bytes are free and {} are kept free (--min-free-bytes); delete keys or give it a larger volume",
+                    self.free_bytes(),
+                    self.min_free_bytes
+                ),
             });
         }
         Ok(())

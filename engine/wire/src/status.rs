@@ -15,7 +15,7 @@ pub fn request_status(error: &RequestError) -> Status {
         | RequestError::WaitingForIdentity
         | RequestError::NotServed { .. }
         | RequestError::ShuttingDown => Code::Unavailable,
-        RequestError::Busy { .. } | RequestError::NoSpace { .. } => Code::ResourceExhausted,
+        RequestError::Busy { .. } => Code::ResourceExhausted,
         RequestError::UnknownOutcome { .. } => Code::DeadlineExceeded,
         RequestError::Refused(_) => Code::FailedPrecondition,
         RequestError::Invalid(_) => Code::InvalidArgument,
@@ -89,13 +89,6 @@ mod tests {
             &RequestError::Busy {
                 what: "writes",
                 limit: 1,
-            },
-            Code::ResourceExhausted,
-        );
-        check(
-            &RequestError::NoSpace {
-                free_bytes: 1,
-                reserve_bytes: 2,
             },
             Code::ResourceExhausted,
         );

@@ -35,16 +35,6 @@ pub enum RequestError {
         /// The bound.
         limit: usize,
     },
-    /// The disk has no room for it. Nothing was changed; it may have some later, or on another leader.
-    #[error(
-        "the disk of this member is nearly full: {free_bytes} bytes are free and {reserve_bytes} are kept free (--min-free-bytes); delete keys or give it a larger volume"
-    )]
-    NoSpace {
-        /// What is free.
-        free_bytes: u64,
-        /// What is kept free.
-        reserve_bytes: u64,
-    },
     /// Not served this time. Nothing was changed; a retry may succeed.
     #[error("not served: {reason}; nothing was changed, try again")]
     NotServed {
@@ -79,7 +69,6 @@ impl RequestError {
             Self::NotLeader { .. }
             | Self::WaitingForIdentity
             | Self::Busy { .. }
-            | Self::NoSpace { .. }
             | Self::NotServed { .. }
             | Self::ShuttingDown => true,
             Self::UnknownOutcome { .. }

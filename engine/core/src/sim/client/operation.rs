@@ -299,7 +299,7 @@ fn failure(error: &RequestError) -> Failure {
         RequestError::NotLeader { leader } => Failure::NotServed {
             leader: leader.as_ref().map(address),
         },
-        RequestError::Busy { .. } | RequestError::NoSpace { .. } => Failure::Overloaded,
+        RequestError::Busy { .. } => Failure::Overloaded,
         RequestError::Refused(_) | RequestError::Invalid(_) => Failure::Refused,
         RequestError::UnknownOutcome { .. } => Failure::Undecided,
         RequestError::Storage(_) => Failure::Broken,
