@@ -149,7 +149,7 @@ fn counted(budget: &AnswerBudget, result: RangeResult) -> Result<(RangeResult, H
 }
 
 /// What a read is told when answers that nobody has fetched yet take all the memory there is for them.
-fn no_room() -> Status {
+pub(super) fn no_room() -> Status {
     Status::resource_exhausted(
         "answers that wait to be sent take all the memory there is for them; try again, or raise --max-answer-bytes",
     )
