@@ -89,9 +89,12 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let alone = is_alone(request.uri().path());
         let connection = request.extensions().get::<OnConnection>().cloned();
+        if let Some(OnConnection { tcp, .. }) = &connection {
+            request.extensions_mut().insert(tcp.clone());
+        }
         let given = given_time(request.headers());
         let layer = self.layer.clone();
         let request = request.map(|body| {
@@ -115,7 +118,9 @@ where
             };
             let held = response.extensions_mut().remove::<Arc<Held>>();
             let bytes = held.as_ref().map_or(SMALL_BYTES, |held| held.bytes());
-            let sending = connection.filter(|_| alone).map(|it| it.0.send(bytes));
+            let sending = connection
+                .filter(|_| alone)
+                .map(|it| it.connection.send(bytes));
             Ok(response.map(|body| {
                 Body::new(Leaving {
                     body: Box::pin(body),

@@ -22,7 +22,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-use tonic::transport::server::Connected;
+use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::node::answers::Held;
 
@@ -308,13 +308,20 @@ pub(super) struct Guarded {
 
 /// What a call knows of its connection.
 #[derive(Clone)]
-pub(super) struct OnConnection(pub(super) Arc<Connection>);
+pub(super) struct OnConnection {
+    pub(super) connection: Arc<Connection>,
+    /// What tonic reads addresses from.
+    pub(super) tcp: TcpConnectInfo,
+}
 
 impl Connected for Guarded {
     type ConnectInfo = OnConnection;
 
     fn connect_info(&self) -> OnConnection {
-        OnConnection(Arc::clone(&self.connection))
+        OnConnection {
+            connection: Arc::clone(&self.connection),
+            tcp: self.stream.connect_info(),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use dengine_client::AdminClient;
 use serde_json::Value;
 use tonic::Code;
 
-use crate::harness::{Cluster, Member, becomes, dengine, scratch};
+use crate::harness::{Cluster, Member, becomes, dengine, eventually, scratch};
 
 fn admin(cluster: &Cluster, args: &[&str]) -> Output {
     let endpoints = cluster.endpoints().join(",");
@@ -218,5 +218,9 @@ async fn the_port_of_clients_changes_nothing() {
     // A follower's admin port passes on to the leader's what only the leader can do.
     let admin = AdminClient::connect(&admin_address).await.unwrap();
     admin.transfer_leader(member_id).await.unwrap();
-    assert_eq!(admin.status().await.unwrap().leader_id, member_id);
+    eventually("the follower leads", || async {
+        let status = admin.status().await.ok()?;
+        (status.leader_id == member_id).then_some(())
+    })
+    .await;
 }

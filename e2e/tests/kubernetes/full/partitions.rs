@@ -127,7 +127,7 @@ async fn agree(world: &World) -> Result<()> {
     loop {
         let mut hashes = Vec::new();
         for name in members() {
-            let address = format!("{}:4100", world.pod_ip(&name).await?);
+            let address = format!("{}:4103", world.pod_ip(&name).await?);
             let hash = AdminClient::connect(&address).await?.hash().await?;
             hashes.push((hash.applied_index, hash.hash));
         }

@@ -85,7 +85,7 @@ async fn a_hundred_hand_overs_fail_no_request() {
 async fn hand_over(world: &World, turn: usize) -> Result<()> {
     let address = async |ordinal: usize| -> Result<String> {
         let name = format!("r-{}", ordinal % 3);
-        Ok(format!("{}:4100", world.pod_ip(&name).await?))
+        Ok(format!("{}:4103", world.pod_ip(&name).await?))
     };
     let next = AdminClient::connect(&address(turn).await?).await?;
     let next = next.status().await?;

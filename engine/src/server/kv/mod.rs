@@ -177,7 +177,7 @@ impl Kv for KvService {
         let connection = request.extensions().get::<OnConnection>().cloned();
         let connection = connection
             .expect("every connection of this port is counted")
-            .0;
+            .connection;
         let place = connection.pipeline().ok_or_else(|| {
             Status::resource_exhausted(
                 "this connection has as many streams of calls as it may; use one of them for all calls",
