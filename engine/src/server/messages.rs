@@ -56,6 +56,7 @@ pub(super) fn node_status(
         first_index: status.first_index.0,
         watches,
         low_on_space: status.low_on_space,
+        free_bytes: status.free_bytes,
     }
 }
 
