@@ -85,7 +85,7 @@ mod tests {
     fn a_folder_ends_behind_its_last_key() {
         let folder = name("p/", 0, 1, 1);
         let end = end(&folder);
-        assert!(&end[..] > &[&folder[..], b"ffffffff"].concat()[..]);
-        assert!(&end[..] > &folder[..]);
+        assert!(end > [&folder[..], b"ffffffff"].concat());
+        assert!(end[..] > folder[..]);
     }
 }

@@ -367,7 +367,7 @@ async fn a_run_takes_away_what_it_wrote_and_nothing_else() {
         OF_OTHERS.iter().for_each(|key| peer.hold(key));
         let ran = bench(&peer.address, arguments).await;
         assert_eq!(ran.status != 0, fail_every.is_some() || hang_at.is_some());
-        assert!(peer.puts() > 100, "{arguments}");
+        assert!(peer.puts() >= 100, "{arguments}");
         assert_eq!(peer.left(), OF_OTHERS, "{arguments}: {}", ran.stderr);
         assert!((1..=1_000).contains(&peer.largest_delete()), "{arguments}");
     }

@@ -9,8 +9,8 @@ use crate::{cli::Task, keys, target::Room};
 const RECORD_BYTES: u64 = 64;
 /// Versions that a cluster with default settings keeps readable.
 const HISTORY: u64 = 100_000;
-/// A store that is compacted needs room for a part of itself once more.
-const COMPACTION: f64 = 1.25;
+/// A store that is compacted needs room for this part of itself once more.
+const COMPACTION: u64 = 4;
 /// Less is not worth a question.
 const ALWAYS_FITS_BYTES: u64 = 16 << 20;
 
@@ -43,13 +43,7 @@ pub(super) fn needed(tasks: &[Task], folder: usize, repeat: u32) -> u64 {
         .max()
         .unwrap_or(0);
     let bytes = kept.max().unwrap_or(0) + writes.min(HISTORY) * largest;
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_sign_loss,
-        reason = "an estimate"
-    )]
-    let bytes = (bytes as f64 * COMPACTION) as u64;
-    bytes
+    bytes + bytes / COMPACTION
 }
 
 fn writes(shape: &Shape, repeat: u32) -> u64 {

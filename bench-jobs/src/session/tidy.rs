@@ -42,7 +42,7 @@ pub(super) async fn own(lane: &mut Lane, folder: &Bytes, written: &Written) -> R
                 first = last + 1;
             }
         }
-        Ok(())
+        Ok::<(), String>(())
     };
     bounded(deleting).await
 }
@@ -65,7 +65,7 @@ pub(super) async fn left_over(lane: &mut Lane, prefix: &str) -> Result<(), Strin
             }
             from = folder::end(name);
         }
-        Ok(())
+        Ok::<(), String>(())
     };
     bounded(deleting).await
 }
