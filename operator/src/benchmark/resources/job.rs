@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use dengine_api::ports;
 use dengine_crds::DEngineBenchmarkSpec;
 use dengine_crds::benchmark::{Leg, Protocol, ReadConsistency, Workload};
-use dengine_crds::names::{self, annotations, labels};
+use dengine_crds::names::{self, annotations};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, LocalObjectReference, ObjectFieldSelector, PodSpec,
