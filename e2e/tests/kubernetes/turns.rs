@@ -81,7 +81,10 @@ fn span(benchmark: &DEngineBenchmark) -> Result<(String, String)> {
 }
 
 fn reason(benchmark: &DEngineBenchmark) -> Option<String> {
-    let all = benchmark.status.iter().flat_map(|status| &status.conditions);
+    let all = benchmark
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions);
     let mut target = all.filter(|condition| condition.type_ == conditions::TARGET_READY);
     target.next().map(|condition| condition.reason.clone())
 }
