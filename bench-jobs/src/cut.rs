@@ -46,6 +46,12 @@ impl Cut {
         }
     }
 
+    /// Whether the run must end.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
     /// A phase of the run, unless the run must end before it is done.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Which key each request uses. Pure: the same seed and numbers give the same keys.
 //!
 //! Key `i` is the number `i` in hexadecimal, padded with zeros to the key size, so that keys sort as
-//! their numbers do and can be typed by a person.
+//! their numbers do and can be typed by a person. Before it stands the name of the run's folder, if it has one.
 
 use bytes::{Bytes, BytesMut};
 use dengine_crds::benchmark::{Shape, Workload};
@@ -63,8 +63,10 @@ impl Order {
 }
 
 /// What all clients of a run agree on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Keys {
+    /// What each key begins with.
+    folder: Bytes,
     space: u64,
     size: usize,
     order: Order,
@@ -92,6 +94,7 @@ impl Keys {
         }
         let offset = rng.random_range(0..space);
         Keys {
+            folder: Bytes::new(),
             space,
             size: size as usize,
             order,
@@ -100,6 +103,24 @@ impl Keys {
             seed,
             first: 0,
         }
+    }
+
+    /// The same keys in a folder.
+    #[must_use]
+    pub fn inside(self, folder: Bytes) -> Self {
+        Keys { folder, ..self }
+    }
+
+    /// How many numbers, from 0 on, reach to the last key.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.first + self.space
+    }
+
+    /// Bytes of the number in each key.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
     }
 
     /// The same keys, each with its number so much higher.
@@ -123,7 +144,7 @@ impl Keys {
         let seed = self.seed ^ (client + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         ClientKeys {
-            keys: *self,
+            keys: self.clone(),
             rng,
             chunk: BytesMut::new(),
         }
@@ -175,21 +196,36 @@ impl ClientKeys {
     }
 
     fn render(&mut self, index: u64) -> Bytes {
-        let size = self.keys.size;
+        let folder = &self.keys.folder;
+        let size = folder.len() + self.keys.size;
         if self.chunk.capacity() < size {
             let keys = (CHUNK_BYTES_MAX / size).clamp(1, KEYS_PER_CHUNK);
             self.chunk = BytesMut::with_capacity(keys * size);
         }
+        self.chunk.extend_from_slice(folder);
         self.chunk.resize(size, b'0');
-        let mut rest = self.keys.first + index;
-        for byte in self.chunk.iter_mut().rev() {
-            if rest == 0 {
-                break;
-            }
-            *byte = b"0123456789abcdef"[(rest % 16) as usize];
-            rest /= 16;
-        }
+        write_number(&mut self.chunk[folder.len()..], self.keys.first + index);
         self.chunk.split().freeze()
+    }
+}
+
+/// The key of this number.
+#[must_use]
+pub fn numbered(folder: &[u8], size: usize, number: u64) -> Vec<u8> {
+    let mut key = folder.to_vec();
+    key.resize(folder.len() + size, b'0');
+    write_number(&mut key[folder.len()..], number);
+    key
+}
+
+/// Over zeros.
+fn write_number(place: &mut [u8], mut rest: u64) {
+    for byte in place.iter_mut().rev() {
+        if rest == 0 {
+            break;
+        }
+        *byte = b"0123456789abcdef"[(rest % 16) as usize];
+        rest /= 16;
     }
 }
 
@@ -256,6 +292,16 @@ mod tests {
         assert_eq!(client.key(300), "0000");
         let all = keys(300, 4, Order::Sequential, 1);
         assert!(all.is_sorted());
+    }
+
+    #[test]
+    fn keys_of_a_folder_are_the_same_behind_its_name() {
+        let folder = Bytes::from_static(b"bench/1/");
+        let mut inside = Keys::new(300, 4, Order::Sequential, 1)
+            .inside(folder.clone())
+            .client(0);
+        assert_eq!(inside.key(299), "bench/1/012b");
+        assert_eq!(numbered(&folder, 4, 299), inside.key(299));
     }
 
     #[test]

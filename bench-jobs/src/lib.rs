@@ -16,6 +16,7 @@ pub mod cli;
 pub mod compare;
 pub mod cut;
 pub mod disk;
+pub mod folder;
 pub mod keys;
 pub mod load;
 pub mod machine;

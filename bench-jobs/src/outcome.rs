@@ -311,6 +311,7 @@ pub(crate) mod tests {
                 clients: 100,
                 total: 1000,
                 key_size: 8,
+                key_folder_size: 0,
                 value_size: 256,
                 key_space: 0,
                 sequential_keys: false,

@@ -55,14 +55,30 @@ pub async fn run(cli: Cli) -> ExitStatus {
 }
 
 async fn measure(cli: &Cli) -> anyhow::Result<u8> {
-    let report = Session::new(cli)?.measure_all().await;
+    let mut session = Session::new(cli)?;
+    let report = session.measure_all().await;
     let verdict = Verdict::of_all(&report);
+    // Who waits for the result may load the cluster next. But of a run that is cut short there may not be time for both, and
+    // a later one takes away what it leaves.
+    let cut = session.was_cut();
+    if !cut {
+        tidy_up(&mut session).await;
+    }
     let delivered = deliver(cli, &report).await;
+    if cut {
+        tidy_up(&mut session).await;
+    }
     if let Err(error) = &delivered {
         say(&mut io::stderr(), format_args!("error: {error:#}\n"));
         return Ok(verdict.exit_status().max(1));
     }
     Ok(verdict.exit_status())
+}
+
+async fn tidy_up(session: &mut Session<'_>) {
+    if let Err(error) = session.tidy_up().await {
+        say(&mut io::stderr(), format_args!("warning: {error:#}\n"));
+    }
 }
 
 async fn deliver(cli: &Cli, report: &Report) -> anyhow::Result<()> {

@@ -120,8 +120,12 @@ pub fn load_in_words(shape: &Shape) -> String {
         }
         Workload::Watch => "put until the watch tells of it".to_owned(),
     };
+    let folder = match shape.key_folder_size {
+        0 => String::new(),
+        bytes => format!(" behind {bytes} of the run's folder"),
+    };
     format!(
-        "{kind}, {}-byte keys, {}-byte values, {keys}",
+        "{kind}, {}-byte keys{folder}, {}-byte values, {keys}",
         shape.key_size, shape.value_size
     )
 }

@@ -17,6 +17,29 @@ pub use crate::results::{
     LatencyUs, Preload, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
 };
 
+/// Everything that changes the numbers. What says when to run, how to judge and what to keep may change at any time.
+const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == oldSelf.target \
+    && (has(self.image) ? has(oldSelf.image) \
+    && self.image == oldSelf.image : !has(oldSelf.image)) \
+    && (has(self.profile) ? has(oldSelf.profile) \
+    && self.profile == oldSelf.profile : !has(oldSelf.profile)) \
+    && (has(self.workload) ? has(oldSelf.workload) \
+    && self.workload == oldSelf.workload : !has(oldSelf.workload)) \
+    && (has(self.compareWith) ? has(oldSelf.compareWith) \
+    && self.compareWith == oldSelf.compareWith : !has(oldSelf.compareWith)) \
+    && (has(self.consistency) ? has(oldSelf.consistency) \
+    && self.consistency == oldSelf.consistency : !has(oldSelf.consistency)) \
+    && (has(self.keyPrefix) ? has(oldSelf.keyPrefix) \
+    && self.keyPrefix == oldSelf.keyPrefix : !has(oldSelf.keyPrefix)) \
+    && self.connections == oldSelf.connections \
+    && self.clients == oldSelf.clients \
+    && self.total == oldSelf.total \
+    && self.keySize == oldSelf.keySize \
+    && self.valueSize == oldSelf.valueSize \
+    && self.keySpace == oldSelf.keySpace \
+    && self.sequentialKeys == oldSelf.sequentialKeys \
+    && self.scheduling == oldSelf.scheduling)";
+
 /// What to measure.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
@@ -53,6 +76,8 @@ pub use crate::results::{
         description = "Workloads won of those that both measured"
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Schedule", type_ = "string", json_path = ".spec.schedule", priority = 1),
+    printcolumn(name = "Suspend", type_ = "boolean", json_path = ".spec.suspend", priority = 1),
     printcolumn(name = "Run", type_ = "string", json_path = ".status.runId", priority = 1),
     printcolumn(name = "Placement", type_ = "string", json_path = ".status.placement", priority = 1),
     printcolumn(name = "Durability", type_ = "string", json_path = ".status.durability", priority = 1),
@@ -74,8 +99,8 @@ pub use crate::results::{
     .message("clients must be at least connections: a connection without a client carries nothing"))]
 #[x_kube(validation = Rule::new("self.total >= self.clients")
     .message("total must be at least clients: a client without a request measures nothing"))]
-#[x_kube(validation = Rule::new("self.runId != oldSelf.runId || self == oldSelf")
-    .message("the spec changes only together with runId, so that a result always belongs to the spec it was measured with"))]
+#[x_kube(validation = Rule::new(MEASURED_STAYS)
+    .message("what is measured changes only together with runId, so that a result always belongs to the spec it was measured with"))]
 pub struct DEngineBenchmarkSpec {
     /// What is measured: exactly one of its fields.
     pub target: Target,
@@ -108,10 +133,33 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 128), regex(pattern = *THRESHOLD_PATTERN)))]
     pub thresholds: Vec<String>,
-    /// Runs by the clock too: a cron expression of five fields, in UTC, such as `0 3 * * *`.
+    /// Runs by the clock too: a cron expression of five fields, such as `0 3 * * *`, in UTC or in `timeZone`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 9, max = 64))]
     pub schedule: Option<String>,
+    /// Time zone of the schedule, such as Europe/Berlin. Default: UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 64),
+        regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9_+/-]*$")
+    )]
+    pub time_zone: Option<String>,
+    /// How late a run of the schedule may begin, if its moment passed while the target was not ready, or another run was
+    /// under way; after that it is skipped.
+    #[serde(default = "default_starting_deadline_seconds")]
+    #[schemars(range(min = 10, max = 86_400))]
+    pub starting_deadline_seconds: u32,
+    /// What a run of the schedule does when the one before is still under way: Forbid (the default) waits for its end, as long
+    /// as `startingDeadlineSeconds` lets it; Replace ends that one, which has failed then.
+    #[serde(default)]
+    pub concurrency_policy: ConcurrencyPolicy,
+    /// No run begins, neither by the schedule nor by `runId`. One that is under way goes on to its end.
+    #[serde(default)]
+    pub suspend: bool,
+    /// Results of earlier runs that the status keeps.
+    #[serde(default = "default_runs_history_limit")]
+    #[schemars(range(min = 1, max = RUNS_HISTORY_MAX))]
+    pub runs_history_limit: u32,
     /// Deletes this resource so long after its run ended. Not together with a schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
@@ -143,6 +191,11 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000_000_i64))]
     pub key_space: u64,
+    /// Where the keys lie: below it, each run in a folder of its own, which is deleted when the run has ended. Default:
+    /// `dengine-bench/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9._/-]+$"))]
+    pub key_prefix: Option<String>,
     /// Keys in ascending order instead of random ones.
     #[serde(default)]
     pub sequential_keys: bool,
@@ -191,6 +244,25 @@ fn default_run_id() -> String {
 
 fn default_timeout_seconds() -> u32 {
     600
+}
+
+fn default_starting_deadline_seconds() -> u32 {
+    600
+}
+
+fn default_runs_history_limit() -> u32 {
+    RUNS_HISTORY_MAX
+}
+
+/// What a run of the schedule does when the one before is still under way. Two at once would spoil each other's numbers, so
+/// there is no `Allow` as a CronJob has it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConcurrencyPolicy {
+    /// It waits, and is skipped if that takes too long.
+    #[default]
+    Forbid,
+    /// It ends the one before.
+    Replace,
 }
 
 /// What is measured.
@@ -250,6 +322,13 @@ const THRESHOLD_PATTERN: &str = r"^([a-z][a-z0-9-]*\.)?((avg|p50|p90|p99|p999|ma
 /// Missed thresholds that a status has room for. Each threshold may be missed by every workload, so there may be more.
 pub const MISSED_MAX: usize = 64;
 
+/// Most runs whose results stay.
+pub const RUNS_HISTORY_MAX: u32 = 10;
+
+/// Results that a status has room for: those of the newest ten runs, with what each was compared with, and those of the run
+/// that is being measured.
+pub const RUNS_MAX: usize = 24;
+
 /// What became of one workload that both systems ran.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -302,7 +381,11 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// One word for people, derived from the conditions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "crate::common::known",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub phase: Option<BenchmarkPhase>,
     /// What machines should look at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -322,7 +405,11 @@ pub struct DEngineBenchmarkStatus {
     #[schemars(length(max = 63))]
     pub measures: Option<String>,
     /// Which system its Job measures.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "crate::common::known",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub leg: Option<Leg>,
     /// Job of that run; recorded before it is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -332,6 +419,21 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub job_uid: Option<String>,
+    /// How often the API server refused the Job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tries: Option<u32>,
+    /// When it is asked for again, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub retry_at: Option<String>,
+    /// The cluster's members when the load began, as `NAME UID/RESTARTS`. If they are others in the end, the run does not
+    /// count.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 160)))]
+    pub members: Vec<String>,
+    /// Runs of the schedule that were skipped because nothing could be measured in time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped_runs: Option<u32>,
     /// When the Job was made, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
@@ -367,7 +469,11 @@ pub struct DEngineBenchmarkStatus {
     #[schemars(length(max = 32))]
     pub score: Option<String>,
     /// Each workload that both systems measured.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        deserialize_with = "crate::common::known_items",
+        default,
+        skip_serializing_if = "Vec::is_empty"
+    )]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["workload".into()]))]
     pub comparison: Vec<Comparison>,
@@ -376,9 +482,13 @@ pub struct DEngineBenchmarkStatus {
     #[schemars(length(max = 40))]
     pub next_run_at: Option<String>,
     /// Results by run id, as the Jobs posted them: of the newest ten. That of the etcd that a run is compared with is
-    /// under the run id with `@etcd` behind it.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
+    /// under the run id with `@etcd` behind it. One that this version can not read is there without any number.
+    #[serde(
+        deserialize_with = "crate::common::known_values",
+        default,
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    #[schemars(extend("maxProperties" = RUNS_MAX))]
     pub runs: BTreeMap<String, Report>,
 }
 

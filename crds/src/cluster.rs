@@ -277,7 +277,11 @@ pub struct DEngineClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// One word for people, derived from the conditions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        deserialize_with = "crate::common::known",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub phase: Option<ClusterPhase>,
     /// What machines should look at.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -338,7 +342,11 @@ pub struct DEngineClusterStatus {
     #[serde(default)]
     pub ready_replicas: u32,
     /// The newest result of each benchmark of this cluster, one line each.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        deserialize_with = "crate::common::known_items",
+        default,
+        skip_serializing_if = "Vec::is_empty"
+    )]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub benchmarks: Vec<BenchmarkLine>,
@@ -382,8 +390,10 @@ pub struct MemberStatus {
     #[schemars(length(max = 63))]
     pub name: String,
     /// Its part in the cluster.
+    #[serde(deserialize_with = "crate::common::known_or_default")]
     pub role: MemberRole,
     /// How far behind the leader it is. Coarse: exact numbers would rewrite the status all the time.
+    #[serde(deserialize_with = "crate::common::known_or_default")]
     pub lag: Lag,
     /// Its pod answers under the identity in the member list, and the leader hears from it.
     pub healthy: bool,
@@ -411,18 +421,19 @@ pub struct Replacement {
 }
 
 /// A member's part in the cluster.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemberRole {
     /// Orders the writes.
     Leader,
     /// Votes and follows.
+    #[default]
     Follower,
     /// Receives the log and does not vote.
     Learner,
 }
 
 /// How far a member is behind the leader.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lag {
     /// Less than about a second of a busy log.
     CaughtUp,
@@ -431,6 +442,7 @@ pub enum Lag {
     /// Far behind.
     FarBehind,
     /// There is no leader who knows.
+    #[default]
     Unknown,
 }
 

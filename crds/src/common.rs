@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::KubeSchema;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 /// When the image is pulled, as in a Pod.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,3 +202,47 @@ pub(crate) fn labels_schema(_: &mut SchemaGenerator) -> Schema {
 /// Kubernetes' own pattern of non-negative quantities.
 pub(crate) const QUANTITY_PATTERN: &str =
     r"^\+?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$";
+
+// What a newer version wrote into a status, such as one more phase, must not keep an older one from reading the object:
+// that is what `helm rollback` makes of it. A status is derived anew, so what can not be read counts as not there.
+
+/// `None` for what this version does not know.
+pub(crate) fn known<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    let value = Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(value).ok())
+}
+
+/// The default for what this version does not know.
+pub(crate) fn known_or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned + Default,
+{
+    Ok(known(deserializer)?.unwrap_or_default())
+}
+
+/// A list without the items that this version does not know.
+pub(crate) fn known_items<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    let items = Vec::<Value>::deserialize(deserializer)?;
+    let known = items.into_iter().map(serde_json::from_value);
+    Ok(known.filter_map(Result::ok).collect())
+}
+
+/// A map in which the default stands for each value that this version does not know.
+pub(crate) fn known_values<'de, D, T>(deserializer: D) -> Result<BTreeMap<String, T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned + Default,
+{
+    let values = BTreeMap::<String, Value>::deserialize(deserializer)?;
+    let known = |(key, value)| (key, serde_json::from_value(value).unwrap_or_default());
+    Ok(values.into_iter().map(known).collect())
+}

@@ -3,7 +3,7 @@
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{DEngineBenchmark, DEngineCluster};
 
@@ -36,16 +36,15 @@ fn cleaned(definition: CustomResourceDefinition) -> CustomResourceDefinition {
 
 /// - `nullable` goes: then the API server drops a null before it applies defaults and rules, instead
 ///   of handing it to rules whose `has()` would find it.
+/// - Every integer is bounded by its type: the API server would store what no reader of ours can decode, and one such
+///   object would break the list of all.
 /// - Formats of unsigned numbers go: the API server knows only int32 and int64 and warns of others.
 fn clean(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.remove("nullable");
-            if map
-                .get("format")
-                .and_then(Value::as_str)
-                .is_some_and(|f| f.starts_with("uint"))
-            {
+            bound(map);
+            if text(map, "format").starts_with("uint") {
                 map.remove("format");
             }
             map.values_mut().for_each(clean);
@@ -53,4 +52,28 @@ fn clean(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(clean),
         _ => {}
     }
+}
+
+/// The largest integer below 2^63 that a schema can name: bounds are doubles there, and integers int64.
+const INTEGER_MAX: u64 = 9_223_372_036_854_774_784;
+
+/// Bounds that the schema of an integer does not have already.
+fn bound(schema: &mut Map<String, Value>) {
+    if text(schema, "type") != "integer" {
+        return;
+    }
+    let (min, max) = match text(schema, "format") {
+        "uint8" => (0, u8::MAX.into()),
+        "uint16" => (0, u16::MAX.into()),
+        "uint32" => (0, u32::MAX.into()),
+        "int32" => (i32::MIN.into(), i32::MAX as u64),
+        "uint" | "uint64" => (0, INTEGER_MAX),
+        _ => (i64::MIN, INTEGER_MAX),
+    };
+    schema.entry("minimum").or_insert(min.into());
+    schema.entry("maximum").or_insert(max.into());
+}
+
+fn text<'a>(schema: &'a Map<String, Value>, key: &str) -> &'a str {
+    schema.get(key).and_then(Value::as_str).unwrap_or_default()
 }

@@ -30,6 +30,8 @@ pub mod labels {
     pub const COMPONENT_BENCHMARK: &str = "benchmark";
     /// Name of the cluster that a member's object belongs to.
     pub const CLUSTER: &str = "dengine.io/cluster";
+    /// What a benchmark's Job loads: a cluster's name, or what stands for an etcd.
+    pub const TARGET: &str = "dengine.io/target";
     /// Name of the benchmark that a Job's object belongs to.
     pub const BENCHMARK: &str = "dengine.io/benchmark";
 }
@@ -44,8 +46,8 @@ pub mod annotations {
     pub const TEMPLATE_HASH: &str = "dengine.io/template-hash";
     /// On a claim: `CLUSTER_ID/MEMBER_ID` of the member whose removal makes its data superfluous.
     pub const REMOVED_MEMBER: &str = "dengine.io/removed-member";
-    /// On a cluster, by people: measures it with the profile of this name. The operator removes it once the benchmark is
-    /// there.
+    /// On a cluster, by people: measures it with the profile of this name, which may have `/` and any text behind it. The
+    /// operator removes it once the benchmark is there; one that a manifest declares stays, and runs once for each value.
     pub const BENCHMARK: &str = "dengine.io/benchmark";
     /// On a cluster, by people: any new value restarts the members, one at a time and the leader last.
     pub const RESTART: &str = "dengine.io/restart";
@@ -122,6 +124,25 @@ pub mod benchmark {
         format!("{benchmark}-{:08x}", super::fnv1a(run_id.as_bytes()))
     }
 
+    /// The benchmark that an annotation of a cluster asks for. A long name is cut, and a hash of all of it keeps it apart from
+    /// others that begin alike.
+    pub fn asked_for(cluster: &str, profile: &str) -> String {
+        let name = format!("{cluster}-{profile}");
+        if name.len() <= super::NAME_LENGTH_MAX {
+            return name;
+        }
+        let tail = format!("-{:08x}-{profile}", super::fnv1a(cluster.as_bytes()));
+        let room = super::NAME_LENGTH_MAX.saturating_sub(tail.len());
+        format!("{}{tail}", &cluster[..room.min(cluster.len())])
+    }
+
+    /// Value of the label that says what a benchmark's Job loads, by the endpoints of an etcd; no cluster's name has a dot.
+    pub fn etcd_target(endpoints: &[String]) -> String {
+        let mut sorted = endpoints.to_vec();
+        sorted.sort();
+        format!("etcd.{:08x}", super::fnv1a(sorted.join(",").as_bytes()))
+    }
+
     /// Under which run id the etcd posts that a run is compared with; no run id of a spec can hold an `@`.
     pub fn rival(run_id: &str) -> String {
         format!("{run_id}@etcd")
@@ -165,6 +186,17 @@ mod tests {
         ] {
             assert!(derived.len() <= 63, "{derived}");
         }
+    }
+
+    #[test]
+    fn a_benchmark_that_is_asked_for_has_a_name_that_fits() {
+        assert_eq!(benchmark::asked_for("demo", "quick"), "demo-quick");
+        let long = "n".repeat(NAME_LENGTH_MAX);
+        let name = benchmark::asked_for(&long, "standard");
+        assert_eq!(name.len(), NAME_LENGTH_MAX);
+        assert!(name.ends_with("-standard"), "{name}");
+        let other = format!("{}m", "n".repeat(NAME_LENGTH_MAX - 1));
+        assert_ne!(name, benchmark::asked_for(&other, "standard"));
     }
 
     #[test]

@@ -177,6 +177,7 @@ impl NamedWorkload {
             clients: self.clients,
             total: self.total,
             key_size: KEY_SIZE,
+            key_folder_size: 0,
             value_size: VALUE_SIZE,
             key_space: match self.keys {
                 InOrder => 0,

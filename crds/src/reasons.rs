@@ -84,6 +84,18 @@ pub mod benchmark {
     pub const THRESHOLDS_MISSED: &str = "ThresholdsMissed";
     /// The spec can not be carried out.
     pub const INVALID_SPEC: &str = "InvalidSpec";
+    /// Another benchmark loads the same target.
+    pub const TARGET_BUSY: &str = "TargetBusy";
+    /// `spec.suspend` is set.
+    pub const SUSPENDED: &str = "Suspended";
+    /// A run of the schedule was skipped: its target could not be measured in time.
+    pub const RUN_SKIPPED: &str = "RunSkipped";
+    /// The next run of the schedule ended this one.
+    pub const REPLACED: &str = "Replaced";
+    /// The API server refused the Job each time.
+    pub const JOB_REFUSED: &str = "JobRefused";
+    /// Members restarted, or were replaced, while the run measured them.
+    pub const MEMBERS_CHANGED: &str = "MembersChanged";
     /// The leader changed while the run measured it.
     pub const LEADER_CHANGED: &str = "LeaderChanged";
     /// An object of the name that we need exists and belongs to somebody else.
@@ -124,10 +136,14 @@ pub mod events {
     pub const VOLUME_DELETED: &str = "VolumeDeleted";
     /// A step was refused; it is tried again.
     pub const STEP_FAILED: &str = "StepFailed";
+    /// The object can not be read by this version of the operator, which does nothing for it.
+    pub const UNREADABLE: &str = "Unreadable";
     /// An annotation of the cluster asked for a benchmark.
     pub const BENCHMARK_ASKED: &str = "BenchmarkAsked";
     /// A benchmark's Job was made.
     pub const RUN_STARTED: &str = "RunStarted";
+    /// A run of a benchmark's schedule was skipped.
+    pub const RUN_SKIPPED: &str = "RunSkipped";
     /// A benchmark's run ended.
     pub const RUN_FINISHED: &str = "RunFinished";
 }

@@ -307,8 +307,11 @@ pub struct Shape {
     pub clients: u32,
     /// Requests over all clients.
     pub total: u64,
-    /// Bytes of each key.
+    /// Bytes of each key, without the folder that it lies in.
     pub key_size: u32,
+    /// Bytes of that folder's name, which stands before each key.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub key_folder_size: u32,
     /// Bytes of each value.
     pub value_size: u32,
     /// Different keys; 0 means as many as requests.
@@ -322,6 +325,14 @@ pub struct Shape {
     /// Without it each client wants its next one when its last one was answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "what serde calls it with"
+)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Latencies in microseconds.

@@ -12,6 +12,7 @@ pub mod check;
 pub mod cluster;
 pub mod conditions;
 pub mod context;
+pub mod guard;
 pub mod hash;
 pub mod http;
 pub mod members;

@@ -26,9 +26,10 @@ const CLUSTER_CONDITION: &str = "dengine_operator_cluster_condition";
 const CLUSTER_READY_MEMBERS: &str = "dengine_operator_cluster_ready_members";
 const CLUSTER_WANTED_MEMBERS: &str = "dengine_operator_cluster_wanted_members";
 const STEPS: &str = "dengine_operator_steps_total";
+const UNREADABLE: &str = "dengine_operator_unreadable_object";
 
 /// Every metric of the operator.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 9] = [
     RECONCILE_SECONDS,
     RECONCILE_ERRORS,
     WATCH_ERRORS,
@@ -37,6 +38,7 @@ pub const NAMES: [&str; 8] = [
     CLUSTER_READY_MEMBERS,
     CLUSTER_WANTED_MEMBERS,
     STEPS,
+    UNREADABLE,
 ];
 
 /// What is said of a cluster is said again with every look at it; of one that is gone it is no longer said.
@@ -99,6 +101,10 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
     );
     describe_gauge!(CLUSTER_WANTED_MEMBERS, "Members that the spec asks for.");
     describe_counter!(STEPS, "Steps taken, by the reason of their event.");
+    describe_gauge!(
+        UNREADABLE,
+        "1 for each object that this version can not read; nothing is done for it."
+    );
     Ok(handle)
 }
 
@@ -142,6 +148,16 @@ pub fn stands(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
 /// Notes a step that was taken.
 pub fn stepped(reason: &'static str) {
     counter!(STEPS, "reason" => reason).increment(1);
+}
+
+/// Notes an object that can not be read.
+pub fn unreadable(kind: &str, namespace: &str, name: &str) {
+    let labels = [
+        ("kind", kind.to_owned()),
+        ("namespace", namespace.to_owned()),
+        ("name", name.to_owned()),
+    ];
+    gauge!(UNREADABLE, &labels).set(1.0);
 }
 
 /// Notes a reconciliation.

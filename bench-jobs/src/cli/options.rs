@@ -8,6 +8,9 @@ use dengine_crds::{
     results::Wire,
 };
 
+/// Longest `--key-prefix`.
+const KEY_PREFIX_BYTES_MAX: usize = 128;
+
 /// Flags of `put`, `range` and `run`; they may stand before or after the command.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
@@ -110,6 +113,18 @@ pub struct LoadOptions {
     /// many as requests, each used once, in random order [default: 0]
     #[arg(long, global = true, value_name = "N", help_heading = "Load")]
     pub key_space: Option<u64>,
+    /// Where the keys lie: below PREFIX, each run in a folder of its own, which is deleted when the run has ended. So each key
+    /// is longer by the folder's name. Folders of earlier runs that were killed go too. Empty: bare keys of --key-size
+    /// at the root, as other tools write them, and nothing is deleted; only for a cluster that holds nothing else
+    #[arg(
+        long,
+        global = true,
+        value_name = "PREFIX",
+        default_value = "dengine-bench/",
+        value_parser = parse_key_prefix,
+        help_heading = "Load"
+    )]
+    pub key_prefix: String,
     /// Use the keys in ascending order, not at random
     #[arg(long, global = true, help_heading = "Load")]
     pub sequential_keys: bool,
@@ -295,6 +310,13 @@ pub(super) fn parse_consistency(text: &str) -> Result<ReadConsistency, String> {
         "e" => Ok(ReadConsistency::Eventual),
         _ => Err("expected l (linearizable), s (lease) or e (eventual)".to_owned()),
     }
+}
+
+fn parse_key_prefix(text: &str) -> Result<String, String> {
+    if text.len() > KEY_PREFIX_BYTES_MAX {
+        return Err(format!("expected at most {KEY_PREFIX_BYTES_MAX} bytes"));
+    }
+    Ok(text.to_owned())
 }
 
 fn parse_rate(text: &str) -> Result<f64, String> {

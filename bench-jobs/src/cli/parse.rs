@@ -83,6 +83,7 @@ pub(super) fn plain(consistency: Option<ReadConsistency>) -> Shape {
         clients: 1,
         total: 10_000,
         key_size: 8,
+        key_folder_size: 0,
         value_size: 256,
         key_space: 0,
         sequential_keys: false,

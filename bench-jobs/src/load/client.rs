@@ -52,13 +52,14 @@ impl<W: Way> Client<W> {
             }
             _ => None,
         };
+        let dice = Xoshiro256PlusPlus::seed_from_u64(plan.seed ^ !index);
         Ok(Client {
             plan,
             index,
             way,
             keys,
             value,
-            dice: Xoshiro256PlusPlus::seed_from_u64(plan.seed ^ !index),
+            dice,
             watch,
             recorder,
         })

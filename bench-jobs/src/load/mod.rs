@@ -47,7 +47,7 @@ pub enum Operation {
 }
 
 /// A load.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan {
     /// What each request does.
     pub operation: Operation,
@@ -137,7 +137,7 @@ async fn open_clients<W: Way>(
         let value = values[index as usize % values.len()].clone();
         clients.push(
             Client::open(
-                *plan,
+                plan.clone(),
                 index,
                 way(index as usize),
                 value,

@@ -1,10 +1,13 @@
 //! Measures workloads one after the other against one target.
 
 mod prepare;
+mod space;
+mod tidy;
 
 use std::time::Duration;
 
 use anyhow::Context;
+use bytes::Bytes;
 use dengine_crds::{
     benchmark::{ReadConsistency, Report, RunResult, Shape, Workload},
     results::IdleServers,
@@ -13,8 +16,9 @@ use jiff::Timestamp;
 
 use self::prepare::{Filled, Prepared};
 use crate::{
-    cli::{Cli, Task},
+    cli::{Cli, Options, Task},
     cut::Cut,
+    folder,
     keys::{self, Keys, Order},
     load::{self, Measured, Operation, Plan},
     machine,
@@ -24,6 +28,8 @@ use crate::{
     target::{self, Facts, Target},
 };
 
+/// Longest time from the end of `--timeout` to that of the program.
+const TIDYING_SECONDS_MAX: u64 = 300;
 /// How long to ask for the leader after a run that failed.
 const AFTER_FAILURE_LIMIT: Duration = Duration::from_secs(3);
 
@@ -32,6 +38,12 @@ pub struct Session<'a> {
     cli: &'a Cli,
     cut: Cut,
     servers: Servers,
+    /// What the name of each key begins with; empty for bare keys.
+    folder: Bytes,
+    /// What lies in the folder, and is taken away in the end.
+    written: tidy::Written,
+    /// It was seen that the run has room, and what others left was taken away.
+    begun: bool,
     /// Keys that are known to be there.
     filled: Option<Filled>,
     /// Which workload is measured, of how many; for the progress bar.
@@ -48,13 +60,16 @@ impl<'a> Session<'a> {
             cli,
             cut: Cut::after(cli.options.timeout).context("signal handlers")?,
             servers: Servers::new(&cli.options.server_pid)?,
+            folder: folder_of(&cli.options),
+            written: tidy::Written::default(),
+            begun: false,
             filled: None,
             place: String::new(),
         })
     }
 
     /// Measures everything that was asked for. Whatever happens, each workload has a result that says so.
-    pub async fn measure_all(mut self) -> Report {
+    pub async fn measure_all(&mut self) -> Report {
         let labels = &self.cli.options.result;
         let mut report = Report {
             system: labels.system.clone(),
@@ -73,6 +88,60 @@ impl<'a> Session<'a> {
             report.results.push(self.measure(task).await);
         }
         report
+    }
+
+    /// Whether the run had to end before it was done: its time was up, or somebody ended it.
+    pub fn was_cut(&self) -> bool {
+        self.cut.is_over()
+    }
+
+    /// Deletes what the run wrote. What is left if that fails is taken away by a later run.
+    ///
+    /// # Errors
+    /// In words, for people.
+    pub async fn tidy_up(&mut self) -> anyhow::Result<()> {
+        if self.folder.is_empty() || !self.begun {
+            return Ok(());
+        }
+        let mut lane = self.lane_for_tidying().await?;
+        let done = tidy::own(&mut lane, &self.folder, &self.written).await;
+        done.map_err(anyhow::Error::msg).with_context(|| {
+            let folder = String::from_utf8_lossy(&self.folder);
+            format!("deleting the keys below {folder}; a later run does")
+        })
+    }
+
+    /// Before the first key is written: is there room, and what did runs leave that were killed?
+    async fn begin(&mut self) -> anyhow::Result<()> {
+        if self.begun {
+            return Ok(());
+        }
+        let (cli, options) = (self.cli, &self.cli.options);
+        let needed = space::needed(&cli.tasks(), self.folder.len(), options.load.repeat);
+        let room = Facts::room(options.protocol.into(), &options.endpoints).await;
+        space::check(needed, room.as_ref())?;
+        if !self.folder.is_empty() {
+            let mut lane = self.lane_for_tidying().await?;
+            let swept = tidy::left_over(&mut lane, &options.load.key_prefix).await;
+            if let Err(error) = swept {
+                tracing::warn!(error, "keys of earlier runs could not be deleted");
+            }
+        }
+        self.begun = true;
+        Ok(())
+    }
+
+    async fn lane_for_tidying(&self) -> anyhow::Result<target::Lane> {
+        let options = &self.cli.options;
+        let connect = target::Connect {
+            protocol: options.protocol.into(),
+            wire: options.wire().unwrap_or_default(),
+            endpoints: options.endpoints.clone(),
+            connections: 1,
+            request_timeout: options.request_timeout,
+            retry: true,
+        };
+        Ok(Target::connect(&connect).await?.lane(0))
     }
 
     /// What the servers hold when they are ready and nothing was sent yet.
@@ -125,7 +194,10 @@ impl<'a> Session<'a> {
             name: task.name.clone(),
             protocol: options.protocol.into(),
             wire: options.wire(),
-            shape: task.shape.clone(),
+            shape: Shape {
+                key_folder_size: u32::try_from(self.folder.len()).unwrap_or(u32::MAX),
+                ..task.shape.clone()
+            },
             target_leader: options.target_leader,
             seed: options.load.seed,
             warm_up: self.cli.warm_up(&task.shape),
@@ -181,18 +253,37 @@ impl<'a> Session<'a> {
             clients: u64::from(shape.clients),
             total,
             rate: shape.rate,
-            keys: Keys::new(keys::space(shape), shape.key_size, Order::of(shape), seed),
+            keys: self.keys(keys::space(shape), shape, Order::of(shape)),
             value_size: shape.value_size,
             seed,
             request_timeout: self.cli.options.request_timeout,
         }
     }
 
-    async fn load(&self, plan: Plan, target: &Target, phase: &str) -> Measured {
+    fn keys(&self, space: u64, shape: &Shape, order: Order) -> Keys {
+        let seed = self.cli.options.load.seed;
+        Keys::new(space, shape.key_size, order, seed).inside(self.folder.clone())
+    }
+
+    async fn load(&mut self, plan: Plan, target: &Target, phase: &str) -> Measured {
+        if !matches!(plan.operation, Operation::Get(_)) {
+            self.written.note(&plan.keys);
+        }
         let progress = Progress {
             phase: format!("{}{phase}", self.place),
         };
         let way = |client| target.lane(client);
         load::run(plan, way, &progress, self.cut.reason()).await
     }
+}
+
+/// The folder's name says how long the run may take at most, tidying included.
+fn folder_of(options: &Options) -> Bytes {
+    let prefix = &options.load.key_prefix;
+    if prefix.is_empty() {
+        return Bytes::new();
+    }
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+    let lasts = options.timeout.as_secs() + TIDYING_SECONDS_MAX;
+    folder::name(prefix, now, lasts, rand::random())
 }

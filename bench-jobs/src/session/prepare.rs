@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::Session;
 use crate::{
-    keys::{self, Keys, Order},
+    keys::{self, Order},
     load::{Measured, Operation, Plan},
     outcome::Frame,
     target::{Connect, Facts, Target, Way as _},
@@ -53,6 +53,7 @@ impl Session<'_> {
             (false, _) => options.endpoints.clone(),
         };
         frame.before = Some(before);
+        self.begin().await?;
         let connect = Connect {
             protocol: frame.protocol,
             wire: frame.wire.unwrap_or_default(),
@@ -92,12 +93,7 @@ impl Session<'_> {
             operation: Operation::Put,
             clients,
             rate: None,
-            keys: Keys::new(
-                keys,
-                shape.key_size,
-                Order::Sequential,
-                self.cli.options.load.seed,
-            ),
+            keys: self.keys(keys, shape, Order::Sequential),
             ..self.plan(shape, keys)
         };
         let measured = self.load(plan, &target, "filling").await;
@@ -137,7 +133,7 @@ impl Session<'_> {
     /// Waits until every connection serves the filled key space: an eventual read may be answered by
     /// a member that has not applied it yet.
     async fn settle(&self, target: &Target, shape: &Shape, revision: u64) -> anyhow::Result<()> {
-        let keys = Keys::new(keys::space(shape), shape.key_size, Order::Sequential, 0);
+        let keys = self.keys(keys::space(shape), shape, Order::Sequential);
         let first = keys.client(0).key(0);
         let settled = async {
             for connection in 0..shape.connections as usize {
@@ -158,13 +154,12 @@ impl Session<'_> {
 
     /// Runs the same kind of requests for a while, so that connections, caches and branch predictors
     /// are as they will be. A put writes one key per client, so the others are still new.
-    async fn warm_up(&self, target: &Target, shape: &Shape) -> anyhow::Result<()> {
+    async fn warm_up(&mut self, target: &Target, shape: &Shape) -> anyhow::Result<()> {
         let total = self.cli.warm_up(shape);
-        let seed = self.cli.options.load.seed;
         let space = u64::from(shape.clients).min(keys::space(shape));
         let plan = Plan {
             rate: None,
-            keys: Keys::new(space, shape.key_size, Order::Sequential, seed),
+            keys: self.keys(space, shape, Order::Sequential),
             ..self.plan(shape, total)
         };
         let warmed = self.load(plan, target, "warming up").await;

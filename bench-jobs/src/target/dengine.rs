@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use dengine_client::{
-    AdminClient, AdminOptions, Client, ClientOptions, Consistency, KeyRange, RetryPolicy, Watch,
-    WatchUpdate, proto::MembersResponse,
+    AdminClient, AdminOptions, Client, ClientOptions, Consistency, KeyRange, RangeQuery,
+    RetryPolicy, Watch, WatchUpdate, proto::MembersResponse,
 };
 use dengine_crds::{benchmark::ReadConsistency, results::Wire};
 
-use super::{Connect, Facts, Found, Leader, one_cluster};
+use super::{Connect, Facts, Found, Leader, Room, one_cluster};
 
 /// Open connections.
 pub struct Connections {
@@ -75,6 +75,25 @@ impl Lane {
         })
     }
 
+    pub(super) async fn delete(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), String> {
+        let deleted = self.0.delete_range(KeyRange::between(from, to)).await;
+        deleted.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    pub(super) async fn keys(
+        &self,
+        from: Vec<u8>,
+        to: Vec<u8>,
+        limit: u32,
+    ) -> Result<Vec<Bytes>, String> {
+        let query = RangeQuery::new(KeyRange::between(from, to))
+            .keys_only()
+            .limit(limit);
+        let found = self.0.range(query).await;
+        let found = found.map_err(|error| error.to_string())?;
+        Ok(found.kvs.into_iter().map(|kv| kv.key).collect())
+    }
+
     pub(super) async fn watch(&self, key: Bytes) -> Result<Events, String> {
         let watch = self.0.watch(KeyRange::key(key)).await;
         watch.map(Events).map_err(|error| error.to_string())
@@ -124,6 +143,40 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
     facts.leader = leader(&members);
     facts.members = names(&members);
     Ok(facts)
+}
+
+/// The room of the member that has the least, of those that answer at the addresses that the cluster knows: an endpoint may
+/// stand for all of them.
+pub(super) async fn room(endpoints: &[String]) -> Option<Room> {
+    let options = AdminOptions {
+        connect_timeout: Duration::from_secs(2),
+        request_timeout: Duration::from_secs(2),
+    };
+    let mut addresses = endpoints.to_vec();
+    for endpoint in endpoints.iter().take(1) {
+        let admin = AdminClient::connect_with(endpoint, options).await.ok()?;
+        let members = admin.members().await.ok()?;
+        let of =
+            |progress: dengine_client::proto::MemberProgress| Some(progress.member?.client_address);
+        addresses.extend(members.members.into_iter().filter_map(of));
+    }
+    let mut least: Option<Room> = None;
+    for address in addresses {
+        let Ok(admin) = AdminClient::connect_with(&address, options).await else {
+            continue;
+        };
+        let status = admin.status().await.ok();
+        let room = status.and_then(|status| {
+            let bytes = status.free_bytes?;
+            let member = status.name;
+            Some(Room { member, bytes })
+        });
+        least = [least, room]
+            .into_iter()
+            .flatten()
+            .min_by_key(|room| room.bytes);
+    }
+    least
 }
 
 fn leader(members: &MembersResponse) -> Option<Leader> {

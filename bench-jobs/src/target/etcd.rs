@@ -6,7 +6,8 @@ use anyhow::Context;
 use bytes::Bytes;
 use dengine_crds::benchmark::ReadConsistency;
 use etcd_client::{
-    Client, ConnectOptions, GetOptions, KvClient, WatchClient, WatchResponse, WatchStream,
+    Client, ConnectOptions, DeleteOptions, GetOptions, KvClient, WatchClient, WatchResponse,
+    WatchStream,
 };
 
 use super::{Connect, Facts, Found, Leader, one_cluster};
@@ -77,6 +78,27 @@ impl Lane {
             exists: !got.kvs().is_empty(),
             revision,
         })
+    }
+
+    pub(super) async fn delete(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<(), String> {
+        let options = DeleteOptions::new().with_range(to);
+        let deleted = self.kv.delete(from, Some(options)).await;
+        deleted.map(|_| ()).map_err(in_words)
+    }
+
+    pub(super) async fn keys(
+        &mut self,
+        from: Vec<u8>,
+        to: Vec<u8>,
+        limit: u32,
+    ) -> Result<Vec<Bytes>, String> {
+        let options = GetOptions::new()
+            .with_range(to)
+            .with_keys_only()
+            .with_limit(limit.into());
+        let found = self.kv.get(from, Some(options)).await.map_err(in_words)?;
+        let key = |kv: &etcd_client::KeyValue| Bytes::copy_from_slice(kv.key());
+        Ok(found.kvs().iter().map(key).collect())
     }
 
     pub(super) async fn watch(&mut self, key: Bytes) -> Result<Events, String> {

@@ -113,6 +113,35 @@ pub enum Lane {
     Etcd(Box<etcd::Lane>),
 }
 
+impl Lane {
+    /// Deletes every key from `from` to just before `to`.
+    ///
+    /// # Errors
+    /// In words.
+    pub async fn delete(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<(), String> {
+        match self {
+            Lane::Dengine(lane) => lane.delete(from, to).await,
+            Lane::Etcd(lane) => lane.delete(from, to).await,
+        }
+    }
+
+    /// The first keys from `from` to just before `to`.
+    ///
+    /// # Errors
+    /// In words.
+    pub async fn keys(
+        &mut self,
+        from: Vec<u8>,
+        to: Vec<u8>,
+        limit: u32,
+    ) -> Result<Vec<Bytes>, String> {
+        match self {
+            Lane::Dengine(lane) => lane.keys(from, to, limit).await,
+            Lane::Etcd(lane) => lane.keys(from, to, limit).await,
+        }
+    }
+}
+
 /// What a read found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -181,6 +210,15 @@ pub struct Facts {
     pub members: Vec<String>,
 }
 
+/// What may still be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The member that has the least.
+    pub member: String,
+    /// Bytes that are free on its disk before it refuses writes.
+    pub bytes: u64,
+}
+
 /// The member that leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
@@ -199,6 +237,14 @@ impl Facts {
         match protocol {
             Protocol::Dengine => dengine::facts(endpoints).await,
             Protocol::Etcd => etcd::facts(endpoints).await,
+        }
+    }
+
+    /// The room of the member that has the least; `None` if it is not told. etcd tells of none.
+    pub async fn room(protocol: Protocol, endpoints: &[String]) -> Option<Room> {
+        match protocol {
+            Protocol::Dengine => dengine::room(endpoints).await,
+            Protocol::Etcd => None,
         }
     }
 

@@ -2,7 +2,7 @@
 //! it to. It keeps which keys exist; it is no model of DEngine.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     net::SocketAddr,
     pin::Pin,
     sync::{
@@ -52,6 +52,8 @@ pub(crate) struct Behaviour {
     pub(crate) together: Option<Barrier>,
     /// From this put on nothing is answered.
     pub(crate) hang_at: Option<u64>,
+    /// What its disk has room for, if it tells.
+    pub(crate) free_bytes: Option<u64>,
 }
 
 /// A running peer; its server ends with the test's runtime.
@@ -70,6 +72,8 @@ struct Seen {
     frames: AtomicU64,
     term: AtomicU64,
     keys: Mutex<HashSet<Bytes>>,
+    left: Mutex<BTreeSet<Bytes>>,
+    largest_delete: AtomicU64,
     callers: Mutex<HashSet<SocketAddr>>,
 }
 
@@ -105,8 +109,25 @@ impl Peer {
         self.seen.frames.load(Ordering::Relaxed)
     }
 
+    /// How many different keys were put.
     pub(crate) fn keys(&self) -> usize {
         self.seen.keys.lock().unwrap().len()
+    }
+
+    /// The keys that were put and not deleted.
+    pub(crate) fn left(&self) -> Vec<Bytes> {
+        self.seen.left.lock().unwrap().iter().cloned().collect()
+    }
+
+    /// A key that is there before the run.
+    pub(crate) fn hold(&self, key: &str) {
+        let key = Bytes::copy_from_slice(key.as_bytes());
+        self.seen.left.lock().unwrap().insert(key);
+    }
+
+    /// Most keys that one request deleted.
+    pub(crate) fn largest_delete(&self) -> u64 {
+        self.seen.largest_delete.load(Ordering::Relaxed)
     }
 
     /// Connections that carried puts or gets.
@@ -167,11 +188,9 @@ impl Kv for Peer {
         {
             return Err(Status::unavailable("scripted failure"));
         }
-        self.seen
-            .keys
-            .lock()
-            .unwrap()
-            .insert(request.into_inner().key);
+        let key = request.into_inner().key;
+        self.seen.left.lock().unwrap().insert(key.clone());
+        self.seen.keys.lock().unwrap().insert(key);
         Ok(Response::new(PutResponse {
             header: self.header(),
             prev_kv: None,
@@ -182,7 +201,7 @@ impl Kv for Peer {
         self.note(&request);
         self.seen.gets.fetch_add(1, Ordering::Relaxed);
         let key = request.into_inner().key;
-        let exists = self.seen.keys.lock().unwrap().contains(&key);
+        let exists = self.seen.left.lock().unwrap().contains(&key);
         let kv = exists.then(|| KeyValue {
             key,
             version: 1,
@@ -194,8 +213,23 @@ impl Kv for Peer {
         }))
     }
 
-    async fn delete(&self, _: Request<DeleteRequest>) -> Result<Response<DeleteResponse>, Status> {
-        Err(Status::unimplemented("delete"))
+    async fn delete(
+        &self,
+        request: Request<DeleteRequest>,
+    ) -> Result<Response<DeleteResponse>, Status> {
+        let DeleteRequest { key, range_end, .. } = request.into_inner();
+        let mut left = self.seen.left.lock().unwrap();
+        let before = left.len();
+        left.retain(|other| *other < key || *other >= range_end);
+        let deleted = (before - left.len()) as u64;
+        self.seen
+            .largest_delete
+            .fetch_max(deleted, Ordering::Relaxed);
+        Ok(Response::new(DeleteResponse {
+            header: self.header(),
+            deleted,
+            prev_kvs: Vec::new(),
+        }))
     }
 
     async fn compare_and_swap(
@@ -205,8 +239,23 @@ impl Kv for Peer {
         Err(Status::unimplemented("compare and swap"))
     }
 
-    async fn range(&self, _: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
-        Err(Status::unimplemented("range"))
+    async fn range(
+        &self,
+        request: Request<RangeRequest>,
+    ) -> Result<Response<RangeResponse>, Status> {
+        let request = request.into_inner();
+        let left = self.seen.left.lock().unwrap();
+        let found = left.range(request.key..request.range_end);
+        let kv = |key: &Bytes| KeyValue {
+            key: key.clone(),
+            version: 1,
+            ..KeyValue::default()
+        };
+        Ok(Response::new(RangeResponse {
+            header: self.header(),
+            kvs: found.take(request.limit as usize).map(kv).collect(),
+            ..RangeResponse::default()
+        }))
     }
 
     async fn batch(&self, _: Request<BatchRequest>) -> Result<Response<BatchResponse>, Status> {
@@ -288,6 +337,14 @@ impl Peer {
                     .await
                     .map(|get| Answer::Get(get.into_inner()))
             }
+            Call::Delete(delete) => {
+                let deleted = self.delete(Request::new(delete)).await;
+                deleted.map(|deleted| Answer::Delete(deleted.into_inner()))
+            }
+            Call::Range(range) => {
+                let found = self.range(Request::new(range)).await;
+                found.map(|found| Answer::Range(found.into_inner()))
+            }
             _ => Err(Status::unimplemented("no test needs it")),
         };
         let refused = |status: Status| {
@@ -345,6 +402,7 @@ impl Admin for Peer {
             ready: true,
             version: "9.9.9".to_owned(),
             durability: "fsync".to_owned(),
+            free_bytes: self.behaviour.free_bytes,
             ..StatusResponse::default()
         }))
     }

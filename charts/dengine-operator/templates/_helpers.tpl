@@ -69,9 +69,10 @@ app.kubernetes.io/part-of: dengine
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch]
+# A Job is deleted only when the next run of a schedule replaces it.
 - apiGroups: [batch]
   resources: [jobs]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, watch, create, patch, delete]
 # A Job's permission to patch the status of its own benchmark.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]

@@ -20,4 +20,5 @@ mod repair;
 mod roll;
 mod scale;
 mod support;
+mod turns;
 mod volumes;

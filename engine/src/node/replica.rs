@@ -245,6 +245,7 @@ impl ReplicaThread {
             log_bytes: self.log_reader.bytes(),
             state_bytes: self.reader.approximate_bytes(),
             low_on_space: self.space.is_low(),
+            free_bytes: self.space.room_bytes(),
         }
     }
 }

@@ -73,6 +73,12 @@ impl Space {
         self.free_bytes.load(Ordering::Relaxed)
     }
 
+    /// What may still be written until the reserve is reached; `None` before the first look.
+    pub(super) fn room_bytes(&self) -> Option<u64> {
+        let free_bytes = self.free_bytes();
+        (free_bytes != u64::MAX).then(|| free_bytes.saturating_sub(self.min_free_bytes))
+    }
+
     /// Whether less than the reserve is free.
     pub(super) fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)

@@ -52,6 +52,8 @@ pub struct NodeStatus {
     pub state_bytes: u64,
     /// Whether its disk is nearly full, so that it takes no write that needs space.
     pub low_on_space: bool,
+    /// Bytes that are free on its disk beyond its reserve, once it has looked.
+    pub free_bytes: Option<u64>,
 }
 
 impl NodeStatus {
@@ -75,6 +77,7 @@ impl NodeStatus {
             log_bytes: 0,
             state_bytes: 0,
             low_on_space: false,
+            free_bytes: None,
         }
     }
 }

@@ -58,6 +58,7 @@ pub(super) fn node_status(
         watches,
         low_on_space: status.low_on_space,
         admin_address,
+        free_bytes: status.free_bytes,
     }
 }
 

@@ -14,8 +14,10 @@ use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 
 use super::ReconcileError;
-use crate::cluster::controller::cached;
+use super::turns::{Others, Turns};
+use crate::cluster::controller::{PAGE, cached, slim};
 use crate::context::Context;
+use crate::guard::{self, Guarded};
 use crate::scope::Scope;
 use crate::telemetry;
 
@@ -26,6 +28,7 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 struct Shared {
     context: Context,
     jobs: Store<Job>,
+    turns: Turns,
 }
 
 /// Runs until `stop` resolves and what runs then has ended.
@@ -38,14 +41,20 @@ pub async fn run(
     let (reader, writer) = reflector::store();
     // Not only changes of the spec: the Job's result arrives in the status.
     let benchmarks = telemetry::watched(watcher(
-        scope.api(&context.client),
-        watcher::Config::default(),
+        scope.api::<Guarded<DEngineBenchmark>>(&context.client),
+        watcher::Config::default().page_size(PAGE),
     ))
     .default_backoff()
+    .modify(slim)
     .reflect(writer)
     .applied_objects();
     let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_BENCHMARK);
-    let (jobs, changed) = cached(&context, &scope, &selector);
+    let (jobs, changed) = cached(&context, &scope, &selector, |_| {});
+    let shared = Shared {
+        context,
+        jobs,
+        turns: Turns::default(),
+    };
     Controller::for_stream(benchmarks, reader)
         .with_config(
             controller::Config::default()
@@ -54,7 +63,7 @@ pub async fn run(
         )
         .watches_stream(changed, by_label)
         .graceful_shutdown_on(stop)
-        .run(reconcile, on_error, Arc::new(Shared { context, jobs }))
+        .run(reconcile, on_error, Arc::new(shared))
         .for_each(|result| async move {
             if let Err(error) = result {
                 telemetry::reconcile_failed(telemetry::BENCHMARK, &error);
@@ -64,18 +73,28 @@ pub async fn run(
 }
 
 async fn reconcile(
-    benchmark: Arc<DEngineBenchmark>,
+    benchmark: Arc<Guarded<DEngineBenchmark>>,
     shared: Arc<Shared>,
 ) -> Result<Action, ReconcileError> {
+    let benchmark = match &benchmark.0 {
+        Ok(benchmark) => benchmark,
+        Err(object) => {
+            return Ok(guard::unreadable::<DEngineBenchmark>(&shared.context, object).await);
+        }
+    };
     // An error means that the watch ended, and with it this process' work.
     let _ = shared.jobs.wait_until_ready().await;
     let started = Instant::now();
-    let result = super::reconcile(&benchmark, &shared.context, &shared.jobs).await;
+    let others = Others {
+        jobs: &shared.jobs,
+        turns: &shared.turns,
+    };
+    let result = super::reconcile(benchmark, &shared.context, &others).await;
     telemetry::reconciled(telemetry::BENCHMARK, started.elapsed());
     result
 }
 
-fn on_error(_: Arc<DEngineBenchmark>, _: &ReconcileError, _: Arc<Shared>) -> Action {
+fn on_error(_: Arc<Guarded<DEngineBenchmark>>, _: &ReconcileError, _: Arc<Shared>) -> Action {
     Action::requeue(Duration::from_secs(2))
 }
 
@@ -83,7 +102,7 @@ fn on_error(_: Arc<DEngineBenchmark>, _: &ReconcileError, _: Arc<Shared>) -> Act
     clippy::needless_pass_by_value,
     reason = "what `watches_stream` calls it with"
 )]
-fn by_label(job: Job) -> Option<ObjectRef<DEngineBenchmark>> {
+fn by_label(job: Job) -> Option<ObjectRef<Guarded<DEngineBenchmark>>> {
     let benchmark = job.labels().get(labels::BENCHMARK)?;
     Some(ObjectRef::new(benchmark).within(&job.namespace()?))
 }

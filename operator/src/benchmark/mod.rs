@@ -9,6 +9,7 @@ mod runs;
 pub mod schedule;
 pub mod status;
 pub mod thresholds;
+pub mod turns;
 pub mod verdict;
 
 use std::time::Duration;
@@ -27,14 +28,20 @@ use serde_json::json;
 
 use crate::apply::{ApplyError, ensure, is_code};
 use crate::context::{Context, Happening, now};
-use plan::Step;
+use plan::{Ending, Step};
 use resources::{Benchmark, job, role, role_binding, service_account};
 use status::Outcome;
+use turns::Others;
 
 /// How long a Job stays after its result is in, for its logs.
 const JOB_TTL_SECONDS: i32 = 3600;
 /// While the target can not be measured yet, or the Job runs (its end also triggers).
 const WHILE_WAITING: Duration = Duration::from_secs(2);
+/// After a step other than the Job's making that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// The API server is asked for a Job so often; the pauses between double from the first, four minutes in all.
+const TRIES_MAX: u32 = 8;
+const FIRST_PAUSE_SECONDS: u64 = 2;
 /// Between steps.
 const AFTER_STEP: Duration = Duration::from_millis(100);
 /// When all is done; only a change of the resource matters then.
@@ -54,6 +61,8 @@ enum StepError {
     Job(kube::Error),
     #[error("deleting what has expired: {0}")]
     Expire(kube::Error),
+    #[error("waiting for {0}")]
+    NotOurTurn(String),
     #[error(
         "a Job {0} exists and does not belong to this run; rename the benchmark or choose another runId"
     )]
@@ -67,13 +76,13 @@ enum StepError {
 pub async fn reconcile(
     resource: &DEngineBenchmark,
     context: &Context,
-    jobs: &Store<Job>,
+    others: &Others<'_>,
 ) -> Result<Action, ReconcileError> {
     let namespace = resource.namespace().unwrap_or_default();
     let recorded_job = |of: &DEngineBenchmark| of.status.as_ref().and_then(|s| s.job_name.clone());
     // First the Job, then the resource: a Job that has ended posted its result before.
     let job_name = recorded_job(resource);
-    let job = find_job(context, jobs, &namespace, job_name.as_deref()).await?;
+    let job = find_job(context, others.jobs, &namespace, job_name.as_deref()).await?;
     let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &namespace);
     let Some(resource) = api.get_opt(&resource.name_any()).await? else {
         return Ok(Action::await_change());
@@ -90,11 +99,22 @@ pub async fn reconcile(
     }
     let benchmark = benchmark(context, &resource, namespace, owner);
     let now = now();
-    let (observed, next) = observe::observe(context, &benchmark, &resource, job, &now).await?;
+    let (observed, next) =
+        observe::observe(context, &benchmark, &resource, job, others, &now).await?;
     let step = plan::plan(&observed);
-    let outcome = match carry_out(context, &benchmark, &resource, &step).await {
+    let carried_out = carry_out(
+        context,
+        &benchmark,
+        &resource,
+        observed.job.as_ref(),
+        others,
+        &step,
+    );
+    let outcome = match carried_out.await {
         Ok(()) => Outcome::Taken(step.clone()),
-        Err(error) => refused(context, &resource, &error).await,
+        // Somebody was faster; the next look says who.
+        Err(StepError::NotOurTurn(_)) => return Ok(Action::requeue(AFTER_STEP)),
+        Err(error) => refused(context, &resource, &step, &error).await,
     };
     let mut status = status::derive(&resource, &outcome, &observed, &now);
     status.next_run_at = next.map(|next| next.to_string());
@@ -104,7 +124,8 @@ pub async fn reconcile(
         written => written?,
     }
     runs::prune(context, &resource).await?;
-    if let Outcome::Taken(Step::Finish(ending)) = &outcome {
+    tell_of_skipped(context, &resource, &outcome).await;
+    if let Some(ending) = ending_of(&outcome) {
         let note = format!(
             "run {}: {}",
             status.run_id.unwrap_or_default(),
@@ -143,9 +164,37 @@ fn benchmark(
     }
 }
 
+/// How the run ended, if it did just now.
+fn ending_of(outcome: &Outcome) -> Option<Ending> {
+    match outcome {
+        Outcome::Taken(Step::Finish(ending) | Step::Cancel(ending)) => Some(ending.clone()),
+        Outcome::JobRefused {
+            reason,
+            message,
+            retry_in: None,
+        } => Some(status::given_up(reason, message)),
+        _ => None,
+    }
+}
+
+async fn tell_of_skipped(context: &Context, resource: &DEngineBenchmark, outcome: &Outcome) {
+    if let Outcome::Taken(Step::Skip { words }) = outcome {
+        let happening = Happening::warning(events::RUN_SKIPPED, words.clone());
+        context.tell(&resource.object_ref(&()), &happening).await;
+    }
+}
+
 fn again(outcome: &Outcome) -> Duration {
     match outcome {
-        Outcome::Failed { .. } => WHILE_WAITING,
+        Outcome::Failed { .. } => AFTER_FAILURE,
+        Outcome::JobRefused { retry_in, .. } => retry_in.map_or(AFTER_STEP, Duration::from_secs),
+        Outcome::Taken(Step::BackOff { seconds }) => Duration::from_secs(*seconds),
+        // Only an edit helps, and that is seen.
+        Outcome::Taken(Step::Refuse { reason, .. })
+            if [reasons::INVALID_SPEC, reasons::SUSPENDED].contains(reason) =>
+        {
+            WHEN_DONE
+        }
         Outcome::Taken(Step::Refuse { .. } | Step::Wait) => WHILE_WAITING,
         Outcome::Taken(Step::Done) => WHEN_DONE,
         Outcome::Taken(_) => AFTER_STEP,
@@ -171,33 +220,67 @@ async fn carry_out(
     context: &Context,
     benchmark: &Benchmark,
     resource: &DEngineBenchmark,
+    job: Option<&plan::Job>,
+    others: &Others<'_>,
     step: &Step,
 ) -> Result<(), StepError> {
     match step {
-        Step::MakeJob => make_job(context, benchmark, resource).await,
+        Step::MakeJob => {
+            others.take(benchmark).map_err(StepError::NotOurTurn)?;
+            make_job(context, benchmark, resource).await
+        }
         // The Job has posted what it measured; nothing needs it any more but people who read its log.
-        Step::SetTtl | Step::NextLeg => set_ttl(context, benchmark, resource).await,
+        Step::SetTtl | Step::NextLeg => set_ttl(context, benchmark, resource, job).await,
+        Step::Cancel(_) => delete_job(context, benchmark, resource, job).await,
         Step::Expire => expire(context, benchmark).await,
         _ => Ok(()),
     }
 }
 
+/// Only of the Job that was seen to belong to this benchmark: what the status names may have been written by a Job.
 async fn set_ttl(
     context: &Context,
     benchmark: &Benchmark,
     resource: &DEngineBenchmark,
+    job: Option<&plan::Job>,
 ) -> Result<(), StepError> {
+    let Some(job) = job else { return Ok(()) };
     let api: Api<Job> = Api::namespaced(context.client.clone(), &benchmark.namespace);
-    let patch = json!({"spec": {"ttlSecondsAfterFinished": JOB_TTL_SECONDS}});
-    let status = resource.status.as_ref();
-    let name = status
-        .and_then(|status| status.job_name.clone())
-        .unwrap_or_default();
+    let patch = json!({
+        "metadata": {"uid": job.uid},
+        "spec": {"ttlSecondsAfterFinished": JOB_TTL_SECONDS},
+    });
+    let name = job_name(resource);
     let parameters = PatchParams {
         field_manager: Some(managers::OPERATOR.to_owned()),
         ..PatchParams::default()
     };
     match api.patch(&name, &parameters, &Patch::Merge(patch)).await {
+        Err(error) if !is_code(&error, 404) => Err(StepError::Job(error)),
+        _ => Ok(()),
+    }
+}
+
+fn job_name(resource: &DEngineBenchmark) -> String {
+    let status = resource.status.as_ref();
+    let name = status.and_then(|status| status.job_name.clone());
+    name.unwrap_or_default()
+}
+
+/// Ends a run. The Job stays until its pod is gone: until then there is load, and the keys are being deleted.
+async fn delete_job(
+    context: &Context,
+    benchmark: &Benchmark,
+    resource: &DEngineBenchmark,
+    job: Option<&plan::Job>,
+) -> Result<(), StepError> {
+    let Some(job) = job else { return Ok(()) };
+    let api: Api<Job> = Api::namespaced(context.client.clone(), &benchmark.namespace);
+    let parameters = DeleteParams::foreground().preconditions(Preconditions {
+        uid: Some(job.uid.clone()),
+        resource_version: None,
+    });
+    match api.delete(&job_name(resource), &parameters).await {
         Err(error) if !is_code(&error, 404) => Err(StepError::Job(error)),
         _ => Ok(()),
     }
@@ -257,14 +340,21 @@ async fn make_job(
     }
 }
 
-async fn refused(context: &Context, resource: &DEngineBenchmark, error: &StepError) -> Outcome {
+async fn refused(
+    context: &Context,
+    resource: &DEngineBenchmark,
+    step: &Step,
+    error: &StepError,
+) -> Outcome {
     tracing::warn!(benchmark = resource.name_any(), %error, "step failed");
     let message = error.to_string();
     // Once, not with every repetition: the condition keeps the words for as long as it goes on.
     let conditions = resource.status.iter().flat_map(|status| &status.conditions);
     let said = conditions
         .filter(|condition| condition.type_ == types::FAILED)
-        .any(|condition| message.starts_with(&condition.message));
+        .any(|condition| {
+            condition.message.ends_with(&message) || message.starts_with(&condition.message)
+        });
     if !said {
         let happening = Happening::warning(events::STEP_FAILED, message.clone());
         context.tell(&resource.object_ref(&()), &happening).await;
@@ -273,9 +363,35 @@ async fn refused(context: &Context, resource: &DEngineBenchmark, error: &StepErr
         StepError::NameTaken(_) | StepError::Apply(ApplyError::NameTaken { .. }) => {
             reasons::NAME_TAKEN
         }
+        _ if *step == Step::MakeJob => reasons::JOB_REFUSED,
         _ => reasons::JOB_FAILED,
     };
-    Outcome::Failed { reason, message }
+    if *step != Step::MakeJob {
+        return Outcome::Failed { reason, message };
+    }
+    let tries = resource.status.as_ref().and_then(|status| status.tries);
+    Outcome::JobRefused {
+        reason,
+        message,
+        retry_in: retry_in(tries.unwrap_or(0), error.is_invalid()),
+    }
+}
+
+/// Seconds until a Job is asked for again that was refused once more after so many tries before.
+fn retry_in(tries: u32, is_invalid: bool) -> Option<u64> {
+    let again = !is_invalid && tries + 1 < TRIES_MAX;
+    again.then(|| FIRST_PAUSE_SECONDS << tries)
+}
+
+impl StepError {
+    /// The API server looked at it and found it invalid; repeating does not help.
+    fn is_invalid(&self) -> bool {
+        match self {
+            Self::Job(error) => is_code(error, 422) || is_code(error, 400),
+            Self::Apply(error) => error.is_invalid(),
+            _ => false,
+        }
+    }
 }
 
 /// Writes the status if it changed. The resource version makes sure that it follows from what is there.
@@ -310,4 +426,32 @@ async fn write(
     api.patch_status(&resource.name_any(), &parameters, &Patch::Apply(&patch))
         .await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_job_is_asked_for_a_bounded_number_of_times_with_growing_pauses() {
+        let pauses: Vec<Option<u64>> = (0..8).map(|tries| retry_in(tries, false)).collect();
+        let expected = [2, 4, 8, 16, 32, 64, 128].map(Some);
+        assert_eq!(pauses[..7], expected);
+        assert_eq!(pauses[7], None);
+        assert_eq!(retry_in(0, true), None, "what is invalid stays so");
+    }
+
+    #[test]
+    fn what_only_an_edit_mends_is_not_looked_at_all_the_time() {
+        let refuse = |reason| {
+            again(&Outcome::Taken(Step::Refuse {
+                reason,
+                message: String::new(),
+            }))
+        };
+        assert_eq!(refuse(reasons::INVALID_SPEC), WHEN_DONE);
+        assert_eq!(refuse(reasons::SUSPENDED), WHEN_DONE);
+        assert_eq!(refuse(reasons::TARGET_NOT_READY), WHILE_WAITING);
+        assert_eq!(refuse(reasons::TARGET_BUSY), WHILE_WAITING);
+    }
 }

@@ -2,22 +2,25 @@
 
 use std::time::Duration;
 
-use dengine_crds::benchmark::{BenchmarkPhase, Leg};
+use dengine_crds::benchmark::{BenchmarkPhase, ConcurrencyPolicy, Leg};
 use dengine_crds::names::{self, labels};
 use dengine_crds::profiles;
+use dengine_crds::reasons::benchmark as reasons;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, DEngineCluster, conditions as types};
 use k8s_openapi::api::batch::v1;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::tz::TimeZone;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 
 use super::ReconcileError;
 use super::plan::{Job, JobState, Observed, Recorded, Target};
-use super::resources::Benchmark;
+use super::resources::{Benchmark, job};
 use super::schedule::{self, Due};
 use super::thresholds::Threshold;
+use super::turns::Others;
 use crate::conditions::is_true;
 use crate::context::Context;
 
@@ -27,6 +30,7 @@ pub(super) async fn observe(
     benchmark: &Benchmark,
     resource: &DEngineBenchmark,
     job: Option<v1::Job>,
+    others: &Others<'_>,
     now: &Time,
 ) -> Result<(Observed, Option<Timestamp>), ReconcileError> {
     let status = resource.status.clone().unwrap_or_default();
@@ -38,7 +42,19 @@ pub(super) async fn observe(
     let (asked, invalid) = asked(resource, now);
     let posted = |run_id: &str| status.runs.get(run_id).cloned();
     let had_its_turn = had_its_turn(resource, &status, asked.due.run_id.as_deref());
+    let pod = match &job {
+        Some(job) => pod_of(context, benchmark, &job.name_any()).await?,
+        None => None,
+    };
+    let replace = benchmark.spec.concurrency_policy == ConcurrencyPolicy::Replace;
     let observed = Observed {
+        suspended: benchmark.spec.suspend,
+        busy: others.busy(benchmark),
+        replaces: replace && asked.due.run_id.is_some(),
+        retry_in: retry_in(&status, now),
+        members: members(context, benchmark, &status).await?,
+        skipped: skipped(&status),
+        trouble: pod.as_ref().and_then(trouble),
         wanted_run: wanted_run(resource, &status, asked.due.run_id),
         had_its_turn,
         thresholds: asked.thresholds,
@@ -46,7 +62,7 @@ pub(super) async fn observe(
         invalid,
         expired: expires_in(resource, now).is_some_and(|left| left.is_zero()),
         placement: match &job {
-            Some(job) => placement(context, benchmark, &job.name_any()).await?,
+            Some(_) => placement(context, benchmark, pod.as_ref()).await?,
             None => status.placement.clone(),
         },
         recorded: recorded(&status),
@@ -64,8 +80,74 @@ pub(super) fn recorded(status: &DEngineBenchmarkStatus) -> Option<Recorded> {
         run_id: status.run_id.clone()?,
         leg: status.leg.unwrap_or(Leg::Target),
         job_made: status.job_uid.is_some(),
-        is_final: status.phase.is_some_and(BenchmarkPhase::is_final),
+        members: status.members.clone(),
+        // A phase that this version does not know is one of a newer version's.
+        is_final: status
+            .phase
+            .map_or(status.finished_at.is_some(), BenchmarkPhase::is_final),
     })
+}
+
+/// Seconds until a Job that was refused is asked for again.
+fn retry_in(status: &DEngineBenchmarkStatus, now: &Time) -> Option<u64> {
+    let at: Timestamp = status.retry_at.as_ref()?.parse().ok()?;
+    Some(u64::try_from(at.as_second() - now.0.as_second()).unwrap_or(0))
+}
+
+/// What the last run of the schedule waited for, if it was waited for in vain.
+fn skipped(status: &DEngineBenchmarkStatus) -> Option<String> {
+    let mut conditions = status.conditions.iter();
+    let target = conditions.find(|condition| condition.type_ == types::TARGET_READY)?;
+    let waited = [reasons::TARGET_NOT_READY, reasons::TARGET_NOT_FOUND];
+    let in_vain = target.status == "False" && waited.contains(&target.reason.as_str());
+    in_vain.then(|| {
+        let words = &target.message;
+        format!("a run of the schedule was skipped, for it could not begin in time: {words}")
+    })
+}
+
+/// The members of the cluster that is measured: their pods' identity, and how often each server was restarted. Asked only when
+/// a load is about to begin or has ended.
+async fn members(
+    context: &Context,
+    benchmark: &Benchmark,
+    status: &DEngineBenchmarkStatus,
+) -> Result<Option<Vec<String>>, kube::Error> {
+    let Some(cluster) = &benchmark.spec.target.cluster_ref else {
+        return Ok(None);
+    };
+    let begins = status.job_uid.is_none();
+    let ended = status.runs.contains_key(&benchmark.run_id);
+    let under_way = recorded(status).is_some_and(|run| !run.is_final && run.leg == Leg::Target);
+    if !under_way || !(begins || ended) {
+        return Ok(None);
+    }
+    let selector = format!(
+        "{}={},{}={}",
+        labels::CLUSTER,
+        cluster.name,
+        labels::COMPONENT,
+        labels::COMPONENT_MEMBER
+    );
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &benchmark.namespace);
+    let pods = api.list(&ListParams::default().labels(&selector)).await?;
+    let mut members: Vec<String> = pods.items.iter().map(member).collect();
+    members.sort();
+    members.truncate(MEMBERS_MAX);
+    Ok(Some(members))
+}
+
+/// As many as a status has room for.
+const MEMBERS_MAX: usize = 16;
+
+fn member(pod: &Pod) -> String {
+    let status = pod.status.as_ref();
+    let containers = status.and_then(|status| status.container_statuses.as_ref());
+    let mut containers = containers.into_iter().flatten();
+    let server = containers.find(|container| container.name == names::cluster::CONTAINER);
+    let restarts = server.map_or(0, |server| server.restart_count);
+    let uid = pod.uid().unwrap_or_default();
+    format!("{} {uid}/{restarts}", pod.name_any())
 }
 
 /// What the spec says in texts that have to be understood first.
@@ -90,11 +172,14 @@ fn asked(resource: &DEngineBenchmark, now: &Time) -> (Asked, Option<String>) {
         run_id: None,
         next: None,
     };
-    let due = match spec
-        .schedule
-        .as_deref()
-        .map(|text| schedule::due(text, since, now.0))
-    {
+    let zone = schedule::time_zone(spec.time_zone.as_deref());
+    let zone = zone.unwrap_or_else(|error| {
+        wrong.push(error.to_string());
+        TimeZone::UTC
+    });
+    let text = spec.schedule.as_deref().filter(|_| !spec.suspend);
+    let late = spec.starting_deadline_seconds;
+    let due = match text.map(|text| schedule::due(text, &zone, late, since, now.0)) {
         None => nothing,
         Some(Ok(due)) => due,
         Some(Err(error)) => {
@@ -163,7 +248,7 @@ pub(super) fn due_in(
 async fn placement(
     context: &Context,
     benchmark: &Benchmark,
-    job: &str,
+    pod: Option<&Pod>,
 ) -> Result<Option<String>, kube::Error> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &benchmark.namespace);
     let nodes = async |selector: String| -> Result<Vec<(String, String)>, kube::Error> {
@@ -171,8 +256,8 @@ async fn placement(
         let on = |pod: Pod| Some((pod.name_any(), pod.spec?.node_name?));
         Ok(found.items.into_iter().filter_map(on).collect())
     };
-    let load = nodes(format!("batch.kubernetes.io/job-name={job}")).await?;
-    let Some((_, node)) = load.into_iter().next() else {
+    let spec = pod.and_then(|pod| pod.spec.as_ref());
+    let Some(node) = spec.and_then(|spec| spec.node_name.clone()) else {
         return Ok(None);
     };
     let Some(cluster) = &benchmark.spec.target.cluster_ref else {
@@ -189,6 +274,36 @@ async fn placement(
     } else {
         format!("load on {node}, beside {}", beside.join(", "))
     }))
+}
+
+/// The pod of a Job.
+async fn pod_of(
+    context: &Context,
+    benchmark: &Benchmark,
+    job: &str,
+) -> Result<Option<Pod>, kube::Error> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &benchmark.namespace);
+    let selector = format!("batch.kubernetes.io/job-name={job}");
+    let found = pods.list(&ListParams::default().labels(&selector)).await?;
+    Ok(found.items.into_iter().next())
+}
+
+/// Why the pod does not run: it can not be scheduled, or its image can not be had.
+fn trouble(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let mut conditions = status.conditions.iter().flatten();
+    let unscheduled = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False");
+    if let Some(unscheduled) = unscheduled {
+        let words = unscheduled.message.as_deref().unwrap_or("not scheduled");
+        return Some(words.to_owned());
+    }
+    let mut containers = status.container_statuses.iter().flatten();
+    let tool = containers.find(|container| container.name == job::CONTAINER)?;
+    let waiting = tool.state.as_ref()?.waiting.as_ref()?;
+    let reason = waiting.reason.as_deref()?;
+    let passing = matches!(reason, "ContainerCreating" | "PodInitializing");
+    let words = waiting.message.as_deref().unwrap_or("no message");
+    (!passing).then(|| format!("{reason}: {words}"))
 }
 
 async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube::Error> {
@@ -244,6 +359,55 @@ mod tests {
     use dengine_crds::benchmark::Report;
 
     use super::*;
+
+    #[test]
+    fn a_restarted_server_makes_another_member_of_a_pod() {
+        let mut pod: Pod = serde_yaml::from_str(
+            "{metadata: {name: d-0, uid: u}, status: {containerStatuses: [
+              {name: proxy, restartCount: 9, image: '', imageID: '', ready: true},
+              {name: dengine, restartCount: 2, image: '', imageID: '', ready: true}]}}",
+        )
+        .unwrap();
+        assert_eq!(member(&pod), "d-0 u/2");
+        pod.status = None;
+        assert_eq!(member(&pod), "d-0 u/0");
+    }
+
+    #[test]
+    fn why_a_pod_does_not_run_is_read_from_it() {
+        let words = |status: &str| {
+            let pod = format!("{{metadata: {{name: p}}, status: {status}}}");
+            trouble(&serde_yaml::from_str(&pod).unwrap())
+        };
+        let waiting = |reason: &str| {
+            format!(
+                "{{containerStatuses: [{{name: dengine-bench, restartCount: 0, image: '', imageID: '',
+                  ready: false, state: {{waiting: {{reason: {reason}, message: why}}}}}}]}}"
+            )
+        };
+        assert_eq!(
+            words(&waiting("ImagePullBackOff")).as_deref(),
+            Some("ImagePullBackOff: why")
+        );
+        assert_eq!(words(&waiting("ContainerCreating")), None);
+        let pending = "{conditions: [{type: PodScheduled, status: 'False', message: no nodes}]}";
+        assert_eq!(words(pending).as_deref(), Some("no nodes"));
+        assert_eq!(words("{}"), None);
+    }
+
+    #[test]
+    fn a_suspended_schedule_asks_for_nothing() {
+        let spec = "{workload: put, schedule: '* * * * *', target: {clusterRef: {name: demo}}}";
+        let mut resource = DEngineBenchmark::new("b", serde_yaml::from_str(spec).unwrap());
+        let created: Timestamp = "2026-05-02T03:00:00Z".parse().unwrap();
+        resource.metadata.creation_timestamp = Some(Time(created));
+        let now = Time("2026-05-02T03:10:30Z".parse().unwrap());
+        let (due, _) = asked(&resource, &now);
+        assert_eq!(due.due.run_id.as_deref(), Some("20260502T0310Z"));
+        resource.spec.suspend = true;
+        let (due, wrong) = asked(&resource, &now);
+        assert_eq!((due.due.run_id, due.due.next, wrong), (None, None, None));
+    }
 
     #[test]
     fn only_a_run_of_the_spec_with_results_had_its_turn() {

@@ -22,6 +22,20 @@ pub struct Observed {
     pub compares: bool,
     /// The spec can not be carried out; why.
     pub invalid: Option<String>,
+    /// No run is to begin.
+    pub suspended: bool,
+    /// What loads the same target now, in words.
+    pub busy: Option<String>,
+    /// A run of the schedule is due, and may end the one before.
+    pub replaces: bool,
+    /// Seconds until a Job that was refused may be asked for again.
+    pub retry_in: Option<u64>,
+    /// The cluster's members as they are, where that matters now.
+    pub members: Option<Vec<String>>,
+    /// A run of the schedule was waited for that is not due any more: what it waited for.
+    pub skipped: Option<String>,
+    /// Why the Job's pod does not run.
+    pub trouble: Option<String>,
     /// The run ended so long ago that the resource is to go.
     pub expired: bool,
     /// The run that the status says was started last.
@@ -47,6 +61,8 @@ pub struct Recorded {
     pub leg: Leg,
     /// The Job was made.
     pub job_made: bool,
+    /// The cluster's members when it began.
+    pub members: Vec<String>,
     /// It is over.
     pub is_final: bool,
 }
@@ -104,6 +120,12 @@ pub enum Step {
     NoteJob { uid: String },
     /// The Job runs.
     Wait,
+    /// The Job was refused, and is asked for again after a pause.
+    BackOff { seconds: u64 },
+    /// The recorded run is ended, and its Job deleted.
+    Cancel(Ending),
+    /// A run of the schedule was skipped.
+    Skip { words: String },
     /// The recorded run is over.
     Finish(Ending),
     /// Let Kubernetes clean the Job away.
@@ -132,7 +154,7 @@ pub fn plan(observed: &Observed) -> Step {
         Some(recorded) if recorded.run_id == observed.wanted_run => match &observed.job {
             Some(job) if !job.has_ttl => Step::SetTtl,
             _ if observed.expired => Step::Expire,
-            _ => Step::Done,
+            _ => skipped(observed).unwrap_or(Step::Done),
         },
         _ => begin(observed),
     }
@@ -149,7 +171,22 @@ fn begin(observed: &Observed) -> Step {
             ),
         };
     }
+    if observed.suspended {
+        return suspended(&observed.wanted_run);
+    }
     refusal(observed).unwrap_or(Step::Record)
+}
+
+fn suspended(run: &str) -> Step {
+    Step::Refuse {
+        reason: reasons::SUSPENDED,
+        message: format!("spec.suspend is set: run {run} begins once it is not"),
+    }
+}
+
+fn skipped(observed: &Observed) -> Option<Step> {
+    let words = observed.skipped.clone()?;
+    Some(Step::Skip { words })
 }
 
 fn refusal(observed: &Observed) -> Option<Step> {
@@ -174,12 +211,9 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
     match (recorded.leg, &observed.result, &observed.rival) {
         (Leg::Target, Some(result), _) => {
             let ending = verdict::judge(result, None, &observed.thresholds);
+            let ending = under_changed_members(observed, recorded, &ending).unwrap_or(ending);
             // Numbers that do not count are not compared with anything.
-            let counts = matches!(
-                ending.phase,
-                BenchmarkPhase::Succeeded | BenchmarkPhase::ThresholdsMissed
-            );
-            return if observed.compares && counts {
+            return if observed.compares && counts(ending.phase) {
                 Step::NextLeg
             } else {
                 Step::Finish(ending)
@@ -189,6 +223,13 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
             return Step::Finish(verdict::judge(result, Some(rival), &observed.thresholds));
         }
         _ => {}
+    }
+    if observed.replaces && recorded.run_id != observed.wanted_run && recorded.job_made {
+        return Step::Cancel(Ending {
+            phase: BenchmarkPhase::Failed,
+            reason: reasons::REPLACED,
+            message: format!("run {} of the schedule replaces it", observed.wanted_run),
+        });
     }
     match (&observed.job, recorded.job_made) {
         (Some(job), false) => Step::NoteJob {
@@ -210,8 +251,63 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         ),
         // The spec may have moved on before the Job was made; then there is nothing to bring to an end.
         (None, false) if recorded.run_id != observed.wanted_run => begin(observed),
-        (None, false) => refusal(observed).unwrap_or(Step::MakeJob),
+        (None, false) if observed.suspended && recorded.leg == Leg::Target => {
+            suspended(&recorded.run_id)
+        }
+        (None, false) => refusal(observed)
+            .or_else(|| busy(observed))
+            .or_else(|| back_off(observed))
+            .unwrap_or(Step::MakeJob),
     }
+}
+
+fn busy(observed: &Observed) -> Option<Step> {
+    let words = observed.busy.as_ref()?;
+    Some(Step::Refuse {
+        reason: reasons::TARGET_BUSY,
+        message: format!("waiting for {words}: two loads at once would spoil each other"),
+    })
+}
+
+fn back_off(observed: &Observed) -> Option<Step> {
+    let seconds = observed.retry_in.filter(|seconds| *seconds > 0)?;
+    Some(Step::BackOff { seconds })
+}
+
+/// Numbers of a cluster whose members restarted meanwhile are those of the restart too.
+fn under_changed_members(
+    observed: &Observed,
+    recorded: &Recorded,
+    ending: &Ending,
+) -> Option<Ending> {
+    let now = observed.members.as_ref()?;
+    if recorded.members.is_empty() || !counts(ending.phase) || *now == recorded.members {
+        return None;
+    }
+    let others = |of: &[String], than: &[String]| -> Vec<String> {
+        let changed = of.iter().filter(|member| !than.contains(member));
+        let name = |member: &String| member.split(' ').next().unwrap_or_default().to_owned();
+        changed.map(name).collect()
+    };
+    let mut changed = others(&recorded.members, now);
+    changed.extend(others(now, &recorded.members));
+    changed.sort();
+    changed.dedup();
+    Some(Ending {
+        phase: BenchmarkPhase::Invalid,
+        reason: reasons::MEMBERS_CHANGED,
+        message: format!(
+            "{} restarted, came or went during the run, so it measured that too",
+            changed.join(", ")
+        ),
+    })
+}
+
+fn counts(phase: BenchmarkPhase) -> bool {
+    matches!(
+        phase,
+        BenchmarkPhase::Succeeded | BenchmarkPhase::ThresholdsMissed
+    )
 }
 
 fn ending(phase: BenchmarkPhase, reason: &'static str, message: &str) -> Step {
@@ -240,6 +336,7 @@ pub(crate) mod tests {
                 clients: 1,
                 total: 10,
                 key_size: 8,
+                key_folder_size: 0,
                 value_size: 8,
                 key_space: 0,
                 sequential_keys: false,
@@ -286,6 +383,7 @@ pub(crate) mod tests {
             run_id: run_id.to_owned(),
             leg: Leg::Target,
             job_made,
+            members: Vec::new(),
             is_final,
         })
     }
@@ -376,6 +474,118 @@ pub(crate) mod tests {
             ..result(0)
         }));
         assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Invalid));
+    }
+
+    fn reason(step: &Step) -> &'static str {
+        match step {
+            Step::Refuse { reason, .. } => reason,
+            Step::Finish(ending) | Step::Cancel(ending) => ending.reason,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_run_waits_for_others_on_its_target_and_is_not_lost_meanwhile() {
+        let mut observed = new();
+        observed.busy = Some("benchmark other".to_owned());
+        assert_eq!(plan(&observed), Step::Record, "so that its turn comes");
+        observed.recorded = recorded("1", false, false);
+        let waits = plan(&observed);
+        assert_eq!(reason(&waits), reasons::TARGET_BUSY);
+        let Step::Refuse { message, .. } = waits else {
+            unreachable!()
+        };
+        assert!(message.contains("benchmark other"), "{message}");
+        observed.busy = None;
+        assert_eq!(plan(&observed), Step::MakeJob);
+        observed.busy = Some("benchmark other".to_owned());
+        observed.recorded = recorded("1", true, false);
+        observed.job = job(JobState::Running);
+        assert_eq!(plan(&observed), Step::Wait, "it runs already");
+    }
+
+    #[test]
+    fn a_suspended_benchmark_begins_nothing_and_ends_what_it_began() {
+        let mut observed = new();
+        observed.suspended = true;
+        assert_eq!(reason(&plan(&observed)), reasons::SUSPENDED);
+        observed.recorded = recorded("1", false, false);
+        assert_eq!(reason(&plan(&observed)), reasons::SUSPENDED);
+        observed.recorded = recorded("1", true, false);
+        observed.job = job(JobState::Running);
+        assert_eq!(plan(&observed), Step::Wait);
+        observed.result = Some(report(result(0)));
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+    }
+
+    #[test]
+    fn a_run_under_members_that_restarted_does_not_count() {
+        let mut observed = new();
+        let before = ["d-0 a/0", "d-1 b/0", "d-2 c/0"]
+            .map(str::to_owned)
+            .to_vec();
+        observed.recorded = recorded("1", true, false);
+        observed.recorded.as_mut().unwrap().members = before.clone();
+        observed.result = Some(report(result(0)));
+        observed.members = Some(before.clone());
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+        for (changed, name) in [
+            ("d-1 b/1", "d-1"),
+            ("d-1 x/0", "d-1"),
+            ("d-3 b/0", "d-1, d-3"),
+        ] {
+            let mut now = before.clone();
+            now[1] = changed.to_owned();
+            observed.members = Some(now);
+            let Step::Finish(ending) = plan(&observed) else {
+                panic!("{changed}");
+            };
+            assert_eq!(ending.phase, BenchmarkPhase::Invalid);
+            assert_eq!(ending.reason, reasons::MEMBERS_CHANGED);
+            let words = format!("{name} restarted, came or went");
+            assert!(ending.message.starts_with(&words), "{}", ending.message);
+        }
+        observed.compares = true;
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Invalid));
+        observed.result = Some(report(result(1)));
+        assert_eq!(
+            phase(&plan(&observed)),
+            Some(BenchmarkPhase::Failed),
+            "worse"
+        );
+    }
+
+    #[test]
+    fn a_refused_job_is_asked_for_again_after_a_pause() {
+        let mut observed = new();
+        observed.recorded = recorded("1", false, false);
+        observed.retry_in = Some(7);
+        assert_eq!(plan(&observed), Step::BackOff { seconds: 7 });
+        observed.retry_in = Some(0);
+        assert_eq!(plan(&observed), Step::MakeJob);
+    }
+
+    #[test]
+    fn only_with_replace_does_a_run_end_the_one_before() {
+        let mut observed = new();
+        observed.wanted_run = "20260502T0300Z".to_owned();
+        observed.recorded = recorded("1", true, false);
+        observed.job = job(JobState::Running);
+        assert_eq!(plan(&observed), Step::Wait);
+        observed.replaces = true;
+        let step = plan(&observed);
+        assert!(matches!(step, Step::Cancel(_)), "{step:?}");
+        assert_eq!(reason(&step), reasons::REPLACED);
+        observed.wanted_run = "1".to_owned();
+        assert_eq!(plan(&observed), Step::Wait, "it is the one that is due");
+    }
+
+    #[test]
+    fn a_result_without_a_workload_is_no_success() {
+        let mut observed = new();
+        observed.recorded = recorded("1", true, false);
+        observed.result = Some(Report::default());
+        assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::ResultMissing));
     }
 
     #[test]

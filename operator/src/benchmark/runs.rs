@@ -1,4 +1,4 @@
-//! Results of earlier runs: the newest ten are kept.
+//! Results of earlier runs: the newest are kept, as many as the spec asks for.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,6 @@ use serde_json::{Map, Value, json};
 
 use crate::context::Context;
 
-/// Runs whose results stay in the status.
-const KEPT: usize = 10;
-
 /// Removes the results of the oldest runs that are too many.
 ///
 /// # Errors
@@ -25,7 +22,8 @@ pub(super) async fn prune(
     let Some(status) = &resource.status else {
         return Ok(());
     };
-    let surplus = surplus(&status.runs);
+    let kept = resource.spec.runs_history_limit as usize;
+    let surplus = surplus(&status.runs, kept, status.run_id.as_deref());
     if surplus.is_empty() {
         return Ok(());
     }
@@ -42,8 +40,9 @@ pub(super) async fn prune(
     Ok(())
 }
 
-/// What the oldest runs posted, with what was posted about the system that each was compared with.
-fn surplus(runs: &BTreeMap<String, Report>) -> Vec<String> {
+/// What the oldest runs posted, with what was posted about the system that each was compared with; and that of runs which
+/// there never were.
+fn surplus(runs: &BTreeMap<String, Report>, kept: usize, current: Option<&str>) -> Vec<String> {
     let began = |report: &Report| report.results.first().map(|first| first.started_at.clone());
     let mut of_targets: Vec<(Option<String>, &String)> = runs
         .iter()
@@ -51,13 +50,20 @@ fn surplus(runs: &BTreeMap<String, Report>) -> Vec<String> {
         .map(|(run, report)| (began(report), run))
         .collect();
     of_targets.sort();
-    let surplus = of_targets.len().saturating_sub(KEPT);
-    of_targets
+    let surplus = of_targets.len().saturating_sub(kept);
+    let oldest = of_targets
         .into_iter()
         .take(surplus)
-        .flat_map(|(_, run)| [run.clone(), names::benchmark::rival(run)])
-        .filter(|run| runs.contains_key(run))
-        .collect()
+        .flat_map(|(_, run)| [run.clone(), names::benchmark::rival(run)]);
+    let orphans = runs.keys().filter(|run| {
+        let of = run.split_once('@').map(|(of, _)| of);
+        of.is_some_and(|of| !runs.contains_key(of) && current != Some(of))
+    });
+    let mut gone: Vec<String> = oldest.chain(orphans.cloned()).collect();
+    gone.retain(|run| runs.contains_key(run));
+    gone.sort();
+    gone.dedup();
+    gone
 }
 
 #[cfg(test)]
@@ -75,9 +81,15 @@ mod tests {
             runs.insert(format!("run-{}", 99 - number), report(result));
         }
         runs.insert("run-99@etcd".to_owned(), report(result(0)));
-        assert_eq!(surplus(&runs), ["run-99", "run-99@etcd", "run-98"]);
+        let gone = |runs: &_, kept| surplus(runs, kept, Some("now"));
+        assert_eq!(gone(&runs, 10), ["run-98", "run-99", "run-99@etcd"]);
         runs.remove("run-99");
         runs.remove("run-98");
-        assert!(surplus(&runs).is_empty());
+        assert_eq!(gone(&runs, 10), ["run-99@etcd"], "it belongs to no run");
+        runs.remove("run-99@etcd");
+        assert!(gone(&runs, 10).is_empty());
+        assert_eq!(gone(&runs, 2).len(), 8);
+        runs.insert("now@etcd".to_owned(), report(result(0)));
+        assert!(gone(&runs, 10).is_empty(), "its run is under way");
     }
 }

@@ -5,6 +5,7 @@ use dengine_crds::conditions as types;
 use dengine_crds::reasons::benchmark as reasons;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::compare::{self, Row};
@@ -23,6 +24,15 @@ pub enum Outcome {
         reason: &'static str,
         /// In words.
         message: String,
+    },
+    /// The Job was refused. The run has failed if it is not asked for again.
+    JobRefused {
+        /// Reason for conditions.
+        reason: &'static str,
+        /// In words.
+        message: String,
+        /// Seconds until it is asked for again.
+        retry_in: Option<u64>,
     },
 }
 
@@ -47,9 +57,40 @@ pub fn derive(
         Outcome::Failed { reason, message } => {
             conditions.set(types::FAILED, State::no(reason, message));
         }
+        Outcome::JobRefused {
+            reason,
+            message,
+            retry_in,
+        } => {
+            let tries = status.tries.unwrap_or(0) + 1;
+            status.tries = Some(tries);
+            status.retry_at = retry_in.and_then(|seconds| later(now, seconds));
+            if retry_in.is_some() {
+                let words = format!("try {tries}: {message}");
+                conditions.set(types::FAILED, State::no(reason, &words));
+            } else {
+                let ending = given_up(reason, message);
+                finish(&mut status, &mut conditions, &ending, observed, now);
+            }
+        }
     }
     status.conditions = conditions.into_vec();
     status
+}
+
+/// How a run ends whose Job the API server will not have.
+pub fn given_up(reason: &'static str, message: &str) -> Ending {
+    Ending {
+        phase: BenchmarkPhase::Failed,
+        reason,
+        message: format!("the Job was refused, and is not asked for again: {message}"),
+    }
+}
+
+fn later(now: &Time, seconds: u64) -> Option<String> {
+    let seconds = i64::try_from(seconds).ok()?;
+    let at = Timestamp::from_second(now.0.as_second() + seconds).ok()?;
+    Some(at.to_string())
 }
 
 fn take(
@@ -84,6 +125,7 @@ fn take(
                 leg: Some(Leg::Target),
                 job_name: Some(names::benchmark::job(&resource.name_any(), &run_id)),
                 run_id: Some(run_id),
+                skipped_runs: status.skipped_runs,
                 ..DEngineBenchmarkStatus::default()
             };
             conditions.set(
@@ -104,21 +146,55 @@ fn take(
             let rival = names::benchmark::rival(&run_id);
             status.leg = Some(Leg::Rival);
             status.job_name = Some(names::benchmark::job(&resource.name_any(), &rival));
-            status.job_uid = None;
+            (status.job_uid, status.tries, status.retry_at) = (None, None, None);
         }
+        Step::MakeJob => begin_with(status, observed),
         Step::NoteJob { uid } => {
+            begin_with(status, observed);
             status.job_uid = Some(uid.clone());
+            status.retry_at = None;
+            conditions.set(
+                types::TARGET_READY,
+                State::yes(reasons::TARGET_READY, "the target can be measured"),
+            );
             status.started_at.get_or_insert_with(|| now.0.to_string());
             status.phase = Some(BenchmarkPhase::Running);
-            let what = match status.leg {
-                Some(Leg::Rival) => "the Job that measures etcd runs",
-                _ => "the Job runs",
-            };
+            let what = runs(status);
             conditions.set(types::COMPLETE, State::no(reasons::RUNNING, what));
             conditions.set(types::FAILED, State::no(reasons::RUNNING, what));
         }
-        Step::Finish(ending) => finish(status, conditions, ending, observed, now),
-        Step::MakeJob | Step::Wait | Step::SetTtl | Step::Expire | Step::Done => {}
+        Step::Finish(ending) | Step::Cancel(ending) => {
+            finish(status, conditions, ending, observed, now);
+        }
+        Step::Wait => show_trouble(status, conditions, observed),
+        Step::Skip { words } => {
+            status.skipped_runs = Some(status.skipped_runs.unwrap_or(0).saturating_add(1));
+            conditions.set(types::TARGET_READY, State::no(reasons::RUN_SKIPPED, words));
+        }
+        Step::BackOff { .. } | Step::SetTtl | Step::Expire | Step::Done => {}
+    }
+}
+
+/// Once: a crash may repeat the step, and the load begins only once.
+fn begin_with(status: &mut DEngineBenchmarkStatus, observed: &Observed) {
+    if status.members.is_empty() {
+        status.members = observed.members.clone().unwrap_or_default();
+    }
+}
+
+/// Why the Job's pod does not run, or that it does.
+fn show_trouble(status: &DEngineBenchmarkStatus, conditions: &mut Conditions, observed: &Observed) {
+    let words = match &observed.trouble {
+        Some(trouble) => format!("{}, and its pod does not: {trouble}", runs(status)),
+        None => runs(status).to_owned(),
+    };
+    conditions.set(types::COMPLETE, State::no(reasons::RUNNING, &words));
+}
+
+fn runs(status: &DEngineBenchmarkStatus) -> &'static str {
+    match status.leg {
+        Some(Leg::Rival) => "the Job that measures etcd runs",
+        _ => "the Job runs",
     }
 }
 
@@ -193,7 +269,6 @@ pub fn microseconds(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use dengine_crds::benchmark::{Report, RunResult};
-    use k8s_openapi::jiff::Timestamp;
 
     use super::*;
     use crate::benchmark::observe::recorded;
@@ -310,6 +385,117 @@ mod tests {
         assert_eq!(status.run_id.as_deref(), Some("1"));
         assert_eq!((status.ops_per_second, status.job_uid), (None, None));
         assert_eq!(status.phase, Some(BenchmarkPhase::Pending));
+    }
+
+    fn condition(resource: &DEngineBenchmark, type_: &str) -> (String, String, String) {
+        let conditions = &resource.status.as_ref().unwrap().conditions;
+        let found = conditions.iter().find(|condition| condition.type_ == type_);
+        let found = found.unwrap();
+        (
+            found.status.clone(),
+            found.reason.clone(),
+            found.message.clone(),
+        )
+    }
+
+    #[test]
+    fn a_job_that_is_refused_again_and_again_ends_the_run() {
+        let mut resource = resource();
+        look(&mut resource, &wanted("1"), 1);
+        let mut refuse = |retry_in, second| {
+            let outcome = Outcome::JobRefused {
+                reason: reasons::JOB_REFUSED,
+                message: "403: quota".to_owned(),
+                retry_in,
+            };
+            resource.status = Some(derive(&resource, &outcome, &wanted("1"), &at(second)));
+            condition(&resource, types::FAILED)
+        };
+        let (status, reason, message) = refuse(Some(4), 2);
+        assert_eq!((&*status, &*reason), ("False", reasons::JOB_REFUSED));
+        assert_eq!(message, "try 1: 403: quota");
+        let (status, _, message) = refuse(None, 6);
+        assert_eq!(status, "True", "{message}");
+        assert!(message.contains("403: quota"), "{message}");
+        let ended = resource.status.clone().unwrap();
+        assert_eq!(
+            (ended.phase, ended.tries),
+            (Some(BenchmarkPhase::Failed), Some(2))
+        );
+        assert_eq!(ended.retry_at, None);
+        assert_eq!(look(&mut resource, &wanted("1"), 7), Step::Done);
+        look(&mut resource, &wanted("2"), 8);
+        assert_eq!(resource.status.unwrap().tries, None, "another run");
+    }
+
+    #[test]
+    fn a_phase_of_a_newer_version_ends_nothing_again() {
+        let mut resource = resource();
+        resource.status = Some(DEngineBenchmarkStatus {
+            run_id: Some("1".to_owned()),
+            job_uid: Some("u".to_owned()),
+            phase: None,
+            finished_at: Some("then".to_owned()),
+            ..DEngineBenchmarkStatus::default()
+        });
+        assert_eq!(look(&mut resource, &wanted("1"), 1), Step::Done);
+    }
+
+    #[test]
+    fn the_members_that_the_load_began_with_are_kept() {
+        let mut resource = resource();
+        look(&mut resource, &wanted("1"), 1);
+        let mut observed = wanted("1");
+        observed.members = Some(vec!["d-0 a/0".to_owned()]);
+        assert_eq!(look(&mut resource, &observed, 2), Step::MakeJob);
+        observed.members = Some(vec!["d-0 b/0".to_owned()]);
+        look(&mut resource, &observed, 3);
+        assert_eq!(resource.status.unwrap().members, ["d-0 a/0"]);
+    }
+
+    #[test]
+    fn why_a_jobs_pod_does_not_run_is_said() {
+        let mut resource = resource();
+        resource.status = Some(DEngineBenchmarkStatus {
+            run_id: Some("1".to_owned()),
+            job_uid: Some("u".to_owned()),
+            phase: Some(BenchmarkPhase::Running),
+            ..DEngineBenchmarkStatus::default()
+        });
+        let observed = Observed {
+            job: Some(crate::benchmark::plan::Job {
+                uid: "u".to_owned(),
+                state: crate::benchmark::plan::JobState::Running,
+                has_ttl: false,
+            }),
+            trouble: Some("ImagePullBackOff: no such image".to_owned()),
+            ..wanted("1")
+        };
+        assert_eq!(look(&mut resource, &observed, 1), Step::Wait);
+        let (_, _, message) = condition(&resource, types::COMPLETE);
+        assert!(
+            message.ends_with("ImagePullBackOff: no such image"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_skipped_run_of_the_schedule_is_counted_once() {
+        let mut resource = resource();
+        resource.status = Some(DEngineBenchmarkStatus {
+            run_id: Some("1".to_owned()),
+            phase: Some(BenchmarkPhase::Succeeded),
+            ..DEngineBenchmarkStatus::default()
+        });
+        let observed = Observed {
+            skipped: Some("1 of 3".to_owned()),
+            ..wanted("1")
+        };
+        let step = look(&mut resource, &observed, 1);
+        assert!(matches!(step, Step::Skip { .. }), "{step:?}");
+        assert_eq!(resource.status.as_ref().unwrap().skipped_runs, Some(1));
+        let (status, reason, _) = condition(&resource, types::TARGET_READY);
+        assert_eq!((&*status, &*reason), ("False", reasons::RUN_SKIPPED));
     }
 
     #[test]

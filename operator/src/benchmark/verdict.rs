@@ -44,6 +44,15 @@ pub fn missed(ours: &Report, rows: &[Row], thresholds: &[Threshold]) -> Vec<Stri
 }
 
 fn does_not_count(report: &Report, whose: &str) -> Option<Ending> {
+    if report.results.is_empty() {
+        return Some(Ending {
+            phase: BenchmarkPhase::ResultMissing,
+            reason: reasons::RESULT_MISSING,
+            message: format!(
+                "{whose}what the Job posted holds no workload that this version of the operator can read"
+            ),
+        });
+    }
     let counted = || {
         report
             .results

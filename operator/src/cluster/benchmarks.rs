@@ -3,21 +3,32 @@
 
 use dengine_crds::cluster::BenchmarkLine;
 use dengine_crds::{DEngineBenchmark, DEngineCluster};
+use futures::FutureExt;
 use kube::ResourceExt;
 use kube::runtime::reflector::Store;
+
+use crate::guard::Guarded;
 
 /// As many lines as the schema lets a status hold; the newest runs win.
 const LINES_MAX: usize = 64;
 
-/// The newest run of each benchmark of this cluster, by name.
-pub fn lines(benchmarks: &Store<DEngineBenchmark>, cluster: &DEngineCluster) -> Vec<BenchmarkLine> {
+/// The newest run of each benchmark of this cluster, by name. Until the cache has seen all of them: what was said before.
+pub fn lines(
+    benchmarks: &Store<Guarded<DEngineBenchmark>>,
+    cluster: &DEngineCluster,
+) -> Vec<BenchmarkLine> {
+    if benchmarks.wait_until_ready().now_or_never().is_none() {
+        let status = cluster.status.as_ref();
+        return status.map_or_else(Vec::new, |status| status.benchmarks.clone());
+    }
     let (name, namespace) = (cluster.name_any(), cluster.namespace());
     let mut lines: Vec<BenchmarkLine> = benchmarks
         .state()
         .iter()
         .filter(|benchmark| benchmark.namespace() == namespace)
+        .filter_map(|benchmark| benchmark.0.as_ref().ok())
         .filter(|benchmark| reports_to(benchmark).as_deref() == Some(&name))
-        .filter_map(|benchmark| line(benchmark))
+        .filter_map(line)
         .collect();
     lines.sort_by(|a, b| {
         b.finished_at
@@ -82,6 +93,8 @@ fn shape(benchmark: &DEngineBenchmark) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::watcher;
+
     use super::*;
 
     fn benchmark(spec: &str) -> DEngineBenchmark {
@@ -97,6 +110,25 @@ mod tests {
         assert_eq!(reports_to(&own).as_deref(), Some("demo"));
         assert_eq!(reports_to(&etcd).as_deref(), Some("demo"));
         assert_eq!(reports_to(&silent), None);
+    }
+
+    #[test]
+    fn a_cache_that_is_not_complete_takes_no_line_away() {
+        let (store, mut writer) = kube::runtime::reflector::store();
+        let mut cluster = DEngineCluster::new("demo", serde_yaml::from_str("{}").unwrap());
+        let said: BenchmarkLine = serde_json::from_value(serde_json::json!({
+            "name": "b", "phase": "Succeeded", "runId": "1", "shape": "",
+        }))
+        .unwrap();
+        cluster.status = Some(dengine_crds::DEngineClusterStatus {
+            benchmarks: vec![said.clone()],
+            ..Default::default()
+        });
+        assert_eq!(lines(&store, &cluster), [said]);
+        for event in [watcher::Event::Init, watcher::Event::InitDone] {
+            writer.apply_watcher_event(&event);
+        }
+        assert_eq!(lines(&store, &cluster), []);
     }
 
     #[test]

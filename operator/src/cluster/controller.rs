@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use super::benchmarks::reports_to;
 use super::observe::Caches;
 use crate::context::Context;
+use crate::guard::{self, Guarded};
 use crate::scope::Scope;
 use crate::telemetry;
 
@@ -42,7 +43,7 @@ pub async fn run(
     let predicate = predicates::generation.combine(predicates::annotations);
     let (reader, writer) = reflector::store();
     let clusters = telemetry::watched(watcher(
-        scope.api(&context.client),
+        scope.api::<Guarded<DEngineCluster>>(&context.client),
         watcher::Config::default(),
     ))
     .default_backoff()
@@ -61,7 +62,8 @@ pub async fn run(
     let (services, controller) = feed(controller, &context, &scope, by_label);
     let (accounts, controller) = feed(controller, &context, &scope, by_label);
     let (budgets, controller) = feed(controller, &context, &scope, by_label);
-    let (benchmarks, controller) = feed_with(controller, &context, &scope, "", by_target);
+    let (benchmarks, changed) = cached(&context, &scope, "", slim);
+    let controller = controller.watches_stream(changed, by_target);
     let caches = Caches {
         stateful_sets,
         pods,
@@ -85,18 +87,25 @@ pub async fn run(
 }
 
 async fn reconcile(
-    cluster: Arc<DEngineCluster>,
+    cluster: Arc<Guarded<DEngineCluster>>,
     shared: Arc<Shared>,
 ) -> Result<Action, super::ReconcileError> {
+    let cluster = match &cluster.0 {
+        Ok(cluster) => cluster,
+        Err(object) => {
+            return Ok(guard::unreadable::<DEngineCluster>(&shared.context, object).await);
+        }
+    };
     shared.caches.wait_until_ready().await;
     let started = Instant::now();
-    let result = super::reconcile(&cluster, &shared.context, &shared.caches).await;
+    let result = super::reconcile(cluster, &shared.context, &shared.caches).await;
     telemetry::reconciled(telemetry::CLUSTER, started.elapsed());
     result
 }
 
 impl Caches {
-    /// Nothing may be decided from a cache that has not seen everything once.
+    /// Nothing may be decided from a cache that has not seen everything once. Benchmarks decide nothing: whoever may make
+    /// one must not hold up the clusters.
     async fn wait_until_ready(&self) {
         // An error means that the watches ended, and with them this process' work.
         let _ = tokio::join!(
@@ -106,7 +115,6 @@ impl Caches {
             self.services.wait_until_ready(),
             self.accounts.wait_until_ready(),
             self.budgets.wait_until_ready(),
-            self.benchmarks.wait_until_ready(),
         );
     }
 }
@@ -114,16 +122,16 @@ impl Caches {
 /// Watches objects of a kind that the operator made for members: they fill a cache and trigger the
 /// cluster that they belong to.
 fn feed<K, M, I>(
-    controller: Controller<DEngineCluster>,
+    controller: Controller<Guarded<DEngineCluster>>,
     context: &Context,
     scope: &Scope,
     mapper: M,
-) -> (Store<K>, Controller<DEngineCluster>)
+) -> (Store<K>, Controller<Guarded<DEngineCluster>>)
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     M: Fn(K) -> I + Send + Sync + 'static,
-    I: IntoIterator<Item = ObjectRef<DEngineCluster>> + 'static,
+    I: IntoIterator<Item = ObjectRef<Guarded<DEngineCluster>>> + 'static,
     I::IntoIter: Send,
 {
     let selector = format!(
@@ -133,32 +141,21 @@ where
         labels::COMPONENT,
         labels::COMPONENT_MEMBER
     );
-    feed_with(controller, context, scope, &selector, mapper)
-}
-
-fn feed_with<K, M, I>(
-    controller: Controller<DEngineCluster>,
-    context: &Context,
-    scope: &Scope,
-    selector: &str,
-    mapper: M,
-) -> (Store<K>, Controller<DEngineCluster>)
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-    M: Fn(K) -> I + Send + Sync + 'static,
-    I: IntoIterator<Item = ObjectRef<DEngineCluster>> + 'static,
-    I::IntoIter: Send,
-{
-    let (store, stream) = cached(context, scope, selector);
+    let (store, stream) = cached(context, scope, &selector, |_| {});
     (store, controller.watches_stream(stream, mapper))
 }
 
-/// A cache of the selected objects, and a stream of those that changed or went away.
+/// Objects of one answer of the API server to a list. Its answer may be large: a benchmark's status has room for more
+/// than a megabyte.
+pub const PAGE: u32 = 50;
+
+/// A cache of the selected objects, each without what `slim` takes from it, and a stream of those that changed or went
+/// away.
 pub fn cached<K>(
     context: &Context,
     scope: &Scope,
     selector: &str,
+    slim: fn(&mut K),
 ) -> (
     Store<K>,
     impl Stream<Item = watcher::Result<K>> + Send + 'static + use<K>,
@@ -168,13 +165,17 @@ where
     K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
+    let config = watcher::Config::default().page_size(PAGE);
     let config = match selector {
-        "" => watcher::Config::default(),
-        selector => watcher::Config::default().labels(selector),
+        "" => config,
+        selector => config.labels(selector),
     };
     let stream = telemetry::watched(watcher(scope.api(&context.client), config))
         .default_backoff()
-        .modify(|object: &mut K| object.managed_fields_mut().clear())
+        .modify(move |object: &mut K| {
+            object.managed_fields_mut().clear();
+            slim(object);
+        })
         .reflect(writer)
         .touched_objects();
     (store, stream)
@@ -184,7 +185,7 @@ where
     clippy::needless_pass_by_value,
     reason = "what `watches_stream` calls it with"
 )]
-fn by_label<K: Resource>(object: K) -> Option<ObjectRef<DEngineCluster>> {
+fn by_label<K: Resource>(object: K) -> Option<ObjectRef<Guarded<DEngineCluster>>> {
     let cluster = object.labels().get(labels::CLUSTER)?;
     Some(ObjectRef::new(cluster).within(&object.namespace()?))
 }
@@ -193,7 +194,18 @@ fn by_label<K: Resource>(object: K) -> Option<ObjectRef<DEngineCluster>> {
     clippy::needless_pass_by_value,
     reason = "what `watches_stream` calls it with"
 )]
-fn by_target(benchmark: DEngineBenchmark) -> Option<ObjectRef<DEngineCluster>> {
-    let cluster = reports_to(&benchmark)?;
+fn by_target(benchmark: Guarded<DEngineBenchmark>) -> Option<ObjectRef<Guarded<DEngineCluster>>> {
+    let cluster = reports_to(benchmark.0.as_ref().ok()?)?;
     Some(ObjectRef::new(&cluster).within(&benchmark.namespace()?))
+}
+
+/// What the caches need of a benchmark is little; whoever judges its results reads it anew.
+pub fn slim(benchmark: &mut Guarded<DEngineBenchmark>) {
+    if let Ok(benchmark) = &mut benchmark.0
+        && let Some(status) = &mut benchmark.status
+    {
+        status.runs.clear();
+        status.comparison.clear();
+        status.missed.clear();
+    }
 }

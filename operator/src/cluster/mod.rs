@@ -30,6 +30,7 @@ use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 
 use crate::context::{Context, Happening, now};
+use crate::guard::Guarded;
 use crate::telemetry;
 use model::Wanted;
 use observe::{Caches, Observation};
@@ -82,7 +83,7 @@ pub async fn reconcile(
     if resource.status.as_ref() != Some(&status) {
         status_writer::write(&context.client, &resource, &status, None).await?;
     }
-    trigger::pull(context, &resource).await?;
+    trigger::pull(context, &resource, &caches.benchmarks).await?;
     Ok(Action::requeue(again))
 }
 
@@ -256,6 +257,10 @@ fn requeue(outcome: &Outcome, poll_interval: Duration) -> Duration {
 }
 
 /// What to do after a reconciliation that ended early.
-pub fn on_error(_: Arc<DEngineCluster>, _: &ReconcileError, _: Arc<controller::Shared>) -> Action {
+pub fn on_error(
+    _: Arc<Guarded<DEngineCluster>>,
+    _: &ReconcileError,
+    _: Arc<controller::Shared>,
+) -> Action {
     Action::requeue(Duration::from_secs(5))
 }

@@ -20,6 +20,7 @@ use super::resources::stateful_set;
 use super::validate::Cluster;
 use super::versions::Version;
 use crate::context::{Context, now};
+use crate::guard::Guarded;
 use crate::members::Members;
 
 /// Caches of what the operator made, filtered by its labels.
@@ -37,8 +38,8 @@ pub struct Caches {
     pub accounts: Store<core::ServiceAccount>,
     /// PodDisruptionBudgets of clusters.
     pub budgets: Store<k8s_openapi::api::policy::v1::PodDisruptionBudget>,
-    /// Every benchmark.
-    pub benchmarks: Store<dengine_crds::DEngineBenchmark>,
+    /// Every benchmark, without its results. Perhaps not complete yet.
+    pub benchmarks: Store<Guarded<dengine_crds::DEngineBenchmark>>,
 }
 
 /// What was observed, with what is needed to act on it.

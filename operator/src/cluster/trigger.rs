@@ -1,33 +1,75 @@
 //! `kubectl annotate denginecluster/demo dengine.io/benchmark=quick`: makes the benchmark `demo-quick`, or runs it again, and then
 //! removes the annotation. A crash in between repeats the same run, not another one: its id says when the annotation was set.
+//!
+//! An annotation that a manifest declares (`kubectl apply`, Argo CD, Flux) would be put back each time, and that would be a load
+//! for ever. So it stays, and its value names the run: `quick` runs once, and `quick/2` once more.
 
-use dengine_crds::names::{annotations, managers};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use dengine_crds::names::{self, annotations, managers};
 use dengine_crds::profiles;
 use dengine_crds::reasons::events;
 use dengine_crds::{DEngineBenchmark, DEngineCluster};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};
 use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::apply::is_code;
 use crate::context::{Context, Happening};
+use crate::guard::Guarded;
+use crate::hash;
 
-/// Does what the annotation asks for, if there is one.
+/// What the annotation asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Asked {
+    profile: String,
+    /// Name of the benchmark.
+    name: String,
+    run: String,
+    /// A manifest holds the annotation, so that removing it would not last.
+    declared: bool,
+}
+
+/// Does what the annotation asks for, if there is one and the cluster is not paused.
 ///
 /// # Errors
 /// If the API server does not answer; a benchmark that it refuses is told of, and not asked for again.
-pub(super) async fn pull(context: &Context, cluster: &DEngineCluster) -> Result<(), kube::Error> {
-    let Some(profile) = cluster.annotations().get(annotations::BENCHMARK) else {
+pub(super) async fn pull(
+    context: &Context,
+    cluster: &DEngineCluster,
+    benchmarks: &Store<Guarded<DEngineBenchmark>>,
+) -> Result<(), kube::Error> {
+    let Some(asked) = asked(cluster).filter(|_| !cluster.spec.paused) else {
         return Ok(());
     };
     let namespace = cluster.namespace().unwrap_or_default();
-    let happening = match unknown(profile) {
+    if asked.declared && had_its_turn(benchmarks, &namespace, &asked) {
+        return Ok(());
+    }
+    let happening = match unknown(&asked.profile) {
         Some(words) => Happening::warning(events::STEP_FAILED, words),
-        None => ask(context, cluster, &namespace, profile).await?,
+        None => ask(context, cluster, &namespace, &asked).await?,
     };
+    if asked.declared && !is_news(cluster, &happening) {
+        return Ok(());
+    }
     context.wrote();
     context.tell(&cluster.object_ref(&()), &happening).await;
-    let clusters: Api<DEngineCluster> = Api::namespaced(context.client.clone(), &namespace);
+    if asked.declared {
+        return Ok(());
+    }
+    remove(context, cluster, &namespace).await
+}
+
+async fn remove(
+    context: &Context,
+    cluster: &DEngineCluster,
+    namespace: &str,
+) -> Result<(), kube::Error> {
+    let clusters: Api<DEngineCluster> = Api::namespaced(context.client.clone(), namespace);
     // The version makes sure that it is not another annotation, set meanwhile.
     let done = json!({"metadata": {
         "resourceVersion": cluster.metadata.resource_version,
@@ -47,6 +89,57 @@ pub(super) async fn pull(context: &Context, cluster: &DEngineCluster) -> Result<
     }
 }
 
+fn asked(cluster: &DEngineCluster) -> Option<Asked> {
+    let value = cluster.annotations().get(annotations::BENCHMARK)?;
+    let profile = value.split('/').next().unwrap_or_default();
+    let declared = is_declared(cluster);
+    Some(Asked {
+        profile: profile.to_owned(),
+        name: names::benchmark::asked_for(&cluster.name_any(), profile),
+        run: if declared {
+            format!("declared-{}", hash::of(&value.as_str().into()))
+        } else {
+            run_id(cluster)
+        },
+        declared,
+    })
+}
+
+/// Whether somebody applied the annotation as part of a manifest: server-side, or with client-side `kubectl apply`.
+fn is_declared(cluster: &DEngineCluster) -> bool {
+    let applied = cluster
+        .annotations()
+        .get("kubectl.kubernetes.io/last-applied-configuration")
+        .and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let client_side = applied
+        .is_some_and(|text| !text["metadata"]["annotations"][annotations::BENCHMARK].is_null());
+    client_side || holders(cluster).any(|entry| entry.operation.as_deref() == Some("Apply"))
+}
+
+/// Whether the benchmark is there with this run, or a later one that somebody asked for by hand.
+fn had_its_turn(
+    benchmarks: &Store<Guarded<DEngineBenchmark>>,
+    namespace: &str,
+    asked: &Asked,
+) -> bool {
+    let found = benchmarks.get(&ObjectRef::new(&asked.name).within(namespace));
+    let found = found.as_ref().and_then(|found| found.0.as_ref().ok());
+    found.is_some_and(|found| found.spec.run_id == asked.run)
+}
+
+/// Happenings of declared annotations that were told: those come again with each look.
+static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+const TOLD_MAX: usize = 1024;
+
+fn is_news(cluster: &DEngineCluster, happening: &Happening) -> bool {
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.len() >= TOLD_MAX {
+        told.clear();
+    }
+    let uid = cluster.uid().unwrap_or_default();
+    told.insert(format!("{uid} {}", happening.note))
+}
+
 /// Why no benchmark can be made of what the annotation says. Not any text makes the name of an object, or a path of the
 /// API server's, so it is looked up before anything is asked of that.
 fn unknown(profile: &str) -> Option<String> {
@@ -61,14 +154,22 @@ async fn ask(
     context: &Context,
     cluster: &DEngineCluster,
     namespace: &str,
-    profile: &str,
+    asked: &Asked,
 ) -> Result<Happening, kube::Error> {
-    let name = format!("{}-{profile}", cluster.name_any());
-    let run = run_id(cluster);
+    let Asked { name, run, .. } = asked;
     let benchmarks: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), namespace);
+    if let Some(there) = benchmarks.get_metadata_opt(name).await?
+        && !is_owned_by(there.owner_references(), cluster)
+    {
+        let note = format!(
+            "the benchmark that the annotation asks for is refused: a DEngineBenchmark {name} exists and was not made for this \
+             annotation; run that one by its spec.runId, or rename it"
+        );
+        return Ok(Happening::warning(events::STEP_FAILED, note));
+    }
     let parameters = PatchParams::apply(managers::OPERATOR).force();
-    let wanted = Patch::Apply(benchmark(cluster, &name, profile, &run));
-    match benchmarks.patch(&name, &parameters, &wanted).await {
+    let wanted = Patch::Apply(benchmark(cluster, name, &asked.profile, run));
+    match benchmarks.patch(name, &parameters, &wanted).await {
         Ok(_) => {
             let note = format!("the annotation asks for benchmark {name}, run {run}");
             Ok(Happening::normal(events::BENCHMARK_ASKED, note))
@@ -80,6 +181,11 @@ async fn ask(
         }
         Err(error) => Err(error),
     }
+}
+
+fn is_owned_by(owners: &[OwnerReference], cluster: &DEngineCluster) -> bool {
+    let uid = cluster.metadata.uid.as_deref();
+    owners.iter().any(|owner| Some(owner.uid.as_str()) == uid)
 }
 
 /// The API server looked at it and will not have it, also for want of quota; asking again does not help.
@@ -102,15 +208,7 @@ fn benchmark(cluster: &DEngineCluster, name: &str, profile: &str, run: &str) -> 
 
 /// When the annotation was set, as the API server noted it. The generation is the next best that stays the same.
 fn run_id(cluster: &DEngineCluster) -> String {
-    let path = format!(
-        "/f:metadata/f:annotations/f:{}",
-        annotations::BENCHMARK.replace('~', "~0").replace('/', "~1")
-    );
-    let set = cluster.managed_fields().iter().filter(|entry| {
-        let fields = entry.fields_v1.as_ref();
-        fields.is_some_and(|fields| fields.0.pointer(&path).is_some())
-    });
-    let when = set
+    let when = holders(cluster)
         .filter_map(|entry| entry.time.as_ref())
         .map(|time| time.0)
         .max();
@@ -120,9 +218,21 @@ fn run_id(cluster: &DEngineCluster) -> String {
     )
 }
 
+/// Who set the annotation, as the API server noted it.
+fn holders(cluster: &DEngineCluster) -> impl Iterator<Item = &ManagedFieldsEntry> {
+    let path = format!(
+        "/f:metadata/f:annotations/f:{}",
+        annotations::BENCHMARK.replace('~', "~0").replace('/', "~1")
+    );
+    cluster.managed_fields().iter().filter(move |entry| {
+        let fields = entry.fields_v1.as_ref();
+        fields.is_some_and(|fields| fields.0.pointer(&path).is_some())
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, Time};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, Time};
 
     use kube::core::Status;
 
@@ -147,6 +257,78 @@ mod tests {
         for code in [404, 409, 429, 500, 503] {
             assert!(!is_refusal(&failed(code)), "{code}");
         }
+    }
+
+    fn annotated(value: &str) -> DEngineCluster {
+        let mut cluster = resource_with("demo", "{}");
+        let key = annotations::BENCHMARK.to_owned();
+        cluster.annotations_mut().insert(key, value.to_owned());
+        cluster
+    }
+
+    #[test]
+    fn what_a_manifest_declares_runs_once_for_each_value() {
+        let mut cluster = annotated("quick");
+        assert!(!asked(&cluster).unwrap().declared);
+        let applied = json!({"metadata": {"annotations": {annotations::BENCHMARK: "quick"}}});
+        cluster.annotations_mut().insert(
+            "kubectl.kubernetes.io/last-applied-configuration".to_owned(),
+            applied.to_string(),
+        );
+        let first = asked(&cluster).unwrap();
+        assert!(first.declared);
+        // Put back by whoever keeps what is in Git: another moment, the same run.
+        let fields = json!({"f:metadata": {"f:annotations": {"f:dengine.io/benchmark": {}}}});
+        cluster.metadata.managed_fields = Some(vec![ManagedFieldsEntry {
+            fields_v1: Some(FieldsV1(fields)),
+            time: Some(Time("2026-03-03T00:00:00Z".parse().unwrap())),
+            ..ManagedFieldsEntry::default()
+        }]);
+        assert_eq!(asked(&cluster).unwrap(), first);
+        let key = annotations::BENCHMARK.to_owned();
+        cluster.annotations_mut().insert(key, "quick/2".to_owned());
+        let second = asked(&cluster).unwrap();
+        assert_eq!(
+            (&second.profile, &second.name),
+            (&first.profile, &first.name)
+        );
+        assert_ne!(second.run, first.run);
+    }
+
+    #[test]
+    fn server_side_apply_declares_too() {
+        let mut cluster = annotated("quick");
+        let fields = json!({"f:metadata": {"f:annotations": {"f:dengine.io/benchmark": {}}}});
+        let entry = |operation: &str| ManagedFieldsEntry {
+            fields_v1: Some(FieldsV1(fields.clone())),
+            operation: Some(operation.to_owned()),
+            ..ManagedFieldsEntry::default()
+        };
+        cluster.metadata.managed_fields = Some(vec![entry("Update")]);
+        assert!(!is_declared(&cluster));
+        cluster.metadata.managed_fields = Some(vec![entry("Apply")]);
+        assert!(is_declared(&cluster));
+    }
+
+    #[test]
+    fn a_benchmark_of_somebody_else_is_not_taken() {
+        let mut cluster = resource_with("demo", "{}");
+        cluster.metadata.uid = Some("ours".to_owned());
+        let owner = |uid: &str| OwnerReference {
+            uid: uid.to_owned(),
+            ..OwnerReference::default()
+        };
+        assert!(is_owned_by(&[owner("ours")], &cluster));
+        assert!(!is_owned_by(&[owner("another")], &cluster));
+        assert!(!is_owned_by(&[], &cluster));
+    }
+
+    #[test]
+    fn what_comes_again_with_each_look_is_told_once() {
+        let cluster = resource_with("told", "{}");
+        let happening = Happening::warning(events::STEP_FAILED, "told once");
+        assert!(is_news(&cluster, &happening));
+        assert!(!is_news(&cluster, &happening));
     }
 
     #[test]

@@ -18,8 +18,13 @@ use super::{Benchmark, labels, meta};
 use crate::pod;
 
 /// The tool keeps the run's time itself and posts what it has; Kubernetes ends only what hangs. The
-/// slack is for pulling the image, waiting for the target and posting.
-const DEADLINE_SLACK_SECONDS: i64 = 120;
+/// slack is for a node that has to come first, pulling the image, waiting for the target, deleting the keys and posting.
+const DEADLINE_SLACK_SECONDS: i64 = 900;
+/// After SIGTERM the tool posts what it has, and deletes its keys.
+const GRACE_SECONDS: i64 = 60;
+
+/// The container of the tool.
+pub const CONTAINER: &str = "dengine-bench";
 
 /// The Job of the run that the spec asks for.
 pub fn build(benchmark: &Benchmark) -> Job {
@@ -29,6 +34,7 @@ pub fn build(benchmark: &Benchmark) -> Job {
     Job {
         metadata: ObjectMeta {
             annotations: Some(run.clone()),
+            labels: Some(job_labels(benchmark)),
             ..meta(benchmark, job)
         },
         spec: Some(JobSpec {
@@ -50,6 +56,24 @@ pub fn build(benchmark: &Benchmark) -> Job {
     }
 }
 
+/// By what it loads, a Job is found by those who would load the same.
+fn job_labels(benchmark: &Benchmark) -> BTreeMap<String, String> {
+    let target = (labels::TARGET.to_owned(), loads(&benchmark.spec));
+    labels(&benchmark.name)
+        .into_iter()
+        .chain([target])
+        .collect()
+}
+
+/// What a run of this spec loads: a cluster by its name, or an etcd.
+pub fn loads(spec: &DEngineBenchmarkSpec) -> String {
+    match (&spec.target.cluster_ref, &spec.target.etcd) {
+        (Some(cluster), _) => cluster.name.clone(),
+        (None, Some(etcd)) => names::benchmark::etcd_target(&etcd.endpoints),
+        (None, None) => String::new(),
+    }
+}
+
 fn pod_spec(benchmark: &Benchmark) -> PodSpec {
     let spec = &benchmark.spec;
     let secrets: Vec<LocalObjectReference> = spec
@@ -61,13 +85,14 @@ fn pod_spec(benchmark: &Benchmark) -> PodSpec {
         .collect();
     PodSpec {
         restart_policy: Some("Never".to_owned()),
+        termination_grace_period_seconds: Some(GRACE_SECONDS),
         service_account_name: Some(names::benchmark::reporter(&benchmark.name)),
         automount_service_account_token: Some(true),
         enable_service_links: Some(false),
         security_context: Some(pod::security_context()),
         image_pull_secrets: (!secrets.is_empty()).then_some(secrets),
         containers: vec![Container {
-            name: "dengine-bench".to_owned(),
+            name: CONTAINER.to_owned(),
             image: Some(benchmark.image.clone()),
             image_pull_policy: spec
                 .image_pull_policy
@@ -109,6 +134,9 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
     // A profile's workloads have shapes of their own.
     if let (None, Some(workload)) = (&spec.profile, spec.workload) {
         args.extend(shape(spec, workload));
+    }
+    if let Some(prefix) = &spec.key_prefix {
+        args.push(format!("--key-prefix={prefix}"));
     }
     args.push(format!("--timeout={}s", spec.timeout_seconds));
     args.push(format!(
@@ -185,13 +213,13 @@ mod tests {
              --total=10000 --key-size=8 --value-size=256 --timeout=600s --report-to=test/demo-write --run-id=1"
         );
         let range = benchmark(
-            "{workload: range, keySpace: 5, sequentialKeys: true, target: {etcd: {endpoints: [a, b]}}}",
+            "{workload: range, keySpace: 5, sequentialKeys: true, keyPrefix: p/, target: {etcd: {endpoints: [a, b]}}}",
         );
         assert_eq!(
             args(&range).join(" "),
             "range --protocol=etcd --endpoints=a --endpoints=b --conns=10 --clients=100 \
              --total=10000 --key-size=8 --value-size=256 --key-space=5 --sequential-keys \
-             --consistency=l --timeout=600s --report-to=test/demo-write --run-id=1"
+             --consistency=l --key-prefix=p/ --timeout=600s --report-to=test/demo-write --run-id=1"
         );
     }
 
@@ -214,13 +242,31 @@ mod tests {
     }
 
     #[test]
+    fn a_job_says_what_it_loads() {
+        let loads = |spec: &str| {
+            let labels = build(&benchmark(spec)).metadata.labels.unwrap();
+            labels[labels::TARGET].clone()
+        };
+        assert_eq!(
+            loads("{workload: put, target: {clusterRef: {name: demo}}}"),
+            "demo"
+        );
+        let etcd = loads("{workload: put, target: {etcd: {endpoints: [a, b]}}}");
+        assert_eq!(
+            etcd,
+            loads("{workload: put, target: {etcd: {endpoints: [b, a]}}}")
+        );
+        assert!(etcd.starts_with("etcd."), "{etcd}");
+    }
+
+    #[test]
     fn a_run_happens_once_and_is_not_cleaned_away_before_its_result() {
         let job = build(&benchmark(
             "{workload: put, timeoutSeconds: 60, target: {clusterRef: {name: demo}}}",
         ));
         let spec = job.spec.unwrap();
         assert_eq!(spec.backoff_limit, Some(0));
-        assert_eq!(spec.active_deadline_seconds, Some(180));
+        assert_eq!(spec.active_deadline_seconds, Some(960));
         assert_eq!(spec.ttl_seconds_after_finished, None);
         assert_eq!(
             spec.template.spec.unwrap().restart_policy.as_deref(),

@@ -1,0 +1,93 @@
+//! Takes away what was written: the run's own keys when it has ended, and before it begins those of runs that were
+//! killed. In pieces, so that no request deletes much, and for a bounded time: what is left then is left to a later run.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use tokio::time::timeout;
+
+use crate::{folder, keys, target::Lane};
+
+/// Keys that one request deletes.
+const PIECE_KEYS: u64 = 1_000;
+/// And bytes of keys: a server has a bound for that.
+const PIECE_BYTES_MAX: u64 = 1 << 20;
+/// For each of the two.
+const TIME_MAX: Duration = Duration::from_secs(60);
+/// Folders that are looked at; what else lies below the prefix was put there by others.
+const FOLDERS_MAX: usize = 64;
+
+/// How many numbers, from 0 on, were used as keys of each size.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Written(BTreeMap<usize, u64>);
+
+impl Written {
+    pub(super) fn note(&mut self, keys: &keys::Keys) {
+        let end = self.0.entry(keys.size()).or_default();
+        *end = keys.end().max(*end);
+    }
+}
+
+/// Deletes what the run wrote into its folder.
+pub(super) async fn own(lane: &mut Lane, folder: &Bytes, written: &Written) -> Result<(), String> {
+    let deleting = async {
+        for (&size, &end) in &written.0 {
+            let piece = (PIECE_BYTES_MAX / (folder.len() + size) as u64).clamp(1, PIECE_KEYS);
+            let mut first = 0;
+            while first < end {
+                let last = (first + piece).min(end) - 1;
+                let key = |number| keys::numbered(folder, size, number);
+                lane.delete(key(first), after(key(last))).await?;
+                first = last + 1;
+            }
+        }
+        Ok::<(), String>(())
+    };
+    bounded(deleting).await
+}
+
+/// Deletes the folders of runs that must be over.
+pub(super) async fn left_over(lane: &mut Lane, prefix: &str) -> Result<(), String> {
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
+    let end = folder::end(prefix.as_bytes());
+    let deleting = async {
+        let mut from = prefix.as_bytes().to_vec();
+        for _ in 0..FOLDERS_MAX {
+            let found = lane.keys(from.clone(), end.clone(), 1).await?;
+            let Some(key) = found.first() else { break };
+            let Some(name) = folder::of_key(prefix, key) else {
+                from = after(key.to_vec());
+                continue;
+            };
+            if folder::is_left_over(prefix, name, now) {
+                empty(lane, name).await?;
+            }
+            from = folder::end(name);
+        }
+        Ok::<(), String>(())
+    };
+    bounded(deleting).await
+}
+
+async fn empty(lane: &mut Lane, name: &[u8]) -> Result<(), String> {
+    loop {
+        let piece = u32::try_from(PIECE_KEYS).unwrap_or(u32::MAX);
+        let found = lane.keys(name.to_vec(), folder::end(name), piece).await?;
+        let (Some(first), Some(last)) = (found.first(), found.last()) else {
+            return Ok(());
+        };
+        lane.delete(first.to_vec(), after(last.to_vec())).await?;
+    }
+}
+
+/// The least key above this one.
+fn after(mut key: Vec<u8>) -> Vec<u8> {
+    key.push(0);
+    key
+}
+
+async fn bounded(deleting: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    let late = |_| Err(format!("it was not done within {TIME_MAX:?}"));
+    timeout(TIME_MAX, deleting).await.unwrap_or_else(late)
+}

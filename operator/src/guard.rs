@@ -1,0 +1,115 @@
+//! Objects that can not be read. Both kinds are watched behind kube's `DeserializeGuard`: one object that does not decode
+//! (written by a newer version, or past the schema) stays one object, and the list of all others goes on.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use dengine_crds::reasons::events;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Resource;
+use kube::core::{DeserializeGuard, error_boundary::InvalidObject};
+use kube::runtime::controller::Action;
+
+use crate::context::{Context, Happening};
+use crate::telemetry;
+
+/// An object, or why it can not be read.
+pub type Guarded<K> = DeserializeGuard<K>;
+
+/// How often it is said again; only an edit of the object, or another version of the operator, helps.
+const AGAIN: Duration = Duration::from_secs(120);
+
+/// Says, where people look, that nothing is done for this object, and why.
+pub async fn unreadable<K>(context: &Context, object: &InvalidObject) -> Action
+where
+    K: Resource<DynamicType = ()> + Debug,
+{
+    let metadata = &object.metadata;
+    let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+    telemetry::unreadable(
+        &K::kind(&()),
+        namespace.unwrap_or_default(),
+        name.unwrap_or_default(),
+    );
+    let error = &object.error;
+    tracing::warn!(kind = %K::kind(&()), namespace, name, error, "an object can not be read");
+    let about = ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        ..ObjectReference::default()
+    };
+    let note = format!(
+        "this version of the operator can not read the object and does nothing for it: {error}"
+    );
+    let happening = Happening::warning(events::UNREADABLE, note);
+    context.tell(&about, &happening).await;
+    Action::requeue(AGAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use dengine_crds::DEngineBenchmark;
+    use futures::{StreamExt, future};
+    use kube::Client;
+    use kube::client::Body;
+    use kube::runtime::reflector::ObjectRef;
+    use serde_json::{Value, json};
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::cluster::controller::cached;
+    use crate::cluster::validate::tests::defaults;
+    use crate::scope::Scope;
+
+    /// Lists these objects, and tells of no change.
+    fn api_server(items: &[Value]) -> Client {
+        let list = json!({
+            "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmarkList",
+            "metadata": {"resourceVersion": "1"}, "items": items,
+        });
+        let service = tower::service_fn(move |request: axum::http::Request<Body>| {
+            let watches = request
+                .uri()
+                .query()
+                .is_some_and(|q| q.contains("watch=true"));
+            let list = list.to_string().into_bytes();
+            async move {
+                if watches {
+                    future::pending::<()>().await;
+                }
+                Ok::<_, tower::BoxError>(axum::http::Response::new(Body::from(list)))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn benchmark(name: &str, clients: Value) -> Value {
+        json!({
+            "metadata": {"name": name, "namespace": "test", "uid": name},
+            "spec": {"workload": "put", "clients": clients, "target": {"clusterRef": {"name": "demo"}}},
+        })
+    }
+
+    #[tokio::test]
+    async fn one_object_that_can_not_be_read_stays_one_object() {
+        let items = [
+            benchmark("good", 100.into()),
+            benchmark("poison", 5_000_000_000_u64.into()),
+        ];
+        let context = Context::new(api_server(&items), defaults(), Duration::from_secs(1));
+        let (store, changes) =
+            cached::<Guarded<DEngineBenchmark>>(&context, &Scope::default(), "", |_| {});
+        tokio::spawn(changes.for_each(|_| future::ready(())));
+        let listed = timeout(Duration::from_secs(20), store.wait_until_ready());
+        listed.await.expect("the list is complete").unwrap();
+        let of = |name: &str| store.get(&ObjectRef::new(name).within("test")).unwrap();
+        assert!(of("good").0.is_ok());
+        let unread = of("poison").0.as_ref().unwrap_err().error.clone();
+        assert!(unread.contains("5000000000"), "{unread}");
+    }
+}
