@@ -77,8 +77,8 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) async fn start(config: &Config, gate: PeerGate) -> Result<Self, StartError> {
         let address = config.listen_peer;
-        let listener = tokio::net::TcpListener::bind(address)
-            .await
+        let listener = dengine_listen::listen(address)
+            .and_then(tokio::net::TcpListener::from_std)
             .map_err(|source| StartError::Listen { address, source })?;
         let stop = CancellationToken::new();
         let service = PeerServer::new(PeerService {
