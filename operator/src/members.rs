@@ -47,7 +47,7 @@ pub struct Ports {
 impl Default for Members {
     fn default() -> Self {
         Self::at(Ports {
-            admin: ports::CLIENT,
+            admin: ports::ADMIN,
             client: ports::CLIENT,
         })
     }

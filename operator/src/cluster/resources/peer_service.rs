@@ -27,6 +27,7 @@ pub fn build(cluster: &Cluster) -> Service {
                 port("client", ports::CLIENT),
                 port("peer", ports::PEER),
                 port("monitor", ports::MONITOR),
+                port("admin", ports::ADMIN),
             ]),
             ..ServiceSpec::default()
         }),

@@ -177,6 +177,7 @@ fn container(cluster: &Cluster) -> Container {
             port("client", ports::CLIENT),
             port("peer", ports::PEER),
             port("monitor", ports::MONITOR),
+            port("admin", ports::ADMIN),
         ]),
         // The end of a failed member's log, so that status and events can say why it ended.
         lifecycle: Some(keep_serving()),
@@ -245,6 +246,8 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
             }),
             ..EnvVar::default()
         },
+        // Not an argument: a server of an older version ignores here what it does not know, and would refuse it there.
+        set("DENGINE_LISTEN_ADMIN", format!("[::]:{}", ports::ADMIN)),
         set("DENGINE_DURABILITY", engine.durability.as_str().to_owned()),
         set("DENGINE_TICK_MS", engine.tick_ms.to_string()),
         set("DENGINE_ELECTION_TICKS", engine.election_ticks.to_string()),
@@ -370,6 +373,9 @@ mod tests {
             .filter_map(|arg| Some(arg.split_once('=')?.1))
             .collect();
         assert_eq!(addresses, ["[::]:4100", "[::]:4101", "[::]:4102"]);
+        let env = container.env.unwrap();
+        let admin = env.iter().find(|set| set.name == "DENGINE_LISTEN_ADMIN");
+        assert_eq!(admin.unwrap().value.as_deref(), Some("[::]:4103"));
     }
 
     #[test]
@@ -433,7 +439,7 @@ mod tests {
     /// is upgraded. If that has to be: say so in the CHANGELOG, and write the new hash here.
     #[test]
     fn an_operator_upgrade_rolls_nothing() {
-        assert_eq!(template_hash(&cluster("demo")), "41844d90004cde43");
+        assert_eq!(template_hash(&cluster("demo")), "1688aad01811be30");
     }
 
     #[test]
