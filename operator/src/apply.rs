@@ -1,9 +1,11 @@
 //! Server-side apply that writes only what changed. An object is left alone if the operator applied
 //! the very same before (a hash in an annotation) and everything in it still is as applied.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
+use std::sync::Mutex;
 
-use dengine_crds::names::{annotations, managers};
+use dengine_crds::names::{annotations, labels, managers};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
@@ -48,11 +50,91 @@ pub fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
+/// What became of an object that should be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// It was as it should be.
+    Same,
+    /// It was written.
+    Written,
+    /// It was written, and the API server made something else of it: an admission webhook changes it.
+    Altered,
+}
+
+/// Objects that an admission webhook changes whenever they are written, as they were right after that. To write them again
+/// would change nothing, each time anew. An operator that starts writes each once more.
+#[derive(Debug, Default)]
+pub struct Altered {
+    seen: Mutex<HashMap<String, Seen>>,
+}
+
+/// Which state of an object was the answer to what was applied.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    /// Changes with what people want of it, not with its status.
+    version: String,
+    applied: String,
+}
+
+/// Objects that are remembered; beyond it they are written once more.
+const ALTERED_MAX: usize = 16_384;
+
+impl Altered {
+    fn is<K: Resource>(&self, desired: &Value, live: &K) -> bool {
+        let seen = self.seen.lock().expect("nobody panics with the lock");
+        let last = live.meta().uid.as_ref().and_then(|uid| seen.get(uid));
+        last.is_some_and(|last| *last == Seen::of(desired, live))
+    }
+
+    fn remember<K: Resource>(&self, desired: &Value, answer: &K) {
+        let Some(uid) = answer.meta().uid.clone() else {
+            return;
+        };
+        let mut seen = self.seen.lock().expect("nobody panics with the lock");
+        if seen.len() >= ALTERED_MAX {
+            seen.clear();
+        }
+        seen.insert(uid, Seen::of(desired, answer));
+    }
+}
+
+impl Seen {
+    fn of<K: Resource>(desired: &Value, live: &K) -> Self {
+        let meta = live.meta();
+        let version = match meta.generation {
+            Some(generation) => format!("generation {generation}"),
+            None => meta.resource_version.clone().unwrap_or_default(),
+        };
+        Self {
+            version,
+            applied: hash::of(desired),
+        }
+    }
+}
+
 /// Makes the object so, if it is not. `live` is what a cache knows of it. Answers whether it wrote.
 ///
 /// # Errors
 /// If the name belongs to somebody else's object, or the API server refuses.
 pub async fn ensure<K>(client: &Client, desired: K, live: Option<&K>) -> Result<bool, ApplyError>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Serialize + DeserializeOwned + Clone + Debug,
+{
+    let applied = ensure_once(client, &Altered::default(), desired, live).await?;
+    Ok(applied != Applied::Same)
+}
+
+/// Like [`ensure`], and leaves alone what a webhook made of it the last time.
+///
+/// # Errors
+/// If the name belongs to somebody else's object, or the API server refuses.
+pub async fn ensure_once<K>(
+    client: &Client,
+    altered: &Altered,
+    desired: K,
+    live: Option<&K>,
+) -> Result<Applied, ApplyError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: Serialize + DeserializeOwned + Clone + Debug,
@@ -65,25 +147,46 @@ where
     };
     let api: Api<K> = Api::namespaced(client.clone(), &desired.namespace().unwrap_or_default());
     let desired = stamped(desired);
-    if live.is_some_and(|live| is_as_applied(&desired, live)) {
-        return Ok(false);
+    let is_done = |live: &K| is_as_applied(&desired, live) || altered.is(&desired, live);
+    if live.is_some_and(is_done) {
+        return Ok(Applied::Same);
     }
     // The cache holds only labelled objects and may lag; what is really there decides.
     if let Some(there) = api.get_opt(&name).await.map_err(failed)? {
-        let wanted_owner = owner_uid(&desired["metadata"]["ownerReferences"]);
-        if controller(there.owner_references()) != wanted_owner.as_deref() {
+        if !is_ours(&desired, &there) {
             return Err(ApplyError::NameTaken { kind, name });
         }
-        if is_as_applied(&desired, &there) {
-            return Ok(false);
+        if is_done(&there) {
+            return Ok(Applied::Same);
         }
     }
     let parameters = PatchParams::apply(managers::OPERATOR).force();
-    api.patch(&name, &parameters, &Patch::Apply(&desired))
+    let answer = api
+        .patch(&name, &parameters, &Patch::Apply(&desired))
         .await
         .map_err(failed)?;
-    tracing::info!(kind, name, "applied");
-    Ok(true)
+    if is_as_applied(&desired, &answer) {
+        tracing::info!(kind, name, "applied");
+        return Ok(Applied::Written);
+    }
+    tracing::warn!(kind, name, "applied, and changed by an admission webhook");
+    altered.remember(&desired, &answer);
+    Ok(Applied::Altered)
+}
+
+/// The object belongs to the resource that we act for, or to nobody any more: that is how deleting a resource with
+/// `--cascade=orphan` leaves what was made for it, with the labels that say for what it was.
+fn is_ours<K: Resource>(desired: &Value, there: &K) -> bool {
+    let wanted = owner_uid(&desired["metadata"]["ownerReferences"]);
+    let Some(owner) = controller(there.owner_references()) else {
+        let labels = &desired["metadata"]["labels"];
+        let same = |label: &str| {
+            let there = there.labels().get(label).map(String::as_str);
+            there.is_some() && there == labels[label].as_str()
+        };
+        return same(labels::MANAGED_BY) && (same(labels::CLUSTER) || same(labels::BENCHMARK));
+    };
+    wanted.as_deref() == Some(owner)
 }
 
 fn stamped<K>(desired: K) -> Value
@@ -138,9 +241,62 @@ fn owner_uid(owners: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Service;
     use serde_json::json;
 
-    use super::contains;
+    use super::*;
+
+    fn service(metadata: &Value) -> Service {
+        serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+    }
+
+    #[test]
+    fn what_belongs_to_nobody_any_more_is_taken_up_and_nothing_else() {
+        let owned_by = |uid: &str| {
+            json!([{"apiVersion": "dengine.io/v1alpha1", "kind": "DEngineCluster", "name": "demo", "uid": uid,
+                    "controller": true}])
+        };
+        let labels = json!({
+            "app.kubernetes.io/managed-by": "dengine-operator", "dengine.io/cluster": "demo",
+        });
+        let desired = json!({"metadata": {"labels": labels, "ownerReferences": owned_by("new")}});
+        for (there, expected) in [
+            (
+                json!({"labels": labels, "ownerReferences": owned_by("new")}),
+                true,
+            ),
+            (json!({"labels": labels}), true),
+            (
+                json!({"labels": labels, "ownerReferences": owned_by("another")}),
+                false,
+            ),
+            (json!({}), false),
+            (json!({"labels": {"dengine.io/cluster": "demo"}}), false),
+            (
+                json!({"labels": {
+                    "app.kubernetes.io/managed-by": "dengine-operator", "dengine.io/cluster": "another",
+                }}),
+                false,
+            ),
+        ] {
+            assert_eq!(is_ours(&desired, &service(&there)), expected, "{there}");
+        }
+    }
+
+    #[test]
+    fn what_a_webhook_changes_is_left_alone_until_somebody_changes_it_again() {
+        let (altered, desired) = (Altered::default(), json!({"spec": {"image": "ours"}}));
+        let live = |generation: i64| {
+            let text = generation.to_string();
+            service(&json!({"uid": "u", "generation": generation, "resourceVersion": text}))
+        };
+        assert!(!altered.is(&desired, &live(3)));
+        altered.remember(&desired, &live(3));
+        assert!(altered.is(&desired, &live(3)));
+        assert!(!altered.is(&desired, &live(4)), "edited");
+        let another = json!({"spec": {"image": "newer"}});
+        assert!(!altered.is(&another, &live(3)), "something else is wanted");
+    }
 
     #[test]
     fn defaults_of_the_server_are_no_change_and_edits_are() {

@@ -11,10 +11,12 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
+use crate::apply::Altered;
 use crate::cluster::refusals::Refusals;
 use crate::cluster::validate::Defaults;
 use crate::hash;
 use crate::members::Members;
+use crate::pace::Pace;
 use crate::retries::Retries;
 
 /// The API server refuses events with longer notes; it counts bytes.
@@ -27,6 +29,10 @@ pub struct Context {
     pub client: Client,
     /// Connections to members.
     pub members: Arc<Members>,
+    /// How soon clusters are looked at again.
+    pub pace: Arc<Pace>,
+    /// What webhooks make of objects.
+    pub altered: Arc<Altered>,
     /// When what failed is tried again.
     pub retries: Arc<Retries>,
     /// Why pods are refused.
@@ -52,6 +58,8 @@ impl Context {
         Self {
             recorder: Recorder::new(client.clone(), reporter),
             members: Arc::default(),
+            pace: Arc::default(),
+            altered: Arc::default(),
             retries: Arc::default(),
             refusals: Arc::default(),
             client,
@@ -59,6 +67,13 @@ impl Context {
             poll_interval,
             last_write: None,
         }
+    }
+
+    /// The same context with other members.
+    #[must_use]
+    pub fn with_members(self, members: Members) -> Self {
+        let members = Arc::new(members);
+        Self { members, ..self }
     }
 
     /// The same context in a process that dies right after so many writes, as if killed: the tests' way to

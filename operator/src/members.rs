@@ -2,7 +2,7 @@
 //! so nothing waits for DNS; every call has a short end.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dengine_api::{ports, v1};
 use dengine_client::{AdminClient, AdminOptions, Error};
@@ -15,26 +15,72 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Looking must not hold up everything else when a member hangs.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connections that are kept. Addresses of pods that are gone stay until then; starting over is cheap.
-const CONNECTIONS_MAX: usize = 1024;
+/// Connections that are kept: a thousand clusters of three, and some more. Beyond it, those go that were not used for the
+/// longest time.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// An address that did not answer is left alone for so long, then twice as long each time: one try takes seconds of one of
+/// the places in which clusters are worked on, and in a zone that is gone there are many such addresses.
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// The same of a pod that Kubernetes says is ready: it should answer soon.
+const SILENCE_OF_READY_MAX: Duration = Duration::from_secs(3);
+/// From when on a try without an answer is one that costs.
+const COSTLY: Duration = Duration::from_millis(500);
 
 /// Connections that were used lately.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Members {
-    connections: Mutex<HashMap<String, AdminClient>>,
+    addresses: Mutex<Addresses<AdminClient>>,
+    ports: Ports,
+}
+
+/// Where members listen.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    /// Where they serve `Admin`.
+    pub admin: u16,
+    /// Where older ones do.
+    pub client: u16,
+}
+
+impl Default for Members {
+    fn default() -> Self {
+        Self::at(Ports {
+            admin: ports::ADMIN,
+            client: ports::CLIENT,
+        })
+    }
 }
 
 impl Members {
-    /// What the member at this address says of itself; `None` if it does not answer in time.
-    pub async fn status(&self, ip: &str) -> Option<v1::StatusResponse> {
-        let client = self.client(ip).await.ok()?;
-        match timeout(LOOK_TIMEOUT, client.status()).await {
-            Ok(Ok(status)) => Some(status),
-            _ => {
-                self.forget(ip).await;
-                None
-            }
+    /// Members that listen on these ports.
+    pub fn at(ports: Ports) -> Self {
+        Self {
+            addresses: Mutex::default(),
+            ports,
         }
+    }
+
+    /// What the member at this address says of itself; `None` if it does not answer in time, or did not a moment ago.
+    /// `ready` is what Kubernetes says of its pod.
+    pub async fn status(&self, ip: &str, ready: bool) -> Option<v1::StatusResponse> {
+        if self
+            .addresses
+            .lock()
+            .await
+            .is_silent(ip, ready, Instant::now())
+        {
+            return None;
+        }
+        let started = Instant::now();
+        let asked = async { self.client(ip).await.ok()?.status().await.ok() };
+        let answer = timeout(LOOK_TIMEOUT, asked).await.ok().flatten();
+        if answer.is_none() {
+            let mut addresses = self.addresses.lock().await;
+            addresses.did_not_answer(ip, started.elapsed(), Instant::now());
+        }
+        answer
     }
 
     /// The member list, confirmed by a quorum; `None` if none answers through this member.
@@ -48,41 +94,191 @@ impl Members {
     /// # Errors
     /// If the member can not be reached.
     pub async fn client(&self, ip: &str) -> Result<AdminClient, Error> {
-        if let Some(client) = self.connections.lock().await.get(ip) {
-            return Ok(client.clone());
+        if let Some(client) = self.addresses.lock().await.connected(ip) {
+            return Ok(client);
         }
+        let client = self.connect(ip).await?;
+        let mut addresses = self.addresses.lock().await;
+        addresses.keep(ip, client.clone());
+        Ok(client)
+    }
+
+    /// To the port of `Admin`; an older member has it on that of clients, and refuses the other at once.
+    async fn connect(&self, ip: &str) -> Result<AdminClient, Error> {
         let options = AdminOptions {
             connect_timeout: CONNECT_TIMEOUT,
             request_timeout: CHANGE_TIMEOUT,
         };
-        let client = AdminClient::connect_with(&address(ip), options).await?;
-        let mut connections = self.connections.lock().await;
-        if connections.len() >= CONNECTIONS_MAX {
-            connections.clear();
+        let started = Instant::now();
+        match AdminClient::connect_with(&address(ip, self.ports.admin), options).await {
+            Err(_) if started.elapsed() < CONNECT_TIMEOUT => {
+                AdminClient::connect_with(&address(ip, self.ports.client), options).await
+            }
+            connected => connected,
         }
-        connections.insert(ip.to_owned(), client.clone());
-        Ok(client)
-    }
-
-    /// Drops the connection, so that the next call makes a new one.
-    pub async fn forget(&self, ip: &str) {
-        self.connections.lock().await.remove(ip);
     }
 }
 
-fn address(ip: &str) -> String {
+/// What is known of addresses. Generic, so that it can be tested without members.
+#[derive(Debug)]
+struct Addresses<C> {
+    known: HashMap<String, Known<C>>,
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct Known<C> {
+    connection: Option<C>,
+    last_use: u64,
+    silence: Option<Silence>,
+}
+
+/// Since when an address did not answer, and for how long it is left alone now.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    since: Instant,
+    pause: Duration,
+}
+
+impl<C> Default for Addresses<C> {
+    fn default() -> Self {
+        Self {
+            known: HashMap::new(),
+            uses: 0,
+        }
+    }
+}
+
+impl<C: Clone> Addresses<C> {
+    fn connected(&mut self, ip: &str) -> Option<C> {
+        self.uses += 1;
+        let known = self.known.get_mut(ip)?;
+        known.last_use = self.uses;
+        known.connection.clone()
+    }
+
+    fn keep(&mut self, ip: &str, connection: C) {
+        let known = self.entry(ip);
+        known.connection = Some(connection);
+    }
+
+    fn is_silent(&self, ip: &str, ready: bool, now: Instant) -> bool {
+        let known = self
+            .known
+            .get(ip)
+            .filter(|known| known.connection.is_none());
+        known
+            .and_then(|known| known.silence)
+            .is_some_and(|silence| {
+                let pause_max = if ready {
+                    SILENCE_OF_READY_MAX
+                } else {
+                    SILENCE_MAX
+                };
+                now < silence.since + silence.pause.min(pause_max)
+            })
+    }
+
+    /// Also drops the connection, so that the next call makes a new one. Whoever is refused at once, as by a server that is
+    /// just being started, cost nothing and may ask again.
+    fn did_not_answer(&mut self, ip: &str, took: Duration, now: Instant) {
+        let known = self.entry(ip);
+        if took < COSTLY {
+            known.connection = None;
+            return;
+        }
+        // A connection that worked until now says nothing about the time before.
+        let before = known.silence.filter(|_| known.connection.is_none());
+        known.connection = None;
+        known.silence = Some(Silence {
+            since: now,
+            pause: before.map_or(SILENCE_MIN, |last| (last.pause * 2).min(SILENCE_MAX)),
+        });
+    }
+
+    fn entry(&mut self, ip: &str) -> &mut Known<C> {
+        self.uses += 1;
+        let last_use = self.uses;
+        if self.known.len() >= CONNECTIONS_MAX && !self.known.contains_key(ip) {
+            self.make_room();
+        }
+        let known = self.known.entry(ip.to_owned()).or_insert(Known {
+            connection: None,
+            last_use,
+            silence: None,
+        });
+        known.last_use = last_use;
+        known
+    }
+
+    /// One in eight at once, so that this is rare.
+    fn make_room(&mut self) {
+        let mut uses: Vec<u64> = self.known.values().map(|known| known.last_use).collect();
+        uses.sort_unstable();
+        let oldest_to_stay = uses[uses.len() / 8];
+        self.known
+            .retain(|_, known| known.last_use > oldest_to_stay);
+    }
+}
+
+fn address(ip: &str, port: u16) -> String {
     if ip.contains(':') {
-        format!("[{ip}]:{}", ports::CLIENT)
+        format!("[{ip}]:{port}")
     } else {
-        format!("{ip}:{}", ports::CLIENT)
+        format!("{ip}:{port}")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn addresses_of_both_families() {
-        assert_eq!(super::address("10.0.0.1"), "10.0.0.1:4100");
-        assert_eq!(super::address("fd00::1"), "[fd00::1]:4100");
+        assert_eq!(address("10.0.0.1", 4103), "10.0.0.1:4103");
+        assert_eq!(address("fd00::1", 4103), "[fd00::1]:4103");
+    }
+
+    #[test]
+    fn those_that_are_used_stay_connected() {
+        let mut addresses = Addresses::default();
+        for n in 0..CONNECTIONS_MAX {
+            addresses.keep(&n.to_string(), n);
+            assert_eq!(addresses.connected("0"), Some(0), "after {n}");
+        }
+        addresses.keep("one more", 7);
+        assert_eq!(addresses.connected("0"), Some(0), "it is used all the time");
+        assert_eq!(addresses.connected("1"), None, "nobody used it for long");
+        let last = (CONNECTIONS_MAX - 1).to_string();
+        assert!(addresses.connected(&last).is_some());
+        assert!(addresses.known.len() > CONNECTIONS_MAX * 3 / 4);
+    }
+
+    #[test]
+    fn an_address_that_is_silent_is_left_alone_longer_each_time() {
+        let (mut addresses, mut now) = (Addresses::<()>::default(), Instant::now());
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            addresses.did_not_answer("a", COSTLY, now);
+            let start = now;
+            while addresses.is_silent("a", false, now) {
+                now += Duration::from_millis(500);
+            }
+            pauses.push((now - start).as_secs());
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 30, 30]);
+        addresses.did_not_answer("a", COSTLY, now);
+        let soon = now + SILENCE_OF_READY_MAX;
+        assert!(addresses.is_silent("a", false, soon));
+        assert!(!addresses.is_silent("a", true, soon), "its pod is ready");
+        addresses.keep("a", ());
+        assert!(!addresses.is_silent("a", false, now), "it answered");
+        addresses.did_not_answer("a", Duration::ZERO, now);
+        addresses.did_not_answer("b", Duration::ZERO, now);
+        assert!(!addresses.is_silent("b", false, now), "refused at once");
+        addresses.keep("a", ());
+        addresses.did_not_answer("a", COSTLY, now);
+        let soon = now + SILENCE_MIN;
+        assert!(!addresses.is_silent("a", false, soon), "a first failure");
     }
 }

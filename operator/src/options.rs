@@ -41,11 +41,11 @@ pub struct Options {
     )]
     pub default_bench_image: String,
 
-    /// Where /metrics, /healthz and /readyz are served.
+    /// Where /metrics, /healthz and /readyz are served. [::] is every address, also of IPv4, and also where there is no IPv6.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_LISTEN",
-        default_value = "0.0.0.0:8080",
+        default_value = "[::]:8080",
         value_name = "ADDRESS"
     )]
     pub listen: SocketAddr,
@@ -77,7 +77,7 @@ pub struct Options {
     pub poll_interval_ms: u64,
 
     /// Clusters, and benchmarks, that are worked on at once.
-    #[arg(long, env = "DENGINE_OPERATOR_CONCURRENCY", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, env = "DENGINE_OPERATOR_CONCURRENCY", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
 
     /// What is logged: a level, or directives such as info,dengine_operator=debug.

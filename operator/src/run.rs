@@ -11,7 +11,7 @@ use crate::cluster::validate::Defaults;
 use crate::context::Context;
 use crate::options::Options;
 use crate::scope::Scope;
-use crate::{benchmark, cluster, http, telemetry};
+use crate::{benchmark, cluster, http, lease, telemetry};
 
 /// Runs until a signal ends it or the lease is lost.
 ///
@@ -32,7 +32,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         holder,
         "waiting for the lease"
     );
-    let lease = LeaseManagerBuilder::new(client.clone(), &options.lease_name)
+    let manager = LeaseManagerBuilder::new(client.clone(), &options.lease_name)
         .with_namespace(&options.lease_namespace)
         .with_identity(&holder)
         .with_duration(options.lease_seconds)
@@ -40,7 +40,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         .build()
         .await
         .context("the lease can not be read")?;
-    let (mut holds, lease_task) = lease.watch().await;
+    let (mut holds, lease_task) = manager.watch().await;
     telemetry::leads(false);
 
     let acquired = tokio::select! {
@@ -48,7 +48,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         () = until(stopped.clone()) => false,
     };
     let outcome = if acquired {
-        work(client, &options, holds.clone(), stop, stopped).await
+        work(client, &options, &holder, holds.clone(), stop, stopped).await
     } else {
         Ok(())
     };
@@ -72,6 +72,7 @@ async fn acquire(holds: &mut watch::Receiver<bool>) -> anyhow::Result<()> {
 async fn work(
     client: Client,
     options: &Options,
+    holder: &str,
     mut holds: watch::Receiver<bool>,
     stop: watch::Sender<bool>,
     stopped: watch::Receiver<bool>,
@@ -85,8 +86,8 @@ async fn work(
     let scope = Scope {
         namespace: options.namespace_scope.clone(),
     };
-    let context =
-        Context::new(client, defaults, options.poll_interval()).mortal(options.exit_after_writes);
+    let context = Context::new(client.clone(), defaults, options.poll_interval())
+        .mortal(options.exit_after_writes);
     let clusters = cluster::controller::run(
         context.clone(),
         scope.clone(),
@@ -98,6 +99,7 @@ async fn work(
     let lost = tokio::select! {
         _ = async { tokio::join!(clusters, benchmarks) } => false,
         _ = holds.wait_for(|holds| !*holds) => true,
+        () = lease::lost(&client, options, holder) => true,
     };
     telemetry::leads(false);
     // Whoever waits on it ends with us.

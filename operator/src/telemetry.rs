@@ -116,6 +116,19 @@ pub fn leads(leads: bool) {
     LEADS.store(leads, Ordering::Relaxed);
 }
 
+/// Whether everything that is looked after was listed once.
+static LISTED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that everything that is looked after was listed once.
+pub fn listed() {
+    LISTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process does its work, or would at once.
+pub fn is_ready() -> bool {
+    !LEADS.load(Ordering::Relaxed) || LISTED.load(Ordering::Relaxed)
+}
+
 /// The metrics as text. Who holds the lease is said anew each time: it changes rarely, and would be forgotten.
 pub fn render(handle: &PrometheusHandle) -> String {
     let leads = LEADS.load(Ordering::Relaxed);
@@ -189,4 +202,50 @@ pub fn watched<T>(
             tracing::warn!(%error, of = std::any::type_name::<T>(), "a watch broke and is started again");
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_crds::conditions as types;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+
+    /// What the alert DEngineQuorumLost compares with 0 has no value while the condition is unknown.
+    #[test]
+    fn what_nobody_knows_of_a_new_cluster_pages_nobody() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let text = metrics::with_local_recorder(&recorder, || {
+            let cluster = DEngineCluster::new("demo", serde_yaml::from_str("{}").unwrap());
+            let condition = |type_: &str, status: &str| Condition {
+                type_: type_.to_owned(),
+                status: status.to_owned(),
+                reason: "NotBootstrapped".to_owned(),
+                message: String::new(),
+                observed_generation: None,
+                last_transition_time: Time(Timestamp::UNIX_EPOCH),
+            };
+            let status = DEngineClusterStatus {
+                conditions: vec![
+                    condition(types::QUORUM_AVAILABLE, "Unknown"),
+                    condition(types::READY, "False"),
+                ],
+                ..DEngineClusterStatus::default()
+            };
+            stands(&cluster, &status);
+            recorder.handle().render()
+        });
+        assert!(!text.contains("type=\"QuorumAvailable\""), "{text}");
+        assert!(text.contains("type=\"Ready\""), "{text}");
+    }
+
+    #[test]
+    fn who_waits_for_the_lease_is_ready_and_who_works_is_once_it_has_listed() {
+        assert!(is_ready());
+        leads(true);
+        assert!(!is_ready());
+        listed();
+        assert!(is_ready());
+    }
 }

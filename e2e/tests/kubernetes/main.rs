@@ -12,6 +12,7 @@ mod full;
 mod grow;
 mod install;
 mod load;
+mod lost_node;
 mod node;
 mod permissions;
 mod plugin;

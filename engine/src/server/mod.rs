@@ -112,8 +112,8 @@ impl Listeners {
 }
 
 async fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address)
-        .await
+    dengine_listen::listen(address)
+        .and_then(TcpListener::from_std)
         .map_err(|source| ServeError::Listen {
             address,
             setting,

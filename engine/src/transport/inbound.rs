@@ -82,10 +82,12 @@ impl Listener {
     ) -> Result<Self, StartError> {
         let address = config.listen_peer;
         // A socket belongs to the threads that it was made on.
-        let listener = peers.handle().spawn(tokio::net::TcpListener::bind(address));
+        let listener = peers.handle().spawn(async move {
+            dengine_listen::listen(address).and_then(tokio::net::TcpListener::from_std)
+        });
         let listener = listener
             .await
-            .expect("binding does not panic and is not cancelled")
+            .expect("listening does not panic and is not cancelled")
             .map_err(|source| StartError::Listen { address, source })?;
         let stop = CancellationToken::new();
         let service = PeerServer::new(PeerService {

@@ -75,6 +75,12 @@ pub async fn run(
     };
 
     let shared = Arc::new(Shared { context, caches });
+    // Also where there is no cluster yet.
+    let watched = Arc::clone(&shared);
+    let listed = tokio::spawn(async move {
+        watched.caches.wait_until_ready().await;
+        telemetry::listed();
+    });
     controller
         .graceful_shutdown_on(stop)
         .run(reconcile, super::on_error, shared)
@@ -84,6 +90,7 @@ pub async fn run(
             }
         })
         .await;
+    listed.abort();
 }
 
 async fn reconcile(

@@ -210,8 +210,7 @@ async fn record(
     let mut status = resource.status.clone().unwrap_or_default();
     status.cluster_id = Some(cluster_id.to_string());
     status.seed_folder_id.clone_from(&seed_folder_id);
-    let version = resource.metadata.resource_version.clone();
-    *resource = status_writer::write(&context.client, resource, &status, version).await?;
+    *resource = status_writer::write(&context.client, resource, &status).await?;
     observation.observed.cluster_id = Some(cluster_id);
     observation.observed.seed_folder_id = seed_folder_id;
     Ok(())
@@ -230,8 +229,7 @@ async fn record_replacement(
     let before = before.map(|place| status.replacements.remove(place));
     let record = replacements::another(before.as_ref(), name, member_id, &now());
     status.replacements.push(record);
-    let version = resource.metadata.resource_version.clone();
-    *resource = status_writer::write(&context.client, resource, &status, version).await?;
+    *resource = status_writer::write(&context.client, resource, &status).await?;
     Ok(())
 }
 

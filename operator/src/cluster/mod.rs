@@ -23,15 +23,17 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dengine_crds::names::annotations;
 use dengine_crds::reasons::{cluster as reasons, events};
 use dengine_crds::{DEngineCluster, DEngineClusterStatus, conditions as types};
 use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 
+use crate::apply::is_code;
 use crate::context::{Context, Happening, now};
 use crate::guard::Guarded;
-use crate::telemetry;
+use crate::{hash, telemetry};
 use model::Wanted;
 use observe::{Caches, Observation};
 use plan::Step;
@@ -42,6 +44,11 @@ use validate::Cluster;
 const AFTER_STEP: Duration = Duration::from_millis(300);
 /// While something is awaited.
 const WHILE_WAITING: Duration = Duration::from_secs(1);
+
+/// A cluster that looks the same is looked at less and less, down to once in so many polls.
+const QUIET_POLLS: u32 = 10;
+/// The same of one with which something goes wrong again and again.
+const FAILING_POLLS: u32 = 20;
 
 /// Why a reconciliation ended early: the Kubernetes API did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -59,32 +66,45 @@ pub async fn reconcile(
 ) -> Result<Action, ReconcileError> {
     let namespace = resource.namespace().unwrap_or_default();
     let api: Api<DEngineCluster> = Api::namespaced(context.client.clone(), &namespace);
-    // The recorded identity decides what may be bootstrapped, so it is read from where it is true.
-    let Some(mut resource) = api.get_opt(&resource.name_any()).await? else {
-        return Ok(Action::await_change());
-    };
+    let mut resource = resource.clone();
+    if !may_be_from_cache(&resource) {
+        let Some(fresh) = api.get_opt(&resource.name_any()).await? else {
+            return Ok(Action::await_change());
+        };
+        resource = fresh;
+    }
     if resource.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change());
     }
     let running = observe::running_image(caches, &resource);
     let validated = validate::validate(&resource, &context.defaults, running.as_deref());
-    let (outcome, again) = match validated {
-        Ok(cluster) => {
-            let outcome = advance(context, caches, &cluster, &mut resource).await;
-            let again = requeue(&outcome, context.poll_interval);
-            (outcome, again)
-        }
-        Err(error) => (Outcome::Invalid(error.to_string()), context.poll_interval),
+    let outcome = match validated {
+        Ok(cluster) => advance(context, caches, &cluster, &mut resource).await,
+        Err(error) => Outcome::Invalid(error.to_string()),
     };
     let benchmarks = benchmarks::lines(&caches.benchmarks, &resource);
     let status = status::derive(&resource, &outcome, benchmarks, now());
     telemetry::stands(&resource, &status);
     tell_of_space(context, &resource, &status).await;
     if resource.status.as_ref() != Some(&status) {
-        status_writer::write(&context.client, &resource, &status, None).await?;
+        // What was read decides what is written: somebody else, a later operator say, may have written meanwhile.
+        match status_writer::write(&context.client, &resource, &status).await {
+            Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
+            written => written.map(drop)?,
+        }
     }
     trigger::pull(context, &resource, &caches.benchmarks).await?;
+    let again = requeue(context, &resource, &outcome, &status);
     Ok(Action::requeue(again))
+}
+
+/// The recorded identity decides what may be bootstrapped, so it is read from where it is true until it is recorded; it never
+/// changes after that. So is an annotation that asks for something once. All else is as good from the cache: whatever is done
+/// about it names what it is about by UID, or is written with the version that was read.
+fn may_be_from_cache(resource: &DEngineCluster) -> bool {
+    let status = resource.status.as_ref();
+    let is_recorded = status.is_some_and(|status| status.cluster_id.is_some());
+    is_recorded && !resource.annotations().contains_key(annotations::BENCHMARK)
 }
 
 async fn advance(
@@ -229,31 +249,53 @@ async fn tell_of_space(
 
 /// Once, not with every repetition: the condition keeps the words for as long as it goes on.
 async fn tell_failure(context: &Context, resource: &DEngineCluster, message: &str) {
-    tracing::warn!(cluster = resource.name_any(), message, "a step failed");
     let conditions = resource.status.iter().flat_map(|status| &status.conditions);
     let said = conditions
         .filter(|condition| condition.type_ == types::PROGRESSING)
         .any(|condition| message.starts_with(&condition.message));
-    if !said {
+    if said {
+        tracing::debug!(
+            cluster = resource.name_any(),
+            message,
+            "a step failed again"
+        );
+    } else {
+        tracing::warn!(cluster = resource.name_any(), message, "a step failed");
         let happening = Happening::warning(events::STEP_FAILED, message);
         context.tell(&resource.object_ref(&()), &happening).await;
     }
 }
 
-fn requeue(outcome: &Outcome, poll_interval: Duration) -> Duration {
-    match outcome {
-        Outcome::Observed { error: Some(_), .. } | Outcome::Invalid(_) => poll_interval,
-        Outcome::Observed { paused: true, .. } => poll_interval,
+/// When the cluster is looked at next, if nothing happens to it in Kubernetes before.
+fn requeue(
+    context: &Context,
+    resource: &DEngineCluster,
+    outcome: &Outcome,
+    status: &DEngineClusterStatus,
+) -> Duration {
+    let poll = context.poll_interval;
+    let most = match outcome {
+        Outcome::Invalid(_) | Outcome::Observed { paused: true, .. } => QUIET_POLLS * poll,
         Outcome::Observed {
-            step: Step::Done | Step::Blocked(_),
+            error: Some((reason, _)),
             ..
-        } => poll_interval,
+        } if *reason != reasons::EXPANDING_VOLUMES => FAILING_POLLS * poll,
+        Outcome::Observed {
+            step: Step::Done, ..
+        } => QUIET_POLLS * poll,
+        Outcome::Observed {
+            step: Step::Blocked(_),
+            ..
+        } => poll,
         Outcome::Observed {
             step: Step::Wait(_),
             ..
-        } => WHILE_WAITING.min(poll_interval),
-        Outcome::Observed { .. } => AFTER_STEP.min(poll_interval),
-    }
+        } => return WHILE_WAITING.min(poll),
+        Outcome::Observed { .. } => return AFTER_STEP.min(poll),
+    };
+    let uid = resource.metadata.uid.as_deref().unwrap_or_default();
+    let looks_like = serde_json::to_value(status).expect("a status is plain data");
+    context.pace.next(uid, &hash::of(&looks_like), poll, most)
 }
 
 /// What to do after a reconciliation that ended early.

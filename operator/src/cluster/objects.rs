@@ -4,9 +4,9 @@
 use std::fmt::Debug;
 
 use dengine_crds::names::cluster as names;
-use dengine_crds::reasons::cluster as reasons;
-use kube::Resource;
+use dengine_crds::reasons::{cluster as reasons, events};
 use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::model::Wanted;
@@ -17,8 +17,8 @@ use super::resources::{
 };
 use super::validate::Cluster;
 use super::volumes::claim_template_size;
-use crate::apply::{ApplyError, ensure as ensure_object};
-use crate::context::Context;
+use crate::apply::{Applied, ApplyError, ensure_once};
+use crate::context::{Context, Happening};
 
 /// Why the objects are not as they should be.
 #[derive(Debug, thiserror::Error)]
@@ -52,14 +52,32 @@ pub async fn ensure(
 ) -> Result<(), ObjectsError> {
     let name = cluster.name.as_str();
     let account = find(&caches.accounts, cluster, &names::stateful_set(name));
-    apply(context, service_account::build(cluster), account.as_deref()).await?;
+    apply(
+        context,
+        cluster,
+        service_account::build(cluster),
+        account.as_deref(),
+    )
+    .await?;
     let peers = find(&caches.services, cluster, &names::peer_service(name));
-    apply(context, peer_service::build(cluster), peers.as_deref()).await?;
+    apply(
+        context,
+        cluster,
+        peer_service::build(cluster),
+        peers.as_deref(),
+    )
+    .await?;
     let clients = find(&caches.services, cluster, &names::client_service(name));
-    apply(context, client_service::build(cluster), clients.as_deref()).await?;
+    apply(
+        context,
+        cluster,
+        client_service::build(cluster),
+        clients.as_deref(),
+    )
+    .await?;
     let budget = find(&caches.budgets, cluster, &names::stateful_set(name));
     let wanted_budget = pod_disruption_budget::build(cluster);
-    apply(context, wanted_budget, budget.as_deref()).await?;
+    apply(context, cluster, wanted_budget, budget.as_deref()).await?;
 
     let replicas = stateful_set_replicas(&observation.observed, wanted);
     let live = observation.stateful_set.as_deref();
@@ -67,18 +85,32 @@ pub async fn ensure(
     if live.is_none_or(|live| live.metadata.deletion_timestamp.is_none()) {
         let claim_size = live.and_then(claim_template_size);
         let set = stateful_set::build(cluster, replicas, claim_size.as_deref());
-        apply(context, set, live).await?;
+        apply(context, cluster, set, live).await?;
     }
     Ok(())
 }
 
-async fn apply<K>(context: &Context, wanted: K, live: Option<&K>) -> Result<(), ApplyError>
+async fn apply<K>(
+    context: &Context,
+    cluster: &Cluster,
+    wanted: K,
+    live: Option<&K>,
+) -> Result<(), ApplyError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: Serialize + DeserializeOwned + Clone + Debug,
 {
-    if ensure_object(&context.client, wanted, live).await? {
+    let (kind, name) = (K::kind(&()).into_owned(), wanted.name_any());
+    let applied = ensure_once(&context.client, &context.altered, wanted, live).await?;
+    if applied != Applied::Same {
         context.wrote();
+    }
+    if applied == Applied::Altered {
+        let note = format!(
+            "{kind} {name} is not as the operator applied it: an admission webhook changes it, which is left as it is"
+        );
+        let happening = Happening::warning(events::OBJECT_CHANGED, note);
+        context.tell(&cluster.reference(), &happening).await;
     }
     Ok(())
 }

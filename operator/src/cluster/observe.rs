@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use dengine_api::v1;
+use dengine_crds::cluster::REPLICAS_MAX;
 use dengine_crds::names::{self, annotations, labels};
 use dengine_crds::{DEngineCluster, DEngineClusterStatus};
 use futures::future::join_all;
@@ -63,25 +64,23 @@ pub async fn observe(
     status: &DEngineClusterStatus,
 ) -> Observation {
     let (members, now) = (&context.members, now());
-    let pods = of_cluster(&caches.pods, cluster, |pod| {
-        ordinal_of(cluster, &pod.name_any())
-    });
-    let claims = of_cluster(&caches.claims, cluster, |claim| {
-        claim_ordinal(cluster, &claim.name_any())
-    });
     let stateful_set = find(
         &caches.stateful_sets,
         cluster,
         &names::cluster::stateful_set(&cluster.name),
     );
+    let size = ordinals_max(stateful_set.as_deref());
+    let pods = of_cluster(&caches.pods, cluster, size, names::cluster::pod);
+    let claims = of_cluster(&caches.claims, cluster, size, names::cluster::claim);
     let mut addresses: BTreeMap<Ordinal, String> = pods
         .iter()
         .filter_map(|(ordinal, pod)| Some((*ordinal, address(pod)?)))
         .collect();
 
-    let asked = addresses
-        .iter()
-        .map(|(ordinal, ip)| async move { (*ordinal, members.status(ip).await) });
+    let asked = addresses.iter().map(|(ordinal, ip)| {
+        let ready = pods.get(ordinal).is_some_and(|pod| is_ready(pod));
+        async move { (*ordinal, members.status(ip, ready).await) }
+    });
     let mut answers: BTreeMap<Ordinal, v1::StatusResponse> = join_all(asked)
         .await
         .into_iter()
@@ -169,32 +168,38 @@ where
     store.get(&ObjectRef::new(name).within(&cluster.namespace))
 }
 
+/// Ordinals below which pods and claims are looked for: those that a cluster may have, and those that somebody scaled the
+/// StatefulSet to by hand.
+fn ordinals_max(set: Option<&StatefulSet>) -> u32 {
+    let there = set.and_then(|set| set.status.as_ref());
+    let there = there.map_or(0, |status| u32::try_from(status.replicas).unwrap_or(0));
+    set.map_or(0, replicas).max(there).max(REPLICAS_MAX)
+}
+
+/// The cluster's objects of one kind by the ordinals in their names. Each is looked up: to go through all that there are would
+/// cost a thousand clusters a million steps.
 fn of_cluster<K>(
     store: &Store<K>,
     cluster: &Cluster,
-    ordinal: impl Fn(&K) -> Option<Ordinal>,
+    size: u32,
+    name: impl Fn(&str, u32) -> String,
 ) -> BTreeMap<Ordinal, std::sync::Arc<K>>
 where
     K: kube::Resource<DynamicType = ()> + Clone + 'static,
 {
-    store
-        .state()
-        .into_iter()
-        .filter(|object| object.namespace().as_deref() == Some(&cluster.namespace))
-        .filter(|object| object.labels().get(labels::CLUSTER) == Some(&cluster.name))
-        .filter_map(|object| Some((ordinal(&object)?, object)))
+    (0..size)
+        .filter_map(|ordinal| {
+            Some((
+                ordinal,
+                find(store, cluster, &name(&cluster.name, ordinal))?,
+            ))
+        })
+        .filter(|(_, object)| object.labels().get(labels::CLUSTER) == Some(&cluster.name))
         .collect()
 }
 
 fn ordinal_of(cluster: &Cluster, pod: &str) -> Option<Ordinal> {
     names::cluster::ordinal(&cluster.name, pod)
-}
-
-fn claim_ordinal(cluster: &Cluster, claim: &str) -> Option<Ordinal> {
-    let pod = claim
-        .strip_prefix(names::cluster::VOLUME)?
-        .strip_prefix('-')?;
-    ordinal_of(cluster, pod)
 }
 
 fn replicas(set: &StatefulSet) -> u32 {
@@ -225,11 +230,15 @@ fn is_from(cluster: &Cluster, ordinal: Ordinal, answer: &v1::StatusResponse) -> 
         || answer.peer_address == stateful_set::peer_address(cluster, &pod)
 }
 
+fn is_ready(pod: &core::Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
+}
+
 fn view(pod: &core::Pod, answer: Option<&v1::StatusResponse>, now: &Time) -> Pod {
     Pod {
         uid: pod.uid().unwrap_or_default(),
         terminating: pod.metadata.deletion_timestamp.is_some(),
-        ready: condition(pod, "Ready").is_some_and(|condition| condition.status == "True"),
+        ready: is_ready(pod),
         template_hash: pod.annotations().get(annotations::TEMPLATE_HASH).cloned(),
         report: answer.map(report),
         trouble: trouble(pod, now),
@@ -353,11 +362,28 @@ mod tests {
     use crate::cluster::validate::tests::cluster;
 
     #[test]
-    fn claims_of_other_clusters_are_not_ours() {
+    fn objects_are_found_by_name_and_those_of_others_are_not() {
         let demo = cluster("demo");
-        assert_eq!(claim_ordinal(&demo, "data-demo-2"), Some(2));
-        assert_eq!(claim_ordinal(&demo, "data-demo-x-2"), None);
-        assert_eq!(claim_ordinal(&demo, "other-demo-2"), None);
+        let (store, mut writer) = kube::runtime::reflector::store();
+        for (name, cluster) in [
+            ("demo-0", "demo"),
+            ("demo-9", "demo"),
+            ("demo-1", "another"),
+            ("demo-x-2", "demo-x"),
+        ] {
+            let mut pod = core::Pod::default();
+            pod.metadata.name = Some(name.to_owned());
+            pod.metadata.namespace = Some("test".to_owned());
+            let label = (labels::CLUSTER.to_owned(), cluster.to_owned());
+            pod.metadata.labels = Some([label].into());
+            writer.apply_watcher_event(&kube::runtime::watcher::Event::Apply(pod));
+        }
+        let found = |size: u32| {
+            let found = of_cluster(&store, &demo, size, names::cluster::pod);
+            found.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(found(7), [0]);
+        assert_eq!(found(10), [0, 9], "somebody scaled it by hand");
     }
 
     #[test]

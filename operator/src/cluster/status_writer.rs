@@ -6,7 +6,8 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 
-/// Writes the whole status. With a resource version the write fails (409) if anybody wrote since.
+/// Writes the whole status, unless anybody wrote the resource since it was read (409): an operator that was stopped between
+/// reading and writing takes back nothing that another one recorded meanwhile.
 ///
 /// # Errors
 /// If the API server refuses or does not answer.
@@ -14,20 +15,20 @@ pub(super) async fn write(
     client: &Client,
     resource: &DEngineCluster,
     status: &DEngineClusterStatus,
-    resource_version: Option<String>,
 ) -> Result<DEngineCluster, kube::Error> {
     let name = resource.name_any();
     let api: Api<DEngineCluster> =
         Api::namespaced(client.clone(), &resource.namespace().unwrap_or_default());
-    let mut patch = json!({
+    let patch = json!({
         "apiVersion": DEngineCluster::api_version(&()),
         "kind": DEngineCluster::kind(&()),
-        "metadata": { "name": name, "uid": resource.metadata.uid },
+        "metadata": {
+            "name": name,
+            "uid": resource.metadata.uid,
+            "resourceVersion": resource.metadata.resource_version,
+        },
         "status": status,
     });
-    if let Some(version) = resource_version {
-        patch["metadata"]["resourceVersion"] = version.into();
-    }
     let parameters = PatchParams::apply(managers::OPERATOR).force();
     api.patch_status(&name, &parameters, &Patch::Apply(&patch))
         .await

@@ -4,6 +4,7 @@
 use dengine_crds::cluster::REPLICAS_MAX;
 use dengine_crds::names::annotations;
 use dengine_crds::{DEngineCluster, DEngineClusterSpec};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
@@ -38,6 +39,20 @@ pub struct Cluster {
     pub default_image: String,
     /// Any new value restarts the members.
     pub restart: Option<String>,
+}
+
+impl Cluster {
+    /// What events are about.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            name: Some(self.name.clone()),
+            namespace: Some(self.namespace.clone()),
+            uid: Some(self.owner.uid.clone()),
+            kind: Some(self.owner.kind.clone()),
+            api_version: Some(self.owner.api_version.clone()),
+            ..ObjectReference::default()
+        }
+    }
 }
 
 /// Why a spec can not be carried out. The schema refuses all of these; they are checked again because

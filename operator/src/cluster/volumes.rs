@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dengine_crds::names::{self, managers};
 use dengine_crds::reasons::{cluster as reasons, events};
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -185,7 +185,7 @@ async fn expand_claim(
     context.wrote();
     let note = format!("the volume claim {name} asks for {size}");
     let happening = Happening::normal(events::VOLUME_EXPANDING, note);
-    context.tell(&about(cluster), &happening).await;
+    context.tell(&cluster.reference(), &happening).await;
     Ok(())
 }
 
@@ -217,19 +217,8 @@ async fn renew(
         "the StatefulSet {name} is made anew, so that further members get volumes of {size}; its pods stay"
     );
     let happening = Happening::normal(events::VOLUME_TEMPLATE_CHANGED, note);
-    context.tell(&about(cluster), &happening).await;
+    context.tell(&cluster.reference(), &happening).await;
     Ok(())
-}
-
-fn about(cluster: &Cluster) -> ObjectReference {
-    ObjectReference {
-        name: Some(cluster.name.clone()),
-        namespace: Some(cluster.namespace.clone()),
-        uid: Some(cluster.owner.uid.clone()),
-        kind: Some(cluster.owner.kind.clone()),
-        api_version: Some(cluster.owner.api_version.clone()),
-        ..ObjectReference::default()
-    }
 }
 
 fn requested(claim: &PersistentVolumeClaim) -> Option<String> {

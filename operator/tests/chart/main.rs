@@ -4,6 +4,7 @@
 
 mod monitoring;
 mod rbac;
+mod runbooks;
 mod values;
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 //! The headless Service that gives every member its DNS name. It publishes members that are not
-//! ready, since they can only become ready by finding each other.
+//! ready, since they can only become ready by finding each other. For the same reason its name leads to members that can
+//! still answer reads of their own state while there is no quorum.
 
 use dengine_api::ports;
 use dengine_crds::names;
@@ -26,6 +27,7 @@ pub fn build(cluster: &Cluster) -> Service {
                 port("client", ports::CLIENT),
                 port("peer", ports::PEER),
                 port("monitor", ports::MONITOR),
+                port("admin", ports::ADMIN),
             ]),
             ..ServiceSpec::default()
         }),
@@ -44,5 +46,7 @@ mod tests {
         assert_eq!(service.metadata.name.as_deref(), Some("demo-peer"));
         assert_eq!(spec.cluster_ip.as_deref(), Some("None"));
         assert_eq!(spec.publish_not_ready_addresses, Some(true));
+        let ports = spec.ports.unwrap();
+        assert!(ports.iter().any(|port| port.port == 4100), "stale reads");
     }
 }

@@ -14,6 +14,9 @@ pub fn build(cluster: &Cluster) -> PodDisruptionBudget {
         metadata: meta(cluster, names::cluster::stateful_set(&cluster.name)),
         spec: Some(PodDisruptionBudgetSpec {
             max_unavailable: Some(IntOrString::Int(1)),
+            // A member that does not serve may always go: while there is no quorum nobody is ready, and nodes could not be
+            // drained at all. Its volume stays.
+            unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
             selector: Some(LabelSelector {
                 match_labels: Some(selector(&cluster.name)),
                 ..LabelSelector::default()
@@ -33,9 +36,9 @@ mod tests {
     #[test]
     fn one_member_at_a_time() {
         let budget = super::build(&cluster("demo"));
-        assert_eq!(
-            budget.spec.unwrap().max_unavailable,
-            Some(IntOrString::Int(1))
-        );
+        let spec = budget.spec.unwrap();
+        assert_eq!(spec.max_unavailable, Some(IntOrString::Int(1)));
+        let unhealthy = spec.unhealthy_pod_eviction_policy;
+        assert_eq!(unhealthy.as_deref(), Some("AlwaysAllow"));
     }
 }

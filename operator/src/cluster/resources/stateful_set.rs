@@ -6,16 +6,17 @@ use std::collections::BTreeMap;
 
 use dengine_api::{health, ports};
 use dengine_crds::cluster::Engine;
+use dengine_crds::common::{Scheduling, TopologySpread, WhenUnsatisfiable};
 use dengine_crds::names::{self, annotations};
 use k8s_openapi::api::apps::v1::{
     StatefulSet, StatefulSetPersistentVolumeClaimRetentionPolicy, StatefulSetSpec,
     StatefulSetUpdateStrategy,
 };
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, ContainerPort, EnvVar, EnvVarSource, GRPCAction, LocalObjectReference,
-    ObjectFieldSelector, PersistentVolumeClaim, PersistentVolumeClaimSpec, PodAffinityTerm,
-    PodAntiAffinity, PodSpec, PodTemplateSpec, Probe, VolumeMount, VolumeResourceRequirements,
-    WeightedPodAffinityTerm,
+    Affinity, Container, ContainerPort, EnvVar, EnvVarSource, GRPCAction, Lifecycle,
+    LifecycleHandler, LocalObjectReference, ObjectFieldSelector, PersistentVolumeClaim,
+    PersistentVolumeClaimSpec, PodAffinityTerm, PodAntiAffinity, PodSpec, PodTemplateSpec, Probe,
+    SleepAction, VolumeMount, VolumeResourceRequirements, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -27,6 +28,9 @@ use crate::{hash, pod};
 /// Where the volume is mounted; the data lives one level below, clear of `lost+found`.
 const MOUNT: &str = "/var/lib/dengine";
 const DATA_DIR: &str = "/var/lib/dengine/data";
+
+/// A member that is to stop goes on serving for so long.
+const SERVES_ON_SECONDS: i64 = 2;
 
 /// A stopping member hands over leadership and finishes what is in flight.
 const TERMINATION_GRACE_SECONDS: i64 = 30;
@@ -100,7 +104,7 @@ fn bare_template(cluster: &Cluster) -> PodTemplateSpec {
             image_pull_secrets: image_pull_secrets(cluster),
             affinity: Some(spread_over_nodes(cluster)),
             containers: vec![container(cluster)],
-            ..pod::scheduled(&spec.scheduling, &selector(&cluster.name))
+            ..pod::scheduled(&scheduling(&spec.scheduling), &selector(&cluster.name))
         }),
     }
 }
@@ -115,6 +119,19 @@ fn image_pull_secrets(cluster: &Cluster) -> Option<Vec<LocalObjectReference>> {
             })
             .collect()
     })
+}
+
+/// Without a wish of their own, members are spread over zones where that is possible; nodes without that label count as one.
+fn scheduling(scheduling: &Scheduling) -> Scheduling {
+    let mut scheduling = scheduling.clone();
+    if scheduling.topology_spread_constraints.is_empty() {
+        scheduling.topology_spread_constraints.push(TopologySpread {
+            max_skew: 1,
+            topology_key: "topology.kubernetes.io/zone".to_owned(),
+            when_unsatisfiable: WhenUnsatisfiable::ScheduleAnyway,
+        });
+    }
+    scheduling
 }
 
 /// Preferred, not required: a cluster on fewer nodes than members still comes up.
@@ -160,8 +177,10 @@ fn container(cluster: &Cluster) -> Container {
             port("client", ports::CLIENT),
             port("peer", ports::PEER),
             port("monitor", ports::MONITOR),
+            port("admin", ports::ADMIN),
         ]),
         // The end of a failed member's log, so that status and events can say why it ended.
+        lifecycle: Some(keep_serving()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         resources: pod::resources(&cluster.spec.resources),
         security_context: Some(pod::container_security_context()),
@@ -191,9 +210,10 @@ fn args(cluster: &Cluster) -> Vec<String> {
         "serve".to_owned(),
         "--name=$(POD_NAME)".to_owned(),
         format!("--data-dir={DATA_DIR}"),
-        format!("--listen-client=0.0.0.0:{}", ports::CLIENT),
-        format!("--listen-peer=0.0.0.0:{}", ports::PEER),
-        format!("--listen-monitor=0.0.0.0:{}", ports::MONITOR),
+        // Addresses of both families; the server takes those of IPv4 where there are no others.
+        format!("--listen-client=[::]:{}", ports::CLIENT),
+        format!("--listen-peer=[::]:{}", ports::PEER),
+        format!("--listen-monitor=[::]:{}", ports::MONITOR),
         format!("--advertise-client={host}:{}", ports::CLIENT),
         format!("--advertise-peer={}", peer_address(cluster, "$(POD_NAME)")),
     ]
@@ -226,6 +246,8 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
             }),
             ..EnvVar::default()
         },
+        // Not an argument: a server of an older version ignores here what it does not know, and would refuse it there.
+        set("DENGINE_LISTEN_ADMIN", format!("[::]:{}", ports::ADMIN)),
         set("DENGINE_DURABILITY", engine.durability.as_str().to_owned()),
         set("DENGINE_TICK_MS", engine.tick_ms.to_string()),
         set("DENGINE_ELECTION_TICKS", engine.election_ticks.to_string()),
@@ -239,6 +261,20 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
     ];
     all.extend(retention);
     all
+}
+
+/// Whoever leads clients to a member may not know for a moment that it is to stop; it serves until then. Kubernetes itself
+/// waits: our images hold no other program than the server.
+fn keep_serving() -> Lifecycle {
+    Lifecycle {
+        pre_stop: Some(LifecycleHandler {
+            sleep: Some(SleepAction {
+                seconds: SERVES_ON_SECONDS,
+            }),
+            ..LifecycleHandler::default()
+        }),
+        ..Lifecycle::default()
+    }
 }
 
 fn probe(service: &str, period_seconds: i32, failures: i32) -> Probe {
@@ -327,6 +363,42 @@ mod tests {
     }
 
     #[test]
+    fn members_listen_on_every_address_and_serve_on_while_they_stop() {
+        let container = pod_spec(&cluster("demo")).containers.remove(0);
+        let sleep = container.lifecycle.unwrap().pre_stop.unwrap().sleep;
+        assert_eq!(sleep.unwrap().seconds, 2);
+        let args = container.args.unwrap();
+        let listens = args.iter().filter(|arg| arg.starts_with("--listen-"));
+        let addresses: Vec<&str> = listens
+            .filter_map(|arg| Some(arg.split_once('=')?.1))
+            .collect();
+        assert_eq!(addresses, ["[::]:4100", "[::]:4101", "[::]:4102"]);
+        let env = container.env.unwrap();
+        let admin = env.iter().find(|set| set.name == "DENGINE_LISTEN_ADMIN");
+        assert_eq!(admin.unwrap().value.as_deref(), Some("[::]:4103"));
+    }
+
+    #[test]
+    fn members_spread_over_zones_unless_the_spec_says_otherwise() {
+        let spread = |spec: &str| {
+            let spread = pod_spec(&cluster_with("demo", spec)).topology_spread_constraints;
+            let spread = spread.unwrap();
+            assert_eq!(spread.len(), 1);
+            (
+                spread[0].topology_key.clone(),
+                spread[0].when_unsatisfiable.clone(),
+            )
+        };
+        let default = (
+            "topology.kubernetes.io/zone".to_owned(),
+            "ScheduleAnyway".to_owned(),
+        );
+        assert_eq!(spread("{}"), default);
+        let own = "{scheduling: {topologySpreadConstraints: [{maxSkew: 1, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]}}";
+        assert_eq!(spread(own), ("rack".to_owned(), "DoNotSchedule".to_owned()));
+    }
+
+    #[test]
     fn readiness_may_depend_on_the_quorum_and_liveness_may_not() {
         let container = pod_spec(&cluster("demo")).containers.remove(0);
         let service = |probe: Option<Probe>| probe.unwrap().grpc.unwrap().service.unwrap();
@@ -367,7 +439,7 @@ mod tests {
     /// is upgraded. If that has to be: say so in the CHANGELOG, and write the new hash here.
     #[test]
     fn an_operator_upgrade_rolls_nothing() {
-        assert_eq!(template_hash(&cluster("demo")), "8329d21dbc9ed398");
+        assert_eq!(template_hash(&cluster("demo")), "1688aad01811be30");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use dengine_api::v1::{
 };
 use dengine_client_core::WatchCursor;
 use dengine_core::{
-    kv::{PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore},
+    kv::{Command, PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore},
     types::{EntryKind, Revision},
     watch::{KeepLimits, Page, PageCache, Part, Ring, Telling, Wanted, WatchSet, Work},
 };

@@ -1,0 +1,64 @@
+//! How soon a cluster is looked at again when nothing happens to it: later each time, as long as it looks the same. What happens
+//! in Kubernetes is told by watches; what members do among themselves is not, and is seen with the next look.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Clusters that are remembered; beyond it all are looked at often once.
+const KEPT_MAX: usize = 65_536;
+
+/// How often each cluster looked the same, by its UID.
+#[derive(Debug, Default)]
+pub struct Pace {
+    seen: Mutex<HashMap<String, Seen>>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    looks_like: String,
+    times: u32,
+}
+
+impl Pace {
+    /// The time to the next look, from `least` on and doubling up to `most` while the cluster looks the same.
+    pub fn next(&self, uid: &str, looks_like: &str, least: Duration, most: Duration) -> Duration {
+        let mut seen = self.seen.lock().expect("nobody panics with the lock");
+        if seen.len() >= KEPT_MAX {
+            seen.clear();
+        }
+        let last = seen.entry(uid.to_owned()).or_insert_with(|| Seen {
+            looks_like: String::new(),
+            times: 0,
+        });
+        if last.looks_like == looks_like {
+            last.times = last.times.saturating_add(1);
+        } else {
+            (last.looks_like, last.times) = (looks_like.to_owned(), 0);
+        }
+        let factor = 2_u32.saturating_pow(last.times);
+        least.saturating_mul(factor).min(most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_looks_the_same_is_looked_at_less_and_less() {
+        let pace = Pace::default();
+        let next = |looks: &str| {
+            let (least, most) = (Duration::from_secs(3), Duration::from_secs(30));
+            pace.next("demo", looks, least, most).as_secs()
+        };
+        let pauses: Vec<u64> = (0..6).map(|_| next("fine")).collect();
+        assert_eq!(pauses, [3, 6, 12, 24, 30, 30]);
+        assert_eq!(next("another leader"), 3);
+        assert_eq!(next("another leader"), 6);
+        for _ in 0..100 {
+            next("another leader");
+        }
+        assert_eq!(next("another leader"), 30);
+    }
+}

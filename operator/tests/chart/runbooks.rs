@@ -1,0 +1,194 @@
+//! What the runbooks tell people to type can be typed. (Those about a node that is gone are run on a real Kubernetes:
+//! `e2e/tests/kubernetes/lost_node.rs`.)
+
+use std::collections::BTreeSet;
+
+use dengine_crds::DEngineCluster;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::{read, workspace};
+
+/// What is to be filled in.
+const PLACEHOLDERS: [&str; 7] = [
+    "NAME",
+    "N",
+    "NODE",
+    "VOLUME",
+    "IMAGE",
+    "REPLICAS",
+    "NAMESPACE",
+];
+/// What `kubectl` does here, with the flags that it takes for that.
+const VERBS: [(&str, &[&str]); 8] = [
+    ("taint", &[]),
+    (
+        "delete",
+        &["--force", "--grace-period", "--wait", "--ignore-not-found"],
+    ),
+    ("get", &["--output", "--selector"]),
+    ("patch", &["--type", "--patch"]),
+    ("scale", &["--replicas"]),
+    ("wait", &["--for", "--selector", "--timeout"]),
+    ("logs", &["--previous"]),
+    ("describe", &[]),
+];
+const KINDS: [&str; 7] = [
+    "dec",
+    "node",
+    "pod",
+    "pvc",
+    "pv",
+    "statefulset",
+    "deployment",
+];
+
+/// The blocks of this language in a page.
+fn blocks(page: &str, language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    let blocks = page.split(&fence).skip(1);
+    blocks
+        .map(|rest| rest.split("```").next().unwrap().to_owned())
+        .collect()
+}
+
+fn pages() -> Vec<(String, String)> {
+    let files = std::fs::read_dir(workspace().join("docs/runbooks")).unwrap();
+    files
+        .map(|entry| entry.unwrap().path())
+        .map(|path| {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            (name, std::fs::read_to_string(&path).unwrap())
+        })
+        .collect()
+}
+
+/// As a shell splits a line; quotes are only ever single ones.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut quoted) = (vec![String::new()], false);
+    for character in line.chars() {
+        match character {
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            other => words.last_mut().unwrap().push(other),
+        }
+    }
+    assert!(!quoted, "a quote stays open: {line}");
+    words
+}
+
+fn check_command(line: &str) {
+    let words = words(line);
+    assert_eq!(words[0], "kubectl", "{line}");
+    let (_, flags) = VERBS
+        .iter()
+        .find(|(verb, _)| *verb == words[1])
+        .unwrap_or_else(|| panic!("{}: {line}", words[1]));
+    for flag in words.iter().filter(|word| word.starts_with("--")) {
+        let name = flag.split('=').next().unwrap();
+        assert!(flags.contains(&name), "{name}: {line}");
+    }
+    let kind = words[2..].iter().find(|word| !word.starts_with("--"));
+    let kind = kind.unwrap().split('/').next().unwrap();
+    assert!(
+        words[1] == "logs" || KINDS.contains(&kind),
+        "{kind}: {line}"
+    );
+    if let Some(patch) = words.iter().find_map(|word| word.strip_prefix("--patch=")) {
+        check_patch(kind, patch);
+    }
+}
+
+/// The patch sets only fields that there are.
+fn check_patch(kind: &str, patch: &str) {
+    let mut patch: Value = serde_json::from_str(patch).unwrap();
+    match kind {
+        "dec" => {
+            (patch["apiVersion"], patch["kind"]) =
+                ("dengine.io/v1alpha1".into(), "DEngineCluster".into());
+            known::<DEngineCluster>(patch);
+        }
+        "pv" => known::<PersistentVolume>(patch),
+        other => panic!("no patch of {other} is known"),
+    }
+}
+
+/// Nothing of the object gets lost in its type.
+fn known<K: DeserializeOwned + Serialize>(mut object: Value) {
+    if object["metadata"].is_null() {
+        object["metadata"] = json!({});
+    }
+    let typed: K = serde_json::from_value(object.clone()).unwrap();
+    let typed = serde_json::to_value(typed).unwrap();
+    assert!(contains(&typed, &object), "{object} became {typed}");
+}
+
+fn contains(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => part
+            .iter()
+            .all(|(key, value)| whole.get(key).is_some_and(|there| contains(there, value))),
+        (Value::Array(whole), Value::Array(part)) => {
+            whole.len() == part.len() && whole.iter().zip(part).all(|(w, p)| contains(w, p))
+        }
+        _ => whole == part,
+    }
+}
+
+#[test]
+fn commands_can_be_typed() {
+    let mut checked = 0;
+    for (_, text) in pages() {
+        for block in blocks(&text, "sh") {
+            for line in block.lines().filter(|line| !line.is_empty()) {
+                check_command(line);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 10, "only {checked} commands found");
+}
+
+#[test]
+fn what_is_to_be_filled_in_is_known() {
+    let is_capital = |word: &&str| {
+        word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()) || *word == "N"
+    };
+    for (page, text) in pages() {
+        for block in blocks(&text, "sh").into_iter().chain(blocks(&text, "yaml")) {
+            let words = block.split(|c: char| !c.is_ascii_alphanumeric());
+            let found: BTreeSet<&str> = words.filter(is_capital).collect();
+            for word in found {
+                let ours = PLACEHOLDERS.contains(&word) || ["CLAIM", "ALL"].contains(&word);
+                assert!(ours, "{page}: {word}");
+            }
+        }
+    }
+}
+
+/// The pod that recovers a member's folder is one that Kubernetes takes in a restricted namespace, and asks the server for
+/// what that can do.
+#[test]
+fn objects_can_be_made() {
+    let page = read("docs/runbooks/DEngineQuorumLost.md");
+    let [pod] = &blocks(&page, "yaml")[..] else {
+        panic!("one object is expected")
+    };
+    let pod: Value = serde_yaml::from_str(pod).unwrap();
+    known::<Pod>(pod.clone());
+    let args = pod["spec"]["containers"][0]["args"].as_array().unwrap();
+    let command = read("engine/src/cli/recover.rs");
+    for flag in args
+        .iter()
+        .filter_map(|arg| arg.as_str()?.strip_prefix("--"))
+    {
+        let field = flag.split('=').next().unwrap().replace('-', "_");
+        assert!(command.contains(&format!("{field}:")), "{flag}");
+    }
+    let members = read("operator/src/cluster/resources/stateful_set.rs");
+    for path in ["/var/lib/dengine", "/var/lib/dengine/data"] {
+        assert!(members.contains(&format!("\"{path}\"")), "{path}");
+    }
+}

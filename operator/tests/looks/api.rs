@@ -1,0 +1,174 @@
+//! An API server that keeps what it is sent and notes each request. Knows as much of Kubernetes as the operator needs.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use axum::http::{Method, Request, Response};
+use kube::Client;
+use kube::client::Body;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Objects by their paths.
+#[derive(Default)]
+pub(crate) struct ApiServer {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Value>,
+    requests: Vec<String>,
+    version: u64,
+    refused: Option<(String, String)>,
+    webhook: Option<(String, Value)>,
+}
+
+impl ApiServer {
+    /// A client that speaks to nobody else.
+    pub(crate) fn client(self: &Arc<Self>) -> Client {
+        let server = Arc::clone(self);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let server = Arc::clone(&server);
+            async move { server.answer(request).await }
+        });
+        Client::new(service, "test")
+    }
+
+    /// `METHOD PATH` of every request so far.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.state.lock().unwrap().requests.clone()
+    }
+
+    /// The objects whose paths hold this.
+    pub(crate) fn list<K: DeserializeOwned>(&self, within: &str) -> Vec<K> {
+        let state = self.state.lock().unwrap();
+        let found = state
+            .objects
+            .iter()
+            .filter(|(path, _)| path.contains(within));
+        found
+            .map(|(_, object)| serde_json::from_value(object.clone()).unwrap())
+            .collect()
+    }
+
+    /// Writes an object as somebody else does.
+    pub(crate) fn put(&self, path: &str, object: Value) {
+        let mut state = self.state.lock().unwrap();
+        state.write(path, object);
+    }
+
+    /// Answers writes of paths that hold this with 422 and these words.
+    pub(crate) fn refuse(&self, within: &str, words: &str) {
+        let mut state = self.state.lock().unwrap();
+        state.refused = Some((within.to_owned(), words.to_owned()));
+    }
+
+    /// Merges this into what is written to paths that hold that.
+    pub(crate) fn change(&self, within: &str, patch: Value) {
+        let mut state = self.state.lock().unwrap();
+        state.webhook = Some((within.to_owned(), patch));
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let body = request.into_body().collect_bytes().await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let (code, answer) = self.state.lock().unwrap().answer(&method, &path, body);
+        let response = Response::builder().status(code);
+        let answer = Body::from(answer.to_string().into_bytes());
+        Ok(response.body(answer).unwrap())
+    }
+}
+
+impl State {
+    fn answer(&mut self, method: &Method, path: &str, body: Value) -> (u16, Value) {
+        self.requests.push(format!("{method} {path}"));
+        let path = path.strip_suffix("/status").unwrap_or(path);
+        let refused = self.refused.clone();
+        if *method == Method::GET {
+            return match self.objects.get(path) {
+                Some(object) => (200, object.clone()),
+                None if path.ends_with("/events") => (
+                    200,
+                    json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}),
+                ),
+                None => failure(404, "NotFound", "not found"),
+            };
+        }
+        if *method == Method::POST {
+            return (201, body);
+        }
+        if *method == Method::DELETE {
+            return match self.objects.remove(path) {
+                Some(object) => (200, object),
+                None => failure(404, "NotFound", "not found"),
+            };
+        }
+        if let Some((within, words)) = refused
+            && path.contains(&within)
+        {
+            return failure(422, "Invalid", &words);
+        }
+        let there = &self.objects.get(path).cloned().unwrap_or_default();
+        let (read, now) = (
+            &body["metadata"]["resourceVersion"],
+            &there["metadata"]["resourceVersion"],
+        );
+        if !read.is_null() && read != now {
+            return failure(409, "Conflict", "somebody wrote it since");
+        }
+        let written = self.write(path, body);
+        (200, written)
+    }
+
+    fn write(&mut self, path: &str, patch: Value) -> Value {
+        self.version += 1;
+        let version = self.version;
+        let object = self.objects.entry(path.to_owned()).or_default();
+        let spec = object["spec"].clone();
+        merge(object, patch);
+        if let Some((within, patch)) = &self.webhook
+            && path.contains(within)
+        {
+            merge(object, patch.clone());
+        }
+        let changed = object["spec"] != spec;
+        let meta = &mut object["metadata"];
+        if meta["uid"].is_null() {
+            meta["uid"] = format!("uid of {path}").into();
+        }
+        meta["resourceVersion"] = version.to_string().into();
+        let generation = meta["generation"].as_u64().unwrap_or(0);
+        meta["generation"] = (generation + u64::from(changed)).into();
+        object.clone()
+    }
+}
+
+/// As a JSON merge patch (RFC 7386).
+fn merge(object: &mut Value, patch: Value) {
+    match patch {
+        Value::Object(fields) => {
+            if !object.is_object() {
+                *object = json!({});
+            }
+            for (key, value) in fields {
+                if value.is_null() {
+                    object.as_object_mut().unwrap().remove(&key);
+                } else {
+                    merge(&mut object[&key], value);
+                }
+            }
+        }
+        other => *object = other,
+    }
+}
+
+fn failure(code: u16, reason: &str, words: &str) -> (u16, Value) {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "code": code, "reason": reason, "message": words,
+    });
+    (code, status)
+}

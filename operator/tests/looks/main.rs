@@ -1,0 +1,226 @@
+//! Looks at one cluster, with an API server and members that the test is itself: what each costs, and what is not repeated.
+#![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
+
+mod api;
+mod members;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dengine_crds::names::{annotations, labels};
+use dengine_crds::{DEngineCluster, conditions};
+use dengine_operator::cluster;
+use dengine_operator::cluster::observe::Caches;
+use dengine_operator::cluster::validate::Defaults;
+use dengine_operator::context::Context;
+use dengine_operator::members::{Members, Ports};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::Event;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use api::ApiServer;
+
+const CLUSTER: &str = "/apis/dengine.io/v1alpha1/namespaces/test/dengineclusters/demo";
+const CLAIMS: &str = "/api/v1/namespaces/test/persistentvolumeclaims";
+
+/// A cluster `demo` of three members that are well, and the operator that looks at it.
+struct World {
+    api: Arc<ApiServer>,
+    context: Context,
+}
+
+impl World {
+    async fn new() -> Self {
+        let api = Arc::new(ApiServer::default());
+        let port = members::start().await;
+        let defaults = Defaults {
+            image: "localhost/dengine:dev".to_owned(),
+            bench_image: "localhost/dengine-bench:dev".to_owned(),
+        };
+        let context = Context::new(api.client(), defaults, Duration::from_secs(3));
+        let ports = Ports {
+            admin: port,
+            client: port,
+        };
+        let context = context.with_members(Members::at(ports));
+        let cluster = json!({
+            "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineCluster",
+            "metadata": {"name": "demo", "namespace": "test", "uid": "uid-of-demo"},
+            "spec": {},
+        });
+        api.put(CLUSTER, cluster);
+        Self { api, context }
+    }
+
+    /// One whose members run and are known.
+    async fn settled() -> Self {
+        let world = Self::new().await;
+        world.look().await;
+        world.start_pods();
+        for _ in 0..3 {
+            world.look().await;
+        }
+        let status = world.cluster().status.unwrap();
+        let ready = |c: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| {
+            c.type_ == conditions::READY && c.status == "True"
+        };
+        assert!(status.conditions.iter().any(|c| ready(&c)), "{status:#?}");
+        world
+    }
+
+    /// What the StatefulSet's controller and three kubelets do.
+    fn start_pods(&self) {
+        let set: Vec<StatefulSet> = self.api.list("/statefulsets/demo");
+        let template = set[0]
+            .spec
+            .as_ref()
+            .unwrap()
+            .template
+            .metadata
+            .clone()
+            .unwrap();
+        let hash = template.annotations.unwrap()[annotations::TEMPLATE_HASH].clone();
+        for ordinal in 0..3 {
+            let name = format!("demo-{ordinal}");
+            let pod = json!({
+                "metadata": {
+                    "name": name, "namespace": "test", "labels": {labels::CLUSTER: "demo"},
+                    "annotations": {annotations::TEMPLATE_HASH: hash},
+                },
+                "status": {
+                    "phase": "Running", "podIP": format!("127.0.0.{}", ordinal + 1),
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            });
+            self.api
+                .put(&format!("/api/v1/namespaces/test/pods/{name}"), pod);
+            let claim = json!({
+                "metadata": {"name": format!("data-{name}"), "namespace": "test", "labels": {labels::CLUSTER: "demo"}},
+                "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+                "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}},
+            });
+            self.api.put(&format!("{CLAIMS}/data-{name}"), claim);
+        }
+    }
+
+    fn cluster(&self) -> DEngineCluster {
+        self.api.list(CLUSTER).remove(0)
+    }
+
+    /// Everything is in the caches by then.
+    async fn look(&self) {
+        let caches = Caches {
+            stateful_sets: self.cached("/statefulsets/"),
+            pods: self.cached("/pods/"),
+            claims: self.cached("/persistentvolumeclaims/"),
+            services: self.cached("/services/"),
+            accounts: self.cached("/serviceaccounts/"),
+            budgets: self.cached("/poddisruptionbudgets/"),
+            benchmarks: self.cached("/denginebenchmarks/"),
+        };
+        cluster::reconcile(&self.cluster(), &self.context, &caches)
+            .await
+            .unwrap();
+    }
+
+    fn cached<K>(&self, within: &str) -> Store<K>
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
+    {
+        let (store, mut writer) = reflector::store();
+        writer.apply_watcher_event(&Event::Init);
+        for object in self.api.list::<K>(within) {
+            writer.apply_watcher_event(&Event::InitApply(object));
+        }
+        writer.apply_watcher_event(&Event::InitDone);
+        store
+    }
+
+    /// Requests of so many looks that hold this.
+    async fn costs(&self, looks: usize, within: &str) -> Vec<String> {
+        let before = self.api.requests().len();
+        for _ in 0..looks {
+            self.look().await;
+        }
+        let mut requests = self.api.requests().split_off(before);
+        requests.retain(|request| request.contains(within));
+        requests
+    }
+
+    fn edit(&self, spec: &serde_json::Value) {
+        self.api.put(CLUSTER, json!({ "spec": spec }));
+    }
+
+    fn words(&self, type_: &str) -> String {
+        let status = self.cluster().status.unwrap();
+        let mut all = status.conditions.into_iter();
+        all.find(|c| c.type_ == type_).unwrap().message
+    }
+}
+
+/// A thousand idle clusters cost the API server their watches and the lease, and nothing else.
+#[tokio::test]
+async fn a_look_at_an_idle_cluster_asks_the_api_server_nothing() {
+    let world = World::settled().await;
+    assert_eq!(world.costs(20, "").await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_claim_that_can_not_grow_is_asked_once_and_the_size_can_be_taken_back() {
+    let world = World::settled().await;
+    world
+        .api
+        .refuse("persistentvolumeclaims", "this class does not expand");
+    world.edit(&json!({"storage": {"size": "1000Gi"}}));
+    let patches = world
+        .costs(10, "PATCH /api/v1/namespaces/test/persistentvolumeclaims")
+        .await;
+    assert_eq!(patches.len(), 3, "once each, then a pause: {patches:#?}");
+    let words = world.words(conditions::PROGRESSING);
+    assert!(words.contains("this class does not expand"), "{words}");
+    world.edit(&json!({"storage": {"size": "1Gi"}}));
+    let patches = world.costs(3, "persistentvolumeclaims").await;
+    assert_eq!(patches, Vec::<String>::new());
+    let words = world.words(conditions::PROGRESSING);
+    assert_eq!(words, "everything is as the spec asks");
+}
+
+#[tokio::test]
+async fn what_a_webhook_makes_of_an_object_is_left_alone() {
+    let world = World::settled().await;
+    world.api.change(
+        "/services/demo-client",
+        json!({"spec": {"type": "NodePort"}}),
+    );
+    // Somebody touches it, so that it is applied again, and the webhook has its say.
+    let path = "/api/v1/namespaces/test/services/demo-client";
+    world
+        .api
+        .put(path, json!({"spec": {"type": "ExternalName"}}));
+    let patches = world.costs(10, &format!("PATCH {path}")).await;
+    assert_eq!(patches.len(), 1, "{patches:#?}");
+}
+
+#[tokio::test]
+async fn a_status_that_somebody_else_wrote_meanwhile_is_not_overwritten() {
+    let world = World::settled().await;
+    let stale = world.cluster();
+    world
+        .api
+        .put(CLUSTER, json!({"status": {"clusterId": "9"}}));
+    let caches = Caches {
+        stateful_sets: world.cached("/statefulsets/"),
+        pods: world.cached("/nothing/"),
+        claims: world.cached("/nothing/"),
+        services: world.cached("/services/"),
+        accounts: world.cached("/serviceaccounts/"),
+        budgets: world.cached("/poddisruptionbudgets/"),
+        benchmarks: world.cached("/denginebenchmarks/"),
+    };
+    let again = cluster::reconcile(&stale, &world.context, &caches).await;
+    again.unwrap();
+    let id = world.cluster().status.unwrap().cluster_id;
+    assert_eq!(id.as_deref(), Some("9"));
+}
