@@ -40,7 +40,14 @@ async fn a_batch_takes_one_revision_or_none_at_every_member() {
         let again = client.batch(moved()).await.unwrap();
         assert!(!again.succeeded);
         assert_eq!(again.header.revision, before + 1, "reads take none");
-        let [OperationResult::Get { kvs, count: 1, .. }] = &again.results[..] else {
+        let [
+            OperationResult::Get {
+                kvs,
+                count: Some(1),
+                ..
+            },
+        ] = &again.results[..]
+        else {
             panic!("{:?}", again.results);
         };
         assert_eq!(kvs[0].key, key("to"));

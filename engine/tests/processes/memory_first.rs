@@ -1,5 +1,7 @@
 //! `memory-first`: acknowledged means written by a majority, and not yet on its disks.
 
+use dengine_client::Consistency;
+
 use crate::harness::{Cluster, Load, Member, dengine};
 
 const MEMORY_FIRST: [&str; 2] = ["--durability", "memory-first"];
@@ -102,7 +104,10 @@ async fn a_log_that_lost_more_than_its_state_begins_anew_once_the_loss_is_accept
         member.start();
         member.ready().await;
         let client = member.client().await;
-        let kept = client.get("after").await.unwrap();
+        let kept = client
+            .get("after", Consistency::Linearizable)
+            .await
+            .unwrap();
         assert!(kept.kv.is_some(), "the state has it");
         let next = client.put("next", "v").await.unwrap().header.revision;
         assert!(next > revision);
