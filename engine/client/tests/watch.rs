@@ -265,7 +265,7 @@ async fn all_watches_of_a_client_share_one_stream_and_end_alone() {
     let client = client(&peer).await;
     let mut watches = Vec::new();
     for key in 0..100_u32 {
-        let key = KeyRange::one(format!("k{key}"));
+        let key = KeyRange::key(format!("k{key}"));
         watches.push(client.watch(key).await.unwrap());
     }
     for (number, watch) in watches.iter_mut().enumerate() {
@@ -298,8 +298,8 @@ async fn a_watch_that_is_not_read_holds_up_no_other_and_goes_on_where_it_was() {
     let peer = Peer::start().await;
     peer.tells(100 << 10, 3..43);
     let client = client(&peer).await;
-    let mut unread = client.watch(KeyRange::one("unread")).await.unwrap();
-    let mut read = client.watch(KeyRange::one("read")).await.unwrap();
+    let mut unread = client.watch(KeyRange::key("unread")).await.unwrap();
+    let mut read = client.watch(KeyRange::key("read")).await.unwrap();
     for revision in 3..43 {
         assert_eq!(revisions(&mut read).await, [revision]);
     }
