@@ -365,31 +365,29 @@ impl Peer {
 impl Watch for Peer {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
 
-    /// Begins a watch, and never tells of anything.
+    /// Begins watches, and never tells of anything.
     async fn watch(
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let mut requests = request.into_inner();
-        let first = requests.message().await?.and_then(|it| it.request);
-        let Some(watch_request::Request::Create(create)) = first else {
-            return Err(Status::invalid_argument("a stream begins with a watch"));
-        };
         let header = self.header();
-        let created = WatchResponse {
-            watch_id: create.watch_id,
-            created: true,
-            resume_revision: header.as_ref().map_or(1, |it| it.revision + 1),
-            header,
-            ..WatchResponse::default()
+        let created = move |request: Result<WatchRequest, Status>| {
+            let header = header.clone();
+            ready(match request.map(|it| it.request) {
+                Ok(Some(watch_request::Request::Create(create))) => Some(Ok(WatchResponse {
+                    watch_id: create.watch_id,
+                    created: true,
+                    resume_revision: header.as_ref().map_or(1, |it| it.revision + 1),
+                    header,
+                    ..WatchResponse::default()
+                })),
+                Ok(_) => None,
+                Err(status) => Some(Err(status)),
+            })
         };
-        let silent = stream::once(async move {
-            std::future::pending::<()>().await;
-            drop(requests);
-            Err(Status::unavailable("over"))
-        });
-        let said = stream::iter([Ok(created)]).chain(silent);
-        Ok(Response::new(Box::pin(said)))
+        Ok(Response::new(Box::pin(
+            request.into_inner().filter_map(created),
+        )))
     }
 }
 

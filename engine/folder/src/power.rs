@@ -35,7 +35,8 @@ pub struct PowerGuard {
 }
 
 impl PowerGuard {
-    /// What was acknowledged may not be on the disk any more: from now on the folder is refused.
+    /// What was acknowledged may not be on the disk any more: from now on the folder is refused. The mark need not
+    /// be durable, and the disk that failed may not be able to: another boot makes the folder suspect anyway.
     ///
     /// # Errors
     /// The file system refused.
@@ -45,7 +46,9 @@ impl PowerGuard {
             clean: false,
             lost_writes_accepted: false,
         };
-        write_file(&self.path, RECORD, &mark.encode())
+        let new = self.path.join(format!("{RECORD}.new"));
+        std::fs::write(&new, mark.encode())?;
+        std::fs::rename(&new, self.path.join(RECORD))
     }
 }
 

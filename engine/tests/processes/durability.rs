@@ -266,6 +266,7 @@ async fn a_memory_first_member_whose_sync_failed_is_suspect_under_the_same_boot(
     // Acknowledged before it is on the disk, which then fails.
     let _ = client.put("acknowledged", "v").await;
     assert!(!cluster.members[0].wait_for_end().success());
+    shim.heal(&cluster.members[0]);
     let refused = cluster.members[0].run_to_end();
     let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(3), "{complaint}");

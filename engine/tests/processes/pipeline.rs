@@ -17,7 +17,7 @@ use tokio::{
     sync::mpsc,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Streaming};
+use tonic::{Code, Streaming, transport::Endpoint};
 
 use crate::harness::{Cluster, Member, becomes, eventually};
 
@@ -404,7 +404,11 @@ async fn a_client_that_does_not_read_its_answer_loses_its_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let closed = tokio::spawn(mute(listener, cluster.members[0].address()));
-    let mut kv = KvClient::connect(address).await.unwrap();
+    // Less than the answer, or all of it would be on its way whether it is read or not.
+    let channel = Endpoint::from_shared(address)
+        .unwrap()
+        .initial_stream_window_size(65_535);
+    let mut kv = KvClient::new(channel.connect().await.unwrap());
     let unread = tokio::spawn(async move {
         let get = GetRequest {
             key: "large".into(),
