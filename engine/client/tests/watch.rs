@@ -303,7 +303,8 @@ async fn a_watch_that_is_not_read_holds_up_no_other_and_goes_on_where_it_was() {
     for revision in 3..43 {
         assert_eq!(revisions(&mut read).await, [revision]);
     }
-    while peer.cancelled() != [1] {
+    // The other may have fallen behind as well, for a moment.
+    while !peer.cancelled().contains(&1) {
         tokio::task::yield_now().await;
     }
     for revision in 3..43 {
