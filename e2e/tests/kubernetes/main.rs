@@ -12,7 +12,6 @@ mod full;
 mod grow;
 mod install;
 mod load;
-mod lost_node;
 mod node;
 mod permissions;
 mod plugin;

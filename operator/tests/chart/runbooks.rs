@@ -1,5 +1,4 @@
-//! What the runbooks tell people to type can be typed. (Those about a node that is gone are run on a real Kubernetes:
-//! `e2e/tests/kubernetes/lost_node.rs`.)
+//! What the runbooks tell people to type can be typed.
 
 use std::collections::BTreeSet;
 
