@@ -2,6 +2,9 @@
 //!
 //! Each takes a file descriptor, and the log and RocksDB must never find that there is none left. A connection whose
 //! client reads nothing keeps what it was to be sent: nothing short of closing it gives that back.
+//!
+//! Known defect: a connection on which one unary answer waits unread was not closed in a test with a whole member, though
+//! the rule for it below has its tests.
 
 use std::{
     collections::HashMap,
