@@ -242,7 +242,9 @@ if [ "${1:-}" = shell ]; then
   shift 2
   [ $# -gt 0 ] || set -- bash
   new_root "$suite" shell
-  (isolated enter "$root" root rust,go "$@")
+  # Behind a proxy this machine trusts more authorities than Debian does, and what is downloaded comes through it.
+  cp --dereference "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" "$root/etc/authorities.crt"
+  (isolated enter "$root" root rust,go env SSL_CERT_FILE=/etc/authorities.crt "$@")
   exit
 fi
 

@@ -12,7 +12,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
@@ -121,11 +121,14 @@ where
             let sending = connection
                 .filter(|_| alone)
                 .map(|it| it.connection.send(bytes));
+            let counted = Arc::new(Counted {
+                _held: held,
+                _sending: sending,
+            });
             Ok(response.map(|body| {
                 Body::new(Leaving {
                     body: Box::pin(body),
-                    _held: held,
-                    _sending: sending,
+                    counted,
                 })
             }))
         })
@@ -379,11 +382,29 @@ impl http_body::Body for Arriving {
     }
 }
 
-/// The body of an answer. What it counts goes when it is sent, or given up.
+/// The body of an answer. HTTP/2 takes all of it at once and drops it, and keeps the bytes until its client's window
+/// has room: so they carry what counts them.
 struct Leaving<B> {
     body: Pin<Box<B>>,
+    counted: Arc<Counted>,
+}
+
+/// What counts an answer, until it is sent or given up.
+struct Counted {
     _held: Option<Arc<Held>>,
     _sending: Option<Sending>,
+}
+
+/// Bytes of an answer.
+struct Carrying {
+    data: Bytes,
+    _counted: Arc<Counted>,
+}
+
+impl AsRef<[u8]> for Carrying {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
 }
 
 impl<B: http_body::Body<Data = Bytes>> http_body::Body for Leaving<B> {
@@ -394,7 +415,15 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Leaving<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        self.body.as_mut().poll_frame(context)
+        let this = &mut *self;
+        let frame = ready!(this.body.as_mut().poll_frame(context));
+        let carry = |data| {
+            Bytes::from_owner(Carrying {
+                data,
+                _counted: Arc::clone(&this.counted),
+            })
+        };
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(carry))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -404,7 +433,11 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Leaving<B> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Instant;
+
+    use http_body_util::BodyExt as _;
+
+    use super::{super::connections::Connection, *};
 
     fn prefixed(length: u32, bytes: usize) -> Vec<u8> {
         [&[0][..], &length.to_be_bytes(), &vec![7; bytes]].concat()
@@ -481,6 +514,27 @@ mod tests {
         let response = service.call(request.unwrap()).await.unwrap();
         let status = Status::from_header_map(response.headers()).unwrap();
         assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
+    }
+
+    /// hyper drops the body as soon as HTTP/2 has taken the bytes, which may be long before the client does.
+    #[tokio::test]
+    async fn an_answer_counts_for_as_long_as_its_bytes_are_kept() {
+        let connection = Arc::new(Connection::new(Instant::now()));
+        let counted = Arc::new(Counted {
+            _held: None,
+            _sending: Some(connection.send(3)),
+        });
+        let mut leaving = Leaving {
+            body: Box::pin(http_body_util::Full::new(Bytes::from("abc"))),
+            counted,
+        };
+        let frame = leaving.frame().await.unwrap().unwrap();
+        drop(leaving);
+        assert!(connection.is_unread(Duration::ZERO));
+        let data = frame.into_data().unwrap();
+        assert_eq!(data, "abc");
+        drop(data);
+        assert!(!connection.is_unread(Duration::ZERO));
     }
 
     #[test]

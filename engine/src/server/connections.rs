@@ -2,9 +2,6 @@
 //!
 //! Each takes a file descriptor, and the log and RocksDB must never find that there is none left. A connection whose
 //! client reads nothing keeps what it was to be sent: nothing short of closing it gives that back.
-//!
-//! Known defect: a connection on which one unary answer waits unread was not closed in a test with a whole member, though
-//! the rule for it below has its tests.
 
 use std::{
     collections::HashMap,
@@ -161,7 +158,7 @@ impl Connections {
 }
 
 impl Connection {
-    fn new(epoch: Instant) -> Self {
+    pub(super) fn new(epoch: Instant) -> Self {
         let connection = Self {
             epoch,
             closed: CancellationToken::new(),
@@ -186,7 +183,7 @@ impl Connection {
         waited >= patience && (taken.elapsed() >= patience || waited >= patience + on_a_slow_link)
     }
 
-    fn is_unread(&self, patience: Duration) -> bool {
+    pub(super) fn is_unread(&self, patience: Duration) -> bool {
         let unread = lock(&self.unread);
         let overdue = |(since, bytes): &(Instant, usize)| self.is_overdue(*since, *bytes, patience);
         unread.answers.values().any(overdue)

@@ -11,9 +11,13 @@ use dengine_api::v1::{
 use dengine_client::{Client, ClientOptions, Consistency, Wire};
 use futures::future::join_all;
 use prost::Message as _;
-use tokio::sync::mpsc;
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Streaming};
+use tonic::{Code, Streaming, transport::Endpoint};
 
 use crate::harness::{Cluster, Member, becomes, eventually};
 
@@ -378,4 +382,48 @@ async fn a_frame_of_more_calls_than_are_served_at_once_is_served_in_parts() {
         .await;
     let (answers, _) = stream.answers(200).await;
     assert!(answers.values().all(|answer| code(answer) == Code::Ok));
+}
+
+/// Carries what a client says, and nothing of what it is told. Ends when the member closes the connection.
+async fn mute(listener: TcpListener, member: String) {
+    let (client, _) = listener.accept().await.unwrap();
+    let (mut said, _kept) = client.into_split();
+    let (mut told, mut to_member) = TcpStream::connect(member).await.unwrap().into_split();
+    let carried = tokio::spawn(async move { tokio::io::copy(&mut said, &mut to_member).await });
+    while told.read(&mut [0; 65536]).await.is_ok_and(|read| read > 0) {}
+    carried.abort();
+}
+
+/// What it was to be sent would otherwise be kept for as long as it likes.
+#[tokio::test]
+async fn a_client_that_does_not_read_its_answer_loses_its_connection() {
+    let hasty = |member: &mut Member| member.add_args(["--stream-stall-timeout-ms", "500"]);
+    let cluster = Cluster::form_with(1, hasty).await;
+    let client = cluster.client().await;
+    client.put("large", vec![b'x'; 1 << 20]).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let closed = tokio::spawn(mute(listener, cluster.members[0].address()));
+    // Less than the answer, or all of it would be on its way whether it is read or not.
+    let channel = Endpoint::from_shared(address)
+        .unwrap()
+        .initial_stream_window_size(65_535);
+    let mut kv = KvClient::new(channel.connect().await.unwrap());
+    let unread = tokio::spawn(async move {
+        let get = GetRequest {
+            key: "large".into(),
+            consistency: 2,
+            ..GetRequest::default()
+        };
+        kv.get(get).await
+    });
+    tokio::time::timeout(Duration::from_secs(15), closed)
+        .await
+        .expect("the member closes the connection")
+        .unwrap();
+    unread.await.unwrap().unwrap_err();
+    client
+        .get("large", Consistency::Linearizable)
+        .await
+        .unwrap();
 }
