@@ -88,7 +88,7 @@ mod tests {
         Client::new(service, "default")
     }
 
-    fn benchmark(name: &str, clients: Value) -> Value {
+    fn benchmark(name: &str, clients: &Value) -> Value {
         json!({
             "metadata": {"name": name, "namespace": "test", "uid": name},
             "spec": {"workload": "put", "clients": clients, "target": {"clusterRef": {"name": "demo"}}},
@@ -98,8 +98,8 @@ mod tests {
     #[tokio::test]
     async fn one_object_that_can_not_be_read_stays_one_object() {
         let items = [
-            benchmark("good", 100.into()),
-            benchmark("poison", 5_000_000_000_u64.into()),
+            benchmark("good", &100.into()),
+            benchmark("poison", &5_000_000_000_u64.into()),
         ];
         let context = Context::new(api_server(&items), defaults(), Duration::from_secs(1));
         let (store, changes) =

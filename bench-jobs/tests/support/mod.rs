@@ -372,7 +372,6 @@ impl Watch for Peer {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let header = self.header();
         let created = move |request: Result<WatchRequest, Status>| {
-            let header = header.clone();
             ready(match request.map(|it| it.request) {
                 Ok(Some(watch_request::Request::Create(create))) => Some(Ok(WatchResponse {
                     watch_id: create.watch_id,

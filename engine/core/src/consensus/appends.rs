@@ -71,7 +71,7 @@ mod tests {
         let entry = |index| Entry {
             index,
             term: 2,
-            data: vec![0; 3].into(),
+            data: vec![0; 3],
             ..Entry::default()
         };
         Message {

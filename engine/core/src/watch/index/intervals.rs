@@ -140,7 +140,7 @@ fn remove<T: Ord + Copy>(link: Link<T>, start: &Bytes, end: &End, item: T) -> Li
         Ordering::Less => node.left = remove(node.left.take(), start, end, item),
         Ordering::Greater => node.right = remove(node.right.take(), start, end, item),
         Ordering::Equal => {
-            take(&mut node.items, item);
+            take(&mut node.items, &item);
             if node.items.is_empty() {
                 return joined(node.left.take(), node.right.take());
             }

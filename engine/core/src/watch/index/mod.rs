@@ -42,7 +42,7 @@ impl<T: Ord + Copy> KeyIndex<T> {
         match keys {
             KeyRange::One(key) => {
                 if let Some(items) = self.single.get_mut(key) {
-                    take(items, item);
+                    take(items, &item);
                     if items.is_empty() {
                         self.single.remove(key);
                     }
@@ -81,8 +81,8 @@ fn put<T: Ord>(items: &mut Vec<T>, item: T) {
 }
 
 /// Removes one such item from a sorted list.
-fn take<T: Ord>(items: &mut Vec<T>, item: T) {
-    if let Ok(at) = items.binary_search(&item) {
+fn take<T: Ord>(items: &mut Vec<T>, item: &T) {
+    if let Ok(at) = items.binary_search(item) {
         items.remove(at);
     }
 }
