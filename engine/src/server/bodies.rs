@@ -121,6 +121,9 @@ where
             let sending = connection
                 .filter(|_| alone)
                 .map(|it| it.connection.send(bytes));
+            if held.is_none() && sending.is_none() {
+                return Ok(response.map(Body::new));
+            }
             let counted = Arc::new(Counted {
                 _held: held,
                 _sending: sending,
