@@ -12,6 +12,7 @@ mod failover;
 mod health;
 mod identity;
 mod kv;
+mod large_values;
 mod membership;
 mod memory_first;
 mod overload;

@@ -9,7 +9,10 @@ use std::time::Duration;
 use dengine_client::{Client, ClientOptions, Error, RetryPolicy};
 use tokio::task::JoinSet;
 
-use crate::harness::{Cluster, Member, eventually};
+use crate::{
+    harness::{Cluster, Member, eventually},
+    large_values::put_by_64_clients,
+};
 
 const CALLERS: usize = 400;
 const WRITES_EACH: usize = 25;
@@ -86,4 +89,10 @@ async fn a_flooded_member_sheds_keeps_its_leader_and_recovers() {
         (before.leader_id, before.term),
         "no election was needed"
     );
+}
+
+/// 3 GB through each member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_thousand_values_of_a_megabyte_are_replicated_without_an_election() {
+    put_by_64_clients(3_000).await;
 }
