@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted torture power-loss fuzz overload e2e-full test-setup bench bench-baseline images lint fix crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted torture power-loss fuzz overload older e2e-full test-setup bench bench-baseline images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -90,6 +90,15 @@ fuzz: setup-dengine ## bent bytes into every decoder (DURATION=1m for each, SEED
 
 overload: setup-dengine ## more writes than a member takes: it must shed, keep its leader and its memory, and recover
 	@$(CARGO_TEST) --test processes -- overload::
+
+# Its own target folder, so that two trees do not take turns in one; ccache has RocksDB's C++.
+OLDER := $(CACHE)/older
+older: setup-dengine ## a cluster of an older commit, upgraded member by member under load (FROM=082bf19; FOLDERS=DIR keeps folders it wrote)
+	@mkdir -p $(OLDER)/folders; [ -e $(OLDER)/$(FROM) ] || git worktree add --force --detach $(OLDER)/$(FROM) $(FROM)
+	@cd $(OLDER)/$(FROM) && CARGO_TARGET_DIR=$(OLDER)/target cargo build --release --locked --package dengine --bin dengine
+	@cp $(OLDER)/target/release/dengine $(OLDER)/dengine-$(FROM); git worktree remove --force $(OLDER)/$(FROM)
+	@DENGINE_OLDER_PROGRAM=$(OLDER)/dengine-$(FROM) DENGINE_OLDER_NAME=$(FROM) DENGINE_OLDER_FOLDERS=$(or $(FOLDERS),$(OLDER)/folders) \
+	  $(CARGO_TEST) --test processes -- --ignored older::
 
 e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
 	@$(CARGO_TEST) --no-fail-fast --test kubernetes -- full::$(ONLY)

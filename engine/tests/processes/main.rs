@@ -15,6 +15,7 @@ mod kv;
 mod large_values;
 mod membership;
 mod memory_first;
+mod older;
 mod overload;
 mod pipeline;
 mod reads;

@@ -27,6 +27,8 @@ pub(crate) struct Member {
     pub(crate) peer_port: u16,
     pub(crate) admin_port: u16,
     pub(crate) monitor_port: u16,
+    /// The program that runs, if it is not the one under test.
+    older: Option<PathBuf>,
     extra: Vec<OsString>,
     environment: Vec<(String, OsString)>,
     child: Option<Child>,
@@ -43,6 +45,7 @@ impl Member {
             peer_port: free_port(),
             admin_port: free_port(),
             monitor_port: free_port(),
+            older: None,
             extra: Vec::new(),
             environment: Vec::new(),
             child: None,
@@ -58,6 +61,16 @@ impl Member {
     /// The same, for a member that has its place already.
     pub(crate) fn add_args<I: Into<OsString>>(&mut self, args: impl IntoIterator<Item = I>) {
         self.extra.extend(args.into_iter().map(Into::into));
+    }
+
+    /// From its next start on it is this program, which an older release built.
+    pub(crate) fn downgrade(&mut self, program: &Path) {
+        self.older = Some(program.to_owned());
+    }
+
+    /// From its next start on it is the program under test.
+    pub(crate) fn upgrade(&mut self) {
+        self.older = None;
     }
 
     /// The most memory that its present process ever had resident.
@@ -109,12 +122,18 @@ impl Member {
 
     fn command(&self) -> Command {
         let local = |port: u16| format!("127.0.0.1:{port}");
-        let mut command = dengine();
+        let mut command = match &self.older {
+            Some(program) => program_without_settings(program),
+            None => dengine(),
+        };
+        command.args(["serve", "--name", &self.name, "--tick-ms", TICK_MS]);
+        if self.older.is_none() {
+            // The first releases served `Admin` on the clients' port.
+            command.args(["--listen-admin", &local(self.admin_port)]);
+        }
         command
-            .args(["serve", "--name", &self.name, "--tick-ms", TICK_MS])
             .args(["--listen-client", &local(self.client_port)])
             .args(["--listen-peer", &local(self.peer_port)])
-            .args(["--listen-admin", &local(self.admin_port)])
             .args(["--listen-monitor", &local(self.monitor_port)])
             .args(["--log-segment-bytes", "8388608"])
             .arg("--data-dir")
@@ -254,7 +273,11 @@ fn wait_for_exit(child: &mut Child) -> Option<ExitStatus> {
 
 /// The program under test, without the caller's own settings.
 pub(crate) fn dengine() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_dengine"));
+    program_without_settings(Path::new(env!("CARGO_BIN_EXE_dengine")))
+}
+
+fn program_without_settings(program: &Path) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DENGINE_")) {
         command.env_remove(name);
     }
