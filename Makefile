@@ -138,7 +138,7 @@ lint: setup-lint ## formats, lints with every feature, documentation, dependenci
 	$(CLIPPY) -p dengine-core --features sim -- -D warnings
 	$(CLIPPY) -p dengine-core --features planted-bugs -- -D warnings
 	$(CLIPPY) -p dengine-core --features sim$(comma)planted-bugs -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
 	@cargo deny --version >/dev/null 2>&1 || { echo "installing cargo-deny, once: about five minutes"; env -u CARGO_TARGET_DIR cargo install --quiet --locked cargo-deny; }
 	cargo deny --locked check bans licenses sources
 	@rm -rf $(CRDS_AGAIN); $(CRDGEN) $(CRDS_AGAIN)

@@ -41,7 +41,7 @@ pub struct Options {
     )]
     pub default_bench_image: String,
 
-    /// Where /metrics, /healthz and /readyz are served. [::] is every address, also of IPv4, and also where there is no IPv6.
+    /// Where /metrics, /healthz and /readyz are served. `[::]` is every address, also of IPv4, and also where there is no IPv6.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_LISTEN",

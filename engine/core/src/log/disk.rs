@@ -1,7 +1,7 @@
 //! What the log asks of a disk: one directory of files, and to be told the truth about what is durable.
 //!
 //! [`RealDisk`](super::RealDisk) and [`MemoryDisk`](super::memory::MemoryDisk) pass the same suite,
-//! [`conformance::disk`](super::conformance::disk).
+//! [`conformance`](super::conformance).
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -279,7 +279,7 @@ impl<D: Disk> Log<D> {
         self.shared.read().state.hard_state()
     }
 
-    /// Checks what [`State::check`] cannot see, and finds the entry before the first.
+    /// Checks what [`State::check`](super::state::State::check) cannot see, and finds the entry before the first.
     fn previous_of(&self, entries: &[Entry]) -> Result<Position, LogError> {
         let shared = self.shared.read();
         let Some(first) = entries.first() else {

@@ -121,7 +121,7 @@ pub enum Effect<E: Env> {
     },
     /// Forget the snapshot that was staged: this member does not need it.
     DiscardStaged,
-    /// End this replica, reset the log ([`LogJob::Reset`]), and start the member anew from its folder. No
+    /// End this replica, reset the log, and start the member anew from its folder. No
     /// effect follows.
     Install {
         /// The last entry of the snapshot.

@@ -116,7 +116,7 @@ pub(super) struct BatchRecord {
 pub(super) struct CompareRecord {
     #[prost(message, optional, tag = "1")]
     pub(super) keys: Option<KeysRecord>,
-    /// 1 to 4, in the order of [`Relation`].
+    /// 1 to 4, in the order of [`Relation`](super::Relation).
     #[prost(uint32, tag = "2")]
     pub(super) relation: u32,
     #[prost(oneof = "TargetRecord", tags = "3, 4, 5, 6")]
