@@ -246,6 +246,7 @@ impl ReplicaThread {
             state_bytes: self.reader.approximate_bytes(),
             low_on_space: self.space.is_low(),
             free_bytes: self.space.room_bytes(),
+            command_version: Some(self.replica.command_version()),
         }
     }
 }

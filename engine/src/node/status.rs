@@ -2,6 +2,7 @@
 
 use crate::error::LeaderHint;
 pub use dengine_core::replica::{MemberProgress, Role};
+use dengine_core::kv::CommandVersion;
 use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
 
 /// Whether the member takes part in a cluster.
@@ -54,6 +55,8 @@ pub struct NodeStatus {
     pub low_on_space: bool,
     /// Bytes that are free on its disk beyond its reserve, once it has looked.
     pub free_bytes: Option<u64>,
+    /// In which it writes commands while it leads. `None` while it waits.
+    pub command_version: Option<CommandVersion>,
 }
 
 impl NodeStatus {
@@ -78,6 +81,7 @@ impl NodeStatus {
             state_bytes: 0,
             low_on_space: false,
             free_bytes: None,
+            command_version: None,
         }
     }
 }

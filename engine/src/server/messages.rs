@@ -1,7 +1,7 @@
 //! What a member tells of itself and its cluster, for the wire.
 
 use dengine_api::v1;
-use dengine_core::types::Revision;
+use dengine_core::{kv::CommandVersion, types::Revision};
 use dengine_wire::messages::member;
 
 use crate::{
@@ -59,6 +59,8 @@ pub(super) fn node_status(
         low_on_space: status.low_on_space,
         admin_address,
         free_bytes: status.free_bytes,
+        commands_read_max: u32::from(CommandVersion::CURRENT.number()),
+        command_version: status.command_version.map_or(0, |it| it.number().into()),
     }
 }
 

@@ -57,6 +57,15 @@ async fn status_shows_every_member_with_its_indexes() {
     ] {
         assert!(table.contains(part), "{part} is missing:\n{table}");
     }
+    // Once the leader has heard of both others what they read.
+    becomes("all write what all read", true, || async {
+        let status = json(&cluster, &["status"]);
+        let written = status["commandVersion"].as_u64();
+        let reads = |member: &Value| member["commandsReadMax"].as_u64() == written;
+        written.is_some() && status["members"].as_array().unwrap().iter().all(reads)
+    })
+    .await;
+    assert!(done(&cluster, &["status"]).contains("commands of version"));
     let down = cluster.follower().await;
     cluster.members[down].kill();
     let status = json(&cluster, &["status"]);

@@ -47,7 +47,8 @@ enum AdminCommand {
     ///
     /// Works without a leader too: it then shows the members that were named with --endpoints. LAST, COMMIT
     /// and APPLIED are the member's own raw indexes of the log; LAG counts the entries that the leader
-    /// holds and the member has not acknowledged.
+    /// holds and the member has not acknowledged. READS is the newest version of commands that the member's program
+    /// reads; the first line says in which the leader writes them, which is one that all members read.
     Status,
     /// List the members, and add, promote, remove or replace one.
     #[command(subcommand)]

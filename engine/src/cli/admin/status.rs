@@ -59,14 +59,17 @@ impl View {
     fn print(&self) {
         match &self.members {
             Some(members) => say(&format!(
-                "cluster {}, term {}, leader {}",
-                members.cluster_id, members.term, members.leader_id
+                "cluster {}, term {}, leader {}, commands of version {}",
+                members.cluster_id,
+                members.term,
+                members.leader_id,
+                self.command_version().map_or_else(unknown, |it| it.to_string()),
             )),
             None => say("no leader answered; this is what the members that were named say"),
         }
         let header = [
             "ID", "NAME", "ROLE", "TERM", "FIRST", "LAST", "COMMIT", "APPLIED", "REVISION", "LOG",
-            "STATE", "HEALTHY", "LAG", "ADDRESS",
+            "STATE", "HEALTHY", "LAG", "VERSION", "READS", "ADDRESS",
         ];
         let rows = self.asked.iter().map(|it| self.row(it)).collect();
         say(&table(header, rows));
@@ -77,7 +80,7 @@ impl View {
         }
     }
 
-    fn row(&self, asked: &Asked<StatusResponse>) -> [String; 14] {
+    fn row(&self, asked: &Asked<StatusResponse>) -> [String; 16] {
         let lag = self.lag(asked).map_or_else(unknown, |it| it.to_string());
         let address = asked.address.clone();
         let Ok(status) = &asked.answer else {
@@ -87,7 +90,7 @@ impl View {
             row[1] = member.name;
             row[11] = "no answer".to_owned();
             row[12] = lag;
-            row[13] = address;
+            row[15] = address;
             return row;
         };
         [
@@ -104,8 +107,18 @@ impl View {
             bytes(status.state_bytes),
             if status.ready { "yes" } else { "no" }.to_owned(),
             lag,
+            status.version.clone(),
+            id(status.commands_read_max.into()),
             address,
         ]
+    }
+
+    /// In which version commands are written now: by the word of the one who writes them.
+    fn command_version(&self) -> Option<u32> {
+        let leader = self.members.as_ref()?.leader_id;
+        let mut answers = self.asked.iter().filter_map(|it| it.answer.as_ref().ok());
+        let leader = answers.find(|it| it.member_id == leader)?;
+        (leader.command_version != 0).then_some(leader.command_version)
     }
 
     /// By the leader's word.
@@ -160,6 +173,7 @@ impl View {
                     "lagEntries": self.lag(asked), "watches": status.watches,
                     "durability": status.durability, "version": status.version,
                     "folderId": status.folder_id, "lowOnSpace": status.low_on_space,
+                    "commandsReadMax": known(status.commands_read_max),
                 }),
             }
         });
@@ -168,9 +182,15 @@ impl View {
             "clusterId": self.members.as_ref().map(|it| it.cluster_id.to_string()),
             "term": self.members.as_ref().map(|it| it.term),
             "leaderId": self.members.as_ref().map(|it| it.leader_id),
+            "commandVersion": self.command_version(),
             "members": members,
         })
     }
+}
+
+/// Members of older versions say nothing, which is 0.
+fn known(number: u32) -> Option<u32> {
+    (number != 0).then_some(number)
 }
 
 fn id(id: u64) -> String {
@@ -191,6 +211,36 @@ fn role(status: &StatusResponse) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What the others would write if they led is not in use.
+    #[test]
+    fn the_command_version_is_that_of_the_leader() {
+        let asked = |member_id, command_version| Asked {
+            address: "a:1".to_owned(),
+            member: None,
+            answer: Ok(StatusResponse {
+                member_id,
+                command_version,
+                commands_read_max: 3,
+                ..StatusResponse::default()
+            }),
+        };
+        let view = |leader_id, asked| View {
+            members: Some(MembersResponse {
+                leader_id,
+                ..MembersResponse::default()
+            }),
+            asked,
+        };
+        let view = view(2, vec![asked(1, 2), asked(2, 3), asked(3, 2)]);
+        assert_eq!(view.command_version(), Some(3));
+        assert_eq!(view.json()["members"][0]["commandsReadMax"], 3);
+        let of_old = View {
+            asked: vec![asked(2, 0)],
+            ..view
+        };
+        assert_eq!(of_old.command_version(), None);
+    }
 
     #[test]
     fn a_member_without_space_is_a_problem() {
