@@ -44,17 +44,39 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
         .build()
         .context("the runtime's threads can't be started")?;
     let code = runtime.block_on(serve(config));
+    if let Ok(End::WhileOpening) = code {
+        end_at_once(EXIT_OK);
+    }
     // Requests that outlasted everybody's patience end here, and with them the last handles of the
     // store: RocksDB must be closed before the process runs its exit handlers.
     runtime.shutdown_timeout(SHUTDOWN_GRACE);
-    code
+    match code? {
+        End::WithCode(code) => Ok(code),
+        End::WhileOpening => unreachable!("the process has ended"),
+    }
 }
 
-async fn serve(config: Config) -> anyhow::Result<u8> {
-    let stop_signals = StopSignals::install()?;
+/// How a member ended.
+enum End {
+    WithCode(u8),
+    /// By a signal, and a thread may still be opening the folder.
+    WhileOpening,
+}
+
+/// Ends the process without its exit handlers: they would take RocksDB's globals from under a thread that is opening it.
+#[expect(unsafe_code, reason = "the standard library runs the exit handlers")]
+fn end_at_once(code: u8) -> ! {
+    // SAFETY: `_exit` takes any number, runs nothing of this process and does not return.
+    unsafe { libc::_exit(code.into()) }
+}
+
+async fn serve(config: Config) -> anyhow::Result<End> {
+    let mut stop_signals = StopSignals::install()?;
     let metrics = telemetry::install_metrics()?;
     let listeners = Listeners::bind(&config).await?;
-    let node = Node::start(config.clone()).await?;
+    let Some(node) = open(&config, &mut stop_signals).await? else {
+        return Ok(End::WhileOpening);
+    };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         name = config.name,
@@ -71,7 +93,29 @@ async fn serve(config: Config) -> anyhow::Result<u8> {
     // Whoever drops the last handle waits for the member's threads. A disk that hangs may keep them for ever, so this is
     // left to where `run` waits for so long and no longer.
     tokio::task::spawn_blocking(move || drop(node));
-    code
+    code.map(End::WithCode)
+}
+
+/// Opens the member's folder, which takes long if its log or its state is large or its disk slow. `None` if a signal came
+/// first: nobody was served, and the folder is left as it may be found after a kill.
+async fn open(config: &Config, stop_signals: &mut StopSignals) -> anyhow::Result<Option<Node>> {
+    // On a thread of its own, for it blocks.
+    let mut opening = tokio::spawn(Node::start(config.clone()));
+    let name = tokio::select! {
+        opened = &mut opening => return Ok(Some(opened??)),
+        name = stop_signals.next() => name,
+    };
+    tracing::info!(signal = name, "stopping before the folder is open");
+    tokio::select! {
+        opened = &mut opening => if let Err(fatal) = opened??.shutdown().await {
+            tracing::warn!(error = %fatal, "the member did not stop in good order");
+        },
+        () = tokio::time::sleep(OPENING_GRACE) => {
+            tracing::info!("gave up waiting for the folder; what is on its disk is safe as it is");
+        }
+        name = stop_signals.next() => tracing::info!(signal = name, "stopping at once"),
+    }
+    Ok(None)
 }
 
 /// Serves until a signal or a failure, and then winds down.
@@ -121,6 +165,9 @@ async fn until_stopped(
     }
     Ok(code)
 }
+
+/// What a folder that is opened gets after a signal: if it opens, it is closed in good order.
+const OPENING_GRACE: Duration = Duration::from_secs(3);
 
 /// What the node's threads get after the requests in flight had their time: one flush and sync.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);

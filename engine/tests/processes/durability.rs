@@ -272,3 +272,30 @@ async fn a_memory_first_member_whose_sync_failed_is_suspect_under_the_same_boot(
     assert_eq!(refused.status.code(), Some(3), "{complaint}");
     assert!(complaint.contains("its disk has failed"), "{complaint}");
 }
+
+/// Kubernetes kills what has not ended by itself half a minute after SIGTERM, and a folder may take minutes to open.
+#[tokio::test]
+async fn a_member_that_opens_its_folder_hears_a_signal() {
+    let shim = Shim::build();
+    let mut cluster = Cluster::form_with(1, |member| shim.between(member)).await;
+    cluster.client().await.put("k", "v").await.unwrap();
+    let member = &mut cluster.members[0];
+    member.kill();
+    shim.hang(member);
+    member.start();
+    // It has its ports before it opens its folder.
+    eventually("its process is up", || async {
+        tokio::net::TcpStream::connect(member.address()).await.ok()
+    })
+    .await;
+    let begun = Instant::now();
+    assert!(member.terminate().success());
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(member.logged().contains("stopping before the folder is open"));
+    shim.go_on(member);
+    member.start();
+    member.ready().await;
+    let client = member.client().await;
+    let read = client.get("k", Consistency::Linearizable);
+    assert!(read.await.unwrap().kv.is_some());
+}
