@@ -6,7 +6,9 @@
 //! What may not live in this crate: anything of Kubernetes.
 
 pub mod config;
+mod connections;
 pub mod error;
+pub mod files;
 pub mod node;
 pub mod server;
 pub mod storage;

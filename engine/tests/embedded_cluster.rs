@@ -242,3 +242,28 @@ async fn a_member_that_was_told_who_it_is_starts_even_if_nobody_waits_for_that()
     })
     .await;
 }
+
+/// What the first member says of itself is in every member's log for ever, and in tables and log lines of people.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_member_has_a_name_and_addresses_like_any_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bad = config("a", dir.path());
+    bad.advertise_client = "a!:1".to_owned();
+    let node = Node::start(bad).await.unwrap();
+    let folder_id = node.status().folder_id;
+    let refused = node.bootstrap(CLUSTER, &folder_id).await.unwrap_err();
+    assert!(
+        matches!(&refused, RequestError::Invalid(why) if why.contains("host:port")),
+        "{refused}"
+    );
+    assert_eq!(
+        node.status().cluster_id,
+        ClusterId(0),
+        "nothing was changed"
+    );
+    node.shutdown().await.unwrap();
+    drop(node);
+    let node = Node::start(config("a", dir.path())).await.unwrap();
+    node.bootstrap(CLUSTER, &folder_id).await.unwrap();
+    ready(&node).await;
+}

@@ -431,6 +431,20 @@ impl Admin for Peer {
         Err(Status::unimplemented("snapshot"))
     }
 
+    async fn sessions(
+        &self,
+        _: Request<dengine_api::v1::SessionsRequest>,
+    ) -> Result<Response<dengine_api::v1::SessionsResponse>, Status> {
+        Err(Status::unimplemented("sessions"))
+    }
+
+    async fn close_session(
+        &self,
+        _: Request<dengine_api::v1::CloseSessionRequest>,
+    ) -> Result<Response<dengine_api::v1::CloseSessionResponse>, Status> {
+        Err(Status::unimplemented("close_session"))
+    }
+
     async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
         Err(Status::unimplemented("hash"))
     }

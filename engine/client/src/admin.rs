@@ -208,6 +208,27 @@ impl AdminClient {
         self.call(Operation::Read, admin.hash(request)).await
     }
 
+    /// The open sessions, as this member has them in its state.
+    ///
+    /// # Errors
+    /// `Unavailable` or `Timeout` if the member cannot answer.
+    pub async fn sessions(&self) -> Result<v1::SessionsResponse> {
+        let mut admin = self.admin().await?;
+        let request = self.request(v1::SessionsRequest {});
+        self.call(Operation::Read, admin.sessions(request)).await
+    }
+
+    /// Ends a session, whosever it is. Idempotent.
+    ///
+    /// # Errors
+    /// `UnknownOutcome` if it may or may not have ended: call again.
+    pub async fn close_session(&self, session_id: u64) -> Result<v1::CloseSessionResponse> {
+        let mut admin = self.admin().await?;
+        let request = self.request(v1::CloseSessionRequest { session_id });
+        self.call(Operation::Write, admin.close_session(request))
+            .await
+    }
+
     fn request<M>(&self, message: M) -> Request<M> {
         let mut request = Request::new(message);
         request.set_timeout(self.options.request_timeout);

@@ -142,7 +142,7 @@ impl Shared {
         let (deadline, waited) = (until, until.saturating_sub(began));
         let until = self.pool.instant(until);
         let answered = match self.options.wire {
-            Wire::Pipelined => timeout_at(until, link.pipe.call(message))
+            Wire::Pipelined => timeout_at(until, link.pipe.call(message, Some(waited)))
                 .await
                 .map(|answer| answer.map_err(|error| Failure::from_pipe(operation, error))),
             Wire::Unary => timeout_at(until, self.unary(message, deadline, link.channel))

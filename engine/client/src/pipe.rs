@@ -8,6 +8,9 @@
 //! ```
 //! A call is in one of three places: in the queue (it has not left), among those that wait (it may have been
 //! served), or answered. Which one decides what is told of it when the stream breaks.
+//!
+//! The member is told for how long each call is waited for, and which are not waited for any more, so that it
+//! does nothing for nobody.
 
 use std::{
     collections::VecDeque,
@@ -15,6 +18,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use dengine_api::{
@@ -27,9 +31,12 @@ use dengine_api::{
 use futures::Stream;
 use prost::Message as _;
 use slab::Slab;
-use tokio::sync::{
-    mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    oneshot,
+use tokio::{
+    sync::{
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+        oneshot,
+    },
+    time::Instant,
 };
 use tonic::{
     Code, Request, Status, Streaming,
@@ -42,8 +49,11 @@ use crate::pool::RESPONSE_BYTES_MAX;
 /// More calls than this are not looked at for one frame: they would not fit, or make the first wait for the last.
 const CALLS_PER_FRAME_MAX: usize = 1024;
 
-/// What a call in a frame takes besides itself: tags, lengths and its id.
-const CALL_OVERHEAD_BYTES: usize = 24;
+/// What a call in a frame takes besides itself: tags, lengths, its id and its time.
+const CALL_OVERHEAD_BYTES: usize = 32;
+
+/// More than so many are not cancelled by one frame; the time that each has ends the others.
+const CANCELLED_PER_FRAME_MAX: usize = 4096;
 
 /// One member, reached over a stream that is opened when it is needed and again when it broke. Cheap to clone.
 ///
@@ -57,7 +67,7 @@ struct Inner {
     channel: Channel,
     metadata: MetadataMap,
     /// Into the stream that is open now, if one is.
-    queue: Mutex<Option<UnboundedSender<Queued>>>,
+    queue: Mutex<Option<UnboundedSender<News>>>,
     on_leader: Option<OnLeader>,
 }
 
@@ -86,10 +96,36 @@ pub enum PipeError {
 
 type Outcome = Result<Answer, PipeError>;
 
+/// What the sending side of a stream hears.
+#[derive(Debug)]
+enum News {
+    Call(Queued),
+    /// The caller of some call waits no more.
+    CallerLeft,
+}
+
 #[derive(Debug)]
 struct Queued {
     call: Call,
     caller: oneshot::Sender<Outcome>,
+    /// Until when it is waited for.
+    until: Option<Instant>,
+}
+
+/// The caller of a call, who may leave.
+struct Caller<'a> {
+    pipe: &'a Pipe,
+    outcome: oneshot::Receiver<Outcome>,
+    answered: bool,
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.outcome.close();
+            self.pipe.tell_that_a_caller_left();
+        }
+    }
 }
 
 impl Pipe {
@@ -106,18 +142,20 @@ impl Pipe {
         }
     }
 
-    /// Makes one call: in a frame, or alone if it is too large for one.
+    /// Makes one call: in a frame, or alone if it is too large for one. The caller waits for so long; that is told to the
+    /// member, and not watched over here.
     ///
     /// # Errors
     /// See [`PipeError`].
     pub async fn call<C: KvCall + prost::Message>(
         &self,
         request: C,
+        patience: Option<Duration>,
     ) -> Result<C::Answer, PipeError> {
         if request.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX {
-            return self.call_alone(request).await;
+            return self.call_alone(request, patience).await;
         }
-        let answer = self.call_framed(request.framed()).await?;
+        let answer = self.call_framed(request.framed(), patience).await?;
         C::unframed(answer).map_err(|_| {
             let message = "the member answered another question than was asked";
             PipeError::from(Box::new(Status::internal(message)))
@@ -128,21 +166,52 @@ impl Pipe {
     ///
     /// # Errors
     /// See [`PipeError`].
-    pub async fn call_framed(&self, call: Call) -> Result<Answer, PipeError> {
-        let (caller, outcome) = oneshot::channel();
-        self.submit(Queued { call, caller });
-        match outcome.await {
+    pub async fn call_framed(
+        &self,
+        call: Call,
+        patience: Option<Duration>,
+    ) -> Result<Answer, PipeError> {
+        let (sender, outcome) = oneshot::channel();
+        self.submit(Queued {
+            call,
+            caller: sender,
+            until: patience.and_then(|patience| Instant::now().checked_add(patience)),
+        });
+        let mut caller = Caller {
+            pipe: self,
+            outcome,
+            answered: false,
+        };
+        let outcome = (&mut caller.outcome).await;
+        caller.answered = true;
+        match outcome {
             Ok(outcome) => outcome,
             // Nobody drops a caller unanswered; were it so, nothing milder could be said.
             Err(_) => Err(PipeError::Lost("the stream was given up".into())),
         }
     }
 
-    async fn call_alone<C: KvCall>(&self, request: C) -> Result<C::Answer, PipeError> {
+    /// So that what was asked for is ended. A stream that takes no more calls is not told: there the time
+    /// that each call has ends it.
+    fn tell_that_a_caller_left(&self) {
+        if let Some(open) = &*lock(&self.inner.queue) {
+            // If it has ended, nothing is left to be ended.
+            let _ = open.send(News::CallerLeft);
+        }
+    }
+
+    async fn call_alone<C: KvCall>(
+        &self,
+        request: C,
+        patience: Option<Duration>,
+    ) -> Result<C::Answer, PipeError> {
         let kv =
             KvClient::new(self.inner.channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX);
         let mut request = Request::new(request);
         *request.metadata_mut() = self.inner.metadata.clone();
+        if let Some(patience) = patience {
+            request.set_timeout(patience);
+        }
         match C::alone(kv, request).await {
             Ok(response) => Ok(response.into_inner()),
             Err(status) => Err(Box::new(status).into()),
@@ -150,17 +219,18 @@ impl Pipe {
     }
 
     /// Queues a call on the open stream, or on a new one.
-    fn submit(&self, mut queued: Queued) {
+    fn submit(&self, queued: Queued) {
+        let mut news = News::Call(queued);
         let mut queue = lock(&self.inner.queue);
         if let Some(open) = &*queue {
-            match open.send(queued) {
+            match open.send(news) {
                 Ok(()) => return,
-                Err(ended) => queued = ended.0,
+                Err(ended) => news = ended.0,
             }
         }
         let (sender, receiver) = unbounded_channel();
         // The receiver is at hand, so it takes it.
-        let _ = sender.send(queued);
+        let _ = sender.send(news);
         let line = Line {
             pipe: Arc::downgrade(&self.inner),
             queue: sender.downgrade(),
@@ -178,24 +248,33 @@ impl Pipe {
 /// The calls of one stream that have left and are not answered.
 #[derive(Debug, Default)]
 struct Waiting {
-    callers: Slab<oneshot::Sender<Outcome>>,
+    callers: Slab<Sent>,
     /// What was still in the queue when the stream could take no more.
     unsent: Vec<Queued>,
     ended: bool,
 }
 
+/// A call that has left.
+#[derive(Debug)]
+struct Sent {
+    caller: oneshot::Sender<Outcome>,
+    /// Whether the member was told that nobody waits for it.
+    cancelled: bool,
+}
+
 /// One stream, as its reading side sees it.
 struct Line {
     pipe: Weak<Inner>,
-    queue: tokio::sync::mpsc::WeakUnboundedSender<Queued>,
+    queue: tokio::sync::mpsc::WeakUnboundedSender<News>,
     waiting: Arc<Mutex<Waiting>>,
 }
 
 impl Line {
-    async fn run(self, channel: Channel, metadata: MetadataMap, queue: UnboundedReceiver<Queued>) {
+    async fn run(self, channel: Channel, metadata: MetadataMap, queue: UnboundedReceiver<News>) {
         let outbound = Outbound {
             queue,
             taken: VecDeque::new(),
+            callers_left: false,
             waiting: Arc::clone(&self.waiting),
             yielded: false,
         };
@@ -251,8 +330,8 @@ impl Line {
     fn fail(&self, why: &Arc<str>) {
         let mut waiting = lock(&self.waiting);
         waiting.ended = true;
-        for caller in waiting.callers.drain() {
-            let _ = caller.send(Err(PipeError::Lost(Arc::clone(why))));
+        for sent in waiting.callers.drain() {
+            let _ = sent.caller.send(Err(PipeError::Lost(Arc::clone(why))));
         }
         for queued in mem::take(&mut waiting.unsent) {
             let _ = queued.caller.send(Err(PipeError::NotSent(Arc::clone(why))));
@@ -264,10 +343,10 @@ impl Waiting {
     fn answer(&mut self, answered: PipelinedAnswer) {
         // Whoever does not wait for it any more has given up; an id that was never given is not ours to judge.
         let key = usize::try_from(answered.id).unwrap_or(usize::MAX);
-        let Some(caller) = self.callers.try_remove(key) else {
+        let Some(sent) = self.callers.try_remove(key) else {
             return;
         };
-        let _ = caller.send(match answered.answer {
+        let _ = sent.caller.send(match answered.answer {
             Some(Answer::Error(error)) => Err(PipeError::from(Box::new(status(error)))),
             Some(answer) => Ok(answer),
             None => Err(PipeError::from(Box::new(Status::internal(
@@ -275,13 +354,27 @@ impl Waiting {
             )))),
         });
     }
+
+    /// Those whose callers have left since they were last looked for.
+    fn cancel(&mut self) -> Vec<u64> {
+        let left = |(_, sent): &(usize, &mut Sent)| !sent.cancelled && sent.caller.is_closed();
+        let left = self.callers.iter_mut().filter(left);
+        let left = left.take(CANCELLED_PER_FRAME_MAX);
+        left.map(|(key, sent)| {
+            sent.cancelled = true;
+            key as u64
+        })
+        .collect()
+    }
 }
 
 /// The sending side of a stream.
 struct Outbound {
-    queue: UnboundedReceiver<Queued>,
+    queue: UnboundedReceiver<News>,
     /// Taken from the queue, and in no frame yet.
     taken: VecDeque<Queued>,
+    /// Whether the next frame is to say so.
+    callers_left: bool,
     waiting: Arc<Mutex<Waiting>>,
     /// Whether the callers that are about to run had their chance to join the next frame.
     yielded: bool,
@@ -292,31 +385,48 @@ impl Stream for Outbound {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        let room = CALLS_PER_FRAME_MAX.saturating_sub(this.taken.len());
-        let mut more = Vec::new();
-        let ended = match this.queue.poll_recv_many(context, &mut more, room) {
-            Poll::Ready(0) if room > 0 => true,
-            Poll::Ready(_) | Poll::Pending => false,
-        };
-        this.taken.extend(more);
-        if this.taken.is_empty() {
-            return if ended {
-                Poll::Ready(None)
-            } else {
-                Poll::Pending
-            };
+        loop {
+            let ended = this.take_news(context);
+            if this.taken.is_empty() && !this.callers_left {
+                return if ended {
+                    Poll::Ready(None)
+                } else {
+                    Poll::Pending
+                };
+            }
+            // Without this each frame would leave with its first call: whoever queues one wakes us to run next.
+            if !mem::replace(&mut this.yielded, true) && this.taken.len() < CALLS_PER_FRAME_MAX {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            this.yielded = false;
+            match this.frame() {
+                // All of it was given up before it left.
+                Some(frame) if frame.calls.is_empty() && frame.cancelled.is_empty() => {}
+                frame => return Poll::Ready(frame),
+            }
         }
-        // Without this each frame would leave with its first call: whoever queues one wakes us to run next.
-        if !mem::replace(&mut this.yielded, true) && this.taken.len() < CALLS_PER_FRAME_MAX {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        this.yielded = false;
-        Poll::Ready(this.frame())
     }
 }
 
 impl Outbound {
+    /// Takes in what queued; whether nothing more will.
+    fn take_news(&mut self, context: &mut Context<'_>) -> bool {
+        let room = CALLS_PER_FRAME_MAX.saturating_sub(self.taken.len());
+        let mut news = Vec::new();
+        let ended = match self.queue.poll_recv_many(context, &mut news, room) {
+            Poll::Ready(0) if room > 0 => true,
+            Poll::Ready(_) | Poll::Pending => false,
+        };
+        for news in news {
+            match news {
+                News::Call(queued) => self.taken.push_back(queued),
+                News::CallerLeft => self.callers_left = true,
+            }
+        }
+        ended
+    }
+
     /// As much of what was taken as fits; `None` if the stream has ended.
     fn frame(&mut self) -> Option<PipelineRequest> {
         let mut waiting = lock(&self.waiting);
@@ -324,7 +434,10 @@ impl Outbound {
             return None;
         }
         let mut frame = PipelineRequest::default();
-        let mut bytes = 0;
+        if mem::take(&mut self.callers_left) {
+            frame.cancelled = waiting.cancel();
+        }
+        let mut bytes = frame.encoded_len();
         while let Some(queued) = self.taken.pop_front() {
             // Its caller has given up, and nothing was changed.
             if queued.caller.is_closed() {
@@ -333,6 +446,7 @@ impl Outbound {
             let mut call = PipelinedCall {
                 id: 0,
                 call: Some(queued.call),
+                timeout_ms: queued.until.map_or(0, timeout_ms),
             };
             bytes += call.encoded_len() + CALL_OVERHEAD_BYTES;
             if bytes > FRAME_BYTES_MAX && !frame.calls.is_empty() {
@@ -340,7 +454,11 @@ impl Outbound {
                 self.taken.push_front(Queued { call, ..queued });
                 break;
             }
-            call.id = waiting.callers.insert(queued.caller) as u64;
+            let sent = Sent {
+                caller: queued.caller,
+                cancelled: false,
+            };
+            call.id = waiting.callers.insert(sent) as u64;
             frame.calls.push(call);
         }
         Some(frame)
@@ -352,8 +470,10 @@ impl Drop for Outbound {
     fn drop(&mut self) {
         self.queue.close();
         let mut unsent: Vec<_> = self.taken.drain(..).collect();
-        while let Ok(queued) = self.queue.try_recv() {
-            unsent.push(queued);
+        while let Ok(news) = self.queue.try_recv() {
+            if let News::Call(queued) = news {
+                unsent.push(queued);
+            }
         }
         let mut waiting = lock(&self.waiting);
         if !waiting.ended {
@@ -365,6 +485,12 @@ impl Drop for Outbound {
             let _ = queued.caller.send(Err(ended));
         }
     }
+}
+
+/// What is left until then, in the unit of the wire, where 0 would mean no end.
+fn timeout_ms(until: Instant) -> u32 {
+    let left = until.saturating_duration_since(Instant::now());
+    u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1)
 }
 
 fn status(error: CallError) -> Status {

@@ -109,6 +109,20 @@ impl Admin for Peer {
         }))
     }
 
+    async fn sessions(
+        &self,
+        _: Request<dengine_api::v1::SessionsRequest>,
+    ) -> Result<Response<dengine_api::v1::SessionsResponse>, Status> {
+        Err(Status::unimplemented("sessions"))
+    }
+
+    async fn close_session(
+        &self,
+        _: Request<dengine_api::v1::CloseSessionRequest>,
+    ) -> Result<Response<dengine_api::v1::CloseSessionResponse>, Status> {
+        Err(Status::unimplemented("close_session"))
+    }
+
     async fn hash(&self, _: Request<HashRequest>) -> Result<Response<HashResponse>, Status> {
         if !self.elsewhere.is_empty() {
             return Err(Status::permission_denied("this is the port of clients"));

@@ -494,3 +494,38 @@ async fn a_member_that_does_not_answer_is_left_for_another_behind_the_same_addre
     client.put("b", "2").await.unwrap();
     assert_eq!(away.requests(), 1);
 }
+
+/// Otherwise the member goes on for nobody, for as long as it waits itself.
+#[tokio::test]
+async fn the_member_is_told_how_long_a_call_is_waited_for_and_when_it_is_given_up() {
+    let peer = Peer::scripted([Step::Hang, Step::Hang]).await;
+    let options = ClientOptions {
+        request_timeout: Duration::from_secs(3),
+        retry: RetryPolicy::NONE,
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with([peer.address.clone()], options);
+    let client = client.await.unwrap();
+    for _ in 0..2 {
+        let dropped = client.put("k", "v");
+        let dropped = tokio::time::timeout(Duration::from_millis(300), dropped).await;
+        dropped.expect_err("the peer hangs");
+    }
+    client.put("k", "v").await.unwrap();
+    let told = async {
+        while peer.given_up().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(10), told).await;
+    told.expect("both were given up");
+    let timeouts = peer.timeouts_ms();
+    assert!(
+        timeouts.iter().all(|ms| (2_000..=3_000).contains(ms)),
+        "{timeouts:?}"
+    );
+    let mut given_up = peer.given_up();
+    given_up.sort_unstable();
+    given_up.dedup();
+    assert_eq!(given_up.len(), 2, "each once");
+}

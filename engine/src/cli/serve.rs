@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use dengine::{
     config::{self, Config, ConfigOverrides},
+    files,
     node::Node,
     server::{self, Listeners, ServeError},
     telemetry,
@@ -38,7 +39,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
         return Ok(EXIT_OK);
     }
     telemetry::install_log_lines(config.log_format, &config.log_level)?;
-    server::files::raise_limit();
+    files::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

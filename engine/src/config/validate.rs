@@ -307,7 +307,7 @@ fn check_advertised(kind: &str, address: &str, listen: SocketAddr, problems: &mu
     }
     let usable = address.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty()
-            && !host.contains(char::is_whitespace)
+            && !host.contains(|it: char| it.is_whitespace() || it.is_control())
             && !host.contains('/')
             && port.parse::<u16>().is_ok_and(|port| port != 0)
     });

@@ -31,6 +31,7 @@ mod snapshots;
 mod space;
 mod stages;
 mod status;
+pub(crate) mod waiters;
 mod writes;
 
 use crate::config::{Config, Durability};
@@ -49,6 +50,7 @@ use running::Running;
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
+use waiters::Waiters;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 
@@ -164,17 +166,19 @@ impl Node {
         requests: impl IntoIterator<Item = kv::Request>,
     ) -> Vec<Result<Written, RequestError>> {
         let requests = requests.into_iter().collect();
-        self.write_held(requests, None).await.0
+        self.write_held(requests, None, None).await.0
     }
 
-    /// As [`Node::write_all`]; `held` counts what the writes return, and leaves out what it has no room for.
+    /// As [`Node::write_all`]; `held` counts what the writes return, and leaves out what it has no room for. One that
+    /// its waiter has left is not proposed any more.
     pub(crate) async fn write_held(
         &self,
         requests: Vec<kv::Request>,
         held: Option<Held>,
+        waiters: Option<Arc<Waiters>>,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let refused = match (self.other_leader(), self.running()) {
-            (None, Ok(running)) => return running.write_all(requests, held).await,
+            (None, Ok(running)) => return running.write_all(requests, held, waiters).await,
             (Some(leader), Ok(_)) => RequestError::NotLeader {
                 leader: Some(leader),
             },
@@ -274,6 +278,9 @@ impl Node {
             member_id: bootstrap::FIRST_MEMBER,
         };
         let member = bootstrap::first_member(&self.inner.config, &self.inner.folder_id);
+        member
+            .check_texts()
+            .map_err(|refusal| RequestError::Invalid(refusal.to_string()))?;
         let first = member.clone();
         self.become_member(identity, folder_id, move |folder, config| {
             bootstrap::write_first_entry(folder, config, cluster_id, &first)

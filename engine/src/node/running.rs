@@ -16,6 +16,7 @@ use super::snapshots::{Maker, Snapshots};
 use super::space::{HandOvers, Space};
 use super::stages::Stages;
 use super::status::NodeStatus;
+use super::waiters::Waiters;
 use super::writes::{WriteAnswers, WriteReply};
 use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
@@ -279,26 +280,32 @@ impl Running {
         &self,
         requests: Vec<kv::Request>,
         held: Option<Held>,
+        waiters: Option<Arc<Waiters>>,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let mut results = Vec::with_capacity(requests.len());
         let (mut admitted, mut permits) = (Vec::with_capacity(requests.len()), None);
-        for request in requests {
+        for (place, request) in requests.into_iter().enumerate() {
             let space = self.space.check(&request.command);
             let data = request.encode(self.command_gate.version());
             let permit = space.and_then(|()| self.admit(data.len()));
             results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
             if let Ok(more) = permit {
                 merge(&mut permits, more);
-                admitted.push(data);
+                admitted.push((place, data));
             }
         }
         let count = admitted.len();
         let mut admitted = admitted.into_iter();
-        let propose = |caller| Request::Write {
-            data: admitted.next().expect("one for each reply"),
-            caller,
+        let propose = |caller: WriteReply| {
+            let (place, data) = admitted.next().expect("one for each reply");
+            let caller = match &waiters {
+                Some(waiters) => caller.awaited_by(waiters, place),
+                None => caller,
+            };
+            Request::Write { data, caller }
         };
-        let (written, held) = self.propose(count, held, propose).await;
+        let latest = waiters.as_ref().and_then(|waiters| waiters.latest());
+        let (written, held) = self.propose(count, held, latest, propose).await;
         let mut written = written.into_iter();
         let result = |admitted: Result<(), _>| {
             admitted.and_then(|()| written.next().expect("one for each that was admitted"))
@@ -323,11 +330,12 @@ impl Running {
         Ok((count, bytes))
     }
 
-    /// Proposes so many requests, and waits for their answers.
+    /// Proposes so many requests, and waits for their answers: as long as the settings say, but not beyond `until`.
     async fn propose(
         &self,
         count: usize,
         held: Option<Held>,
+        until: Option<Instant>,
         mut make: impl FnMut(WriteReply) -> Request,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let begin = Instant::now();
@@ -338,8 +346,10 @@ impl Running {
             }
         }
         // What has no answer in time, or whose replica ended with it in its log, may still take effect.
-        let _ =
-            tokio::time::timeout(self.config.limits.request_timeout(), answers.complete()).await;
+        let longest = self.config.limits.request_timeout();
+        let left = until.map(|until| until.saturating_duration_since(begin));
+        let patience = left.unwrap_or(longest).min(longest);
+        let _ = tokio::time::timeout(patience, answers.complete()).await;
         answers.take(|| RequestError::UnknownOutcome {
             waited: begin.elapsed(),
         })
@@ -356,7 +366,7 @@ impl Running {
             change: change.take().expect("there is one reply"),
             caller,
         };
-        let written = self.propose(1, None, propose).await.0.pop();
+        let written = self.propose(1, None, None, propose).await.0.pop();
         match written.expect("one answer to one change")?.outcome {
             // If it can't be settled, nothing milder is true: it was made. Changes may be repeated.
             Outcome::Membership(Ok(membership)) => match self.settle().await {
@@ -380,7 +390,7 @@ impl Running {
             data: Bytes::new(),
             caller,
         };
-        let written = self.propose(1, None, empty).await.0.pop();
+        let written = self.propose(1, None, None, empty).await.0.pop();
         written.expect("one answer to one write").map(|_| ())
     }
 

@@ -1,18 +1,22 @@
 //! Writes that were asked for together, and wait together: one place to wait and one timer, however many they are.
 
 use super::answers::Held;
+use super::waiters::Waiters;
 use crate::error::RequestError;
 use dengine_core::replica::{Caller, Written};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 /// Answers one of the writes.
 pub(crate) struct WriteReply {
     /// Gone once it has answered.
     answers: Option<Arc<Mutex<Answers>>>,
     place: usize,
+    /// Who waits for it, among others, and its place there.
+    waiter: Option<(Arc<Waiters>, usize)>,
 }
 
 /// Where the answers come out, in the order of the writes.
@@ -57,6 +61,7 @@ impl WriteAnswers {
         let replies = (0..writes).map(move |place| WriteReply {
             answers: Some(Arc::clone(&answers)),
             place,
+            waiter: None,
         });
         (replies, own)
     }
@@ -105,6 +110,12 @@ impl Future for Complete<'_> {
 }
 
 impl WriteReply {
+    /// It is waited for only as long as that one of `waiters` waits.
+    pub(super) fn awaited_by(mut self, waiters: &Arc<Waiters>, place: usize) -> Self {
+        self.waiter = Some((Arc::clone(waiters), place));
+        self
+    }
+
     fn fill(&mut self, place: Place) {
         let Some(answers) = self.answers.take() else {
             return;
@@ -132,9 +143,12 @@ impl WriteReply {
 
 impl Caller<Written> for WriteReply {
     fn is_gone(&self) -> bool {
-        self.answers
-            .as_ref()
-            .is_none_or(|answers| !lock(answers).awaited)
+        let waiter = self.waiter.as_ref();
+        waiter.is_some_and(|(waiters, place)| waiters.has_left(*place, Instant::now()))
+            || self
+                .answers
+                .as_ref()
+                .is_none_or(|answers| !lock(answers).awaited)
     }
 
     fn answer(mut self, answer: Result<Written, RequestError>) {
@@ -199,6 +213,20 @@ mod tests {
         drop(replies);
         let answers = waiting.await.expect("no panic");
         assert_eq!(answers.0, [written(1), Err(unknown()), written(3)]);
+    }
+
+    /// One of several may give up, or wait for less long: the others are written.
+    #[test]
+    fn a_reply_knows_when_its_own_waiter_has_left() {
+        let (now, long) = (Instant::now(), std::time::Duration::from_secs(60));
+        let waiters = Arc::new(Waiters::new([(1, now + long), (2, now), (3, now + long)]));
+        let (replies, _answers) = WriteAnswers::of(3, None);
+        let replies = replies.enumerate();
+        let replies: Vec<_> = replies.map(|(n, it)| it.awaited_by(&waiters, n)).collect();
+        let gone = || replies.iter().map(Caller::is_gone).collect::<Vec<_>>();
+        assert_eq!(gone(), [false, true, false]);
+        waiters.cancel(&[3, 9].into());
+        assert_eq!(gone(), [false, true, true]);
     }
 
     #[tokio::test]

@@ -4,15 +4,16 @@
 use std::{sync::Arc, time::Duration};
 
 use dengine_api::v1::{
-    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, HashRequest,
-    HashResponse, JoinRequest, JoinResponse, MembersRequest, MembersResponse, PromoteRequest,
-    PromoteResponse, RemoveRequest, RemoveResponse, SnapshotRequest, SnapshotResponse,
+    AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse,
+    CloseSessionRequest, CloseSessionResponse, HashRequest, HashResponse, JoinRequest,
+    JoinResponse, MembersRequest, MembersResponse, PromoteRequest, PromoteResponse, RemoveRequest,
+    RemoveResponse, Session, SessionsRequest, SessionsResponse, SnapshotRequest, SnapshotResponse,
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
     admin_client::AdminClient, admin_server::Admin,
 };
 use dengine_core::{
-    kv::Reader,
-    types::{ClusterId, MemberId},
+    kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo},
+    types::{ClusterId, MemberId, SessionId},
 };
 use dengine_wire::{
     messages::{member, members},
@@ -24,6 +25,7 @@ use tonic::{Request, Response, Status};
 use super::{
     aside::read_aside,
     forward::{Effect, Forwarder, Origin},
+    kv::{header::Headers, openers::Openers},
     messages::{members_view, node_status},
     watch::WatchCount,
 };
@@ -45,6 +47,8 @@ pub(super) struct AdminService {
     config: Arc<Config>,
     forwarder: Forwarder,
     watches: WatchCount,
+    openers: Openers,
+    headers: Arc<Headers>,
     door: Door,
     hashes: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
@@ -67,8 +71,11 @@ impl AdminService {
         config: Config,
         forwarder: Forwarder,
         watches: WatchCount,
+        openers: Openers,
     ) -> Self {
         Self {
+            headers: Arc::new(Headers::new(&node)),
+            openers,
             node,
             config: Arc::new(config),
             forwarder,
@@ -299,5 +306,66 @@ impl Admin for AdminService {
             hash: hashed.hash,
             member_id: self.node.status().member_id.0,
         }))
+    }
+
+    async fn sessions(&self, _: Request<SessionsRequest>) -> Answer<SessionsResponse> {
+        self.check_door()?;
+        let read = |reader: &Reader<_>| {
+            // As old as what follows, or older: what is listed may have been used since.
+            let applied_index = reader.applied_index();
+            let most = usize::try_from(SESSIONS_MAX).unwrap_or(usize::MAX);
+            Ok((applied_index, reader.sessions(SessionId(0), most)?))
+        };
+        let patience = self.config.limits.request_timeout();
+        let (applied_index, sessions) = read_aside(&self.node, patience, read).await?;
+        answer(Ok(SessionsResponse {
+            sessions: sessions.iter().map(|it| self.session(it)).collect(),
+            sessions_max: SESSIONS_MAX,
+            applied_index: applied_index.0,
+            member_id: self.node.status().member_id.0,
+        }))
+    }
+
+    async fn close_session(
+        &self,
+        request: Request<CloseSessionRequest>,
+    ) -> Answer<CloseSessionResponse> {
+        self.check_door()?;
+        let origin = Origin::of(&request);
+        let close = request.into_inner();
+        let session = SessionId(close.session_id);
+        answer(
+            match self.node.write(Command::CloseSession { session }).await {
+                Ok(written) => match written.outcome {
+                    Outcome::SessionClosed { closed } => Ok(CloseSessionResponse {
+                        header: self.headers.in_term(written.term).wire(),
+                        closed,
+                    }),
+                    _ => Err(Status::internal("the session's end came to something else")),
+                },
+                Err(error) => {
+                    let call = |channel, close| async move {
+                        AdminClient::new(channel).close_session(close).await
+                    };
+                    self.forwarder
+                        .instead(error, origin, "CloseSession", Effect::Writes, close, call)
+                        .await
+                }
+            },
+        )
+    }
+}
+
+impl AdminService {
+    fn session(&self, info: &SessionInfo) -> Session {
+        let opened_from = self.openers.client_of(info.id);
+        Session {
+            id: info.id.0,
+            ttl_ms: info.ttl_ms,
+            last_used_index: info.last_used.0,
+            replies: info.replies,
+            reply_bytes: info.reply_bytes,
+            opened_from: opened_from.map_or_else(String::new, |it| it.to_string()),
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! - A message that arrives in parts is bounded in bytes and in time: when all of them together take too much, the
 //!   oldest is given up, which is never that of a client that just sends.
-//! - An answer counts until it is sent; see [`connections`](super::connections).
+//! - An answer counts until it is sent; see [`connections`](crate::connections).
 //! - The time that a caller gives its call (`grpc-timeout`) ends it with DEADLINE_EXCEEDED, as the API promises.
 
 use std::{
@@ -29,7 +29,7 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
-use super::connections::{OnConnection, Sending};
+use crate::connections::{OnConnection, Sending};
 use crate::node::answers::{Held, SMALL_BYTES};
 
 /// What the parts of messages that have not arrived whole may take, of all clients together.
@@ -436,11 +436,10 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Leaving<B> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use http_body_util::BodyExt as _;
 
-    use super::{super::connections::Connection, *};
+    use super::*;
+    use crate::connections::Connection;
 
     fn prefixed(length: u32, bytes: usize) -> Vec<u8> {
         [&[0][..], &length.to_be_bytes(), &vec![7; bytes]].concat()
@@ -522,7 +521,7 @@ mod tests {
     /// hyper drops the body as soon as HTTP/2 has taken the bytes, which may be long before the client does.
     #[tokio::test]
     async fn an_answer_counts_for_as_long_as_its_bytes_are_kept() {
-        let connection = Arc::new(Connection::new(Instant::now()));
+        let connection = Arc::new(Connection::alone());
         let counted = Arc::new(Counted {
             _held: None,
             _sending: Some(connection.send(3)),

@@ -8,7 +8,7 @@ use std::{
     error::Error as _,
     future::Future,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use dengine_api::{
@@ -64,7 +64,7 @@ struct Link {
 }
 
 /// Whether a request came from a client or from a member that passed it on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
     /// May be forwarded.
     Client,
@@ -93,18 +93,22 @@ impl Forwarder {
 
     /// What to answer a call of `Kv` that writes, and that this member refused with `error`: if only because
     /// another member leads, and the call was not forwarded before, it is made there, in one stream with all
-    /// others.
+    /// others. The caller waits until `until`, if it says so.
     pub(super) async fn write(
         &self,
         error: RequestError,
         origin: Origin,
         method: &'static str,
         call: Call,
+        until: Option<Instant>,
     ) -> Result<Answer, Status> {
         let leader = to_ask(error, origin)?;
         let link = self.link(&leader.client_address)?;
         counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => method).increment(1);
-        match timeout(self.timeout, link.pipe.call_framed(call)).await {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let patience = left.unwrap_or(self.timeout).min(self.timeout);
+        let answer = link.pipe.call_framed(call, Some(patience));
+        match timeout(patience, answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(PipeError::Answered(status))) => {
                 Err(self.judge(&status, &leader, Effect::Writes))
@@ -291,7 +295,7 @@ mod tests {
         };
         let put = PutRequest::default();
         Forwarder::new(Duration::from_millis(300))
-            .write(error, origin, "Put", Call::Put(put))
+            .write(error, origin, "Put", Call::Put(put), None)
             .await
             .unwrap_err()
     }

@@ -1,8 +1,9 @@
-//! What every request of a client passes: the bound on how many are served at once, and the measuring.
+//! What every request of a client passes: the bound on how many are served at once, of which no client takes all, and
+//! the measuring.
 
 use std::{
     future::Future,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -11,7 +12,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Status};
 
 use super::slow::SlowLog;
-use crate::telemetry::metrics as names;
+use crate::{
+    connections::{Share, Source},
+    telemetry::metrics as names,
+};
+
+/// What one client may have of the places that no other has.
+const SHARE: Share = Share::THREE_QUARTERS;
 
 /// Admits and measures requests. Clones share one bound.
 #[derive(Clone)]
@@ -29,6 +36,7 @@ pub(super) struct Admitted {
     gate: Gate,
     begun: Instant,
     count: u32,
+    source: Arc<Source>,
     _places: OwnedSemaphorePermit,
 }
 
@@ -51,9 +59,10 @@ impl Gate {
     pub(super) async fn pass<T>(
         &self,
         method: &'static str,
+        source: &Arc<Source>,
         work: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
-        let Some(admitted) = self.admit(1) else {
+        let Some(admitted) = self.admit(1, source) else {
             let full = self.full();
             request_seconds(method, full.code()).record(0.0);
             return Err(full);
@@ -64,21 +73,25 @@ impl Gate {
         result
     }
 
-    /// Lets as many of `count` requests in as there are places for; `None` if there is not one.
-    pub(super) fn admit(&self, count: usize) -> Option<Admitted> {
+    /// Lets as many of `count` requests in as there are places for that it may have; `None` if there is not one.
+    pub(super) fn admit(&self, count: usize, source: &Arc<Source>) -> Option<Admitted> {
         let (count, places) = loop {
-            let free = self.places.available_permits().min(count);
-            let free = u32::try_from(free).ok().filter(|free| *free > 0)?;
+            let taken = self.limit.saturating_sub(self.places.available_permits());
+            let own = source.requests.load(Ordering::Relaxed);
+            let more = SHARE.more(self.limit, taken, own).min(count);
+            let more = u32::try_from(more).ok().filter(|more| *more > 0)?;
             // Somebody else may be faster; then it is looked again.
-            if let Ok(places) = Arc::clone(&self.places).try_acquire_many_owned(free) {
-                break (free, places);
+            if let Ok(places) = Arc::clone(&self.places).try_acquire_many_owned(more) {
+                break (more, places);
             }
         };
+        source.requests.fetch_add(count as usize, Ordering::Relaxed);
         self.in_flight.increment(count);
         Some(Admitted {
             gate: self.clone(),
             begun: Instant::now(),
             count,
+            source: Arc::clone(source),
             _places: places,
         })
     }
@@ -87,7 +100,7 @@ impl Gate {
     pub(super) fn full(&self) -> Status {
         let limit = self.limit;
         Status::resource_exhausted(format!(
-            "this member serves {limit} requests already; retry later or raise --max-concurrent-requests"
+            "this member serves as many requests as it does at once ({limit}), or as many of your address as it may have of them; retry later or raise --max-concurrent-requests"
         ))
     }
 }
@@ -113,6 +126,8 @@ impl Admitted {
 impl Drop for Admitted {
     /// Also when a caller hangs up.
     fn drop(&mut self) {
+        let count = self.count as usize;
+        self.source.requests.fetch_sub(count, Ordering::Relaxed);
         self.gate.in_flight.decrement(self.count);
     }
 }
@@ -146,31 +161,53 @@ pub(super) const fn code_name(code: Code) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+
+    fn source(last: u8) -> Arc<Source> {
+        Arc::new(Source::new(IpAddr::from([10, 0, 0, last])))
+    }
 
     #[tokio::test]
     async fn beyond_the_bound_requests_are_refused_and_a_place_is_given_back() {
-        let gate = Gate::new(1, None);
-        let inner = gate.clone();
-        let outer = gate.pass("Put", async move {
-            let refused = inner.pass("Put", async { Ok(()) }).await.unwrap_err();
+        let (gate, source) = (Gate::new(1, None), source(1));
+        let (inner, from) = (gate.clone(), Arc::clone(&source));
+        let outer = gate.pass("Put", &source, async move {
+            let refused = inner.pass("Put", &from, async { Ok(()) }).await;
+            let refused = refused.unwrap_err();
             assert_eq!(refused.code(), Code::ResourceExhausted);
             assert!(refused.message().contains("--max-concurrent-requests"));
             Ok(())
         });
         outer.await.unwrap();
-        gate.pass("Put", async { Ok(()) }).await.unwrap();
+        let again = gate.pass("Put", &source, async { Ok(()) });
+        again.await.unwrap();
     }
 
     /// A frame may hold more calls than are ever served at once.
     #[test]
     fn of_many_as_many_are_let_in_as_there_is_room_for() {
-        let gate = Gate::new(3, None);
-        let first = gate.admit(2).expect("there is room");
-        let second = gate.admit(1_000).expect("there is room for one");
+        let (gate, one, other) = (Gate::new(3, None), source(1), source(2));
+        let first = gate.admit(2, &one).expect("there is room");
+        let second = gate.admit(1_000, &other).expect("there is room for one");
         assert_eq!((first.count(), second.count()), (2, 1));
-        assert!(gate.admit(1).is_none());
+        assert!(gate.admit(1, &one).is_none());
         drop(first);
-        assert_eq!(gate.admit(1_000).expect("there is room").count(), 2);
+        let again = gate.admit(1_000, &one).expect("there is room");
+        assert_eq!(again.count(), 2);
+    }
+
+    #[test]
+    fn one_client_leaves_places_to_others_and_has_its_own_back() {
+        let (gate, greedy, other) = (Gate::new(100, None), source(1), source(2));
+        let most = gate.admit(1_000, &greedy).expect("there is room");
+        assert_eq!(most.count(), 75);
+        assert!(gate.admit(1, &greedy).is_none());
+        let others = gate.admit(10, &other).expect("there is room for others");
+        assert_eq!(others.count(), 10);
+        drop((most, others));
+        assert_eq!(greedy.requests.load(Ordering::Relaxed), 0);
+        assert_eq!(gate.admit(75, &greedy).expect("there is room").count(), 75);
     }
 }

@@ -5,16 +5,14 @@
 //!
 //! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`messages`]: what a member tells of itself.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
-//! - [`connections`]: how many there are. [`bodies`]: requests that arrive, and answers that leave.
-//! - [`files`]: file descriptors. [`slow`]: log lines for requests that took long.
+//! - [`bodies`]: requests that arrive, and answers that leave.
+//! - [`slow`]: log lines for requests that took long.
 //! - [`aside`]: reads that take a while. [`forward`]: to the leader, once.
 //! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond any limit.
 
 mod admin;
 mod aside;
 mod bodies;
-mod connections;
-pub mod files;
 mod forward;
 mod gate;
 mod health;
@@ -39,15 +37,19 @@ use tonic::transport::Server as GrpcServer;
 use self::{
     admin::AdminService,
     bodies::BodiesLayer,
-    connections::{Connections, Incoming},
     forward::Forwarder,
     gate::Gate,
     health::HealthReport,
-    kv::KvService,
+    kv::{KvService, openers::Openers},
     oversize::OversizeLayer,
     watch::WatchService,
 };
-use crate::{config::Config, node::Node};
+use crate::{
+    config::Config,
+    connections::{Connections, Incoming, WhenFull},
+    files::{self, Use},
+    node::Node,
+};
 
 /// A lone stream may have so much in flight; above HTTP/2's 64 KiB a large value needs fewer round trips.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
@@ -57,6 +59,8 @@ const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 const STREAMS_PER_CONNECTION_MAX: u32 = 1024;
 /// People and operators on the admin port.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
+/// Probes and scrapes. Each takes a moment, so that who is there longest makes room.
+const MONITOR_CONNECTIONS_MAX: usize = 64;
 /// Two keys and some flags; see [`config::Limits::max_key_bytes`](crate::config::Limits::max_key_bytes).
 const WATCH_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// A connection whose client has silently gone is noticed after interval and timeout.
@@ -135,8 +139,12 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let health = HealthReport::start(&node, stop.clone()).await;
+    let most = files::most(Use::SidePort, MONITOR_CONNECTIONS_MAX);
     let monitor = monitor::serve(
-        listeners.monitor,
+        Incoming::new(
+            listeners.monitor,
+            Connections::new(most, WhenFull::MakeRoom),
+        ),
         node.clone(),
         health.service(),
         metrics,
@@ -144,15 +152,17 @@ pub async fn serve(
     );
     let forwarder = Forwarder::new(config.limits.request_timeout());
     let watch = WatchService::new(node.clone(), config.limits.clone(), stop.clone());
+    let openers = Openers::default();
     let admin = AdminService::new(
         node.clone(),
         config.clone(),
         forwarder.clone(),
         watch.count(),
+        openers.clone(),
     );
     let admins = serve_admin(admin.clone(), listeners.admin, &health, stop.clone());
     let clients = ClientServices {
-        kv: kv_service(node, config, forwarder, stop.clone()),
+        kv: kv_service(node, config, forwarder, openers, stop.clone()),
         watch,
         admin: admin.for_clients(),
     };
@@ -175,11 +185,12 @@ fn kv_service(
     node: Node,
     config: &Config,
     forwarder: Forwarder,
+    openers: Openers,
     stop: CancellationToken,
 ) -> KvService {
     let limits = config.limits.clone();
     let gate = Gate::new(limits.max_concurrent_requests, limits.slow_request());
-    KvService::new(node, limits, forwarder, gate, stop)
+    KvService::new(node, limits, forwarder, gate, openers, stop)
 }
 
 async fn serve_clients(
@@ -194,7 +205,8 @@ async fn serve_clients(
     let kv = KvServer::new(services.kv).max_decoding_message_size(message_bytes);
     let watch = WatchServer::new(services.watch).max_decoding_message_size(WATCH_REQUEST_BYTES_MAX);
     let patience = limits.stream_stall_timeout();
-    let connections = Connections::new(max_connections(limits.max_connections));
+    let most = files::most(Use::Clients, limits.max_connections);
+    let connections = Connections::new(most, WhenFull::Refuse);
     tokio::spawn(connections.clone().watch_over(patience, stop.clone()));
     grpc_server()
         .layer(BodiesLayer::new(patience))
@@ -215,7 +227,8 @@ async fn serve_admin(
     health: &HealthReport,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
-    let incoming = Incoming::new(listener, Connections::new(ADMIN_CONNECTIONS_MAX));
+    let most = files::most(Use::SidePort, ADMIN_CONNECTIONS_MAX);
+    let incoming = Incoming::new(listener, Connections::new(most, WhenFull::MakeRoom));
     grpc_server()
         .layer(BodiesLayer::new(ADMIN_PATIENCE))
         .add_service(AdminServer::new(admin))
@@ -233,25 +246,6 @@ fn grpc_server() -> GrpcServer {
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-}
-
-/// As many connections as are wanted, and as leave half of the file descriptors to the log and to RocksDB.
-fn max_connections(wanted: usize) -> usize {
-    let Some(descriptors) = files::limit() else {
-        return wanted;
-    };
-    let most = usize::try_from(descriptors / 2)
-        .unwrap_or(usize::MAX)
-        .max(1);
-    if wanted > most {
-        tracing::warn!(
-            wanted,
-            most,
-            descriptors,
-            "fewer connections than --max-connections, for the process may open few files (ulimit -n)"
-        );
-    }
-    wanted.min(most)
 }
 
 fn reflection() -> Result<

@@ -12,12 +12,12 @@ use axum::{
 };
 use metrics::gauge;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::{
+    connections::Incoming,
     node::{Node, NodeStatus, Role},
     telemetry::metrics as names,
 };
@@ -36,7 +36,7 @@ struct Source {
 
 /// Serves until `stop` is cancelled.
 pub(super) async fn serve(
-    listener: TcpListener,
+    listener: Incoming,
     node: Node,
     health: HealthServer<impl Health>,
     metrics: PrometheusHandle,
@@ -94,6 +94,10 @@ async fn ready(State(source): State<Source>) -> (StatusCode, &'static str) {
 
 async fn render(State(source): State<Source>) -> impl IntoResponse {
     record_status(&source.node.status());
+    if let Ok(reader) = source.node.reader() {
+        gauge!(names::SESSIONS).set(reader.open_sessions() as f64);
+        gauge!(names::SESSIONS_MAX).set(dengine_core::kv::SESSIONS_MAX as f64);
+    }
     if let Some(bytes) = resident_bytes() {
         gauge!(names::RESIDENT_MEMORY_BYTES).set(bytes as f64);
     }

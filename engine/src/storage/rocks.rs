@@ -4,6 +4,7 @@
 //! each batch lies in one memtable; memtables reach the disk whole and in order, and what a crash leaves
 //! is the state after some batch, never a part of one.
 
+use crate::files::{self, Use};
 use bytes::Bytes;
 use dengine_core::durable::make_folder;
 use dengine_core::kv::layout::version_prefix;
@@ -24,7 +25,7 @@ const MEMTABLE_BLOOM_RATIO: f64 = 0.05;
 const BLOCK_BYTES: usize = 8 << 10;
 /// Filling, full and being flushed. With one more, memory grows; with one less, a slow flush stops writes.
 const WRITE_BUFFERS_MAX: i32 = 3;
-const OPEN_FILES_MAX: i32 = 512;
+const OPEN_FILES_MAX: usize = 512;
 /// Hands dirty pages to the disk as they are made, or a long file's sync would hold up the log's.
 const BYTES_PER_SYNC: u64 = 1 << 20;
 const INFO_LOG_BYTES: usize = 1 << 20;
@@ -232,7 +233,8 @@ fn db_options(wanted: &RocksOptions) -> Options {
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_max_background_jobs(2);
     options.set_bytes_per_sync(BYTES_PER_SYNC);
-    options.set_max_open_files(OPEN_FILES_MAX);
+    let files = files::most(Use::Store, OPEN_FILES_MAX);
+    options.set_max_open_files(i32::try_from(files).unwrap_or(i32::MAX));
     options.set_log_level(LogLevel::Warn);
     options.set_max_log_file_size(INFO_LOG_BYTES);
     options.set_keep_log_file_num(INFO_LOG_FILES);

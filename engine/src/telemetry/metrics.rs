@@ -17,6 +17,11 @@ pub const WATCHES: &str = "dengine_watches";
 /// Streams of watches that were ended because their clients did not read.
 pub const WATCH_STREAMS_SHED_TOTAL: &str = "dengine_watch_streams_shed_total";
 
+/// Sessions of clients that are open, by this member's state.
+pub const SESSIONS: &str = "dengine_sessions";
+/// How many may be open.
+pub const SESSIONS_MAX: &str = "dengine_sessions_max";
+
 /// 1 while the member can answer a linearizable read, else 0.
 pub const READY: &str = "dengine_ready";
 /// 1 while the member leads, else 0.
@@ -154,6 +159,8 @@ fn describe_status() {
     );
     describe_gauge!(APPLIED_INDEX, "Index up to which the log is applied");
     describe_gauge!(REVISION, "Revision of the store");
+    describe_gauge!(SESSIONS, "Sessions of clients that are open");
+    describe_gauge!(SESSIONS_MAX, "Sessions that may be open");
     describe_gauge!(LOG_SIZE_BYTES, Unit::Bytes, "Size of the log on disk");
     describe_gauge!(
         STATE_SIZE_BYTES,

@@ -1,9 +1,12 @@
 //! Lets peers in.
 
 use super::snapshot::{Incoming, SnapshotAnswers};
+use super::strangers::StrangersLayer;
 use super::{FRAME_BYTES_MAX, Introduced, PeerRuntime};
 use crate::config::Config;
+use crate::connections::{self, Connections, OnConnection, WhenFull};
 use crate::error::StartError;
+use crate::files::{self, Use};
 use crate::node::Input;
 use dengine_api::peer::peer_server::{Peer, PeerServer};
 use dengine_api::peer::{
@@ -18,12 +21,16 @@ use dengine_wire::{peer, snapshot};
 use std::sync::{Arc, RwLock, RwLockWriteGuard, mpsc};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 /// A peer that opened a stream must say Hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections of all peers. Each of at most 31 has one, one for snapshots, and for a moment those that it begins anew.
+const CONNECTIONS_MAX: usize = 256;
+/// Streams of one connection. A peer has one; an old and a new one for a moment.
+const STREAMS_PER_CONNECTION_MAX: u32 = 8;
 
 /// The way from a peer's stream to the replica thread.
 pub(crate) struct PeerEntrance {
@@ -96,14 +103,19 @@ impl Listener {
         })
         .max_decoding_message_size(FRAME_BYTES_MAX);
         let stopped = stop.clone().cancelled_owned();
+        // Who holds connections open without a Hello makes room for those who say one.
+        let most = files::most(Use::Peers, CONNECTIONS_MAX);
+        let connections = Connections::new(most, WhenFull::MakeRoom);
+        let incoming = connections::Incoming::new(listener, connections).proven();
         peers.handle().spawn(async move {
             let served = tonic::transport::Server::builder()
-                .tcp_nodelay(true)
+                .layer(StrangersLayer)
+                .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
                 .initial_stream_window_size(4 << 20)
                 .initial_connection_window_size(16 << 20)
                 .http2_keepalive_interval(Some(Duration::from_secs(5)))
                 .add_service(service)
-                .serve_with_incoming_shutdown(TcpListenerStream::new(listener), stopped)
+                .serve_with_incoming_shutdown(incoming, stopped)
                 .await;
             if let Err(error) = served {
                 tracing::error!(%error, "peers are no longer served");
@@ -137,10 +149,12 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<Frame>>,
     ) -> Result<Response<Self::ExchangeStream>, Status> {
+        let connection = connection(&request);
         let mut frames = request.into_inner();
         let hello = read_hello(&mut frames).await?;
         let entrance = self.gate.entrance()?;
         entrance.greet(&hello)?;
+        connection.prove();
         let (answers, stream) = tokio::sync::mpsc::channel(2);
         answers
             .try_send(Ok(peer::ack()))
@@ -160,12 +174,14 @@ impl Peer for PeerService {
         &self,
         request: Request<Streaming<SnapshotFrame>>,
     ) -> Result<Response<Self::SendSnapshotStream>, Status> {
+        let connection = connection(&request);
         let mut frames = request.into_inner();
         let first = tokio::time::timeout(HELLO_TIMEOUT, frames.message()).await;
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
         let hello = snapshot::hello(first)?;
         let entrance = self.gate.entrance()?;
         entrance.greet(&hello)?;
+        connection.prove();
         let (answers, stream) = tokio::sync::mpsc::channel(2);
         let stop = self.stop.clone();
         tokio::spawn(async move {
@@ -178,6 +194,12 @@ impl Peer for PeerService {
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
+}
+
+fn connection<T>(request: &Request<T>) -> Arc<connections::Connection> {
+    let connection = request.extensions().get::<OnConnection>();
+    let connection = connection.expect("every connection of this port is counted");
+    Arc::clone(&connection.connection)
 }
 
 fn stopping() -> Status {

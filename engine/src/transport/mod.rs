@@ -12,6 +12,7 @@ mod inbound;
 mod outbound;
 mod runtime;
 mod snapshot;
+mod strangers;
 
 pub(crate) use inbound::{Listener, PeerEntrance, PeerGate};
 pub(crate) use outbound::Peers;

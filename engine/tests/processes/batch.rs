@@ -148,3 +148,24 @@ async fn history_below_a_compaction_is_gone_at_every_member() {
         assert_eq!(&kept.unwrap().kv.unwrap().value[..], b"2");
     }
 }
+
+/// It is served like the read that it is: no entry, no sync, on any member.
+#[tokio::test]
+async fn a_batch_that_only_reads_takes_no_place_in_the_log() {
+    let cluster = Cluster::form(3).await;
+    let leader = &cluster.members[cluster.leader().await];
+    cluster.client().await.put("k", "v").await.unwrap();
+    let before = leader.status().await.last_index;
+    for member in &cluster.members {
+        let client = member.client().await;
+        for _ in 0..20 {
+            let read = Batch::new()
+                .when(Compare::exists("k"))
+                .then(Operation::get("k"));
+            let read = client.batch(read).await.unwrap();
+            assert!(read.succeeded);
+            assert_eq!(read.results.len(), 1);
+        }
+    }
+    assert_eq!(leader.status().await.last_index, before);
+}

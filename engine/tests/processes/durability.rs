@@ -44,6 +44,7 @@ impl Shim {
         member.env("SHIM_COUNT_FILE", self.path("count", member));
         member.env("SHIM_FAIL_FILE", self.path("fail", member));
         member.env("SHIM_HANG_FILE", self.path("hang", member));
+        member.env("SHIM_SLOW_FILE", self.path("slow", member));
     }
 
     fn delay(&self, member: &mut Member) {
@@ -290,12 +291,81 @@ async fn a_member_that_opens_its_folder_hears_a_signal() {
     .await;
     let begun = Instant::now();
     assert!(member.terminate().success());
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    assert!(member.logged().contains("stopping before the folder is open"));
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(
+        member
+            .logged()
+            .contains("stopping before the folder is open")
+    );
     shim.go_on(member);
     member.start();
     member.ready().await;
     let client = member.client().await;
     let read = client.get("k", Consistency::Linearizable);
     assert!(read.await.unwrap().kv.is_some());
+}
+
+/// Thousands of keys of a frame, each from a slow disk, kept a thread from everything else for seconds, heartbeats included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_from_a_slow_disk_cost_no_leader_its_lead() {
+    let shim = Shim::build();
+    let mut cluster = Cluster::form_with(3, |member| shim.between(member)).await;
+    let client = cluster.patient_client().await;
+    let value = |n: usize| {
+        (0..4096)
+            .map(|it| (it * (n + 1) % 251) as u8)
+            .collect::<Vec<_>>()
+    };
+    const KEYS: usize = 6_000;
+    for from in (0..KEYS).step_by(500) {
+        let puts = (from..from + 500).map(|n| client.put(format!("k{n}"), value(n)));
+        join_all(puts)
+            .await
+            .into_iter()
+            .for_each(|put| drop(put.unwrap()));
+    }
+    let leader = cluster.leader().await;
+    // In tables that are in no cache.
+    cluster.members[leader]
+        .admin()
+        .await
+        .snapshot()
+        .await
+        .unwrap();
+    let id = cluster.members[leader].status().await.member_id;
+    cluster.members[leader].kill();
+    cluster.members[leader].start();
+    cluster.members[leader].ready().await;
+    crate::harness::hand_over(&cluster.members[leader].admin().await, id).await;
+    let member = &cluster.members[leader];
+    let before = member.status().await;
+    assert_eq!(before.leader_id, id);
+    fs_err::write(shim.path("slow", member), "").unwrap();
+    let mut reading = tokio::task::JoinSet::new();
+    for lane in 0..4 {
+        let reader = member.client().await;
+        reading.spawn(async move {
+            let keys = (0..KEYS).filter(|n| n % 4 == lane);
+            let gets = keys.map(|n| reader.get(format!("k{n}"), Consistency::Eventual));
+            join_all(gets)
+                .await
+                .into_iter()
+                .filter(Result::is_ok)
+                .count()
+        });
+    }
+    let mut written = 0;
+    while reading.try_join_next().is_none() {
+        member.client().await.put("beside", "v").await.unwrap();
+        written += 1;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Two milliseconds for each of thousands of keys.
+    assert!(written > 5, "the reads took no time");
+    let after = member.status().await;
+    assert_eq!((after.leader_id, after.term), (id, before.term));
 }

@@ -7,6 +7,7 @@
 mod admin;
 mod batch;
 mod cli;
+mod connections;
 mod durability;
 mod failover;
 mod health;

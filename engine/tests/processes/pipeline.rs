@@ -41,9 +41,21 @@ impl Stream {
 
     async fn send(&self, calls: impl IntoIterator<Item = Option<Call>>) {
         let calls = calls.into_iter().zip(1..);
-        let calls = calls.map(|(call, id)| PipelinedCall { id, call }).collect();
+        let calls = calls.map(|(call, id)| PipelinedCall {
+            id,
+            call,
+            timeout_ms: 0,
+        });
+        self.send_frame(PipelineRequest {
+            calls: calls.collect(),
+            cancelled: Vec::new(),
+        })
+        .await;
+    }
+
+    async fn send_frame(&self, frame: PipelineRequest) {
         let open = self.calls.as_ref().unwrap();
-        open.send(PipelineRequest { calls }).await.unwrap();
+        open.send(frame).await.unwrap();
     }
 
     /// So many answers, by id, and who was said to lead.
@@ -272,6 +284,18 @@ async fn both_wires_serve_the_same_keys() {
     .await;
 }
 
+/// Reads a key from there.
+async fn get_from(member: &Member, address: [u8; 4], key: &str) -> Result<(), tonic::Status> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", member.address()));
+    let endpoint = endpoint.unwrap().local_address(Some(address.into()));
+    let get = GetRequest {
+        key: key.to_owned().into(),
+        ..GetRequest::default()
+    };
+    let mut kv = KvClient::new(endpoint.connect().await.unwrap());
+    kv.get(get).await.map(drop)
+}
+
 /// Its connection lives, for it answers pings. What it asked for must not stand in the way of others for ever.
 #[tokio::test]
 async fn a_client_that_does_not_read_its_answers_gives_its_places_back() {
@@ -298,12 +322,17 @@ async fn a_client_that_does_not_read_its_answers_gives_its_places_back() {
     // More than the windows of the connection hold.
     stream.send(vec![Some(Call::Get(get)); CALLS]).await;
     let get = || async { other.get("large", Consistency::Linearizable).await };
-    // Asked where no place is needed: whoever takes the last one has all these calls refused.
-    becomes("all places are taken", true, || async {
+    // Asked where no place is needed: whoever takes the last one has all these calls refused. One address has three
+    // quarters of what no other has.
+    const OF_ONE: usize = CALLS / 4 * 3;
+    becomes("all places of this address are taken", true, || async {
         let metrics = crate::health::scrape(cluster.members[0].monitor_port).await;
-        metrics.contains(&format!("dengine_requests_in_flight {CALLS}\n"))
+        metrics.contains(&format!("dengine_requests_in_flight {OF_ONE}\n"))
     })
     .await;
+    get_from(&cluster.members[0], [127, 0, 0, 2], "large")
+        .await
+        .expect("another address has places");
     get().await.unwrap_err();
     eventually("another client is served", || async { get().await.ok() }).await;
     let end = loop {
@@ -426,4 +455,70 @@ async fn a_client_that_does_not_read_its_answer_loses_its_connection() {
         .get("large", Consistency::Linearizable)
         .await
         .unwrap();
+}
+
+/// What the client gave up on went on for as long as the member waits: five seconds, with its place.
+#[tokio::test]
+async fn a_call_ends_when_its_client_gives_it_up_or_its_time_is_over() {
+    let mut cluster = Cluster::form(3).await;
+    let leader = cluster.leader().await;
+    let cluster_id = cluster.members[leader].status().await.cluster_id;
+    let mut stream = Stream::open(&cluster.members[leader]).await;
+    for place in (0..3).filter(|place| *place != leader) {
+        cluster.members[place].kill();
+    }
+    let never = |consistency| {
+        Call::Get(GetRequest {
+            key: "k".into(),
+            consistency,
+            at_least: Some(dengine_api::v1::Position {
+                cluster_id,
+                revision: u64::MAX,
+            }),
+            ..GetRequest::default()
+        })
+    };
+    let calls = [
+        // A session read, a linearizable one and a write, none of which can be served now: each with a short time,
+        (1, never(4), 200),
+        (2, never(0), 200),
+        (3, put("k"), 200),
+        // and each without one.
+        (4, never(4), 0),
+        (5, put("k"), 0),
+    ];
+    let calls = calls.map(|(id, call, timeout_ms)| PipelinedCall {
+        id,
+        call: Some(call),
+        timeout_ms,
+    });
+    let begun = std::time::Instant::now();
+    stream
+        .send_frame(PipelineRequest {
+            calls: calls.to_vec(),
+            cancelled: Vec::new(),
+        })
+        .await;
+    let (answers, _) = stream.answers(2).await;
+    for id in [1, 2] {
+        let answer = answers.get(&id).unwrap_or_else(|| panic!("{answers:?}"));
+        assert_eq!(code(answer), Code::DeadlineExceeded, "{answer:?}");
+    }
+    stream
+        .send_frame(PipelineRequest {
+            calls: Vec::new(),
+            cancelled: vec![4, 99],
+        })
+        .await;
+    let (answers, _) = stream.answers(1).await;
+    assert_eq!(code(&answers[&4]), Code::Cancelled);
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
+    let (answers, _) = stream.answers(2).await;
+    for id in [3, 5] {
+        assert_ne!(code(&answers[&id]), Code::Ok);
+    }
 }

@@ -3,14 +3,19 @@
 use std::time::Duration;
 
 use dengine_api::v1::{
-    CloseSessionRequest, CompareAndSwapRequest, KeepAliveSessionRequest, OpenSessionRequest,
-    PutRequest, SessionStamp, compare_and_swap_request::Expected as WireExpected,
-    kv_client::KvClient,
+    CloseSessionRequest, CompareAndSwapRequest, DeleteRequest, KeepAliveSessionRequest,
+    OpenSessionRequest, PutRequest, SessionStamp,
+    compare_and_swap_request::Expected as WireExpected, kv_client::KvClient,
 };
 use dengine_client::{Client, Consistency, Error, Expected, SessionOptions};
-use tonic::{Code, transport::Channel};
+use futures::future::join_all;
+use serde_json::Value;
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint},
+};
 
-use crate::harness::{Cluster, Member, eventually};
+use crate::harness::{Cluster, Member, dengine, eventually};
 
 async fn kv(member: &Member) -> KvClient<Channel> {
     let address = format!("http://{}", member.address());
@@ -228,4 +233,108 @@ async fn with_a_session_no_outcome_stays_unknown_whoever_dies() {
         .await
         .unwrap();
     assert_eq!(read.kv.unwrap().value, counted.to_string());
+}
+
+/// Opens as many sessions at once from there; how many it got.
+async fn open_from(member: &Member, address: [u8; 4], count: usize) -> usize {
+    let endpoint = Endpoint::from_shared(format!("http://{}", member.address()));
+    let endpoint = endpoint.unwrap().local_address(Some(address.into()));
+    let kv = KvClient::new(endpoint.connect().await.unwrap());
+    let open = || async {
+        let open = OpenSessionRequest { ttl_ms: 3_600_000 };
+        kv.clone().open_session(open).await
+    };
+    let mut opened = 0;
+    for _ in 0..count.div_ceil(500) {
+        for result in join_all((0..500).map(|_| open())).await {
+            match result {
+                Ok(_) => opened += 1,
+                Err(status) => {
+                    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+                    assert!(
+                        status.message().contains("dengine admin sessions"),
+                        "{status}"
+                    );
+                }
+            }
+        }
+    }
+    opened
+}
+
+fn admin(cluster: &Cluster, args: &[&str]) -> Value {
+    let endpoints = cluster.endpoints().join(",");
+    let output = dengine()
+        .args(["admin", "--endpoints", &endpoints, "--json", "sessions"])
+        .args(args)
+        .output()
+        .unwrap();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {complained}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Ten thousand small calls locked everybody out for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_client_leaves_sessions_to_others_and_people_can_end_them() {
+    let cluster = Cluster::form(1).await;
+    let member = &cluster.members[0];
+    let greedy = open_from(member, [127, 0, 0, 1], 6_000).await;
+    assert_eq!(greedy, 5_000, "half of what no other has");
+    assert_eq!(open_from(member, [127, 0, 0, 2], 500).await, 500);
+    let metrics = crate::health::scrape(member.monitor_port).await;
+    for line in ["dengine_sessions 5500\n", "dengine_sessions_max 10000\n"] {
+        assert!(metrics.contains(line), "{line}");
+    }
+    let listed = admin(&cluster, &["list"]);
+    assert_eq!(listed["sessionsMax"], 10_000);
+    let listed = listed["sessions"].as_array().unwrap();
+    assert_eq!(listed.len(), 5_500);
+    let of_other = |it: &&Value| it["openedFrom"] == "127.0.0.2";
+    let other = listed.iter().find(of_other).unwrap()["id"]
+        .as_u64()
+        .unwrap();
+    let closed = admin(&cluster, &["close", &other.to_string()]);
+    assert_eq!(closed["closed"], serde_json::json!([other]));
+    let refused = kv(member).await.put(put("k", stamp(other, 1, 0))).await;
+    assert_eq!(refused.unwrap_err().code(), Code::NotFound);
+    let closed = admin(&cluster, &["close", "--opened-from", "127.0.0.1"]);
+    assert_eq!(closed["closed"].as_array().unwrap().len(), 5_000);
+    assert_eq!(
+        admin(&cluster, &["list"])["sessions"]
+            .as_array()
+            .unwrap()
+            .len(),
+        499
+    );
+    // What was ended is counted as that within a second.
+    eventually("the client may open some again", || async {
+        (open_from(member, [127, 0, 0, 1], 500).await > 0).then_some(())
+    })
+    .await;
+}
+
+/// The answer that is kept holds users' values, and was logged whole.
+#[tokio::test]
+async fn a_sequence_that_is_used_twice_puts_no_value_into_the_log() {
+    let cluster = Cluster::form(1).await;
+    let member = &cluster.members[0];
+    let mut kv = kv(member).await;
+    let session = open(member, 60_000).await;
+    let secret = PutRequest {
+        value: "secret".into(),
+        ..put("k", None)
+    };
+    kv.put(secret).await.unwrap();
+    kv.put(put("k", stamp(session, 1, 0))).await.unwrap();
+    let other = DeleteRequest {
+        key: "k".into(),
+        session: stamp(session, 1, 0),
+        ..DeleteRequest::default()
+    };
+    let refused = kv.delete(other).await.unwrap_err();
+    assert!(!refused.message().contains("secret"), "{refused}");
+    let logged = member.logged();
+    assert!(logged.contains("used one sequence twice"), "{logged}");
+    assert!(!logged.contains("secret"), "{logged}");
 }

@@ -1,9 +1,12 @@
 //! The log stays bounded, and whoever needs what it no longer has gets a snapshot: whatever is killed meanwhile.
 
+use std::time::Duration;
+
 use dengine_api::peer::{
     Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, peer_client::PeerClient,
     snapshot_answer, snapshot_frame::Kind,
 };
+use dengine_api::v1::{GetRequest, kv_client::KvClient};
 use dengine_client::{
     Client, Consistency, KeyRange, RangeQuery,
     proto::{AddLearnerRequest, JoinRequest},
@@ -142,6 +145,27 @@ async fn the_log_stays_bounded_under_writes() {
     }
 }
 
+/// Reads at one member, again and again, until it has answered a hundred times; what it was told instead.
+async fn read_on(address: String) -> Vec<tonic::Status> {
+    let address = format!("http://{address}");
+    let (mut refused, mut answered) = (Vec::new(), 0);
+    while answered < 100 {
+        let Ok(mut kv) = KvClient::connect(address.clone()).await else {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            continue;
+        };
+        let get = GetRequest {
+            key: "key 00001".into(),
+            ..GetRequest::default()
+        };
+        match kv.get(get).await {
+            Ok(_) => answered += 1,
+            Err(status) => refused.push(status),
+        }
+    }
+    refused
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_was_down_while_the_log_was_truncated_catches_up() {
     let mut cluster = Cluster::form_with(3, bounded).await;
@@ -152,9 +176,18 @@ async fn a_member_that_was_down_while_the_log_was_truncated_catches_up() {
     outrun(&cluster, down, 20..600).await;
     let member = &mut cluster.members[down];
     member.start();
+    let readers: Vec<_> = (0..8)
+        .map(|_| tokio::spawn(read_on(member.address())))
+        .collect();
     check_state(member, 0..600).await;
     assert_eq!(count(member, INSTALLED), 1);
     member.ready().await;
+    // It did not stop: whoever read meanwhile was told to try again, and why.
+    for reader in readers {
+        for status in reader.await.unwrap() {
+            assert!(!status.message().contains("shutting down"), "{status}");
+        }
+    }
     // It is an ordinary member again, also after a crash, and has nothing left over.
     fill(&client, 600..620).await;
     member.kill();

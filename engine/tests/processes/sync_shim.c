@@ -4,12 +4,16 @@
  * SHIM_COUNT_FILE   grows by one byte with every call that succeeded
  * SHIM_FAIL_FILE    while this file exists, every call fails with EIO
  * SHIM_HANG_FILE    while this file exists, no call returns
+ * SHIM_SLOW_FILE    while this file exists, every read of the state's tables takes two milliseconds longer
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,3 +53,31 @@ static int synced(const char *name, int fd) {
 int fsync(int fd) { return synced("fsync", fd); }
 
 int fdatasync(int fd) { return synced("fdatasync", fd); }
+
+static void slow_down(int fd) {
+    const char *slow = getenv("SHIM_SLOW_FILE");
+    char link[64], path[4096];
+    if (slow == NULL || access(slow, F_OK) != 0) {
+        return;
+    }
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof(path) - 1);
+    if (length > 4 && memcmp(path + length - 4, ".sst", 4) == 0) {
+        struct timespec pause = {0, 2000000};
+        nanosleep(&pause, NULL);
+    }
+}
+
+ssize_t pread(int fd, void *buffer, size_t count, off_t offset) {
+    ssize_t (*real)(int, void *, size_t, off_t) =
+        (ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread");
+    slow_down(fd);
+    return real(fd, buffer, count, offset);
+}
+
+ssize_t pread64(int fd, void *buffer, size_t count, off64_t offset) {
+    ssize_t (*real)(int, void *, size_t, off64_t) =
+        (ssize_t (*)(int, void *, size_t, off64_t))dlsym(RTLD_NEXT, "pread64");
+    slow_down(fd);
+    return real(fd, buffer, count, offset);
+}

@@ -1,6 +1,6 @@
 //! Frames of `Kv.Pipeline`: the calls of one, by how they are served, and the answers.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 pub use dengine_api::v1::pipelined_call::Call;
 use dengine_api::{
@@ -19,19 +19,41 @@ use crate::{
     writes::{self, Mutation, NoAnswer},
 };
 
-/// The calls of a frame, each with its id.
+/// What a client says of a call besides the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its name on its stream.
+    pub id: u64,
+    /// For how long its answer is waited for; 0: as long as the server does.
+    pub timeout_ms: u32,
+}
+
+impl Asked {
+    /// For how long the call is served, by a server that serves none for longer than `longest`.
+    #[must_use]
+    pub fn patience(self, longest: Duration) -> Duration {
+        match self.timeout_ms {
+            0 => longest,
+            ms => longest.min(Duration::from_millis(ms.into())),
+        }
+    }
+}
+
+/// The calls of a frame, each with what was said of it.
 #[derive(Debug, Default)]
 pub struct Calls {
+    /// Calls of earlier frames that nobody waits for any more.
+    pub cancelled: Vec<u64>,
     /// Writes that are proposed together.
-    pub writes: Vec<(u64, Call)>,
+    pub writes: Vec<(Asked, Call)>,
     /// What to replicate for each of them.
     pub commands: Vec<kv::Request>,
     /// Writes that take more than one step.
-    pub writes_alone: Vec<(u64, Call)>,
+    pub writes_alone: Vec<(Asked, Call)>,
     /// Reads of single keys, by the freshness that they share: the state as it is, by lease, linearizable.
-    pub gets: [VecDeque<(u64, GetRequest)>; 3],
+    pub gets: [VecDeque<(Asked, GetRequest)>; 3],
     /// Reads that wait for themselves.
-    pub reads_alone: Vec<(u64, ReadAlone)>,
+    pub reads_alone: Vec<(Asked, ReadAlone)>,
     /// Answers to calls that cannot be served.
     pub refused: Vec<PipelinedAnswer>,
 }
@@ -58,18 +80,29 @@ impl Calls {
     /// # Errors
     /// There are too many. A call that is wrong fails by itself.
     pub fn sort(frame: PipelineRequest, limits: &RequestLimits) -> Result<Self, Status> {
-        let count = frame.calls.len();
+        let count = frame.calls.len().max(frame.cancelled.len());
         if count > FRAME_CALLS_MAX {
             return Err(Status::invalid_argument(format!(
                 "the stream ends at a frame of {count} calls; a frame has at most {FRAME_CALLS_MAX}"
             )));
         }
-        let mut calls = Self::default();
-        for PipelinedCall { id, call } in frame.calls {
+        let mut calls = Self {
+            cancelled: frame.cancelled,
+            ..Self::default()
+        };
+        for call in frame.calls {
+            let PipelinedCall {
+                id,
+                timeout_ms,
+                call,
+            } = call;
+            let asked = Asked { id, timeout_ms };
             match call {
-                Some(Call::Get(get)) => calls.add_get(id, get),
-                Some(Call::Range(range)) => calls.reads_alone.push((id, ReadAlone::Range(range))),
-                Some(call) => calls.add_write(id, call, limits),
+                Some(Call::Get(get)) => calls.add_get(asked, get),
+                Some(Call::Range(range)) => {
+                    calls.reads_alone.push((asked, ReadAlone::Range(range)));
+                }
+                Some(call) => calls.add_write(asked, call, limits),
                 None => calls.refused.push(failed(id, &unknown_call())),
             }
         }
@@ -87,27 +120,27 @@ impl Calls {
     }
 
     #[inline]
-    fn add_get(&mut self, id: u64, get: GetRequest) {
+    fn add_get(&mut self, asked: Asked, get: GetRequest) {
         let level = match Consistency::try_from(get.consistency) {
             Ok(Consistency::Eventual) => 0,
             Ok(Consistency::Lease) => 1,
             Ok(Consistency::Unspecified | Consistency::Linearizable) => 2,
             Ok(Consistency::Session) | Err(_) => {
-                return self.reads_alone.push((id, ReadAlone::Get(get)));
+                return self.reads_alone.push((asked, ReadAlone::Get(get)));
             }
         };
-        self.gets[level].push_back((id, get));
+        self.gets[level].push_back((asked, get));
     }
 
     #[inline]
-    fn add_write(&mut self, id: u64, call: Call, limits: &RequestLimits) {
+    fn add_write(&mut self, asked: Asked, call: Call, limits: &RequestLimits) {
         match plan(&call, limits) {
             Ok(Plan::Together(command)) => {
-                self.writes.push((id, call));
+                self.writes.push((asked, call));
                 self.commands.push(command);
             }
-            Ok(Plan::Alone) => self.writes_alone.push((id, call)),
-            Err(status) => self.refused.push(failed(id, &status)),
+            Ok(Plan::Alone) => self.writes_alone.push((asked, call)),
+            Err(status) => self.refused.push(failed(asked.id, &status)),
         }
     }
 }
@@ -140,7 +173,10 @@ enum Plan {
 fn plan(call: &Call, limits: &RequestLimits) -> Result<Plan, Status> {
     fn plan<M: Mutation>(request: &M, limits: &RequestLimits) -> Result<Plan, Status> {
         let command = writes::command(request, limits)?;
-        let alone = !request.returned().is_empty() || command.read_only().is_some();
+        let alone = !request.returned().is_empty()
+            || command.read_only().is_some()
+            // It is counted whose the session is.
+            || matches!(command.command, kv::Command::OpenSession { .. });
         Ok(match alone {
             true => Plan::Alone,
             false => Plan::Together(command),
@@ -260,9 +296,14 @@ mod tests {
 
     fn sort(calls: impl IntoIterator<Item = Option<Call>>) -> Result<Calls, Status> {
         let numbered = (1..).zip(calls);
-        let calls = numbered.map(|(id, call)| PipelinedCall { id, call });
+        let calls = numbered.map(|(id, call)| PipelinedCall {
+            id,
+            call,
+            ..PipelinedCall::default()
+        });
         let frame = PipelineRequest {
             calls: calls.collect(),
+            ..PipelineRequest::default()
         };
         Calls::sort(frame, &TEST_LIMITS)
     }
@@ -282,8 +323,8 @@ mod tests {
         }))
     }
 
-    fn ids<'a, T: 'a>(calls: impl IntoIterator<Item = &'a (u64, T)>) -> Vec<u64> {
-        calls.into_iter().map(|(id, _)| *id).collect()
+    fn ids<'a, T: 'a>(calls: impl IntoIterator<Item = &'a (Asked, T)>) -> Vec<u64> {
+        calls.into_iter().map(|(asked, _)| asked.id).collect()
     }
 
     #[test]
@@ -323,6 +364,31 @@ mod tests {
         let gets: Vec<_> = calls.gets.iter().map(ids).collect();
         assert_eq!(gets, [vec![2], vec![4], vec![1, 5]]);
         assert_eq!(ids(&calls.reads_alone), [3, 6, 7]);
+    }
+
+    #[test]
+    fn nobody_is_served_for_longer_than_they_wait_or_the_server_does() {
+        let longest = Duration::from_secs(5);
+        let patience = |timeout_ms| Asked { id: 1, timeout_ms }.patience(longest);
+        assert_eq!(patience(0), longest);
+        assert_eq!(patience(1), Duration::from_millis(1));
+        assert_eq!(patience(u32::MAX), longest);
+    }
+
+    #[test]
+    fn a_frame_cancels_only_so_many_calls() {
+        let sort = |count: usize| {
+            let frame = PipelineRequest {
+                cancelled: vec![7; count],
+                ..PipelineRequest::default()
+            };
+            Calls::sort(frame, &TEST_LIMITS)
+        };
+        assert_eq!(
+            sort(FRAME_CALLS_MAX).unwrap().cancelled.len(),
+            FRAME_CALLS_MAX
+        );
+        assert!(sort(FRAME_CALLS_MAX + 1).is_err());
     }
 
     #[test]

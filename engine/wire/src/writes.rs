@@ -259,3 +259,18 @@ pub(crate) fn check_stamp(stamp: Option<SessionStamp>) -> Result<(), Status> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::TEST_LIMITS;
+    use tonic::Code;
+
+    /// It was told that revision 0 is compacted, and that history begins at revision 0.
+    #[test]
+    fn a_compaction_without_a_revision_is_told_what_it_lacks() {
+        let status = CompactRequest::default().command(&TEST_LIMITS).unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().contains("revision is missing"), "{status}");
+    }
+}

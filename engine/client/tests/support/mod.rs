@@ -76,6 +76,9 @@ struct State {
     /// Whom its frames name.
     leader: String,
     probes: usize,
+    /// The time of each call of a stream, and the calls that were given up.
+    timeouts_ms: Vec<u32>,
+    given_up: Vec<u64>,
 }
 
 /// A running peer; its server ends with the test's runtime.
@@ -127,6 +130,16 @@ impl Peer {
     }
 
     /// How often a client asked which cluster this is; that is no request of the test's.
+    /// For how long each call of a stream was said to be waited for.
+    pub(crate) fn timeouts_ms(&self) -> Vec<u32> {
+        self.state.lock().unwrap().timeouts_ms.clone()
+    }
+
+    /// Calls of streams that nobody waits for any more.
+    pub(crate) fn given_up(&self) -> Vec<u64> {
+        self.state.lock().unwrap().given_up.clone()
+    }
+
     pub(crate) fn probes(&self) -> usize {
         self.state.lock().unwrap().probes
     }
@@ -474,9 +487,19 @@ impl Kv for Peer {
         let calls = request
             .into_inner()
             .take_while(|frame| std::future::ready(frame.is_ok()))
-            .flat_map(|frame| stream::iter(frame.unwrap().calls));
+            .flat_map({
+                let state = Arc::clone(&state);
+                move |frame| {
+                    let frame = frame.unwrap();
+                    state.lock().unwrap().given_up.extend(frame.cancelled);
+                    stream::iter(frame.calls)
+                }
+            });
         let answers = calls
-            .map(move |call| peer.clone().pipelined(call, from.clone()))
+            .map(move |call| {
+                peer.state.lock().unwrap().timeouts_ms.push(call.timeout_ms);
+                peer.clone().pipelined(call, from.clone())
+            })
             .buffer_unordered(64)
             .map(move |answer| {
                 Ok(PipelineResponse {

@@ -45,6 +45,8 @@ pub(super) struct Shared<S> {
     applied_index: AtomicU64,
     /// Size of all batches so far.
     written_bytes: AtomicU64,
+    /// How many are open.
+    sessions: AtomicU64,
 }
 
 impl<S: Store> StateMachine<S> {
@@ -75,6 +77,7 @@ impl<S: Store> StateMachine<S> {
             compact_revision: AtomicU64::new(state.compact_revision.0),
             applied_index: AtomicU64::new(state.applied_index.0),
             written_bytes: AtomicU64::new(0),
+            sessions: AtomicU64::new(state.sessions),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -289,7 +292,12 @@ impl<S> Shared<S> {
         Index(self.applied_index.load(Ordering::Acquire))
     }
 
+    pub(super) fn sessions(&self) -> u64 {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
     fn publish(&self, state: &State) {
+        self.sessions.store(state.sessions, Ordering::Relaxed);
         self.compact_revision
             .store(state.compact_revision.0, Ordering::Release);
         self.revision.store(state.revision.0, Ordering::Release);

@@ -1,9 +1,10 @@
 //! `dengine admin`: what people do to a running cluster, and what they want to know of it.
 //!
-//! - [`ask`]: reaching members. [`status`], [`members`], [`tools`]: the subcommands. [`table`]: how answers look.
+//! - [`ask`]: reaching members. [`status`], [`members`], [`sessions`], [`tools`]: the subcommands. [`table`]: how answers look.
 
 mod ask;
 mod members;
+mod sessions;
 mod status;
 mod table;
 mod tools;
@@ -53,6 +54,9 @@ enum AdminCommand {
     /// List the members, and add, promote, remove or replace one.
     #[command(subcommand)]
     Members(members::MembersCommand),
+    /// List the open sessions of clients, or end some.
+    #[command(subcommand)]
+    Sessions(sessions::SessionsCommand),
     /// Hand leadership to a voter, by its id (see `members list`), and wait until it leads.
     Transfer {
         /// Id of the member that is to lead.
@@ -80,6 +84,7 @@ pub(super) fn run(args: AdminArgs) -> anyhow::Result<u8> {
             AdminCommand::Status => status::status(&cluster, json).await,
             AdminCommand::Health => status::health(&cluster, json).await,
             AdminCommand::Members(command) => members::run(&cluster, command, json).await,
+            AdminCommand::Sessions(command) => sessions::run(&cluster, command, json).await,
             AdminCommand::Transfer { member } => tools::transfer(&cluster, member, json).await,
             AdminCommand::Snapshot => tools::snapshot(&cluster, json).await,
             AdminCommand::Hash => tools::hash(&cluster, json).await,

@@ -63,7 +63,8 @@ impl View {
                 members.cluster_id,
                 members.term,
                 members.leader_id,
-                self.command_version().map_or_else(unknown, |it| it.to_string()),
+                self.command_version()
+                    .map_or_else(unknown, |it| it.to_string()),
             )),
             None => say("no leader answered; this is what the members that were named say"),
         }

@@ -2,15 +2,17 @@
 //!
 //! - [`writes`]: what changes something. [`reads`]: how fresh a read is, and the reading.
 //! - [`pipeline`]: many calls over one stream. [`header`]: where and when an answer was made.
+//! - [`openers`]: whose sessions are open.
 //!
 //! What requests mean as commands and queries, and outcomes as answers, is in `dengine_wire`.
 
 pub(super) mod header;
+pub(super) mod openers;
 mod pipeline;
 mod reads;
 mod writes;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use dengine_api::{
     KvCall,
@@ -27,14 +29,14 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::{header::Headers, pipeline::Pipeline};
+use self::{header::Headers, openers::Openers, pipeline::Pipeline, reads::SessionReads};
 use super::{
-    connections::OnConnection,
     forward::{Forwarder, Origin},
     gate::Gate,
 };
 use crate::{
     config::Limits,
+    connections::{Connection, OnConnection, Source},
     node::{
         Node,
         answers::{AnswerBudget, Held},
@@ -56,7 +58,8 @@ struct Serving {
     answers: AnswerBudget,
     /// Turns of reads that take long, and places of those that wait for this member to catch up.
     ranges: Semaphore,
-    session_reads: Semaphore,
+    session_reads: SessionReads,
+    openers: Openers,
     headers: Headers,
     stop: CancellationToken,
 }
@@ -71,6 +74,7 @@ impl KvService {
         limits: Limits,
         forwarder: Forwarder,
         gate: Gate,
+        openers: Openers,
         stop: CancellationToken,
     ) -> Self {
         let headers = Headers::new(&node);
@@ -84,7 +88,8 @@ impl KvService {
             gate,
             answers: AnswerBudget::new(max_answer_bytes),
             ranges: Semaphore::new(reads::RANGES_AT_ONCE),
-            session_reads: Semaphore::new(max_concurrent.div_ceil(2)),
+            session_reads: SessionReads::new(max_concurrent.div_ceil(2)),
+            openers,
             headers,
             stop,
         };
@@ -94,10 +99,35 @@ impl KvService {
     }
 
     async fn write<M: Mutation>(&self, request: Request<M>) -> Answer<M::Answer> {
-        let origin = Origin::of(&request);
-        let answer = self.serving.write(request.into_inner(), origin).await;
+        let caller = Caller::of(&request);
+        let answer = self.serving.write(request.into_inner(), &caller).await;
         answer.map(counted)
     }
+}
+
+/// Who calls, as far as that matters.
+#[derive(Clone)]
+struct Caller {
+    origin: Origin,
+    source: Arc<Source>,
+    /// Until when it waits, if it says so and it is to be told to the leader.
+    until: Option<Instant>,
+}
+
+impl Caller {
+    fn of<T>(request: &Request<T>) -> Self {
+        Self {
+            origin: Origin::of(request),
+            source: Arc::clone(connection(request).source()),
+            until: None,
+        }
+    }
+}
+
+fn connection<T>(request: &Request<T>) -> &Arc<Connection> {
+    let connection = request.extensions().get::<OnConnection>();
+    let connection = connection.expect("every connection of this port is counted");
+    &connection.connection
 }
 
 /// A response that takes what counts its memory along, until it is sent.
@@ -138,7 +168,10 @@ impl Kv for KvService {
         &self,
         request: Request<OpenSessionRequest>,
     ) -> Answer<OpenSessionResponse> {
-        self.write(request).await
+        let caller = Caller::of(&request);
+        let serving = Arc::clone(&self.serving);
+        let answer = serving.open_session(request.into_inner(), caller).await;
+        answer.map(Response::new)
     }
 
     async fn keep_alive_session(
@@ -156,14 +189,18 @@ impl Kv for KvService {
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Answer<GetResponse> {
-        let get = self.serving.get(request.into_inner());
-        let answer = self.serving.gate.pass(GetRequest::METHOD, get).await;
+        let source = Arc::clone(connection(&request).source());
+        let get = self.serving.get(request.into_inner(), &source);
+        let gate = &self.serving.gate;
+        let answer = gate.pass(GetRequest::METHOD, &source, get).await;
         answer.map(counted)
     }
 
     async fn range(&self, request: Request<RangeRequest>) -> Answer<RangeResponse> {
-        let range = self.serving.range(request.into_inner());
-        let answer = self.serving.gate.pass(RangeRequest::METHOD, range).await;
+        let source = Arc::clone(connection(&request).source());
+        let range = self.serving.range(request.into_inner(), &source);
+        let gate = &self.serving.gate;
+        let answer = gate.pass(RangeRequest::METHOD, &source, range).await;
         answer.map(counted)
     }
 
@@ -173,17 +210,13 @@ impl Kv for KvService {
         &self,
         request: Request<Streaming<PipelineRequest>>,
     ) -> Answer<Self::PipelineStream> {
-        let origin = Origin::of(&request);
-        let connection = request.extensions().get::<OnConnection>().cloned();
-        let connection = connection
-            .expect("every connection of this port is counted")
-            .connection;
-        let place = connection.pipeline().ok_or_else(|| {
+        let caller = Caller::of(&request);
+        let place = connection(&request).pipeline().ok_or_else(|| {
             Status::resource_exhausted(
                 "this connection has as many streams of calls as it may; use one of them for all calls",
             )
         })?;
-        let pipeline = Pipeline::new(Arc::clone(&self.serving), origin, request.into_inner());
+        let pipeline = Pipeline::new(Arc::clone(&self.serving), caller, request.into_inner());
         let patience = self.serving.node.config().limits.stream_stall_timeout();
         let supervised = pipeline::Supervised::new(pipeline, place, patience);
         Ok(Response::new(supervised))

@@ -1,5 +1,7 @@
 //! Reads, as fresh as was asked for.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
@@ -12,6 +14,7 @@ use tonic::Status;
 
 use super::Serving;
 use crate::{
+    connections::{Share, Source},
     node::answers::{AnswerBudget, Held, SMALL_BYTES},
     server::aside::read_aside,
     storage::RocksStore,
@@ -23,9 +26,14 @@ pub(super) const RANGES_AT_ONCE: usize = 64;
 
 impl Serving {
     /// Reads one key, as fresh as was asked for.
-    pub(super) async fn get(&self, get: GetRequest) -> Result<(GetResponse, Option<Held>), Status> {
+    pub(super) async fn get(
+        &self,
+        get: GetRequest,
+        source: &Source,
+    ) -> Result<(GetResponse, Option<Held>), Status> {
         self.request_limits.check_key(&get.key)?;
-        self.freshen(get.consistency, get.at_least).await?;
+        self.freshen_for(get.consistency, get.at_least, source)
+            .await?;
         let reader = self.reader()?;
         self.get_now(&mut reader.gets(), self.headers.now(), &get)
     }
@@ -58,10 +66,11 @@ impl Serving {
     pub(super) async fn range(
         &self,
         range: RangeRequest,
+        source: &Source,
     ) -> Result<(RangeResponse, Option<Held>), Status> {
         let (consistency, at_least) = (range.consistency, range.at_least);
         let query = reads::range_query(range, &self.request_limits)?;
-        self.freshen(consistency, at_least).await?;
+        self.freshen_for(consistency, at_least, source).await?;
         let (result, held) = self.read(query).await?;
         Ok((
             reads::range_response(self.headers.now(), result),
@@ -95,23 +104,31 @@ impl Serving {
     }
 
     /// Afterwards the reader is as fresh as was asked for.
-    pub(super) async fn freshen(
+    async fn freshen_for(
         &self,
         consistency: i32,
         at_least: Option<Position>,
+        source: &Source,
     ) -> Result<(), Status> {
-        let fresh = match reads::consistency(consistency)? {
+        match reads::consistency(consistency)? {
+            Consistency::Session => self.reach(at_least.unwrap_or_default(), source).await,
+            level => self.freshen(level).await,
+        }
+    }
+
+    /// The same for a level that names no position.
+    pub(super) async fn freshen(&self, level: Consistency) -> Result<(), Status> {
+        let fresh = match level {
             Consistency::Unspecified | Consistency::Linearizable => self.node.read_barrier().await,
             Consistency::Lease => self.node.lease_barrier().await,
-            Consistency::Eventual => Ok(()),
-            Consistency::Session => return self.reach(at_least.unwrap_or_default()).await,
+            Consistency::Eventual | Consistency::Session => Ok(()),
         };
         fresh.map_err(|error| request_status(&error))
     }
 
     /// Waits until this member's state is at `position`. Such reads may wait for what never comes, so they leave
     /// places to others.
-    async fn reach(&self, position: Position) -> Result<(), Status> {
+    async fn reach(&self, position: Position, source: &Source) -> Result<(), Status> {
         let own = self.headers.now().cluster_id;
         let Some(wanted) = reads::revision_to_reach(own, position)? else {
             return Ok(());
@@ -121,9 +138,9 @@ impl Serving {
         if present.is_ok_and(|present| present >= wanted) {
             return Ok(());
         }
-        let _place = self.session_reads.try_acquire().map_err(|_| {
+        let _place = self.session_reads.wait(source).ok_or_else(|| {
             Status::resource_exhausted(
-                "too many session reads wait for this member to catch up already; try again, or another member",
+                "too many session reads wait for this member to catch up already, in all or of your address; try again, or another member",
             )
         })?;
         let mut revision = self.node.revision_changes();
@@ -140,6 +157,46 @@ impl Serving {
     }
 }
 
+/// How many session reads may wait for this member to catch up. What they wait for may never come, so that of these
+/// places too no client takes all.
+pub(super) struct SessionReads {
+    limit: usize,
+    waiting: AtomicUsize,
+}
+
+/// One that waits, until this is dropped.
+struct Waiting<'a> {
+    all: &'a AtomicUsize,
+    own: &'a AtomicUsize,
+}
+
+impl SessionReads {
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            waiting: AtomicUsize::new(0),
+        }
+    }
+
+    fn wait<'a>(&'a self, source: &'a Source) -> Option<Waiting<'a>> {
+        // Counted first, so that of two at a time one sees the other.
+        let place = Waiting {
+            all: &self.waiting,
+            own: &source.session_reads,
+        };
+        let taken = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let own = source.session_reads.fetch_add(1, Ordering::Relaxed);
+        (Share::HALF.more(self.limit, taken, own) > 0).then_some(place)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+        self.own.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A result with its memory counted.
 fn counted(budget: &AnswerBudget, result: RangeResult) -> Result<(RangeResult, Held), Status> {
     let bytes = |kv: &KeyValue| size_of::<KeyValue>() + kv.key.len() + kv.value.len();
@@ -153,4 +210,24 @@ pub(super) fn no_room() -> Status {
     Status::resource_exhausted(
         "answers that wait to be sent take all the memory there is for them; try again, or raise --max-answer-bytes",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    /// They wait for a revision that may never come.
+    #[test]
+    fn one_client_leaves_places_to_wait_to_others() {
+        let reads = SessionReads::new(8);
+        let [greedy, other] = [1, 2].map(|last| Source::new(IpAddr::from([10, 0, 0, last])));
+        let waiting: Vec<_> = std::iter::from_fn(|| reads.wait(&greedy)).collect();
+        assert_eq!(waiting.len(), 4);
+        let others: Vec<_> = std::iter::from_fn(|| reads.wait(&other)).collect();
+        assert_eq!(others.len(), 2);
+        drop((waiting, others));
+        assert_eq!(std::iter::from_fn(|| reads.wait(&other)).count(), 4);
+    }
 }

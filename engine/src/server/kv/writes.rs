@@ -1,18 +1,26 @@
 //! Calls that change something: proposed here, or passed on to the leader.
 
-use dengine_api::v1::{Consistency, pipelined_answer::Answer, pipelined_call::Call};
-use dengine_core::kv::{Batch, KeyRange, Outcome, RangeQuery, Reader};
+use std::sync::Arc;
+
+use dengine_api::v1::{
+    Consistency, OpenSessionRequest, OpenSessionResponse, pipelined_answer::Answer,
+    pipelined_call::Call,
+};
+use dengine_core::{
+    kv::{Batch, KeyRange, Outcome, RangeQuery, Reader},
+    types::SessionId,
+};
 use dengine_wire::{
     Mutation, frame,
     writes::{self, NoAnswer},
 };
 use tonic::{Code, Status};
 
-use super::{Serving, reads::no_room};
+use super::{Caller, Serving, openers::TooMany, reads::no_room};
 use crate::{
     error::RequestError,
     node::{Written, answers::Held},
-    server::{aside::read_aside, forward::Origin},
+    server::aside::read_aside,
     storage::RocksStore,
 };
 
@@ -21,17 +29,41 @@ impl Serving {
     pub(super) async fn write<M: Mutation>(
         &self,
         request: M,
-        origin: Origin,
+        caller: &Caller,
     ) -> Result<(M::Answer, Option<Held>), Status> {
+        let source = &caller.source;
         self.gate
-            .pass(M::METHOD, self.propose(request, origin))
+            .pass(M::METHOD, source, self.propose(request, caller))
             .await
+    }
+
+    /// Opens a session, unless the caller has as many as it may. Whether it was opened is found out even if the caller leaves:
+    /// who leaves early would otherwise have more.
+    pub(super) async fn open_session(
+        self: Arc<Self>,
+        request: OpenSessionRequest,
+        caller: Caller,
+    ) -> Result<OpenSessionResponse, Status> {
+        let (from, origin) = (caller.source.address(), caller.origin);
+        let opening = self.openers.open(from, origin, &self.reader()?);
+        let opening = opening.map_err(|TooMany { own, all }| {
+            Status::resource_exhausted(format!(
+                "{all} sessions are open, {own} of them from your address ({from}) through this member, and so many it may have; close some (`dengine admin sessions`), or let them expire"
+            ))
+        })?;
+        let open = async move {
+            let (opened, _) = self.write(request, &caller).await?;
+            opening.opened(SessionId(opened.session_id));
+            Ok(opened)
+        };
+        let opened = tokio::spawn(open).await;
+        opened.map_err(|_| Status::unavailable("this member is shutting down"))?
     }
 
     async fn propose<M: Mutation>(
         &self,
         request: M,
-        origin: Origin,
+        caller: &Caller,
     ) -> Result<(M::Answer, Option<Held>), Status> {
         let command = writes::command(&request, &self.request_limits)?;
         if let Some(batch) = command.read_only() {
@@ -39,7 +71,7 @@ impl Serving {
         }
         self.check_returned(request.returned()).await?;
         let held = Some(self.answers.none());
-        let (mut written, held) = self.node.write_held(vec![command], held).await;
+        let (mut written, held) = self.node.write_held(vec![command], held, None).await;
         match written.pop().expect("one answer to one write") {
             Ok(Written { term, outcome }) => {
                 let header = self.headers.in_term(term);
@@ -48,7 +80,7 @@ impl Serving {
                 Ok((answer, held))
             }
             Err(error) => {
-                let forwarded = self.forward(error, origin, M::METHOD, request.framed());
+                let forwarded = self.forward(error, caller, M::METHOD, request.framed());
                 let (answer, held) = forwarded.await?;
                 let answer = M::unframed(answer).map_err(|_| {
                     Status::internal("the leader answered another question than was asked")
@@ -62,11 +94,13 @@ impl Serving {
     pub(super) async fn forward(
         &self,
         error: RequestError,
-        origin: Origin,
+        caller: &Caller,
         method: &'static str,
         call: Call,
     ) -> Result<(Answer, Option<Held>), Status> {
-        let mut answer = self.forwarder.write(error, origin, method, call).await?;
+        let Caller { origin, until, .. } = *caller;
+        let forwarded = self.forwarder.write(error, origin, method, call, until);
+        let mut answer = forwarded.await?;
         let held = self.answers.hold(answer.encoded_len());
         if held.is_none() {
             frame::leave_out_pairs(&mut answer);
@@ -80,7 +114,7 @@ impl Serving {
         request: &M,
         batch: Batch,
     ) -> Result<(M::Answer, Option<Held>), Status> {
-        self.freshen(Consistency::Linearizable.into(), None).await?;
+        self.freshen(Consistency::Linearizable).await?;
         let patience = self.limits.request_timeout();
         let read = move |reader: &Reader<RocksStore>| reader.batch(&batch);
         let outcome = read_aside(&self.node, patience, read).await?;

@@ -112,6 +112,9 @@ fn no_stream(full: Full) -> String {
         Full::Connection(limit) => format!(
             "this connection has {limit} watch streams already; a stream holds many watches: use one of them, or raise --max-watch-streams-per-connection"
         ),
+        Full::Address(own) => format!(
+            "your address has {own} watch streams already, as many as this member lets one have; a stream holds many watches: use one of them, or raise --max-watch-streams"
+        ),
     }
 }
 
@@ -122,6 +125,9 @@ fn no_watch(full: Full) -> String {
         }
         Full::Connection(limit) => format!(
             "this connection has {limit} watches already; watch ranges rather than single keys, ask another member, or raise --max-watches-per-connection"
+        ),
+        Full::Address(own) => format!(
+            "your address has {own} watches already, as many as this member lets one have; ask another, or raise --max-watches"
         ),
     }
 }

@@ -1,11 +1,17 @@
-//! Places for watches and their streams: so many in all, and so many for each connection, so that no client takes
-//! those of all others.
+//! Places for watches and their streams: so many in all, so many for each connection, and a share for each address, so
+//! that no client takes those of all others.
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
+    hash::Hash,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use crate::connections::Share;
+
+/// What one address may have of the places that no other has.
+const SHARE: Share = Share::THREE_QUARTERS;
 
 /// Whose place it is; `None`: of whom the transport says nothing.
 pub(super) type Connection = Option<SocketAddr>;
@@ -25,6 +31,7 @@ struct Shared {
 struct Taken {
     all: usize,
     by_connection: HashMap<Connection, usize>,
+    by_address: HashMap<Option<IpAddr>, usize>,
 }
 
 /// A place that is taken, until it is dropped.
@@ -41,6 +48,8 @@ pub(super) enum Full {
     Member(usize),
     /// That of the connection.
     Connection(usize),
+    /// That of its address, which depends on what others have: how many it has.
+    Address(usize),
 }
 
 impl Places {
@@ -64,8 +73,14 @@ impl Places {
         if of_connection.unwrap_or(0) >= shared.limit_each {
             return Err(Full::Connection(shared.limit_each));
         }
+        let address = connection.map(|it| it.ip());
+        let of_address = taken.by_address.get(&address).copied().unwrap_or(0);
+        if SHARE.more(shared.limit, taken.all, of_address) == 0 {
+            return Err(Full::Address(of_address));
+        }
         taken.all += 1;
         *taken.by_connection.entry(connection).or_default() += 1;
+        *taken.by_address.entry(address).or_default() += 1;
         Ok(Place {
             shared: Arc::clone(shared),
             connection,
@@ -88,11 +103,16 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.shared.taken();
         taken.all -= 1;
-        if let Some(count) = taken.by_connection.get_mut(&self.connection) {
-            *count -= 1;
-            if *count == 0 {
-                taken.by_connection.remove(&self.connection);
-            }
+        give_back(&mut taken.by_connection, &self.connection);
+        give_back(&mut taken.by_address, &self.connection.map(|it| it.ip()));
+    }
+}
+
+fn give_back<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: &K) {
+    if let Some(count) = counts.get_mut(of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(of);
         }
     }
 }
@@ -104,7 +124,7 @@ mod tests {
     #[test]
     fn a_connection_cannot_take_the_places_of_all() {
         let places = Places::new(3, 2);
-        let [one, other] = [1, 2].map(|port| Some(SocketAddr::from(([127, 0, 0, 1], port))));
+        let [one, other] = [1, 2].map(|last| Some(SocketAddr::from(([127, 0, 0, last], 1))));
         let first = places.take(one).unwrap();
         let second = places.take(one).unwrap();
         assert_eq!(places.take(one).unwrap_err(), Full::Connection(2));
@@ -115,5 +135,21 @@ mod tests {
         drop((second, third, again));
         assert_eq!(places.taken(), 0);
         assert!(places.0.taken().by_connection.is_empty());
+    }
+
+    #[test]
+    fn an_address_with_many_connections_cannot_either() {
+        let places = Places::new(8, 2);
+        let from = |last, port| Some(SocketAddr::from(([127, 0, 0, last], port)));
+        let mut taken = Vec::new();
+        for port in 1..=3 {
+            taken.extend((0..2).map(|_| places.take(from(1, port)).unwrap()));
+        }
+        assert_eq!(places.take(from(1, 4)).unwrap_err(), Full::Address(6));
+        let other = places.take(from(2, 1)).unwrap();
+        drop(taken);
+        assert!(places.take(from(1, 4)).is_ok());
+        drop(other);
+        assert!(places.0.taken().by_address.is_empty());
     }
 }

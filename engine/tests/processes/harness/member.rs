@@ -31,6 +31,7 @@ pub(crate) struct Member {
     older: Option<PathBuf>,
     extra: Vec<OsString>,
     environment: Vec<(String, OsString)>,
+    files_max: Option<u32>,
     child: Option<Child>,
 }
 
@@ -48,6 +49,7 @@ impl Member {
             older: None,
             extra: Vec::new(),
             environment: Vec::new(),
+            files_max: None,
             child: None,
         }
     }
@@ -71,6 +73,11 @@ impl Member {
     /// From its next start on it is the program under test.
     pub(crate) fn upgrade(&mut self) {
         self.older = None;
+    }
+
+    /// Lets every process from now on have so many files and connections open.
+    pub(crate) fn limit_files(&mut self, most: u32) {
+        self.files_max = Some(most);
     }
 
     /// The most memory that its present process ever had resident.
@@ -122,9 +129,13 @@ impl Member {
 
     fn command(&self) -> Command {
         let local = |port: u16| format!("127.0.0.1:{port}");
-        let mut command = match &self.older {
+        let program = match &self.older {
             Some(program) => program_without_settings(program),
             None => dengine(),
+        };
+        let mut command = match self.files_max {
+            None => program,
+            Some(most) => with_few_files(&program, most),
         };
         command.args(["serve", "--name", &self.name, "--tick-ms", TICK_MS]);
         if self.older.is_none() {
@@ -274,6 +285,17 @@ fn wait_for_exit(child: &mut Child) -> Option<ExitStatus> {
 /// The program under test, without the caller's own settings.
 pub(crate) fn dengine() -> Command {
     program_without_settings(Path::new(env!("CARGO_BIN_EXE_dengine")))
+}
+
+/// The shell becomes the member, so that its process id is the member's.
+fn with_few_files(program: &Command, most: u32) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\"")]);
+    shell.arg(program.get_program());
+    for (name, _) in program.get_envs() {
+        shell.env_remove(name);
+    }
+    shell
 }
 
 fn program_without_settings(program: &Path) -> Command {

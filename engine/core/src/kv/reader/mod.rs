@@ -201,6 +201,12 @@ impl<S> Reader<S> {
         self.shared.written_bytes()
     }
 
+    /// How many sessions are open.
+    #[must_use]
+    pub fn open_sessions(&self) -> u64 {
+        self.shared.sessions()
+    }
+
     /// The last entry whose effects can be read.
     #[must_use]
     pub fn applied_index(&self) -> Index {

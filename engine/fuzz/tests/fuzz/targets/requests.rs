@@ -14,7 +14,7 @@ use dengine_core::{
 };
 use dengine_wire::{
     Header, Mutation, RequestLimits, for_each_write,
-    frame::{self, Calls, ReadAlone},
+    frame::{self, Asked, Calls, ReadAlone},
     reads, status,
     writes::{self, NoAnswer},
 };
@@ -229,21 +229,23 @@ fn serve(calls: Calls) -> (PipelineResponse, String) {
     assert_eq!(calls.writes.len(), calls.commands.len());
     let outcomes = apply(machine, &calls.commands);
     let header = header(machine);
-    for (((id, call), command), outcome) in calls.writes.iter().zip(&calls.commands).zip(outcomes) {
+    for (((asked, call), command), outcome) in
+        calls.writes.iter().zip(&calls.commands).zip(outcomes)
+    {
         let answer = answered(command, frame::answer(call, header, outcome));
         answers.push(match answer {
-            Ok(answer) => frame::found(*id, answer),
-            Err(status) => frame::failed(*id, &status),
+            Ok(answer) => frame::found(asked.id, answer),
+            Err(status) => frame::failed(asked.id, &status),
         });
     }
-    for (id, call) in calls.writes_alone {
+    for (Asked { id, .. }, call) in calls.writes_alone {
         answers.push(for_each_write!(call, it => write_framed(machine, id, &it),
             otherwise panic!("a read is no write")));
     }
-    for (id, it) in calls.gets.into_iter().flatten() {
+    for (Asked { id, .. }, it) in calls.gets.into_iter().flatten() {
         answers.push(frame::framed::<GetRequest>(id, get(machine, &it)));
     }
-    for (id, read) in calls.reads_alone {
+    for (Asked { id, .. }, read) in calls.reads_alone {
         answers.push(match read {
             ReadAlone::Get(it) => frame::framed::<GetRequest>(id, get(machine, &it)),
             ReadAlone::Range(it) => frame::framed::<RangeRequest>(id, range(machine, it)),
@@ -288,9 +290,11 @@ fn frames() -> Vec<Vec<u8>> {
         let calls = (1..).zip(calls).map(|(id, call)| PipelinedCall {
             id,
             call: Some(call),
+            timeout_ms: 100 * id as u32,
         });
         let frame = PipelineRequest {
             calls: calls.collect(),
+            cancelled: vec![1, 1 << 40],
         };
         frame.encode_to_vec()
     };

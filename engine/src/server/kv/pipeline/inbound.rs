@@ -4,27 +4,40 @@ use std::{
     collections::VecDeque,
     sync::Arc,
     task::{Context, Poll},
+    time::Instant,
 };
 
 use dengine_api::{
     KvCall,
-    v1::{Consistency, GetRequest, PipelinedAnswer, RangeRequest, pipelined_call::Call},
+    v1::{
+        Consistency, GetRequest, OpenSessionRequest, PipelinedAnswer, RangeRequest,
+        pipelined_call::Call,
+    },
 };
 use dengine_core::kv;
 use dengine_wire::{
     Mutation, for_each_write,
-    frame::{self, Calls, ReadAlone, failed, framed},
+    frame::{self, Asked, Calls, ReadAlone, failed, framed},
 };
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, StreamExt, future::abortable};
 use tonic::Status;
 
-use super::{Done, Inbound, Pipeline, Reads, Serving, Writes};
-use crate::{node::answers::Held, server::forward::Origin};
+use super::{Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, too_late};
+use crate::{
+    connections::Source,
+    node::{answers::Held, waiters::Waiters},
+    server::forward::Origin,
+};
 
-/// Calls of one kind that wait for places.
-pub(super) enum Part {
-    Writes(Vec<(u64, Call)>, Vec<kv::Request>),
-    Gets(VecDeque<(u64, GetRequest)>, Consistency),
+/// Calls of one kind that wait for places, and when they arrived.
+pub(super) struct Part {
+    arrived: Instant,
+    calls: PartCalls,
+}
+
+enum PartCalls {
+    Writes(Vec<(Asked, Call)>, Vec<kv::Request>),
+    Gets(VecDeque<(Asked, GetRequest)>, Consistency),
 }
 
 /// Calls under way on one stream; a client beyond it waits on its own side.
@@ -54,42 +67,94 @@ impl Pipeline {
     }
 
     fn begin(&mut self, calls: Calls) {
+        let arrived = Instant::now();
         self.under_way += calls.count();
+        self.cancel(calls.cancelled);
         for refused in calls.refused {
             self.outbound.answer(refused);
         }
-        for (id, read) in calls.reads_alone {
+        for (asked, read) in calls.reads_alone {
             match read {
-                ReadAlone::Get(get) => self.read(id, get),
-                ReadAlone::Range(range) => self.read(id, range),
+                ReadAlone::Get(get) => self.read(arrived, asked, get),
+                ReadAlone::Range(range) => self.read(arrived, asked, range),
             }
         }
-        for (id, call) in calls.writes_alone {
-            self.write_alone(id, call);
+        for (asked, call) in calls.writes_alone {
+            self.write_alone(arrived, asked, call);
         }
-        self.write_together(calls.writes, calls.commands);
+        self.write_together(arrived, calls.writes, calls.commands);
         for (gets, level) in calls.gets.into_iter().zip(Calls::LEVELS) {
-            self.read_together(gets, level);
+            self.read_together(arrived, gets, level);
         }
     }
 
-    fn write_together(&mut self, mut calls: Vec<(u64, Call)>, mut commands: Vec<kv::Request>) {
+    /// Until when a call is served that arrived then.
+    pub(super) fn until(&self, arrived: Instant, asked: Asked) -> Instant {
+        arrived + asked.patience(self.serving.limits.request_timeout())
+    }
+
+    /// Ends these calls, as far as they are under way. Those that wait for places are answered like those that came too late.
+    fn cancel(&mut self, ids: Vec<u64>) {
+        if ids.is_empty() {
+            return;
+        }
+        let ids = ids.into_iter().collect();
+        self.together.retain(|waiters| {
+            let waiters = waiters.upgrade();
+            waiters.inspect(|it| it.cancel(&ids)).is_some()
+        });
+        for alone in ids.iter().filter_map(|id| self.alone.get(id)) {
+            alone.abort();
+        }
+    }
+
+    /// Who waits for these calls, so that they can be cancelled.
+    fn waiters<'a>(
+        &mut self,
+        arrived: Instant,
+        calls: impl Iterator<Item = &'a Asked>,
+    ) -> Arc<Waiters> {
+        let waiters = calls.map(|asked| (asked.id, self.until(arrived, *asked)));
+        let waiters = Arc::new(Waiters::new(waiters));
+        // Those that are over go as often as there are twice as many.
+        if self.together.len() == self.together.capacity() {
+            self.together.retain(|it| it.strong_count() > 0);
+        }
+        self.together.push(Arc::downgrade(&waiters));
+        waiters
+    }
+
+    fn write_together(
+        &mut self,
+        arrived: Instant,
+        mut calls: Vec<(Asked, Call)>,
+        mut commands: Vec<kv::Request>,
+    ) {
         if commands.is_empty() {
             return;
         }
-        let Some(admitted) = self.serving.gate.admit(calls.len()) else {
-            return self.wait_or_refuse(Part::Writes(calls, commands));
+        let gate = &self.serving.gate;
+        let Some(admitted) = gate.admit(calls.len(), &self.caller.source) else {
+            let calls = PartCalls::Writes(calls, commands);
+            return self.wait_or_refuse(Part { arrived, calls });
         };
         let later = calls.split_off(admitted.count());
         if !later.is_empty() {
             let commands = commands.split_off(admitted.count());
-            self.waiting.push_back(Part::Writes(later, commands));
+            let calls = PartCalls::Writes(later, commands);
+            self.waiting.push_back(Part { arrived, calls });
         }
-        let writes = Writes { admitted, calls };
+        let waiters = self.waiters(arrived, calls.iter().map(|(asked, _)| asked));
+        let writes = Writes {
+            admitted,
+            arrived,
+            calls,
+        };
         let serving = Arc::clone(&self.serving);
         self.work(async move {
             let held = Some(serving.answers.none());
-            let (results, held) = serving.node.write_held(commands, held).await;
+            let written = serving.node.write_held(commands, held, Some(waiters));
+            let (results, held) = written.await;
             Done::Written(writes, results, held)
         });
     }
@@ -102,9 +167,9 @@ impl Pipeline {
             return self.waiting.push_front(part);
         }
         let full = self.serving.gate.full();
-        let ids: Vec<_> = match part {
-            Part::Writes(calls, _) => calls.iter().map(|(id, _)| *id).collect(),
-            Part::Gets(gets, _) => gets.iter().map(|(id, _)| *id).collect(),
+        let ids: Vec<_> = match part.calls {
+            PartCalls::Writes(calls, _) => calls.iter().map(|(asked, _)| asked.id).collect(),
+            PartCalls::Gets(gets, _) => gets.iter().map(|(asked, _)| asked.id).collect(),
         };
         for id in ids {
             self.outbound.answer(failed(id, &full));
@@ -114,51 +179,103 @@ impl Pipeline {
     /// Begins calls that waited for places, as far as there are some.
     pub(super) fn begin_waiting(&mut self) {
         for _ in 0..self.waiting.len() {
-            match self.waiting.pop_front() {
-                Some(Part::Writes(calls, commands)) => self.write_together(calls, commands),
-                Some(Part::Gets(gets, level)) => self.read_together(gets, level),
-                None => return,
+            let Some(Part { arrived, calls }) = self.waiting.pop_front() else {
+                return;
+            };
+            let now = Instant::now();
+            match calls {
+                PartCalls::Writes(calls, commands) => {
+                    let all = calls.into_iter().zip(commands);
+                    let (late, in_time) = all.partition::<Vec<_>, _>(|((asked, _), _)| {
+                        self.is_late(arrived, *asked, now)
+                    });
+                    self.refuse_late(late.iter().map(|((asked, _), _)| asked.id));
+                    let (calls, commands) = in_time.into_iter().unzip();
+                    self.write_together(arrived, calls, commands);
+                }
+                PartCalls::Gets(gets, level) => {
+                    let all = gets.into_iter();
+                    let (late, in_time) = all.partition::<VecDeque<_>, _>(|(asked, _)| {
+                        self.is_late(arrived, *asked, now)
+                    });
+                    self.refuse_late(late.iter().map(|(asked, _)| asked.id));
+                    self.read_together(arrived, in_time, level);
+                }
             }
         }
     }
 
+    fn is_late(&self, arrived: Instant, asked: Asked, now: Instant) -> bool {
+        self.until(arrived, asked) <= now
+    }
+
+    fn refuse_late(&mut self, ids: impl Iterator<Item = u64>) {
+        for id in ids {
+            self.outbound.answer(failed(id, &too_late()));
+        }
+    }
+
     /// A write that takes more than one step.
-    fn write_alone(&mut self, id: u64, call: Call) {
-        let (serving, origin) = (Arc::clone(&self.serving), self.origin);
-        self.work(async move {
-            let (answer, held) = serving.write_framed(id, call, origin).await;
+    fn write_alone(&mut self, arrived: Instant, asked: Asked, call: Call) {
+        let (serving, until) = (Arc::clone(&self.serving), self.until(arrived, asked));
+        let caller = Caller {
+            until: Some(until),
+            ..self.caller.clone()
+        };
+        self.work_alone(asked.id, async move {
+            let written = serving.write_framed(asked.id, call, caller);
+            let (answer, held) = in_time(until, asked, written).await;
             Done::Answered(answer, held)
         });
     }
 
-    fn read<R: Read>(&mut self, id: u64, request: R) {
-        let serving = Arc::clone(&self.serving);
-        self.work(async move {
-            let read = serving.gate.pass(R::METHOD, request.read(&serving));
-            let (result, held) = apart(read.await);
-            Done::Answered(framed::<R>(id, result), held)
+    fn read<R: Read>(&mut self, arrived: Instant, asked: Asked, request: R) {
+        let (serving, until) = (Arc::clone(&self.serving), self.until(arrived, asked));
+        let source = Arc::clone(&self.caller.source);
+        self.work_alone(asked.id, async move {
+            let read = async {
+                let read = request.read(&serving, &source);
+                let (result, held) = apart(serving.gate.pass(R::METHOD, &source, read).await);
+                (framed::<R>(asked.id, result), held)
+            };
+            let (answer, held) = in_time(until, asked, read).await;
+            Done::Answered(answer, held)
         });
     }
 
-    fn read_together(&mut self, mut gets: VecDeque<(u64, GetRequest)>, level: Consistency) {
+    fn read_together(
+        &mut self,
+        arrived: Instant,
+        mut gets: VecDeque<(Asked, GetRequest)>,
+        level: Consistency,
+    ) {
         if gets.is_empty() {
             return;
         }
-        let Some(admitted) = self.serving.gate.admit(gets.len()) else {
-            return self.wait_or_refuse(Part::Gets(gets, level));
+        let gate = &self.serving.gate;
+        let Some(admitted) = gate.admit(gets.len(), &self.caller.source) else {
+            let calls = PartCalls::Gets(gets, level);
+            return self.wait_or_refuse(Part { arrived, calls });
         };
         let later = gets.split_off(admitted.count());
         if !later.is_empty() {
-            self.waiting.push_back(Part::Gets(later, level));
+            let calls = PartCalls::Gets(later, level);
+            self.waiting.push_back(Part { arrived, calls });
         }
-        let reads = Reads { admitted, gets };
+        let waiters = self.waiters(arrived, gets.iter().map(|(asked, _)| asked));
+        let latest = waiters.latest().unwrap_or(arrived);
+        let reads = Reads {
+            admitted,
+            waiters,
+            gets,
+        };
         let by_lease = level == Consistency::Lease;
         if level == Consistency::Eventual || by_lease && self.serving.node.lease_covers() {
             self.readable.push_back(reads);
             return;
         }
         if by_lease
-            && self.origin == Origin::Client
+            && self.caller.origin == Origin::Client
             && let Some(leader) = self.serving.node.other_leader()
         {
             // It could answer without a round.
@@ -166,34 +283,64 @@ impl Pipeline {
         }
         let serving = Arc::clone(&self.serving);
         self.work(async move {
-            let fresh = serving.freshen(level.into(), None).await;
+            let fresh = tokio::time::timeout_at(latest.into(), serving.freshen(level));
+            let fresh = fresh.await.unwrap_or_else(|_| Err(too_late()));
             Done::Fresh(reads, fresh)
         });
     }
 
     /// Works beside everything else of the stream.
-    pub(super) fn work(&self, work: impl Future<Output = Done> + Send + 'static) {
+    fn work(&self, work: impl Future<Output = Done> + Send + 'static) {
         self.working.push(work.boxed());
     }
+
+    /// The same for one call, until its client gives it up.
+    pub(super) fn work_alone(
+        &mut self,
+        id: u64,
+        work: impl Future<Output = Done> + Send + 'static,
+    ) {
+        let (work, handle) = abortable(work);
+        self.alone.insert(id, handle);
+        self.work(async move { work.await.unwrap_or(Done::Cancelled(id)) });
+    }
+}
+
+/// What a call comes to that its client gives less time than the server does.
+async fn in_time(
+    until: Instant,
+    asked: Asked,
+    work: impl Future<Output = (PipelinedAnswer, Option<Held>)>,
+) -> (PipelinedAnswer, Option<Held>) {
+    // What takes as long as the server gives it is ended by the server, who says what took so long.
+    if asked.timeout_ms == 0 {
+        return work.await;
+    }
+    let answered = tokio::time::timeout_at(until.into(), work).await;
+    answered.unwrap_or_else(|_| (failed(asked.id, &too_late()), None))
 }
 
 impl Serving {
     async fn write_framed(
-        &self,
+        self: Arc<Self>,
         id: u64,
         call: Call,
-        origin: Origin,
+        caller: Caller,
     ) -> (PipelinedAnswer, Option<Held>) {
         async fn write<M: Mutation>(
             serving: &Serving,
             id: u64,
             request: M,
-            origin: Origin,
+            caller: &Caller,
         ) -> (PipelinedAnswer, Option<Held>) {
-            let (result, held) = apart(serving.write(request, origin).await);
+            let (result, held) = apart(serving.write(request, caller).await);
             (framed::<M>(id, result), held)
         }
-        for_each_write!(call, it => write(self, id, it, origin).await,
+        if let Call::OpenSession(open) = call {
+            let opened = self.open_session(open, caller).await;
+            return (framed::<OpenSessionRequest>(id, opened), None);
+        }
+        for_each_write!(call, it => write(&self, id, it, &caller).await,
             otherwise (failed(id, &frame::unknown_call()), None))
     }
 }
@@ -211,17 +358,26 @@ trait Read: KvCall {
     fn read(
         self,
         serving: &Serving,
+        source: &Source,
     ) -> impl Future<Output = Result<(Self::Answer, Option<Held>), Status>> + Send;
 }
 
 impl Read for GetRequest {
-    async fn read(self, serving: &Serving) -> Result<(Self::Answer, Option<Held>), Status> {
-        serving.get(self).await
+    async fn read(
+        self,
+        serving: &Serving,
+        source: &Source,
+    ) -> Result<(Self::Answer, Option<Held>), Status> {
+        serving.get(self, source).await
     }
 }
 
 impl Read for RangeRequest {
-    async fn read(self, serving: &Serving) -> Result<(Self::Answer, Option<Held>), Status> {
-        serving.range(self).await
+    async fn read(
+        self,
+        serving: &Serving,
+        source: &Source,
+    ) -> Result<(Self::Answer, Option<Held>), Status> {
+        serving.range(self, source).await
     }
 }

@@ -17,10 +17,10 @@ mod stall;
 pub(super) use stall::Supervised;
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     iter::Zip,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll},
     time::{Duration, Instant},
     vec,
@@ -32,18 +32,22 @@ use dengine_api::{
 };
 use dengine_core::kv::Reader;
 use dengine_wire::{
-    frame::{self, failed, found, framed},
+    frame::{self, Asked, failed, found, framed},
     status::request_status,
 };
-use futures::{Stream, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::{
+    Stream, StreamExt,
+    future::{AbortHandle, BoxFuture},
+    stream::FuturesUnordered,
+};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Code, Status, Streaming};
 
 use self::{inbound::Part, outbound::Outbound};
-use super::{Serving, writes::no_answer};
+use super::{Caller, Serving, writes::no_answer};
 use crate::{
     error::RequestError,
-    node::{Written, answers::Held},
+    node::{Written, answers::Held, waiters::Waiters},
     server::{forward::Origin, gate::Admitted},
 };
 
@@ -55,10 +59,14 @@ const KEYS_A_LOOK: usize = 16;
 /// One stream of calls, as the stream of its answers.
 pub(in crate::server) struct Pipeline {
     serving: Arc<Serving>,
-    origin: Origin,
+    caller: Caller,
     inbound: Inbound,
     stopping: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     working: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// Ends those of them that work for a single call.
+    alone: HashMap<u64, AbortHandle>,
+    /// Who waits for calls that are made together.
+    together: Vec<Weak<Waiters>>,
     /// Writes that are decided, with answers that are in no frame yet.
     decided: VecDeque<Decided>,
     /// Reads that are fresh enough.
@@ -83,21 +91,27 @@ enum Inbound {
 /// What a future of the stream came to.
 enum Done {
     Answered(PipelinedAnswer, Option<Held>),
-    Written(Writes, Vec<Result<Written, RequestError>>, Option<Held>),
+    /// Its client has given it up.
+    Cancelled(u64),
+    Written(Writes, Vec<WriteResult>, Option<Held>),
     Fresh(Reads, Result<(), Status>),
 }
+
+type WriteResult = Result<Written, RequestError>;
 
 /// Writes that wait together.
 struct Writes {
     admitted: Admitted,
-    calls: Vec<(u64, Call)>,
+    arrived: Instant,
+    calls: Vec<(Asked, Call)>,
 }
 
 /// Writes that were decided together, from the first that is not answered.
 struct Decided {
     /// Shared with those that the leader is to answer: they keep their places.
     admitted: Arc<Admitted>,
-    rest: Zip<vec::IntoIter<(u64, Call)>, vec::IntoIter<Result<Written, RequestError>>>,
+    arrived: Instant,
+    rest: Zip<vec::IntoIter<(Asked, Call)>, vec::IntoIter<WriteResult>>,
     /// What their answers take.
     held: Option<Held>,
 }
@@ -105,22 +119,26 @@ struct Decided {
 /// Reads of single keys that wait together.
 struct Reads {
     admitted: Admitted,
-    gets: VecDeque<(u64, GetRequest)>,
+    /// Of all of them, those that are answered included.
+    waiters: Arc<Waiters>,
+    gets: VecDeque<(Asked, GetRequest)>,
 }
 
 impl Pipeline {
     pub(super) fn new(
         serving: Arc<Serving>,
-        origin: Origin,
+        caller: Caller,
         inbound: Streaming<PipelineRequest>,
     ) -> Self {
         Self {
             stopping: Some(Box::pin(serving.stop.clone().cancelled_owned())),
             outbound: Outbound::new(&serving.answers),
             serving,
-            origin,
+            caller,
             inbound: Inbound::Open(Box::new(inbound)),
             working: FuturesUnordered::new(),
+            alone: HashMap::new(),
+            together: Vec::new(),
             decided: VecDeque::new(),
             readable: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -135,8 +153,8 @@ impl Pipeline {
         while let Some(mut decided) = self.decided.pop_front() {
             while !self.outbound.is_full() {
                 match decided.rest.next() {
-                    Some(((id, call), result)) => {
-                        self.finish_one(&decided.admitted, id, call, result);
+                    Some(((asked, call), result)) => {
+                        self.finish_one(&decided, asked, call, result);
                     }
                     None => break,
                 }
@@ -150,13 +168,8 @@ impl Pipeline {
     }
 
     /// Answers a write, or has the leader answer it.
-    fn finish_one(
-        &mut self,
-        admitted: &Arc<Admitted>,
-        id: u64,
-        call: Call,
-        result: Result<Written, RequestError>,
-    ) {
+    fn finish_one(&mut self, decided: &Decided, asked: Asked, call: Call, result: WriteResult) {
+        let id = asked.id;
         let method = frame::method(&call);
         let result = match result {
             Ok(Written { term, outcome }) => {
@@ -169,24 +182,37 @@ impl Pipeline {
                         leader: Some(leader),
                     },
                     Origin::Client,
-                ) = (&error, self.origin)
+                ) = (&error, self.caller.origin)
                 {
                     self.outbound.tell_leader(&leader.client_address);
-                    return self.forward(Arc::clone(admitted), id, call, error);
+                    let until = self.until(decided.arrived, asked);
+                    let admitted = Arc::clone(&decided.admitted);
+                    return self.forward(admitted, id, until, call, error);
                 }
                 Err(request_status(&error))
             }
         };
-        admitted.answered(method, code(&result));
+        decided.admitted.answered(method, code(&result));
         self.outbound
             .answer(result.map_or_else(|status| failed(id, &status), |answer| found(id, answer)));
     }
 
-    fn forward(&mut self, admitted: Arc<Admitted>, id: u64, call: Call, error: RequestError) {
-        let (serving, origin) = (Arc::clone(&self.serving), self.origin);
-        self.work(async move {
+    fn forward(
+        &mut self,
+        admitted: Arc<Admitted>,
+        id: u64,
+        until: Instant,
+        call: Call,
+        error: RequestError,
+    ) {
+        let serving = Arc::clone(&self.serving);
+        let caller = Caller {
+            until: Some(until),
+            ..self.caller.clone()
+        };
+        self.work_alone(id, async move {
             let method = frame::method(&call);
-            let forwarded = serving.forward(error, origin, method, call).await;
+            let forwarded = serving.forward(error, &caller, method, call).await;
             admitted.answered(method, code(&forwarded));
             match forwarded {
                 Ok((answer, held)) => Done::Answered(found(id, answer), held),
@@ -217,19 +243,30 @@ impl Pipeline {
     fn done(&mut self, done: Done) {
         match done {
             Done::Answered(answered, held) => {
+                self.alone.remove(&answered.id);
                 self.outbound.answer(answered);
                 self.outbound.hold(held);
             }
-            Done::Written(Writes { admitted, calls }, results, held) => {
+            Done::Cancelled(id) => {
+                self.alone.remove(&id);
+                self.outbound.answer(failed(id, &cancelled()));
+            }
+            Done::Written(writes, results, held) => {
+                let Writes {
+                    admitted,
+                    arrived,
+                    calls,
+                } = writes;
                 self.decided.push_back(Decided {
                     admitted: Arc::new(admitted),
+                    arrived,
                     rest: calls.into_iter().zip(results),
                     held,
                 });
             }
             Done::Fresh(reads, Ok(())) => self.readable.push_back(reads),
             Done::Fresh(reads, Err(status)) => {
-                for (id, _) in reads.gets {
+                for (Asked { id, .. }, _) in reads.gets {
                     reads.admitted.answered(GetRequest::METHOD, status.code());
                     self.outbound.answer(failed(id, &status));
                 }
@@ -248,18 +285,24 @@ impl Pipeline {
         // One look at the state for all of them.
         let mut gets = reader.as_ref().map(Reader::gets);
         let header = serving.headers.now();
-        let mut count = 0;
+        let (mut count, mut now) = (0, begun);
         while let Some(mut reads) = self.readable.pop_front() {
-            while let Some((id, get)) = reads.gets.pop_front() {
-                self.paused =
-                    count % KEYS_A_LOOK == KEYS_A_LOOK - 1 && begun.elapsed() > READ_SLICE;
+            while let Some((asked, get)) = reads.gets.pop_front() {
+                if count % KEYS_A_LOOK == KEYS_A_LOOK - 1 {
+                    now = Instant::now();
+                    self.paused = now - begun > READ_SLICE;
+                }
                 if self.paused || self.outbound.is_full() {
-                    reads.gets.push_front((id, get));
+                    reads.gets.push_front((asked, get));
                     self.readable.push_front(reads);
                     return;
                 }
                 count += 1;
+                let id = asked.id;
+                let place = reads.waiters.count() - reads.gets.len() - 1;
                 let result = match &mut gets {
+                    _ if reads.waiters.is_cancelled(place) => Err(cancelled()),
+                    _ if reads.waiters.has_left(place, now) => Err(too_late()),
                     Ok(gets) => serving.get_now(gets, header, &get),
                     Err(status) => Err(status.clone()),
                 };
@@ -324,6 +367,18 @@ impl Stream for Pipeline {
             Inbound::Ended(_) | Inbound::Open(_) => Poll::Pending,
         }
     }
+}
+
+/// What a call is told that its client has given up.
+fn cancelled() -> Status {
+    Status::cancelled("the client gave the call up; a write may or may not take effect")
+}
+
+/// What a call is told whose time was over before it was served.
+fn too_late() -> Status {
+    Status::deadline_exceeded(
+        "the time that the client gave the call is over; a write may or may not take effect",
+    )
 }
 
 fn code<T>(result: &Result<T, Status>) -> Code {

@@ -13,7 +13,7 @@ use futures::{Stream, StreamExt};
 use tonic::Status;
 
 use super::Pipeline;
-use crate::server::connections::PipelinePlace;
+use crate::connections::PipelinePlace;
 
 /// A stream of answers that ends if nobody reads it.
 pub(in crate::server) struct Supervised(Arc<Slot>);

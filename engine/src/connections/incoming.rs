@@ -1,0 +1,224 @@
+//! Taking connections in, as far as there are places, and closing those that have to end.
+
+use std::{
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{Arc, Weak},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt as _};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    time::{Sleep, sleep},
+};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use super::{Connection, Connections, Inner};
+
+/// A client says something as soon as it is connected, and a peer who it is.
+const FIRST_WORD_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The connections that come in by a listener, as far as there are places.
+pub(crate) struct Incoming {
+    listener: TcpListener,
+    connections: Connections,
+    /// After an error such as a lack of file descriptors, the next try waits.
+    pause: Option<Pin<Box<Sleep>>>,
+    must_prove: bool,
+}
+
+impl Incoming {
+    pub(crate) fn new(listener: TcpListener, connections: Connections) -> Self {
+        Self {
+            listener,
+            connections,
+            pause: None,
+            must_prove: false,
+        }
+    }
+
+    /// Each must prove whose it is ([`Connection::prove`]) as soon as otherwise its first word must be said.
+    pub(crate) fn proven(self) -> Self {
+        Self {
+            must_prove: true,
+            ..self
+        }
+    }
+}
+
+impl axum::serve::Listener for Incoming {
+    type Io = Guarded;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Guarded, SocketAddr) {
+        loop {
+            if let Some(Ok(guarded)) = self.next().await {
+                let from = guarded.from;
+                return (guarded, from);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<Guarded>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        const PAUSE: Duration = Duration::from_millis(50);
+        let this = &mut *self;
+        loop {
+            if let Some(pause) = &mut this.pause {
+                if pause.as_mut().poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                this.pause = None;
+            }
+            match this.listener.poll_accept(context) {
+                Poll::Ready(Ok((stream, from))) => {
+                    // Dropped, it is closed at once: its client may ask another member.
+                    if let Some((number, connection)) = this.connections.admit(from.ip()) {
+                        let _ = stream.set_nodelay(true);
+                        return Poll::Ready(Some(Ok(Guarded {
+                            silent: Some(Box::pin(sleep(FIRST_WORD_PATIENCE))),
+                            must_prove: this.must_prove,
+                            closed: Box::pin(connection.closed.clone().cancelled_owned()),
+                            stream,
+                            from,
+                            number,
+                            connection,
+                            connections: Arc::downgrade(&this.connections.0),
+                        })));
+                    }
+                }
+                Poll::Ready(Err(error)) => {
+                    tracing::debug!(%error, "a connection was not accepted");
+                    this.pause = Some(Box::pin(sleep(PAUSE)));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+}
+
+/// A connection that counts, and that can be closed from outside.
+pub(crate) struct Guarded {
+    stream: TcpStream,
+    from: SocketAddr,
+    number: u64,
+    connection: Arc<Connection>,
+    connections: Weak<Inner>,
+    closed: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Fires if the client has said nothing by then, or has not proven whose it is; none once it has.
+    silent: Option<Pin<Box<Sleep>>>,
+    must_prove: bool,
+}
+
+/// What a call knows of its connection.
+#[derive(Clone)]
+pub(crate) struct OnConnection {
+    pub(crate) connection: Arc<Connection>,
+    /// What tonic reads addresses from.
+    pub(crate) tcp: TcpConnectInfo,
+}
+
+impl Connected for Guarded {
+    type ConnectInfo = OnConnection;
+
+    fn connect_info(&self) -> OnConnection {
+        OnConnection {
+            connection: Arc::clone(&self.connection),
+            tcp: self.stream.connect_info(),
+        }
+    }
+}
+
+impl Guarded {
+    fn check_open(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match self.closed.as_mut().poll(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    fn note(&self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(1..)) = written {
+            self.connection.took();
+        }
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_open(context)?;
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let expected = match self.must_prove {
+            true => self.connection.is_proven(),
+            false => read.is_ready(),
+        };
+        match &mut self.silent {
+            Some(silent) if !expected => match silent.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                Poll::Pending => read,
+            },
+            _ => {
+                self.silent = None;
+                read
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(&written);
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        self.note(&written);
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        if let Some(connections) = self.connections.upgrade() {
+            Connections(connections).leave(self.number);
+        }
+    }
+}

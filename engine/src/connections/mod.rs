@@ -1,0 +1,399 @@
+//! Connections that come in, of one port: how many there are, and which have to end.
+//!
+//! Each takes a file descriptor, and the log and RocksDB must never find that there is none left. A connection whose
+//! client reads nothing keeps what it was to be sent: nothing short of closing it gives that back.
+//!
+//! - [`incoming`]: taking them in. [`source`]: where they come from, and what one place may have of what all share.
+
+mod incoming;
+mod source;
+
+pub(crate) use incoming::{Incoming, OnConnection};
+pub(crate) use source::{Share, Source};
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::node::answers::Held;
+
+/// A client that takes this much in a second reads, however slow its link is.
+const READING_BYTES_A_SECOND: usize = 16 * 1024;
+/// Streams of `Kv.Pipeline` on one connection. Our client has one, and a second for a moment.
+const PIPELINES_MAX: usize = 16;
+/// Of frames that were never read, on one connection; with more of them it is closed.
+const STUCK_BYTES_MAX: usize = 4 << 20;
+
+/// All connections of one port. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Connections(Arc<Inner>);
+
+struct Inner {
+    limit: usize,
+    when_full: WhenFull,
+    open: Mutex<Open>,
+    epoch: Instant,
+}
+
+/// What happens to a connection for which there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhenFull {
+    /// It is refused. Its client may ask another member, and those who were here first go on.
+    Refuse,
+    /// The oldest makes room that has not proven whose it is ([`Connection::prove`]). Whoever holds connections open to keep
+    /// others away loses them first.
+    MakeRoom,
+}
+
+#[derive(Default)]
+struct Open {
+    last: u64,
+    /// The oldest first.
+    all: BTreeMap<u64, Arc<Connection>>,
+    by_address: HashMap<IpAddr, Arc<Source>>,
+    /// Connections that were refused since it was last told.
+    refused: u64,
+}
+
+/// One connection, as whoever serves a call of it sees it.
+pub(crate) struct Connection {
+    source: Arc<Source>,
+    proven: AtomicBool,
+    epoch: Instant,
+    closed: CancellationToken,
+    /// When the client last took something, in milliseconds.
+    taken_at: AtomicU64,
+    pipelines: AtomicUsize,
+    unread: Mutex<Unread>,
+}
+
+/// What was answered and is not sent.
+#[derive(Default)]
+struct Unread {
+    last: u64,
+    answers: HashMap<u64, (Instant, usize)>,
+    stuck_bytes: usize,
+    stuck: Vec<Held>,
+}
+
+/// An answer that is being sent; no more once it is dropped.
+pub(crate) struct Sending {
+    connection: Arc<Connection>,
+    number: u64,
+}
+
+/// A stream of calls on a connection.
+pub(crate) struct PipelinePlace(Arc<Connection>);
+
+impl Connections {
+    /// At most `limit`, and from one address at most half of them.
+    pub(crate) fn new(limit: usize, when_full: WhenFull) -> Self {
+        Self(Arc::new(Inner {
+            limit,
+            when_full,
+            open: Mutex::default(),
+            epoch: Instant::now(),
+        }))
+    }
+
+    /// Closes the connections of clients that read nothing for `patience`, until `stop` is cancelled.
+    pub(crate) async fn watch_over(self, patience: Duration, stop: CancellationToken) {
+        let looks = async {
+            loop {
+                tokio::time::sleep(patience / 4).await;
+                self.close_unread(patience);
+            }
+        };
+        tokio::select! { () = looks => {} () = stop.cancelled() => {} }
+    }
+
+    fn close_unread(&self, patience: Duration) {
+        let (all, refused) = {
+            let mut open = self.open();
+            let all: Vec<_> = open.all.values().cloned().collect();
+            (all, std::mem::take(&mut open.refused))
+        };
+        if refused > 0 {
+            let limit = self.0.limit;
+            tracing::warn!(
+                refused,
+                limit,
+                "connections were refused (--max-connections)"
+            );
+        }
+        for connection in all {
+            if connection.is_unread(patience) {
+                tracing::info!("a connection is closed: its client does not read its answers");
+                connection.closed.cancel();
+            }
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        lock(&self.0.open)
+    }
+
+    /// A place for one more from there.
+    fn admit(&self, from: IpAddr) -> Option<(u64, Arc<Connection>)> {
+        let (limit, of_one) = (self.0.limit, self.0.limit.div_ceil(2));
+        let mut open = self.open();
+        let own = open.by_address.get(&from);
+        let full_of_one = own.is_some_and(|own| own.connections() >= of_one);
+        let room = match (open.all.len() >= limit || full_of_one, self.0.when_full) {
+            (false, _) => true,
+            (true, WhenFull::Refuse) => false,
+            (true, WhenFull::MakeRoom) => open.make_room(full_of_one.then_some(from)),
+        };
+        if !room {
+            open.refused += 1;
+            return None;
+        }
+        let source = open.by_address.entry(from);
+        let source = Arc::clone(source.or_insert_with(|| Arc::new(Source::new(from))));
+        source.connected();
+        open.last += 1;
+        let number = open.last;
+        let connection = Arc::new(Connection::new(self.0.epoch, source));
+        open.all.insert(number, Arc::clone(&connection));
+        Some((number, connection))
+    }
+
+    /// Gives its place back, unless it had to make room before.
+    fn leave(&self, number: u64) {
+        self.open().remove(number);
+    }
+}
+
+impl Open {
+    /// Closes the oldest connection, from there or from anywhere, of which nobody knows whose it is.
+    fn make_room(&mut self, from: Option<IpAddr>) -> bool {
+        let strange = |it: &Connection| {
+            !it.is_proven() && from.is_none_or(|from| from == it.source.address())
+        };
+        let oldest = self.all.iter().find(|(_, it)| strange(it));
+        let Some(number) = oldest.map(|(number, _)| *number) else {
+            return false;
+        };
+        self.refused += 1;
+        if let Some(connection) = self.remove(number) {
+            connection.closed.cancel();
+        }
+        true
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<Connection>> {
+        let connection = self.all.remove(&number)?;
+        if connection.source.disconnected() == 0 {
+            self.by_address.remove(&connection.source.address());
+        }
+        Some(connection)
+    }
+}
+
+impl Connection {
+    fn new(epoch: Instant, source: Arc<Source>) -> Self {
+        let connection = Self {
+            source,
+            proven: AtomicBool::new(false),
+            epoch,
+            closed: CancellationToken::new(),
+            taken_at: AtomicU64::new(0),
+            pipelines: AtomicUsize::new(0),
+            unread: Mutex::default(),
+        };
+        connection.took();
+        connection
+    }
+
+    /// One of its own, for tests.
+    #[cfg(test)]
+    pub(crate) fn alone() -> Self {
+        let source = Source::new(IpAddr::from([127, 0, 0, 1]));
+        Self::new(Instant::now(), Arc::new(source))
+    }
+
+    /// Where it comes from.
+    pub(crate) fn source(&self) -> &Arc<Source> {
+        &self.source
+    }
+
+    /// It is known now whose it is.
+    pub(crate) fn prove(&self) {
+        self.proven.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Relaxed)
+    }
+
+    fn took(&self) {
+        let now = self.epoch.elapsed().as_millis() as u64;
+        self.taken_at.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether its client had the time to read `bytes` since then, and did not.
+    pub(crate) fn is_overdue(&self, since: Instant, bytes: usize, patience: Duration) -> bool {
+        let taken = self.epoch + Duration::from_millis(self.taken_at.load(Ordering::Relaxed));
+        let on_a_slow_link = Duration::from_secs((bytes / READING_BYTES_A_SECOND) as u64);
+        let waited = since.elapsed();
+        waited >= patience && (taken.elapsed() >= patience || waited >= patience + on_a_slow_link)
+    }
+
+    pub(crate) fn is_unread(&self, patience: Duration) -> bool {
+        let unread = lock(&self.unread);
+        let overdue = |(since, bytes): &(Instant, usize)| self.is_overdue(*since, *bytes, patience);
+        unread.answers.values().any(overdue)
+    }
+
+    /// Notes an answer of so many bytes that is about to be sent.
+    pub(crate) fn send(self: &Arc<Self>, bytes: usize) -> Sending {
+        let mut unread = lock(&self.unread);
+        unread.last += 1;
+        let number = unread.last;
+        unread.answers.insert(number, (Instant::now(), bytes));
+        Sending {
+            connection: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// A stream has ended with a frame unread. The connection keeps the frame, and so what counts it.
+    pub(crate) fn keeps(&self, bytes: usize, held: Vec<Held>) {
+        let mut unread = lock(&self.unread);
+        unread.stuck_bytes += bytes;
+        unread.stuck.extend(held);
+        if unread.stuck_bytes > STUCK_BYTES_MAX {
+            self.closed.cancel();
+        }
+    }
+
+    /// A place for one more stream of calls.
+    pub(crate) fn pipeline(self: &Arc<Self>) -> Option<PipelinePlace> {
+        let place = PipelinePlace(Arc::clone(self));
+        (self.pipelines.fetch_add(1, Ordering::Relaxed) < PIPELINES_MAX).then_some(place)
+    }
+}
+
+impl PipelinePlace {
+    /// Whose it is.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl Drop for PipelinePlace {
+    fn drop(&mut self) {
+        self.0.pipelines.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        lock(&self.connection.unread).answers.remove(&self.number);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[test]
+    fn one_address_leaves_room_for_others_and_places_come_back() {
+        let connections = Connections::new(4, WhenFull::Refuse);
+        let mut numbers = Vec::new();
+        while let Some((number, _)) = connections.admit(address(1)) {
+            numbers.push(number);
+        }
+        assert_eq!(numbers.len(), 2);
+        assert!(connections.admit(address(2)).is_some());
+        assert!(connections.admit(address(3)).is_some());
+        assert!(connections.admit(address(4)).is_none());
+        connections.leave(numbers[0]);
+        assert!(connections.admit(address(4)).is_some());
+    }
+
+    /// Who holds connections open keeps nobody away, not even who is held to be as strange.
+    #[test]
+    fn where_the_oldest_make_room_somebody_new_always_comes_in() {
+        let connections = Connections::new(4, WhenFull::MakeRoom);
+        let (first, known) = connections.admit(address(1)).unwrap();
+        known.prove();
+        let (_, strange) = connections.admit(address(1)).unwrap();
+        let others = [2, 2].map(|it| connections.admit(address(it)).unwrap());
+        // Half is what one address has: of its own the oldest goes that is strange.
+        assert!(connections.admit(address(1)).is_some());
+        assert!(!known.closed.is_cancelled() && strange.closed.is_cancelled());
+        // All places are taken: the oldest of all strange ones goes.
+        let (newest, _) = connections.admit(address(3)).unwrap();
+        assert!(others[0].1.closed.is_cancelled() && !others[1].1.closed.is_cancelled());
+        assert_eq!(connections.open().all.len(), 4);
+        // What made room has no place that it could give back.
+        connections.leave(others[0].0);
+        assert_eq!(connections.open().all.len(), 4);
+        connections.leave(newest);
+        connections.leave(first);
+        assert_eq!(connections.open().all.len(), 2);
+        assert_eq!(connections.open().by_address.len(), 2);
+    }
+
+    #[test]
+    fn whose_it_is_known_of_all_nobody_makes_room() {
+        let connections = Connections::new(2, WhenFull::MakeRoom);
+        for from in [1, 2] {
+            connections.admit(address(from)).unwrap().1.prove();
+        }
+        assert!(connections.admit(address(3)).is_none());
+    }
+
+    #[test]
+    fn a_slow_link_is_no_client_that_does_not_read() {
+        let connection = Connection::alone();
+        let long_ago = Instant::now() - 20 * SECOND;
+        assert!(!connection.is_overdue(Instant::now(), 1 << 20, 10 * SECOND));
+        assert!(
+            !connection.is_overdue(long_ago, 1 << 20, 10 * SECOND),
+            "something was taken just now"
+        );
+        assert!(
+            connection.is_overdue(long_ago, 10, 10 * SECOND),
+            "but not this answer"
+        );
+    }
+
+    #[test]
+    fn what_was_never_read_closes_its_connection_when_it_is_much() {
+        let connection = Connection::alone();
+        connection.keeps(STUCK_BYTES_MAX, Vec::new());
+        assert!(!connection.closed.is_cancelled());
+        connection.keeps(1, Vec::new());
+        assert!(connection.closed.is_cancelled());
+    }
+
+    #[test]
+    fn streams_of_one_connection_are_few() {
+        let connection = Arc::new(Connection::alone());
+        let places: Vec<_> = (0..PIPELINES_MAX).map(|_| connection.pipeline()).collect();
+        assert!(places.iter().all(Option::is_some));
+        assert!(connection.pipeline().is_none());
+        drop(places);
+        assert!(connection.pipeline().is_some());
+    }
+}

@@ -1,0 +1,109 @@
+//! Where connections come from, and what one such place may have of what all share.
+//!
+//! Without names that are proven, an address is all by which one client is told from another. Clients behind one
+//! address (a proxy, network address translation) count as one, and one with many addresses as many.
+
+use std::{
+    net::IpAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+/// One address, and what its connections have.
+#[derive(Debug)]
+pub(crate) struct Source {
+    address: IpAddr,
+    connections: AtomicUsize,
+    /// Requests that are being served.
+    pub(crate) requests: AtomicUsize,
+    /// Session reads that wait for this member to catch up.
+    pub(crate) session_reads: AtomicUsize,
+}
+
+impl Source {
+    pub(crate) fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            connections: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+            session_reads: AtomicUsize::new(0),
+        }
+    }
+
+    /// The address.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    pub(super) fn connected(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many are left.
+    pub(super) fn disconnected(&self) -> usize {
+        self.connections.fetch_sub(1, Ordering::Relaxed) - 1
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+/// So many of each so many things that nobody else has may be one client's. However many clients take what they may, the
+/// next one finds some: what is left grows smaller with each, and is never nothing before all are taken one by one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    of_one: usize,
+    of: usize,
+}
+
+impl Share {
+    pub(crate) const HALF: Self = Self { of_one: 1, of: 2 };
+    pub(crate) const THREE_QUARTERS: Self = Self { of_one: 3, of: 4 };
+    pub(crate) const EIGHT_NINTHS: Self = Self { of_one: 8, of: 9 };
+
+    /// How many more it may have that has `own` of the `taken` ones, of `limit` in all.
+    pub(crate) fn more(self, limit: usize, taken: usize, own: usize) -> usize {
+        let of_others = taken.saturating_sub(own);
+        let left = limit.saturating_sub(of_others);
+        let most = (left * self.of_one).div_ceil(self.of);
+        let free = limit.saturating_sub(taken);
+        most.saturating_sub(own).min(free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_has_more_than_a_share_and_the_next_one_finds_some() {
+        for (share, one, others) in [
+            (Share::HALF, 50, [25, 13, 6]),
+            (Share::THREE_QUARTERS, 75, [19, 5, 1]),
+        ] {
+            let mut taken = share.more(100, 0, 0);
+            assert_eq!(taken, one);
+            assert_eq!(share.more(100, taken, taken), 0, "it has its share");
+            for expect in others {
+                let more = share.more(100, taken, 0);
+                assert_eq!(more, expect);
+                taken += more;
+            }
+        }
+    }
+
+    #[test]
+    fn what_others_give_back_may_be_had() {
+        assert_eq!(Share::HALF.more(100, 60, 20), 10);
+        assert_eq!(Share::HALF.more(100, 20, 20), 30);
+    }
+
+    #[test]
+    fn a_single_place_may_be_anybodys_and_nobody_has_more_than_there_is() {
+        assert_eq!(Share::THREE_QUARTERS.more(1, 0, 0), 1);
+        assert_eq!(Share::THREE_QUARTERS.more(1, 1, 0), 0);
+        // Numbers that are read one after the other need not fit.
+        assert_eq!(Share::HALF.more(10, 12, 1), 0);
+        assert_eq!(Share::HALF.more(10, 3, 5), 0);
+    }
+}

@@ -1,0 +1,128 @@
+//! Those who wait for calls that are made together: each until a time of its own, and each may leave before.
+//!
+//! What nobody waits for any more is not begun: a write is not proposed, a key is not read.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Who waits for the calls of one group, in their order.
+#[derive(Debug)]
+pub(crate) struct Waiters(Box<[Waiter]>);
+
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    until: Instant,
+    cancelled: AtomicBool,
+}
+
+impl Waiters {
+    /// Each with the id of its call, and until when it waits.
+    pub(crate) fn new(each: impl IntoIterator<Item = (u64, Instant)>) -> Self {
+        let waiter = |(id, until)| Waiter {
+            id,
+            until,
+            cancelled: AtomicBool::new(false),
+        };
+        Self(each.into_iter().map(waiter).collect())
+    }
+
+    /// How many there were in the beginning.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Until when at least one of them waits; `None` if there is nobody.
+    pub(crate) fn latest(&self) -> Option<Instant> {
+        self.0.iter().map(|it| it.until).max()
+    }
+
+    /// Those of these ids wait no more.
+    pub(crate) fn cancel(&self, ids: &HashSet<u64>) {
+        for waiter in self.0.iter().filter(|it| ids.contains(&it.id)) {
+            waiter.cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this one has said that it waits no more.
+    pub(crate) fn is_cancelled(&self, place: usize) -> bool {
+        self.0[place].cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Whether this one waits no more at `now`.
+    pub(crate) fn has_left(&self, place: usize, now: Instant) -> bool {
+        self.is_cancelled(place) || self.0[place].until <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn each_waits_until_its_own_time_or_until_it_leaves() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let waiters = Waiters::new([(7, now + second), (8, now + 2 * second)]);
+        assert_eq!(waiters.latest(), Some(now + 2 * second));
+        let left = |at| [0, 1].map(|place| waiters.has_left(place, at));
+        assert_eq!(left(now), [false, false]);
+        assert_eq!(left(now + second), [true, false]);
+        waiters.cancel(&[8, 9].into());
+        assert_eq!(left(now), [false, true]);
+        assert!(!waiters.is_cancelled(0));
+    }
+
+    /// A write whose waiter has left when its turn comes takes no place in the log.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_nobody_waits_for_is_not_proposed() {
+        use crate::{Config, Node};
+        use dengine_core::kv::{Command, Outcome};
+        use dengine_core::types::ClusterId;
+        use std::sync::Arc;
+
+        let dir = tempfile::tempdir().unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = port.local_addr().unwrap();
+        drop(port);
+        let mut config = Config {
+            name: "a".to_owned(),
+            data_dir: dir.path().join("a"),
+            listen_peer: address,
+            advertise_peer: address.to_string(),
+            advertise_client: "a:1".to_owned(),
+            ..Config::default()
+        };
+        config.log.segment_bytes = 16 << 20;
+        let node = Node::start(config).await.unwrap();
+        let folder_id = node.status().folder_id;
+        node.bootstrap(ClusterId(7), &folder_id).await.unwrap();
+        let put = |key: &str| Command::Put {
+            key: key.to_owned().into(),
+            value: "v".into(),
+            prev_kv: false,
+            ttl_ms: 0,
+        };
+        while node.write(put("first")).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let now = Instant::now();
+        let long = now + Duration::from_secs(60);
+        let waiters = Arc::new(Waiters::new([(1, now), (2, long), (3, long)]));
+        waiters.cancel(&[3].into());
+        let writes = ["late", "awaited", "cancelled"].map(|key| put(key).into());
+        let (written, _) = node.write_held(writes.to_vec(), None, Some(waiters)).await;
+        assert!(written[0].is_err() && written[2].is_err(), "{written:?}");
+        let outcome = &written[1].as_ref().unwrap().outcome;
+        assert!(matches!(outcome, Outcome::Put { .. }), "{outcome:?}");
+        let reader = node.reader().unwrap();
+        for (key, there) in [("late", false), ("awaited", true), ("cancelled", false)] {
+            let (_, found) = reader.get(&key.into(), None).unwrap();
+            assert_eq!(found.is_some(), there, "{key}");
+        }
+        drop(reader);
+        node.shutdown().await.unwrap();
+    }
+}

@@ -1,0 +1,267 @@
+//! Whose sessions are open: of a cluster's 10,000 no client takes all.
+//!
+//! Each member counts those that were opened through it, by the address that they were asked for from. It knows how many are open
+//! in all, for each is in its state. What it does not know is what the same client has opened through other members, or
+//! through this one before it started: so a client may have half of what no other has through one member, half of what is
+//! then left through the next, and so on. All it can't have. What a member passes on to the leader counts there for
+//! that member, which may have eight ninths, for it has counted its own clients already.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use dengine_core::{
+    kv::{Reader, SESSIONS_MAX, Store},
+    types::{Index, SessionId},
+};
+
+use crate::{connections::Share, server::forward::Origin};
+
+/// How often it is looked which of the sessions have ended.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// With more than so many it is looked in any case.
+const KNOWN_MAX: usize = 2 * SESSIONS_MAX as usize;
+
+/// Who has opened which sessions through this member. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(in crate::server) struct Openers(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    sessions: HashMap<SessionId, Opener>,
+    /// How many each has, those included that are being opened.
+    counts: HashMap<Opener, usize>,
+    /// How many are being opened.
+    opening: usize,
+    looked: Option<Instant>,
+}
+
+/// A client, or a member that passes on what its clients ask for.
+type Opener = (IpAddr, Origin);
+
+/// A session that is being opened. Counts until this is dropped, or as an open one.
+#[derive(Debug)]
+pub(super) struct Opening {
+    openers: Openers,
+    opener: Opener,
+    opened: bool,
+}
+
+/// The client has as many sessions as it may.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooMany {
+    pub(super) own: usize,
+    pub(super) all: usize,
+}
+
+impl Openers {
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more session of `from`, which `reader` says is open or not.
+    pub(super) fn open<S: Store>(
+        &self,
+        from: IpAddr,
+        origin: Origin,
+        reader: &Reader<S>,
+    ) -> Result<Opening, TooMany> {
+        let opener = (from, origin);
+        let mut known = self.lock();
+        if known.sessions.len() > KNOWN_MAX {
+            known.look(reader);
+        }
+        let in_all = usize::try_from(reader.open_sessions()).unwrap_or(usize::MAX);
+        let more = |known: &Known| {
+            let own = known.counts.get(&opener).copied().unwrap_or(0);
+            let share = match origin {
+                Origin::Client => Share::HALF,
+                Origin::Member => Share::EIGHT_NINTHS,
+            };
+            let taken = in_all.saturating_add(known.opening).max(own);
+            (share.more(SESSIONS_MAX as usize, taken, own), own)
+        };
+        let (mut room, mut own) = more(&known);
+        if room == 0 && known.looked.is_none_or(|it| it.elapsed() >= LOOK_EVERY) {
+            known.look(reader);
+            (room, own) = more(&known);
+        }
+        if room == 0 {
+            return Err(TooMany { own, all: in_all });
+        }
+        *known.counts.entry(opener).or_default() += 1;
+        known.opening += 1;
+        Ok(Opening {
+            openers: self.clone(),
+            opener,
+            opened: false,
+        })
+    }
+
+    /// The client that has opened a session through this member, if it was one.
+    pub(in crate::server) fn client_of(&self, session: SessionId) -> Option<IpAddr> {
+        match self.lock().sessions.get(&session) {
+            Some((address, Origin::Client)) => Some(*address),
+            Some((_, Origin::Member)) | None => None,
+        }
+    }
+}
+
+impl Known {
+    /// Forgets sessions that have ended. One that this member's state has not reached yet goes on.
+    fn look<S: Store>(&mut self, reader: &Reader<S>) {
+        self.looked = Some(Instant::now());
+        let applied = reader.applied_index();
+        let is_open =
+            |id: SessionId| Index(id.0) > applied || !matches!(reader.session(id), Ok(None));
+        let ended: Vec<_> = self.sessions.extract_if(|id, _| !is_open(*id)).collect();
+        for (_, opener) in ended {
+            self.forget_one(opener);
+        }
+    }
+
+    fn forget_one(&mut self, opener: Opener) {
+        if let Some(count) = self.counts.get_mut(&opener) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&opener);
+            }
+        }
+    }
+}
+
+impl Opening {
+    /// It is open, under this name.
+    pub(super) fn opened(mut self, session: SessionId) {
+        self.opened = true;
+        let mut known = self.openers.lock();
+        // One that was asked for twice under one name is one.
+        if let Some(before) = known.sessions.insert(session, self.opener) {
+            known.forget_one(before);
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let mut known = self.openers.lock();
+        known.opening -= 1;
+        if !self.opened {
+            known.forget_one(self.opener);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_core::{
+        kv::{Command, Outcome, Request, StateMachine, store::MemoryStore},
+        types::{Entry, EntryKind, Term},
+    };
+
+    use super::*;
+
+    const HALF: usize = SESSIONS_MAX as usize / 2;
+
+    struct Cluster {
+        machine: StateMachine<MemoryStore>,
+        openers: Openers,
+        index: u64,
+    }
+
+    impl Cluster {
+        fn new() -> Self {
+            Self {
+                machine: StateMachine::open(MemoryStore::default()).unwrap(),
+                openers: Openers::default(),
+                index: 0,
+            }
+        }
+
+        fn apply(&mut self, command: Command) -> Outcome {
+            self.index += 1;
+            let entry = Entry {
+                index: Index(self.index),
+                term: Term(1),
+                kind: EntryKind::Command,
+                context: bytes::Bytes::new(),
+                data: Request::from(command).encode(dengine_core::kv::CommandVersion::OLDEST),
+            };
+            self.machine.apply(&[entry]).unwrap().remove(0).outcome
+        }
+
+        fn open(&mut self, from: u8, origin: Origin) -> Option<SessionId> {
+            let address = IpAddr::from([10, 0, 0, from]);
+            let opening = self
+                .openers
+                .open(address, origin, &self.machine.reader())
+                .ok()?;
+            match self.apply(Command::OpenSession { ttl_ms: 1 }) {
+                Outcome::SessionOpened { session } => {
+                    opening.opened(session);
+                    Some(session)
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn open_all(&mut self, from: u8, origin: Origin) -> Vec<SessionId> {
+            std::iter::from_fn(|| self.open(from, origin)).collect()
+        }
+    }
+
+    #[test]
+    fn one_client_does_not_take_the_sessions_of_all() {
+        let mut cluster = Cluster::new();
+        let mut greedy = cluster.open_all(1, Origin::Client);
+        assert_eq!(greedy.len(), HALF);
+        assert_eq!(cluster.open_all(2, Origin::Client).len(), HALF / 2);
+        assert!(cluster.open(3, Origin::Client).is_some());
+        assert!(cluster.open(1, Origin::Client).is_none());
+        // What has ended without this member's doing is found out at the next look.
+        let ended = greedy.pop().unwrap();
+        let left = Command::CloseSession { session: ended };
+        cluster.apply(left);
+        cluster.openers.lock().looked = None;
+        assert!(
+            cluster.open(1, Origin::Client).is_none(),
+            "others have more now"
+        );
+        for session in greedy.split_off(HALF / 4) {
+            cluster.apply(Command::CloseSession { session });
+        }
+        cluster.openers.lock().looked = None;
+        assert!(cluster.open(1, Origin::Client).is_some());
+        assert_eq!(cluster.openers.client_of(ended), None);
+        let address = cluster.openers.client_of(greedy[0]).unwrap();
+        assert_eq!(address, IpAddr::from([10, 0, 0, 1]));
+    }
+
+    /// Clients of a member that passes their calls on are many, and it may be a client that says that it is a member.
+    #[test]
+    fn a_member_may_have_more_and_still_not_all() {
+        let mut cluster = Cluster::new();
+        let passed_on = cluster.open_all(1, Origin::Member);
+        assert_eq!(passed_on.len(), (8 * SESSIONS_MAX as usize).div_ceil(9));
+        assert!(cluster.open(2, Origin::Client).is_some());
+        assert_eq!(cluster.openers.client_of(passed_on[0]), None);
+    }
+
+    #[test]
+    fn what_was_not_opened_or_was_closed_does_not_count() {
+        let mut cluster = Cluster::new();
+        let session = cluster.open(1, Origin::Client).unwrap();
+        let reader = cluster.machine.reader();
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let opening = cluster.openers.open(address, Origin::Client, &reader);
+        assert_eq!(cluster.openers.lock().counts[&(address, Origin::Client)], 2);
+        drop(opening);
+        cluster.apply(Command::CloseSession { session });
+        cluster.openers.lock().look(&reader);
+        let known = cluster.openers.lock();
+        assert!(known.counts.is_empty() && known.sessions.is_empty() && known.opening == 0);
+    }
+}
