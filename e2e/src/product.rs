@@ -74,8 +74,7 @@ pub fn program(name: &str) -> Result<PathBuf> {
 }
 
 fn build_programs(workspace: &Path) -> Result<()> {
-    let mut step =
-        Step::start("Programs (the first build compiles RocksDB: 10 to 25 minutes on two cores)");
+    let mut step = Step::start("Programs: cargo build --release");
     let mut cargo = cargo(workspace);
     // All of the workspace: what a package's dependencies are compiled with depends on which packages
     // are asked for, and the tests ask for all.

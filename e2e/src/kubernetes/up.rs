@@ -28,7 +28,8 @@ const REQUIRED: [(&str, &str); 10] = [
     ("go", "a Go toolchain, https://go.dev/dl"),
     ("containerd", "containerd"),
     ("runc", "runc"),
-    ("bridge", "containernetworking-plugins"),
+    // By its path: iproute2 has another program of that name.
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
     ("iptables", "iptables"),
     ("buildah", "buildah"),
     ("ip", "iproute2"),
