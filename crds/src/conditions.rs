@@ -15,7 +15,10 @@ pub const LOW_ON_SPACE: &str = "LowOnSpace";
 /// Cluster: `spec.paused` is set; the operator only reports.
 pub const RECONCILIATION_PAUSED: &str = "ReconciliationPaused";
 
-/// Every condition of a cluster.
+/// Cluster: an operator that is not the one that looks after it would, too, and leaves it alone. Written by that one.
+pub const OPERATED_BY_ANOTHER: &str = "OperatedByAnother";
+
+/// Every condition of a cluster that the operator writes which looks after it.
 pub const OF_CLUSTER: [&str; 7] = [
     READY,
     PROGRESSING,

@@ -49,6 +49,9 @@ pub mod annotations {
     /// On a cluster, by people: measures it with the profile of this name, which may have `/` and any text behind it. The
     /// operator removes it once the benchmark is there; one that a manifest declares stays, and runs once for each value.
     pub const BENCHMARK: &str = "dengine.io/benchmark";
+    /// On a StatefulSet: the operator that looks after the cluster, as `NAMESPACE/NAME` of its release. Another one leaves it
+    /// alone; to hand a cluster over is to write the other one's name here.
+    pub const OPERATOR: &str = "dengine.io/operator";
     /// On a cluster, by people: any new value restarts the members, one at a time and the leader last.
     pub const RESTART: &str = "dengine.io/restart";
 }
@@ -57,6 +60,8 @@ pub mod annotations {
 pub mod managers {
     /// The operator: everything but `status.runs` of a benchmark.
     pub const OPERATOR: &str = "dengine-operator";
+    /// An operator that leaves a cluster alone because it is another's: that one condition, and nothing else.
+    pub const BYSTANDER: &str = "dengine-operator-bystander";
     /// The Job of a benchmark: its own entry of `status.runs` and nothing else. One manager for each run: an apply takes
     /// away what the same manager applied before, and earlier runs are to be kept.
     pub fn bench(run_id: &str) -> String {

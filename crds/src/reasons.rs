@@ -44,6 +44,8 @@ pub mod cluster {
     pub const FOREIGN_DATA: &str = "ForeignData";
     /// An object of the name that we need exists and belongs to somebody else.
     pub const NAME_TAKEN: &str = "NameTaken";
+    /// The StatefulSet says that another operator looks after the cluster.
+    pub const OPERATED_BY_ANOTHER: &str = "OperatedByAnother";
     /// The spec can not be carried out.
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// The Kubernetes API or a member refused a step; it is tried again.
@@ -70,6 +72,8 @@ pub mod benchmark {
     pub const TARGET_NOT_READY: &str = "TargetNotReady";
     /// The Job runs.
     pub const RUNNING: &str = "Running";
+    /// The Job is there, and its pod is refused, can not be scheduled or does not start.
+    pub const JOB_STUCK: &str = "JobStuck";
     /// The Job is about to be made.
     pub const STARTING: &str = "Starting";
     /// The result is in and every request succeeded.
@@ -134,6 +138,8 @@ pub mod events {
     pub const MEMBER_REPLACED: &str = "MemberReplaced";
     /// A claim was deleted after its member had been removed.
     pub const VOLUME_DELETED: &str = "VolumeDeleted";
+    /// Another operator looks after the cluster; this one leaves it alone.
+    pub const OPERATED_BY_ANOTHER: &str = "OperatedByAnother";
     /// A step was refused; it is tried again.
     pub const STEP_FAILED: &str = "StepFailed";
     /// The object can not be read by this version of the operator, which does nothing for it.

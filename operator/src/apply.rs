@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use dengine_crds::names::{annotations, labels, managers};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource, ResourceExt};
 use serde::{Serialize, de::DeserializeOwned};
@@ -25,6 +25,16 @@ pub enum ApplyError {
         kind: String,
         /// Its name.
         name: String,
+    },
+    /// It names another operator; a moment ago it did not, or was not there.
+    #[error("{kind} {name} is looked after by operator {operator}")]
+    OperatedByAnother {
+        /// Kind of the object.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// Who looks after it.
+        operator: String,
     },
     /// The API server refused or did not answer.
     #[error("{kind} {name}: {source}")]
@@ -48,6 +58,33 @@ impl ApplyError {
 /// Whether the API server answered with this HTTP status.
 pub fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// Parameters for a change of single fields.
+pub fn by_us() -> PatchParams {
+    PatchParams {
+        field_manager: Some(managers::OPERATOR.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+/// Parameters for deleting this very object and none that has taken its name.
+pub fn exactly(uid: &str) -> DeleteParams {
+    DeleteParams::default().preconditions(Preconditions {
+        uid: Some(uid.to_owned()),
+        resource_version: None,
+    })
+}
+
+/// An answer for which it does not matter if the object is gone.
+///
+/// # Errors
+/// Whatever else went wrong.
+pub fn gone_or_done<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match answer {
+        Err(error) if !is_code(&error, 404) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// What became of an object that should be there.
@@ -156,6 +193,13 @@ where
         if !is_ours(&desired, &there) {
             return Err(ApplyError::NameTaken { kind, name });
         }
+        if let Some(operator) = another_operator(&desired, &there) {
+            return Err(ApplyError::OperatedByAnother {
+                kind,
+                name,
+                operator,
+            });
+        }
         if is_done(&there) {
             return Ok(Applied::Same);
         }
@@ -187,6 +231,13 @@ fn is_ours<K: Resource>(desired: &Value, there: &K) -> bool {
         return same(labels::MANAGED_BY) && (same(labels::CLUSTER) || same(labels::BENCHMARK));
     };
     wanted.as_deref() == Some(owner)
+}
+
+/// The operator that the object names, if that is not the one that we are.
+fn another_operator<K: Resource>(desired: &Value, there: &K) -> Option<String> {
+    let ours = desired["metadata"]["annotations"][annotations::OPERATOR].as_str()?;
+    let named = there.annotations().get(annotations::OPERATOR)?;
+    (named != ours).then(|| named.clone())
 }
 
 fn stamped<K>(desired: K) -> Value

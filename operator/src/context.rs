@@ -39,6 +39,8 @@ pub struct Context {
     pub refusals: Arc<Refusals>,
     /// What specs may leave out.
     pub defaults: Defaults,
+    /// The operator's name on what it looks after.
+    pub identity: Arc<str>,
     /// How often a cluster is looked at when nothing seems to happen.
     pub poll_interval: Duration,
     recorder: Recorder,
@@ -64,9 +66,17 @@ impl Context {
             refusals: Arc::default(),
             client,
             defaults,
+            identity: "dengine-operator".into(),
             poll_interval,
             last_write: None,
         }
+    }
+
+    /// The same context of an operator of this name.
+    #[must_use]
+    pub fn called(self, identity: String) -> Self {
+        let identity = identity.into();
+        Self { identity, ..self }
     }
 
     /// The same context with other members.

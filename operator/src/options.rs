@@ -15,13 +15,19 @@ use crate::telemetry::LogFormat;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "dengine-operator", version)]
 pub struct Options {
-    /// Look only at this namespace. Without it: at all namespaces.
+    /// Look only at these namespaces, separated by commas. Without it: at all namespaces.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_NAMESPACE_SCOPE",
-        value_name = "NAMESPACE"
+        value_name = "NAMESPACE",
+        value_delimiter = ','
     )]
-    pub namespace_scope: Option<String>,
+    pub namespace_scope: Vec<String>,
+
+    /// Who looks after a cluster, written on its StatefulSet: operators of another name leave it alone. The chart gives
+    /// NAMESPACE/NAME of its release. Without it: that of the Lease.
+    #[arg(long, env = "DENGINE_OPERATOR_IDENTITY", value_name = "NAME")]
+    pub identity: Option<String>,
 
     /// Image of the server for clusters whose spec names none.
     #[arg(
@@ -103,6 +109,12 @@ pub struct Options {
 }
 
 impl Options {
+    /// Who this operator is, for clusters that it looks after; the same for all processes that share a Lease.
+    pub fn identity(&self) -> String {
+        let lease = || format!("{}/{}", self.lease_namespace, self.lease_name);
+        self.identity.clone().unwrap_or_else(lease)
+    }
+
     /// Time between two looks at a cluster.
     pub fn poll_interval(&self) -> Duration {
         Duration::from_millis(self.poll_interval_ms)
@@ -111,7 +123,23 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser};
+
+    use super::Options;
+
+    #[test]
+    fn namespaces_come_in_a_list_and_a_name_from_the_lease() {
+        let options = Options::parse_from([
+            "dengine-operator",
+            "--namespace-scope=a,b",
+            "--lease-namespace=there",
+        ]);
+        assert_eq!(options.namespace_scope, ["a", "b"]);
+        assert_eq!(options.identity(), "there/dengine-operator");
+        let named = Options::parse_from(["dengine-operator", "--identity=here/prod"]);
+        assert!(named.namespace_scope.is_empty());
+        assert_eq!(named.identity(), "here/prod");
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -2,10 +2,14 @@
 //! when it lost the lease. A process that lost it starts over rather than to untangle what it held.
 
 use anyhow::{Context as _, bail};
-use kube::Client;
+use axum::http::Request;
+use futures::future::join_all;
+use kube::client::{Body, ClientBuilder};
+use kube::{Client, Config};
 use kube_lease_manager::LeaseManagerBuilder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tower::util::MapRequestLayer;
 
 use crate::cluster::validate::Defaults;
 use crate::context::Context;
@@ -23,9 +27,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     stop_on_signal(stop.clone())?;
     let server = tokio::spawn(http::serve(options.listen, metrics, until(stopped.clone())));
 
-    let client = Client::try_default()
-        .await
-        .context("the Kubernetes API can not be found")?;
+    let client = client().await?;
     let holder = holder();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -64,6 +66,18 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     outcome
 }
 
+/// The Kubernetes API as kubectl finds it, or as a pod does; what is asked of it is counted.
+async fn client() -> anyhow::Result<Client> {
+    let config = Config::infer().await;
+    let config = config.context("the Kubernetes API can not be found")?;
+    let counted = MapRequestLayer::new(|request: Request<Body>| {
+        telemetry::asked(request.method(), request.uri());
+        request
+    });
+    let client = ClientBuilder::try_from(config).context("the Kubernetes API can not be used")?;
+    Ok(client.with_layer(&counted).build())
+}
+
 async fn acquire(holds: &mut watch::Receiver<bool>) -> anyhow::Result<()> {
     let acquired = holds.wait_for(|holds| *holds).await;
     acquired.map(|_| ()).context("the lease can not be watched")
@@ -83,21 +97,16 @@ async fn work(
         image: options.default_image.clone(),
         bench_image: options.default_bench_image.clone(),
     };
-    let scope = Scope {
-        namespace: options.namespace_scope.clone(),
-    };
     let context = Context::new(client.clone(), defaults, options.poll_interval())
+        .called(options.identity())
         .mortal(options.exit_after_writes);
-    let clusters = cluster::controller::run(
-        context.clone(),
-        scope.clone(),
-        options.concurrency,
-        until(stopped.clone()),
-    );
-    let benchmarks =
-        benchmark::controller::run(context, scope, options.concurrency, until(stopped.clone()));
+    let scopes = Scope::of(&options.namespace_scope);
+    telemetry::to_list(scopes.len());
+    let controllers = scopes
+        .into_iter()
+        .map(|scope| controllers(&context, scope, options.concurrency, &stopped));
     let lost = tokio::select! {
-        _ = async { tokio::join!(clusters, benchmarks) } => false,
+        _ = join_all(controllers) => false,
         _ = holds.wait_for(|holds| !*holds) => true,
         () = lease::lost(&client, options, holder) => true,
     };
@@ -109,6 +118,20 @@ async fn work(
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Both controllers of a scope, until the operator should stop.
+async fn controllers(
+    context: &Context,
+    scope: Scope,
+    concurrency: u16,
+    stopped: &watch::Receiver<bool>,
+) {
+    let until = || until(stopped.clone());
+    tokio::join!(
+        cluster::controller::run(context.clone(), scope.clone(), concurrency, until()),
+        benchmark::controller::run(context.clone(), scope, concurrency, until()),
+    );
 }
 
 /// Resolves once the operator should stop.

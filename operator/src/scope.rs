@@ -1,9 +1,11 @@
 //! Which namespaces the operator looks at.
 
+use std::collections::BTreeSet;
+
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 
-/// One namespace, or all.
+/// One namespace, or all. An operator for several has a pair of controllers for each: the Kubernetes API watches one, or all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// `None`: every namespace.
@@ -11,6 +13,18 @@ pub struct Scope {
 }
 
 impl Scope {
+    /// The scopes of an operator that looks at these namespaces; at all of them if there are none.
+    pub fn of(namespaces: &[String]) -> Vec<Self> {
+        let named: BTreeSet<&String> = namespaces.iter().filter(|name| !name.is_empty()).collect();
+        if named.is_empty() {
+            return vec![Self::default()];
+        }
+        let scopes = named.into_iter().map(|name| Self {
+            namespace: Some(name.clone()),
+        });
+        scopes.collect()
+    }
+
     /// Access to the objects of a kind within the scope.
     pub fn api<K>(&self, client: &Client) -> Api<K>
     where
@@ -20,5 +34,27 @@ impl Scope {
             Some(namespace) => Api::namespaced(client.clone(), namespace),
             None => Api::all(client.clone()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_looked_at_twice_and_no_name_means_everywhere() {
+        let scopes = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let scopes = Scope::of(&names).into_iter();
+            scopes.map(|scope| scope.namespace).collect::<Vec<_>>()
+        };
+        assert_eq!(scopes(&[]), [None]);
+        assert_eq!(
+            scopes(&[""]),
+            [None],
+            "an empty variable of the environment"
+        );
+        let both = [Some("a".to_owned()), Some("b".to_owned())];
+        assert_eq!(scopes(&["b", "a", "b"]), both);
     }
 }

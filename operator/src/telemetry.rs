@@ -1,8 +1,9 @@
 //! Logs and metrics of the operator itself: their set-up, and every name in one place.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::http::{Method, Uri};
 use clap::ValueEnum;
 use dengine_crds::{DEngineCluster, DEngineClusterStatus};
 use futures::{Stream, StreamExt};
@@ -27,9 +28,10 @@ const CLUSTER_READY_MEMBERS: &str = "dengine_operator_cluster_ready_members";
 const CLUSTER_WANTED_MEMBERS: &str = "dengine_operator_cluster_wanted_members";
 const STEPS: &str = "dengine_operator_steps_total";
 const UNREADABLE: &str = "dengine_operator_unreadable_object";
+const REQUESTS: &str = "dengine_operator_kubernetes_requests_total";
 
 /// Every metric of the operator.
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 10] = [
     RECONCILE_SECONDS,
     RECONCILE_ERRORS,
     WATCH_ERRORS,
@@ -39,6 +41,7 @@ pub const NAMES: [&str; 9] = [
     CLUSTER_WANTED_MEMBERS,
     STEPS,
     UNREADABLE,
+    REQUESTS,
 ];
 
 /// What is said of a cluster is said again with every look at it; of one that is gone it is no longer said.
@@ -105,7 +108,45 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
         UNREADABLE,
         "1 for each object that this version can not read; nothing is done for it."
     );
+    describe_counter!(
+        REQUESTS,
+        "Requests to the Kubernetes API, by verb: get, list, watch, create, patch, delete."
+    );
     Ok(handle)
+}
+
+/// Counts a request to the Kubernetes API.
+pub fn asked(method: &Method, uri: &Uri) {
+    counter!(REQUESTS, "verb" => verb(method, uri)).increment(1);
+}
+
+/// In the words of Kubernetes' permissions. A list is a `get` of a path that ends in a kind: the operator reads nothing below
+/// an object.
+fn verb(method: &Method, uri: &Uri) -> &'static str {
+    let watches = uri.query().is_some_and(|query| {
+        let mut parameters = query.split('&');
+        parameters.any(|one| one == "watch=true" || one == "watch=1")
+    });
+    match method.as_str() {
+        "GET" if watches => "watch",
+        "GET" if is_of_many(uri.path()) => "list",
+        "GET" => "get",
+        "POST" => "create",
+        "PATCH" | "PUT" => "patch",
+        "DELETE" => "delete",
+        _ => "other",
+    }
+}
+
+/// `/api/v1` and `/apis/GROUP/VERSION` have a kind behind them, or `namespaces/NAME` and a kind.
+fn is_of_many(path: &str) -> bool {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let behind = if parts.first() == Some(&"api") { 2 } else { 3 };
+    match parts.get(behind..) {
+        Some(["namespaces", _, rest @ ..]) => rest.len() == 1,
+        Some(rest) => rest.len() == 1,
+        None => false,
+    }
 }
 
 /// Whether this process holds the lease.
@@ -116,17 +157,22 @@ pub fn leads(leads: bool) {
     LEADS.store(leads, Ordering::Relaxed);
 }
 
-/// Whether everything that is looked after was listed once.
-static LISTED: AtomicBool = AtomicBool::new(false);
+/// Scopes in which not everything was listed yet.
+static TO_LIST: AtomicUsize = AtomicUsize::new(1);
 
-/// Notes that everything that is looked after was listed once.
+/// Notes in how many scopes everything has to be listed.
+pub fn to_list(scopes: usize) {
+    TO_LIST.store(scopes, Ordering::Relaxed);
+}
+
+/// Notes that everything in one scope was listed once.
 pub fn listed() {
-    LISTED.store(true, Ordering::Relaxed);
+    TO_LIST.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Whether this process does its work, or would at once.
 pub fn is_ready() -> bool {
-    !LEADS.load(Ordering::Relaxed) || LISTED.load(Ordering::Relaxed)
+    !LEADS.load(Ordering::Relaxed) || TO_LIST.load(Ordering::Relaxed) == 0
 }
 
 /// The metrics as text. Who holds the lease is said anew each time: it changes rarely, and would be forgotten.
@@ -241,10 +287,43 @@ mod tests {
     }
 
     #[test]
+    fn requests_are_counted_by_what_they_need_permission_for() {
+        for (method, path, expected) in [
+            (Method::GET, "/api/v1/pods?limit=50", "list"),
+            (
+                Method::GET,
+                "/api/v1/pods?watch=true&resourceVersion=1",
+                "watch",
+            ),
+            (Method::GET, "/api/v1/namespaces/n/pods", "list"),
+            (Method::GET, "/api/v1/namespaces/n/pods/p", "get"),
+            (Method::GET, "/apis/apps/v1/statefulsets", "list"),
+            (
+                Method::GET,
+                "/apis/apps/v1/namespaces/n/statefulsets/s",
+                "get",
+            ),
+            (
+                Method::PATCH,
+                "/apis/apps/v1/namespaces/n/statefulsets/s",
+                "patch",
+            ),
+            (Method::POST, "/apis/batch/v1/namespaces/n/jobs", "create"),
+            (Method::DELETE, "/api/v1/namespaces/n/pods/p", "delete"),
+        ] {
+            let uri: Uri = path.parse().unwrap();
+            assert_eq!(verb(&method, &uri), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
     fn who_waits_for_the_lease_is_ready_and_who_works_is_once_it_has_listed() {
         assert!(is_ready());
+        to_list(2);
         leads(true);
         assert!(!is_ready());
+        listed();
+        assert!(!is_ready(), "another namespace is not listed");
         listed();
         assert!(is_ready());
     }

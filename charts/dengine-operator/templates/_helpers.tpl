@@ -28,6 +28,11 @@ app.kubernetes.io/part-of: dengine
 {{- .Values.leaderElection.leaseName | default (include "dengine-operator.fullname" .) -}}
 {{- end -}}
 
+{{/* Written on what the operator looks after; another release leaves that alone. */}}
+{{- define "dengine-operator.identity" -}}
+{{- printf "%s/%s" .Release.Namespace (include "dengine-operator.fullname" .) -}}
+{{- end -}}
+
 {{/* What the operator may do where its clusters are. Each rule says what for. */}}
 {{- define "dengine-operator.rules" -}}
 # What people ask for. Read only: the operator never changes a spec.
@@ -77,7 +82,7 @@ app.kubernetes.io/part-of: dengine
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, create, patch]
-# Why a StatefulSet's pods are refused; Kubernetes says so in events and nowhere else.
+# Why the pods of a StatefulSet or a Job are refused; Kubernetes says so in events and nowhere else.
 - apiGroups: [""]
   resources: [events]
   verbs: [list]

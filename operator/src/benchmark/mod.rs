@@ -20,13 +20,14 @@ use dengine_crds::reasons::{benchmark as reasons, events};
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, conditions as types};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-use crate::apply::{ApplyError, ensure, is_code};
+use crate::apply::{ApplyError, by_us, ensure, exactly, gone_or_done, is_code};
+use crate::cluster::bystander;
 use crate::context::{Context, Happening, now};
 use plan::{Ending, Step};
 use resources::{Benchmark, job, role, role_binding, service_account};
@@ -46,6 +47,9 @@ const FIRST_PAUSE_SECONDS: u64 = 2;
 const AFTER_STEP: Duration = Duration::from_millis(100);
 /// When all is done; only a change of the resource matters then.
 const WHEN_DONE: Duration = Duration::from_secs(600);
+
+/// While another operator looks after the cluster that it measures.
+const WHEN_ANOTHERS: Duration = Duration::from_secs(60);
 
 /// Why a reconciliation ended early: the Kubernetes API did not answer.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +100,10 @@ pub async fn reconcile(
     };
     if resource.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change());
+    }
+    if let Some(other) = bystander::of_benchmark(context, &resource).await? {
+        tracing::debug!(benchmark = resource.name_any(), other, "left alone");
+        return Ok(Action::requeue(WHEN_ANOTHERS));
     }
     let benchmark = benchmark(context, &resource, namespace, owner);
     let now = now();
@@ -251,14 +259,8 @@ async fn set_ttl(
         "spec": {"ttlSecondsAfterFinished": JOB_TTL_SECONDS},
     });
     let name = job_name(resource);
-    let parameters = PatchParams {
-        field_manager: Some(managers::OPERATOR.to_owned()),
-        ..PatchParams::default()
-    };
-    match api.patch(&name, &parameters, &Patch::Merge(patch)).await {
-        Err(error) if !is_code(&error, 404) => Err(StepError::Job(error)),
-        _ => Ok(()),
-    }
+    let answer = api.patch(&name, &by_us(), &Patch::Merge(patch)).await;
+    gone_or_done(answer).map_err(StepError::Job)
 }
 
 fn job_name(resource: &DEngineBenchmark) -> String {
@@ -276,27 +278,21 @@ async fn delete_job(
 ) -> Result<(), StepError> {
     let Some(job) = job else { return Ok(()) };
     let api: Api<Job> = Api::namespaced(context.client.clone(), &benchmark.namespace);
-    let parameters = DeleteParams::foreground().preconditions(Preconditions {
-        uid: Some(job.uid.clone()),
-        resource_version: None,
-    });
-    match api.delete(&job_name(resource), &parameters).await {
-        Err(error) if !is_code(&error, 404) => Err(StepError::Job(error)),
-        _ => Ok(()),
-    }
+    let parameters = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        ..exactly(&job.uid)
+    };
+    let answer = api.delete(&job_name(resource), &parameters).await;
+    gone_or_done(answer).map_err(StepError::Job)
 }
 
 /// Deletes the resource, if it still is the one that was looked at; what it owns goes with it.
 async fn expire(context: &Context, benchmark: &Benchmark) -> Result<(), StepError> {
     let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &benchmark.namespace);
-    let parameters = DeleteParams::default().preconditions(Preconditions {
-        uid: Some(benchmark.owner.uid.clone()),
-        resource_version: None,
-    });
-    match api.delete(&benchmark.name, &parameters).await {
-        Err(error) if !is_code(&error, 404) => Err(StepError::Expire(error)),
-        _ => Ok(()),
-    }
+    let answer = api
+        .delete(&benchmark.name, &exactly(&benchmark.owner.uid))
+        .await;
+    gone_or_done(answer).map_err(StepError::Expire)
 }
 
 async fn make_job(

@@ -46,6 +46,13 @@ pub(super) async fn observe(
         Some(job) => pod_of(context, benchmark, &job.name_any()).await?,
         None => None,
     };
+    let trouble = match (&job, &pod) {
+        (Some(job), None) if view(job).state == JobState::Running => {
+            let refused = context.refusals.of(&context.client, job).await;
+            refused.map(|words| format!("Kubernetes refuses its pod: {words}"))
+        }
+        (_, pod) => pod.as_ref().and_then(trouble),
+    };
     let replace = benchmark.spec.concurrency_policy == ConcurrencyPolicy::Replace;
     let observed = Observed {
         suspended: benchmark.spec.suspend,
@@ -54,7 +61,8 @@ pub(super) async fn observe(
         retry_in: retry_in(&status, now),
         members: members(context, benchmark, &status).await?,
         skipped: skipped(&status),
-        trouble: pod.as_ref().and_then(trouble),
+        trouble,
+        was_stuck: was_stuck(&status),
         wanted_run: wanted_run(resource, &status, asked.due.run_id),
         had_its_turn,
         thresholds: asked.thresholds,
@@ -104,6 +112,13 @@ fn skipped(status: &DEngineBenchmarkStatus) -> Option<String> {
         let words = &target.message;
         format!("a run of the schedule was skipped, for it could not begin in time: {words}")
     })
+}
+
+/// What kept the Job's pod from running when it was looked at last: when the Job's time is over, its pod is gone too.
+pub(super) fn was_stuck(status: &DEngineBenchmarkStatus) -> Option<String> {
+    let mut conditions = status.conditions.iter();
+    let complete = conditions.find(|condition| condition.type_ == types::COMPLETE)?;
+    (complete.reason == reasons::JOB_STUCK).then(|| complete.message.clone())
 }
 
 /// The members of the cluster that is measured: their pods' identity, and how often each server was restarted. Asked only when
@@ -295,7 +310,7 @@ fn trouble(pod: &Pod) -> Option<String> {
     let unscheduled = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False");
     if let Some(unscheduled) = unscheduled {
         let words = unscheduled.message.as_deref().unwrap_or("not scheduled");
-        return Some(words.to_owned());
+        return Some(format!("its pod can not be scheduled: {words}"));
     }
     let mut containers = status.container_statuses.iter().flatten();
     let tool = containers.find(|container| container.name == job::CONTAINER)?;
@@ -303,7 +318,7 @@ fn trouble(pod: &Pod) -> Option<String> {
     let reason = waiting.reason.as_deref()?;
     let passing = matches!(reason, "ContainerCreating" | "PodInitializing");
     let words = waiting.message.as_deref().unwrap_or("no message");
-    (!passing).then(|| format!("{reason}: {words}"))
+    (!passing).then(|| format!("its pod does not start: {reason}: {words}"))
 }
 
 async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube::Error> {
@@ -387,11 +402,14 @@ mod tests {
         };
         assert_eq!(
             words(&waiting("ImagePullBackOff")).as_deref(),
-            Some("ImagePullBackOff: why")
+            Some("its pod does not start: ImagePullBackOff: why")
         );
         assert_eq!(words(&waiting("ContainerCreating")), None);
         let pending = "{conditions: [{type: PodScheduled, status: 'False', message: no nodes}]}";
-        assert_eq!(words(pending).as_deref(), Some("no nodes"));
+        assert_eq!(
+            words(pending).as_deref(),
+            Some("its pod can not be scheduled: no nodes")
+        );
         assert_eq!(words("{}"), None);
     }
 

@@ -36,6 +36,8 @@ pub struct Observed {
     pub skipped: Option<String>,
     /// Why the Job's pod does not run.
     pub trouble: Option<String>,
+    /// What the status says about that.
+    pub was_stuck: Option<String>,
     /// The run ended so long ago that the resource is to go.
     pub expired: bool,
     /// The run that the status says was started last.
@@ -237,7 +239,12 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         },
         (Some(job), true) => match &job.state {
             JobState::Running => Step::Wait,
-            JobState::Failed(words) => ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, words),
+            JobState::Failed(words) => {
+                let stuck = observed.was_stuck.as_ref();
+                let cause = stuck.map(|stuck| format!("; until then {stuck}"));
+                let words = format!("{words}{}", cause.unwrap_or_default());
+                ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, &words)
+            }
             JobState::Succeeded => ending(
                 BenchmarkPhase::ResultMissing,
                 reasons::RESULT_MISSING,

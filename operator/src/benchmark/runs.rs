@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use dengine_crds::DEngineBenchmark;
 use dengine_crds::benchmark::Report;
-use dengine_crds::names::{self, managers};
+use dengine_crds::names;
 use kube::ResourceExt;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch};
 use serde_json::{Map, Value, json};
 
+use crate::apply::by_us;
 use crate::context::Context;
 
 /// Removes the results of the oldest runs that are too many.
@@ -31,11 +32,7 @@ pub(super) async fn prune(
     let patch = json!({"status": {"runs": gone}});
     let namespace = resource.namespace().unwrap_or_default();
     let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &namespace);
-    let parameters = PatchParams {
-        field_manager: Some(managers::OPERATOR.to_owned()),
-        ..PatchParams::default()
-    };
-    api.patch_status(&resource.name_any(), &parameters, &Patch::Merge(patch))
+    api.patch_status(&resource.name_any(), &by_us(), &Patch::Merge(patch))
         .await?;
     Ok(())
 }

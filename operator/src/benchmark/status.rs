@@ -160,8 +160,8 @@ fn take(
             status.started_at.get_or_insert_with(|| now.0.to_string());
             status.phase = Some(BenchmarkPhase::Running);
             let what = runs(status);
-            conditions.set(types::COMPLETE, State::no(reasons::RUNNING, what));
-            conditions.set(types::FAILED, State::no(reasons::RUNNING, what));
+            conditions.set(types::COMPLETE, State::no(reasons::RUNNING, &what));
+            conditions.set(types::FAILED, State::no(reasons::RUNNING, &what));
         }
         Step::Finish(ending) | Step::Cancel(ending) => {
             finish(status, conditions, ending, observed, now);
@@ -184,17 +184,24 @@ fn begin_with(status: &mut DEngineBenchmarkStatus, observed: &Observed) {
 
 /// Why the Job's pod does not run, or that it does.
 fn show_trouble(status: &DEngineBenchmarkStatus, conditions: &mut Conditions, observed: &Observed) {
-    let words = match &observed.trouble {
-        Some(trouble) => format!("{}, and its pod does not: {trouble}", runs(status)),
-        None => runs(status).to_owned(),
+    let state = match &observed.trouble {
+        Some(trouble) => {
+            let words = format!("{} can not run: {trouble}", the_job(status));
+            State::no(reasons::JOB_STUCK, &words)
+        }
+        None => State::no(reasons::RUNNING, &runs(status)),
     };
-    conditions.set(types::COMPLETE, State::no(reasons::RUNNING, &words));
+    conditions.set(types::COMPLETE, state);
 }
 
-fn runs(status: &DEngineBenchmarkStatus) -> &'static str {
+fn runs(status: &DEngineBenchmarkStatus) -> String {
+    format!("{} runs", the_job(status))
+}
+
+fn the_job(status: &DEngineBenchmarkStatus) -> &'static str {
     match status.leg {
-        Some(Leg::Rival) => "the Job that measures etcd runs",
-        _ => "the Job runs",
+        Some(Leg::Rival) => "the Job that measures etcd",
+        _ => "the Job",
     }
 }
 
@@ -468,15 +475,26 @@ mod tests {
                 state: crate::benchmark::plan::JobState::Running,
                 has_ttl: false,
             }),
-            trouble: Some("ImagePullBackOff: no such image".to_owned()),
+            trouble: Some("Kubernetes refuses its pod: exceeded quota: small".to_owned()),
             ..wanted("1")
         };
         assert_eq!(look(&mut resource, &observed, 1), Step::Wait);
-        let (_, _, message) = condition(&resource, types::COMPLETE);
-        assert!(
-            message.ends_with("ImagePullBackOff: no such image"),
-            "{message}"
-        );
+        let (_, reason, message) = condition(&resource, types::COMPLETE);
+        let stuck = "the Job can not run: Kubernetes refuses its pod: exceeded quota: small";
+        assert_eq!((&*reason, &*message), (reasons::JOB_STUCK, stuck));
+        // When its time is over there is no pod any more that could tell.
+        let over = Observed {
+            job: Some(crate::benchmark::plan::Job {
+                state: crate::benchmark::plan::JobState::Failed("DeadlineExceeded".to_owned()),
+                ..observed.job.clone().unwrap()
+            }),
+            trouble: None,
+            was_stuck: crate::benchmark::observe::was_stuck(resource.status.as_ref().unwrap()),
+            ..observed
+        };
+        look(&mut resource, &over, 2);
+        let (_, _, message) = condition(&resource, types::FAILED);
+        assert_eq!(message, format!("DeadlineExceeded; until then {stuck}"));
     }
 
     #[test]

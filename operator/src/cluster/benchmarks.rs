@@ -1,34 +1,94 @@
 //! The lines of a cluster's status about its benchmarks. Pure but for the cache it reads; the
 //! benchmarks' own controller never writes here.
 
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
 use dengine_crds::cluster::BenchmarkLine;
 use dengine_crds::{DEngineBenchmark, DEngineCluster};
 use futures::FutureExt;
 use kube::ResourceExt;
-use kube::runtime::reflector::Store;
+use kube::runtime::reflector::{ObjectRef, Store};
 
 use crate::guard::Guarded;
 
+/// A store gets what a new list brought only when it is complete; whoever was noted and is not there by then is gone.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// As many lines as the schema lets a status hold; the newest runs win.
 const LINES_MAX: usize = 64;
 
+/// Every benchmark, without its results, and which of them show in which cluster's status. Perhaps not complete yet.
+#[derive(Clone, Debug)]
+pub struct Benchmarks {
+    /// All of them.
+    pub store: Store<Guarded<DEngineBenchmark>>,
+    /// Names by namespace and cluster. To go through all benchmarks with each look at each of a thousand clusters would cost
+    /// more than everything else. Whoever is gone, or reports elsewhere by now, is found out when asked for.
+    shown: Arc<Mutex<HashMap<(String, String), BTreeMap<String, Instant>>>>,
+}
+
+impl Benchmarks {
+    /// Those of a store, whose changes are told with [`Self::note`].
+    pub fn new(store: Store<Guarded<DEngineBenchmark>>) -> Self {
+        let benchmarks = Self {
+            shown: Arc::default(),
+            store,
+        };
+        for there in benchmarks.store.state() {
+            benchmarks.note(&there);
+        }
+        benchmarks
+    }
+
+    /// To be told of each benchmark that came, changed or went.
+    pub fn note(&self, benchmark: &Guarded<DEngineBenchmark>) {
+        let (Ok(read), Some(namespace)) = (&benchmark.0, benchmark.namespace()) else {
+            return;
+        };
+        if let Some(cluster) = reports_to(read) {
+            let mut shown = self.shown.lock().expect("nobody panics with the lock");
+            let names = shown.entry((namespace, cluster)).or_default();
+            names.insert(read.name_any(), Instant::now());
+        }
+    }
+
+    /// Those that show in the status of this cluster.
+    fn of(&self, namespace: &str, cluster: &str) -> Vec<Arc<Guarded<DEngineBenchmark>>> {
+        let place = (namespace.to_owned(), cluster.to_owned());
+        let mut shown = self.shown.lock().expect("nobody panics with the lock");
+        let Some(names) = shown.get_mut(&place) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        names.retain(|name, noted| {
+            let there = self.store.get(&ObjectRef::new(name).within(namespace));
+            let there = there.filter(|there| {
+                let read = there.0.as_ref();
+                read.is_ok_and(|read| reports_to(read).as_deref() == Some(cluster))
+            });
+            let stays = there.is_some() || noted.elapsed() < FORGET_AFTER;
+            found.extend(there);
+            stays
+        });
+        if names.is_empty() {
+            shown.remove(&place);
+        }
+        found
+    }
+}
+
 /// The newest run of each benchmark of this cluster, by name. Until the cache has seen all of them: what was said before.
-pub fn lines(
-    benchmarks: &Store<Guarded<DEngineBenchmark>>,
-    cluster: &DEngineCluster,
-) -> Vec<BenchmarkLine> {
-    if benchmarks.wait_until_ready().now_or_never().is_none() {
+pub fn lines(benchmarks: &Benchmarks, cluster: &DEngineCluster) -> Vec<BenchmarkLine> {
+    if benchmarks.store.wait_until_ready().now_or_never().is_none() {
         let status = cluster.status.as_ref();
         return status.map_or_else(Vec::new, |status| status.benchmarks.clone());
     }
     let (name, namespace) = (cluster.name_any(), cluster.namespace());
-    let mut lines: Vec<BenchmarkLine> = benchmarks
-        .state()
+    let shown = benchmarks.of(&namespace.unwrap_or_default(), &name);
+    let mut lines: Vec<BenchmarkLine> = shown
         .iter()
-        .filter(|benchmark| benchmark.namespace() == namespace)
-        .filter_map(|benchmark| benchmark.0.as_ref().ok())
-        .filter(|benchmark| reports_to(benchmark).as_deref() == Some(&name))
-        .filter_map(line)
+        .filter_map(|benchmark| line(benchmark.0.as_ref().ok()?))
         .collect();
     lines.sort_by(|a, b| {
         b.finished_at
@@ -124,11 +184,54 @@ mod tests {
             benchmarks: vec![said.clone()],
             ..Default::default()
         });
-        assert_eq!(lines(&store, &cluster), [said]);
+        let benchmarks = Benchmarks::new(store);
+        assert_eq!(lines(&benchmarks, &cluster), [said]);
         for event in [watcher::Event::Init, watcher::Event::InitDone] {
             writer.apply_watcher_event(&event);
         }
-        assert_eq!(lines(&store, &cluster), []);
+        assert_eq!(lines(&benchmarks, &cluster), []);
+    }
+
+    #[test]
+    fn each_cluster_finds_its_own_and_not_who_left() {
+        let (store, mut writer) = kube::runtime::reflector::store();
+        let benchmarks = Benchmarks::new(store);
+        let mut tell = |event: watcher::Event<Guarded<DEngineBenchmark>>| {
+            writer.apply_watcher_event(&event);
+            if let watcher::Event::Apply(benchmark) | watcher::Event::Delete(benchmark) = &event {
+                benchmarks.note(benchmark);
+            }
+        };
+        let named = |name: &str, cluster: &str| {
+            let spec = format!("{{workload: put, target: {{clusterRef: {{name: {cluster}}}}}}}");
+            let mut benchmark = benchmark(&spec);
+            benchmark.metadata.name = Some(name.to_owned());
+            benchmark.metadata.namespace = Some("n".to_owned());
+            kube::core::DeserializeGuard(Ok(benchmark))
+        };
+        let of = |cluster: &str| {
+            let found = benchmarks.of("n", cluster);
+            found.iter().map(|b| b.name_any()).collect::<Vec<_>>()
+        };
+        for (name, cluster) in [("b", "demo"), ("a", "demo"), ("c", "other")] {
+            tell(watcher::Event::Apply(named(name, cluster)));
+        }
+        assert_eq!(
+            (of("demo"), of("other")),
+            (vec!["a".into(), "b".into()], vec!["c".into()])
+        );
+        assert!(benchmarks.of("elsewhere", "demo").is_empty());
+        tell(watcher::Event::Apply(named("a", "other")));
+        tell(watcher::Event::Delete(named("b", "demo")));
+        assert_eq!(
+            (of("demo"), of("other")),
+            (vec![], vec!["a".into(), "c".into()])
+        );
+        // A list that is not complete yet.
+        benchmarks.note(&named("d", "demo"));
+        assert!(of("demo").is_empty());
+        tell(watcher::Event::Apply(named("d", "demo")));
+        assert_eq!(of("demo"), ["d"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dengine_crds::names::labels;
 use dengine_crds::{DEngineBenchmark, DEngineCluster};
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use kube::core::NamespaceResourceScope;
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -15,7 +15,7 @@ use kube::runtime::{Predicate, WatchStreamExt, predicates, watcher};
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
-use super::benchmarks::reports_to;
+use super::benchmarks::{Benchmarks, reports_to};
 use super::observe::Caches;
 use crate::context::Context;
 use crate::guard::{self, Guarded};
@@ -62,7 +62,10 @@ pub async fn run(
     let (services, controller) = feed(controller, &context, &scope, by_label);
     let (accounts, controller) = feed(controller, &context, &scope, by_label);
     let (budgets, controller) = feed(controller, &context, &scope, by_label);
-    let (benchmarks, changed) = cached(&context, &scope, "", slim);
+    let (store, changed) = cached(&context, &scope, "", slim);
+    let benchmarks = Benchmarks::new(store);
+    let noted = benchmarks.clone();
+    let changed = changed.inspect_ok(move |benchmark| noted.note(benchmark));
     let controller = controller.watches_stream(changed, by_target);
     let caches = Caches {
         stateful_sets,

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use dengine_api::{ports, v1};
 use dengine_client::AdminClient;
 use dengine_crds::DEngineCluster;
-use dengine_crds::names::{self, annotations, managers};
+use dengine_crds::names::{self, annotations};
 use dengine_crds::reasons::events;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Api, Patch};
 use serde_json::json;
 
 use super::model::{Identity, Observed, Ordinal};
@@ -19,7 +19,7 @@ use super::replacements;
 use super::resources::stateful_set;
 use super::status_writer;
 use super::validate::Cluster;
-use crate::apply::is_code;
+use crate::apply::{by_us, exactly, is_code};
 use crate::context::{Context, Happening, now};
 
 /// Why a step was not carried out. The next reconciliation derives anew what to do.
@@ -169,6 +169,10 @@ async fn change(
                 Removal::DataLost => ("its data is gone; it joins anew", true),
                 Removal::VolumeLost => (
                     "the volume of its claim is gone; it joins anew with an empty one",
+                    true,
+                ),
+                Removal::VolumeGivenUp => (
+                    "its volume claim was deleted and its server does not run; it joins anew with an empty one",
                     true,
                 ),
                 Removal::DataDamaged => (
@@ -336,18 +340,4 @@ async fn delete_claim(
     api.delete(&claim, &exactly(claim_uid)).await?;
     let note = format!("deleted the volume claim {claim}: its member was removed");
     Ok(Some(Happening::normal(events::VOLUME_DELETED, note)))
-}
-
-fn exactly(uid: &str) -> DeleteParams {
-    DeleteParams::default().preconditions(Preconditions {
-        uid: Some(uid.to_owned()),
-        resource_version: None,
-    })
-}
-
-fn by_us() -> PatchParams {
-    PatchParams {
-        field_manager: Some(managers::OPERATOR.to_owned()),
-        ..PatchParams::default()
-    }
 }

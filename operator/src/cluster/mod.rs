@@ -2,6 +2,7 @@
 //! step (I/O) → status (pure, from what was observed and done).
 
 pub mod benchmarks;
+pub mod bystander;
 pub mod controller;
 pub mod execute;
 pub mod model;
@@ -76,6 +77,9 @@ pub async fn reconcile(
     if resource.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change());
     }
+    if let Some(other) = bystander::other(&caches.stateful_sets, &resource, &context.identity) {
+        return Ok(bystander::stand_by(context, &resource, &other).await?);
+    }
     let running = observe::running_image(caches, &resource);
     let validated = validate::validate(&resource, &context.defaults, running.as_deref());
     let outcome = match validated {
@@ -86,25 +90,24 @@ pub async fn reconcile(
     let status = status::derive(&resource, &outcome, benchmarks, now());
     telemetry::stands(&resource, &status);
     tell_of_space(context, &resource, &status).await;
-    if resource.status.as_ref() != Some(&status) {
+    if resource.status.clone().map(bystander::without).as_ref() != Some(&status) {
         // What was read decides what is written: somebody else, a later operator say, may have written meanwhile.
         match status_writer::write(&context.client, &resource, &status).await {
             Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
             written => written.map(drop)?,
         }
     }
-    trigger::pull(context, &resource, &caches.benchmarks).await?;
+    bystander::forget(context, &resource).await?;
+    trigger::pull(context, &resource, &caches.benchmarks.store).await?;
     let again = requeue(context, &resource, &outcome, &status);
     Ok(Action::requeue(again))
 }
 
-/// The recorded identity decides what may be bootstrapped, so it is read from where it is true until it is recorded; it never
-/// changes after that. So is an annotation that asks for something once. All else is as good from the cache: whatever is done
-/// about it names what it is about by UID, or is written with the version that was read.
+/// An annotation that asks for something once is read from where it is true. All else is as good from the cache: whatever is
+/// done about it names what it is about by UID, or is written with the version that was read. That holds for the identity too:
+/// before it is recorded nothing is done but to record it, and the API server refuses that to whoever read an older version.
 fn may_be_from_cache(resource: &DEngineCluster) -> bool {
-    let status = resource.status.as_ref();
-    let is_recorded = status.is_some_and(|status| status.cluster_id.is_some());
-    is_recorded && !resource.annotations().contains_key(annotations::BENCHMARK)
+    !resource.annotations().contains_key(annotations::BENCHMARK)
 }
 
 async fn advance(

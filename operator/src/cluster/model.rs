@@ -1,7 +1,7 @@
 //! What the planner knows: the truth about one cluster at one moment, without any Kubernetes or gRPC
 //! type. Everything in here is observed; nothing is remembered, but for the recorded identity.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::versions::Version;
 
@@ -200,6 +200,14 @@ impl Membership {
     /// Members that vote.
     pub fn voters(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.voter)
+    }
+
+    /// The pods below this size that are no voter's.
+    pub fn not_voting(&self, size: u32) -> BTreeSet<Ordinal> {
+        let vote: BTreeSet<Ordinal> = self.voters().filter_map(|member| member.ordinal).collect();
+        (0..size)
+            .filter(|ordinal| !vote.contains(ordinal))
+            .collect()
     }
 
     /// The member that leads.

@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use dengine_crds::names::cluster as names;
+use dengine_crds::names::{annotations, cluster as names};
 use dengine_crds::reasons::{cluster as reasons, events};
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
@@ -33,6 +33,7 @@ impl ObjectsError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Apply(ApplyError::NameTaken { .. }) => reasons::NAME_TAKEN,
+            Self::Apply(ApplyError::OperatedByAnother { .. }) => reasons::OPERATED_BY_ANOTHER,
             Self::Apply(error) if error.is_invalid() => reasons::INVALID_SPEC,
             Self::Apply(_) => reasons::STEP_FAILED,
         }
@@ -84,7 +85,12 @@ pub async fn ensure(
     // One that is going has its pods taken from it first; only then the next one can have them.
     if live.is_none_or(|live| live.metadata.deletion_timestamp.is_none()) {
         let claim_size = live.and_then(claim_template_size);
-        let set = stateful_set::build(cluster, replicas, claim_size.as_deref());
+        let mut set = stateful_set::build(cluster, replicas, claim_size.as_deref());
+        let operator = (
+            annotations::OPERATOR.to_owned(),
+            context.identity.to_string(),
+        );
+        set.annotations_mut().extend([operator]);
         apply(context, cluster, set, live).await?;
     }
     Ok(())

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 
+use super::benchmarks::Benchmarks;
 use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
 use super::pod_trouble::{broken, condition, trouble};
 use super::replacements::seen;
@@ -21,7 +22,6 @@ use super::resources::stateful_set;
 use super::validate::Cluster;
 use super::versions::Version;
 use crate::context::{Context, now};
-use crate::guard::Guarded;
 use crate::members::Members;
 
 /// Caches of what the operator made, filtered by its labels.
@@ -39,8 +39,8 @@ pub struct Caches {
     pub accounts: Store<core::ServiceAccount>,
     /// PodDisruptionBudgets of clusters.
     pub budgets: Store<k8s_openapi::api::policy::v1::PodDisruptionBudget>,
-    /// Every benchmark, without its results. Perhaps not complete yet.
-    pub benchmarks: Store<Guarded<dengine_crds::DEngineBenchmark>>,
+    /// Every benchmark.
+    pub benchmarks: Benchmarks,
 }
 
 /// What was observed, with what is needed to act on it.
@@ -104,7 +104,10 @@ pub async fn observe(
         stateful_set_replicas: stateful_set.as_ref().map(|set| replicas(set)),
         pods: pods
             .iter()
-            .map(|(ordinal, pod)| (*ordinal, view(pod, answers.get(ordinal), &now)))
+            .map(|(ordinal, pod)| {
+                let claim = claims.get(ordinal).map(AsRef::as_ref);
+                (*ordinal, view(pod, claim, answers.get(ordinal), &now))
+            })
             .collect(),
         claims: claims
             .iter()
@@ -234,14 +237,19 @@ fn is_ready(pod: &core::Pod) -> bool {
     condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
 }
 
-fn view(pod: &core::Pod, answer: Option<&v1::StatusResponse>, now: &Time) -> Pod {
+fn view(
+    pod: &core::Pod,
+    claim: Option<&core::PersistentVolumeClaim>,
+    answer: Option<&v1::StatusResponse>,
+    now: &Time,
+) -> Pod {
     Pod {
         uid: pod.uid().unwrap_or_default(),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ready: is_ready(pod),
         template_hash: pod.annotations().get(annotations::TEMPLATE_HASH).cloned(),
         report: answer.map(report),
-        trouble: trouble(pod, now),
+        trouble: trouble(pod, claim, now),
         broken: broken(pod),
     }
 }

@@ -3,6 +3,7 @@
 use dengine_crds::names;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
 
 use super::model::Broken;
 
@@ -12,17 +13,20 @@ pub(super) fn condition<'a>(pod: &'a core::Pod, type_: &str) -> Option<&'a core:
 }
 
 /// Why the pod does not run: it can not be scheduled, does not end, or its container does not stay up.
-pub(super) fn trouble(pod: &core::Pod, now: &Time) -> Option<String> {
+pub(super) fn trouble(
+    pod: &core::Pod,
+    claim: Option<&core::PersistentVolumeClaim>,
+    now: &Time,
+) -> Option<String> {
     if pod.metadata.deletion_timestamp.is_some() {
         return overdue(pod, now);
     }
     if let Some(scheduled) = condition(pod, "PodScheduled").filter(|c| c.status == "False") {
-        return Some(
-            scheduled
-                .message
-                .clone()
-                .unwrap_or_else(|| "not scheduled".to_owned()),
-        );
+        let words = scheduled.message.as_deref().unwrap_or("not scheduled");
+        return Some(match out_of_reach(words, claim) {
+            Some(more) => format!("{words}; {more}"),
+            None => words.to_owned(),
+        });
     }
     let container = container(pod)?;
     let state = container.state.as_ref()?;
@@ -47,6 +51,28 @@ pub(super) fn trouble(pod: &core::Pod, now: &Time) -> Option<String> {
         Some(message) => format!("{reason}: {message}"),
         None => reason,
     })
+}
+
+/// The scheduler's words for a volume that only another node reaches: those of Kubernetes 1.33 and later, and those before.
+const VOLUME_ELSEWHERE: [&str; 2] = [
+    "didn't match PersistentVolume's node affinity",
+    "volume node affinity conflict",
+];
+/// Where Kubernetes notes for which node a volume was made.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+/// The pod's volume is on a node that does not take the pod, or is gone. Which of both the operator may not ask: nodes are not
+/// its to see.
+fn out_of_reach(said: &str, claim: Option<&core::PersistentVolumeClaim>) -> Option<String> {
+    VOLUME_ELSEWHERE
+        .iter()
+        .any(|words| said.contains(words))
+        .then_some(())?;
+    let node = claim.and_then(|claim| claim.annotations().get(SELECTED_NODE));
+    let node = node.map_or_else(|| "another node".to_owned(), |node| format!("node {node}"));
+    Some(format!(
+        "its volume is on {node}; if that is gone for good, give the volume up: see the runbook DEngineClusterDegraded"
+    ))
 }
 
 /// Seconds after its time that a pod may take to end before something is wrong.
@@ -242,7 +268,7 @@ mod tests {
         let mut pod = crashing(4, 100, 160);
         let last = server(&mut pod).last_state.as_mut().unwrap();
         last.terminated.as_mut().unwrap().reason = Some("OOMKilled".to_owned());
-        let words = trouble(&pod, &at(200).unwrap()).unwrap();
+        let words = trouble(&pod, None, &at(200).unwrap()).unwrap();
         assert!(words.contains("spec.resources.limits.memory"), "{words}");
     }
 
@@ -254,12 +280,45 @@ mod tests {
             node_name: Some("far".to_owned()),
             ..core::PodSpec::default()
         });
-        assert_eq!(trouble(&pod, &at(1_059).unwrap()), None, "it may still");
-        let words = trouble(&pod, &at(1_060).unwrap()).unwrap();
+        assert_eq!(
+            trouble(&pod, None, &at(1_059).unwrap()),
+            None,
+            "it may still"
+        );
+        let words = trouble(&pod, None, &at(1_060).unwrap()).unwrap();
         assert!(words.contains("node far"), "{words}");
         assert!(words.contains("runbook DEngineClusterDegraded"), "{words}");
-        let later = trouble(&pod, &at(9_000).unwrap()).unwrap();
+        let later = trouble(&pod, None, &at(9_000).unwrap()).unwrap();
         assert_eq!(later, words, "the status is not written anew");
+    }
+
+    #[test]
+    fn a_volume_on_a_node_that_is_gone_names_it_and_the_runbook() {
+        let pending = |said: &str| -> core::Pod {
+            serde_yaml::from_str(&format!(
+                "{{metadata: {{name: p}}, status: {{conditions: [
+                  {{type: PodScheduled, status: 'False', reason: Unschedulable, message: \"{said}\"}}]}}}}"
+            ))
+            .unwrap()
+        };
+        let claim: core::PersistentVolumeClaim = serde_yaml::from_str(
+            "{metadata: {name: c, annotations: {volume.kubernetes.io/selected-node: far}}}",
+        )
+        .unwrap();
+        for said in [
+            "0/3 nodes are available: 3 node(s) didn't match PersistentVolume's node affinity.",
+            "0/3 nodes are available: 1 node(s) had volume node affinity conflict, 2 Insufficient cpu.",
+        ] {
+            let words = trouble(&pending(said), Some(&claim), &at(1).unwrap()).unwrap();
+            assert!(words.starts_with(said), "{words}");
+            assert!(words.contains("its volume is on node far"), "{words}");
+            assert!(words.contains("runbook DEngineClusterDegraded"), "{words}");
+            let words = trouble(&pending(said), None, &at(1).unwrap()).unwrap();
+            assert!(words.contains("its volume is on another node"), "{words}");
+        }
+        let full = "0/3 nodes are available: 3 Insufficient cpu.";
+        let words = trouble(&pending(full), Some(&claim), &at(1).unwrap());
+        assert_eq!(words.as_deref(), Some(full), "it may be had again");
     }
 
     #[test]
@@ -295,8 +354,12 @@ mod tests {
         containers.unwrap().insert(0, sidecar);
         assert_eq!(broken(&pod), Some(Broken::Crashing));
         let now = at(1_000).unwrap();
-        assert!(trouble(&pod, &now).unwrap().ends_with("no such setting"));
+        assert!(
+            trouble(&pod, None, &now)
+                .unwrap()
+                .ends_with("no such setting")
+        );
         server(&mut pod).name = "another".to_owned();
-        assert_eq!((broken(&pod), trouble(&pod, &now)), (None, None));
+        assert_eq!((broken(&pod), trouble(&pod, None, &now)), (None, None));
     }
 }

@@ -1,41 +1,40 @@
-//! Why pods of a StatefulSet, or their claims, are missing: the API server refused them (a quota, a policy, a class that is not
-//! there), and the StatefulSet's controller tells of it in events and nowhere else.
+//! Why pods of a StatefulSet or a Job, or their claims, are missing: the API server refused them (a quota, a policy, a class
+//! that is not there), and the controller of their kind tells of it in events and nowhere else.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 
 /// An answer is good for so long.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// The controller tries again with pauses of up to 17 minutes; what was refused before that may have been allowed since.
 const EVENT_AGE_SECONDS_MAX: i64 = 20 * 60;
-/// A StatefulSet with more events than that is not needed to be understood.
+/// An object with more events than that is not needed to be understood.
 const EVENTS_MAX: u32 = 50;
 /// Answers that are kept.
 const KEPT_MAX: usize = 4096;
-/// What follows these words is the API server's answer.
-const ANSWER_FOLLOWS: &str = "failed error: ";
+/// What follows these words, of a StatefulSet's controller and of a Job's, is the API server's answer.
+const ANSWER_FOLLOWS: [&str; 2] = ["failed error: ", "Error creating: "];
 
-/// What the events said lately, by the StatefulSet's UID.
+/// What the events said lately, by the UID of the object that they are about.
 #[derive(Debug, Default)]
 pub struct Refusals {
     answers: Mutex<HashMap<String, (Instant, Option<String>)>>,
 }
 
 impl Refusals {
-    /// Why pods of this StatefulSet are refused, as the API server said it last; `None` if nothing tells.
-    pub(super) async fn of(&self, client: &Client, set: &StatefulSet) -> Option<String> {
-        let uid = set.uid()?;
+    /// Why pods of this object are refused, as the API server said it last; `None` if nothing tells.
+    pub async fn of<K: Resource>(&self, client: &Client, maker: &K) -> Option<String> {
+        let uid = maker.uid()?;
         if let Some(known) = self.known(&uid) {
             return known;
         }
-        let api: Api<Event> = Api::namespaced(client.clone(), &set.namespace()?);
+        let api: Api<Event> = Api::namespaced(client.clone(), &maker.namespace()?);
         let fields = format!("involvedObject.uid={uid},reason=FailedCreate");
         let asked = ListParams::default().fields(&fields).limit(EVENTS_MAX);
         let answer = match api.list(&asked).await {
@@ -69,10 +68,9 @@ fn newest(events: &[Event], now: Timestamp) -> Option<String> {
     };
     let said = events.iter().filter(is_new).filter_map(|event| {
         let message = event.message.as_deref()?;
-        Some(match message.split_once(ANSWER_FOLLOWS) {
-            Some((_, answer)) => answer,
-            None => message,
-        })
+        let mut answers = ANSWER_FOLLOWS.iter();
+        let answer = answers.find_map(|words| Some(message.split_once(words)?.1));
+        Some(answer.unwrap_or(message))
     });
     said.min().map(str::to_owned)
 }
@@ -100,6 +98,14 @@ mod tests {
         assert_eq!(
             newest(&told, now).as_deref(),
             Some(r#"pods "demo-0" is forbidden: exceeded quota: small"#)
+        );
+        let of_job = event(
+            r#"Error creating: pods "run-x7f2q" is forbidden: violates PodSecurity"#,
+            9_000,
+        );
+        assert_eq!(
+            newest(&[of_job], now).as_deref(),
+            Some(r#"pods "run-x7f2q" is forbidden: violates PodSecurity"#)
         );
         assert_eq!(newest(&[event(quota, 1_000)], now), None);
         assert_eq!(

@@ -17,7 +17,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::apply::is_code;
+use crate::apply::{by_us, is_code};
 use crate::context::{Context, Happening};
 use crate::guard::Guarded;
 use crate::hash;
@@ -75,15 +75,8 @@ async fn remove(
         "resourceVersion": cluster.metadata.resource_version,
         "annotations": { annotations::BENCHMARK: Value::Null },
     }});
-    let parameters = PatchParams {
-        field_manager: Some(managers::OPERATOR.to_owned()),
-        ..PatchParams::default()
-    };
     let name = cluster.name_any();
-    match clusters
-        .patch(&name, &parameters, &Patch::Merge(done))
-        .await
-    {
+    match clusters.patch(&name, &by_us(), &Patch::Merge(done)).await {
         Err(error) if !is_code(&error, 409) => Err(error),
         _ => Ok(()),
     }

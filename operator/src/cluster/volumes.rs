@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dengine_crds::names::{self, managers};
+use dengine_crds::names;
 use dengine_crds::reasons::{cluster as reasons, events};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
-use kube::{Resource, ResourceExt};
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, Patch, PropagationPolicy};
 use serde_json::json;
 
 use super::model::Ordinal;
@@ -17,7 +17,7 @@ use super::observe::Observation;
 use super::status::Notice;
 use super::validate::Cluster;
 use super::words::members;
-use crate::apply::is_code;
+use crate::apply::{by_us, exactly, is_code};
 use crate::context::{Context, Happening};
 use crate::quantity;
 
@@ -168,11 +168,7 @@ async fn expand_claim(
     let api: Api<PersistentVolumeClaim> =
         Api::namespaced(context.client.clone(), &cluster.namespace);
     let patch = json!({"spec": {"resources": {"requests": {"storage": size}}}});
-    let parameters = PatchParams {
-        field_manager: Some(managers::OPERATOR.to_owned()),
-        ..PatchParams::default()
-    };
-    match api.patch(name, &parameters, &Patch::Merge(patch)).await {
+    match api.patch(name, &by_us(), &Patch::Merge(patch)).await {
         // The step before may have deleted it.
         Err(error) if is_code(&error, 404) => return Ok(()),
         Err(error) => {
@@ -199,11 +195,7 @@ async fn renew(
     let api: Api<StatefulSet> = Api::namespaced(context.client.clone(), &cluster.namespace);
     let parameters = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Orphan),
-        preconditions: Some(Preconditions {
-            uid: set.meta().uid.clone(),
-            resource_version: None,
-        }),
-        ..DeleteParams::default()
+        ..exactly(&set.uid().unwrap_or_default())
     };
     api.delete(&name, &parameters)
         .await

@@ -80,6 +80,10 @@ fn doing(step: &Step) -> (&'static str, String) {
                 let words = format!("the volume of {name} is gone; it is replaced");
                 (reasons::REPLACING_MEMBER, words)
             }
+            Removal::VolumeGivenUp => {
+                let words = format!("the volume claim of {name} was deleted; it is replaced");
+                (reasons::REPLACING_MEMBER, words)
+            }
             Removal::DataDamaged => {
                 let words = format!("the data of {name} can not be used any more; it is replaced");
                 (reasons::REPLACING_MEMBER, words)

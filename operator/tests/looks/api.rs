@@ -1,6 +1,6 @@
 //! An API server that keeps what it is sent and notes each request. Knows as much of Kubernetes as the operator needs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
@@ -23,6 +23,8 @@ struct State {
     version: u64,
     refused: Option<(String, String)>,
     webhook: Option<(String, Value)>,
+    /// Types of the conditions that each manager applied, by the path of the object.
+    applied: BTreeMap<(String, String), BTreeSet<String>>,
 }
 
 impl ApiServer {
@@ -73,9 +75,20 @@ impl ApiServer {
 
     async fn answer(&self, request: Request<Body>) -> Result<Response<Body>, Infallible> {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let kind = request.headers().get("content-type");
+        let applies =
+            kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/apply-patch"));
+        let query = request.uri().query().unwrap_or_default().to_owned();
         let body = request.into_body().collect_bytes().await.unwrap();
-        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let (code, answer) = self.state.lock().unwrap().answer(&method, &path, body);
+        let mut body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let mut state = self.state.lock().unwrap();
+        if applies {
+            let mut parameters = query.split('&');
+            let manager = parameters.find_map(|one| one.strip_prefix("fieldManager="));
+            state.merge_conditions(&path, manager.unwrap(), &mut body);
+        }
+        let (code, answer) = state.answer(&method, &path, body);
+        drop(state);
         let response = Response::builder().status(code);
         let answer = Body::from(answer.to_string().into_bytes());
         Ok(response.body(answer).unwrap())
@@ -94,6 +107,16 @@ impl State {
                     200,
                     json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}),
                 ),
+                None if path.ends_with("/pods") => {
+                    let below = format!("{path}/");
+                    let pods = self.objects.range(below.clone()..);
+                    let pods = pods.take_while(|(path, _)| path.starts_with(&below));
+                    let pods: Vec<&Value> = pods.map(|(_, pod)| pod).collect();
+                    (
+                        200,
+                        json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}),
+                    )
+                }
                 None => failure(404, "NotFound", "not found"),
             };
         }
@@ -121,6 +144,35 @@ impl State {
         }
         let written = self.write(path, body);
         (200, written)
+    }
+
+    /// Conditions are a map by type, of which each manager has what it applied.
+    fn merge_conditions(&mut self, path: &str, manager: &str, body: &mut Value) {
+        let Some(path) = path.strip_suffix("/status") else {
+            return;
+        };
+        let type_of = |condition: &Value| condition["type"].as_str().unwrap().to_owned();
+        let list = |object: &Value| -> Vec<Value> {
+            let list = object["status"]["conditions"].as_array();
+            list.cloned().unwrap_or_default()
+        };
+        let (now, mut merged) = (list(body), list(self.objects.get(path).unwrap()));
+        let place = (path.to_owned(), manager.to_owned());
+        let types: BTreeSet<String> = now.iter().map(type_of).collect();
+        let before = self.applied.insert(place, types).unwrap_or_default();
+        let of_this = self.applied.iter().filter(|((of, _), _)| of == path);
+        let applied: BTreeSet<&String> = of_this.flat_map(|(_, types)| types).collect();
+        merged.retain(|one| !before.contains(&type_of(one)) || applied.contains(&type_of(one)));
+        for condition in now {
+            let there = merged
+                .iter()
+                .position(|one| type_of(one) == type_of(&condition));
+            match there {
+                Some(place) => merged[place] = condition,
+                None => merged.push(condition),
+            }
+        }
+        body["status"]["conditions"] = merged.into();
     }
 
     fn write(&mut self, path: &str, patch: Value) -> Value {

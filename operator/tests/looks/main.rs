@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
 mod api;
+mod benchmarks;
 mod members;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use dengine_crds::names::{annotations, labels};
 use dengine_crds::{DEngineCluster, conditions};
 use dengine_operator::cluster;
+use dengine_operator::cluster::benchmarks::Benchmarks;
 use dengine_operator::cluster::observe::Caches;
 use dengine_operator::cluster::validate::Defaults;
 use dengine_operator::context::Context;
@@ -111,18 +113,26 @@ impl World {
 
     /// Everything is in the caches by then.
     async fn look(&self) {
-        let caches = Caches {
+        self.look_as(&self.context).await;
+    }
+
+    /// Another operator's look.
+    async fn look_as(&self, context: &Context) {
+        cluster::reconcile(&self.cluster(), context, &self.caches())
+            .await
+            .unwrap();
+    }
+
+    fn caches(&self) -> Caches {
+        Caches {
             stateful_sets: self.cached("/statefulsets/"),
             pods: self.cached("/pods/"),
             claims: self.cached("/persistentvolumeclaims/"),
             services: self.cached("/services/"),
             accounts: self.cached("/serviceaccounts/"),
             budgets: self.cached("/poddisruptionbudgets/"),
-            benchmarks: self.cached("/denginebenchmarks/"),
-        };
-        cluster::reconcile(&self.cluster(), &self.context, &caches)
-            .await
-            .unwrap();
+            benchmarks: Benchmarks::new(self.cached("/denginebenchmarks/")),
+        }
     }
 
     fn cached<K>(&self, within: &str) -> Store<K>
@@ -165,6 +175,46 @@ impl World {
 async fn a_look_at_an_idle_cluster_asks_the_api_server_nothing() {
     let world = World::settled().await;
     assert_eq!(world.costs(20, "").await, Vec::<String>::new());
+}
+
+/// Nor does one that waits for pods that nobody starts: only why they are missing is asked for, now and then.
+#[tokio::test]
+async fn a_look_at_a_cluster_that_is_not_born_asks_the_api_server_nothing() {
+    let world = World::new().await;
+    world.look().await;
+    world.look().await;
+    let mut requests = world.costs(20, "").await;
+    requests.retain(|request| !request.ends_with("/events"));
+    assert_eq!(requests, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_identity_that_the_cache_does_not_know_yet_is_not_overwritten() {
+    let world = World::new().await;
+    world.look().await;
+    world.start_pods();
+    let stale = world.cluster();
+    world
+        .api
+        .put(CLUSTER, json!({"status": {"clusterId": "9"}}));
+    let id = || world.cluster().status.unwrap().cluster_id;
+    cluster::reconcile(&stale, &world.context, &world.caches())
+        .await
+        .unwrap();
+    assert_eq!(id().as_deref(), Some("9"));
+    // Not because nothing would have been recorded.
+    let fresh = world.cluster();
+    world
+        .api
+        .put(CLUSTER, json!({"status": {"clusterId": null}}));
+    let fresh = DEngineCluster {
+        metadata: world.cluster().metadata,
+        ..DEngineCluster::new("demo", fresh.spec)
+    };
+    cluster::reconcile(&fresh, &world.context, &world.caches())
+        .await
+        .unwrap();
+    assert_eq!(id().as_deref(), Some("7"), "what the members say");
 }
 
 #[tokio::test]
@@ -211,16 +261,82 @@ async fn a_status_that_somebody_else_wrote_meanwhile_is_not_overwritten() {
         .api
         .put(CLUSTER, json!({"status": {"clusterId": "9"}}));
     let caches = Caches {
-        stateful_sets: world.cached("/statefulsets/"),
         pods: world.cached("/nothing/"),
         claims: world.cached("/nothing/"),
-        services: world.cached("/services/"),
-        accounts: world.cached("/serviceaccounts/"),
-        budgets: world.cached("/poddisruptionbudgets/"),
-        benchmarks: world.cached("/denginebenchmarks/"),
+        ..world.caches()
     };
     let again = cluster::reconcile(&stale, &world.context, &caches).await;
     again.unwrap();
     let id = world.cluster().status.unwrap().cluster_id;
     assert_eq!(id.as_deref(), Some("9"));
+}
+
+/// Two releases that see the same namespace: the second says that it stands by, once, and touches nothing.
+#[tokio::test]
+async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
+    let world = World::settled().await;
+    let another = world.context.clone().called("there/another".to_owned());
+    let set = "/apis/apps/v1/namespaces/test/statefulsets/demo";
+    let before = world.api.requests().len();
+    for _ in 0..3 {
+        world.look_as(&another).await;
+    }
+    let mut requests = world.api.requests().split_off(before);
+    requests.retain(|request| !request.contains("/events"));
+    assert_eq!(requests, [format!("PATCH {CLUSTER}/status")], "once");
+    let words = world.words(conditions::OPERATED_BY_ANOTHER);
+    assert!(
+        words.contains("operator dengine-operator looks after it"),
+        "{words}"
+    );
+    // The one that looks after it takes no notice.
+    assert_eq!(world.costs(3, "").await, Vec::<String>::new());
+
+    // As the words say.
+    let name = json!({"metadata": {"annotations": {annotations::OPERATOR: "there/another"}}});
+    world.api.put(set, name);
+    for _ in 0..2 {
+        world.look_as(&another).await;
+    }
+    let sets: Vec<StatefulSet> = world.api.list(set);
+    let named = &sets[0].metadata.annotations.as_ref().unwrap()[annotations::OPERATOR];
+    assert_eq!(named, "there/another");
+    let status = world.cluster().status.unwrap();
+    let left = status.conditions.iter().map(|condition| &condition.type_);
+    assert!(left.clone().any(|type_| type_ == conditions::READY));
+    assert!(
+        !left
+            .clone()
+            .any(|type_| type_ == conditions::OPERATED_BY_ANOTHER),
+        "{status:#?}"
+    );
+    let patches = world.costs(3, &format!("PATCH {set}")).await;
+    assert_eq!(patches, Vec::<String>::new(), "the first lets go");
+    let words = world.words(conditions::OPERATED_BY_ANOTHER);
+    assert!(
+        words.contains("operator there/another looks after it"),
+        "{words}"
+    );
+}
+
+/// Before the cache knows of it: what is really there decides.
+#[tokio::test]
+async fn a_set_that_another_operator_made_meanwhile_is_not_taken() {
+    let world = World::new().await;
+    let empty = Caches {
+        stateful_sets: world.cached("/nothing/"),
+        ..world.caches()
+    };
+    world.look().await;
+    let another = world.context.clone().called("there/another".to_owned());
+    let fresh = world.cluster();
+    cluster::reconcile(&fresh, &another, &empty).await.unwrap();
+    let sets: Vec<StatefulSet> = world.api.list("/statefulsets/demo");
+    let named = &sets[0].metadata.annotations.as_ref().unwrap()[annotations::OPERATOR];
+    assert_eq!(named, "dengine-operator");
+    let words = world.words(conditions::PROGRESSING);
+    assert!(
+        words.contains("looked after by operator dengine-operator"),
+        "{words}"
+    );
 }

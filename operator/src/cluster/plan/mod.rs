@@ -137,6 +137,8 @@ pub enum Removal {
     DataLost,
     /// The volume behind its claim is gone.
     VolumeLost,
+    /// Somebody deleted its claim, and its server does not run.
+    VolumeGivenUp,
     /// Its folder can not be used any more.
     DataDamaged,
     /// Its server ends again and again, and another member shows that the template is not to blame.
@@ -277,7 +279,14 @@ fn run(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Step {
         .or_else(|| shrink(observed, wanted, membership))
         .or_else(|| roll_out(observed, wanted, membership))
         .or_else(|| held_back(observed, wanted, membership))
+        .or_else(|| not_voting(wanted, membership))
         .unwrap_or(Step::Done)
+}
+
+/// Wanted members that do not vote, and for whose pods nothing can be done but to wait.
+fn not_voting(wanted: &Wanted, membership: &Membership) -> Option<Step> {
+    let missing = membership.not_voting(wanted.replicas);
+    (!missing.is_empty()).then_some(Step::Wait(Waiting::Pods(missing)))
 }
 
 /// Marks the claim before the member is removed, so that what follows is known after a crash too.

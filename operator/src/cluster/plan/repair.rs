@@ -51,10 +51,14 @@ fn beyond_help(
         return None;
     }
     // First of all: the pod of a dead node goes on terminating for ever.
-    if let Some(claim) = observed.claims.get(&ordinal)
-        && claim.lost
-    {
+    let claim = observed.claims.get(&ordinal);
+    if claim.is_some_and(|claim| claim.lost) {
         return Some(Removal::VolumeLost);
+    }
+    // Nothing keeps a claim that somebody deleted but the pod, and that does not run. Whoever deletes a claim of a node that is
+    // gone says with it that the volume will not come back.
+    if claim.is_some_and(|claim| claim.terminating) && pod.is_none_or(is_away) {
+        return Some(Removal::VolumeGivenUp);
     }
     let pod = pod.filter(|pod| !pod.terminating)?;
     match pod.broken? {
@@ -63,6 +67,11 @@ fn beyond_help(
             template_works(observed, wanted, member, pod).then_some(Removal::Crashing)
         }
     }
+}
+
+/// Its server does not run, and not only for a moment.
+fn is_away(pod: &Pod) -> bool {
+    pod.report.is_none() && (pod.terminating || pod.trouble.is_some())
 }
 
 /// What gives up a volume that is there is done once, and again only after a pause that grows: what is wrong may be the
@@ -139,8 +148,9 @@ fn return_of_the_removed(
         // Without a pod nobody writes to the claim; with one, it must be the removed member's, or be beyond
         // telling whose it is.
         let broken = pod.is_some_and(|pod| pod.broken.is_some()) || claim.lost;
+        let given_up = claim.terminating && pod.is_some_and(is_away);
         let still_its_own = in_use == Some(marked)
-            || (in_use.is_none() && broken)
+            || (in_use.is_none() && (broken || given_up))
             || (pod.is_none() && *ordinal >= wanted.replicas);
         // The mark may be older than the member that lives there now.
         let vacant = observed.member_at(*ordinal).is_none();
@@ -159,9 +169,23 @@ fn return_of_the_removed(
             return Some(restart(*ordinal, pod));
         }
     }
+    if let Some(step) = let_claim_go(observed, wanted) {
+        return Some(step);
+    }
     reports(observed)
         .filter(|(ordinal, _)| *ordinal < wanted.replicas)
         .filter_map(|(ordinal, report)| Some((ordinal, report.identity?.member_id)))
         .find(|(_, member_id)| gone(*member_id))
         .map(|(ordinal, member_id)| Step::Blocked(Blocked::RemovedByHand { ordinal, member_id }))
+}
+
+/// The claim of a pod that never got so far as to join: somebody deleted it, and only that pod is in its way.
+fn let_claim_go(observed: &Observed, wanted: &Wanted) -> Option<Step> {
+    let deleted = observed.claims.iter().filter(|(ordinal, claim)| {
+        claim.terminating && **ordinal < wanted.replicas && observed.member_at(**ordinal).is_none()
+    });
+    deleted
+        .filter_map(|(ordinal, _)| Some((*ordinal, observed.pods.get(ordinal)?)))
+        .find(|(_, pod)| is_away(pod) && !pod.terminating)
+        .map(|(ordinal, pod)| restart(ordinal, pod))
 }

@@ -19,6 +19,7 @@ pub(super) struct Facts<'a> {
     pub(super) paused: bool,
     pub(super) error: Option<&'a (&'static str, String)>,
     pub(super) notice: Option<&'a Notice>,
+    pub(super) before: Option<ClusterPhase>,
 }
 
 impl Facts<'_> {
@@ -135,13 +136,31 @@ impl Facts<'_> {
             .filter(|member| !self.observed.is_healthy(member))
             .map(|member| member.name.as_str())
             .collect();
-        if unhealthy.is_empty() {
-            State::no(reasons::AS_SPECIFIED, "every voter takes part")
+        let message = if !unhealthy.is_empty() {
+            format!("not taking part: {}", unhealthy.join(", "))
+        } else if let Some(kept_out) = self.kept_out() {
+            format!("{} can not take part yet", words::members(&kept_out))
         } else {
-            let message = format!("not taking part: {}", unhealthy.join(", "));
-            let message = words::with_troubles(message, self.observed);
-            State::yes(reasons::MEMBER_UNAVAILABLE, &message)
+            return State::no(reasons::AS_SPECIFIED, "every voter takes part");
+        };
+        let message = words::with_troubles(message, self.observed);
+        State::yes(reasons::MEMBER_UNAVAILABLE, &message)
+    }
+
+    /// Members that do not vote because something keeps their pods from running: as after the loss of a node with a volume.
+    /// That new ones take a moment is no reason to worry, and nobody misses those of a cluster that is being made.
+    fn kept_out(&self) -> Option<Vec<u32>> {
+        if never_ready(self.before) {
+            return None;
         }
+        let missing = self.observed.membership.as_ref()?;
+        let missing = missing.not_voting(self.wanted.replicas);
+        let is_kept_out = |ordinal: &u32| match self.observed.pods.get(ordinal) {
+            Some(pod) => pod.report.is_none() && pod.trouble.is_some(),
+            None => self.observed.refused.is_some(),
+        };
+        let kept_out: Vec<u32> = missing.into_iter().filter(is_kept_out).collect();
+        (!kept_out.is_empty()).then_some(kept_out)
     }
 
     fn low_on_space(&self) -> State {
@@ -190,11 +209,7 @@ impl Facts<'_> {
         !self.observed.had_members
     }
 
-    pub(super) fn phase(
-        &self,
-        conditions: &Conditions,
-        before: Option<ClusterPhase>,
-    ) -> ClusterPhase {
+    pub(super) fn phase(&self, conditions: &Conditions) -> ClusterPhase {
         let is = |condition| conditions.is_true(condition);
         let rejected = self
             .error
@@ -215,7 +230,7 @@ impl Facts<'_> {
             ClusterPhase::Degraded
         } else if is(types::READY) && settled {
             ClusterPhase::Ready
-        } else if !is(types::READY) && never_ready(before) {
+        } else if !is(types::READY) && never_ready(self.before) {
             ClusterPhase::Bootstrapping
         } else {
             ClusterPhase::Updating

@@ -121,9 +121,10 @@ pub fn derive(
                 paused: *paused,
                 error: error.as_ref(),
                 notice: notice.as_ref(),
+                before: status.phase,
             };
             facts.set(&mut conditions);
-            status.phase = Some(facts.phase(&conditions, status.phase));
+            status.phase = Some(facts.phase(&conditions));
         }
     }
     conditions.keep_only(&types::OF_CLUSTER);

@@ -251,6 +251,41 @@ fn a_member_that_is_away_is_no_spec_that_is_met() {
     assert!(words.contains("its node is gone"), "{words}");
 }
 
+/// After the replacement of a member whose node is gone: two vote, and the third has a pod and nowhere to run.
+#[test]
+fn fewer_members_than_specified_are_no_spec_that_is_met() {
+    let mut observed = healthy();
+    observed.membership.as_mut().unwrap().members.pop();
+    let pending = observed.pods.get_mut(&2).unwrap();
+    pending.report = None;
+    let step = || Step::Wait(Waiting::Pods([2].into()));
+    let mut resource = resource_with("demo", "{}");
+    let settled = outcome(healthy(), Step::Done);
+    resource.status = Some(derive(&resource, &settled, Vec::new(), at(1)));
+    let starting = outcome(observed.clone(), step());
+    let status = derive(&resource, &starting, Vec::new(), at(2));
+    assert_eq!(said(&status, types::PROGRESSING).0, "True");
+    assert_eq!(said(&status, types::DEGRADED).0, "False", "it only starts");
+    assert_eq!(status.phase, Some(ClusterPhase::Updating));
+
+    let pending = observed.pods.get_mut(&2).unwrap();
+    pending.trouble = Some("its volume is on node far".to_owned());
+    let kept_out = outcome(observed, step());
+    let status = derive(&resource, &kept_out, Vec::new(), at(3));
+    for type_ in [types::PROGRESSING, types::READY, types::DEGRADED] {
+        let (_, _, words) = said(&status, type_);
+        assert!(words.contains("node far"), "{type_}: {words}");
+    }
+    assert_eq!(said(&status, types::DEGRADED).0, "True");
+    assert_eq!(said(&status, types::READY).0, "False");
+    assert_eq!(status.phase, Some(ClusterPhase::Degraded));
+    // One that never served is missed by nobody.
+    resource.status = None;
+    let status = derive(&resource, &kept_out, Vec::new(), at(3));
+    assert_eq!(said(&status, types::DEGRADED).0, "False");
+    assert_eq!(status.phase, Some(ClusterPhase::Bootstrapping));
+}
+
 #[test]
 fn pods_that_are_refused_have_their_cause_everywhere() {
     let mut observed = healthy();

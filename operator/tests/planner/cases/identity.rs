@@ -1,0 +1,123 @@
+//! Which cluster the folders are of, and whether there is one yet.
+
+use std::collections::BTreeSet;
+
+use dengine_operator::cluster::model::Claim;
+use dengine_operator::cluster::plan::{Blocked, Step, Waiting, plan};
+
+use super::{CLUSTER, claim, empty_pod, folder, healthy, identify, new_cluster, pod, wanted};
+
+#[test]
+fn a_healthy_cluster_needs_nothing() {
+    assert_eq!(plan(&healthy(3), &wanted(3)), Step::Done);
+}
+
+#[test]
+fn a_new_cluster_is_recorded_before_it_is_bootstrapped() {
+    let mut observed = new_cluster(3);
+    let record = Step::RecordNewCluster {
+        ordinal: 0,
+        folder_id: folder(0),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), record);
+    observed.cluster_id = Some(CLUSTER);
+    observed.seed_folder_id = Some(folder(0));
+    let bootstrap = Step::Bootstrap {
+        ordinal: 0,
+        cluster_id: CLUSTER,
+        folder_id: folder(0),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), bootstrap);
+}
+
+#[test]
+fn no_cluster_is_drawn_while_a_folder_could_still_hold_one() {
+    let mut observed = new_cluster(3);
+    pod(&mut observed, 2).report = None;
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([2])));
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+}
+
+#[test]
+fn a_lost_status_adopts_what_a_quorum_of_folders_says() {
+    let mut observed = new_cluster(3);
+    identify(pod(&mut observed, 0), CLUSTER, 1);
+    identify(pod(&mut observed, 1), CLUSTER, 2);
+    pod(&mut observed, 2).report = None;
+    assert_eq!(
+        plan(&observed, &wanted(3)),
+        Step::RecordAdopted {
+            cluster_id: CLUSTER
+        }
+    );
+    pod(&mut observed, 1).report = None;
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([1, 2])));
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+}
+
+#[test]
+fn folders_of_two_clusters_are_left_to_a_person() {
+    let mut observed = new_cluster(3);
+    identify(pod(&mut observed, 0), 1, 1);
+    identify(pod(&mut observed, 1), 2, 1);
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::Blocked(Blocked::ForeignData { .. })
+    ));
+    let mut observed = healthy(3);
+    identify(pod(&mut observed, 1), 2, 1);
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::Blocked(Blocked::ForeignData { .. })
+    ));
+}
+
+#[test]
+fn a_wiped_single_member_never_forms_a_second_cluster() {
+    let mut observed = healthy(1);
+    observed.membership = None;
+    *pod(&mut observed, 0) = empty_pod(0);
+    assert_eq!(
+        plan(&observed, &wanted(1)),
+        Step::Blocked(Blocked::AllEmpty)
+    );
+}
+
+#[test]
+fn a_new_cluster_does_not_wait_for_a_pod_that_never_had_a_volume() {
+    let mut observed = new_cluster(5);
+    pod(&mut observed, 4).report = None;
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([4])));
+    assert_eq!(
+        plan(&observed, &wanted(5)),
+        waiting,
+        "it may hold a cluster"
+    );
+    let empty = Claim {
+        empty: true,
+        ..claim(4)
+    };
+    observed.claims.insert(4, empty.clone());
+    assert!(matches!(
+        plan(&observed, &wanted(5)),
+        Step::RecordNewCluster { .. }
+    ));
+    // Not before a majority is there.
+    for ordinal in [2, 3] {
+        pod(&mut observed, ordinal).report = None;
+        observed.claims.insert(ordinal, empty.clone());
+    }
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([2, 3, 4])));
+    assert_eq!(plan(&observed, &wanted(5)), waiting);
+}
+
+#[test]
+fn a_seed_that_is_gone_before_it_mattered_is_said_to_be_that() {
+    let mut observed = new_cluster(3);
+    observed.cluster_id = Some(CLUSTER);
+    observed.seed_folder_id = Some("gone".to_owned());
+    assert_eq!(
+        plan(&observed, &wanted(3)),
+        Step::Blocked(Blocked::SeedLost)
+    );
+}

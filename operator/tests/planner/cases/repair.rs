@@ -1,0 +1,323 @@
+//! Members that do not come back by themselves.
+
+use std::collections::BTreeSet;
+
+use dengine_operator::cluster::model::{Broken, Identity, Observed};
+use dengine_operator::cluster::plan::{Blocked, Removal, Step, Waiting, plan};
+
+use super::{CLUSTER, claim, empty_pod, healthy, members, pod, pod_of, replaced, wanted};
+
+#[test]
+fn a_member_without_its_data_is_replaced() {
+    let mut observed = healthy(3);
+    members(&mut observed)[1].reachable = false;
+    pod(&mut observed, 1).report.as_mut().unwrap().folder_id = "fresh".to_owned();
+    pod(&mut observed, 1).report.as_mut().unwrap().identity = None;
+    let name = "demo-1".to_owned();
+    let remove = Step::Remove {
+        member_id: 2,
+        name,
+        why: Removal::DataLost,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), remove);
+
+    members(&mut observed).remove(1);
+    let add = Step::AddLearner {
+        ordinal: 1,
+        folder_id: "fresh".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), add);
+}
+
+/// `observed` without what the pod of this ordinal says: its server does not run.
+fn broken(mut observed: Observed, ordinal: u32, how: Broken) -> Observed {
+    let pod = pod(&mut observed, ordinal);
+    (pod.report, pod.ready, pod.broken) = (None, false, Some(how));
+    members(&mut observed)[ordinal as usize].reachable = false;
+    observed
+}
+
+#[test]
+fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
+    let mut observed = broken(healthy(3), 1, Broken::Folder);
+    let record = Step::RecordReplacement {
+        ordinal: 1,
+        member_id: 2,
+        name: "demo-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), record);
+    replaced(&mut observed, 1, 2, false);
+    let identity = Identity {
+        cluster_id: CLUSTER,
+        member_id: 2,
+    };
+    let mark = Step::MarkClaim {
+        ordinal: 1,
+        claim_uid: "claim-1".to_owned(),
+        identity,
+    };
+    assert_eq!(plan(&observed, &wanted(5)), mark);
+    observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
+    let remove = Step::Remove {
+        member_id: 2,
+        name: "demo-1".to_owned(),
+        why: Removal::DataDamaged,
+    };
+    assert_eq!(plan(&observed, &wanted(5)), remove);
+    members(&mut observed).remove(1);
+    let delete = Step::DeleteClaim {
+        ordinal: 1,
+        claim_uid: "claim-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), delete);
+    observed.claims.get_mut(&1).unwrap().terminating = true;
+    let restart = Step::RestartPod {
+        ordinal: 1,
+        pod_uid: "pod-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), restart);
+}
+
+#[test]
+fn a_damaged_member_stays_while_the_rest_is_no_majority() {
+    let mut observed = broken(healthy(5), 1, Broken::Folder);
+    for away in [3, 4] {
+        pod(&mut observed, away).report = None;
+    }
+    let blocked = Step::Blocked(Blocked::Quorum {
+        name: "demo-1".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(5)), blocked);
+}
+
+#[test]
+fn a_crashing_member_is_given_up_only_if_another_serves_with_its_template() {
+    let mut observed = broken(healthy(3), 1, Broken::Crashing);
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::RecordReplacement { ordinal: 1, .. }
+    ));
+    // A roll-out of something bad: whoever has it crashes, and nobody's data is given up for that.
+    for ordinal in [0, 2] {
+        pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
+    }
+    let waiting = Step::Wait(Waiting::Member {
+        name: "demo-1".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+}
+
+#[test]
+fn a_member_whose_volume_is_gone_is_replaced() {
+    let mut observed = healthy(3);
+    pod(&mut observed, 1).report = None;
+    members(&mut observed)[1].reachable = false;
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done, "it may come back");
+    observed.claims.get_mut(&1).unwrap().lost = true;
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::MarkClaim { ordinal: 1, .. }
+    ));
+}
+
+#[test]
+fn a_lost_volume_is_looked_at_before_the_pod_that_never_ends() {
+    let mut observed = healthy(3);
+    let away = pod(&mut observed, 1);
+    (away.report, away.ready, away.terminating) = (None, false, true);
+    members(&mut observed)[1].reachable = false;
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done, "it may come back");
+    observed.claims.get_mut(&1).unwrap().lost = true;
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::MarkClaim { ordinal: 1, .. }
+    ));
+    let identity = Identity {
+        cluster_id: CLUSTER,
+        member_id: 2,
+    };
+    observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
+    let remove = Step::Remove {
+        member_id: 2,
+        name: "demo-1".to_owned(),
+        why: Removal::VolumeLost,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), remove);
+    members(&mut observed).remove(1);
+    let delete = Step::DeleteClaim {
+        ordinal: 1,
+        claim_uid: "claim-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), delete);
+}
+
+#[test]
+fn a_replacement_that_did_not_help_is_not_repeated_at_once() {
+    for how in [Broken::Folder, Broken::Crashing] {
+        let mut observed = broken(healthy(3), 1, how);
+        // The one before it had another id.
+        replaced(&mut observed, 1, 9, false);
+        let blocked = Step::Blocked(Blocked::ReplacedBefore {
+            name: "demo-1".to_owned(),
+            times: 1,
+            next: "tomorrow".to_owned(),
+        });
+        assert_eq!(plan(&observed, &wanted(3)), blocked);
+        // It keeps nobody from anything else.
+        let mut growing = observed.clone();
+        growing.pods.insert(3, empty_pod(3));
+        assert!(matches!(
+            plan(&growing, &wanted(5)),
+            Step::AddLearner { ordinal: 3, .. }
+        ));
+        replaced(&mut observed, 1, 9, true);
+        assert!(matches!(
+            plan(&observed, &wanted(3)),
+            Step::RecordReplacement { ordinal: 1, .. }
+        ));
+    }
+}
+
+#[test]
+fn a_claim_that_was_not_marked_is_never_deleted() {
+    let mut observed = healthy(3);
+    observed.claims.insert(3, claim(3));
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done);
+}
+
+#[test]
+fn a_removed_member_that_comes_back_is_cleared_if_we_removed_it() {
+    let mut observed = healthy(3);
+    observed.stateful_set_replicas = Some(5);
+    observed.pods.insert(3, pod_of(3, 9));
+    observed.claims.insert(3, claim(3));
+    let by_hand = Step::Blocked(Blocked::RemovedByHand {
+        ordinal: 3,
+        member_id: 9,
+    });
+    assert_eq!(plan(&observed, &wanted(5)), by_hand);
+
+    let claim = observed.claims.get_mut(&3).unwrap();
+    claim.marked_for = Some(Identity {
+        cluster_id: CLUSTER,
+        member_id: 9,
+    });
+    let delete = Step::DeleteClaim {
+        ordinal: 3,
+        claim_uid: "claim-3".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), delete);
+    observed.claims.get_mut(&3).unwrap().terminating = true;
+    let restart = Step::RestartPod {
+        ordinal: 3,
+        pod_uid: "pod-3".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), restart);
+}
+
+#[test]
+fn a_bad_image_can_be_undone_without_a_quorum() {
+    let mut observed = healthy(3);
+    observed.membership = None;
+    for ordinal in 0..3 {
+        let pod = pod(&mut observed, ordinal);
+        (pod.report, pod.ready) = (None, false);
+        pod.trouble = Some("ImagePullBackOff".to_owned());
+        pod.template_hash = Some("bad".to_owned());
+    }
+    let restart = Step::RestartPod {
+        ordinal: 0,
+        pod_uid: "pod-0".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), restart);
+}
+
+/// Nothing keeps `demo-1` from running but that its volume is where no node is: Kubernetes says so.
+fn without_its_node(mut observed: Observed) -> Observed {
+    let pod = pod(&mut observed, 1);
+    (pod.report, pod.ready) = (None, false);
+    pod.trouble = Some("0/2 nodes are available".to_owned());
+    members(&mut observed)[1].reachable = false;
+    observed
+}
+
+#[test]
+fn a_claim_that_a_person_deleted_is_a_volume_that_was_given_up() {
+    let mut observed = without_its_node(healthy(3));
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done, "it may come back");
+    observed.claims.get_mut(&1).unwrap().terminating = true;
+    let identity = Identity {
+        cluster_id: CLUSTER,
+        member_id: 2,
+    };
+    let mark = Step::MarkClaim {
+        ordinal: 1,
+        claim_uid: "claim-1".to_owned(),
+        identity,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), mark);
+    observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
+    let remove = Step::Remove {
+        member_id: 2,
+        name: "demo-1".to_owned(),
+        why: Removal::VolumeGivenUp,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), remove);
+    members(&mut observed).remove(1);
+    let restart = Step::RestartPod {
+        ordinal: 1,
+        pod_uid: "pod-1".to_owned(),
+    };
+    assert_eq!(
+        plan(&observed, &wanted(3)),
+        restart,
+        "so that the claim goes"
+    );
+    pod(&mut observed, 1).terminating = true;
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([1])));
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+}
+
+#[test]
+fn a_deleted_claim_whose_member_serves_stays_with_it() {
+    let mut observed = healthy(3);
+    observed.claims.get_mut(&1).unwrap().terminating = true;
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done);
+    // Between two starts of its server.
+    let pod = pod(&mut observed, 1);
+    (pod.report, pod.ready) = (None, false);
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done);
+}
+
+#[test]
+fn a_volume_that_was_given_up_is_kept_while_it_may_be_needed() {
+    let mut observed = without_its_node(healthy(3));
+    observed.claims.get_mut(&1).unwrap().terminating = true;
+    pod(&mut observed, 2).report = None;
+    let blocked = Step::Blocked(Blocked::Quorum {
+        name: "demo-1".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), blocked);
+    observed.membership = None;
+    assert_eq!(plan(&observed, &wanted(3)), Step::Wait(Waiting::Quorum));
+}
+
+#[test]
+fn a_pod_that_waits_for_a_claim_that_is_going_is_not_in_its_way() {
+    let mut observed = without_its_node(healthy(3));
+    members(&mut observed).remove(1);
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([1])));
+    assert_eq!(
+        plan(&observed, &wanted(3)),
+        waiting,
+        "fewer members than the spec asks for are not what it asks for"
+    );
+    observed.claims.get_mut(&1).unwrap().terminating = true;
+    let restart = Step::RestartPod {
+        ordinal: 1,
+        pod_uid: "pod-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), restart);
+    pod(&mut observed, 1).trouble = None;
+    assert_eq!(plan(&observed, &wanted(3)), waiting, "it may start yet");
+}

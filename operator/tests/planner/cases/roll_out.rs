@@ -1,0 +1,114 @@
+//! Restarts, one member at a time.
+
+use dengine_operator::cluster::model::Observed;
+use dengine_operator::cluster::plan::{Blocked, Step, Waiting, plan};
+use dengine_operator::cluster::versions::Version;
+
+use super::{healthy, members, pod, wanted};
+
+#[test]
+fn a_roll_out_stops_at_a_version_that_may_not_follow() {
+    let says = |observed: &mut Observed, ordinal: u32, template: &str, version: &str| {
+        let pod = pod(observed, ordinal);
+        pod.template_hash = Some(template.to_owned());
+        pod.report.as_mut().unwrap().version = version.to_owned();
+    };
+    let mut observed = healthy(3);
+    observed.cluster_version = Version::parse("1.2.0");
+    says(&mut observed, 0, "old", "1.2.0");
+    says(&mut observed, 1, "old", "1.2.0");
+    for (version, refused) in [
+        ("1.3.0", false),
+        ("1.2.5", false),
+        ("1.4.0", true),
+        ("1.1.9", true),
+    ] {
+        says(&mut observed, 2, "new", version);
+        let blocked = matches!(
+            plan(&observed, &wanted(3)),
+            Step::Blocked(Blocked::Version { .. })
+        );
+        assert_eq!(blocked, refused, "{version}");
+    }
+    // To take it back is to go on with what the others run.
+    for ordinal in [0, 1] {
+        says(&mut observed, ordinal, "new", "1.2.0");
+    }
+    says(&mut observed, 2, "old", "1.4.0");
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::RestartPod { ordinal: 2, .. }
+    ));
+}
+
+#[test]
+fn whoever_lags_most_is_restarted_before_who_does_not() {
+    let mut observed = healthy(5);
+    for ordinal in 0..5 {
+        pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
+    }
+    members(&mut observed)[1].lag_entries = 6_000;
+    members(&mut observed)[2].lag_entries = 9_000;
+    // Another one lags, so that the restart has to wait for it; who does not serve goes first.
+    assert_eq!(
+        plan(&observed, &wanted(5)),
+        Step::Wait(Waiting::Member {
+            name: "demo-1".to_owned()
+        })
+    );
+    members(&mut observed)[1].lag_entries = 10;
+    let restart = Step::RestartPod {
+        ordinal: 2,
+        pod_uid: "pod-2".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(5)), restart);
+}
+
+#[test]
+fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
+    let mut observed = healthy(3);
+    for ordinal in 0..3 {
+        pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
+    }
+    let restart = |ordinal: u32| Step::RestartPod {
+        ordinal,
+        pod_uid: format!("pod-{ordinal}"),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), restart(2));
+
+    // While it is away, nobody else goes.
+    pod(&mut observed, 2).template_hash = Some("new".to_owned());
+    pod(&mut observed, 2).ready = false;
+    let waiting = Step::Wait(Waiting::Member {
+        name: "demo-2".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+
+    pod(&mut observed, 2).ready = true;
+    assert_eq!(plan(&observed, &wanted(3)), restart(1));
+    pod(&mut observed, 1).template_hash = Some("new".to_owned());
+    let transfer = Step::TransferLeader {
+        member_id: 2,
+        name: "demo-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), transfer);
+    members(&mut observed)[0].leader = false;
+    members(&mut observed)[1].leader = true;
+    assert_eq!(plan(&observed, &wanted(3)), restart(0));
+}
+
+#[test]
+fn the_only_member_is_restarted_when_it_is_meant_to_be_the_only_one() {
+    let mut observed = healthy(1);
+    pod(&mut observed, 0).template_hash = Some("old".to_owned());
+    let restart = Step::RestartPod {
+        ordinal: 0,
+        pod_uid: "pod-0".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(1)), restart);
+    observed.stateful_set_replicas = Some(3);
+    let blocked = Step::Blocked(Blocked::Quorum {
+        name: "demo-0".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), blocked);
+}
