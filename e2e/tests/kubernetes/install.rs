@@ -158,6 +158,55 @@ async fn everything_optional_of_the_chart_is_accepted_by_the_api_server() {
     .await;
 }
 
+/// Two namespaces instead of all: a Role in each, and nothing for the whole of Kubernetes.
+#[tokio::test]
+async fn the_chart_can_look_after_some_namespaces_and_no_others() {
+    test("some-namespaces", async |world| {
+        let second = format!("{}-b", world.namespace);
+        let mut helm = world.cluster().helm();
+        helm.args(["template", "some"])
+            .arg(product::workspace()?.join("charts/dengine-operator"));
+        helm.args([
+            "--kube-version=1.34.0",
+            "--skip-tests",
+            "--set=crds.install=false",
+        ]);
+        helm.args(["--namespace", &world.namespace]);
+        helm.arg(format!(
+            "--set=watchNamespaces={{{},{second}}}",
+            world.namespace
+        ));
+        let rendered = shell::run(&mut helm)?;
+        let of_kind = |kind: &str| {
+            let documents = rendered.split("\n---");
+            let line = format!("\nkind: {kind}\n");
+            documents.filter(|text| text.contains(&line)).count()
+        };
+        ensure!(
+            of_kind("ClusterRole") + of_kind("ClusterRoleBinding") == 0,
+            "{rendered}"
+        );
+        // That of the Lease is the third.
+        ensure!(
+            (of_kind("Role"), of_kind("RoleBinding")) == (3, 3),
+            "{rendered}"
+        );
+        for argument in [
+            format!("--namespace-scope={},{second}", world.namespace),
+            format!("--identity={}/some-operator", world.namespace),
+        ] {
+            ensure!(rendered.contains(&argument), "no {argument}: {rendered}");
+        }
+        world.kubectl(&["create", "namespace", &second])?;
+        let mut kubectl = world.cluster().kubectl();
+        kubectl.args(["create", "--dry-run=server", "--filename=-"]);
+        let accepted = shell::run_with_input(&mut kubectl, &rendered);
+        world.kubectl(&["delete", "namespace", &second, "--wait=false"])?;
+        accepted.map(drop)
+    })
+    .await;
+}
+
 /// Installs the chart as it might have been, with another default image.
 fn install_older_chart(world: &World) -> Result<()> {
     let folder = tempfile::tempdir()?;

@@ -210,6 +210,8 @@ impl Mortal {
             .arg(format!("--lease-namespace={}", world.namespace))
             .arg(format!("--lease-name=life-{}", self.lives))
             .arg(format!("--default-image={server}"))
+            // Each has a lease of its own, and all look after the same cluster.
+            .arg("--identity=e2e/mortal")
             .args(["--listen=127.0.0.1:0", "--poll-interval-ms=500"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -239,7 +241,7 @@ fn operator_pods(world: &World) -> Api<Pod> {
 }
 
 /// Scales the operator's Deployment, and waits until it is so.
-async fn operators(world: &World, count: i32) -> Result<()> {
+pub(super) async fn operators(world: &World, count: i32) -> Result<()> {
     let (namespace, replicas) = (
         format!("--namespace={}", install::NAMESPACE),
         format!("--replicas={count}"),

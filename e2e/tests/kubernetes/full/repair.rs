@@ -72,7 +72,7 @@ async fn a_memory_first_member_whose_machine_lost_power_is_replaced() {
 }
 
 /// As if the machine had been started again since the member was last seen.
-fn pretend_another_boot(folder: &std::path::Path) -> Result<()> {
+pub(super) fn pretend_another_boot(folder: &std::path::Path) -> Result<()> {
     let mark = folder.join("power.toml");
     let text = fs_err::read_to_string(&mark)?;
     let (before, after) = text
