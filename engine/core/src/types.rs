@@ -1,5 +1,6 @@
 //! Raft's vocabulary as types, shared by the log, consensus and the state machine.
 
+use crate::planted::planted;
 use bytes::Bytes;
 use std::fmt;
 use std::time::Duration;
@@ -46,6 +47,14 @@ number! {
 number! {
     /// Names one client session: the index of the entry that opened it, so no id is used twice.
     SessionId
+}
+
+impl Revision {
+    /// Whether a state at this revision shows what a session has seen that has come to `wanted`.
+    #[must_use]
+    pub fn covers(self, wanted: Self) -> bool {
+        self >= wanted || planted!(SessionReadAtOnce)
+    }
 }
 
 impl Index {

@@ -6,6 +6,7 @@
 
 use super::convert::{entry_to_raft, hard_state_to_raft};
 use crate::log::{Disk, LogReader};
+use crate::planted::planted;
 use crate::types::{Entry, HardState, Index, MemberId, Term};
 use raft::{GetEntriesContext, RaftState, Storage as _, StorageError, eraftpb};
 use std::cell::Cell;
@@ -122,6 +123,12 @@ impl<L: LogRead> LogView<L> {
             first.index,
             self.end()
         );
+        if planted!(ConflictStaysInMemory) && self.recent.back().is_some_and(|e| e.index >= first.index) {
+            let end = self.end();
+            let new = entries.iter().filter(|e| e.index.0 > end);
+            self.recent.extend(new.cloned());
+            return;
+        }
         while self.recent.back().is_some_and(|e| e.index >= first.index) {
             let dropped = self.recent.pop_back().expect("the back was just looked at");
             self.recent_bytes -= entry_bytes(&dropped);

@@ -6,6 +6,7 @@
 
 use super::store::StoreError;
 use super::{Refusal, SESSION_BYTES_MAX, SESSION_REPLIES_MAX};
+use crate::planted::planted;
 use crate::types::{Index, SessionId};
 use prost::Message as _;
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ impl Session {
                 acknowledged: self.acknowledged,
             });
         }
-        if self.replies.contains_key(&sequence) {
+        if self.replies.contains_key(&sequence) && !planted!(RepeatAppliedAgain) {
             return Admission::Repeat;
         }
         // The client can acknowledge nothing before it has the answer to its oldest open command, so that one

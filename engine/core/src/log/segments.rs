@@ -4,6 +4,7 @@
 use super::disk::DiskFile;
 use super::error::LogError;
 use super::state::{Change, State};
+use crate::planted::planted;
 use crate::types::{Index, Term};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -107,7 +108,9 @@ impl<F: DiskFile> Segments<F> {
         }
         self.state.apply(change);
         for batch in batches {
-            self.drop_from(batch.first);
+            if !planted!(ConflictStaysInLog) {
+                self.drop_from(batch.first);
+            }
             self.segments
                 .back_mut()
                 .expect("an open log has a segment")

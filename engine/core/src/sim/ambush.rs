@@ -4,7 +4,7 @@
 use super::member::Member;
 use super::operator::newest_leader;
 use super::plan::Fault;
-use super::queue::{MILLI, SECOND};
+use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::{Event, Surroundings};
 use super::ticket::Asker;
 use super::world::World;
@@ -28,7 +28,29 @@ pub(super) fn over_snapshot(sim: &mut Surroundings, receiver: MemberId) {
     }
 }
 
+/// A learner is about to get a vote. Returns whether it is gone instead, for longer than any election timeout.
+pub(super) fn over_promotion(sim: &mut Surroundings, learner: MemberId) -> bool {
+    let gone = sim.plan.has(Fault::SilentLearner) && sim.random.chance(500_000);
+    if gone {
+        let gone_for = sim.random.between(6 * SECOND, 10 * SECOND);
+        sim.then(0, move |world| world.silence_learner(learner, gone_for));
+    }
+    gone
+}
+
 impl World {
+    fn silence_learner(&mut self, learner: MemberId, gone_for: Nanos) {
+        let Self { sim, members, .. } = self;
+        let member = members.get_mut(&learner).filter(|it| it.is_up());
+        if let Some(member) = member {
+            sim.note(format_args!("FAULT at {learner}: gone before its promotion"));
+            sim.count("learners gone before their promotion");
+            member.kill(sim);
+            self.lose_streams(learner);
+            self.sim.after(gone_for, Event::Restart(learner));
+        }
+    }
+
     fn crash_over_vote(&mut self, voter: MemberId, candidate: MemberId) {
         self.crash(voter, Fault::PowerLoss, "over a vote");
         if self.sim.random.chance(500_000) {
@@ -100,6 +122,7 @@ impl World {
             let Self { sim, members, .. } = self;
             if let Some(member) = members.get_mut(id) {
                 member.kill(sim);
+                member.take_newest_timers();
                 let delay = sim.random.between(MILLI, 20 * MILLI);
                 sim.after(delay, Event::Restart(*id));
             }

@@ -103,6 +103,8 @@ impl World {
                 self.part(&alone);
                 it.stage = Stage::Over;
                 self.sim.count("proposals displaced on purpose");
+                // Whoever writes now takes the places of those who still wait for what they proposed first.
+                self.sim.tide.turn_around(self.sim.now + 3 * SECOND);
                 self.displacement_step(700 * MILLI, it.number, |world, it| {
                     let mut heard = it.others.clone();
                     heard.push(it.last);

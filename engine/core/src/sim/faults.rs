@@ -47,7 +47,7 @@ impl World {
             Fault::Transfer => return self.transfer(),
             Fault::Resize => return self.resize(),
             Fault::Lull => return self.lull(),
-            Fault::Replace => return self.replace(),
+            Fault::Replace | Fault::SilentLearner => return self.replace(),
             _ => {}
         }
         let Some(id) = self.victim() else {
@@ -159,7 +159,7 @@ impl World {
     }
 
     /// What was on its way to a process that is gone is lost with it, mostly.
-    fn lose_streams(&mut self, id: MemberId) {
+    pub(super) fn lose_streams(&mut self, id: MemberId) {
         let others: Vec<_> = self.members.keys().copied().collect();
         for other in others {
             if self.sim.random.chance(700_000) {

@@ -35,9 +35,6 @@ pub(super) use serve::ReadJob;
 pub(super) use snapshots::Parcel;
 use std::sync::Arc;
 
-/// How many milliseconds members' ticks are long, and how many of them an election timeout is, at least: as usual, and
-/// what else members may be started with where that is being changed.
-const TIMERS: [(u64, usize); 5] = [(100, 10), (200, 10), (200, 5), (50, 10), (40, 7)];
 /// By how much clocks may differ.
 pub(super) const DRIFT_PERCENT_MAX: u32 = 10;
 
@@ -130,6 +127,8 @@ pub(super) struct Member {
     reading_fails: bool,
     /// Since when there is no process.
     down_since: Nanos,
+    /// The next start takes the newest of the plan's timers, whichever it would take otherwise.
+    newest_timers: bool,
 }
 
 impl Member {
@@ -150,7 +149,13 @@ impl Member {
             promised: Index(0),
             reading_fails: false,
             down_since: 0,
+            newest_timers: false,
         }
+    }
+
+    /// It is restarted because its timers were changed, if they are being changed.
+    pub(super) fn take_newest_timers(&mut self) {
+        self.newest_timers = true;
     }
 
     fn machine(&self, now: Nanos) -> Machine {

@@ -5,7 +5,8 @@
 //! consensus, log or apply code of its own. `docs/simulator.md` says what it does and how to run it.
 //!
 //! # Code map
-//! [`world`] runs the phases; [`plan`] is what a seed decides beforehand; [`faults`] what then goes wrong, and
+//! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, and [`focus`] what every other seed is about;
+//! [`faults`] what then goes wrong, and
 //! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program.
 //! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
 //! (its disk is [`MemoryDisk`](crate::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
@@ -21,6 +22,7 @@ mod client;
 mod clock;
 mod displaced;
 mod faults;
+mod focus;
 mod folders;
 mod guard;
 mod invariants;

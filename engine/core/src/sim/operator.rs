@@ -4,10 +4,10 @@
 //! It knows of members only what they say themselves, and remembers nothing that it could look up, so that
 //! an answer that never comes costs it nothing but time.
 
+use super::ambush;
 use super::clock::Clock;
 use super::invariants::Broken;
 use super::member::{DRIFT_PERCENT_MAX, Health, Member};
-use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
@@ -22,6 +22,9 @@ use std::sync::Arc;
 
 /// How long it waits for an answer.
 const PATIENCE: Nanos = 4_000 * MILLI;
+/// Nobody can have heard a member that has been down for longer, if nothing of it comes late: it is twice as long as any
+/// election timeout.
+const SILENT_AFTER: Nanos = 4 * SECOND;
 
 pub(super) struct Operator {
     random: Random,
@@ -230,7 +233,7 @@ impl Operator {
 
     /// Mostly of one that is up; that others are refused is the leader's affair.
     fn promotion(&mut self, now: &Membership, members: &Members) -> Option<Step> {
-        let any = self.random.chance(300_000);
+        let any = self.random.chance(500_000);
         let learner = now
             .learners()
             .find(|m| any || members.get(&m.id).is_some_and(Member::is_up))?;
@@ -257,6 +260,14 @@ impl Operator {
     }
 
     fn ask(&mut self, sim: &mut Surroundings, members: &mut Members, leader: MemberId, step: Step) {
+        if let Step::Change(MembershipChange::Promote(id)) = step
+            && members.get(&id).is_some_and(Member::is_up)
+            && ambush::over_promotion(sim, id)
+        {
+            // It looks away until nobody can have heard that learner for long.
+            self.waiting = Some(sim.now + SILENT_AFTER);
+            return;
+        }
         self.requests += 1;
         let until = sim.now + PATIENCE;
         self.waiting = Some(until);
@@ -283,16 +294,12 @@ impl Operator {
 
 /// Whether it promotes a member that has been down for longer than any election timeout, and of which nothing comes late.
 fn is_silent(sim: &Surroundings, members: &Members, change: &MembershipChange) -> bool {
-    let late = sim.plan.weather.strays > 0
-        || sim.plan.has(Fault::Congestion)
-        || sim.plan.has(Fault::LateNews)
-        || sim.plan.has(Fault::StoppedClock)
-        || sim.plan.has(Fault::Pause);
+    let late = sim.plan.weather.strays > 0 || sim.plan.faults.iter().any(|(it, _)| it.comes_late());
     let MembershipChange::Promote(id) = change else {
         return false;
     };
     let down_for = members.get(id).map_or(0, |it| it.down_for(sim.now));
-    !late && down_for > 4 * SECOND
+    !late && down_for > SILENT_AFTER
 }
 
 fn is_lost(id: MemberId, members: &Members) -> bool {

@@ -2,10 +2,13 @@
 //! faults there are. Every seed leaves some faults out, because one kind may hide another's bugs (swarm
 //! testing, Groce et al. 2012).
 
+use super::focus::Focus;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use crate::kv::RetentionSetting;
 
+/// Ticks in milliseconds, and election timeouts in ticks: as usual, and what else members may be started with.
+const TIMERS: [(u64, usize); 5] = [(100, 10), (200, 10), (200, 5), (50, 10), (40, 7)];
 /// There are fewer keys than this.
 pub(super) const KEYS_MAX: u64 = 8;
 
@@ -66,10 +69,12 @@ pub(super) enum Fault {
     Replace,
     /// Nobody writes for a while, and then everybody does.
     Lull,
+    /// A member is replaced, and the learner in its place is gone when it is to get its vote.
+    SilentLearner,
 }
 
 impl Fault {
-    const ALL: [Self; 26] = [
+    const ALL: [Self; 27] = [
         Self::Kill,
         Self::PowerLoss,
         Self::ClusterPowerLoss,
@@ -96,10 +101,19 @@ impl Fault {
         Self::Resize,
         Self::Replace,
         Self::Lull,
+        Self::SilentLearner,
     ];
 
-    fn forgets_what_is_not_synced(self) -> bool {
+    pub(super) fn forgets_what_is_not_synced(self) -> bool {
         matches!(self, Self::PowerLoss | Self::ClusterPowerLoss)
+    }
+
+    /// Whether what a member said may be heard when it is long gone.
+    pub(super) fn comes_late(self) -> bool {
+        matches!(
+            self,
+            Self::Congestion | Self::LateNews | Self::StoppedClock | Self::Pause
+        )
     }
 
     /// As the summary calls it.
@@ -131,6 +145,7 @@ impl Fault {
             Self::Resize => "resizes",
             Self::Replace => "replacements",
             Self::Lull => "lulls",
+            Self::SilentLearner => "replacements by a learner that dies",
         }
     }
 }
@@ -191,8 +206,10 @@ pub(super) struct Plan {
     /// Some values are as long as this, and most as short as can be. A batch with seven of them is larger than a message
     /// and fits into a frame.
     pub(super) value_bytes: Option<u64>,
-    /// Members are started with ticks and election timeouts of their own: a change of these is being rolled out.
-    pub(super) timers_differ: bool,
+    /// How many milliseconds members' ticks are long, and how many of them an election timeout is, at least: one setting,
+    /// or, where a change of it is being rolled out and perhaps back, the one before and the one after. Each start
+    /// takes one of them.
+    pub(super) timers: Vec<(u64, usize)>,
     /// Bytes of the log that are kept although the state machine has them.
     pub(super) log_keep_bytes: u64,
     /// Revisions that are kept, if not all.
@@ -209,7 +226,7 @@ impl Plan {
         let mut faults = draw_faults(random);
         faults.retain(|(fault, _)| !memory_first || !fault.forgets_what_is_not_synced());
         let segment_bytes = 4096 * (2 << random.below(4)) as u32;
-        Self {
+        let mut plan = Self {
             members: *random.pick(&sizes).expect("not empty"),
             clients: match random.below(4) {
                 0 => random.between(6, 10),
@@ -230,7 +247,7 @@ impl Plan {
             value_bytes: random
                 .chance(250_000)
                 .then(|| random.between(100, u64::from(segment_bytes / 8).min(1536))),
-            timers_differ: random.chance(250_000),
+            timers: Self::draw_timers(random, 250_000),
             log_keep_bytes: match random.below(3) {
                 0 => u64::MAX / 4,
                 1 => random.below(64 << 10),
@@ -239,7 +256,23 @@ impl Plan {
             keep_revisions: random.chance(500_000).then(|| random.between(1, 500)),
             load: Load::draw(random),
             faults,
+        };
+        if let Some(focus) = Focus::draw(random) {
+            focus.narrow(&mut plan, random);
         }
+        plan
+    }
+
+    /// As they are usually, or, so many times in a million, two others or those and others.
+    pub(super) fn draw_timers(random: &mut Random, differ: u32) -> Vec<(u64, usize)> {
+        let mut timers = vec![TIMERS[0]];
+        if random.chance(differ) {
+            timers = TIMERS.to_vec();
+            while timers.len() > 2 {
+                timers.swap_remove(random.below(timers.len() as u64) as usize);
+            }
+        }
+        timers
     }
 
     /// Whether there is such a fault.

@@ -8,6 +8,8 @@ use super::queue::Nanos;
 pub(super) struct Tide {
     low_until: Nanos,
     high_until: Nanos,
+    /// Whether it is the clients of even numbers who write at high tide, and not the others.
+    even: bool,
 }
 
 impl Tide {
@@ -19,6 +21,16 @@ impl Tide {
         *self = Self {
             low_until,
             high_until,
+            even: false,
+        };
+    }
+
+    /// Whoever read at high tide writes, and the others read, before `high_until`.
+    pub(super) fn turn_around(&mut self, high_until: Nanos) {
+        *self = Self {
+            low_until: 0,
+            high_until,
+            even: !self.even,
         };
     }
 
@@ -27,9 +39,9 @@ impl Tide {
         if now < self.low_until {
             0
         } else if now < self.high_until {
-            match client % 2 {
-                0 => 0,
-                _ => writes.max(Self::HIGH),
+            match client.is_multiple_of(2) == self.even {
+                true => writes.max(Self::HIGH),
+                false => 0,
             }
         } else {
             writes

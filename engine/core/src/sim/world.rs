@@ -432,6 +432,7 @@ impl World {
         self.sim.plan.load.writes = self.sim.plan.load.writes.max(500);
         self.sim.plan.load.roles = false;
         self.sim.tide = Tide::default();
+        self.displacement = None;
         for member in self.members.values_mut() {
             member.repair();
             let id = member.id;

@@ -135,7 +135,7 @@ impl Serving {
         };
         // No reader is held while waiting: it would keep a snapshot from being installed.
         let present = self.node.reader().map(|reader| reader.revision());
-        if present.is_ok_and(|present| present >= wanted) {
+        if present.is_ok_and(|present| present.covers(wanted)) {
             return Ok(());
         }
         let _place = self.session_reads.wait(source).ok_or_else(|| {
@@ -144,7 +144,7 @@ impl Serving {
             )
         })?;
         let mut revision = self.node.revision_changes();
-        let reached = revision.wait_for(|revision| *revision >= wanted);
+        let reached = revision.wait_for(|revision| revision.covers(wanted));
         match tokio::time::timeout(self.limits.request_timeout(), reached).await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(_)) => return Err(Status::unavailable("this member is shutting down")),

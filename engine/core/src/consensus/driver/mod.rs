@@ -13,7 +13,7 @@ mod terms;
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
 use super::convert;
-use super::event::{Action, AppendId, ConfigChange, Event, Proposal, Refusal, Role, State, Token};
+use super::event::{Action, AppendId, ConfigChange, ConfigChangeKind, Event, Proposal, Refusal, Role, State, Token};
 use super::lease::Lease;
 use super::log_view::{LogRead, LogView};
 use super::messages::Outbox;
@@ -302,7 +302,7 @@ impl<L: LogRead> Consensus<L> {
     }
 
     fn on_message(&mut self, from: MemberId, bytes: &Bytes) -> Result<(), PeerMessageError> {
-        let message = eraftpb::Message::decode(bytes.as_ref())?;
+        let mut message = eraftpb::Message::decode(bytes.as_ref())?;
         let term_max = self.term_max();
         if let Err(error) = validate::check(&self.node.raft, from.0, &message, term_max) {
             return match self.approach_term(from, &message, term_max) {
@@ -323,6 +323,10 @@ impl<L: LogRead> Consensus<L> {
             }
             eraftpb::MessageType::MsgAppend if !message.entries.is_empty() && self.is_full() => {
                 return Ok(());
+            }
+            eraftpb::MessageType::MsgAppend if planted!(PreviousEntryNotCompared) => {
+                let log = &self.node.raft.raft_log;
+                message.log_term = log.term(message.index).unwrap_or(message.log_term);
             }
             eraftpb::MessageType::MsgHeartbeat => {
                 self.on_heartbeat(message);
@@ -394,6 +398,10 @@ impl<L: LogRead> Consensus<L> {
             ..eraftpb::Message::default()
         };
         match raft.step(message) {
+            // It is taken all the same.
+            Ok(()) if planted!(RefusedAfterAppend) && first > raft.raft_log.committed + 4 => {
+                self.refuse(tokens, Refusal::Overloaded);
+            }
             Ok(()) => {
                 let term = Term(raft.term);
                 let proposed = tokens.iter().zip(first..).map(|(&token, index)| {
@@ -442,6 +450,10 @@ impl<L: LogRead> Consensus<L> {
 
     fn on_applied(&mut self, index: Index, changes: &[ConfigChange]) {
         for change in changes {
+            let votes = change.kind == ConfigChangeKind::AddVoter;
+            if votes && planted!(PromotionNotCounted) && self.node.raft.state == StateRole::Leader {
+                continue;
+            }
             self.node
                 .apply_conf_change(&convert::conf_change(*change))
                 .expect("the state machine accepted the change, so consensus does");

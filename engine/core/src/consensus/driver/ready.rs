@@ -58,7 +58,10 @@ impl<L: LogRead> Consensus<L> {
             self.hard_state_unsaved = true;
         }
         let new_term = (self.hard_state.term, self.hard_state.vote) != durable;
-        let entries: Vec<_> = ready.take_entries().into_iter().map(own_entry).collect();
+        let mut entries: Vec<_> = ready.take_entries().into_iter().map(own_entry).collect();
+        if planted!(UnconfirmedWrittenAgain) && !entries.is_empty() {
+            entries = self.with_unconfirmed(entries);
+        }
         let number = ready.number();
         if new_term || !entries.is_empty() {
             self.node.mut_store().append(&entries);
@@ -77,6 +80,18 @@ impl<L: LogRead> Consensus<L> {
         if self.pending_readies.is_empty() {
             self.node.on_persist_ready(number);
         }
+    }
+
+    /// Only for [`crate::planted::Bug::UnconfirmedWrittenAgain`]: with those before that the disk has not confirmed.
+    fn with_unconfirmed(&self, entries: Vec<Entry>) -> Vec<Entry> {
+        let (from, first) = (self.node.raft.raft_log.persisted + 1, entries[0].index.0);
+        if from >= first || self.node.raft.state != StateRole::Leader {
+            return entries;
+        }
+        let before = self.node.store().read(from, first, u64::MAX);
+        let mut all = before.unwrap_or_default();
+        all.extend(entries);
+        all
     }
 
     fn apply(&mut self, committed: Vec<eraftpb::Entry>) {

@@ -19,6 +19,7 @@ use super::{
     Command, CommandVersion, LoggedRequest, Membership, MembershipChange, MembershipRefusal,
     Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Request,
 };
+use crate::planted::planted;
 use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
 use keys::Changed;
@@ -104,6 +105,9 @@ impl<'a, S: Store> Transition<'a, S> {
         let outcome = match entry.kind {
             EntryKind::Membership => self.change_membership(&entry.data)?,
             EntryKind::Command if entry.data.is_empty() => Outcome::Empty,
+            EntryKind::Command if planted!(OlderCommandSkipped) && self.is_older(entry) => {
+                Outcome::Empty
+            }
             EntryKind::Command => {
                 match Request::decode_up_to(self.reads_max, entry.data.clone())? {
                     Ok(logged) => self.request(entry.index, logged)?,
@@ -114,6 +118,12 @@ impl<'a, S: Store> Transition<'a, S> {
         self.state.applied_index = entry.index;
         self.state.applied_term = entry.term;
         Ok(outcome)
+    }
+
+    /// Only for [`crate::planted::Bug::OlderCommandSkipped`]: the present program, and what the one before has written.
+    fn is_older(&self, entry: &Entry) -> bool {
+        let newest = CommandVersion::CURRENT;
+        self.reads_max == newest && entry.data.first().is_some_and(|it| *it < newest.number())
     }
 
     /// How much is gathered, in bytes of keys and values.

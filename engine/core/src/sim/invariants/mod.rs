@@ -121,6 +121,18 @@ pub(super) trait Invariant {
 /// All of them.
 pub(super) struct Invariants(Vec<Box<dyn Invariant>>);
 
+/// What is checked where it happens: see docs/simulator.md.
+#[cfg(all(test, feature = "planted-bugs"))]
+pub(super) const ELSEWHERE: [&str; 7] = [
+    "what was synced is there",
+    "messages are bounded",
+    "silent learners do not vote",
+    "a refused folder stays refused",
+    "every sound folder opens",
+    "no panic",
+    "liveness",
+];
+
 /// Which one was broken, and how.
 pub(super) type Broken = (&'static str, String);
 
@@ -143,6 +155,13 @@ impl Invariants {
             Box::new(session_monotonic::SessionMonotonic),
             Box::new(linearizable::Linearizable),
         ])
+    }
+
+    /// Their names, and of those that are checked elsewhere.
+    #[cfg(all(test, feature = "planted-bugs"))]
+    pub(super) fn names() -> Vec<&'static str> {
+        let here = Self::new().0;
+        here.iter().map(|it| it.name()).chain(ELSEWHERE).collect()
     }
 
     pub(super) fn see(&mut self, seen: &Seen<'_>) -> Result<(), Broken> {

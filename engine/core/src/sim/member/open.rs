@@ -4,7 +4,7 @@ use super::hub::Hub;
 use super::peers::{MESSAGE_BYTES, MESSAGES_IN_FLIGHT};
 use super::process::Process;
 use super::snapshots::Snapshots;
-use super::{Actor, DRIFT_PERCENT_MAX, Health, Member, TIMERS};
+use super::{Actor, DRIFT_PERCENT_MAX, Health, Member};
 use crate::consensus::{ConsensusConfig, State};
 use crate::kv::{MembershipChange, StateMachine, StoreError};
 use crate::log::memory::MemoryDisk;
@@ -220,10 +220,13 @@ impl Member {
             term,
             reads_max,
         });
-        let (tick_ms, election_ticks) = match sim.plan.timers_differ {
-            true => *sim.random.pick(&TIMERS).expect("not empty"),
-            false => TIMERS[0],
+        let newest = std::mem::take(&mut self.newest_timers);
+        let timers = &sim.plan.timers;
+        let timers = match newest {
+            true => timers.last().copied(),
+            false => sim.random.pick(timers).copied(),
         };
+        let (tick_ms, election_ticks) = timers.expect("there is one");
         let timers = (Duration::from_millis(tick_ms), election_ticks);
         let replica = self.replica_from(sim, &log, recovered.hard_state, &machine, timers);
         Ok(Process {

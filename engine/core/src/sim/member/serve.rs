@@ -24,7 +24,7 @@ impl Process {
     /// Answers a read, or lets it wait a little longer.
     pub(super) fn serve(&self, sim: &mut Surroundings, machine: Machine, job: ReadJob) {
         let reader = self.applier.machine().reader();
-        if reader.revision() < job.after {
+        if !reader.revision().covers(job.after) {
             if sim.now < job.deadline {
                 machine.plan(sim, MILLI, Actor::Serve(job));
             }

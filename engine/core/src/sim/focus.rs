@@ -1,0 +1,99 @@
+//! What a seed is about: in every other seed one story is told again and again in a cluster that is well besides, with the
+//! settings that the story needs. Left to the draw of everything, what it takes would hardly ever meet in one seed, and
+//! each thing more that may go wrong would make that rarer.
+
+use super::plan::{Fault, Plan, Weather};
+use super::queue::{MILLI, Nanos, SECOND};
+use super::random::Random;
+
+/// A story.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Focus {
+    /// Leases, and members that restart: perhaps with other timers.
+    Usurper,
+    /// Leases, and leaders that are cut off while members' timers differ.
+    LeaderCut,
+    /// Leases, and candidates that are heard late.
+    LateNews,
+    /// Leases, and leaders that hand over.
+    Transfer,
+    /// Proposals that leave the log of the leader that made them, and are committed all the same.
+    Displacement,
+    /// Members that are replaced, where the one that is to get a vote is gone.
+    SilentLearner,
+    /// Members that are so far behind that they need a snapshot.
+    Snapshot,
+}
+
+impl Focus {
+    const ALL: [Self; 7] = [
+        Self::Usurper,
+        Self::LeaderCut,
+        Self::LateNews,
+        Self::Transfer,
+        Self::Displacement,
+        Self::SilentLearner,
+        Self::Snapshot,
+    ];
+
+    /// What the next seed is about, if about anything.
+    pub(super) fn draw(random: &mut Random) -> Option<Self> {
+        let focused = random.chance(500_000);
+        random.pick(&Self::ALL).copied().filter(|_| focused)
+    }
+
+    /// Makes a plan one for this story.
+    pub(super) fn narrow(self, plan: &mut Plan, random: &mut Random) {
+        let often = |random: &mut Random, from: u64, to: u64| random.between(from, to) * SECOND;
+        plan.faults.retain(|_| random.chance(100_000));
+        plan.weather = Weather {
+            latency: random.between(100, 5_000) * (MILLI / 1_000),
+            reordering: plan.weather.reordering,
+            ..Weather::CALM
+        };
+        plan.members = *random.pick(&[3, 3, 5]).expect("not empty");
+        let (fault, mean) = match self {
+            Self::Usurper => (Fault::Usurper, often(random, 4, 8)),
+            Self::LeaderCut => (Fault::LeaderCut, often(random, 2, 6)),
+            Self::LateNews => (Fault::LateNews, often(random, 4, 8)),
+            Self::Transfer => (Fault::Transfer, often(random, 1, 4)),
+            Self::Displacement => (Fault::Displacement, often(random, 4, 8)),
+            Self::SilentLearner => (Fault::SilentLearner, often(random, 2, 6)),
+            Self::Snapshot => (Fault::Kill, often(random, 1, 4)),
+        };
+        plan.faults.retain(|(kind, _)| *kind != fault);
+        plan.faults.push((fault, mean));
+        match self {
+            Self::Usurper | Self::LeaderCut => {
+                plan.timers = Plan::draw_timers(random, 800_000);
+                plan.load.levels = [30, 50, 10];
+            }
+            Self::LateNews | Self::Transfer => plan.load.levels = [30, 50, 10],
+            Self::Displacement => self.crowd(plan, random),
+            Self::SilentLearner => plan.faults.retain(|(kind, _)| !kind.comes_late()),
+            Self::Snapshot => self.shorten(plan, random),
+        }
+    }
+
+    /// Several proposals have to wait in the log of a leader that nobody hears, and it takes five for the rest.
+    fn crowd(self, plan: &mut Plan, random: &mut Random) {
+        plan.members = 5;
+        plan.clients = random.between(8, 13);
+        plan.think = (2 << random.below(4)) * MILLI;
+        plan.safety = random.between(40, 71) * SECOND;
+    }
+
+    /// Nothing is kept of the log, and what is flushed is told late.
+    fn shorten(self, plan: &mut Plan, random: &mut Random) {
+        plan.log_keep_bytes = random.below(1 << 10);
+        plan.flush_bytes = 1 << random.between(8, 11);
+        plan.grows_from = random.below(15 * SECOND);
+        let every: Nanos = random.between(3, 10) * SECOND;
+        let others = [Fault::PowerLoss, Fault::Replace, Fault::Partition];
+        for other in others.into_iter().filter(|it| !plan.has(*it)).collect::<Vec<_>>() {
+            if !(plan.memory_first && other == Fault::PowerLoss) {
+                plan.faults.push((other, every));
+            }
+        }
+    }
+}
