@@ -95,12 +95,16 @@ pub enum Bug {
     RepeatAppliedAgain,
     /// A session reads from a member that has not come to what the session has seen.
     SessionReadAtOnce,
+    /// What is read back from the log lacks the context of the proposal.
+    ContextNotReadBack,
+    /// A delete of nothing takes a revision.
+    RevisionForNothing,
 }
 
 impl Bug {
     /// All of them, and within how many seeds, counted from 1, a test asks the simulator to find each: twice what
     /// `make sim-planted` said, or less where that takes long.
-    pub const ALL: [(Self, u64); 44] = [
+    pub const ALL: [(Self, u64); 46] = [
         (Self::VoteNotSynced, 30),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 20),
@@ -142,6 +146,8 @@ impl Bug {
         (Self::OlderCommandSkipped, 100),
         (Self::RepeatAppliedAgain, 100),
         (Self::SessionReadAtOnce, 100),
+        (Self::ContextNotReadBack, 100),
+        (Self::RevisionForNothing, 100),
         (Self::RestartWaitsByNewSettings, 400),
         (Self::DisplacedTakenForDead, 400),
         (Self::SilentLearnerPromoted, 400),

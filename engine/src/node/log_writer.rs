@@ -5,14 +5,11 @@ use super::metrics;
 use crate::config::{Config, Durability};
 use crate::error::Fatal;
 use dengine_core::log::{Log, LogError, RealDisk};
-use dengine_core::replica::{self, LogJob, LogWork};
+use dengine_core::replica::{self, LogJob, LogWork, SPACE_RETRY};
 use dengine_folder::PowerGuard;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-
-/// How often a full disk is tried again.
-const SPACE_RETRY: Duration = Duration::from_millis(500);
 
 pub(super) struct LogThread {
     log: Log<RealDisk>,

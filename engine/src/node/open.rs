@@ -8,10 +8,11 @@ use crate::storage::{self, OpenWatch, RocksStore};
 use crate::transport;
 use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::StateMachine;
-use dengine_core::log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
+use dengine_core::log::{
+    Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered, begin_anew,
+};
 use dengine_core::replica::{Replica, ReplicaConfig};
 use dengine_core::snapshot;
-use dengine_core::types::{HardState, MemberId};
 use dengine_folder::Identity;
 use std::path::Path;
 
@@ -82,27 +83,12 @@ pub(super) fn open_both(
             applied = index.0,
             "the power loss took the end of the log; it begins anew after the state, as was accepted"
         );
-        reset_log(&mut log, Position { index, term })
+        begin_anew(&mut log, Position { index, term })
             .map_err(|error| log_failed(&start.log_path, error))?;
         drop(log);
         (log, recovered) = open_log()?;
     }
     Ok((log, recovered, machine, watch))
-}
-
-fn reset_log(log: &mut Log<RealDisk>, base: Position) -> Result<(), LogError> {
-    let known = log.hard_state();
-    let hard_state = HardState {
-        term: known.term.max(base.term),
-        vote: if known.term < base.term {
-            MemberId(0)
-        } else {
-            known.vote
-        },
-        commit: base.index,
-    };
-    log.reset(base, hard_state)?;
-    log.sync()
 }
 
 /// Opens the state, after a snapshot whose installation was decided has become it.

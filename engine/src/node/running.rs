@@ -22,7 +22,6 @@ use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
 use crate::storage::{OpenWatch, RocksStore};
 use crate::transport::{Incoming, PeerEntrance, Peers};
-use bytes::Bytes;
 use dengine_core::kv::{
     self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting,
 };
@@ -380,17 +379,10 @@ impl Running {
         }
     }
 
-    /// Makes sure that the membership as it is outlives any crash of a quorum: an entry behind its last
-    /// change takes the news that the change is committed onto the disks of one. Without that, members
-    /// that restart would still count votes by the membership before, and might wait for somebody who
-    /// is gone.
+    /// See [`Request::settle`].
     pub(super) async fn settle(&self) -> Result<(), RequestError> {
         let _permits = self.admit(0)?;
-        let empty = |caller| Request::Write {
-            data: Bytes::new(),
-            caller,
-        };
-        let written = self.propose(1, None, None, empty).await.0.pop();
+        let written = self.propose(1, None, None, Request::settle).await.0.pop();
         written.expect("one answer to one write").map(|_| ())
     }
 

@@ -123,7 +123,9 @@ impl<L: LogRead> LogView<L> {
             first.index,
             self.end()
         );
-        if planted!(ConflictStaysInMemory) && self.recent.back().is_some_and(|e| e.index >= first.index) {
+        if planted!(ConflictStaysInMemory)
+            && self.recent.back().is_some_and(|e| e.index >= first.index)
+        {
             let end = self.end();
             let new = entries.iter().filter(|e| e.index.0 > end);
             self.recent.extend(new.cloned());

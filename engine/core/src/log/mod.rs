@@ -30,6 +30,7 @@
 //! in `docs/formats.md`), the rules of what may follow what in `state`, the index of batches that writer
 //! and readers share in `segments`, the making and naming of files in `files` and `names`.
 
+mod anew;
 pub mod conformance;
 mod disk;
 mod error;
@@ -46,6 +47,7 @@ mod segments;
 mod state;
 mod writer;
 
+pub use anew::begin_anew;
 pub use disk::{Disk, DiskError, DiskFile};
 pub use error::LogError;
 pub(crate) use format::entry_bytes;

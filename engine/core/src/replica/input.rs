@@ -96,6 +96,16 @@ pub enum Request<E: Env> {
     },
 }
 
+impl<E: Env> Request<E> {
+    /// Makes sure that the members as they are outlive any crash of a quorum: an entry behind the last change of them takes
+    /// the news that the change is committed onto the disks of one. Without that, members that restart would
+    /// still count votes by the members before, and might wait for somebody who is gone.
+    pub fn settle(caller: E::Write) -> Self {
+        let data = Bytes::new();
+        Self::Write { data, caller }
+    }
+}
+
 /// Something to be done. Effects are carried out in order; each kind may have its own thread that keeps
 /// the order of its kind.
 pub enum Effect<E: Env> {

@@ -4,9 +4,13 @@ use super::input::LogJob;
 use crate::consensus::AppendId;
 use crate::log::{Batch, Disk, Log, LogError, entry_bytes};
 use crate::types::{Entry, EntryKind, HardState, Index};
+use std::time::Duration;
 
 /// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job brings comes on top.
 const BATCH_BYTES_MAX: usize = 64 << 20;
+
+/// How often a log writer tries a full disk again.
+pub const SPACE_RETRY: Duration = Duration::from_millis(500);
 
 /// What the log writer does next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,9 @@ use crate::types::MemberId;
 
 /// A vote is given, but perhaps not yet on disk.
 pub(super) fn over_vote(sim: &mut Surroundings, voter: MemberId, candidate: MemberId) {
-    if sim.plan.has(Fault::PowerLoss) && sim.random.chance(400_000) {
+    // Of a memory-first cluster all lose power at once, or one while the others are well.
+    let loses = sim.plan.has(Fault::PowerLoss) && !sim.plan.memory_first;
+    if loses && sim.random.chance(400_000) {
         let delay = sim.random.below(sim.plan.sync);
         sim.then(delay, move |world| world.crash_over_vote(voter, candidate));
     }
@@ -43,7 +45,9 @@ impl World {
         let Self { sim, members, .. } = self;
         let member = members.get_mut(&learner).filter(|it| it.is_up());
         if let Some(member) = member {
-            sim.note(format_args!("FAULT at {learner}: gone before its promotion"));
+            sim.note(format_args!(
+                "FAULT at {learner}: gone before its promotion"
+            ));
             sim.count("learners gone before their promotion");
             member.kill(sim);
             self.lose_streams(learner);
@@ -72,7 +76,8 @@ impl World {
     }
 
     fn crash_over_snapshot(&mut self, receiver: MemberId) {
-        let power = self.sim.plan.has(Fault::PowerLoss) && self.sim.random.chance(500_000);
+        let loses = self.sim.plan.has(Fault::PowerLoss) && !self.sim.plan.memory_first;
+        let power = loses && self.sim.random.chance(500_000);
         let fault = if power { Fault::PowerLoss } else { Fault::Kill };
         self.crash(receiver, fault, "over a snapshot");
     }

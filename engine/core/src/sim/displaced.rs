@@ -105,7 +105,7 @@ impl World {
                 self.sim.count("proposals displaced on purpose");
                 // Whoever writes now takes the places of those who still wait for what they proposed first.
                 self.sim.tide.turn_around(self.sim.now + 3 * SECOND);
-                self.displacement_step(700 * MILLI, it.number, |world, it| {
+                self.displacement_step(1_200 * MILLI, it.number, |world, it| {
                     let mut heard = it.others.clone();
                     heard.push(it.last);
                     world.part(&[heard, vec![it.first]]);

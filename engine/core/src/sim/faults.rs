@@ -65,7 +65,10 @@ impl World {
 
     /// What happens to one member.
     fn hit(&mut self, fault: Fault, id: MemberId) -> bool {
-        if matches!(fault, Fault::FlippedBit | Fault::LostDisk) && !self.may_lose(id) {
+        // Of a memory-first cluster all lose power at once, or one while the others are well.
+        let rests = fault == Fault::PowerLoss && self.sim.plan.memory_first;
+        let rests = rests || matches!(fault, Fault::FlippedBit | Fault::LostDisk);
+        if rests && !self.may_lose(id) {
             return false;
         }
         let until = self.sim.now + self.duration();
@@ -127,10 +130,7 @@ impl World {
         membership.members.contains_key(&id)
             && membership.voters().count() >= 3
             && self.operator.is_content(&membership, &self.members)
-            && self
-                .members
-                .values()
-                .all(|member| member.health == Health::Sound)
+            && self.members.values().all(Member::is_sound)
     }
 
     pub(super) fn kill(&mut self, id: MemberId) {

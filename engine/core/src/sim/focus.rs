@@ -17,6 +17,8 @@ pub(super) enum Focus {
     LateNews,
     /// Leases, and leaders that hand over.
     Transfer,
+    /// Votes, and machines that lose power over them.
+    Vote,
     /// Proposals that leave the log of the leader that made them, and are committed all the same.
     Displacement,
     /// Members that are replaced, where the one that is to get a vote is gone.
@@ -26,11 +28,12 @@ pub(super) enum Focus {
 }
 
 impl Focus {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Usurper,
         Self::LeaderCut,
         Self::LateNews,
         Self::Transfer,
+        Self::Vote,
         Self::Displacement,
         Self::SilentLearner,
         Self::Snapshot,
@@ -57,6 +60,7 @@ impl Focus {
             Self::LeaderCut => (Fault::LeaderCut, often(random, 2, 6)),
             Self::LateNews => (Fault::LateNews, often(random, 4, 8)),
             Self::Transfer => (Fault::Transfer, often(random, 1, 4)),
+            Self::Vote => (Fault::PowerLoss, often(random, 2, 8)),
             Self::Displacement => (Fault::Displacement, often(random, 4, 8)),
             Self::SilentLearner => (Fault::SilentLearner, often(random, 2, 6)),
             Self::Snapshot => (Fault::Kill, often(random, 1, 4)),
@@ -69,16 +73,22 @@ impl Focus {
                 plan.load.levels = [30, 50, 10];
             }
             Self::LateNews | Self::Transfer => plan.load.levels = [30, 50, 10],
+            Self::Vote => {
+                plan.memory_first = false;
+                plan.faults.push((Fault::Transfer, often(random, 2, 6)));
+            }
             Self::Displacement => self.crowd(plan, random),
             Self::SilentLearner => plan.faults.retain(|(kind, _)| !kind.comes_late()),
             Self::Snapshot => self.shorten(plan, random),
         }
     }
 
-    /// Several proposals have to wait in the log of a leader that nobody hears, and it takes five for the rest.
+    /// Several proposals have to wait in the log of a leader that nobody hears, and it takes five for the rest. Whoever read
+    /// from that leader would wait too, and write nothing.
     fn crowd(self, plan: &mut Plan, random: &mut Random) {
         plan.members = 5;
         plan.clients = random.between(8, 13);
+        plan.load.levels = [0, 0, 50];
         plan.think = (2 << random.below(4)) * MILLI;
         plan.safety = random.between(40, 71) * SECOND;
     }
@@ -90,10 +100,12 @@ impl Focus {
         plan.grows_from = random.below(15 * SECOND);
         let every: Nanos = random.between(3, 10) * SECOND;
         let others = [Fault::PowerLoss, Fault::Replace, Fault::Partition];
-        for other in others.into_iter().filter(|it| !plan.has(*it)).collect::<Vec<_>>() {
-            if !(plan.memory_first && other == Fault::PowerLoss) {
-                plan.faults.push((other, every));
-            }
+        for other in others
+            .into_iter()
+            .filter(|it| !plan.has(*it))
+            .collect::<Vec<_>>()
+        {
+            plan.faults.push((other, every));
         }
     }
 }

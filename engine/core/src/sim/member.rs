@@ -19,6 +19,7 @@ use super::folders::SimFolders;
 use super::guard::guard;
 use super::queue::{MILLI, Nanos};
 use super::random::Random;
+use super::shadow::Shadow;
 use super::store::SimStore;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::SimEnv;
@@ -28,7 +29,7 @@ use crate::log::memory::MemoryDisk;
 use crate::log::{Disk, LogReader};
 use crate::replica::{Input, Replica};
 use crate::snapshot::SnapshotId;
-use crate::types::{Index, MemberId};
+use crate::types::{Index, MemberId, Term};
 pub(super) use hub::{WatchMessage, all_keys};
 use process::Process;
 pub(super) use serve::ReadJob;
@@ -104,6 +105,8 @@ pub(super) enum Health {
     Damaged,
     /// It has lost what it promised to remember, and refuses to start.
     Lost,
+    /// It may have lost what it acknowledged (durability `memory-first`), and refuses to start.
+    Suspect,
 }
 
 pub(super) struct Member {
@@ -127,6 +130,12 @@ pub(super) struct Member {
     reading_fails: bool,
     /// Since when there is no process.
     down_since: Nanos,
+    /// It acknowledged what may not be on its disk, and the machine lost its power or the disk failed since.
+    suspect: bool,
+    /// Somebody has accepted that, and it has not started since.
+    loss_accepted: bool,
+    /// What the log was when it was last synced, less what was replaced since; known only of `memory-first` members.
+    synced: Shadow,
     /// The next start takes the newest of the plan's timers, whichever it would take otherwise.
     newest_timers: bool,
 }
@@ -149,6 +158,9 @@ impl Member {
             promised: Index(0),
             reading_fails: false,
             down_since: 0,
+            suspect: false,
+            loss_accepted: false,
+            synced: Shadow::default(),
             newest_timers: false,
         }
     }
@@ -256,6 +268,8 @@ impl Member {
         let kept = [0, 500_000, 900_000, 1_000_000][random.below(4) as usize];
         self.disk.power_loss(|| random.chance(kept));
         self.folders.lose_power(random);
+        // It never ends cleanly here.
+        self.suspect |= sim.plan.memory_first;
     }
 
     /// The log is gone, perhaps with the state. What says whose folder it is, is still there.
@@ -266,7 +280,32 @@ impl Member {
             self.folders = SimFolders::default();
         }
         self.promised = Index(0);
+        self.synced = Shadow::default();
         self.health = Health::Damaged;
+    }
+
+    /// What `dengine recover --accept-lost-writes` does to its folder. Returns whether it had anything to do.
+    pub(super) fn accept_lost_writes(&mut self) -> bool {
+        let was_suspect = std::mem::take(&mut self.suspect);
+        if was_suspect {
+            self.loss_accepted = true;
+            self.health = match self.health {
+                Health::Suspect => Health::Sound,
+                other => other,
+            };
+        }
+        was_suspect
+    }
+
+    /// Whether nothing is wrong with what its disk holds, as far as the simulator knows; it may not have noticed itself.
+    pub(super) fn is_sound(&self) -> bool {
+        self.health == Health::Sound && !self.suspect
+    }
+
+    /// Whether its disk has this entry of this term, whatever became of its memory.
+    pub(super) fn has_synced(&self, index: Index, term: Term) -> bool {
+        let base = self.synced.base().index;
+        self.health != Health::Lost && (index < base || self.synced.term(index) == Some(term))
     }
 
     /// The operating system writes some of what is not synced.
@@ -368,14 +407,23 @@ impl Member {
                 return process.think(sim, machine);
             }
             Actor::LogWrite => {
-                process.write_log(sim, machine)?;
+                let written = process.write_log(sim, machine);
+                // The system may drop what it could not write, also under the same boot.
+                self.suspect |= written.is_err() && process.unsynced;
+                written?;
                 // Entries that were never committed may be replaced by fewer.
                 self.promised = self.promised.min(process.log.reader().last_index());
+                self.synced.keep_what_is_in(&process.log.reader());
             }
             Actor::LogSync => {
-                process.sync_log(sim, machine)?;
+                let synced = process.sync_log(sim, machine);
+                self.suspect |= synced.is_err() && process.unsynced;
+                synced?;
                 if process.syncing {
                     self.promised = process.log.reader().last_index();
+                    if sim.plan.memory_first {
+                        self.synced = Shadow::of(&process.log.reader());
+                    }
                 }
             }
             Actor::Apply => return process.apply(sim, machine),
@@ -404,7 +452,10 @@ impl Member {
                 sim.note(format_args!("{id} ends: {reason}"));
                 sim.count("processes that ended by themselves");
             }
-            End::Installed => self.promised = Index(0),
+            End::Installed => {
+                self.promised = Index(0);
+                self.synced = Shadow::default();
+            }
             End::Panicked(reason) if self.health == Health::Damaged || self.reading_fails => {
                 sim.note(format_args!("{id} panics over its damaged log: {reason}"));
                 self.reading_fails = false;

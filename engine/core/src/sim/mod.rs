@@ -7,7 +7,8 @@
 //! # Code map
 //! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, and [`focus`] what every other seed is about;
 //! [`faults`] what then goes wrong, and
-//! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program.
+//! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program;
+//! [`loss`] is what a `memory-first` cluster may lose.
 //! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
 //! (its disk is [`MemoryDisk`](crate::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
 //! [`invariants`] watch, one file each. [`surroundings`] holds what all share: [`queue`], [`random`],
@@ -27,6 +28,7 @@ mod folders;
 mod guard;
 mod invariants;
 mod late_news;
+mod loss;
 mod member;
 mod network;
 mod operator;

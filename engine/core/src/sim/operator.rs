@@ -7,6 +7,7 @@
 use super::ambush;
 use super::clock::Clock;
 use super::invariants::Broken;
+use super::loss;
 use super::member::{DRIFT_PERCENT_MAX, Health, Member};
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
@@ -16,7 +17,6 @@ use super::world::Members;
 use crate::kv::{Member as MemberRecord, Membership, MembershipChange, Outcome};
 use crate::replica::{Input, Request};
 use crate::types::MemberId;
-use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -42,6 +42,8 @@ pub(super) struct Operator {
     waiting: Option<Nanos>,
     /// The request is to promote a learner that nobody can have heard for long.
     promotes_silent: bool,
+    /// Since when nobody leads, and a majority of the voters may have lost what it acknowledged.
+    stuck_since: Option<Nanos>,
     /// No entry behind the last membership change is known to be committed.
     unsettled: bool,
 }
@@ -67,6 +69,7 @@ impl Operator {
             requests: 0,
             waiting: None,
             promotes_silent: false,
+            stuck_since: None,
             unsettled: true,
         }
     }
@@ -128,8 +131,9 @@ impl Operator {
         let delay = self.random.spread(300 * MILLI);
         sim.after(delay, Event::Operator);
         let Some((leader, membership)) = newest_leader(members) else {
-            return;
+            return loss::recover_if_needed(sim, members, &mut self.stuck_since);
         };
+        self.stuck_since = None;
         self.welcome(sim, members, &membership);
         self.bid_farewell(sim, members, &membership);
         if self.waiting.is_some_and(|until| sim.now < until) {
@@ -195,9 +199,7 @@ impl Operator {
         // Who is lost first, then who works and is to go all the same.
         let lost = now.members.keys().find(|id| is_lost(**id, members));
         // As long as one may be lost, the cluster cannot do without another.
-        let sound = members
-            .values()
-            .all(|member| member.health == Health::Sound);
+        let sound = members.values().all(Member::is_sound);
         let condemned = now
             .members
             .keys()
@@ -280,10 +282,7 @@ impl Operator {
                 self.promotes_silent = is_silent(sim, members, &change);
                 Request::Change { change, caller }
             }
-            Step::Settle => Request::Write {
-                data: Bytes::new(),
-                caller,
-            },
+            Step::Settle => Request::settle(caller),
             Step::Transfer => Request::Transfer { to: None, caller },
         };
         if let Some(member) = members.get_mut(&leader) {
@@ -303,7 +302,9 @@ fn is_silent(sim: &Surroundings, members: &Members, change: &MembershipChange) -
 }
 
 fn is_lost(id: MemberId, members: &Members) -> bool {
-    members.get(&id).is_none_or(|m| m.health == Health::Lost)
+    members
+        .get(&id)
+        .is_none_or(|m| matches!(m.health, Health::Lost | Health::Suspect))
 }
 
 fn name(change: &MembershipChange) -> String {

@@ -6,6 +6,7 @@ use super::focus::Focus;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use crate::kv::RetentionSetting;
+use std::cmp::Reverse;
 
 /// Ticks in milliseconds, and election timeouts in ticks: as usual, and what else members may be started with.
 const TIMERS: [(u64, usize); 5] = [(100, 10), (200, 10), (200, 5), (50, 10), (40, 7)];
@@ -104,10 +105,6 @@ impl Fault {
         Self::SilentLearner,
     ];
 
-    pub(super) fn forgets_what_is_not_synced(self) -> bool {
-        matches!(self, Self::PowerLoss | Self::ClusterPowerLoss)
-    }
-
     /// Whether what a member said may be heard when it is long gone.
     pub(super) fn comes_late(self) -> bool {
         matches!(
@@ -199,7 +196,7 @@ pub(super) struct Plan {
     pub(super) weather: Weather,
     pub(super) sync: Nanos,
     pub(super) apply: Nanos,
-    /// Writes are acknowledged before they are synced. Then there is no power loss.
+    /// Writes are acknowledged before they are synced: see [`loss`](super::loss).
     pub(super) memory_first: bool,
     pub(super) flush_bytes: u64,
     pub(super) segment_bytes: u32,
@@ -223,8 +220,7 @@ impl Plan {
     pub(super) fn draw(random: &mut Random) -> Self {
         let sizes = [1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 7];
         let memory_first = random.chance(150_000);
-        let mut faults = draw_faults(random);
-        faults.retain(|(fault, _)| !memory_first || !fault.forgets_what_is_not_synced());
+        let faults = draw_faults(random);
         let segment_bytes = 4096 * (2 << random.below(4)) as u32;
         let mut plan = Self {
             members: *random.pick(&sizes).expect("not empty"),
@@ -271,6 +267,8 @@ impl Plan {
             while timers.len() > 2 {
                 timers.swap_remove(random.below(timers.len() as u64) as usize);
             }
+            // A change to shorter ones is what may break a promise.
+            timers.sort_by_key(|(tick, ticks)| Reverse(tick * *ticks as u64));
         }
         timers
     }

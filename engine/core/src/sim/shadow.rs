@@ -21,6 +21,18 @@ impl Shadow {
         }
     }
 
+    /// Forgets what a log does not hold any more, from some entry on.
+    pub(super) fn keep_what_is_in<D: Disk>(&mut self, log: &LogReader<D>) {
+        let same = |last: Position| match log.term(last.index) {
+            Some(term) => term == last.term,
+            // Dropped from the front: it is in the state.
+            None => last.index < log.base().index,
+        };
+        while !self.terms.is_empty() && !same(self.last()) {
+            self.terms.pop();
+        }
+    }
+
     pub(super) fn base(&self) -> Position {
         self.base
     }

@@ -2,6 +2,7 @@
 
 use super::client::ClientEvent;
 use super::invariants::{Broken, Invariants, Seen};
+use super::loss::Progress;
 use super::member::{Actor, Parcel};
 use super::network::{Link, Network};
 use super::plan::{Fault, Plan};
@@ -79,6 +80,7 @@ pub(super) struct Surroundings {
     /// Until when an ambush of [`late_news`](super::late_news) goes on; there is one at a time.
     pub(super) ambushed_until: Nanos,
     pub(super) mailbox: Mailbox,
+    pub(super) progress: Progress,
     pub(super) counts: BTreeMap<&'static str, u64>,
     invariants: Invariants,
     /// The newest revision that any member has come to.
@@ -106,6 +108,7 @@ impl Surroundings {
             programs,
             ambushed_until: 0,
             mailbox: Mailbox::default(),
+            progress: Progress::default(),
             counts: BTreeMap::new(),
             invariants: Invariants::new(),
             // The first change takes revision 2.

@@ -74,6 +74,17 @@ impl Watcher {
         }
     }
 
+    /// Begins anew behind this revision: what it was told of later ones may be lost.
+    pub(super) fn begin_anew(&mut self, members: &mut Members, revision: Revision) {
+        self.leave(members);
+        for watch in &mut self.watches {
+            if watch.cursor.next_revision() > revision.0 + 1 {
+                watch.cursor = WatchCursor::new(revision.0 + 1);
+                watch.handed_on = (Revision(revision.0 + 1), Vec::new());
+            }
+        }
+    }
+
     /// Whether it was told everything up to `revision`.
     pub(super) fn has_come_to(&self, revision: Revision) -> bool {
         let mut watches = self.watches.iter();

@@ -8,6 +8,7 @@ use super::client::{self, Ask, Client, ClientEvent, Outcome};
 use super::clock::Clock;
 use super::displaced::Displacement;
 use super::invariants::{Broken, End, Seen};
+use super::loss::Losses;
 use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
 use super::network::{Link, Network};
 use super::operator::{Operator, newest_leader};
@@ -55,10 +56,14 @@ pub(super) struct World {
     pub(super) sim: Surroundings,
     pub(super) members: Members,
     pub(super) operator: Operator,
-    clients: BTreeMap<u64, Client>,
-    watchers: Vec<Watcher>,
+    pub(super) clients: BTreeMap<u64, Client>,
+    pub(super) watchers: Vec<Watcher>,
     recorder: Recorder,
+    pub(super) losses: Losses,
     undecided: usize,
+    /// A leader whose clock stands still unnoticed has a lease that is too long, and nobody reads by it then; that lease
+    /// may outlast the faults.
+    leases_hold: bool,
     phase: Phase,
     pub(super) displacement: Option<Displacement>,
 }
@@ -73,6 +78,7 @@ impl World {
         let watchers = (0..plan.watchers).map(watcher).collect();
         let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
         let clients = (1..=plan.clients).map(client).collect();
+        let leases_hold = !plan.has(Fault::StoppedClock) || plan.load.reads_by_lease();
         let mut world = Self {
             sim: Surroundings::new(random, Trace::new(keep), network, plan, Programs::new(seed)),
             members: Members::new(),
@@ -80,7 +86,9 @@ impl World {
             clients,
             watchers,
             recorder: Recorder::new(Some(1)),
+            losses: Losses::default(),
             undecided: 0,
+            leases_hold,
             phase: Phase::Storm,
             displacement: None,
         };
@@ -213,7 +221,7 @@ impl World {
         let leads_before = |it: &Member| it.state().is_some_and(|state| state.term < term);
         let mut others = self.members.values().filter(|other| other.id != elected);
         let lease_of = others.find(|other| leads_before(other) && other.holds_lease(now));
-        let lease_of = lease_of.map(|it| it.id).filter(|_| self.leases_hold());
+        let lease_of = lease_of.map(|it| it.id).filter(|_| self.leases_hold);
         self.sim.see(&Seen::Elected {
             member: elected,
             term,
@@ -221,13 +229,8 @@ impl World {
         });
     }
 
-    /// A leader whose clock stands still unnoticed has a lease that is too long, and nobody reads by it then.
-    fn leases_hold(&self) -> bool {
-        !self.sim.plan.has(Fault::StoppedClock) || self.sim.plan.load.reads_by_lease()
-    }
-
     fn note_lease(&mut self, holder: MemberId) {
-        if !self.leases_hold() {
+        if !self.leases_hold {
             return;
         }
         let term = |member: &Member| member.state().map(|state| state.term);
@@ -476,7 +479,7 @@ impl World {
 
     /// Everything that can only be judged in the end.
     fn judge(&mut self) {
-        let history = self.recorder.history();
+        let history = &self.losses.forgive(self.recorder.history());
         let judged = check::check(history, CHECK_STEPS);
         let reader = newest_leader(&self.members).and_then(|(id, _)| self.members[&id].reader());
         let reader = reader.expect("a run ends with a leader");

@@ -13,7 +13,9 @@ mod terms;
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
 use super::convert;
-use super::event::{Action, AppendId, ConfigChange, ConfigChangeKind, Event, Proposal, Refusal, Role, State, Token};
+use super::event::{
+    Action, AppendId, ConfigChange, ConfigChangeKind, Event, Proposal, Refusal, Role, State, Token,
+};
 use super::lease::Lease;
 use super::log_view::{LogRead, LogView};
 use super::messages::Outbox;

@@ -153,7 +153,7 @@ impl<S: Store> Transition<'_, S> {
     }
 
     /// Where the next change goes. All changes of one command have one revision.
-    fn next_stamp(&mut self) -> Stamp {
+    pub(super) fn next_stamp(&mut self) -> Stamp {
         let stamp = match self.stamp {
             Some(last) => Stamp {
                 sub: last.sub + 1,

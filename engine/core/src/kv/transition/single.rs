@@ -57,6 +57,9 @@ impl<S: Store> Transition<'_, S> {
 
     /// Deletes what [`doomed`](Self::doomed) found. Returns how many, and what they were, if that is asked for.
     pub(super) fn delete(&mut self, doomed: Vec<KeyValue>, prev_kv: bool) -> (u64, Vec<KeyValue>) {
+        if doomed.is_empty() && planted!(RevisionForNothing) {
+            self.next_stamp();
+        }
         doomed.iter().for_each(|old| self.unset(old));
         let deleted = doomed.len() as u64;
         (deleted, if prev_kv { doomed } else { Vec::new() })

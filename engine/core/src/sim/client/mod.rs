@@ -160,6 +160,18 @@ impl Client {
         }
     }
 
+    /// Begins anew: what it was told behind this revision may be lost, and ids of sessions be given out again. What it has
+    /// asked for is never answered.
+    pub(super) fn begin_anew(&mut self, sim: &mut Surroundings, revision: Revision) {
+        self.memory.forget_behind(revision);
+        self.renewal = None;
+        self.session = None;
+        self.attempts += 1;
+        if self.in_flight.take().is_some() {
+            self.rest(sim);
+        }
+    }
+
     /// Waits for a while before the next call.
     fn rest(&mut self, sim: &mut Surroundings) {
         let due = self

@@ -138,6 +138,12 @@ impl Memory {
         (call, Want::Write(command))
     }
 
+    /// What it saw behind this revision may be gone.
+    pub(super) fn forget_behind(&mut self, revision: Revision) {
+        self.revision = self.revision.min(revision.0);
+        self.pairs.clear();
+    }
+
     pub(super) fn learn(&mut self, call: &Call, answer: &Answer) {
         let weak = matches!(
             call,

@@ -15,6 +15,9 @@ impl Invariant for EqualHashes {
     }
 
     fn see(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        if let Seen::LossAccepted { index, .. } = seen {
+            self.hashes.split_off(&index.next());
+        }
         let Seen::Applied {
             member,
             index,

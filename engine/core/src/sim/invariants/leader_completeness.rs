@@ -29,6 +29,10 @@ impl Invariant for LeaderCompleteness {
                 }
                 Ok(())
             }
+            Seen::LossAccepted { index, .. } => {
+                self.committed.split_off(&index.next());
+                Ok(())
+            }
             Seen::State { member, state, log } if state.role == Role::Leader => {
                 let first = log.base().index;
                 for (index, (term, by)) in self.committed.range(first..).rev() {

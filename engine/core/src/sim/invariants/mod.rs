@@ -90,6 +90,9 @@ pub(super) enum Seen<'a> {
     },
     /// A member applied a change of the members: who they are then.
     Members(&'a Membership),
+    /// Somebody accepted that what stands behind this entry, at this revision, may be lost: see
+    /// [`loss`](crate::sim::loss).
+    LossAccepted { index: Index, revision: Revision },
 }
 
 /// How things stand once every member has caught up.

@@ -17,6 +17,9 @@ impl Invariant for StateMachineSafety {
     }
 
     fn see(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        if let Seen::LossAccepted { index, .. } = seen {
+            self.entries.split_off(&index.next());
+        }
         let Seen::Commits {
             member, entries, ..
         } = seen

@@ -27,6 +27,10 @@ impl Invariant for WatchesComplete {
                 }
                 Ok(())
             }
+            Seen::LossAccepted { revision, .. } => {
+                self.history.split_off(&Revision(revision.0 + 1));
+                Ok(())
+            }
             Seen::Watched {
                 spec,
                 from,

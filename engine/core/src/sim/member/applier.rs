@@ -6,7 +6,7 @@ use crate::kv::{ChangesQuery, LogicalHash, Member as MemberRecord, Membership, R
 use crate::replica::Input;
 use crate::sim::invariants::Seen;
 use crate::sim::surroundings::Surroundings;
-use crate::types::{MemberId, Revision};
+use crate::types::{Index, MemberId, Revision};
 
 impl Process {
     pub(super) fn plan_apply(&mut self, sim: &mut Surroundings, machine: Machine) {
@@ -29,11 +29,13 @@ impl Process {
             "{member} has applied {index}, revision {}",
             range.revision
         ));
+        sim.progress
+            .applied(index, range.revision, range.membership.as_ref());
         let (revision, now) = (range.revision, sim.now);
         sim.see(&Seen::Reaches { revision, now });
         self.show_history(sim);
         self.wake_hub(sim, machine);
-        if index.0.is_multiple_of(8) {
+        if is_hashed(index) {
             self.show_hash(sim, member);
         }
         if let Some(membership) = &range.membership {
@@ -118,6 +120,13 @@ impl Process {
         self.wake(sim, machine.id, machine.boot);
         Ok(())
     }
+}
+
+/// Members must come to one hash at the same entries. It is of all that they hold, which grows with the entries, so
+/// there are fewer of them then.
+fn is_hashed(index: Index) -> bool {
+    let every = (index.0 / 16).next_power_of_two().clamp(8, 256);
+    index.0.is_multiple_of(every)
 }
 
 fn names(membership: &Membership) -> String {

@@ -3,15 +3,12 @@
 use super::process::Process;
 use super::{Actor, End, Machine};
 use crate::kv::CommandVersion;
-use crate::replica::{Input, LogJob};
+use crate::replica::{Input, LogJob, SPACE_RETRY};
 use crate::sim::ambush;
 use crate::sim::invariants::Seen;
 use crate::sim::queue::{MILLI, Nanos};
 use crate::sim::surroundings::Surroundings;
 use crate::types::{EntryKind, MemberId};
-
-/// How often a full disk is tried again.
-const SPACE_RETRY: Nanos = 500 * MILLI;
 
 impl Process {
     pub(super) fn note_append(&mut self, sim: &mut Surroundings, member: MemberId, job: &LogJob) {
@@ -81,7 +78,7 @@ impl Process {
         match self.writing.write(&mut self.log) {
             Err(error) if error.is_no_space() => {
                 sim.count("writes that waited for space");
-                machine.plan(sim, SPACE_RETRY, Actor::LogWrite);
+                machine.plan(sim, SPACE_RETRY.as_nanos() as Nanos, Actor::LogWrite);
                 return Ok(());
             }
             result => result.map_err(|error| error.to_string())?,
@@ -101,8 +98,10 @@ impl Process {
     pub(super) fn sync_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         if self.syncing {
             self.log.sync().map_err(|e| e.to_string())?;
+            self.unsynced = false;
             self.proven = std::mem::replace(&mut self.durable, self.log.durable_to());
         }
+        self.unsynced |= !self.syncing;
         let mut written = std::mem::take(&mut self.writing);
         if let Some(id) = written.persisted() {
             sim.note(format_args!("{} has append {} on disk", machine.id, id.0));

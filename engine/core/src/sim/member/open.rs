@@ -8,7 +8,7 @@ use super::{Actor, DRIFT_PERCENT_MAX, Health, Member};
 use crate::consensus::{ConsensusConfig, State};
 use crate::kv::{MembershipChange, StateMachine, StoreError};
 use crate::log::memory::MemoryDisk;
-use crate::log::{Batch, Log, LogError, LogOptions, LogReader};
+use crate::log::{Batch, Log, LogError, LogOptions, LogReader, Position, Recovered, begin_anew};
 use crate::replica::{Applier, Keeper, LogWork, Replica, ReplicaConfig};
 use crate::sim::guard::guard;
 use crate::sim::invariants::Seen;
@@ -38,6 +38,15 @@ impl From<SnapshotError> for Refusal {
     fn from(error: SnapshotError) -> Self {
         match error {
             SnapshotError::Disk(_) => Self::NotNow(error.to_string()),
+            _ => Self::Lost(error.to_string()),
+        }
+    }
+}
+
+impl From<LogError> for Refusal {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Disk(_) | LogError::NoSpace(_) => Self::NotNow(error.to_string()),
             _ => Self::Lost(error.to_string()),
         }
     }
@@ -93,6 +102,9 @@ impl Member {
         if self.process.is_some() {
             return;
         }
+        if self.suspect {
+            return self.refuse_suspect(sim);
+        }
         let was_refused = self.health == Health::Lost;
         self.may_be_cut_short(sim);
         let opened = guard(|| self.open(sim));
@@ -127,7 +139,8 @@ impl Member {
                 self.id
             ));
             sim.count("installations cut short");
-            if sim.plan.has(Fault::PowerLoss) && sim.random.chance(800_000) {
+            let loses = sim.plan.has(Fault::PowerLoss) && !sim.plan.memory_first;
+            if loses && sim.random.chance(800_000) {
                 self.lose_power(sim);
             }
         }
@@ -155,6 +168,20 @@ impl Member {
         sim.after(delay, Event::Restart(id));
     }
 
+    /// As `check_power` of the data folder does, before it looks at anything else.
+    fn refuse_suspect(&mut self, sim: &mut Surroundings) {
+        let id = self.id;
+        sim.note(format_args!(
+            "{id} may have lost what it acknowledged, and refuses to start"
+        ));
+        if self.health == Health::Sound {
+            self.health = Health::Suspect;
+            sim.count("memory-first members that refused their folder");
+        }
+        let delay = sim.random.between(SECOND, 10 * SECOND);
+        sim.after(delay, Event::Restart(id));
+    }
+
     fn run(&mut self, sim: &mut Surroundings, process: Process) {
         let id = self.id;
         let (last, applied) = (process.shadow.last(), process.applier.machine().applied().0);
@@ -173,11 +200,7 @@ impl Member {
     }
 
     fn open(&mut self, sim: &mut Surroundings) -> Result<Process, Refusal> {
-        let (log, recovered) =
-            Log::open_existing(self.disk.clone(), self.options(sim)).map_err(|e| match e {
-                LogError::Disk(_) | LogError::NoSpace(_) => Refusal::NotNow(e.to_string()),
-                _ => Refusal::Lost(e.to_string()),
-            })?;
+        let (mut log, mut recovered) = self.open_log(sim)?;
         if recovered.last_index < self.promised {
             let (last, promised) = (recovered.last_index, self.promised);
             let what = format!(
@@ -201,12 +224,24 @@ impl Member {
         }
         let incoming = self.folders.incoming().map_err(SnapshotError::from)?;
         let staging = Staging::open(incoming, CLUSTER, u64::MAX)?;
+        let (index, term) = machine.applied();
+        if self.loss_accepted && recovered.last_index < index {
+            sim.note(format_args!(
+                "the log of {} begins anew after the state, {index}",
+                self.id
+            ));
+            sim.count("logs that began anew after the state");
+            begin_anew(&mut log, Position { index, term })?;
+            drop(log);
+            (log, recovered) = self.open_log(sim)?;
+        }
         if recovered.last_index < machine.applied().0 {
             let reason = "the log ends before what the state machine has applied";
             return Err(Refusal::Lost(reason.to_owned()));
         }
         // It has looked at every byte.
         self.health = Health::Sound;
+        self.loss_accepted = false;
         let durable = log.durable_to();
         let (keeper, collector) = (
             Keeper::new(machine.reader(), sim.plan.retention()),
@@ -242,6 +277,7 @@ impl Member {
             writing: LogWork::default(),
             must_sync: false,
             syncing: true,
+            unsynced: false,
             proven: (String::new(), 0),
             durable,
             flusher: machine.flusher(),
@@ -259,6 +295,10 @@ impl Member {
             tick: timers.0,
             untold: Vec::new(),
         })
+    }
+
+    fn open_log(&self, sim: &mut Surroundings) -> Result<(Log<MemoryDisk>, Recovered), Refusal> {
+        Ok(Log::open_existing(self.disk.clone(), self.options(sim))?)
     }
 
     fn replica_from(

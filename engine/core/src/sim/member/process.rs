@@ -40,6 +40,8 @@ pub(super) struct Process {
     pub(super) must_sync: bool,
     /// Whether what is being written must be on disk before anybody hears of it.
     pub(super) syncing: bool,
+    /// Something was written and acknowledged, and not synced since.
+    pub(super) unsynced: bool,
     /// Up to where the newest segment was durable when its last durable batch was written.
     pub(super) proven: (String, u32),
     pub(super) durable: (String, u32),
@@ -121,6 +123,7 @@ impl Process {
             }
             Effect::Apply(job) => {
                 if let ApplyJob::Entries(entries) = &job {
+                    sim.progress.committed(entries);
                     let term = self.replica.consensus().state().term;
                     sim.see(&Seen::Commits {
                         member,
