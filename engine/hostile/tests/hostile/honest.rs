@@ -1,0 +1,203 @@
+//! The honest: 500 writes and 2,000 reads a second, wanted whether or not earlier ones were answered, and once a second
+//! somebody new, who connects, opens a session, writes, and sees it by a watch. None of them tries anything twice.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use dengine_bench::{
+    keys::{Keys, Order},
+    load::{self, Measured, Operation, Plan},
+    progress::Progress,
+    target::{Connect, Target},
+};
+use dengine_client::{
+    Client, ClientOptions, KeyRange, RetryPolicy, SessionOptions, WatchQuery, WatchUpdate,
+};
+use dengine_crds::{
+    benchmark::{Protocol, ReadConsistency},
+    results::Wire,
+};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+const WRITES_A_SECOND: u64 = 500;
+const READS_A_SECOND: u64 = 2_000;
+/// In flight at most: more than what half a second of reads wants.
+const WRITERS: u64 = 256;
+const READERS: u64 = 1_024;
+const CONNECTIONS: usize = 4;
+/// Those that are written and read.
+const KEYS: u64 = 10_000;
+const KEY_BYTES: u32 = 16;
+const VALUE_BYTES: u32 = 256;
+/// Of a single request, and of each step of somebody new.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the honest met.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Met {
+    pub(crate) write_p99: Duration,
+    pub(crate) read_p99: Duration,
+    /// Requests that were answered.
+    pub(crate) answered: u64,
+    /// Requests that were not, and newcomers who could not do what they came for.
+    pub(crate) errors: u64,
+    /// The first of each kind of honest clients, in words.
+    pub(crate) complaints: Vec<String>,
+}
+
+/// Writes all keys once, so that each can be read.
+pub(crate) async fn fill(endpoints: &[String]) {
+    let plan = plan(Operation::Put, 64, KEYS, None, Order::Sequential);
+    let filled = run(endpoints, plan).await;
+    assert_eq!(filled.errors, 0, "{:?}", filled.first_error);
+}
+
+/// The honest load for so long.
+pub(crate) async fn measure(endpoints: &[String], time: Duration) -> Met {
+    let write = paced(Operation::Put, WRITERS, WRITES_A_SECOND, time);
+    let read = Operation::Get(ReadConsistency::Linearizable);
+    let read = paced(read, READERS, READS_A_SECOND, time);
+    let newcomers = Newcomers::begin(endpoints);
+    let (writes, reads) = tokio::join!(run(endpoints, write), run(endpoints, read));
+    let newcomers = newcomers.end();
+    let mut complaints = newcomers.complaints;
+    for (what, measured) in [("write", &writes), ("read", &reads)] {
+        let told = measured.first_error.as_ref();
+        complaints.extend(told.map(|error| format!("{what}: {error}")));
+    }
+    Met {
+        write_p99: p99(&writes),
+        read_p99: p99(&reads),
+        answered: writes.latency_us.len() + reads.latency_us.len(),
+        errors: writes.errors + reads.errors + newcomers.failed,
+        complaints,
+    }
+}
+
+fn p99(measured: &Measured) -> Duration {
+    Duration::from_micros(measured.latency_us.value_at_quantile(0.99))
+}
+
+fn paced(operation: Operation, clients: u64, rate: u64, time: Duration) -> Plan {
+    let total = rate * time.as_secs();
+    plan(operation, clients, total, Some(rate as f64), Order::Random)
+}
+
+fn plan(operation: Operation, clients: u64, total: u64, rate: Option<f64>, order: Order) -> Plan {
+    Plan {
+        operation,
+        clients,
+        total,
+        rate,
+        keys: Keys::new(KEYS, KEY_BYTES, order, 1),
+        value_size: VALUE_BYTES,
+        seed: 1,
+        request_timeout: PATIENCE,
+    }
+}
+
+async fn run(endpoints: &[String], plan: Plan) -> Measured {
+    let connect = Connect {
+        protocol: Protocol::Dengine,
+        wire: Wire::Pipelined,
+        endpoints: endpoints.to_vec(),
+        connections: CONNECTIONS,
+        request_timeout: PATIENCE,
+        retry: false,
+    };
+    let target = Target::connect(&connect).await.expect("nobody attacks yet");
+    let progress = Progress {
+        phase: "honest".to_owned(),
+    };
+    let never = std::future::pending();
+    load::run(plan, |client| target.lane(client), &progress, never).await
+}
+
+/// Those who come once a second.
+struct Newcomers {
+    counts: Arc<Came>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Came {
+    number: AtomicU64,
+    complaints: Mutex<Vec<String>>,
+}
+
+/// How they fared.
+struct Fared {
+    failed: u64,
+    complaints: Vec<String>,
+}
+
+impl Newcomers {
+    fn begin(endpoints: &[String]) -> Self {
+        let counts = Arc::<Came>::default();
+        let (came, endpoints) = (Arc::clone(&counts), endpoints.to_vec());
+        let task = tokio::spawn(async move {
+            let mut seconds = interval(Duration::from_secs(1));
+            seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
+            loop {
+                seconds.tick().await;
+                let number = came.number.fetch_add(1, Ordering::Relaxed);
+                if let Err(error) = visit(&endpoints, number).await {
+                    let mut complaints = came
+                        .complaints
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner);
+                    complaints.push(format!("newcomer: {error:#}"));
+                }
+            }
+        });
+        Self { counts, task }
+    }
+
+    fn end(self) -> Fared {
+        self.task.abort();
+        let complaints = &self.counts.complaints;
+        let complaints = complaints.lock().unwrap_or_else(PoisonError::into_inner);
+        Fared {
+            failed: complaints.len() as u64,
+            complaints: complaints.first().cloned().into_iter().collect(),
+        }
+    }
+}
+
+/// All that a new client does first.
+async fn visit(endpoints: &[String], number: u64) -> Result<()> {
+    let options = ClientOptions {
+        connect_timeout: PATIENCE,
+        request_timeout: PATIENCE,
+        retry: RetryPolicy::NONE,
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(endpoints.iter().cloned(), options);
+    let client = within("connect", client).await?;
+    let session = client.with_session(SessionOptions::default());
+    let session = within("open a session", session).await?;
+    let key = format!("newcomer/{}", number % 100);
+    let put = within("write", session.put(key.clone(), "here")).await?;
+    let query = WatchQuery::new(KeyRange::key(key)).from_revision(put.header.revision);
+    let mut watch = within("watch", client.watch(query)).await?;
+    loop {
+        let told = within("see the write", watch.next()).await?;
+        if let WatchUpdate::Events { revision, .. } = told {
+            ensure!(revision == put.header.revision, "saw another write");
+            break;
+        }
+    }
+    within("close the session", session.close_session()).await
+}
+
+async fn within<T>(what: &str, step: impl Future<Output = dengine_client::Result<T>>) -> Result<T> {
+    let step = timeout(PATIENCE, step).await;
+    let step = step.with_context(|| format!("{what}: not within {PATIENCE:?}"))?;
+    step.with_context(|| what.to_owned())
+}

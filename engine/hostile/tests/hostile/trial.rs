@@ -1,0 +1,272 @@
+//! One attack: a fresh cluster, the honest alone, and the honest beside attackers, who are a process in a cgroup of its own.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use dengine_client::{Batch, Client, Operation};
+use serde::{Deserialize, Serialize};
+use tokio::{runtime::Runtime, task::JoinSet, time::sleep};
+
+use crate::{
+    attackers::{
+        self, Arena, Attacker, LARGE_BYTES, LARGE_KEYS, MANY_KEYS, large_key, one_of_many,
+    },
+    cgroup::{Bounds, Cgroup},
+    honest,
+    member::{Cluster, Doors, Lead, MEMORY_BYTES},
+    report::{self, Row},
+    settings::Settings,
+    tally::{Counts, Tally},
+    verdict::Seen,
+};
+
+const ORDER: &str = "DENGINE_HOSTILE_ORDER";
+/// All attackers together.
+const ATTACKERS: Bounds = Bounds {
+    memory_bytes: 2 << 30,
+    processors: Some(1),
+};
+/// The honest warm up, and so does the member.
+const WARM_UP: Duration = Duration::from_secs(2);
+/// Before the honest are looked at, so that attackers are there from the first moment on.
+const HEAD_START: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What the attackers' process is told.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    attackers: Vec<String>,
+    doors: Doors,
+    lead: Lead,
+    time: Duration,
+    /// Where it leaves its [`Counts`].
+    counts: PathBuf,
+}
+
+impl Order {
+    /// What this process is told, if it is the attackers'.
+    pub(crate) fn given() -> Option<Self> {
+        let order = std::env::var(ORDER).ok()?;
+        Some(serde_json::from_str(&order).unwrap())
+    }
+
+    /// Attacks until the time is over.
+    pub(crate) fn carry_out(self) {
+        let runtime = runtime();
+        let tally = Tally::default();
+        runtime.block_on(async {
+            let mut attacks = JoinSet::new();
+            for attacker in
+                attackers::all().filter(|it| self.attackers.iter().any(|n| n == it.name))
+            {
+                attacks.spawn((attacker.run)(Arena {
+                    doors: self.doors,
+                    lead: self.lead.clone(),
+                    tally: tally.clone(),
+                }));
+            }
+            sleep(self.time).await;
+            tally.write(&self.counts);
+        });
+        runtime.shutdown_background();
+    }
+}
+
+/// An attack that is about to be made.
+pub(crate) struct Trial<'a> {
+    settings: &'a Settings,
+    /// Of this program: what carries orders out.
+    test: &'a str,
+    name: &'a str,
+    attackers: &'a [&'a Attacker],
+}
+
+impl<'a> Trial<'a> {
+    pub(crate) fn new(
+        settings: &'a Settings,
+        test: &'a str,
+        name: &'a str,
+        attackers: &'a [&'a Attacker],
+    ) -> Self {
+        Self {
+            settings,
+            test,
+            name,
+            attackers,
+        }
+    }
+
+    /// Makes it.
+    pub(crate) fn run(&self) -> Row {
+        runtime().block_on(self.attack())
+    }
+
+    async fn attack(&self) -> Row {
+        let mut cluster = Cluster::form(self.settings.members).await;
+        let endpoints = cluster.endpoints();
+        honest::fill(&endpoints).await;
+        fill(&endpoints).await;
+        honest::measure(&endpoints, WARM_UP).await;
+        let before = honest::measure(&endpoints, self.settings.before).await;
+
+        let (leading, lead) = cluster.lead().await;
+        let logged: Vec<_> = cluster.members.iter().map(|it| length(&it.log)).collect();
+        let attack = Attack::begin(self, cluster.members[leading].doors, &lead);
+        sleep(HEAD_START).await;
+        let peak = Peak::watch(&cluster);
+        let during = honest::measure(&endpoints, self.settings.attack).await;
+        let memory_peak_bytes = peak.end();
+        let counts = attack.end();
+
+        let ended = cluster.members.iter_mut().filter_map(|it| it.ended());
+        let ended: Vec<_> = ended.collect();
+        let after = match ended.is_empty() {
+            true => cluster.try_lead().await.map(|(_, lead)| lead),
+            false => None,
+        };
+        let killed = cluster.members.iter().map(|it| it.killed_for_memory());
+        let seen = Seen {
+            before,
+            during,
+            memory_peak_bytes,
+            memory_bytes_max: MEMORY_BYTES,
+            killed_for_memory: killed.sum(),
+            lead_lost: after != Some(lead),
+            ended,
+            attacked: counts.done > 0,
+        };
+        let logs = cluster.members.iter().zip(logged);
+        let logged = logs.map(|(it, from)| tail(&it.log, from)).collect();
+        Row::new(self.name, self.attackers, &seen, &counts, logged)
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// What attackers ask for.
+async fn fill(endpoints: &[String]) {
+    const BATCH: usize = 128;
+    let client = Client::connect(endpoints.iter().cloned()).await.unwrap();
+    let numbers: Vec<_> = (0..MANY_KEYS as usize).collect();
+    for some in numbers.chunks(BATCH) {
+        let puts = some.iter().map(|&n| Operation::put(one_of_many(n), "x"));
+        client
+            .batch(puts.fold(Batch::new(), Batch::then))
+            .await
+            .unwrap();
+    }
+    for n in 0..LARGE_KEYS as usize {
+        client
+            .put(large_key(n), vec![7; LARGE_BYTES])
+            .await
+            .unwrap();
+    }
+}
+
+/// The attackers' process. Killed, by its process id, when dropped.
+struct Attack {
+    child: Child,
+    counts: PathBuf,
+    // Behind the process, which must have ended before it goes.
+    _cgroup: Cgroup,
+}
+
+impl Attack {
+    fn begin(trial: &Trial<'_>, doors: Doors, lead: &Lead) -> Self {
+        let cgroup = Cgroup::new("attackers", ATTACKERS);
+        let counts = report::folder().join("counts.json");
+        let _ = fs_err::remove_file(&counts);
+        let order = Order {
+            attackers: trial
+                .attackers
+                .iter()
+                .map(|it| it.name.to_owned())
+                .collect(),
+            doors,
+            lead: lead.clone(),
+            // They stay for all of what is measured.
+            time: HEAD_START + trial.settings.attack + HEAD_START,
+            counts: counts.clone(),
+        };
+        let child = cgroup
+            .command(&std::env::current_exe().unwrap())
+            .args(["--exact", trial.test, "--nocapture"])
+            .env(ORDER, serde_json::to_string(&order).unwrap())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            counts,
+            _cgroup: cgroup,
+        }
+    }
+
+    /// What they did; they are given a while to end by themselves.
+    fn end(mut self) -> Counts {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && self.child.try_wait().unwrap().is_none() {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Counts::read(&self.counts)
+    }
+}
+
+impl Drop for Attack {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The most memory that any member had.
+struct Peak {
+    most: Arc<AtomicU64>,
+    tasks: JoinSet<()>,
+}
+
+impl Peak {
+    fn watch(cluster: &Cluster) -> Self {
+        let (most, mut tasks) = (Arc::<AtomicU64>::default(), JoinSet::new());
+        for member in &cluster.members {
+            let (most, memory) = (Arc::clone(&most), member.memory());
+            tasks.spawn(async move {
+                loop {
+                    most.fetch_max(memory.anonymous_bytes(), Ordering::Relaxed);
+                    sleep(LOOK_EVERY).await;
+                }
+            });
+        }
+        Self { most, tasks }
+    }
+
+    fn end(mut self) -> u64 {
+        self.tasks.abort_all();
+        self.most.load(Ordering::Relaxed)
+    }
+}
+
+fn length(file: &Path) -> usize {
+    fs_err::metadata(file).unwrap().len() as usize
+}
+
+/// What was added to a log since it was so long.
+fn tail(file: &Path, from: usize) -> String {
+    let bytes = fs_err::read(file).unwrap();
+    String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned()
+}
