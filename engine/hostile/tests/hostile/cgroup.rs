@@ -14,7 +14,8 @@ const PERIOD_US: u64 = 100_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) memory_bytes: u64,
-    /// Processors' worth of time.
+    /// Processors' worth of time; and with such a bound, behind everybody who has none: it stands for another machine, whose
+    /// processors are no loss to this one.
     pub(crate) processors: Option<u64>,
 }
 
@@ -76,6 +77,7 @@ impl Cgroup {
                 if let (Some(quota), Some(cpu)) = (quota, self.folders.last()) {
                     set(cpu, "cpu.cfs_period_us", PERIOD_US);
                     set(cpu, "cpu.cfs_quota_us", quota);
+                    set(cpu, "cpu.shares", 64);
                 }
             }
             Version::Two => {
@@ -83,6 +85,7 @@ impl Cgroup {
                 let _ = fs_err::write(self.memory.join("memory.swap.max"), "0");
                 if let Some(quota) = quota {
                     set(&self.memory, "cpu.max", format!("{quota} {PERIOD_US}"));
+                    set(&self.memory, "cpu.weight", 6);
                 }
             }
         }

@@ -55,7 +55,6 @@ pub(super) const ATTACKERS: &[Attacker] = &[
         on: &[
             "grpc.health.v1.Health/Check",
             "grpc.health.v1.Health/Watch",
-            "grpc.health.v1.Health/List",
             "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         ],
         run: probes,
@@ -153,13 +152,9 @@ fn probes(arena: Arena) -> BoxFuture<'static, ()> {
                 let ready = HealthCheckRequest {
                     service: dengine_api::health::READY.to_owned(),
                 };
-                match n % 4 {
+                match n % 3 {
                     0 => link.told("/grpc.health.v1.Health/Check", &ready).await,
                     1 => stays(link, "/grpc.health.v1.Health/Watch", framed(&ready)).await,
-                    2 => {
-                        let list = tonic_health::pb::HealthListRequest {};
-                        link.told("/grpc.health.v1.Health/List", &list).await
-                    }
                     _ => reflect(link).await,
                 }
             }
