@@ -4,16 +4,20 @@
 //! threads, sockets, async and RocksDB. I/O happens only through the traits of [`log`] and [`kv`], so
 //! that a simulator can run exactly the code that ships.
 
+pub mod answers;
 pub mod check;
 pub mod consensus;
 pub mod durable;
 pub mod kv;
 pub mod log;
+#[cfg(all(test, any(feature = "loom", feature = "shuttle")))]
+mod models;
 pub mod peer_queue;
 pub mod planted;
 pub mod replica;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod snapshot;
+mod sync;
 pub mod types;
 pub mod watch;

@@ -99,6 +99,22 @@ pub enum Bug {
     ContextNotReadBack,
     /// A delete of nothing takes a revision.
     RevisionForNothing,
+    /// The lease's word is given without any order to what was applied before.
+    LeaseWordUnordered,
+    /// What is applied is published without any order to what was written before.
+    PublishedUnordered,
+    /// What is applied is published before it is written.
+    PublishedBeforeWritten,
+    /// A read asks whether its revision is compacted before it has made its cursor.
+    CompactedAskedTooEarly,
+    /// A flush says what is applied after it, not what was applied before.
+    FlushedReadAfterwards,
+    /// Room for an answer is looked for, and taken a moment later.
+    RoomTakenInTwoSteps,
+    /// Whoever waits for answers looks whether they are there, and leaves its waker a moment later.
+    WakerLeftAfterLook,
+    /// A segment's file is used again although somebody reads it.
+    FileReusedWhileRead,
 }
 
 impl Bug {
@@ -151,6 +167,19 @@ impl Bug {
         (Self::RestartWaitsByNewSettings, 400),
         (Self::DisplacedTakenForDead, 400),
         (Self::SilentLearnerPromoted, 400),
+    ];
+
+    /// Those that the models of threads find (`models`): the simulator has one thread, in which every order of loads and stores
+    /// is the program's.
+    pub const THREADED: [Self; 8] = [
+        Self::LeaseWordUnordered,
+        Self::PublishedUnordered,
+        Self::PublishedBeforeWritten,
+        Self::CompactedAskedTooEarly,
+        Self::FlushedReadAfterwards,
+        Self::RoomTakenInTwoSteps,
+        Self::WakerLeftAfterLook,
+        Self::FileReusedWhileRead,
     ];
 
     /// Its name on the command line.

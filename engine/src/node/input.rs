@@ -6,7 +6,7 @@
 
 use super::snapshots::Made;
 use super::status::MembersView;
-use super::writes::WriteReply;
+use super::waiters::Awaited;
 use crate::error::{Fatal, RequestError};
 use bytes::Bytes;
 use dengine_core::replica::{self, Caller, Env};
@@ -41,7 +41,7 @@ impl<T> Caller<T> for Reply<T> {
 pub(crate) enum Channels {}
 
 impl Env for Channels {
-    type Write = WriteReply;
+    type Write = Awaited;
     type Read = Reply<()>;
     type Transfer = Reply<Term>;
 }

@@ -14,7 +14,6 @@
 //! What may not live here: the rules of Raft (`dengine_core::consensus`), of keys and values
 //! (`dengine_core::kv`), or of gRPC ([`crate::server`]).
 
-pub(crate) mod answers;
 mod applier;
 mod bootstrap;
 mod clock;
@@ -32,13 +31,13 @@ mod space;
 mod stages;
 mod status;
 pub(crate) mod waiters;
-mod writes;
 
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, LeaderHint, RequestError, StartError};
 use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
 use answers::Held;
+pub(crate) use dengine_core::answers;
 use dengine_core::kv::{self, Member, Membership, MembershipChange, Reader};
 pub use dengine_core::replica::Written;
 use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
@@ -53,6 +52,9 @@ use tokio::sync::watch;
 use waiters::Waiters;
 
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
+
+// What an answer may be at most, as core has it, leaves room in what clients take.
+const _: () = assert!(answers::ANSWER_BYTES_MAX == dengine_api::RESPONSE_BYTES_MAX / 4 * 3);
 
 /// What there may be too many of, in the message that says so.
 const REQUESTS: &str = "requests";

@@ -1,7 +1,6 @@
 //! A member that takes part: its threads, and the ways into them.
 
 use super::Written;
-use super::answers::Held;
 use super::applier::ApplyThread;
 use super::clock;
 use super::flusher::{self, FlushTrigger};
@@ -16,17 +15,20 @@ use super::snapshots::{Maker, Snapshots};
 use super::space::{HandOvers, Space};
 use super::stages::Stages;
 use super::status::NodeStatus;
-use super::waiters::Waiters;
-use super::writes::{WriteAnswers, WriteReply};
+use super::waiters::{Awaited, Waiters};
 use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
 use crate::storage::{OpenWatch, RocksStore};
 use crate::transport::{Incoming, PeerEntrance, Peers};
+use bytes::Bytes;
+use dengine_core::answers::Held;
 use dengine_core::kv::{
     self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting,
 };
 use dengine_core::log::RealDisk;
-use dengine_core::replica::{Applier, Caller as _, CommandGate, Counts, Keeper, LeaseView};
+use dengine_core::replica::{
+    Applier, Caller as _, CommandGate, Counts, Keeper, LeaseView, WriteAnswers,
+};
 use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
 use dengine_folder::{Identity, PowerGuard, SnapshotPaths};
@@ -295,10 +297,10 @@ impl Running {
         }
         let count = admitted.len();
         let mut admitted = admitted.into_iter();
-        let propose = |caller: WriteReply| {
+        let propose = |caller: Awaited| {
             let (place, data) = admitted.next().expect("one for each reply");
             let caller = match &waiters {
-                Some(waiters) => caller.awaited_by(waiters, place),
+                Some(waiters) => caller.by(waiters, place),
                 None => caller,
             };
             Request::Write { data, caller }
@@ -335,12 +337,12 @@ impl Running {
         count: usize,
         held: Option<Held>,
         until: Option<Instant>,
-        mut make: impl FnMut(WriteReply) -> Request,
+        mut make: impl FnMut(Awaited) -> Request,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let begin = Instant::now();
         let (replies, mut answers) = WriteAnswers::of(count, held);
         for caller in replies {
-            if let Err(unsent) = self.inbox.send(make(caller).into()) {
+            if let Err(unsent) = self.inbox.send(make(Awaited::from(caller)).into()) {
                 refuse(unsent.0);
             }
         }

@@ -2,7 +2,10 @@
 //!
 //! What nobody waits for any more is not begun: a write is not proposed, a key is not read.
 
+use crate::error::RequestError;
+use dengine_core::replica::{Caller, WriteReply, Written};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -56,10 +59,62 @@ impl Waiters {
     }
 }
 
+/// Answers one of several writes, which may each be waited for in its own way.
+pub(super) struct Awaited {
+    reply: WriteReply,
+    /// Who waits for it, among others, and its place there.
+    waiter: Option<(Arc<Waiters>, usize)>,
+}
+
+impl Awaited {
+    /// It is waited for only as long as that one of `waiters` waits.
+    pub(super) fn by(mut self, waiters: &Arc<Waiters>, place: usize) -> Self {
+        self.waiter = Some((Arc::clone(waiters), place));
+        self
+    }
+}
+
+/// It is waited for as long as all the others.
+impl From<WriteReply> for Awaited {
+    fn from(reply: WriteReply) -> Self {
+        Self {
+            reply,
+            waiter: None,
+        }
+    }
+}
+
+impl Caller<Written> for Awaited {
+    fn is_gone(&self) -> bool {
+        let waiter = self.waiter.as_ref();
+        waiter.is_some_and(|(waiters, place)| waiters.has_left(*place, Instant::now()))
+            || self.reply.is_gone()
+    }
+
+    fn answer(self, answer: Result<Written, RequestError>) {
+        self.reply.answer(answer);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dengine_core::replica::WriteAnswers;
     use std::time::Duration;
+
+    /// One of several may give up, or wait for less long: the others are written.
+    #[test]
+    fn a_reply_knows_when_its_own_waiter_has_left() {
+        let (now, long) = (Instant::now(), Duration::from_secs(60));
+        let waiters = Arc::new(Waiters::new([(1, now + long), (2, now), (3, now + long)]));
+        let (replies, _answers) = WriteAnswers::of(3, None);
+        let replies = replies.map(Awaited::from).enumerate();
+        let replies: Vec<_> = replies.map(|(n, it)| it.by(&waiters, n)).collect();
+        let gone = || replies.iter().map(Caller::is_gone).collect::<Vec<_>>();
+        assert_eq!(gone(), [false, true, false]);
+        waiters.cancel(&[3, 9].into());
+        assert_eq!(gone(), [false, true, true]);
+    }
 
     #[test]
     fn each_waits_until_its_own_time_or_until_it_leaves() {
@@ -81,7 +136,6 @@ mod tests {
         use crate::{Config, Node};
         use dengine_core::kv::{Command, Outcome};
         use dengine_core::types::ClusterId;
-        use std::sync::Arc;
 
         let dir = tempfile::tempdir().unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

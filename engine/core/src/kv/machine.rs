@@ -10,9 +10,9 @@ use super::transition::{Finished, Transition};
 use super::visits::VisitBounds;
 use super::{Applied, Collector, CommandVersion, Membership, Reader};
 use crate::planted::planted;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::types::{Entry, Index, Revision, SessionId, Term};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// With so much in its batch and its answers, a step is written before the next entry. Ranges make effects much larger
 /// than the entries that ask for them, so that the number of entries bounds nothing. Whoever changes this changes
@@ -199,6 +199,9 @@ impl<S: Store> StateMachine<S> {
             apart.put(STATE_KEY, &encode_state(&finished.state));
             self.shared.store.write(&apart)?;
         }
+        if planted!(PublishedBeforeWritten) {
+            self.shared.publish(&finished.state);
+        }
         self.shared.store.write(&finished.batch)?;
         let bytes = finished.batch.size_bytes() as u64;
         self.shared
@@ -269,9 +272,12 @@ impl<S: Store> Flusher<S> {
     /// If the store fails.
     pub fn flush(&self) -> Result<Index, StoreError> {
         // Read first: what is applied while the flush runs may not be part of it.
-        let applied = Index(self.shared.applied_index.load(Ordering::Acquire));
+        let applied = self.shared.applied_index();
         self.shared.store.flush()?;
-        Ok(applied)
+        Ok(match planted!(FlushedReadAfterwards) {
+            true => self.shared.applied_index(),
+            false => applied,
+        })
     }
 }
 
@@ -298,11 +304,14 @@ impl<S> Shared<S> {
 
     fn publish(&self, state: &State) {
         self.sessions.store(state.sessions, Ordering::Relaxed);
-        self.compact_revision
-            .store(state.compact_revision.0, Ordering::Release);
-        self.revision.store(state.revision.0, Ordering::Release);
-        self.applied_index
-            .store(state.applied_index.0, Ordering::Release);
+        // Whoever reads one of these finds what was written before it; and who reads a later one, those before it.
+        let order = match planted!(PublishedUnordered) {
+            true => Ordering::Relaxed,
+            false => Ordering::Release,
+        };
+        self.compact_revision.store(state.compact_revision.0, order);
+        self.revision.store(state.revision.0, order);
+        self.applied_index.store(state.applied_index.0, order);
     }
 }
 

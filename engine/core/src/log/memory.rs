@@ -5,11 +5,12 @@
 //! clean afterwards, reading still gives the new bytes, and the next sync succeeds without them.
 
 use super::disk::{Disk, DiskError, DiskFile};
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 /// What a disk writes at once or not at all.
 pub const SECTOR_BYTES: usize = 512;

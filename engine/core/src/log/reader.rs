@@ -5,9 +5,10 @@ use super::error::LogError;
 use super::format::{BatchHeader, Frame, entry_bytes};
 use super::segments::{Piece, Segments};
 use super::state::Position;
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::types::{Entry, Index, Term};
 use bytes::Bytes;
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 /// What the log and its readers share.
 pub(super) struct Shared<F>(RwLock<Segments<F>>);

@@ -463,7 +463,7 @@ impl<D: Disk> Log<D> {
             && file.capacity == self.options.segment_bytes
             && self.spares.iter().all(|other| other.number != spare.number);
         // A reader that still has the file open must not see it overwritten.
-        if wanted && Arc::into_inner(file).is_some() {
+        if wanted && (Arc::into_inner(file).is_some() || planted!(FileReusedWhileRead)) {
             self.disk
                 .rename(&name, &Name::Spare(spare.number).to_string())?;
             self.spares.push(spare);

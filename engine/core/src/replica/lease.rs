@@ -1,8 +1,8 @@
 //! The leader's lease, as those see it who read.
 
 use crate::planted::planted;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::types::{Index, Moment};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Tells whether what this member has applied shows everything that was acknowledged, without asking its replica. The
 /// replica writes it, any thread reads it.
@@ -36,10 +36,15 @@ impl LeaseView {
     }
 
     /// The lease lasts `until`; without one, or as long as something committed is not applied, the word is taken back.
-    pub(super) fn publish(&self, until: Option<Moment>, applied: Index, committed: Index) {
+    pub(crate) fn publish(&self, until: Option<Moment>, applied: Index, committed: Index) {
         let applied = applied >= committed || planted!(LeaseReadBeforeApply);
         let until = until.filter(|_| applied).unwrap_or_default();
-        self.until.store(until.0, Ordering::Release);
+        // Whoever finds the word given finds what was applied before it.
+        let order = match planted!(LeaseWordUnordered) {
+            true => Ordering::Relaxed,
+            false => Ordering::Release,
+        };
+        self.until.store(until.0, order);
     }
 
     /// Whether somebody asked since the last call.

@@ -31,6 +31,7 @@ mod stall;
 mod status;
 mod transfer;
 mod versions;
+mod writes;
 
 pub use applier::{AppliedRange, Applier};
 pub use env::{Caller, Env, Written};
@@ -42,6 +43,7 @@ pub use log_work::{LogWork, SPACE_RETRY};
 pub use pending::Expected;
 pub use status::{MemberProgress, ReplicaStatus, Role};
 pub use versions::{Announcement, CommandGate};
+pub use writes::{WriteAnswers, WriteReply};
 
 use crate::consensus::{
     Action, Consensus, ConsensusConfig, ConsensusConfigError, Event, LogRead, Proposal, Refusal,

@@ -10,10 +10,10 @@ use super::{Env, Replica};
 use crate::consensus::LogRead;
 use crate::kv::{CommandVersion, Membership, Request};
 use crate::planted::planted;
+use crate::sync::atomic::{AtomicU8, Ordering};
 use crate::types::MemberId;
 use bytes::Bytes;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Of so many members is remembered what they said; a cluster has at most 32. Some say it before the log has told of
 /// them, and whoever makes up ids finds no room.

@@ -2,10 +2,11 @@
 
 use super::{Cursor, Operation, Scope, Store, StoreError, WriteBatch};
 use crate::kv::layout::version_prefix;
+use crate::sync::RwLock;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError};
 
 type Records = BTreeMap<Bytes, Bytes>;
 

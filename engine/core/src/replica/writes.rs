@@ -1,26 +1,24 @@
 //! Writes that were asked for together, and wait together: one place to wait and one timer, however many they are.
 
-use super::answers::Held;
-use super::waiters::Waiters;
-use crate::error::RequestError;
-use dengine_core::replica::{Caller, Written};
+use super::env::{Caller, Written};
+use super::error::RequestError;
+use crate::answers::Held;
+use crate::planted::planted;
+use crate::sync::{Mutex, MutexGuard};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 /// Answers one of the writes.
-pub(crate) struct WriteReply {
+pub struct WriteReply {
     /// Gone once it has answered.
     answers: Option<Arc<Mutex<Answers>>>,
     place: usize,
-    /// Who waits for it, among others, and its place there.
-    waiter: Option<(Arc<Waiters>, usize)>,
 }
 
 /// Where the answers come out, in the order of the writes.
-pub(super) struct WriteAnswers {
+pub struct WriteAnswers {
     answers: Arc<Mutex<Answers>>,
 }
 
@@ -44,10 +42,7 @@ enum Place {
 impl WriteAnswers {
     /// As many replies as there are writes, and where their answers come out. With `held`, answers that it has no room
     /// for come without their pairs.
-    pub(super) fn of(
-        writes: usize,
-        held: Option<Held>,
-    ) -> (impl Iterator<Item = WriteReply>, Self) {
+    pub fn of(writes: usize, held: Option<Held>) -> (impl Iterator<Item = WriteReply>, Self) {
         let answers = Arc::new(Mutex::new(Answers {
             places: (0..writes).map(|_| Place::Open).collect(),
             open: writes,
@@ -61,13 +56,12 @@ impl WriteAnswers {
         let replies = (0..writes).map(move |place| WriteReply {
             answers: Some(Arc::clone(&answers)),
             place,
-            waiter: None,
         });
         (replies, own)
     }
 
     /// What there is now, and what counts its bytes. Those without an answer come to what `unknown` says.
-    pub(super) fn take(
+    pub fn take(
         self,
         mut unknown: impl FnMut() -> RequestError,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
@@ -83,7 +77,7 @@ impl WriteAnswers {
     }
 
     /// Waits until no write is without an answer that could still get one.
-    pub(super) fn complete(&mut self) -> impl Future<Output = ()> {
+    pub fn complete(&mut self) -> impl Future<Output = ()> {
         Complete(self)
     }
 }
@@ -104,18 +98,16 @@ impl Future for Complete<'_> {
         if answers.open == 0 {
             return Poll::Ready(());
         }
+        if planted!(WakerLeftAfterLook) {
+            drop(answers);
+            answers = lock(&self.0.answers);
+        }
         answers.waker = Some(context.waker().clone());
         Poll::Pending
     }
 }
 
 impl WriteReply {
-    /// It is waited for only as long as that one of `waiters` waits.
-    pub(super) fn awaited_by(mut self, waiters: &Arc<Waiters>, place: usize) -> Self {
-        self.waiter = Some((Arc::clone(waiters), place));
-        self
-    }
-
     fn fill(&mut self, place: Place) {
         let Some(answers) = self.answers.take() else {
             return;
@@ -143,12 +135,9 @@ impl WriteReply {
 
 impl Caller<Written> for WriteReply {
     fn is_gone(&self) -> bool {
-        let waiter = self.waiter.as_ref();
-        waiter.is_some_and(|(waiters, place)| waiters.has_left(*place, Instant::now()))
-            || self
-                .answers
-                .as_ref()
-                .is_none_or(|answers| !lock(answers).awaited)
+        self.answers
+            .as_ref()
+            .is_none_or(|answers| !lock(answers).awaited)
     }
 
     fn answer(mut self, answer: Result<Written, RequestError>) {
@@ -182,9 +171,12 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::answers::AnswerBudget;
-    use dengine_core::kv::{KeyValue, Outcome};
-    use dengine_core::types::{Revision, Term};
+    use crate::answers::AnswerBudget;
+    use crate::kv::{KeyValue, Outcome};
+    use crate::types::{Revision, Term};
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
 
     fn written(term: u64) -> Result<Written, RequestError> {
         Ok(Written {
@@ -197,40 +189,38 @@ mod tests {
         RequestError::ShuttingDown
     }
 
-    #[tokio::test]
-    async fn all_are_awaited_and_come_out_in_order() {
+    /// Counts how often it woke.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn all_are_awaited_and_come_out_in_order() {
         let (replies, mut answers) = WriteAnswers::of(3, None);
         let mut replies: Vec<_> = replies.collect();
-        let waiting = tokio::spawn(async move {
-            answers.complete().await;
-            answers.take(unknown)
-        });
-        tokio::task::yield_now().await;
+        let woken = Arc::<Woken>::default();
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        let mut poll = |answers: &mut WriteAnswers| pin!(answers.complete()).poll(&mut context);
+        assert_eq!(poll(&mut answers), Poll::Pending);
         replies.remove(2).answer(written(3));
         replies.remove(0).answer(written(1));
-        tokio::task::yield_now().await;
-        assert!(!waiting.is_finished());
+        assert_eq!(poll(&mut answers), Poll::Pending);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
         drop(replies);
-        let answers = waiting.await.expect("no panic");
-        assert_eq!(answers.0, [written(1), Err(unknown()), written(3)]);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "once, by the last");
+        assert_eq!(poll(&mut answers), Poll::Ready(()));
+        let (answers, _) = answers.take(unknown);
+        assert_eq!(answers, [written(1), Err(unknown()), written(3)]);
     }
 
-    /// One of several may give up, or wait for less long: the others are written.
     #[test]
-    fn a_reply_knows_when_its_own_waiter_has_left() {
-        let (now, long) = (Instant::now(), std::time::Duration::from_secs(60));
-        let waiters = Arc::new(Waiters::new([(1, now + long), (2, now), (3, now + long)]));
-        let (replies, _answers) = WriteAnswers::of(3, None);
-        let replies = replies.enumerate();
-        let replies: Vec<_> = replies.map(|(n, it)| it.awaited_by(&waiters, n)).collect();
-        let gone = || replies.iter().map(Caller::is_gone).collect::<Vec<_>>();
-        assert_eq!(gone(), [false, true, false]);
-        waiters.cancel(&[3, 9].into());
-        assert_eq!(gone(), [false, true, true]);
-    }
-
-    #[tokio::test]
-    async fn a_reply_knows_when_nobody_waits() {
+    fn a_reply_knows_when_nobody_waits() {
         let (replies, answers) = WriteAnswers::of(1, None);
         let reply = replies.last().expect("one");
         assert!(!reply.is_gone());

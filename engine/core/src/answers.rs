@@ -4,18 +4,20 @@
 //! read it. So it is counted from when it was read until it is sent. Beyond the bound reads are refused, and writes,
 //! which have taken effect, are answered without the pairs that they were to return.
 
+use crate::planted::planted;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What is not counted: the number of requests that are served at once bounds it well enough.
-pub(crate) const SMALL_BYTES: usize = 4096;
+pub const SMALL_BYTES: usize = 4096;
 
-/// Largest answer. With what surrounds it, and a frame's other answers, a client still takes it.
-pub(crate) const ANSWER_BYTES_MAX: usize = dengine_api::RESPONSE_BYTES_MAX / 4 * 3;
+/// Largest answer: three quarters of what clients take, so that there is room for what surrounds it and for the other
+/// answers of a frame. `dengine` checks that, for this crate knows nothing of clients.
+pub const ANSWER_BYTES_MAX: usize = 48 << 20;
 
 /// The bound. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct AnswerBudget(Arc<Budget>);
+pub struct AnswerBudget(Arc<Budget>);
 
 #[derive(Debug)]
 struct Budget {
@@ -25,13 +27,15 @@ struct Budget {
 
 /// Bytes of it, given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub struct Held {
     budget: AnswerBudget,
     bytes: usize,
 }
 
 impl AnswerBudget {
-    pub(crate) fn new(limit: usize) -> Self {
+    /// So many bytes may be held at once.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
         Self(Arc::new(Budget {
             held: AtomicUsize::new(0),
             limit,
@@ -39,7 +43,8 @@ impl AnswerBudget {
     }
 
     /// Nothing of it, to begin with.
-    pub(crate) fn none(&self) -> Held {
+    #[must_use]
+    pub fn none(&self) -> Held {
         Held {
             budget: self.clone(),
             bytes: 0,
@@ -47,7 +52,8 @@ impl AnswerBudget {
     }
 
     /// Room for an answer of so many bytes, if there is any.
-    pub(crate) fn hold(&self, bytes: usize) -> Option<Held> {
+    #[must_use]
+    pub fn hold(&self, bytes: usize) -> Option<Held> {
         let mut held = self.none();
         held.add(bytes).then_some(held)
     }
@@ -55,12 +61,13 @@ impl AnswerBudget {
 
 impl Held {
     /// What it counts.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Takes as much more; whether there was room for it.
-    pub(crate) fn add(&mut self, bytes: usize) -> bool {
+    pub fn add(&mut self, bytes: usize) -> bool {
         if bytes <= SMALL_BYTES {
             return true;
         }
@@ -69,9 +76,17 @@ impl Held {
         }
         let Budget { held, limit } = &*self.budget.0;
         let room = |now: usize| now.checked_add(bytes).filter(|more| more <= limit);
-        let taken = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
-        self.bytes += taken.map_or(0, |_| bytes);
-        taken.is_ok()
+        // Only the count itself matters, so no order with anything else is needed.
+        let taken = if planted!(RoomTakenInTwoSteps) {
+            let more = room(held.load(Ordering::Relaxed));
+            more.inspect(|more| held.store(*more, Ordering::Relaxed))
+                .is_some()
+        } else {
+            held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+                .is_ok()
+        };
+        self.bytes += if taken { bytes } else { 0 };
+        taken
     }
 }
 
