@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted torture power-loss fuzz overload hostile older e2e-full test-setup bench bench-baseline images lint fix crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload hostile older e2e-full test-setup bench bench-baseline images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -28,6 +28,9 @@ CRDS_AGAIN := $(CARGO_TARGET_DIR)/crds
 SIM := cargo run --release --locked --quiet -p dengine-core --features sim --bin sim --
 SIM_PLANTED := cargo run --release --locked --quiet -p dengine-core --features sim,planted-bugs --bin sim --
 SIM_TEST := cargo test --release --locked -p dengine-core --features sim$(comma)planted-bugs --lib -- sim:: planted::
+# Each puts other types in place of std's, so it is a program of its own; neither compiles RocksDB.
+MODELS_LOOM := cargo test --release --locked -p dengine-core --features loom --lib -- models::
+MODELS_SHUTTLE := cargo test --release --locked -p dengine-core --features shuttle --lib -- models::
 # Tests of more than one unit: a file or a folder each. Those on Kubernetes are one program.
 TEST_FOLDERS := $(addsuffix /tests,engine $(wildcard engine/*) crds operator bench-jobs bench-jobs/embedded)
 # Those that a target of their own runs, for not every machine can: it takes root and /dev/fuse.
@@ -72,6 +75,7 @@ test: setup-test ## every test but the long ones, those on a real Kubernetes inc
 	@$(call part,Documentation,$(CARGO_TEST) --no-fail-fast --doc)
 	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))) -- --skip overload:: --skip under_attack_)
 	@$(call part,Simulation,$(SIM_TEST))
+	@$(call part,Models,$(MODELS_LOOM) && $(MODELS_SHUTTLE))
 	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes -- --skip full::)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
@@ -117,6 +121,13 @@ sim: ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEE
 sim-planted: ## how many seeds it takes the simulator to find each planted bug (BUG=…, MAX=…)
 	@$(SIM_PLANTED) --planted $(or $(BUG),all) --max-seeds $(or $(MAX),1000)
 
+models: ## what threads do to each other, under loom and shuttle
+	@$(MODELS_LOOM)
+	@$(MODELS_SHUTTLE)
+
+mutants: setup-dengine ## changes in the core's source that no test notices (SHARD=0/8: the first of eight parts; DIFF=origin/main: of what changed since, 8 min)
+	@engine/mutants.sh $(if $(DIFF),diff $(DIFF),all $(SHARD))
+
 images: setup-images ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images
 
@@ -143,6 +154,8 @@ lint: setup-lint ## formats, lints with every feature, documentation, dependenci
 	$(CLIPPY) -p dengine-core --features sim -- -D warnings
 	$(CLIPPY) -p dengine-core --features planted-bugs -- -D warnings
 	$(CLIPPY) -p dengine-core --features sim$(comma)planted-bugs -- -D warnings
+	$(CLIPPY) -p dengine-core --features loom -- -D warnings
+	$(CLIPPY) -p dengine-core --features shuttle -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
 	@cargo deny --version >/dev/null 2>&1 || { echo "installing cargo-deny, once: about five minutes"; env -u CARGO_TARGET_DIR cargo install --quiet --locked cargo-deny; }
 	cargo deny --locked check bans licenses sources

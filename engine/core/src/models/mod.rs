@@ -12,33 +12,6 @@ mod orders;
 #[cfg(all(feature = "shuttle", not(feature = "loom")))]
 mod turns;
 
-use crate::kv::{Command, CommandVersion, Request};
-use crate::types::{Entry, EntryKind, Index, Term};
 use bytes::Bytes;
 
 const KEY: Bytes = Bytes::from_static(b"k");
-
-/// An entry of term 1.
-fn entry(index: u64, command: Command) -> Entry {
-    let request = Request {
-        session: None,
-        command,
-    };
-    Entry {
-        index: Index(index),
-        term: Term(1),
-        kind: EntryKind::Command,
-        context: Bytes::copy_from_slice(&index.to_be_bytes()),
-        data: request.encode(CommandVersion::CURRENT),
-    }
-}
-
-/// A put of [`KEY`].
-fn put(value: u64) -> Command {
-    Command::Put {
-        key: KEY,
-        value: Bytes::copy_from_slice(&value.to_be_bytes()),
-        prev_kv: false,
-        ttl_ms: 0,
-    }
-}

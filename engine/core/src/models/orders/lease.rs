@@ -1,9 +1,9 @@
 //! The lease's word ([`LeaseView`]): given by the replica, believed by whoever reads.
 
-use super::every_order;
 use super::store::OrderedStore;
+use super::{entry, every_order, put};
 use crate::kv::StateMachine;
-use crate::models::{KEY, entry, put};
+use crate::models::KEY;
 use crate::planted::{Bug, plant};
 use crate::replica::LeaseView;
 use crate::sync::atomic::{AtomicBool, Ordering};

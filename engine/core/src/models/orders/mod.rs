@@ -5,9 +5,39 @@ mod lease;
 mod published;
 mod store;
 
+use crate::kv::{Command, CommandVersion, Request};
+use crate::models::KEY;
+use crate::types::{Entry, EntryKind, Index, Term};
+use bytes::Bytes;
+
 /// Tries every order with at most three preemptions, which is what loom's authors advise: more find hardly more.
 fn every_order(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
+}
+
+/// An entry of term 1.
+fn entry(index: u64, command: Command) -> Entry {
+    let request = Request {
+        session: None,
+        command,
+    };
+    Entry {
+        index: Index(index),
+        term: Term(1),
+        kind: EntryKind::Command,
+        context: Bytes::copy_from_slice(&index.to_be_bytes()),
+        data: request.encode(CommandVersion::CURRENT),
+    }
+}
+
+/// A put of [`KEY`].
+fn put(value: u64) -> Command {
+    Command::Put {
+        key: KEY,
+        value: Bytes::copy_from_slice(&value.to_be_bytes()),
+        prev_kv: false,
+        ttl_ms: 0,
+    }
 }

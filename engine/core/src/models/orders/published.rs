@@ -1,9 +1,9 @@
 //! What the applier publishes: revision, compact revision and applied index; and those who read, collect and flush by them.
 
-use super::every_order;
 use super::store::OrderedStore;
+use super::{entry, every_order, put};
 use crate::kv::{Command, KeyRange, RangeQuery, ReadError, StateMachine};
-use crate::models::{KEY, entry, put};
+use crate::models::KEY;
 use crate::planted::{Bug, plant};
 use crate::types::{Index, Revision};
 use loom::thread;

@@ -1,0 +1,281 @@
+//! A member: replica, log writer, applier and flusher, each in a thread of its own as in `dengine`, connected by queues.
+//!
+//! The threads themselves are the model's, for they do nothing but take from a queue: what they call is what ships.
+
+use super::ORDERS;
+use crate::consensus::ConsensusConfig;
+use crate::kv::store::MemoryStore;
+use crate::kv::{
+    Command, CommandVersion, Flusher, Member, MembershipChange, Outcome, Reader, Request,
+    StateMachine,
+};
+use crate::log::conformance::small_options;
+use crate::log::memory::MemoryDisk;
+use crate::log::{Batch, Log, LogReader};
+use crate::models::KEY;
+use crate::planted::{Bug, plant};
+use crate::replica::{
+    Applier, ApplyJob, Caller, Effect, Env, Input, LogJob, LogWork, Replica, ReplicaConfig,
+    Request as Asked, RequestError, Role, WriteAnswers, WriteReply, Written,
+};
+use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
+use bytes::Bytes;
+use shuttle::future::block_on;
+use shuttle::sync::mpsc::{Receiver, Sender, channel};
+use shuttle::{check_random, thread};
+use std::time::Duration;
+
+const ID: MemberId = MemberId(1);
+const NOW: Moment = Moment(1_000_000_000);
+const WRITES: u64 = 4;
+/// So large that a segment of the log takes two, and segments are dropped while they are read.
+const VALUE_BYTES: usize = 1_800;
+
+enum Threads {}
+
+impl Env for Threads {
+    type Write = WriteReply;
+    type Read = Nobody;
+    type Transfer = Nobody;
+}
+
+struct Nobody;
+
+impl<T> Caller<T> for Nobody {
+    fn is_gone(&self) -> bool {
+        true
+    }
+
+    fn answer(self, _: Result<T, RequestError>) {}
+}
+
+/// A log and a state that were bootstrapped with one voter.
+fn bootstrapped() -> (Log<MemoryDisk>, StateMachine<MemoryStore>, HardState) {
+    let bootstrap = MembershipChange::Bootstrap {
+        cluster_id: ClusterId(1),
+        member: Member {
+            id: ID,
+            name: "m1".to_owned(),
+            peer_address: "m1:1".to_owned(),
+            client_address: "m1:2".to_owned(),
+            folder_id: "f1".to_owned(),
+            voter: true,
+        },
+    };
+    let first = Entry {
+        index: Index(1),
+        term: Term(1),
+        kind: EntryKind::Membership,
+        context: Bytes::new(),
+        data: bootstrap.encode(),
+    };
+    let hard_state = HardState {
+        term: Term(1),
+        vote: MemberId(0),
+        commit: Index(1),
+    };
+    let batch = Batch {
+        hard_state: Some(hard_state),
+        entries: vec![first.clone()],
+    };
+    let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).expect("memory opens");
+    log.append(&batch).expect("memory can be written");
+    log.sync().expect("memory can be synced");
+    let machine = StateMachine::open(MemoryStore::default());
+    let mut machine = machine.expect("an empty store opens");
+    machine.apply(&[first]).expect("memory can be written");
+    (log, machine, hard_state)
+}
+
+type Inbox = Sender<Option<Input<Threads>>>;
+
+fn decide(
+    mut replica: Replica<LogReader<MemoryDisk>, Threads>,
+    inputs: &Receiver<Option<Input<Threads>>>,
+    logs: &Sender<LogJob>,
+    applies: &Sender<ApplyJob<Threads>>,
+) {
+    loop {
+        for effect in replica.effects(NOW) {
+            // Whoever is gone has panicked, and that ends the model.
+            match effect {
+                Effect::Log(job) => drop(logs.send(job)),
+                Effect::Apply(job) => drop(applies.send(job)),
+                _ => {}
+            }
+        }
+        let Ok(Some(first)) = inputs.recv() else {
+            return;
+        };
+        replica.handle(first, NOW);
+        while let Ok(more) = inputs.try_recv() {
+            let Some(more) = more else { return };
+            replica.handle(more, NOW);
+        }
+    }
+}
+
+fn write_log(mut log: Log<MemoryDisk>, jobs: &Receiver<LogJob>, inbox: &Inbox) {
+    while let Ok(first) = jobs.recv() {
+        let queued = std::iter::from_fn(|| jobs.try_recv().ok());
+        let mut work = LogWork::collect(std::iter::once(first).chain(queued));
+        work.write(&mut log).expect("memory can be written");
+        log.sync().expect("memory can be synced");
+        if let Some(id) = work.persisted() {
+            let _ = inbox.send(Some(Input::Persisted(id)));
+        }
+        work.tidy(&mut log).expect("memory can be written");
+    }
+}
+
+fn apply(
+    mut applier: Applier<MemoryStore, Threads>,
+    jobs: &Receiver<ApplyJob<Threads>>,
+    inbox: &Inbox,
+    flushes: &Sender<()>,
+) {
+    while let Ok(first) = jobs.recv() {
+        let queued = std::iter::from_fn(|| jobs.try_recv().ok());
+        let applied = applier.work(std::iter::once(first).chain(queued));
+        if let Some(range) = applied.expect("memory can be written") {
+            let _ = flushes.send(());
+            let _ = inbox.send(Some(Input::Applied(range)));
+        }
+    }
+}
+
+fn flush(flusher: &Flusher<MemoryStore>, requests: &Receiver<()>, inbox: &Inbox) {
+    while requests.recv().is_ok() {
+        let index = flusher.flush().expect("memory can be flushed");
+        let _ = inbox.send(Some(Input::Flushed(index)));
+    }
+}
+
+/// Writes again and again; each write takes effect once, and whoever is answered can read it.
+fn write(inbox: &Inbox, reader: &Reader<MemoryStore>) {
+    for _ in 0..WRITES {
+        let put = Command::Put {
+            key: KEY,
+            value: Bytes::from(vec![7; VALUE_BYTES]),
+            prev_kv: false,
+            ttl_ms: 0,
+        };
+        let request = Request {
+            session: None,
+            command: put,
+        };
+        let data = request.encode(CommandVersion::CURRENT);
+        let (replies, mut answers) = WriteAnswers::of(1, None);
+        for caller in replies {
+            let write = Input::Request(Asked::Write {
+                data: data.clone(),
+                caller,
+            });
+            let _ = inbox.send(Some(write));
+        }
+        block_on(answers.complete());
+        let (mut written, _) = answers.take(|| RequestError::ShuttingDown);
+        let Some(Ok(Written {
+            outcome: Outcome::Put { revision, .. },
+            ..
+        })) = written.pop()
+        else {
+            panic!("a write had no answer");
+        };
+        let (at, found) = reader.get(&KEY, None).expect("memory can be read");
+        let found = found.expect("it was put").mod_revision;
+        assert!(
+            at >= revision && found >= revision,
+            "an answered write can't be read"
+        );
+    }
+}
+
+/// The leader, which led before the threads began.
+fn leader(
+    log: &mut Log<MemoryDisk>,
+    machine: StateMachine<MemoryStore>,
+    hard_state: HardState,
+) -> (
+    Replica<LogReader<MemoryDisk>, Threads>,
+    Applier<MemoryStore, Threads>,
+) {
+    let config = ReplicaConfig {
+        member_id: ID,
+        boot_nonce: 1,
+        election_timeout: Duration::from_secs(1),
+        max_waiting_reads: 1,
+        log_keep_bytes: 0,
+        log_keep_bytes_for_followers: 0,
+    };
+    let consensus = ConsensusConfig::new(ID, 1);
+    let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine);
+    let mut replica: Replica<_, Threads> = replica.expect("the settings work");
+    let mut applier = Applier::new(machine);
+    while !(replica.status().role == Role::Leader && replica.status().ready) {
+        replica.handle(Input::Tick, NOW);
+        for effect in replica.effects(NOW) {
+            match effect {
+                Effect::Log(job) => {
+                    let mut work = LogWork::collect([job]);
+                    work.write(log).expect("memory can be written");
+                    log.sync().expect("memory can be synced");
+                    if let Some(id) = work.persisted() {
+                        replica.handle(Input::Persisted(id), NOW);
+                    }
+                }
+                Effect::Apply(job) => {
+                    let applied = applier.work([job]).expect("memory can be written");
+                    if let Some(range) = applied {
+                        replica.handle(Input::Applied(range), NOW);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    (replica, applier)
+}
+
+fn every_write_is_answered_and_can_be_read() {
+    let (mut log, machine, hard_state) = bootstrapped();
+    let (reader, flusher) = (machine.reader(), machine.flusher());
+    let (replica, applier) = leader(&mut log, machine, hard_state);
+    let (inbox, inputs) = channel();
+    let (logs, log_jobs) = channel();
+    let (applies, apply_jobs) = channel();
+    let (flushes, flush_requests) = channel();
+    let (from_log, from_applier, from_flusher) = (inbox.clone(), inbox.clone(), inbox.clone());
+    let threads = [
+        thread::spawn(move || decide(replica, &inputs, &logs, &applies)),
+        thread::spawn(move || write_log(log, &log_jobs, &from_log)),
+        thread::spawn(move || apply(applier, &apply_jobs, &from_applier, &flushes)),
+        thread::spawn(move || flush(&flusher, &flush_requests, &from_flusher)),
+    ];
+    let other = (inbox.clone(), reader.clone());
+    let other = thread::spawn(move || write(&other.0, &other.1));
+    write(&inbox, &reader);
+    other.join().expect("it wrote");
+    assert_eq!(
+        reader.revision().0,
+        1 + 2 * WRITES,
+        "each write took effect once"
+    );
+    let _ = inbox.send(None);
+    for thread in threads {
+        thread.join().expect("it worked");
+    }
+}
+
+#[test]
+fn a_member_answers_every_write_once() {
+    check_random(every_write_is_answered_and_can_be_read, ORDERS / 10);
+}
+
+/// What is flushed comes to the replica before it hears that the same is applied.
+#[test]
+#[should_panic]
+fn a_log_that_is_truncated_too_early_is_found() {
+    plant(Some(Bug::TruncatedPastApplied));
+    check_random(every_write_is_answered_and_can_be_read, ORDERS);
+}
