@@ -89,7 +89,7 @@ mod tests {
 
     impl Caller<Written> for Named {
         fn is_gone(&self) -> bool {
-            false
+            self.0 == "gone"
         }
 
         fn answer(self, answer: Result<Written, RequestError>) {
@@ -129,6 +129,19 @@ mod tests {
         pending.applied(applied(13, "first"));
         // What is committed in its place proves that the second is in no log that counts.
         assert_eq!(*told.borrow(), [("second", false)]);
+    }
+
+    /// Behind a quorum that does not answer, callers give up, and others come.
+    #[test]
+    fn callers_that_gave_up_are_forgotten_and_no_others() {
+        let told = Told::default();
+        let mut pending = Pending::default();
+        pending.expect(expected(13, "own", &told));
+        pending.expect(expected(14, "gone", &told));
+        pending.prune();
+        assert_eq!(pending.by_index.len(), 1);
+        pending.applied(applied(13, "own"));
+        assert_eq!(*told.borrow(), [("own", true)]);
     }
 
     #[test]

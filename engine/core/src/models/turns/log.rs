@@ -1,19 +1,15 @@
 //! The log ([`Log`]), written by one thread and read by others, who hold files that the writer no longer needs.
 
-use super::ORDERS;
+use super::{any_turns, long_turns};
 use crate::log::conformance::{batch, small_options};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Log, LogError, LogReader};
 use crate::planted::{Bug, plant};
 use crate::types::Index;
-use shuttle::{check_pct, thread};
+use shuttle::thread;
 
 /// So large that a segment takes two of them.
 const ENTRY_BYTES: usize = 1_900;
-
-/// A file is used again only after many turns of the writer. Orders in which each turn is drawn anew hardly ever give it so
-/// many in a row; those of probabilistic concurrency testing, which interrupts a thread so often at most, do.
-const TURNS: usize = 3;
 
 fn append(log: &mut Log<MemoryDisk>, index: u64) {
     let appended = log.append(&batch(1, index..=index, ENTRY_BYTES));
@@ -45,10 +41,10 @@ fn what_is_read_was_written() {
             thread::spawn(move || read(&reader))
         })
         .collect();
-    for index in 7..=14 {
+    for index in 7..=12 {
+        let dropped = log.truncate_prefix(Index(index - 3));
+        dropped.expect("memory can be written");
         append(&mut log, index);
-        log.truncate_prefix(Index(index - 3))
-            .expect("memory can be written");
     }
     readers
         .into_iter()
@@ -57,12 +53,13 @@ fn what_is_read_was_written() {
 
 #[test]
 fn a_reader_never_sees_what_comes_later_in_a_file() {
-    check_pct(what_is_read_was_written, ORDERS / 10, TURNS);
+    any_turns(200, what_is_read_was_written);
+    long_turns(2_000, what_is_read_was_written);
 }
 
 #[test]
 #[should_panic(expected = "a reader found damage")]
 fn a_file_that_is_used_again_too_early_is_found() {
     plant(Some(Bug::FileReusedWhileRead));
-    check_pct(what_is_read_was_written, ORDERS / 10, TURNS);
+    long_turns(2_000, what_is_read_was_written);
 }

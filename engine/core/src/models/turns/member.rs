@@ -2,7 +2,7 @@
 //!
 //! The threads themselves are the model's, for they do nothing but take from a queue: what they call is what ships.
 
-use super::ORDERS;
+use super::{any_turns, long_turns};
 use crate::consensus::ConsensusConfig;
 use crate::kv::store::MemoryStore;
 use crate::kv::{
@@ -22,7 +22,7 @@ use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Mome
 use bytes::Bytes;
 use shuttle::future::block_on;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
-use shuttle::{check_random, thread};
+use shuttle::thread;
 use std::time::Duration;
 
 const ID: MemberId = MemberId(1);
@@ -269,7 +269,8 @@ fn every_write_is_answered_and_can_be_read() {
 
 #[test]
 fn a_member_answers_every_write_once() {
-    check_random(every_write_is_answered_and_can_be_read, ORDERS / 10);
+    any_turns(200, every_write_is_answered_and_can_be_read);
+    long_turns(200, every_write_is_answered_and_can_be_read);
 }
 
 /// What is flushed comes to the replica before it hears that the same is applied.
@@ -277,5 +278,5 @@ fn a_member_answers_every_write_once() {
 #[should_panic]
 fn a_log_that_is_truncated_too_early_is_found() {
     plant(Some(Bug::TruncatedPastApplied));
-    check_random(every_write_is_answered_and_can_be_read, ORDERS);
+    any_turns(2_000, every_write_is_answered_and_can_be_read);
 }

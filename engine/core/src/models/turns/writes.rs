@@ -1,12 +1,12 @@
 //! Callers that wait for several writes at once ([`WriteAnswers`]), which other threads answer or give up.
 
-use super::ORDERS;
+use super::any_turns;
 use crate::kv::Outcome;
 use crate::planted::{Bug, plant};
 use crate::replica::{Caller as _, RequestError, WriteAnswers, Written};
 use crate::types::Term;
 use shuttle::future::block_on;
-use shuttle::{check_random, thread};
+use shuttle::thread;
 
 fn written(term: u64) -> Result<Written, RequestError> {
     Ok(Written {
@@ -59,13 +59,13 @@ fn giving_up_takes_what_is_there() {
 
 #[test]
 fn nobody_waits_for_ever() {
-    check_random(all_who_wait_are_woken, ORDERS);
-    check_random(giving_up_takes_what_is_there, ORDERS);
+    any_turns(2_000, all_who_wait_are_woken);
+    any_turns(2_000, giving_up_takes_what_is_there);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_waker_that_comes_too_late_is_found() {
     plant(Some(Bug::WakerLeftAfterLook));
-    check_random(all_who_wait_are_woken, ORDERS);
+    any_turns(2_000, all_who_wait_are_woken);
 }

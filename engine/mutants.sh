@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Mutation tests of dengine-core: changes the source in one place at a time, and looks whether a test notices.
+# Called by `make mutants`; docs/testing.md says what it finds. Works on a copy of the tree.
+#
+#   mutants.sh all [K/N]     what the promises hang on, and a sample of the rest; the K-th of N parts, from 0
+#   mutants.sh diff BASE     what changed since BASE, for at most MUTANTS_SECONDS (450) seconds
+#   mutants.sh report        what all parts so far came to
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# All of these: lease, votes and terms, who waits for which entry, messages, opening the log.
+WHOLE='^engine/core/src/(consensus/(lease|messages|validate|driver/(mod|terms))|replica/(lease|pending)|log/open)\.rs:'
+# Of the others so many.
+SAMPLE=320
+# Below this share of viable mutants caught, in percent, the whole run fails.
+SCORE_MIN=95
+
+WORK=${CARGO_TARGET_DIR:-target}/mutants
+mkdir -p "$WORK"
+WORK=$(cd "$WORK" && pwd)
+TREE=$WORK/tree
+# Of its own, so that a mutant is an incremental build, and nothing else is built anew because of it.
+export CARGO_TARGET_DIR=$WORK/target
+export PROPTEST_CASES=${PROPTEST_CASES:-64}
+
+ensure_tool() {
+    cargo mutants --version >/dev/null 2>&1 && return
+    echo "installing cargo-mutants, once: about five minutes"
+    env -u CARGO_TARGET_DIR cargo install --quiet --locked cargo-mutants
+}
+
+# Modification times are kept, so that cargo builds only what changed since the last copy.
+copy_tree() {
+    rm -rf "$TREE" && mkdir -p "$TREE"
+    git ls-files -z --cached --others --exclude-standard |
+        tar --create --null --files-from=- --ignore-failed-read --file=- 2>/dev/null |
+        tar --extract --directory="$TREE" --file=-
+}
+
+mutants() { (cd "$TREE" && cargo mutants --in-place "$@"); }
+
+# Names of mutants on stdin to arguments that select exactly these.
+exactly() { sed -e 's/[][\.*^$(){}?+|/]/\\&/g' -e 's/^/--re=^/' -e 's/$/$/'; }
+
+# The same mutants are drawn from the same source, and mostly the same from a similar one.
+draw() { LC_ALL=C sort --random-sort --random-source=<(yes dengine) | head -n "$1"; }
+
+count() { { cat "$@" 2>/dev/null || true; } | wc -l; }
+
+# $1: what was done; then folders with results.
+report() {
+    local what=$1 caught missed timeout unviable viable
+    shift
+    caught=$(count "${@/%//mutants.out/caught.txt}")
+    missed=$(count "${@/%//mutants.out/missed.txt}")
+    timeout=$(count "${@/%//mutants.out/timeout.txt}")
+    unviable=$(count "${@/%//mutants.out/unviable.txt}")
+    viable=$((caught + missed))
+    echo
+    echo "$what: $((viable + timeout + unviable)) mutants; $viable viable, $caught of them caught;" \
+        "$timeout ran out of time, $unviable did not compile"
+    [ "$viable" -eq 0 ] || awk -v c="$caught" -v v="$viable" 'BEGIN { printf "score: %.1f %%\n", 100 * c / v }'
+    if [ "$missed" -gt 0 ]; then
+        echo "survivors:"
+        { cat "${@/%//mutants.out/missed.txt}" 2>/dev/null || true; } | sort -t: -k1,1 -k2,2n | sed 's/^/  /'
+    fi
+    [ $((100 * caught)) -ge $((SCORE_MIN * viable)) ]
+}
+
+# cargo-mutants ends with 2 if some survived and 3 if some ran out of time, which the report says better.
+tolerate() {
+    local status=0
+    "$@" || status=$?
+    case $status in 0 | 2 | 3) ;; *) return "$status" ;; esac
+}
+
+run_all() {
+    local shard=${1:-0/1}
+    local out=$WORK/all/${shard/\//-of-}
+    ensure_tool
+    copy_tree
+    mutants --list --line-col=true >"$WORK/listed"
+    # cargo-mutants 27.1 lets nobody choose among those that delete a field: all of these are in.
+    local always="$WHOLE|: delete field "
+    {
+        grep -E "$always" "$WORK/listed"
+        grep -Ev "$always" "$WORK/listed" | draw "$SAMPLE"
+    } | sort >"$WORK/chosen"
+    echo "$(wc -l <"$WORK/chosen") of $(wc -l <"$WORK/listed") mutants, part $shard"
+    mapfile -t chosen < <(exactly <"$WORK/chosen")
+    rm -rf "$out" && mkdir -p "$out"
+    tolerate mutants --line-col=true --output "$out" --shard "$shard" --sharding round-robin "${chosen[@]}"
+    report "part $shard" "$out"
+}
+
+run_diff() {
+    local base total left seconds=${MUTANTS_SECONDS:-450} out=$WORK/diff status=0 begin=$SECONDS
+    if ! base=$(git merge-base "$1" HEAD 2>/dev/null); then
+        echo "mutants: nothing to compare with, for there is no $1 here"
+        return 0
+    fi
+    git diff --no-ext-diff "$base" -- 'engine/core/src' >"$WORK/changed.diff"
+    if [ ! -s "$WORK/changed.diff" ]; then
+        echo "mutants: nothing in engine/core/src changed since $1"
+        return 0
+    fi
+    ensure_tool
+    copy_tree
+    total=$(mutants --list --in-diff "$WORK/changed.diff" 2>/dev/null | grep -c . || true)
+    if [ "$total" -eq 0 ]; then
+        echo "mutants: what changed since $1 has none"
+        return 0
+    fi
+    echo "$total mutants in what changed since $1; for $seconds seconds, in random order"
+    rm -rf "$out" && mkdir -p "$out"
+    seconds=$((seconds - (SECONDS - begin)))
+    (cd "$TREE" && timeout --signal=INT --kill-after=20 "$((seconds > 1 ? seconds : 1))" cargo mutants --in-place \
+        --line-col=true --output "$out" --shuffle --in-diff "$WORK/changed.diff") || status=$?
+    # 124 and 137: time was up.
+    case $status in 0 | 2 | 3 | 124 | 137) ;; *) return "$status" ;; esac
+    SCORE_MIN=0 report "changed since $1" "$out"
+    left=$((total - $(count "$out"/mutants.out/{caught,missed,timeout,unviable}.txt)))
+    echo "left out for lack of time: $left of $total"
+}
+
+case ${1:-} in
+all) run_all "${2:-}" ;;
+diff) run_diff "${2:?the commit or branch to compare with}" ;;
+report) report "all parts so far" "$WORK"/all/* ;;
+*)
+    sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac
