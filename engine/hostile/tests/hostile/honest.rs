@@ -54,7 +54,7 @@ pub(crate) struct Met {
 /// Writes all keys once, so that each can be read.
 pub(crate) async fn fill(endpoints: &[String]) {
     let plan = plan(Operation::Put, 64, KEYS, None, Order::Sequential);
-    let filled = run(endpoints, plan).await;
+    let filled = run(endpoints, plan).await.expect("nobody attacks yet");
     assert_eq!(filled.errors, 0, "{:?}", filled.first_error);
 }
 
@@ -66,17 +66,34 @@ pub(crate) async fn measure(endpoints: &[String], time: Duration) -> Met {
     let newcomers = Newcomers::begin(endpoints);
     let (writes, reads) = tokio::join!(run(endpoints, write), run(endpoints, read));
     let newcomers = newcomers.end();
-    let mut complaints = newcomers.complaints;
-    for (what, measured) in [("write", &writes), ("read", &reads)] {
-        let told = measured.first_error.as_ref();
-        complaints.extend(told.map(|error| format!("{what}: {error}")));
-    }
-    Met {
-        write_p99: p99(&writes),
-        read_p99: p99(&reads),
-        answered: writes.latency_us.len() + reads.latency_us.len(),
-        errors: writes.errors + reads.errors + newcomers.failed,
-        complaints,
+    let mut met = Met {
+        errors: newcomers.failed,
+        complaints: newcomers.complaints,
+        ..Met::default()
+    };
+    met.write_p99 = met.add("write", writes);
+    met.read_p99 = met.add("read", reads);
+    met
+}
+
+impl Met {
+    /// Adds what one kind of requests met; its p99. Who could not even connect met one error.
+    fn add(&mut self, what: &str, measured: Result<Measured>) -> Duration {
+        let complain = |error: String| format!("{what}: {error}");
+        match measured {
+            Ok(measured) => {
+                self.answered += measured.latency_us.len();
+                self.errors += measured.errors;
+                let error = measured.first_error.clone();
+                self.complaints.extend(error.map(complain));
+                p99(&measured)
+            }
+            Err(error) => {
+                self.errors += 1;
+                self.complaints.push(complain(format!("{error:#}")));
+                Duration::ZERO
+            }
+        }
     }
 }
 
@@ -102,7 +119,7 @@ fn plan(operation: Operation, clients: u64, total: u64, rate: Option<f64>, order
     }
 }
 
-async fn run(endpoints: &[String], plan: Plan) -> Measured {
+async fn run(endpoints: &[String], plan: Plan) -> Result<Measured> {
     let connect = Connect {
         protocol: Protocol::Dengine,
         wire: Wire::Pipelined,
@@ -111,12 +128,12 @@ async fn run(endpoints: &[String], plan: Plan) -> Measured {
         request_timeout: PATIENCE,
         retry: false,
     };
-    let target = Target::connect(&connect).await.expect("nobody attacks yet");
+    let target = Target::connect(&connect).await?;
     let progress = Progress {
         phase: "honest".to_owned(),
     };
     let never = std::future::pending();
-    load::run(plan, |client| target.lane(client), &progress, never).await
+    Ok(load::run(plan, |client| target.lane(client), &progress, never).await)
 }
 
 /// Those who come once a second.
