@@ -86,8 +86,8 @@ async fn follow_the_runbook(world: &World) -> Result<()> {
         let fill_in = [
             ("NAME-N", member.as_str()),
             ("NAME", CLUSTER),
-            ("IMAGE", &image),
-            ("REPLICAS", &replicas),
+            ("IMAGE", image.as_str()),
+            ("REPLICAS", replicas.as_str()),
         ];
         runbook::blocks("DEngineQuorumLost", heading, &fill_in)
     };
