@@ -275,7 +275,7 @@ fn a_member_answers_every_write_once() {
 
 /// What is flushed comes to the replica before it hears that the same is applied.
 #[test]
-#[should_panic]
+#[should_panic(expected = "is known to be applied")]
 fn a_log_that_is_truncated_too_early_is_found() {
     plant(Some(Bug::TruncatedPastApplied));
     any_turns(2_000, every_write_is_answered_and_can_be_read);
