@@ -20,7 +20,6 @@ use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
 use crate::storage::{OpenWatch, RocksStore};
 use crate::transport::{Incoming, PeerEntrance, Peers};
-use bytes::Bytes;
 use dengine_core::answers::Held;
 use dengine_core::kv::{
     self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting,

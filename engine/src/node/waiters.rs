@@ -60,7 +60,7 @@ impl Waiters {
 }
 
 /// Answers one of several writes, which may each be waited for in its own way.
-pub(super) struct Awaited {
+pub(crate) struct Awaited {
     reply: WriteReply,
     /// Who waits for it, among others, and its place there.
     waiter: Option<(Arc<Waiters>, usize)>,

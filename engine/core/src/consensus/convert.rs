@@ -5,17 +5,12 @@
 //! `ConfChangeV2`'s context, and the envelope is put around it again on the way in.
 
 use super::event::{ConfigChange, ConfigChangeKind, Proposal};
-use crate::planted::planted;
 use crate::types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
 use prost_raft::Message as _;
 use raft::eraftpb;
 
 pub(super) fn entry_to_raft(entry: &Entry) -> eraftpb::Entry {
-    let context = match planted!(ContextNotReadBack) {
-        true => Vec::new(),
-        false => entry.context.to_vec(),
-    };
     let (entry_type, data) = match entry.kind {
         EntryKind::Command => (eraftpb::EntryType::EntryNormal, entry.data.to_vec()),
         EntryKind::Membership => (
@@ -28,7 +23,7 @@ pub(super) fn entry_to_raft(entry: &Entry) -> eraftpb::Entry {
         term: entry.term.0,
         index: entry.index.0,
         data,
-        context,
+        context: entry.context.to_vec(),
         sync_log: false,
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Displacement {
     first: MemberId,
     last: MemberId,
     others: Vec<MemberId>,
+    /// The one of the others that led in between; what it has written would win over what is to be committed.
+    second: Option<MemberId>,
     stage: Stage,
 }
 
@@ -64,6 +66,7 @@ impl World {
             first,
             last,
             others,
+            second: None,
             stage: Stage::Over,
         });
         self.displacement_step(delay, number, |world, it| {
@@ -87,6 +90,7 @@ impl World {
                 alone.push(vec![it.first, elected]);
                 self.part(&alone);
                 it.stage = Stage::Over;
+                it.second = Some(elected);
                 let delay = self.sim.random.between(1_100, 1_800) * MILLI;
                 self.displacement_step(delay, it.number, move |world, it| {
                     let mut heard = it.others.clone();
@@ -106,9 +110,12 @@ impl World {
                 // Whoever writes now takes the places of those who still wait for what they proposed first.
                 self.sim.tide.turn_around(self.sim.now + 3 * SECOND);
                 self.displacement_step(1_200 * MILLI, it.number, |world, it| {
-                    let mut heard = it.others.clone();
+                    let (mut heard, mut alone) = (it.others.clone(), vec![vec![it.first]]);
+                    heard.retain(|id| Some(*id) != it.second);
                     heard.push(it.last);
-                    world.part(&[heard, vec![it.first]]);
+                    alone.extend(it.second.map(|id| vec![id]));
+                    alone.push(heard);
+                    world.part(&alone);
                     world.displacement_fails_after(PATIENCE, it.number, Stage::Over);
                 });
                 self.displacement = Some(it);

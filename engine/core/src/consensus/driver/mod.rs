@@ -326,6 +326,13 @@ impl<L: LogRead> Consensus<L> {
             eraftpb::MessageType::MsgAppend if !message.entries.is_empty() && self.is_full() => {
                 return Ok(());
             }
+            eraftpb::MessageType::MsgRequestPreVoteResponse
+                if planted!(PreVoteTakenForVote) && validate::log_is_on_disk(&self.node.raft) =>
+            {
+                if self.node.raft.state == StateRole::Candidate {
+                    message.set_msg_type(eraftpb::MessageType::MsgRequestVoteResponse);
+                }
+            }
             eraftpb::MessageType::MsgAppend if planted!(PreviousEntryNotCompared) => {
                 let log = &self.node.raft.raft_log;
                 message.log_term = log.term(message.index).unwrap_or(message.log_term);

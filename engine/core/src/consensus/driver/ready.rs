@@ -117,7 +117,10 @@ impl<L: LogRead> Consensus<L> {
 
     pub(super) fn send(&mut self, messages: Vec<eraftpb::Message>) {
         let mut small = Vec::with_capacity(messages.len());
-        for message in messages {
+        for mut message in messages {
+            if planted!(ContextNotSent) {
+                message.entries.iter_mut().for_each(|it| it.context.clear());
+            }
             let to = MemberId(message.to);
             let carries_log = message.msg_type() == eraftpb::MessageType::MsgAppend;
             let bytes = Bytes::from(message.encode_to_vec());

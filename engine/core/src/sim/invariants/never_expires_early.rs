@@ -28,10 +28,6 @@ impl Invariant for NeverExpiresEarly {
                 }
                 Ok(())
             }
-            Seen::LossAccepted { revision, .. } => {
-                self.reached.split_off(&Revision(revision.0 + 1));
-                Ok(())
-            }
             Seen::Expires { key, put, now } => {
                 let reached = self.reached.range(put.mod_revision..).next();
                 let lived = reached.map_or(0, |(_, reached)| now - reached);

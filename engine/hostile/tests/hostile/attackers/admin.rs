@@ -4,8 +4,8 @@
 use anyhow::Result;
 use bytes::Bytes;
 use dengine_api::v1::{
-    AddLearnerRequest, BootstrapRequest, HashRequest, JoinRequest, MembersRequest, PromoteRequest,
-    RemoveRequest, SnapshotRequest, StatusRequest, TransferLeaderRequest,
+    AddLearnerRequest, BootstrapRequest, CloseSessionRequest, HashRequest, JoinRequest, MembersRequest, PromoteRequest,
+    RemoveRequest, SessionsRequest, SnapshotRequest, StatusRequest, TransferLeaderRequest,
 };
 use futures::future::BoxFuture;
 use prost::Message;
@@ -32,8 +32,12 @@ pub(super) const ATTACKERS: &[Attacker] = &[
     },
     Attacker {
         name: "questions",
-        does: "the state of the member and of the cluster, 512 at a time on both ports",
-        on: &["dengine.v1.Admin/Status", "dengine.v1.Admin/Members"],
+        does: "the state of the member, of the cluster and of all sessions, 512 at a time on both ports",
+        on: &[
+            "dengine.v1.Admin/Status",
+            "dengine.v1.Admin/Members",
+            "dengine.v1.Admin/Sessions",
+        ],
         run: questions,
     },
     Attacker {
@@ -46,6 +50,7 @@ pub(super) const ATTACKERS: &[Attacker] = &[
             "dengine.v1.Admin/Promote",
             "dengine.v1.Admin/Remove",
             "dengine.v1.Admin/TransferLeader",
+            "dengine.v1.Admin/CloseSession",
         ],
         run: orders,
     },
@@ -104,7 +109,8 @@ fn snapshots(arena: Arena) -> BoxFuture<'static, ()> {
 fn questions(arena: Arena) -> BoxFuture<'static, ()> {
     let status = order("/dengine.v1.Admin/Status", &StatusRequest {});
     let members = order("/dengine.v1.Admin/Members", &MembersRequest {});
-    give(arena, 16, 64, vec![status, members])
+    let sessions = order("/dengine.v1.Admin/Sessions", &SessionsRequest {});
+    give(arena, 16, 64, vec![status, members, sessions])
 }
 
 fn orders(arena: Arena) -> BoxFuture<'static, ()> {
@@ -135,6 +141,10 @@ fn orders(arena: Arena) -> BoxFuture<'static, ()> {
         order(
             "/dengine.v1.Admin/TransferLeader",
             &TransferLeaderRequest { member_id: nobody },
+        ),
+        order(
+            "/dengine.v1.Admin/CloseSession",
+            &CloseSessionRequest { session_id: nobody },
         ),
     ];
     give(arena, 8, 64, orders)
