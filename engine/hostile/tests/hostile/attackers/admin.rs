@@ -4,8 +4,9 @@
 use anyhow::Result;
 use bytes::Bytes;
 use dengine_api::v1::{
-    AddLearnerRequest, BootstrapRequest, CloseSessionRequest, HashRequest, JoinRequest, MembersRequest, PromoteRequest,
-    RemoveRequest, SessionsRequest, SnapshotRequest, StatusRequest, TransferLeaderRequest,
+    AddLearnerRequest, BootstrapRequest, CloseSessionRequest, HashRequest, JoinRequest,
+    MembersRequest, PromoteRequest, RemoveRequest, SessionsRequest, SnapshotRequest, StatusRequest,
+    TransferLeaderRequest,
 };
 use futures::future::BoxFuture;
 use prost::Message;
