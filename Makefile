@@ -102,11 +102,12 @@ hostile: setup-dengine ## attackers against a member in 512 MiB, beside honest c
 
 # Its own target folder, so that two trees do not take turns in one; ccache has RocksDB's C++.
 OLDER := $(CACHE)/older
-older: setup-dengine ## a cluster of an older commit, upgraded member by member under load (FROM=082bf19; FOLDERS=DIR keeps folders it wrote)
+older: FROM := $(or $(FROM),082bf19)
+older: setup-dengine ## a cluster of an older commit, upgraded member by member under load (FROM=082bf19, FOLDERS=DIR: where folders it wrote go)
 	@mkdir -p $(OLDER)/folders; [ -e $(OLDER)/$(FROM) ] || git worktree add --force --detach $(OLDER)/$(FROM) $(FROM)
 	@cd $(OLDER)/$(FROM) && CARGO_TARGET_DIR=$(OLDER)/target cargo build --release --locked --package dengine --bin dengine
 	@cp $(OLDER)/target/release/dengine $(OLDER)/dengine-$(FROM); git worktree remove --force $(OLDER)/$(FROM)
-	@DENGINE_OLDER_PROGRAM=$(OLDER)/dengine-$(FROM) DENGINE_OLDER_NAME=$(FROM) DENGINE_OLDER_FOLDERS=$(or $(FOLDERS),$(OLDER)/folders) \
+	@DENGINE_OLDER_PROGRAM=$(OLDER)/dengine-$(FROM) DENGINE_OLDER_NAME=$(FROM) DENGINE_OLDER_FOLDERS=$(abspath $(or $(FOLDERS),$(OLDER)/folders)) \
 	  $(CARGO_TEST) --test processes -- --ignored older::
 
 e2e-full: setup-test ## the operator's long tests on a real Kubernetes (ONLY=repair: those whose name has it)
@@ -125,8 +126,8 @@ models: ## what threads do to each other, under loom and shuttle
 	@$(MODELS_LOOM)
 	@$(MODELS_SHUTTLE)
 
-mutants: setup-dengine ## changes in the core's source that no test notices (SHARD=0/8: the first of eight parts; DIFF=origin/main: of what changed since, 8 min)
-	@engine/mutants.sh $(if $(DIFF),diff $(DIFF),all $(SHARD))
+mutants: setup-dengine ## changes in the core's source that no test notices (SHARD=0/8: the first of eight parts; SHARD=report: all parts so far; DIFF=origin/main: of what changed since, 8 min)
+	@engine/mutants.sh $(if $(DIFF),diff $(DIFF),$(if $(filter report,$(SHARD)),report,all $(SHARD)))
 
 images: setup-images ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images

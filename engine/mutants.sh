@@ -64,6 +64,7 @@ report() {
         echo "survivors:"
         { cat "${@/%//mutants.out/missed.txt}" 2>/dev/null || true; } | sort -t: -k1,1 -k2,2n | sed 's/^/  /'
     fi
+    [ "$SCORE_MIN" -eq 0 ] || [ "$viable" -gt 0 ] || { echo "no mutant was tried: that says nothing" >&2; return 1; }
     [ $((100 * caught)) -ge $((SCORE_MIN * viable)) ]
 }
 

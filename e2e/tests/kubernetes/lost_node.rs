@@ -72,6 +72,10 @@ async fn lose_and_repair(world: &World, node: &str) -> Result<()> {
             })
             .await?;
     }
+    ensure!(
+        forced,
+        "the runbook no longer deletes the pod by force: who looks at the cause in the status?"
+    );
     let after = world.await_settled("l", 3).await?;
     load.await_more(ENOUGH, PATIENCE).await?;
     load.check(world, "l").await?;

@@ -142,11 +142,20 @@ impl Connected for Guarded {
 }
 
 impl Guarded {
+    /// Asked by reads and by writes: while a client takes nothing, HTTP/2 does not read what it says.
     fn check_open(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        match self.closed.as_mut().poll(context) {
-            Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
-            Poll::Pending => Ok(()),
+        if self.closed.as_mut().poll(context).is_ready() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
+        if self.must_prove && self.connection.is_proven() {
+            self.silent = None;
+        }
+        if let Some(silent) = &mut self.silent
+            && silent.as_mut().poll(context).is_ready()
+        {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
     }
 
     fn note(&self, written: &Poll<io::Result<usize>>) {
@@ -164,20 +173,10 @@ impl AsyncRead for Guarded {
     ) -> Poll<io::Result<()>> {
         self.check_open(context)?;
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let expected = match self.must_prove {
-            true => self.connection.is_proven(),
-            false => read.is_ready(),
-        };
-        match &mut self.silent {
-            Some(silent) if !expected => match silent.as_mut().poll(context) {
-                Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-                Poll::Pending => read,
-            },
-            _ => {
-                self.silent = None;
-                read
-            }
+        if !self.must_prove && read.is_ready() {
+            self.silent = None;
         }
+        read
     }
 }
 
@@ -187,6 +186,7 @@ impl AsyncWrite for Guarded {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check_open(context)?;
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.note(&written);
         written
@@ -197,6 +197,7 @@ impl AsyncWrite for Guarded {
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check_open(context)?;
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
         self.note(&written);
         written

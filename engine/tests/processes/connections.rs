@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use dengine_client::Consistency;
-use tokio::{io::AsyncReadExt as _, net::TcpStream, task::JoinSet};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    task::JoinSet,
+};
 
 use crate::harness::{Cluster, Member, becomes, eventually};
 
@@ -135,4 +139,20 @@ async fn a_flood_of_connections_leaves_file_descriptors_to_log_and_state() {
         logged.contains("ulimit -n"),
         "it says that it takes fewer: {logged}"
     );
+}
+
+/// While HTTP/2 has an answer to a PING that nobody takes, it reads nothing either, and so did not see that it should end.
+#[tokio::test]
+async fn who_only_pings_and_reads_nothing_is_let_go_too() {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    const PING: &[u8] = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00pingping";
+    let cluster = Cluster::form(1).await;
+    let address = ("127.0.0.1", cluster.members[0].peer_port);
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(PREFACE).await.unwrap();
+    let pings = PING.repeat(1000);
+    let let_go = async { while stream.write_all(&pings).await.is_ok() {} };
+    tokio::time::timeout(Duration::from_secs(30), let_go)
+        .await
+        .expect("a stranger without a Hello is let go after ten seconds");
 }

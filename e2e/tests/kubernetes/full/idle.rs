@@ -355,4 +355,13 @@ impl Admin for Member {
     async fn hash(&self, _: Request<v1::HashRequest>) -> Answer<v1::HashResponse> {
         Err(Status::unimplemented("hash"))
     }
+    async fn sessions(&self, _: Request<v1::SessionsRequest>) -> Answer<v1::SessionsResponse> {
+        Err(Status::unimplemented("sessions"))
+    }
+    async fn close_session(
+        &self,
+        _: Request<v1::CloseSessionRequest>,
+    ) -> Answer<v1::CloseSessionResponse> {
+        Err(Status::unimplemented("close_session"))
+    }
 }

@@ -148,9 +148,11 @@ fn calls(calls: impl Iterator<Item = Call>) -> PipelineRequest {
     let call = |(id, call)| PipelinedCall {
         id,
         call: Some(call),
+        ..PipelinedCall::default()
     };
     PipelineRequest {
         calls: (0..).zip(calls).map(call).collect(),
+        ..PipelineRequest::default()
     }
 }
 

@@ -177,9 +177,11 @@ fn pipelines(arena: Arena) -> BoxFuture<'static, ()> {
         let call = |id| PipelinedCall {
             id,
             call: Some(Call::Get(get(one_of_many(id as usize)))),
+            ..PipelinedCall::default()
         };
         let frame = framed(&PipelineRequest {
             calls: (0..4096).map(call).collect(),
+            ..PipelineRequest::default()
         });
         let link = Link::open(arena.doors.client).await?;
         let mut call = link.begin("/dengine.v1.Kv/Pipeline").await?;

@@ -83,9 +83,11 @@ fn frames_of_puts(arena: Arena, ttl_ms: u64) -> BoxFuture<'static, ()> {
                 Bytes::from_static(&[7; 100]),
                 ttl_ms,
             ))),
+            ..PipelinedCall::default()
         };
         let frame = framed(&PipelineRequest {
             calls: (0..1_000).map(call).collect(),
+            ..PipelineRequest::default()
         });
         let link = Link::open(arena.doors.client).await?;
         let mut call = link.begin("/dengine.v1.Kv/Pipeline").await?;
