@@ -25,8 +25,11 @@ pub struct Benchmarks {
     pub store: Store<Guarded<DEngineBenchmark>>,
     /// Names by namespace and cluster. To go through all benchmarks with each look at each of a thousand clusters would cost
     /// more than everything else. Whoever is gone, or reports elsewhere by now, is found out when asked for.
-    shown: Arc<Mutex<HashMap<(String, String), BTreeMap<String, Instant>>>>,
+    shown: Arc<Mutex<Shown>>,
 }
+
+/// Names of benchmarks and when they were noted, by namespace and cluster.
+type Shown = HashMap<(String, String), BTreeMap<String, Instant>>;
 
 impl Benchmarks {
     /// Those of a store, whose changes are told with [`Self::note`].

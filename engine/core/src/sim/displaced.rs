@@ -8,6 +8,7 @@
 //! E  takes what A proposes   | alone                                                                | is elected, commits
 //! ```
 
+use super::member::Member;
 use super::network::Link;
 use super::operator::newest_leader;
 use super::queue::{MILLI, Nanos, SECOND};
@@ -45,7 +46,7 @@ impl World {
         let Some((first, membership)) = newest_leader(&self.members) else {
             return false;
         };
-        let up = |id: &MemberId| self.members.get(id).is_some_and(|it| it.is_up());
+        let up = |id: &MemberId| self.members.get(id).is_some_and(Member::is_up);
         let mut others: Vec<_> = membership.voters().map(|m| m.id).collect();
         let ready = others.len() == 5 && others.iter().all(up) && self.displacement.is_none();
         others.retain(|id| *id != first);

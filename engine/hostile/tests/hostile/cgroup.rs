@@ -73,19 +73,19 @@ impl Cgroup {
         let quota = processors.map(|it| it * PERIOD_US);
         match self.version {
             Version::One => {
-                set(&self.memory, "memory.limit_in_bytes", memory_bytes);
+                set(&self.memory, "memory.limit_in_bytes", &memory_bytes);
                 if let (Some(quota), Some(cpu)) = (quota, self.folders.last()) {
-                    set(cpu, "cpu.cfs_period_us", PERIOD_US);
-                    set(cpu, "cpu.cfs_quota_us", quota);
-                    set(cpu, "cpu.shares", 64);
+                    set(cpu, "cpu.cfs_period_us", &PERIOD_US);
+                    set(cpu, "cpu.cfs_quota_us", &quota);
+                    set(cpu, "cpu.shares", &64);
                 }
             }
             Version::Two => {
-                set(&self.memory, "memory.max", memory_bytes);
+                set(&self.memory, "memory.max", &memory_bytes);
                 let _ = fs_err::write(self.memory.join("memory.swap.max"), "0");
                 if let Some(quota) = quota {
-                    set(&self.memory, "cpu.max", format!("{quota} {PERIOD_US}"));
-                    set(&self.memory, "cpu.weight", 6);
+                    set(&self.memory, "cpu.max", &format!("{quota} {PERIOD_US}"));
+                    set(&self.memory, "cpu.weight", &6);
                 }
             }
         }
@@ -161,6 +161,6 @@ impl Drop for Cgroup {
     }
 }
 
-fn set(folder: &Path, file: &str, value: impl ToString) {
+fn set(folder: &Path, file: &str, value: &impl ToString) {
     fs_err::write(folder.join(file), value.to_string()).unwrap();
 }

@@ -20,7 +20,7 @@ use crate::{
     },
     cgroup::{Bounds, Cgroup},
     honest,
-    member::{Cluster, Doors, Lead, MEMORY_BYTES},
+    member::{Cluster, Doors, Lead, MEMORY_BYTES, Member},
     report::{self, Row},
     settings::Settings,
     tally::{Counts, Tally},
@@ -125,13 +125,13 @@ impl<'a> Trial<'a> {
         let memory_peak_bytes = peak.end();
         let counts = attack.end();
 
-        let ended = cluster.members.iter_mut().filter_map(|it| it.ended());
+        let ended = cluster.members.iter_mut().filter_map(Member::ended);
         let ended: Vec<_> = ended.collect();
         let after = match ended.is_empty() {
             true => cluster.try_lead().await.map(|(_, lead)| lead),
             false => None,
         };
-        let killed = cluster.members.iter().map(|it| it.killed_for_memory());
+        let killed = cluster.members.iter().map(Member::killed_for_memory);
         let seen = Seen {
             before,
             during,

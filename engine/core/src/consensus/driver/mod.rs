@@ -327,11 +327,11 @@ impl<L: LogRead> Consensus<L> {
                 return Ok(());
             }
             eraftpb::MessageType::MsgRequestPreVoteResponse
-                if planted!(PreVoteTakenForVote) && validate::log_is_on_disk(&self.node.raft) =>
+                if planted!(PreVoteTakenForVote)
+                    && self.node.raft.state == StateRole::Candidate
+                    && validate::log_is_on_disk(&self.node.raft) =>
             {
-                if self.node.raft.state == StateRole::Candidate {
-                    message.set_msg_type(eraftpb::MessageType::MsgRequestVoteResponse);
-                }
+                message.set_msg_type(eraftpb::MessageType::MsgRequestVoteResponse);
             }
             eraftpb::MessageType::MsgAppend if planted!(PreviousEntryNotCompared) => {
                 let log = &self.node.raft.raft_log;

@@ -234,10 +234,9 @@ impl Process {
             return;
         };
         stream.awake = false;
-        let again = !stream.ended
-            && stream.tell(sim, &mut hub.wanted)
-            && !stream.ended
-            && stream.work(sim, hub, &reader);
+        let told = !stream.ended && stream.tell(sim, &mut hub.wanted);
+        // What it told may have ended it.
+        let again = told && !stream.ended && stream.work(sim, hub, &reader);
         hub.streams.insert(id, stream);
         if again {
             self.wake_stream(sim, machine, id);

@@ -76,7 +76,7 @@ async fn flood(
 ) -> Result<()> {
     let stream = connect(arena.doors.client).await?;
     let (read, mut write) = TcpStream::into_split(stream);
-    let _reading = (number % 2 == 0).then(|| Reading::begin(read));
+    let _reading = number.is_multiple_of(2).then(|| Reading::begin(read));
     write.write_all(&frames::greeting()).await?;
     let mut bytes = BytesMut::new();
     loop {
