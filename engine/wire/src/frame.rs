@@ -32,10 +32,14 @@ impl Asked {
     /// For how long the call is served, by a server that serves none for longer than `longest`.
     #[must_use]
     pub fn patience(self, longest: Duration) -> Duration {
-        match self.timeout_ms {
-            0 => longest,
-            ms => longest.min(Duration::from_millis(ms.into())),
-        }
+        self.own_patience(longest).unwrap_or(longest)
+    }
+
+    /// For how long its client waits, if that is less than such a server would serve it.
+    #[must_use]
+    pub fn own_patience(self, longest: Duration) -> Option<Duration> {
+        let own = Duration::from_millis(self.timeout_ms.into());
+        (self.timeout_ms != 0 && own < longest).then_some(own)
     }
 }
 
@@ -373,6 +377,10 @@ mod tests {
         assert_eq!(patience(0), longest);
         assert_eq!(patience(1), Duration::from_millis(1));
         assert_eq!(patience(u32::MAX), longest);
+        // Only who waits for less long than the server ends a call before the server does.
+        let own = |timeout_ms| Asked { id: 1, timeout_ms }.own_patience(longest);
+        assert_eq!(own(4_999), Some(Duration::from_millis(4_999)));
+        assert_eq!([own(0), own(5_000), own(u32::MAX)], [None; 3]);
     }
 
     #[test]

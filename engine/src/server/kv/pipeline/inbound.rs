@@ -93,6 +93,13 @@ impl Pipeline {
         arrived + asked.patience(self.serving.limits.request_timeout())
     }
 
+    /// Until when its client waits for a call that arrived then, if that is sooner than the server gives up. What takes
+    /// as long as the server gives it is ended by the server, who says what took so long.
+    fn own_until(&self, arrived: Instant, asked: Asked) -> Option<Instant> {
+        let longest = self.serving.limits.request_timeout();
+        Some(arrived + asked.own_patience(longest)?)
+    }
+
     /// Ends these calls, as far as they are under way. Those that wait for places are answered like those that came too late.
     fn cancel(&mut self, ids: Vec<u64>) {
         if ids.is_empty() {
@@ -217,20 +224,20 @@ impl Pipeline {
 
     /// A write that takes more than one step.
     fn write_alone(&mut self, arrived: Instant, asked: Asked, call: Call) {
-        let (serving, until) = (Arc::clone(&self.serving), self.until(arrived, asked));
+        let (serving, own) = (Arc::clone(&self.serving), self.own_until(arrived, asked));
         let caller = Caller {
-            until: Some(until),
+            until: Some(self.until(arrived, asked)),
             ..self.caller.clone()
         };
         self.work_alone(asked.id, async move {
             let written = serving.write_framed(asked.id, call, caller);
-            let (answer, held) = in_time(until, asked, written).await;
+            let (answer, held) = in_time(own, asked.id, written).await;
             Done::Answered(answer, held)
         });
     }
 
     fn read<R: Read>(&mut self, arrived: Instant, asked: Asked, request: R) {
-        let (serving, until) = (Arc::clone(&self.serving), self.until(arrived, asked));
+        let (serving, own) = (Arc::clone(&self.serving), self.own_until(arrived, asked));
         let source = Arc::clone(&self.caller.source);
         self.work_alone(asked.id, async move {
             let read = async {
@@ -238,7 +245,7 @@ impl Pipeline {
                 let (result, held) = apart(serving.gate.pass(R::METHOD, &source, read).await);
                 (framed::<R>(asked.id, result), held)
             };
-            let (answer, held) = in_time(until, asked, read).await;
+            let (answer, held) = in_time(own, asked.id, read).await;
             Done::Answered(answer, held)
         });
     }
@@ -263,7 +270,10 @@ impl Pipeline {
             self.waiting.push_back(Part { arrived, calls });
         }
         let waiters = self.waiters(arrived, gets.iter().map(|(asked, _)| asked));
-        let latest = waiters.latest().unwrap_or(arrived);
+        // `None` if one of them waits as long as the server does.
+        let all_own = gets.iter().map(|(asked, _)| self.own_until(arrived, *asked));
+        let latest = all_own.collect::<Option<Vec<_>>>();
+        let latest = latest.and_then(|all| all.into_iter().max());
         let reads = Reads {
             admitted,
             waiters,
@@ -283,9 +293,8 @@ impl Pipeline {
         }
         let serving = Arc::clone(&self.serving);
         self.work(async move {
-            let fresh = tokio::time::timeout_at(latest.into(), serving.freshen(level));
-            let fresh = fresh.await.unwrap_or_else(|_| Err(too_late()));
-            Done::Fresh(reads, fresh)
+            let fresh = before(latest, serving.freshen(level)).await;
+            Done::Fresh(reads, fresh.unwrap_or_else(|| Err(too_late())))
         });
     }
 
@@ -306,18 +315,22 @@ impl Pipeline {
     }
 }
 
-/// What a call comes to that its client gives less time than the server does.
+/// What a call comes to whose client may wait for less long than the server does.
 async fn in_time(
-    until: Instant,
-    asked: Asked,
+    own: Option<Instant>,
+    id: u64,
     work: impl Future<Output = (PipelinedAnswer, Option<Held>)>,
 ) -> (PipelinedAnswer, Option<Held>) {
-    // What takes as long as the server gives it is ended by the server, who says what took so long.
-    if asked.timeout_ms == 0 {
-        return work.await;
+    let answered = before(own, work).await;
+    answered.unwrap_or_else(|| (failed(id, &too_late()), None))
+}
+
+/// What this comes to, if it does before then.
+async fn before<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+    match until {
+        None => Some(work.await),
+        Some(until) => tokio::time::timeout_at(until.into(), work).await.ok(),
     }
-    let answered = tokio::time::timeout_at(until.into(), work).await;
-    answered.unwrap_or_else(|_| (failed(asked.id, &too_late()), None))
 }
 
 impl Serving {
