@@ -23,10 +23,12 @@ TREE=$WORK/tree
 export CARGO_TARGET_DIR=$WORK/target
 export PROPTEST_CASES=${PROPTEST_CASES:-64}
 
+# Another version makes other mutants, and gives them other names.
+VERSION=27.1.0
 ensure_tool() {
-    cargo mutants --version >/dev/null 2>&1 && return
-    echo "installing cargo-mutants, once: about five minutes"
-    env -u CARGO_TARGET_DIR cargo install --quiet --locked cargo-mutants
+    [ "$(cargo mutants --version 2>/dev/null)" = "cargo-mutants $VERSION" ] && return
+    echo "installing cargo-mutants $VERSION, once: about five minutes"
+    env -u CARGO_TARGET_DIR cargo install --quiet --locked --version "$VERSION" cargo-mutants
 }
 
 # Modification times are kept, so that cargo builds only what changed since the last copy.
