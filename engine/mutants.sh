@@ -44,8 +44,9 @@ mutants() { (cd "$TREE" && cargo mutants --in-place "$@"); }
 # Names of mutants on stdin to arguments that select exactly these.
 exactly() { sed -e 's/[][\.*^$(){}?+|/]/\\&/g' -e 's/^/--re=^/' -e 's/$/$/'; }
 
-# The same mutants are drawn from the same source, and mostly the same from a similar one.
-draw() { LC_ALL=C sort --random-sort --random-source=<(yes dengine) | head -n "$1"; }
+# The same mutants are drawn from the same source, and mostly the same from a similar one. awk reads to the end: sort would
+# die of head's closing the pipe, and with it the script.
+draw() { LC_ALL=C sort --random-sort --random-source=<(yes dengine) | awk -v n="$1" 'NR <= n'; }
 
 count() { { cat "$@" 2>/dev/null || true; } | wc -l; }
 
