@@ -12,6 +12,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 WHOLE='^engine/core/src/(consensus/(lease|messages|validate|driver/(mod|terms))|replica/(lease|pending)|log/open)\.rs:'
 # Of the others so many.
 SAMPLE=320
+# Besides the unit tests. They double what is built for a mutant, and the unit tests catch most.
+MORE_TESTS=(--cargo-arg=--test=crash --cargo-arg=--test=log)
 # Below this share of viable mutants caught, in percent, the whole run fails.
 SCORE_MIN=95
 
@@ -50,13 +52,17 @@ draw() { LC_ALL=C sort --random-sort --random-source=<(yes dengine) | awk -v n="
 
 count() { { cat "$@" 2>/dev/null || true; } | wc -l; }
 
-# $1: what was done; then folders with results.
+# $1: what was done; then folders with results. What survives the unit tests alone is tried again, with more tests, in
+# their folder `again`.
 report() {
-    local what=$1 caught missed timeout unviable viable
+    local what=$1 folder caught=0 missed timeout unviable viable last=()
     shift
-    caught=$(count "${@/%//mutants.out/caught.txt}")
-    missed=$(count "${@/%//mutants.out/missed.txt}")
-    timeout=$(count "${@/%//mutants.out/timeout.txt}")
+    for folder; do
+        caught=$((caught + $(count "$folder"/{,again/}mutants.out/caught.txt)))
+        [ -d "$folder/again" ] && last+=("$folder/again/mutants.out") || last+=("$folder/mutants.out")
+    done
+    missed=$(count "${last[@]/%//missed.txt}")
+    timeout=$(count "${@/%//mutants.out/timeout.txt}" "${@/%//again/mutants.out/timeout.txt}")
     unviable=$(count "${@/%//mutants.out/unviable.txt}")
     viable=$((caught + missed))
     echo
@@ -65,7 +71,7 @@ report() {
     [ "$viable" -eq 0 ] || awk -v c="$caught" -v v="$viable" 'BEGIN { printf "score: %.1f %%\n", 100 * c / v }'
     if [ "$missed" -gt 0 ]; then
         echo "survivors:"
-        { cat "${@/%//mutants.out/missed.txt}" 2>/dev/null || true; } | sort -t: -k1,1 -k2,2n | sed 's/^/  /'
+        { cat "${last[@]/%//missed.txt}" 2>/dev/null || true; } | sort -t: -k1,1 -k2,2n | sed 's/^/  /'
     fi
     [ "$SCORE_MIN" -eq 0 ] || [ "$viable" -gt 0 ] || { echo "no mutant was tried: that says nothing" >&2; return 1; }
     [ $((100 * caught)) -ge $((SCORE_MIN * viable)) ]
@@ -94,6 +100,11 @@ run_all() {
     mapfile -t chosen < <(exactly <"$WORK/chosen")
     rm -rf "$out" && mkdir -p "$out"
     tolerate mutants --line-col=true --output "$out" --shard "$shard" --sharding round-robin "${chosen[@]}"
+    if [ -s "$out/mutants.out/missed.txt" ]; then
+        mapfile -t chosen < <(exactly <"$out/mutants.out/missed.txt")
+        mkdir "$out/again"
+        tolerate mutants --line-col=true --output "$out/again" "${MORE_TESTS[@]}" "${chosen[@]}"
+    fi
     report "part $shard" "$out"
 }
 
@@ -119,7 +130,7 @@ run_diff() {
     rm -rf "$out" && mkdir -p "$out"
     seconds=$((seconds - (SECONDS - begin)))
     (cd "$TREE" && timeout --signal=INT --kill-after=20 "$((seconds > 1 ? seconds : 1))" cargo mutants --in-place \
-        --line-col=true --output "$out" --shuffle --in-diff "$WORK/changed.diff") || status=$?
+        --line-col=true --output "$out" "${MORE_TESTS[@]}" --shuffle --in-diff "$WORK/changed.diff") || status=$?
     # 124 and 137: time was up.
     case $status in 0 | 2 | 3 | 124 | 137) ;; *) return "$status" ;; esac
     SCORE_MIN=0 report "changed since $1" "$out"
