@@ -150,7 +150,6 @@ impl ConsensusConfig {
             // It knows no bound; see `appends`.
             batch_append: false,
             max_uncommitted_size: self.max_uncommitted_bytes,
-            max_committed_size_per_ready: self.max_apply_bytes,
             ..raft::Config::default()
         }
     }

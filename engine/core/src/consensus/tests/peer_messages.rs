@@ -483,10 +483,14 @@ fn which_entries_it_carries() {
         );
         assert_eq!(refusal(FOLLOWER, &message), expected);
     }
-    let no_log_takes_it = Entry {
-        context: vec![0; CONTEXT_BYTES_MAX + 1],
+    let with_context = |bytes| Entry {
+        context: vec![0; bytes],
         ..past_entry(2, 1)
     };
+    let largest = append(1, 1, &[with_context(CONTEXT_BYTES_MAX)]);
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    offer(&mut cluster, 2, encode(&largest)).expect("a log takes it");
+    let no_log_takes_it = with_context(CONTEXT_BYTES_MAX + 1);
     assert_eq!(
         refusal(FOLLOWER, &append(1, 1, &[no_log_takes_it])),
         "entry 2 cannot be read"

@@ -314,3 +314,54 @@ fn a_new_member_gets_a_snapshot_that_knows_it() {
         "#]],
     );
 }
+
+#[test]
+fn a_snapshot_serves_for_as_long_as_the_log_goes_on_right_behind_it() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            cut 3
+            propose 1 a b c
+            deliver
+            truncate 1 3
+            heal
+            tick 1 1
+            deliver
+            truncate 1 4
+            tick 1 1
+            deliver
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > cut 3
+            > propose 1 a b c
+              1 takes a as 2@1
+              1 takes b as 3@1
+              1 takes c as 4@1
+              1 writes 2@1, 3@1, 4@1
+            > deliver
+              2 writes 2@1, 3@1, 4@1
+              1 applies 2: a
+              1 answers a: done
+              1 applies 3: b
+              1 answers b: done
+              1 applies 4: c
+              1 answers c: done
+              2 applies 2: a
+              2 applies 3: b
+              2 applies 4: c
+            > truncate 1 3
+            > heal
+            > tick 1 1
+            > deliver
+              1 makes a snapshot of 4
+            > truncate 1 4
+            > tick 1 1
+            > deliver
+              1 sends 3 a snapshot of 4
+        "#]],
+    );
+}
