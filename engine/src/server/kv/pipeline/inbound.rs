@@ -271,7 +271,9 @@ impl Pipeline {
         }
         let waiters = self.waiters(arrived, gets.iter().map(|(asked, _)| asked));
         // `None` if one of them waits as long as the server does.
-        let all_own = gets.iter().map(|(asked, _)| self.own_until(arrived, *asked));
+        let all_own = gets
+            .iter()
+            .map(|(asked, _)| self.own_until(arrived, *asked));
         let latest = all_own.collect::<Option<Vec<_>>>();
         let latest = latest.and_then(|all| all.into_iter().max());
         let reads = Reads {
