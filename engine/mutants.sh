@@ -12,6 +12,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 WHOLE='^engine/core/src/(consensus/(lease|messages|validate|driver/(mod|terms))|replica/(lease|pending)|log/open)\.rs:'
 # Of the others so many.
 SAMPLE=320
+# cargo-mutants 27.1 lets nobody choose among those that delete a field: all of these are in.
+FIELDS=': delete field '
 # Besides the unit tests. They double what is built for a mutant, and the unit tests catch most.
 MORE_TESTS=(--cargo-arg=--test=crash --cargo-arg=--test=log)
 # Below this share of viable mutants caught, in percent, the whole run fails.
@@ -52,18 +54,15 @@ draw() { LC_ALL=C sort --random-sort --random-source=<(yes dengine) | awk -v n="
 
 count() { { cat "$@" 2>/dev/null || true; } | wc -l; }
 
-# $1: what was done; then folders with results. What survives the unit tests alone is tried again, with more tests, in
-# their folder `again`.
+# $1: what was done; then folders with results. What survived the unit tests alone was tried again with more of them: the first
+# results are in mutants.out.old then.
 report() {
-    local what=$1 folder caught=0 missed timeout unviable viable last=()
+    local what=$1 caught missed timeout unviable viable
     shift
-    for folder; do
-        caught=$((caught + $(count "$folder"/{,again/}mutants.out/caught.txt)))
-        [ -d "$folder/again" ] && last+=("$folder/again/mutants.out") || last+=("$folder/mutants.out")
-    done
-    missed=$(count "${last[@]/%//missed.txt}")
-    timeout=$(count "${@/%//mutants.out/timeout.txt}" "${@/%//again/mutants.out/timeout.txt}")
-    unviable=$(count "${@/%//mutants.out/unviable.txt}")
+    caught=$(count "${@/%//mutants.out/caught.txt}" "${@/%//mutants.out.old/caught.txt}")
+    missed=$(count "${@/%//mutants.out/missed.txt}")
+    timeout=$(count "${@/%//mutants.out/timeout.txt}" "${@/%//mutants.out.old/timeout.txt}")
+    unviable=$(count "${@/%//mutants.out/unviable.txt}" "${@/%//mutants.out.old/unviable.txt}")
     viable=$((caught + missed))
     echo
     echo "$what: $((viable + timeout + unviable)) mutants; $viable viable, $caught of them caught;" \
@@ -71,7 +70,7 @@ report() {
     [ "$viable" -eq 0 ] || awk -v c="$caught" -v v="$viable" 'BEGIN { printf "score: %.1f %%\n", 100 * c / v }'
     if [ "$missed" -gt 0 ]; then
         echo "survivors:"
-        { cat "${last[@]/%//missed.txt}" 2>/dev/null || true; } | sort -t: -k1,1 -k2,2n | sed 's/^/  /'
+        { cat "${@/%//mutants.out/missed.txt}" 2>/dev/null || true; } | sort -t: -k1,1 -k2,2n | sed 's/^/  /'
     fi
     [ "$SCORE_MIN" -eq 0 ] || [ "$viable" -gt 0 ] || { echo "no mutant was tried: that says nothing" >&2; return 1; }
     [ $((100 * caught)) -ge $((SCORE_MIN * viable)) ]
@@ -84,27 +83,31 @@ tolerate() {
     case $status in 0 | 2 | 3) ;; *) return "$status" ;; esac
 }
 
+# Tries those that survived the unit tests with more tests.
+again() {
+    local results=$1/mutants.out
+    [ -s "$results/missed.txt" ] || return 0
+    mapfile -t chosen < <(exactly <"$results/missed.txt")
+    # The others that delete a field would be in again, were they not taken for caught.
+    grep -F "$FIELDS" "$WORK/listed" | grep -vxFf "$results/missed.txt" >>"$results/previously_caught.txt"
+    tolerate mutants --line-col=true --output "$1" --iterate "${MORE_TESTS[@]}" "${chosen[@]}"
+}
+
 run_all() {
     local shard=${1:-0/1}
     local out=$WORK/all/${shard/\//-of-}
     ensure_tool
     copy_tree
     mutants --list --line-col=true >"$WORK/listed"
-    # cargo-mutants 27.1 lets nobody choose among those that delete a field: all of these are in.
-    local always="$WHOLE|: delete field "
     {
-        grep -E "$always" "$WORK/listed"
-        grep -Ev "$always" "$WORK/listed" | draw "$SAMPLE"
+        grep -E "$WHOLE|$FIELDS" "$WORK/listed"
+        grep -Ev "$WHOLE|$FIELDS" "$WORK/listed" | draw "$SAMPLE"
     } | sort >"$WORK/chosen"
     echo "$(wc -l <"$WORK/chosen") of $(wc -l <"$WORK/listed") mutants, part $shard"
     mapfile -t chosen < <(exactly <"$WORK/chosen")
     rm -rf "$out" && mkdir -p "$out"
     tolerate mutants --line-col=true --output "$out" --shard "$shard" --sharding round-robin "${chosen[@]}"
-    if [ -s "$out/mutants.out/missed.txt" ]; then
-        mapfile -t chosen < <(exactly <"$out/mutants.out/missed.txt")
-        mkdir "$out/again"
-        tolerate mutants --line-col=true --output "$out/again" "${MORE_TESTS[@]}" "${chosen[@]}"
-    fi
+    again "$out"
     report "part $shard" "$out"
 }
 
