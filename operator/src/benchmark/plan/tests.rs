@@ -1,0 +1,349 @@
+use dengine_crds::benchmark::{LatencyUs, Protocol, RunResult, Shape, Workload};
+
+use super::*;
+
+pub(crate) fn result(errors: u64) -> RunResult {
+    RunResult {
+        name: "put".to_owned(),
+        protocol: Protocol::Dengine,
+        wire: None,
+        shape: Shape {
+            workload: Workload::Put,
+            consistency: None,
+            connections: 1,
+            clients: 1,
+            total: 10,
+            key_size: 8,
+            key_folder_size: 0,
+            value_size: 8,
+            key_space: 0,
+            sequential_keys: false,
+            read_percent: None,
+            rate: None,
+        },
+        unsupported: None,
+        requests: 10,
+        errors,
+        first_error: (errors > 0).then(|| "unavailable".to_owned()),
+        total_seconds: 1.0,
+        ops_per_second: 10.0,
+        latency_us: LatencyUs::default(),
+        curve: Vec::new(),
+        spread: None,
+        client_cpu_us: None,
+        servers: None,
+        durability: Some("fsync".to_owned()),
+        engine_version: None,
+        tool_version: "0".to_owned(),
+        started_at: String::new(),
+        finished_at: String::new(),
+        term_before: Some(2),
+        term_after: Some(2),
+        leader: None,
+        members: Vec::new(),
+        target_leader: false,
+        seed: 0,
+        warm_up: 0,
+        preload: None,
+        node: None,
+    }
+}
+
+pub(crate) fn report(result: RunResult) -> Report {
+    Report {
+        results: vec![result],
+        ..Report::default()
+    }
+}
+
+fn recorded(run_id: &str, job_made: bool, is_final: bool) -> Option<Recorded> {
+    Some(Recorded {
+        run_id: run_id.to_owned(),
+        leg: Leg::Target,
+        job_made,
+        members: Vec::new(),
+        is_final,
+    })
+}
+
+fn job(state: JobState) -> Option<Job> {
+    Some(Job {
+        uid: "u".to_owned(),
+        state,
+        has_ttl: false,
+    })
+}
+
+fn new() -> Observed {
+    Observed {
+        wanted_run: "1".to_owned(),
+        ..Observed::default()
+    }
+}
+
+fn phase(step: &Step) -> Option<BenchmarkPhase> {
+    match step {
+        Step::Finish(ending) => Some(ending.phase),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_run_is_recorded_then_made_then_noted_then_awaited() {
+    let mut observed = new();
+    assert_eq!(plan(&observed), Step::Record);
+    observed.recorded = recorded("1", false, false);
+    assert_eq!(plan(&observed), Step::MakeJob);
+    observed.job = job(JobState::Running);
+    assert_eq!(
+        plan(&observed),
+        Step::NoteJob {
+            uid: "u".to_owned()
+        }
+    );
+    observed.recorded = recorded("1", true, false);
+    assert_eq!(plan(&observed), Step::Wait);
+}
+
+#[test]
+fn a_finished_run_is_not_repeated_because_its_job_is_gone() {
+    let mut observed = new();
+    observed.recorded = recorded("1", true, true);
+    assert_eq!(plan(&observed), Step::Done);
+    observed.wanted_run = "2".to_owned();
+    assert_eq!(plan(&observed), Step::Record);
+}
+
+#[test]
+fn a_run_id_that_had_its_turn_does_not_begin_again() {
+    let mut observed = new();
+    observed.had_its_turn = true;
+    observed.recorded = recorded("1", true, true);
+    assert_eq!(plan(&observed), Step::Done, "its result is there");
+    observed.recorded = recorded("2", true, true);
+    let Step::Refuse { reason, message } = plan(&observed) else {
+        panic!("the old numbers would be the new spec's");
+    };
+    assert_eq!(reason, reasons::INVALID_SPEC);
+    assert!(message.contains("run 1 had its turn"), "{message}");
+    observed.recorded = recorded("2", false, false);
+    assert!(matches!(plan(&observed), Step::Refuse { .. }));
+}
+
+#[test]
+fn failed_and_missing_results_are_different_ends() {
+    let mut observed = new();
+    observed.recorded = recorded("1", true, false);
+    assert_eq!(
+        phase(&plan(&observed)),
+        Some(BenchmarkPhase::ResultMissing),
+        "the Job is gone"
+    );
+    observed.job = job(JobState::Succeeded);
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::ResultMissing));
+    observed.job = job(JobState::Failed("DeadlineExceeded".to_owned()));
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Failed));
+    observed.result = Some(report(result(1)));
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Failed));
+    observed.result = Some(report(result(0)));
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+    observed.result = Some(report(RunResult {
+        term_after: Some(3),
+        ..result(0)
+    }));
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Invalid));
+}
+
+fn reason(step: &Step) -> &'static str {
+    match step {
+        Step::Refuse { reason, .. } => reason,
+        Step::Finish(ending) | Step::Cancel(ending) => ending.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_run_waits_for_others_on_its_target_and_is_not_lost_meanwhile() {
+    let mut observed = new();
+    observed.busy = Some("benchmark other".to_owned());
+    assert_eq!(plan(&observed), Step::Record, "so that its turn comes");
+    observed.recorded = recorded("1", false, false);
+    let waits = plan(&observed);
+    assert_eq!(reason(&waits), reasons::TARGET_BUSY);
+    let Step::Refuse { message, .. } = waits else {
+        unreachable!()
+    };
+    assert!(message.contains("benchmark other"), "{message}");
+    observed.busy = None;
+    assert_eq!(plan(&observed), Step::MakeJob);
+    observed.busy = Some("benchmark other".to_owned());
+    observed.recorded = recorded("1", true, false);
+    observed.job = job(JobState::Running);
+    assert_eq!(plan(&observed), Step::Wait, "it runs already");
+}
+
+#[test]
+fn a_suspended_benchmark_begins_nothing_and_ends_what_it_began() {
+    let mut observed = new();
+    observed.suspended = true;
+    assert_eq!(reason(&plan(&observed)), reasons::SUSPENDED);
+    observed.recorded = recorded("1", false, false);
+    assert_eq!(reason(&plan(&observed)), reasons::SUSPENDED);
+    observed.recorded = recorded("1", true, false);
+    observed.job = job(JobState::Running);
+    assert_eq!(plan(&observed), Step::Wait);
+    observed.result = Some(report(result(0)));
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+}
+
+#[test]
+fn a_run_under_members_that_restarted_does_not_count() {
+    let mut observed = new();
+    let before = ["d-0 a/0", "d-1 b/0", "d-2 c/0"]
+        .map(str::to_owned)
+        .to_vec();
+    observed.recorded = recorded("1", true, false);
+    observed.recorded.as_mut().unwrap().members = before.clone();
+    observed.result = Some(report(result(0)));
+    observed.members = Some(before.clone());
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+    for (changed, name) in [
+        ("d-1 b/1", "d-1"),
+        ("d-1 x/0", "d-1"),
+        ("d-3 b/0", "d-1, d-3"),
+    ] {
+        let mut now = before.clone();
+        now[1] = changed.to_owned();
+        observed.members = Some(now);
+        let Step::Finish(ending) = plan(&observed) else {
+            panic!("{changed}");
+        };
+        assert_eq!(ending.phase, BenchmarkPhase::Invalid);
+        assert_eq!(ending.reason, reasons::MEMBERS_CHANGED);
+        let words = format!("{name} restarted, came or went");
+        assert!(ending.message.starts_with(&words), "{}", ending.message);
+    }
+    observed.compares = true;
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Invalid));
+    observed.result = Some(report(result(1)));
+    assert_eq!(
+        phase(&plan(&observed)),
+        Some(BenchmarkPhase::Failed),
+        "worse"
+    );
+}
+
+#[test]
+fn a_refused_job_is_asked_for_again_after_a_pause() {
+    let mut observed = new();
+    observed.recorded = recorded("1", false, false);
+    observed.retry_in = Some(7);
+    assert_eq!(plan(&observed), Step::BackOff { seconds: 7 });
+    observed.retry_in = Some(0);
+    assert_eq!(plan(&observed), Step::MakeJob);
+}
+
+#[test]
+fn only_with_replace_does_a_run_end_the_one_before() {
+    let mut observed = new();
+    observed.wanted_run = "20260502T0300Z".to_owned();
+    observed.recorded = recorded("1", true, false);
+    observed.job = job(JobState::Running);
+    assert_eq!(plan(&observed), Step::Wait);
+    observed.replaces = true;
+    let step = plan(&observed);
+    assert!(matches!(step, Step::Cancel(_)), "{step:?}");
+    assert_eq!(reason(&step), reasons::REPLACED);
+    observed.wanted_run = "1".to_owned();
+    assert_eq!(plan(&observed), Step::Wait, "it is the one that is due");
+}
+
+#[test]
+fn a_result_without_a_workload_is_no_success() {
+    let mut observed = new();
+    observed.recorded = recorded("1", true, false);
+    observed.result = Some(Report::default());
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::ResultMissing));
+}
+
+#[test]
+fn the_job_may_be_cleaned_away_only_after_the_end() {
+    let mut observed = new();
+    observed.recorded = recorded("1", true, false);
+    observed.job = job(JobState::Running);
+    assert_eq!(plan(&observed), Step::Wait);
+    observed.recorded = recorded("1", true, true);
+    assert_eq!(plan(&observed), Step::SetTtl);
+}
+
+#[test]
+fn a_started_run_ends_before_the_next_begins() {
+    let mut observed = new();
+    observed.wanted_run = "2".to_owned();
+    observed.recorded = recorded("1", true, false);
+    observed.job = job(JobState::Running);
+    assert_eq!(plan(&observed), Step::Wait);
+    observed.recorded = recorded("1", false, false);
+    observed.job = None;
+    assert_eq!(plan(&observed), Step::Record, "nothing had been started");
+}
+
+#[test]
+fn a_cluster_that_is_not_ready_is_not_measured() {
+    let mut observed = new();
+    observed.target = Target::NotReady("1 of 3 members serve".to_owned());
+    assert!(matches!(plan(&observed), Step::Refuse { .. }));
+    observed.recorded = recorded("1", false, false);
+    assert!(matches!(plan(&observed), Step::Refuse { .. }));
+}
+
+#[test]
+fn the_other_system_is_measured_after_the_target_and_only_if_that_counts() {
+    let mut observed = new();
+    observed.compares = true;
+    observed.recorded = recorded("1", true, false);
+    observed.result = Some(report(result(1)));
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Failed));
+    observed.result = Some(report(result(0)));
+    assert_eq!(plan(&observed), Step::NextLeg);
+
+    let rival = Recorded {
+        leg: Leg::Rival,
+        job_made: false,
+        ..observed.recorded.clone().unwrap()
+    };
+    observed.recorded = Some(rival.clone());
+    assert_eq!(plan(&observed), Step::MakeJob);
+    observed.recorded = Some(Recorded {
+        job_made: true,
+        ..rival
+    });
+    observed.job = job(JobState::Running);
+    assert_eq!(plan(&observed), Step::Wait);
+    observed.rival = Some(report(result(0)));
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+}
+
+#[test]
+fn a_missed_threshold_is_an_end_of_its_own() {
+    let mut observed = new();
+    observed.recorded = recorded("1", true, false);
+    observed.result = Some(report(result(0)));
+    observed.thresholds = vec!["opsPerSecond >= 10".parse().unwrap()];
+    assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Succeeded));
+    observed.thresholds = vec!["opsPerSecond >= 11".parse().unwrap()];
+    assert_eq!(
+        phase(&plan(&observed)),
+        Some(BenchmarkPhase::ThresholdsMissed)
+    );
+}
+
+#[test]
+fn an_expired_resource_goes_after_its_job_may() {
+    let mut observed = new();
+    (observed.recorded, observed.expired) = (recorded("1", true, true), true);
+    observed.job = job(JobState::Succeeded);
+    assert_eq!(plan(&observed), Step::SetTtl);
+    observed.job = None;
+    assert_eq!(plan(&observed), Step::Expire);
+}

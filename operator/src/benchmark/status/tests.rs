@@ -1,0 +1,253 @@
+use dengine_crds::benchmark::{Report, RunResult};
+
+use super::*;
+use crate::benchmark::observe::recorded;
+use crate::benchmark::plan::{Target, plan, tests::report, tests::result};
+use crate::benchmark::thresholds::Threshold;
+
+fn at(second: i64) -> Time {
+    Time(Timestamp::from_second(second).unwrap())
+}
+
+fn resource() -> DEngineBenchmark {
+    let spec = serde_yaml::from_str("{workload: put, target: {clusterRef: {name: demo}}}");
+    DEngineBenchmark::new("b", spec.unwrap())
+}
+
+fn wanted(run_id: &str) -> Observed {
+    Observed {
+        wanted_run: run_id.to_owned(),
+        ..Observed::default()
+    }
+}
+
+/// One look at a world that is as `observed` says, but for the recorded run, which is read from the status.
+fn look(resource: &mut DEngineBenchmark, observed: &Observed, second: i64) -> Step {
+    let observed = Observed {
+        recorded: resource.status.as_ref().and_then(recorded),
+        ..observed.clone()
+    };
+    let step = plan(&observed);
+    let outcome = Outcome::Taken(step.clone());
+    resource.status = Some(derive(resource, &outcome, &observed, &at(second)));
+    step
+}
+
+#[test]
+fn a_run_that_can_not_begin_leaves_the_one_that_ended_alone() {
+    for posted in [Some(report(result(0))), None] {
+        let mut resource = resource();
+        resource.status = Some(DEngineBenchmarkStatus {
+            run_id: Some("1".to_owned()),
+            job_uid: Some("u".to_owned()),
+            phase: Some(BenchmarkPhase::Succeeded),
+            finished_at: Some("then".to_owned()),
+            ops_per_second: Some(5),
+            ..DEngineBenchmarkStatus::default()
+        });
+        let observed = Observed {
+            target: Target::NotReady("1 of 3".to_owned()),
+            result: posted,
+            ..wanted("2")
+        };
+        let step = look(&mut resource, &observed, 1);
+        assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
+        let first = resource.status.clone().unwrap();
+        assert_eq!(first.phase, Some(BenchmarkPhase::Succeeded));
+        assert_eq!(first.conditions.len(), 1, "only why it can not begin");
+        let step = look(&mut resource, &observed, 2);
+        assert!(matches!(step, Step::Refuse { .. }), "{step:?}");
+        assert_eq!(resource.status, Some(first));
+    }
+}
+
+#[test]
+fn more_is_missed_than_a_status_has_room_for() {
+    let workload = |number: u32| RunResult {
+        name: format!("w{number}"),
+        ..result(0)
+    };
+    let report = Report {
+        results: (0..6).map(workload).collect(),
+        ..Report::default()
+    };
+    let threshold = "opsPerSecond >= 1000".parse::<Threshold>().unwrap();
+    let mut resource = resource();
+    resource.status = Some(DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        job_uid: Some("u".to_owned()),
+        phase: Some(BenchmarkPhase::Running),
+        ..DEngineBenchmarkStatus::default()
+    });
+    let observed = Observed {
+        result: Some(report),
+        thresholds: vec![threshold; 11],
+        ..wanted("1")
+    };
+    look(&mut resource, &observed, 1);
+    let status = resource.status.unwrap();
+    assert_eq!(status.phase, Some(BenchmarkPhase::ThresholdsMissed));
+    assert_eq!(status.missed.len(), MISSED_MAX);
+}
+
+#[test]
+fn latencies_read_as_people_write_them() {
+    assert_eq!(microseconds(812), "812µs");
+    assert_eq!(microseconds(1_240), "1.24ms");
+    assert_eq!(microseconds(2_310_000), "2.31s");
+}
+
+#[test]
+fn a_new_run_forgets_the_numbers_of_the_one_before() {
+    let mut resource = resource();
+    resource.status = Some(DEngineBenchmarkStatus {
+        ops_per_second: Some(5),
+        run_id: Some("0".to_owned()),
+        job_uid: Some("old".to_owned()),
+        ..DEngineBenchmarkStatus::default()
+    });
+    let status = derive(
+        &resource,
+        &Outcome::Taken(Step::Record),
+        &wanted("1"),
+        &at(1),
+    );
+    assert_eq!(status.run_id.as_deref(), Some("1"));
+    assert_eq!((status.ops_per_second, status.job_uid), (None, None));
+    assert_eq!(status.phase, Some(BenchmarkPhase::Pending));
+}
+
+fn condition(resource: &DEngineBenchmark, type_: &str) -> (String, String, String) {
+    let conditions = &resource.status.as_ref().unwrap().conditions;
+    let found = conditions.iter().find(|condition| condition.type_ == type_);
+    let found = found.unwrap();
+    (
+        found.status.clone(),
+        found.reason.clone(),
+        found.message.clone(),
+    )
+}
+
+#[test]
+fn a_job_that_is_refused_again_and_again_ends_the_run() {
+    let mut resource = resource();
+    look(&mut resource, &wanted("1"), 1);
+    let mut refuse = |retry_in, second| {
+        let outcome = Outcome::JobRefused {
+            reason: reasons::JOB_REFUSED,
+            message: "403: quota".to_owned(),
+            retry_in,
+        };
+        resource.status = Some(derive(&resource, &outcome, &wanted("1"), &at(second)));
+        condition(&resource, types::FAILED)
+    };
+    let (status, reason, message) = refuse(Some(4), 2);
+    assert_eq!((&*status, &*reason), ("False", reasons::JOB_REFUSED));
+    assert_eq!(message, "try 1: 403: quota");
+    let (status, _, message) = refuse(None, 6);
+    assert_eq!(status, "True", "{message}");
+    assert!(message.contains("403: quota"), "{message}");
+    let ended = resource.status.clone().unwrap();
+    assert_eq!(
+        (ended.phase, ended.tries),
+        (Some(BenchmarkPhase::Failed), Some(2))
+    );
+    assert_eq!(ended.retry_at, None);
+    assert_eq!(look(&mut resource, &wanted("1"), 7), Step::Done);
+    look(&mut resource, &wanted("2"), 8);
+    assert_eq!(resource.status.unwrap().tries, None, "another run");
+}
+
+#[test]
+fn a_phase_of_a_newer_version_ends_nothing_again() {
+    let mut resource = resource();
+    resource.status = Some(DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        job_uid: Some("u".to_owned()),
+        phase: None,
+        finished_at: Some("then".to_owned()),
+        ..DEngineBenchmarkStatus::default()
+    });
+    assert_eq!(look(&mut resource, &wanted("1"), 1), Step::Done);
+}
+
+#[test]
+fn the_members_that_the_load_began_with_are_kept() {
+    let mut resource = resource();
+    look(&mut resource, &wanted("1"), 1);
+    let mut observed = wanted("1");
+    observed.members = Some(vec!["d-0 a/0".to_owned()]);
+    assert_eq!(look(&mut resource, &observed, 2), Step::MakeJob);
+    observed.members = Some(vec!["d-0 b/0".to_owned()]);
+    look(&mut resource, &observed, 3);
+    assert_eq!(resource.status.unwrap().members, ["d-0 a/0"]);
+}
+
+#[test]
+fn why_a_jobs_pod_does_not_run_is_said() {
+    let mut resource = resource();
+    resource.status = Some(DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        job_uid: Some("u".to_owned()),
+        phase: Some(BenchmarkPhase::Running),
+        ..DEngineBenchmarkStatus::default()
+    });
+    let observed = Observed {
+        job: Some(crate::benchmark::plan::Job {
+            uid: "u".to_owned(),
+            state: crate::benchmark::plan::JobState::Running,
+            has_ttl: false,
+        }),
+        trouble: Some("Kubernetes refuses its pod: exceeded quota: small".to_owned()),
+        ..wanted("1")
+    };
+    assert_eq!(look(&mut resource, &observed, 1), Step::Wait);
+    let (_, reason, message) = condition(&resource, types::COMPLETE);
+    let stuck = "the Job can not run: Kubernetes refuses its pod: exceeded quota: small";
+    assert_eq!((&*reason, &*message), (reasons::JOB_STUCK, stuck));
+    // When its time is over there is no pod any more that could tell.
+    let over = Observed {
+        job: Some(crate::benchmark::plan::Job {
+            state: crate::benchmark::plan::JobState::Failed("DeadlineExceeded".to_owned()),
+            ..observed.job.clone().unwrap()
+        }),
+        trouble: None,
+        was_stuck: crate::benchmark::observe::was_stuck(resource.status.as_ref().unwrap()),
+        ..observed
+    };
+    look(&mut resource, &over, 2);
+    let (_, _, message) = condition(&resource, types::FAILED);
+    assert_eq!(message, format!("DeadlineExceeded; until then {stuck}"));
+}
+
+#[test]
+fn a_skipped_run_of_the_schedule_is_counted_once() {
+    let mut resource = resource();
+    resource.status = Some(DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        phase: Some(BenchmarkPhase::Succeeded),
+        ..DEngineBenchmarkStatus::default()
+    });
+    let observed = Observed {
+        skipped: Some("1 of 3".to_owned()),
+        ..wanted("1")
+    };
+    let step = look(&mut resource, &observed, 1);
+    assert!(matches!(step, Step::Skip { .. }), "{step:?}");
+    assert_eq!(resource.status.as_ref().unwrap().skipped_runs, Some(1));
+    let (status, reason, _) = condition(&resource, types::TARGET_READY);
+    assert_eq!((&*status, &*reason), ("False", reasons::RUN_SKIPPED));
+}
+
+#[test]
+fn what_did_not_change_is_not_written() {
+    let mut resource = resource();
+    let refuse = Step::Refuse {
+        reason: "TargetNotReady",
+        message: "1 of 3".to_owned(),
+    };
+    let outcome = Outcome::Taken(refuse);
+    resource.status = Some(derive(&resource, &outcome, &wanted("1"), &at(1)));
+    let again = derive(&resource, &outcome, &wanted("1"), &at(2));
+    assert_eq!(resource.status, Some(again));
+}
