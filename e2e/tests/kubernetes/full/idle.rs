@@ -13,10 +13,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dengine_api::v1::admin_server::{Admin, AdminServer};
-use dengine_api::{ports, v1};
+use dengine_api::ports;
 use dengine_crds::{DEngineCluster, conditions, names};
 use dengine_e2e::{cluster::Cluster, observe, product};
+use dengine_fake_members::FakeCluster;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -25,10 +25,6 @@ use kube::{
 };
 use serde_json::json;
 use tokio::{net::TcpListener, time::Instant};
-use tonic::{
-    Request, Response, Status,
-    transport::{Server, server::TcpIncoming},
-};
 
 use super::operator::operators;
 use crate::{
@@ -265,103 +261,7 @@ fn address(number: u16) -> Ipv4Addr {
 async fn serve(number: u16) -> Result<()> {
     let listener = TcpListener::bind((address(number), ports::ADMIN)).await;
     let listener = listener.with_context(|| format!("listening at {}", address(number)))?;
-    let service = AdminServer::new(Member { number });
-    let serving = Server::builder().add_service(service);
-    tokio::spawn(serving.serve_with_incoming(TcpIncoming::from(listener)));
+    let only = names::cluster::pod(&name(number), 0);
+    FakeCluster::new(u64::from(number) + 1, [only]).serve(0, listener);
     Ok(())
-}
-
-/// The only member of a cluster in which all is well.
-struct Member {
-    number: u16,
-}
-
-impl Member {
-    fn cluster_id(&self) -> u64 {
-        u64::from(self.number) + 1
-    }
-
-    fn folder_id(&self) -> String {
-        format!("folder-{}", self.number)
-    }
-}
-
-type Answer<T> = Result<Response<T>, Status>;
-
-#[tonic::async_trait]
-impl Admin for Member {
-    async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        Ok(Response::new(v1::StatusResponse {
-            lifecycle: v1::Lifecycle::Running.into(),
-            folder_id: self.folder_id(),
-            cluster_id: self.cluster_id(),
-            member_id: 1,
-            term: 2,
-            version: "0.1.0".to_owned(),
-            ready: true,
-            ..v1::StatusResponse::default()
-        }))
-    }
-
-    async fn members(&self, _: Request<v1::MembersRequest>) -> Answer<v1::MembersResponse> {
-        let member = v1::Member {
-            id: 1,
-            name: names::cluster::pod(&name(self.number), 0),
-            folder_id: self.folder_id(),
-            voter: true,
-            ..v1::Member::default()
-        };
-        let leads = v1::MemberProgress {
-            member: Some(member),
-            leader: true,
-            reachable: true,
-            ..v1::MemberProgress::default()
-        };
-        Ok(Response::new(v1::MembersResponse {
-            cluster_id: self.cluster_id(),
-            term: 2,
-            leader_id: 1,
-            members: vec![leads],
-        }))
-    }
-
-    async fn bootstrap(&self, _: Request<v1::BootstrapRequest>) -> Answer<v1::BootstrapResponse> {
-        Err(Status::unimplemented("bootstrap"))
-    }
-    async fn join(&self, _: Request<v1::JoinRequest>) -> Answer<v1::JoinResponse> {
-        Err(Status::unimplemented("join"))
-    }
-    async fn add_learner(
-        &self,
-        _: Request<v1::AddLearnerRequest>,
-    ) -> Answer<v1::AddLearnerResponse> {
-        Err(Status::unimplemented("add_learner"))
-    }
-    async fn promote(&self, _: Request<v1::PromoteRequest>) -> Answer<v1::PromoteResponse> {
-        Err(Status::unimplemented("promote"))
-    }
-    async fn remove(&self, _: Request<v1::RemoveRequest>) -> Answer<v1::RemoveResponse> {
-        Err(Status::unimplemented("remove"))
-    }
-    async fn transfer_leader(
-        &self,
-        _: Request<v1::TransferLeaderRequest>,
-    ) -> Answer<v1::TransferLeaderResponse> {
-        Err(Status::unimplemented("transfer_leader"))
-    }
-    async fn snapshot(&self, _: Request<v1::SnapshotRequest>) -> Answer<v1::SnapshotResponse> {
-        Err(Status::unimplemented("snapshot"))
-    }
-    async fn hash(&self, _: Request<v1::HashRequest>) -> Answer<v1::HashResponse> {
-        Err(Status::unimplemented("hash"))
-    }
-    async fn sessions(&self, _: Request<v1::SessionsRequest>) -> Answer<v1::SessionsResponse> {
-        Err(Status::unimplemented("sessions"))
-    }
-    async fn close_session(
-        &self,
-        _: Request<v1::CloseSessionRequest>,
-    ) -> Answer<v1::CloseSessionResponse> {
-        Err(Status::unimplemented("close_session"))
-    }
 }
