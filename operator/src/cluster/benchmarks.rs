@@ -29,7 +29,11 @@ pub struct Benchmarks {
 }
 
 /// Names of benchmarks and when they were noted, by namespace and cluster.
-type Shown = HashMap<(String, String), BTreeMap<String, Instant>>;
+#[derive(Debug, Default)]
+struct Shown {
+    by_cluster: HashMap<(String, String), BTreeMap<String, Instant>>,
+    swept: Option<Instant>,
+}
 
 impl Benchmarks {
     /// Those of a store, whose changes are told with [`Self::note`].
@@ -46,39 +50,69 @@ impl Benchmarks {
 
     /// To be told of each benchmark that came, changed or went.
     pub fn note(&self, benchmark: &Guarded<DEngineBenchmark>) {
+        self.note_at(benchmark, Instant::now());
+    }
+
+    fn note_at(&self, benchmark: &Guarded<DEngineBenchmark>, now: Instant) {
         let (Ok(read), Some(namespace)) = (&benchmark.0, benchmark.namespace()) else {
             return;
         };
         if let Some(cluster) = reports_to(read) {
             let mut shown = self.shown.lock().expect("nobody panics with the lock");
-            let names = shown.entry((namespace, cluster)).or_default();
-            names.insert(read.name_any(), Instant::now());
+            let names = shown.by_cluster.entry((namespace, cluster)).or_default();
+            names.insert(read.name_any(), now);
+            self.sweep(&mut shown, now);
         }
+    }
+
+    /// Now and then, for nobody asks for those of a cluster that is not there.
+    fn sweep(&self, shown: &mut Shown, now: Instant) {
+        let last = shown.swept.get_or_insert(now);
+        if now.saturating_duration_since(*last) < FORGET_AFTER {
+            return;
+        }
+        *last = now;
+        shown.by_cluster.retain(|place, names| {
+            names.retain(|name, noted| is_new(*noted, now) || self.find(place, name).is_some());
+            !names.is_empty()
+        });
+    }
+
+    /// The benchmark of this name, if it shows in the status of this cluster of this namespace.
+    fn find(
+        &self,
+        (namespace, cluster): &(String, String),
+        name: &str,
+    ) -> Option<Arc<Guarded<DEngineBenchmark>>> {
+        let there = self.store.get(&ObjectRef::new(name).within(namespace))?;
+        let target = reports_to(there.0.as_ref().ok()?);
+        (target.as_ref() == Some(cluster)).then_some(there)
     }
 
     /// Those that show in the status of this cluster.
     fn of(&self, namespace: &str, cluster: &str) -> Vec<Arc<Guarded<DEngineBenchmark>>> {
-        let place = (namespace.to_owned(), cluster.to_owned());
+        let (place, now) = ((namespace.to_owned(), cluster.to_owned()), Instant::now());
         let mut shown = self.shown.lock().expect("nobody panics with the lock");
-        let Some(names) = shown.get_mut(&place) else {
+        let Some(names) = shown.by_cluster.get_mut(&place) else {
             return Vec::new();
         };
         let mut found = Vec::new();
         names.retain(|name, noted| {
-            let there = self.store.get(&ObjectRef::new(name).within(namespace));
-            let there = there.filter(|there| {
-                let read = there.0.as_ref();
-                read.is_ok_and(|read| reports_to(read).as_deref() == Some(cluster))
-            });
-            let stays = there.is_some() || noted.elapsed() < FORGET_AFTER;
+            let there = self.find(&place, name);
+            let stays = there.is_some() || is_new(*noted, now);
             found.extend(there);
             stays
         });
         if names.is_empty() {
-            shown.remove(&place);
+            shown.by_cluster.remove(&place);
         }
         found
     }
+}
+
+/// Perhaps it is not in the store yet.
+fn is_new(noted: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(noted) < FORGET_AFTER
 }
 
 /// The newest run of each benchmark of this cluster, by name. Until the cache has seen all of them: what was said before.
@@ -164,6 +198,15 @@ mod tests {
         DEngineBenchmark::new("b", serde_yaml::from_str(spec).unwrap())
     }
 
+    /// One of this name that measures this cluster.
+    fn named(name: &str, cluster: &str) -> Guarded<DEngineBenchmark> {
+        let spec = format!("{{workload: put, target: {{clusterRef: {{name: {cluster}}}}}}}");
+        let mut benchmark = benchmark(&spec);
+        benchmark.metadata.name = Some(name.to_owned());
+        benchmark.metadata.namespace = Some("n".to_owned());
+        kube::core::DeserializeGuard(Ok(benchmark))
+    }
+
     #[test]
     fn an_etcd_run_may_show_beside_the_clusters_own() {
         let own = benchmark("{workload: put, target: {clusterRef: {name: demo}}}");
@@ -205,13 +248,6 @@ mod tests {
                 benchmarks.note(benchmark);
             }
         };
-        let named = |name: &str, cluster: &str| {
-            let spec = format!("{{workload: put, target: {{clusterRef: {{name: {cluster}}}}}}}");
-            let mut benchmark = benchmark(&spec);
-            benchmark.metadata.name = Some(name.to_owned());
-            benchmark.metadata.namespace = Some("n".to_owned());
-            kube::core::DeserializeGuard(Ok(benchmark))
-        };
         let of = |cluster: &str| {
             let found = benchmarks.of("n", cluster);
             found.iter().map(|b| b.name_any()).collect::<Vec<_>>()
@@ -235,6 +271,24 @@ mod tests {
         assert!(of("demo").is_empty());
         tell(watcher::Event::Apply(named("d", "demo")));
         assert_eq!(of("demo"), ["d"]);
+    }
+
+    #[test]
+    fn names_of_clusters_that_nobody_asks_for_are_forgotten() {
+        let (store, mut writer) = kube::runtime::reflector::store();
+        let benchmarks = Benchmarks::new(store);
+        let stays = named("stays", "nowhere");
+        writer.apply_watcher_event(&watcher::Event::Apply(stays.clone()));
+        let start = Instant::now();
+        benchmarks.note_at(&stays, start);
+        for number in 0..100 {
+            let gone = named(&format!("b{number}"), &format!("c{number}"));
+            benchmarks.note_at(&gone, start);
+        }
+        let clusters = || benchmarks.shown.lock().unwrap().by_cluster.len();
+        assert_eq!(clusters(), 101, "a list that is not complete yet");
+        benchmarks.note_at(&named("new", "demo"), start + FORGET_AFTER);
+        assert_eq!(clusters(), 2, "one that is there, and one that is new");
     }
 
     #[test]
