@@ -10,10 +10,10 @@ use dengine_listen::listen;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
-use crate::telemetry;
+use crate::{readiness, telemetry};
 
 /// Serves until `stop` resolves. A process that waits for the lease is healthy and ready: it would take over. One that works
-/// is ready once it has seen everything that it looks after.
+/// is ready once it has seen everything that it looks after and may see.
 ///
 /// # Errors
 /// If the address can not be listened on.
@@ -25,7 +25,7 @@ pub async fn serve(
     let listener = TcpListener::from_std(listen(address)?)?;
     let router = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(|| async { readiness() }))
+        .route("/readyz", get(|| async { readyz() }))
         .route(
             "/metrics",
             get(move || std::future::ready(telemetry::render(&metrics))),
@@ -35,12 +35,11 @@ pub async fn serve(
         .await
 }
 
-fn readiness() -> (StatusCode, &'static str) {
-    if telemetry::is_ready() {
-        (StatusCode::OK, "ok\n")
-    } else {
-        let words =
-            "the Kubernetes API has not listed everything yet; the log says what it answers\n";
-        (StatusCode::SERVICE_UNAVAILABLE, words)
+/// Who waits for the lease is ready.
+fn readyz() -> (StatusCode, String) {
+    let lacking = telemetry::is_leading().then(readiness::lacking).flatten();
+    match lacking {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(words) => (StatusCode::SERVICE_UNAVAILABLE, format!("{words}\n")),
     }
 }

@@ -21,6 +21,7 @@ pub mod options;
 pub mod pace;
 pub mod pod;
 pub mod quantity;
+pub mod readiness;
 pub mod retries;
 pub mod run;
 pub mod scope;

@@ -15,7 +15,7 @@ use crate::cluster::validate::Defaults;
 use crate::context::Context;
 use crate::options::Options;
 use crate::scope::Scope;
-use crate::{benchmark, cluster, http, lease, telemetry};
+use crate::{benchmark, cluster, http, lease, readiness, telemetry};
 
 /// Runs until a signal ends it or the lease is lost.
 ///
@@ -101,7 +101,7 @@ async fn work(
         .called(options.identity())
         .mortal(options.exit_after_writes);
     let scopes = Scope::of(&options.namespace_scope);
-    telemetry::to_list(scopes.len());
+    readiness::to_list(&scopes);
     let controllers = scopes
         .into_iter()
         .map(|scope| controllers(&context, scope, options.concurrency, &stopped));

@@ -6,7 +6,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 
 /// One namespace, or all. An operator for several has a pair of controllers for each: the Kubernetes API watches one, or all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
     /// `None`: every namespace.
     pub namespace: Option<String>,
@@ -23,6 +23,15 @@ impl Scope {
             namespace: Some(name.clone()),
         });
         scopes.collect()
+    }
+
+    /// For people.
+    pub fn words(&self) -> String {
+        let name = self.namespace.as_ref();
+        name.map_or_else(
+            || "all namespaces".to_owned(),
+            |name| format!("namespace {name}"),
+        )
     }
 
     /// Access to the objects of a kind within the scope.

@@ -1,6 +1,6 @@
 //! Logs and metrics of the operator itself: their set-up, and every name in one place.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::http::{Method, Uri};
@@ -13,6 +13,9 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gau
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_util::MetricKindMask;
 use tracing_subscriber::EnvFilter;
+
+use crate::readiness;
+use crate::scope::Scope;
 
 /// Value of the label `controller`: clusters.
 pub const CLUSTER: &str = "cluster";
@@ -157,28 +160,14 @@ pub fn leads(leads: bool) {
     LEADS.store(leads, Ordering::Relaxed);
 }
 
-/// Scopes in which not everything was listed yet.
-static TO_LIST: AtomicUsize = AtomicUsize::new(1);
-
-/// Notes in how many scopes everything has to be listed.
-pub fn to_list(scopes: usize) {
-    TO_LIST.store(scopes, Ordering::Relaxed);
-}
-
-/// Notes that everything in one scope was listed once.
-pub fn listed() {
-    TO_LIST.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// Whether this process does its work, or would at once.
-pub fn is_ready() -> bool {
-    !LEADS.load(Ordering::Relaxed) || TO_LIST.load(Ordering::Relaxed) == 0
+/// Whether this process holds the lease.
+pub fn is_leading() -> bool {
+    LEADS.load(Ordering::Relaxed)
 }
 
 /// The metrics as text. Who holds the lease is said anew each time: it changes rarely, and would be forgotten.
 pub fn render(handle: &PrometheusHandle) -> String {
-    let leads = LEADS.load(Ordering::Relaxed);
-    gauge!(LEADER).set(if leads { 1.0 } else { 0.0 });
+    gauge!(LEADER).set(if is_leading() { 1.0 } else { 0.0 });
     handle.render()
 }
 
@@ -238,11 +227,17 @@ where
     tracing::warn!(controller, %error, "a reconciliation ended early");
 }
 
-/// Logs and counts the errors of a watch; the stream goes on.
-pub fn watched<T>(
-    stream: impl Stream<Item = watcher::Result<T>> + Send,
-) -> impl Stream<Item = watcher::Result<T>> + Send {
-    stream.inspect(|item| {
+/// Logs and counts the errors of a watch, and notes whether its scope can be looked at; the stream goes on.
+pub fn watched<T, S>(
+    scope: &Scope,
+    stream: S,
+) -> impl Stream<Item = watcher::Result<watcher::Event<T>>> + Send + 'static + use<T, S>
+where
+    S: Stream<Item = watcher::Result<watcher::Event<T>>> + Send + 'static,
+{
+    let scope = scope.clone();
+    stream.inspect(move |item| {
+        readiness::watched(&scope, item);
         if let Err(error) = item {
             counter!(WATCH_ERRORS).increment(1);
             tracing::warn!(%error, of = std::any::type_name::<T>(), "a watch broke and is started again");
@@ -314,17 +309,5 @@ mod tests {
             let uri: Uri = path.parse().unwrap();
             assert_eq!(verb(&method, &uri), expected, "{method} {path}");
         }
-    }
-
-    #[test]
-    fn who_waits_for_the_lease_is_ready_and_who_works_is_once_it_has_listed() {
-        assert!(is_ready());
-        to_list(2);
-        leads(true);
-        assert!(!is_ready());
-        listed();
-        assert!(!is_ready(), "another namespace is not listed");
-        listed();
-        assert!(is_ready());
     }
 }

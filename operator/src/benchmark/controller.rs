@@ -40,10 +40,13 @@ pub async fn run(
 ) {
     let (reader, writer) = reflector::store();
     // Not only changes of the spec: the Job's result arrives in the status.
-    let benchmarks = telemetry::watched(watcher(
-        scope.api::<Guarded<DEngineBenchmark>>(&context.client),
-        watcher::Config::default().page_size(PAGE),
-    ))
+    let benchmarks = telemetry::watched(
+        &scope,
+        watcher(
+            scope.api::<Guarded<DEngineBenchmark>>(&context.client),
+            watcher::Config::default().page_size(PAGE),
+        ),
+    )
     .default_backoff()
     .modify(slim)
     .reflect(writer)

@@ -20,7 +20,7 @@ use super::observe::Caches;
 use crate::context::Context;
 use crate::guard::{self, Guarded};
 use crate::scope::Scope;
-use crate::telemetry;
+use crate::{readiness, telemetry};
 
 /// Changes that arrive together are looked at together.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -42,10 +42,13 @@ pub async fn run(
 ) {
     let predicate = predicates::generation.combine(predicates::annotations);
     let (reader, writer) = reflector::store();
-    let clusters = telemetry::watched(watcher(
-        scope.api::<Guarded<DEngineCluster>>(&context.client),
-        watcher::Config::default(),
-    ))
+    let clusters = telemetry::watched(
+        &scope,
+        watcher(
+            scope.api::<Guarded<DEngineCluster>>(&context.client),
+            watcher::Config::default(),
+        ),
+    )
     .default_backoff()
     .reflect(writer)
     .applied_objects()
@@ -82,7 +85,7 @@ pub async fn run(
     let watched = Arc::clone(&shared);
     let listed = tokio::spawn(async move {
         watched.caches.wait_until_ready().await;
-        telemetry::listed();
+        readiness::listed(&scope);
     });
     controller
         .graceful_shutdown_on(stop)
@@ -180,7 +183,7 @@ where
         "" => config,
         selector => config.labels(selector),
     };
-    let stream = telemetry::watched(watcher(scope.api(&context.client), config))
+    let stream = telemetry::watched(scope, watcher(scope.api(&context.client), config))
         .default_backoff()
         .modify(move |object: &mut K| {
             object.managed_fields_mut().clear();
