@@ -28,6 +28,8 @@ pub mod cluster {
     pub const VERSION_REFUSED: &str = "VersionRefused";
     /// A member that does not run was replaced lately; it is not replaced again before a pause is over.
     pub const REPLACED_BEFORE: &str = "ReplacedBefore";
+    /// Somebody deleted the volume claim of a member that runs: its volume goes when its pod ends.
+    pub const VOLUME_CLAIM_DELETED: &str = "VolumeClaimDeleted";
     /// Nobody answered, or nothing was looked at.
     pub const NOT_KNOWN: &str = "NotKnown";
     /// A member does not serve.

@@ -123,8 +123,10 @@ async fn advance(
         template_hash: resources::stateful_set::template_hash(cluster),
     };
     let step = plan::plan(&observation.observed, &wanted);
-    let notice = version_notice(cluster)
-        .or_else(|| volumes::notice(&observation.claims, &cluster.spec.storage.size));
+    let notice = version_notice(cluster).or_else(|| {
+        let (claims, pods) = (&observation.claims, &observation.observed.pods);
+        volumes::notice(claims, pods, &cluster.spec.storage.size)
+    });
     let paused = cluster.spec.paused;
     let error = if paused {
         None

@@ -12,11 +12,11 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PropagationPolicy};
 use serde_json::json;
 
-use super::model::Ordinal;
+use super::model::{Ordinal, Pod};
 use super::observe::Observation;
 use super::status::Notice;
 use super::validate::Cluster;
-use super::words::members;
+use super::words::{goes_with_its_pod, members};
 use crate::apply::{by_us, exactly, is_code};
 use crate::context::{Context, Happening};
 use crate::quantity;
@@ -86,10 +86,11 @@ pub(super) async fn expand(
     Ok(())
 }
 
-/// What people should know of the volumes: those that do not have what they asked for yet, and those that stay larger than
-/// the spec says. The spec may ask for less at any time, so that a size that can not be had is taken back like anything else.
+/// What people should know of the volumes: those that do not have what they asked for yet, those whose claim was deleted under
+/// a member that runs, and those that stay larger than the spec says. The spec may ask for less at any time, so that a size that can not be had is taken back like anything else.
 pub(super) fn notice(
     claims: &BTreeMap<Ordinal, Arc<PersistentVolumeClaim>>,
+    pods: &BTreeMap<Ordinal, Pod>,
     size: &str,
 ) -> Option<Notice> {
     let of = |which: &dyn Fn(&PersistentVolumeClaim) -> bool| -> Vec<Ordinal> {
@@ -110,6 +111,13 @@ pub(super) fn notice(
             );
         }
         return Some(Notice::works(reasons::EXPANDING_VOLUMES, words));
+    }
+    let mut going = of(&|claim| claim.metadata.deletion_timestamp.is_some());
+    // Of one that does not run, the planner speaks.
+    going.retain(|ordinal| pods.get(ordinal).is_some_and(|pod| pod.report.is_some()));
+    if !going.is_empty() {
+        let words = goes_with_its_pod(&members(&going));
+        return Some(Notice::rests(reasons::VOLUME_CLAIM_DELETED, words));
     }
     let larger = of(&|claim| is_larger(requested(claim), size));
     (!larger.is_empty()).then(|| {
@@ -244,6 +252,7 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
+    use crate::cluster::model::Report;
 
     fn claim(name: &str, size: &str, phase: &str) -> PersistentVolumeClaim {
         let requests = [("storage".to_owned(), Quantity(size.to_owned()))];
@@ -314,7 +323,8 @@ mod tests {
     fn what_volumes_do_and_do_not_is_said() {
         let says = |asks: &str, had: &str, size: &str| {
             let claims = BTreeMap::from([(0, has("1Gi", "1Gi")), (2, has(asks, had))]);
-            notice(&claims, size).map(|notice| (notice.reason, notice.works, notice.words))
+            let notice = notice(&claims, &BTreeMap::new(), size);
+            notice.map(|notice| (notice.reason, notice.works, notice.words))
         };
         assert_eq!(says("1Gi", "1Gi", "1Gi"), None);
         let (reason, works, words) = says("2Gi", "1Gi", "2Gi").unwrap();
@@ -326,6 +336,30 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_that_goes_with_its_pod_is_told_of() {
+        let mut claim = (*has("1Gi", "1Gi")).clone();
+        claim.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        let claims = BTreeMap::from([(0, has("1Gi", "1Gi")), (1, Arc::new(claim))]);
+        let mut pod = Pod::default();
+        let says = |pod: &Pod| {
+            let pods = BTreeMap::from([(1, pod.clone())]);
+            notice(&claims, &pods, "1Gi").map(|notice| (notice.reason, notice.words))
+        };
+        assert_eq!(says(&pod), None, "it does not run");
+        pod.report = Some(Report {
+            folder_id: "f".to_owned(),
+            identity: None,
+            version: "1.0.0".to_owned(),
+            term: 1,
+            ready: true,
+            low_on_space: false,
+        });
+        let (reason, words) = says(&pod).unwrap();
+        assert_eq!(reason, "VolumeClaimDeleted");
+        assert!(words.contains("claim of member 1 was deleted"), "{words}");
+    }
+
+    #[test]
     fn a_driver_that_waits_for_a_restart_is_told_of() {
         let mut claim = (*has("2Gi", "1Gi")).clone();
         claim.status.as_mut().unwrap().conditions = Some(vec![PersistentVolumeClaimCondition {
@@ -333,7 +367,8 @@ mod tests {
             status: "True".to_owned(),
             ..PersistentVolumeClaimCondition::default()
         }]);
-        let said = notice(&BTreeMap::from([(1, Arc::new(claim))]), "2Gi").unwrap();
+        let claims = BTreeMap::from([(1, Arc::new(claim))]);
+        let said = notice(&claims, &BTreeMap::new(), "2Gi").unwrap();
         assert!(
             said.words.contains("file system of member 1"),
             "{}",

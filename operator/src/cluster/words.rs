@@ -179,11 +179,24 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
             reasons::BLOCKED,
             format!("{name} is not removed while {away}, which is to stay, does not take part: fewer members would survive less"),
         ),
+        Blocked::ClaimDeleted { name } => (
+            reasons::VOLUME_CLAIM_DELETED,
+            format!("{name} is not restarted: {}", goes_with_its_pod("it")),
+        ),
         Blocked::ReplacedBefore { name, times, next } => (
             reasons::REPLACED_BEFORE,
             format!("{name} does not run, and was replaced before ({times} in a row), which did not help; its volume is kept, and not given up before {next}: look at its node, its limits and its log"),
         ),
     }
+}
+
+/// What becomes of a volume whose claim somebody deleted while its member runs.
+pub(super) fn goes_with_its_pod(who: &str) -> String {
+    format!(
+        "the volume claim of {who} was deleted, and the volume goes when the pod ends; delete the pod while all other members \
+         serve, and it joins anew with an empty volume; to keep the data, as that of a single member, first set \
+         persistentVolumeReclaimPolicy of the PersistentVolume to Retain"
+    )
 }
 
 /// What keeps pods from running, in Kubernetes' words; once for pods that have the same trouble.

@@ -29,6 +29,8 @@ enum Fault {
     Crash(u32),
     /// A claim is deleted with its pod.
     LoseClaim(u32),
+    /// Somebody deletes a claim, and its pod runs on.
+    DeleteClaim(u32),
     /// Somebody scales the StatefulSet by hand.
     StrayScale(u32),
     /// The spec asks for another number of members.
@@ -50,7 +52,8 @@ fn fault() -> impl Strategy<Value = Fault> {
         1 => pod.clone().prop_map(Fault::Wipe),
         1 => pod.clone().prop_map(Fault::Damage),
         1 => pod.clone().prop_map(Fault::Crash),
-        1 => pod.prop_map(Fault::LoseClaim),
+        1 => pod.clone().prop_map(Fault::LoseClaim),
+        1 => pod.prop_map(Fault::DeleteClaim),
         1 => (0..8_u32).prop_map(Fault::StrayScale),
         1 => select(vec![1, 3, 5, 7]).prop_map(Fault::Replicas),
         1 => Just(Fault::Template),
@@ -80,6 +83,7 @@ proptest! {
                 Fault::Damage(pod) => world.damage(pod),
                 Fault::Crash(pod) => world.crash(pod),
                 Fault::LoseClaim(pod) => world.lose_claim(pod),
+                Fault::DeleteClaim(pod) => world.delete_claim(pod),
                 Fault::StrayScale(size) => world.scale_by_hand(size),
                 Fault::Replicas(replicas) => world.wanted_replicas = replicas,
                 Fault::Template => world.template += 1,

@@ -152,6 +152,15 @@ impl World {
         self.elect();
     }
 
+    /// It stays for as long as its pod does, and the volume with it.
+    pub(crate) fn delete_claim(&mut self, pod: u32) {
+        if let Some(claim) = self.claims.get_mut(&pod) {
+            claim.terminating = true;
+        }
+        self.kubernetes();
+        self.elect();
+    }
+
     pub(crate) fn scale_by_hand(&mut self, size: u32) {
         if self.set_replicas.is_some() {
             self.set_replicas = Some(size);
@@ -161,6 +170,10 @@ impl World {
     }
 
     pub(crate) fn end_faults(&mut self) {
+        // Whoever deleted a claim deletes the pod too, as the condition says.
+        let claims = &self.claims;
+        self.pods
+            .retain(|ordinal, _| !claims.get(ordinal).is_some_and(|claim| claim.terminating));
         self.kubernetes();
         for pod in self.pods.values_mut() {
             (pod.up, pod.crashing) = (true, false);
@@ -328,15 +341,25 @@ impl World {
             }
             Step::TransferLeader { member_id, .. } => self.leader = Some(*member_id),
             Step::RestartPod { ordinal, .. } => {
+                let claim = self.claims.get(ordinal).expect("a pod has a claim");
+                let goes = claim.terminating && self.is_of_a_member(claim);
+                assert!(!goes, "a member's volume went with its pod: {self:#?}");
                 self.pods.remove(ordinal);
             }
             Step::DeleteClaim { ordinal, .. } => {
-                let claim = self.claims.get_mut(ordinal).expect("it was observed");
-                let of_a_member = self.members.iter().any(|m| m.folder_id == claim.folder_id);
-                assert!(!of_a_member, "a member's data was deleted");
-                claim.terminating = true;
+                let claim = self.claims.get(ordinal).expect("it was observed");
+                assert!(!self.is_of_a_member(claim), "a member's data was deleted");
+                self.claims
+                    .get_mut(ordinal)
+                    .expect("it is there")
+                    .terminating = true;
             }
         }
+    }
+
+    fn is_of_a_member(&self, claim: &SimClaim) -> bool {
+        let mut folders = self.members.iter().map(|member| &member.folder_id);
+        folders.any(|folder| *folder == claim.folder_id)
     }
 
     fn record_replacement(&mut self, ordinal: u32, member_id: u64) {

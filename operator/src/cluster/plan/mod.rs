@@ -122,6 +122,8 @@ pub enum Blocked {
     },
     /// Fewer members are wanted while one of those that are to stay does not take part.
     ScaleDown { name: String, away: String },
+    /// A member is to be restarted whose claim somebody deleted: its volume would go with its pod.
+    ClaimDeleted { name: String },
     /// A member that does not run was replaced lately, and that did not help.
     ReplacedBefore {
         name: String,
@@ -190,12 +192,19 @@ pub fn stateful_set_replicas(observed: &Observed, wanted: &Wanted) -> u32 {
 }
 
 /// A pod from an older template that does not even answer takes no part: replacing it costs nothing
-/// and may be the only way out of a bad image. Needs no quorum.
+/// and may be the only way out of a bad image. Needs no quorum, so it touches no pod whose volume would go with it.
 fn free_stuck_pod(observed: &Observed, wanted: &Wanted) -> Option<Step> {
-    let (ordinal, pod) = observed.pods.iter().find(|(_, pod)| {
-        pod.report.is_none() && !pod.ready && pod.trouble.is_some() && is_outdated(pod, wanted)
+    let (ordinal, pod) = observed.pods.iter().find(|(ordinal, pod)| {
+        let is_stuck = pod.report.is_none() && !pod.ready && pod.trouble.is_some();
+        is_stuck && is_outdated(pod, wanted) && !goes_with_its_pod(observed, **ordinal)
     })?;
     Some(restart(*ordinal, pod))
+}
+
+/// Somebody deleted the claim of this pod. Kubernetes lets it, and the volume behind it, go as soon as the pod ends.
+fn goes_with_its_pod(observed: &Observed, ordinal: Ordinal) -> bool {
+    let claim = observed.claims.get(&ordinal);
+    claim.is_some_and(|claim| claim.terminating)
 }
 
 /// No cluster id is recorded: adopt the one that exists, or draw one if it is certain that none does.

@@ -69,9 +69,10 @@ fn beyond_help(
     }
 }
 
-/// Its server does not run, and not only for a moment.
+/// Its server does not run, and not only for a moment. A pod that has just been told to end serves on for a while, and may
+/// lead; one that should long have ended has a trouble.
 fn is_away(pod: &Pod) -> bool {
-    pod.report.is_none() && (pod.terminating || pod.trouble.is_some())
+    pod.report.is_none() && pod.trouble.is_some()
 }
 
 /// What gives up a volume that is there is done once, and again only after a pause that grows: what is wrong may be the

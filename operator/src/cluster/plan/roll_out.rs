@@ -2,24 +2,38 @@
 
 use std::cmp::Reverse;
 
-use super::{Blocked, Step, Waiting, hand_over, is_outdated, reports, restart, serves};
+use super::{
+    Blocked, Step, Waiting, goes_with_its_pod, hand_over, is_outdated, reports, restart, serves,
+};
 use crate::cluster::model::{
     LAG_CAUGHT_UP_ENTRIES_MAX, Membership, Observed, Ordinal, Pod, Wanted, quorum,
 };
 use crate::cluster::versions::Version;
 
 /// Restarts members that run an older template: one at a time, the leader last, each only while all
-/// others serve. A member that takes no part anyway is not kept waiting.
+/// others serve. A member that takes no part anyway is not kept waiting. One whose volume would go with its pod is not
+/// restarted: when that happens is for whoever deleted its claim to say.
 pub(super) fn roll_out(
     observed: &Observed,
     wanted: &Wanted,
     membership: &Membership,
 ) -> Option<Step> {
-    let mut outdated: Vec<(Ordinal, &Pod)> = observed
-        .pods
-        .iter()
-        .filter(|(_, pod)| is_outdated(pod, wanted))
-        .map(|(ordinal, pod)| (*ordinal, pod))
+    let outdated = || {
+        let pods = observed.pods.iter();
+        pods.filter(|(_, pod)| is_outdated(pod, wanted))
+            .map(|(ordinal, pod)| (*ordinal, pod))
+    };
+    outdated().next()?;
+    if let Some(refused) = refused_version(observed, wanted) {
+        return Some(Step::Blocked(refused));
+    }
+    let mut held = outdated()
+        .filter(|(ordinal, _)| goes_with_its_pod(observed, *ordinal))
+        .filter_map(|(ordinal, _)| observed.member_at(ordinal));
+    let mut outdated: Vec<(Ordinal, &Pod)> = outdated()
+        .filter(|(ordinal, _)| {
+            !goes_with_its_pod(observed, *ordinal) || observed.member_at(*ordinal).is_none()
+        })
         .collect();
     let leads = |ordinal: Ordinal| observed.member_at(ordinal).is_some_and(|m| m.leader);
     // A busy log is always a little ahead of everybody; that is no lag.
@@ -36,10 +50,10 @@ pub(super) fn roll_out(
             Reverse(*ordinal),
         )
     });
-    let (ordinal, pod) = *outdated.first()?;
-    if let Some(refused) = refused_version(observed, wanted) {
-        return Some(Step::Blocked(refused));
-    }
+    let Some((ordinal, pod)) = outdated.first().copied() else {
+        let name = held.next()?.name.clone();
+        return Some(Step::Blocked(Blocked::ClaimDeleted { name }));
+    };
 
     let Some(member) = observed
         .member_at(ordinal)

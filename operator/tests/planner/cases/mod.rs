@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use dengine_operator::cluster::model::{
     Claim, Identity, Member, Membership, Observed, Pod, Replaced, Report, Wanted,
 };
+use dengine_operator::cluster::plan::Step;
 
 const CLUSTER: u64 = 7;
 
@@ -115,6 +116,14 @@ fn members(observed: &mut Observed) -> &mut Vec<Member> {
 
 fn pod(observed: &mut Observed, ordinal: u32) -> &mut Pod {
     observed.pods.get_mut(&ordinal).unwrap()
+}
+
+/// The pod that is there is deleted.
+fn restart(ordinal: u32) -> Step {
+    Step::RestartPod {
+        ordinal,
+        pod_uid: format!("pod-{ordinal}"),
+    }
 }
 
 /// Pods that are there and empty, nothing recorded.

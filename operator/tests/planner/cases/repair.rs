@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use dengine_operator::cluster::model::{Broken, Identity, Observed};
 use dengine_operator::cluster::plan::{Blocked, Removal, Step, Waiting, plan};
 
-use super::{CLUSTER, claim, empty_pod, healthy, members, pod, pod_of, replaced, wanted};
+use super::{CLUSTER, claim, empty_pod, healthy, members, pod, pod_of, replaced, restart, wanted};
 
 #[test]
 fn a_member_without_its_data_is_replaced() {
@@ -37,6 +37,28 @@ fn broken(mut observed: Observed, ordinal: u32, how: Broken) -> Observed {
     observed
 }
 
+/// The claim of `demo-1` is marked, and then the member removed.
+fn is_marked_and_removed(observed: &mut Observed, replicas: u32, why: Removal) {
+    let identity = Identity {
+        cluster_id: CLUSTER,
+        member_id: 2,
+    };
+    let mark = Step::MarkClaim {
+        ordinal: 1,
+        claim_uid: "claim-1".to_owned(),
+        identity,
+    };
+    assert_eq!(plan(observed, &wanted(replicas)), mark);
+    observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
+    let remove = Step::Remove {
+        member_id: 2,
+        name: "demo-1".to_owned(),
+        why,
+    };
+    assert_eq!(plan(observed, &wanted(replicas)), remove);
+    members(observed).remove(1);
+}
+
 #[test]
 fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
     let mut observed = broken(healthy(3), 1, Broken::Folder);
@@ -47,34 +69,14 @@ fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
     };
     assert_eq!(plan(&observed, &wanted(5)), record);
     replaced(&mut observed, 1, 2, false);
-    let identity = Identity {
-        cluster_id: CLUSTER,
-        member_id: 2,
-    };
-    let mark = Step::MarkClaim {
-        ordinal: 1,
-        claim_uid: "claim-1".to_owned(),
-        identity,
-    };
-    assert_eq!(plan(&observed, &wanted(5)), mark);
-    observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
-    let remove = Step::Remove {
-        member_id: 2,
-        name: "demo-1".to_owned(),
-        why: Removal::DataDamaged,
-    };
-    assert_eq!(plan(&observed, &wanted(5)), remove);
-    members(&mut observed).remove(1);
+    is_marked_and_removed(&mut observed, 5, Removal::DataDamaged);
     let delete = Step::DeleteClaim {
         ordinal: 1,
         claim_uid: "claim-1".to_owned(),
     };
     assert_eq!(plan(&observed, &wanted(5)), delete);
     observed.claims.get_mut(&1).unwrap().terminating = true;
-    let restart = Step::RestartPod {
-        ordinal: 1,
-        pod_uid: "pod-1".to_owned(),
-    };
+    let restart = restart(1);
     assert_eq!(plan(&observed, &wanted(5)), restart);
 }
 
@@ -128,22 +130,7 @@ fn a_lost_volume_is_looked_at_before_the_pod_that_never_ends() {
     members(&mut observed)[1].reachable = false;
     assert_eq!(plan(&observed, &wanted(3)), Step::Done, "it may come back");
     observed.claims.get_mut(&1).unwrap().lost = true;
-    assert!(matches!(
-        plan(&observed, &wanted(3)),
-        Step::MarkClaim { ordinal: 1, .. }
-    ));
-    let identity = Identity {
-        cluster_id: CLUSTER,
-        member_id: 2,
-    };
-    observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
-    let remove = Step::Remove {
-        member_id: 2,
-        name: "demo-1".to_owned(),
-        why: Removal::VolumeLost,
-    };
-    assert_eq!(plan(&observed, &wanted(3)), remove);
-    members(&mut observed).remove(1);
+    is_marked_and_removed(&mut observed, 3, Removal::VolumeLost);
     let delete = Step::DeleteClaim {
         ordinal: 1,
         claim_uid: "claim-1".to_owned(),
@@ -208,10 +195,7 @@ fn a_removed_member_that_comes_back_is_cleared_if_we_removed_it() {
     };
     assert_eq!(plan(&observed, &wanted(5)), delete);
     observed.claims.get_mut(&3).unwrap().terminating = true;
-    let restart = Step::RestartPod {
-        ordinal: 3,
-        pod_uid: "pod-3".to_owned(),
-    };
+    let restart = restart(3);
     assert_eq!(plan(&observed, &wanted(5)), restart);
 }
 
@@ -225,11 +209,25 @@ fn a_bad_image_can_be_undone_without_a_quorum() {
         pod.trouble = Some("ImagePullBackOff".to_owned());
         pod.template_hash = Some("bad".to_owned());
     }
-    let restart = Step::RestartPod {
-        ordinal: 0,
-        pod_uid: "pod-0".to_owned(),
-    };
+    let restart = restart(0);
     assert_eq!(plan(&observed, &wanted(3)), restart);
+}
+
+/// Without a quorum its volume may be the one that is missing for one.
+#[test]
+fn a_stuck_pod_whose_claim_was_deleted_is_not_taken_from_its_volume() {
+    let mut observed = healthy(3);
+    observed.membership = None;
+    for ordinal in 0..2 {
+        let pod = pod(&mut observed, ordinal);
+        (pod.report, pod.ready) = (None, false);
+        pod.trouble = Some("ImagePullBackOff".to_owned());
+        pod.template_hash = Some("bad".to_owned());
+    }
+    observed.claims.get_mut(&0).unwrap().terminating = true;
+    assert_eq!(plan(&observed, &wanted(3)), restart(1));
+    pod(&mut observed, 1).template_hash = Some("new".to_owned());
+    assert_eq!(plan(&observed, &wanted(3)), Step::Wait(Waiting::Quorum));
 }
 
 /// Nothing keeps `demo-1` from running but that its volume is where no node is: Kubernetes says so.
@@ -246,28 +244,8 @@ fn a_claim_that_a_person_deleted_is_a_volume_that_was_given_up() {
     let mut observed = without_its_node(healthy(3));
     assert_eq!(plan(&observed, &wanted(3)), Step::Done, "it may come back");
     observed.claims.get_mut(&1).unwrap().terminating = true;
-    let identity = Identity {
-        cluster_id: CLUSTER,
-        member_id: 2,
-    };
-    let mark = Step::MarkClaim {
-        ordinal: 1,
-        claim_uid: "claim-1".to_owned(),
-        identity,
-    };
-    assert_eq!(plan(&observed, &wanted(3)), mark);
-    observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
-    let remove = Step::Remove {
-        member_id: 2,
-        name: "demo-1".to_owned(),
-        why: Removal::VolumeGivenUp,
-    };
-    assert_eq!(plan(&observed, &wanted(3)), remove);
-    members(&mut observed).remove(1);
-    let restart = Step::RestartPod {
-        ordinal: 1,
-        pod_uid: "pod-1".to_owned(),
-    };
+    is_marked_and_removed(&mut observed, 3, Removal::VolumeGivenUp);
+    let restart = restart(1);
     assert_eq!(
         plan(&observed, &wanted(3)),
         restart,
@@ -287,6 +265,23 @@ fn a_deleted_claim_whose_member_serves_stays_with_it() {
     let pod = pod(&mut observed, 1);
     (pod.report, pod.ready) = (None, false);
     assert_eq!(plan(&observed, &wanted(3)), Step::Done);
+}
+
+/// It serves on for a while, and may be the leader, which nobody removes.
+#[test]
+fn a_pod_that_was_only_just_told_to_end_is_not_away() {
+    let mut observed = healthy(3);
+    observed.claims.get_mut(&0).unwrap().terminating = true;
+    let ending = pod(&mut observed, 0);
+    (ending.report, ending.terminating) = (None, true);
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done);
+    pod(&mut observed, 0).trouble = Some("its pod should have ended".to_owned());
+    members(&mut observed)[0].leader = false;
+    members(&mut observed)[1].leader = true;
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::MarkClaim { ordinal: 0, .. }
+    ));
 }
 
 #[test]
@@ -313,10 +308,7 @@ fn a_pod_that_waits_for_a_claim_that_is_going_is_not_in_its_way() {
         "fewer members than the spec asks for are not what it asks for"
     );
     observed.claims.get_mut(&1).unwrap().terminating = true;
-    let restart = Step::RestartPod {
-        ordinal: 1,
-        pod_uid: "pod-1".to_owned(),
-    };
+    let restart = restart(1);
     assert_eq!(plan(&observed, &wanted(3)), restart);
     pod(&mut observed, 1).trouble = None;
     assert_eq!(plan(&observed, &wanted(3)), waiting, "it may start yet");

@@ -4,7 +4,7 @@ use dengine_operator::cluster::model::Observed;
 use dengine_operator::cluster::plan::{Blocked, Step, Waiting, plan};
 use dengine_operator::cluster::versions::Version;
 
-use super::{healthy, members, pod, wanted};
+use super::{empty_pod, healthy, members, pod, restart, wanted};
 
 #[test]
 fn a_roll_out_stops_at_a_version_that_may_not_follow() {
@@ -57,10 +57,7 @@ fn whoever_lags_most_is_restarted_before_who_does_not() {
         })
     );
     members(&mut observed)[1].lag_entries = 10;
-    let restart = Step::RestartPod {
-        ordinal: 2,
-        pod_uid: "pod-2".to_owned(),
-    };
+    let restart = restart(2);
     assert_eq!(plan(&observed, &wanted(5)), restart);
 }
 
@@ -70,10 +67,6 @@ fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
     for ordinal in 0..3 {
         pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
     }
-    let restart = |ordinal: u32| Step::RestartPod {
-        ordinal,
-        pod_uid: format!("pod-{ordinal}"),
-    };
     assert_eq!(plan(&observed, &wanted(3)), restart(2));
 
     // While it is away, nobody else goes.
@@ -97,14 +90,58 @@ fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
     assert_eq!(plan(&observed, &wanted(3)), restart(0));
 }
 
+/// Somebody deleted its claim: the volume would go with the pod.
+#[test]
+fn a_roll_out_leaves_a_member_alone_whose_claim_was_deleted() {
+    let mut observed = healthy(3);
+    for ordinal in 0..3 {
+        pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
+    }
+    observed.claims.get_mut(&2).unwrap().terminating = true;
+    assert_eq!(plan(&observed, &wanted(3)), restart(1));
+    // The others still go one at a time.
+    pod(&mut observed, 1).template_hash = Some("new".to_owned());
+    pod(&mut observed, 1).ready = false;
+    let waiting = Step::Wait(Waiting::Member {
+        name: "demo-1".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), waiting);
+    pod(&mut observed, 1).ready = true;
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::TransferLeader { .. }
+    ));
+    members(&mut observed)[0].leader = false;
+    members(&mut observed)[1].leader = true;
+    assert_eq!(plan(&observed, &wanted(3)), restart(0));
+    pod(&mut observed, 0).template_hash = Some("new".to_owned());
+    let blocked = Step::Blocked(Blocked::ClaimDeleted {
+        name: "demo-2".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), blocked);
+    // Whatever it says of itself or the leader of it.
+    members(&mut observed)[2].reachable = false;
+    pod(&mut observed, 2).report = None;
+    assert_eq!(plan(&observed, &wanted(3)), blocked);
+}
+
+#[test]
+fn a_claim_that_holds_no_members_data_keeps_nobody_from_a_restart() {
+    let mut observed = healthy(3);
+    let newcomer = empty_pod(3);
+    observed.pods.insert(3, newcomer);
+    pod(&mut observed, 3).template_hash = Some("old".to_owned());
+    let claim = super::claim(3);
+    observed.claims.insert(3, claim);
+    observed.claims.get_mut(&3).unwrap().terminating = true;
+    assert_eq!(plan(&observed, &wanted(3)), restart(3));
+}
+
 #[test]
 fn the_only_member_is_restarted_when_it_is_meant_to_be_the_only_one() {
     let mut observed = healthy(1);
     pod(&mut observed, 0).template_hash = Some("old".to_owned());
-    let restart = Step::RestartPod {
-        ordinal: 0,
-        pod_uid: "pod-0".to_owned(),
-    };
+    let restart = restart(0);
     assert_eq!(plan(&observed, &wanted(1)), restart);
     observed.stateful_set_replicas = Some(3);
     let blocked = Step::Blocked(Blocked::Quorum {
