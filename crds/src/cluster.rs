@@ -296,6 +296,11 @@ pub struct DEngineClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub seed_folder_id: Option<String>,
+    /// The operator that looks after the cluster: `NAMESPACE/NAME` of its release. It records itself before it does anything
+    /// for the cluster. Its StatefulSet names the operator too; this holds while there is none, as when it is made anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub operator: Option<String>,
     /// Name of the member that leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]

@@ -50,7 +50,8 @@ pub mod annotations {
     /// operator removes it once the benchmark is there; one that a manifest declares stays, and runs once for each value.
     pub const BENCHMARK: &str = "dengine.io/benchmark";
     /// On a StatefulSet: the operator that looks after the cluster, as `NAMESPACE/NAME` of its release. Another one leaves it
-    /// alone; to hand a cluster over is to write the other one's name here.
+    /// alone; to hand a cluster over is to write the other one's name here. While there is no StatefulSet, the cluster's
+    /// status says it.
     pub const OPERATOR: &str = "dengine.io/operator";
     /// On a cluster, by people: any new value restarts the members, one at a time and the leader last.
     pub const RESTART: &str = "dengine.io/restart";

@@ -46,7 +46,7 @@ pub mod cluster {
     pub const FOREIGN_DATA: &str = "ForeignData";
     /// An object of the name that we need exists and belongs to somebody else.
     pub const NAME_TAKEN: &str = "NameTaken";
-    /// The StatefulSet says that another operator looks after the cluster.
+    /// Another operator looks after the cluster.
     pub const OPERATED_BY_ANOTHER: &str = "OperatedByAnother";
     /// The spec can not be carried out.
     pub const INVALID_SPEC: &str = "InvalidSpec";

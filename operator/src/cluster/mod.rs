@@ -80,6 +80,13 @@ pub async fn reconcile(
     if let Some(other) = bystander::other(&caches.stateful_sets, &resource, &context.identity) {
         return Ok(bystander::stand_by(context, &resource, &other).await?);
     }
+    match bystander::take_on(context, &mut resource).await {
+        Ok(None) => {}
+        Ok(Some(other)) => return Ok(bystander::stand_by(context, &resource, &other).await?),
+        // Somebody wrote it meanwhile, perhaps another operator's name.
+        Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
+        Err(error) => return Err(error.into()),
+    }
     let running = observe::running_image(caches, &resource);
     let validated = validate::validate(&resource, &context.defaults, running.as_deref());
     let outcome = match validated {

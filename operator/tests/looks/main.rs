@@ -3,6 +3,7 @@
 
 mod api;
 mod benchmarks;
+mod hand_over;
 mod members;
 
 use std::sync::Arc;
@@ -269,74 +270,4 @@ async fn a_status_that_somebody_else_wrote_meanwhile_is_not_overwritten() {
     again.unwrap();
     let id = world.cluster().status.unwrap().cluster_id;
     assert_eq!(id.as_deref(), Some("9"));
-}
-
-/// Two releases that see the same namespace: the second says that it stands by, once, and touches nothing.
-#[tokio::test]
-async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
-    let world = World::settled().await;
-    let another = world.context.clone().called("there/another".to_owned());
-    let set = "/apis/apps/v1/namespaces/test/statefulsets/demo";
-    let before = world.api.requests().len();
-    for _ in 0..3 {
-        world.look_as(&another).await;
-    }
-    let mut requests = world.api.requests().split_off(before);
-    requests.retain(|request| !request.contains("/events"));
-    assert_eq!(requests, [format!("PATCH {CLUSTER}/status")], "once");
-    let words = world.words(conditions::OPERATED_BY_ANOTHER);
-    assert!(
-        words.contains("operator dengine-operator looks after it"),
-        "{words}"
-    );
-    // The one that looks after it takes no notice.
-    assert_eq!(world.costs(3, "").await, Vec::<String>::new());
-
-    // As the words say.
-    let name = json!({"metadata": {"annotations": {annotations::OPERATOR: "there/another"}}});
-    world.api.put(set, name);
-    for _ in 0..2 {
-        world.look_as(&another).await;
-    }
-    let sets: Vec<StatefulSet> = world.api.list(set);
-    let named = &sets[0].metadata.annotations.as_ref().unwrap()[annotations::OPERATOR];
-    assert_eq!(named, "there/another");
-    let status = world.cluster().status.unwrap();
-    let left = status.conditions.iter().map(|condition| &condition.type_);
-    assert!(left.clone().any(|type_| type_ == conditions::READY));
-    assert!(
-        !left
-            .clone()
-            .any(|type_| type_ == conditions::OPERATED_BY_ANOTHER),
-        "{status:#?}"
-    );
-    let patches = world.costs(3, &format!("PATCH {set}")).await;
-    assert_eq!(patches, Vec::<String>::new(), "the first lets go");
-    let words = world.words(conditions::OPERATED_BY_ANOTHER);
-    assert!(
-        words.contains("operator there/another looks after it"),
-        "{words}"
-    );
-}
-
-/// Before the cache knows of it: what is really there decides.
-#[tokio::test]
-async fn a_set_that_another_operator_made_meanwhile_is_not_taken() {
-    let world = World::new().await;
-    let empty = Caches {
-        stateful_sets: world.cached("/nothing/"),
-        ..world.caches()
-    };
-    world.look().await;
-    let another = world.context.clone().called("there/another".to_owned());
-    let fresh = world.cluster();
-    cluster::reconcile(&fresh, &another, &empty).await.unwrap();
-    let sets: Vec<StatefulSet> = world.api.list("/statefulsets/demo");
-    let named = &sets[0].metadata.annotations.as_ref().unwrap()[annotations::OPERATOR];
-    assert_eq!(named, "dengine-operator");
-    let words = world.words(conditions::PROGRESSING);
-    assert!(
-        words.contains("looked after by operator dengine-operator"),
-        "{words}"
-    );
 }

@@ -1,0 +1,173 @@
+//! Whose a cluster is, where more than one operator sees it.
+
+use dengine_crds::conditions;
+use dengine_crds::names::annotations;
+use dengine_operator::cluster::{self, observe::Caches};
+use dengine_operator::context::Context;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use serde_json::json;
+
+use crate::{CLUSTER, World};
+
+const SET: &str = "/apis/apps/v1/namespaces/test/statefulsets/demo";
+
+/// An operator of another release.
+fn called(world: &World, name: &str) -> Context {
+    world.context.clone().called(name.to_owned())
+}
+
+/// Who the StatefulSet says looks after the cluster; `None` while there is none.
+fn named_by_the_set(world: &World) -> Option<String> {
+    let sets: Vec<StatefulSet> = world.api.list(SET);
+    let annotations = sets.first()?.metadata.annotations.as_ref()?;
+    annotations.get(annotations::OPERATOR).cloned()
+}
+
+/// A cache that has seen no StatefulSet yet.
+fn without_sets(world: &World) -> Caches {
+    Caches {
+        stateful_sets: world.cached("/nothing/"),
+        ..world.caches()
+    }
+}
+
+/// Two releases that see the same namespace: the second says that it stands by, once, and touches nothing.
+#[tokio::test]
+async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
+    let world = World::settled().await;
+    let another = called(&world, "there/another");
+    let before = world.api.requests().len();
+    for _ in 0..3 {
+        world.look_as(&another).await;
+    }
+    let mut requests = world.api.requests().split_off(before);
+    requests.retain(|request| !request.contains("/events"));
+    assert_eq!(requests, [format!("PATCH {CLUSTER}/status")], "once");
+    let words = world.words(conditions::OPERATED_BY_ANOTHER);
+    assert!(
+        words.contains("operator dengine-operator looks after this cluster"),
+        "{words}"
+    );
+    // The one that looks after it takes no notice.
+    assert_eq!(world.costs(3, "").await, Vec::<String>::new());
+
+    // As the words say.
+    let name = json!({"metadata": {"annotations": {annotations::OPERATOR: "there/another"}}});
+    world.api.put(SET, name);
+    for _ in 0..2 {
+        world.look_as(&another).await;
+    }
+    assert_eq!(named_by_the_set(&world).as_deref(), Some("there/another"));
+    let status = world.cluster().status.unwrap();
+    let left = status.conditions.iter().map(|condition| &condition.type_);
+    assert!(left.clone().any(|type_| type_ == conditions::READY));
+    assert!(
+        !left
+            .clone()
+            .any(|type_| type_ == conditions::OPERATED_BY_ANOTHER),
+        "{status:#?}"
+    );
+    let patches = world.costs(3, &format!("PATCH {SET}")).await;
+    assert_eq!(patches, Vec::<String>::new(), "the first lets go");
+    let words = world.words(conditions::OPERATED_BY_ANOTHER);
+    assert!(
+        words.contains("operator there/another looks after this cluster"),
+        "{words}"
+    );
+}
+
+/// Volumes grow, and the StatefulSet is made anew for that: what is not there names nobody.
+#[tokio::test]
+async fn nobody_takes_a_cluster_over_while_its_set_is_made_anew() {
+    let world = World::settled().await;
+    let another = called(&world, "there/another");
+    world.edit(&json!({"storage": {"size": "2Gi"}}));
+    for _ in 0..5 {
+        if named_by_the_set(&world).is_some() {
+            world.look().await;
+        }
+    }
+    assert_eq!(named_by_the_set(&world), None, "it is to be made anew");
+    for _ in 0..3 {
+        world.look_as(&another).await;
+    }
+    assert_eq!(named_by_the_set(&world), None, "taken over");
+    let words = world.words(conditions::OPERATED_BY_ANOTHER);
+    assert!(
+        words.contains("patch dec demo --subresource=status"),
+        "{words}"
+    );
+    world.look().await;
+    let named = || named_by_the_set(&world);
+    assert_eq!(named().as_deref(), Some("dengine-operator"));
+
+    // As the words say, where there is no set for good.
+    let api = kube::Api::<StatefulSet>::namespaced(world.api.client(), "test");
+    api.delete("demo", &Default::default()).await.unwrap();
+    let handed_over = json!({"status": {"operator": "there/another"}});
+    world.api.put(CLUSTER, handed_over);
+    world.look().await;
+    assert_eq!(named(), None, "the first lets go");
+    world.look_as(&another).await;
+    assert_eq!(named().as_deref(), Some("there/another"));
+}
+
+/// Each with the same words: else they would take turns for ever.
+#[tokio::test]
+async fn of_two_that_stand_by_one_says_so() {
+    let world = World::settled().await;
+    let bystanders = ["b/second", "c/third"].map(|name| called(&world, name));
+    let before = world.api.requests().len();
+    for _ in 0..3 {
+        for bystander in &bystanders {
+            world.look_as(bystander).await;
+        }
+    }
+    let mut requests = world.api.requests().split_off(before);
+    requests.retain(|request| request.starts_with("PATCH"));
+    assert_eq!(requests, [format!("PATCH {CLUSTER}/status")], "once");
+}
+
+/// Before the cache knows of it: what is really there decides.
+#[tokio::test]
+async fn a_set_that_another_operator_made_meanwhile_is_not_taken() {
+    let world = World::new().await;
+    let (another, empty) = (called(&world, "there/another"), without_sets(&world));
+    world.look().await;
+    // As after a backup that has no status.
+    world.api.put(CLUSTER, json!({"status": null}));
+    let fresh = world.cluster();
+    cluster::reconcile(&fresh, &another, &empty).await.unwrap();
+    let named = || named_by_the_set(&world);
+    assert_eq!(named().as_deref(), Some("dengine-operator"));
+    let words = world.words(conditions::OPERATED_BY_ANOTHER);
+    assert!(words.contains("operator dengine-operator looks"), "{words}");
+
+    // Handed over in the last moment.
+    world
+        .api
+        .put(CLUSTER, json!({"status": {"operator": "there/another"}}));
+    let fresh = world.cluster();
+    cluster::reconcile(&fresh, &another, &empty).await.unwrap();
+    assert_eq!(named().as_deref(), Some("dengine-operator"));
+    let words = world.words(conditions::PROGRESSING);
+    assert!(
+        words.contains("looked after by operator dengine-operator"),
+        "{words}"
+    );
+}
+
+/// Both see a new cluster that is nobody's; the API server takes the first one's word.
+#[tokio::test]
+async fn of_two_that_take_a_new_cluster_on_one_gets_it() {
+    let world = World::new().await;
+    let (another, fresh) = (called(&world, "there/another"), world.cluster());
+    world
+        .api
+        .put(CLUSTER, json!({"status": {"operator": "dengine-operator"}}));
+    let late = cluster::reconcile(&fresh, &another, &world.caches()).await;
+    late.unwrap();
+    assert_eq!(named_by_the_set(&world), None);
+    let status = world.cluster().status.unwrap();
+    assert_eq!(status.operator.as_deref(), Some("dengine-operator"));
+}
