@@ -116,7 +116,7 @@ pub(super) fn notice(
     // Of one that does not run, the planner speaks.
     going.retain(|ordinal| pods.get(ordinal).is_some_and(|pod| pod.report.is_some()));
     if !going.is_empty() {
-        let words = goes_with_its_pod(&members(&going));
+        let words = goes_with_its_pod(&format!("the volume claim of {}", members(&going)));
         return Some(Notice::rests(reasons::VOLUME_CLAIM_DELETED, words));
     }
     let larger = of(&|claim| is_larger(requested(claim), size));
@@ -356,7 +356,10 @@ mod tests {
         });
         let (reason, words) = says(&pod).unwrap();
         assert_eq!(reason, "VolumeClaimDeleted");
-        assert!(words.contains("claim of member 1 was deleted"), "{words}");
+        assert!(
+            words.contains("deleted the volume claim of member 1,"),
+            "{words}"
+        );
     }
 
     #[test]

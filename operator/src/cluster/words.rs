@@ -181,7 +181,7 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
         ),
         Blocked::ClaimDeleted { name } => (
             reasons::VOLUME_CLAIM_DELETED,
-            format!("{name} is not restarted: {}", goes_with_its_pod("it")),
+            format!("{name} is not restarted: {}", goes_with_its_pod("its volume claim")),
         ),
         Blocked::ReplacedBefore { name, times, next } => (
             reasons::REPLACED_BEFORE,
@@ -191,9 +191,9 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
 }
 
 /// What becomes of a volume whose claim somebody deleted while its member runs.
-pub(super) fn goes_with_its_pod(who: &str) -> String {
+pub(super) fn goes_with_its_pod(claim: &str) -> String {
     format!(
-        "the volume claim of {who} was deleted, and the volume goes when the pod ends; delete the pod while all other members \
+        "somebody deleted {claim}, and the volume goes when the pod ends; delete the pod while all other members \
          serve, and it joins anew with an empty volume; to keep the data, as that of a single member, first set \
          persistentVolumeReclaimPolicy of the PersistentVolume to Retain"
     )

@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dengine_client::AdminClient;
-use dengine_crds::{conditions, names::annotations};
+use dengine_crds::{
+    DEngineCluster, conditions,
+    names::{self, annotations},
+};
 use dengine_e2e::cluster::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
-    clusters::message,
+    clusters::{CHANGE_PATIENCE, follower, ids, message},
     load::{Load, connect, say},
     node::second_tag,
     roll::{roll, stuck},
@@ -164,6 +167,43 @@ async fn a_change_taken_back_half_way_restarts_only_who_had_it() {
             .await?;
         world.await_settled("r", 3).await?;
         untouched_but_one(world, &before).await?;
+        load.check(world, "r").await.map(drop)
+    })
+    .await;
+}
+
+/// Its volume would go with its pod: when, is for whoever deleted the claim to say.
+#[tokio::test]
+async fn a_roll_out_leaves_a_member_to_people_whose_claim_was_deleted() {
+    test("deleted-claim", async |world| {
+        let before = world.make_cluster("r", 3).await?;
+        let load = Load::start(&connect(world, "r").await?).await?;
+        let held = names::cluster::pod("r", follower(&before)?);
+        let pods = world.uids::<Pod>("r").await?;
+        world.kubectl(&["delete", "pvc", &format!("data-{held}"), "--wait=false"])?;
+        world
+            .edit("r", json!({"spec": {"engine": {"logLevel": "debug"}}}))
+            .await?;
+        let stopped = world
+            .await_cluster("r", CHANGE_PATIENCE, |cluster| {
+                message(cluster, conditions::PROGRESSING).contains("deleted its volume claim")
+            })
+            .await?;
+        let words = message(&stopped, conditions::PROGRESSING);
+        say(format_args!("    stopped: {words}"));
+        for (pod, uid) in world.uids::<Pod>("r").await? {
+            let same = pods.get(&pod) == Some(&uid);
+            ensure!(same == (pod == held), "{pod}: {words}");
+        }
+        // As the words say.
+        world.kubectl(&["delete", "pod", &held])?;
+        let old = ids(&before).remove(&held);
+        let replaced = |cluster: &DEngineCluster| {
+            let id = ids(cluster).remove(&held);
+            id.is_some() && id != old
+        };
+        world.await_cluster("r", CHANGE_PATIENCE, replaced).await?;
+        world.await_settled("r", 3).await?;
         load.check(world, "r").await.map(drop)
     })
     .await;
