@@ -423,6 +423,14 @@ pub struct Replacement {
     pub times: u32,
     /// When.
     pub at: Time,
+    /// PersistentVolume of the member that was given up. Until another member of the name votes, its reclaim policy is Retain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub kept_volume: Option<String>,
+    /// Why that volume could not be kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub not_kept: Option<String>,
 }
 
 /// A member's part in the cluster.

@@ -46,6 +46,8 @@ pub mod annotations {
     pub const TEMPLATE_HASH: &str = "dengine.io/template-hash";
     /// On a claim: `CLUSTER_ID/MEMBER_ID` of the member whose removal makes its data superfluous.
     pub const REMOVED_MEMBER: &str = "dengine.io/removed-member";
+    /// On a PersistentVolume whose reclaim policy the operator changed from Delete to Retain: UID of the cluster for which.
+    pub const KEPT_FOR: &str = "dengine.io/kept-for";
     /// On a cluster, by people: measures it with the profile of this name, which may have `/` and any text behind it. The
     /// operator removes it once the benchmark is there; one that a manifest declares stays, and runs once for each value.
     pub const BENCHMARK: &str = "dengine.io/benchmark";

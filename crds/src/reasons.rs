@@ -138,6 +138,10 @@ pub mod events {
     pub const OBJECT_CHANGED: &str = "ObjectChanged";
     /// The data of a member that does not run is about to be given up.
     pub const MEMBER_REPLACED: &str = "MemberReplaced";
+    /// The volume of a member that was given up is kept until another votes in its place, or can not be kept.
+    pub const VOLUME_KEPT: &str = "VolumeKept";
+    /// A volume that was kept is left to its reclaim policy.
+    pub const VOLUME_RELEASED: &str = "VolumeReleased";
     /// A claim was deleted after its member had been removed.
     pub const VOLUME_DELETED: &str = "VolumeDeleted";
     /// Another operator looks after the cluster; this one leaves it alone.

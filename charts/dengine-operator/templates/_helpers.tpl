@@ -91,3 +91,11 @@ app.kubernetes.io/part-of: dengine
   resources: [events]
   verbs: [create, patch]
 {{- end -}}
+
+{{/* What it may do besides where it looks at all namespaces: volumes are in none. */}}
+{{- define "dengine-operator.volumeRules" -}}
+# The volume of a member that was given up is kept until another votes in its place: its reclaim policy is changed and changed back.
+- apiGroups: [""]
+  resources: [persistentvolumes]
+  verbs: [get, patch]
+{{- end -}}

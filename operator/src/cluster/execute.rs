@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::model::{Identity, Observed, Ordinal};
 use super::observe::{Observation, mark};
+use super::old_volumes;
 use super::plan::{Removal, Step};
 use super::replacements;
 use super::resources::stateful_set;
@@ -94,6 +95,14 @@ pub async fn execute(
             record_replacement(context, resource, *member_id, name).await?;
             let note = format!("{name} (member {member_id}) does not run and is to be replaced");
             Ok(Some(Happening::warning(events::MEMBER_REPLACED, note)))
+        }
+        Step::KeepVolume { ordinal, volume } => {
+            let kept = old_volumes::keep(context, cluster, resource, *ordinal, volume);
+            Ok(kept.await?)
+        }
+        Step::ReleaseVolume { ordinal, volume } => {
+            let released = old_volumes::release(context, cluster, resource, *ordinal, volume);
+            Ok(released.await?)
         }
         Step::MarkClaim {
             ordinal,

@@ -8,6 +8,7 @@ pub mod execute;
 pub mod model;
 pub mod objects;
 pub mod observe;
+mod old_volumes;
 pub mod plan;
 mod pod_trouble;
 pub mod refusals;

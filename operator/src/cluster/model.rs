@@ -53,6 +53,20 @@ pub struct Replaced {
     pub may_again: bool,
     /// When that is, for people.
     pub next: String,
+    /// What became of its volume.
+    pub old_volume: OldVolume,
+}
+
+/// The volume of a member that was given up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OldVolume {
+    /// Its claim was not deleted yet; or what was kept was let go.
+    #[default]
+    AsItWas,
+    /// The volume of this name stays when its claim goes.
+    Kept(String),
+    /// It goes with its claim; why.
+    NotKept(String),
 }
 
 /// One pod.
@@ -120,6 +134,8 @@ pub struct Claim {
     pub terminating: bool,
     /// The volume behind it is gone; no pod can use it any more.
     pub lost: bool,
+    /// The volume that it is bound to.
+    pub volume: Option<String>,
     /// It never had a volume, nor is it to get one with something in it.
     pub empty: bool,
 }

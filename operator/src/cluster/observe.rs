@@ -281,6 +281,10 @@ fn claim_view(claim: &core::PersistentVolumeClaim) -> Claim {
             .status
             .as_ref()
             .is_some_and(|status| status.phase.as_deref() == Some("Lost")),
+        volume: claim
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.volume_name.clone()),
         empty: is_surely_empty(claim),
     }
 }

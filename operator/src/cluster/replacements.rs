@@ -6,7 +6,7 @@ use dengine_crds::cluster::Replacement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::model::Replaced;
+use super::model::{OldVolume, Replaced};
 
 /// Pauses after the first, the second and the third replacement; after more, the last one.
 const PAUSES: [Duration; 4] = [
@@ -29,10 +29,15 @@ pub(super) fn seen(recorded: &Replacement, now: &Time) -> Option<Replaced> {
         times: recorded.times,
         may_again: now.0 >= next,
         next: next.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        old_volume: match (&recorded.kept_volume, &recorded.not_kept) {
+            (Some(volume), _) => OldVolume::Kept(volume.clone()),
+            (None, Some(why)) => OldVolume::NotKept(why.clone()),
+            (None, None) => OldVolume::AsItWas,
+        },
     })
 }
 
-/// The record of one more.
+/// The record of one more. What is kept of an earlier one stays kept: the one after it never came to vote.
 pub(super) fn another(
     before: Option<&Replacement>,
     name: &str,
@@ -48,6 +53,8 @@ pub(super) fn another(
         member_id: member_id.to_string(),
         times: times.saturating_add(1),
         at: now.clone(),
+        kept_volume: before.and_then(|last| last.kept_volume.clone()),
+        not_kept: None,
     }
 }
 

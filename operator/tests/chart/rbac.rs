@@ -9,13 +9,22 @@ use crate::read;
 /// Verbs by group and resource.
 type Rules = BTreeMap<(String, String), BTreeSet<String>>;
 
+/// Those in every namespace, and those that only a ClusterRole can give.
+const TEMPLATES: [&str; 2] = ["dengine-operator.rules", "dengine-operator.volumeRules"];
+
+fn rules(helpers: &str, template: &str) -> Vec<Value> {
+    let head = format!("{{{{- define \"{template}\" -}}}}");
+    let (_, rules) = helpers.split_once(&head).unwrap();
+    let (rules, _) = rules.split_once("{{- end -}}").unwrap();
+    serde_yaml::from_str(rules).unwrap()
+}
+
 fn of_chart() -> Rules {
     let helpers = read("charts/dengine-operator/templates/_helpers.tpl");
-    let (_, rules) = helpers
-        .split_once(r#"{{- define "dengine-operator.rules" -}}"#)
-        .unwrap();
-    let (rules, _) = rules.split_once("{{- end -}}").unwrap();
-    let rules: Vec<Value> = serde_yaml::from_str(rules).unwrap();
+    let templates = TEMPLATES.into_iter();
+    let rules: Vec<Value> = templates
+        .flat_map(|template| rules(&helpers, template))
+        .collect();
     let mut found = Rules::new();
     for rule in &rules {
         for group in strings(&rule["apiGroups"]) {

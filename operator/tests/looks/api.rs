@@ -21,7 +21,8 @@ struct State {
     objects: BTreeMap<String, Value>,
     requests: Vec<String>,
     version: u64,
-    refused: Option<(String, String)>,
+    /// Within which paths, with which code and words.
+    refused: Option<(String, u16, String)>,
     webhook: Option<(String, Value)>,
     /// Types of the conditions that each manager applied, by the path of the object.
     applied: BTreeMap<(String, String), BTreeSet<String>>,
@@ -64,7 +65,13 @@ impl ApiServer {
     /// Answers writes of paths that hold this with 422 and these words.
     pub(crate) fn refuse(&self, within: &str, words: &str) {
         let mut state = self.state.lock().unwrap();
-        state.refused = Some((within.to_owned(), words.to_owned()));
+        state.refused = Some((within.to_owned(), 422, words.to_owned()));
+    }
+
+    /// Answers writes of paths that hold this as one who lacks the permission.
+    pub(crate) fn forbid(&self, within: &str) {
+        let mut state = self.state.lock().unwrap();
+        state.refused = Some((within.to_owned(), 403, "forbidden".to_owned()));
     }
 
     /// Merges this into what is written to paths that hold that.
@@ -129,10 +136,10 @@ impl State {
                 None => failure(404, "NotFound", "not found"),
             };
         }
-        if let Some((within, words)) = refused
+        if let Some((within, code, words)) = refused
             && path.contains(&within)
         {
-            return failure(422, "Invalid", &words);
+            return failure(code, "Refused", &words);
         }
         let there = &self.objects.get(path).cloned().unwrap_or_default();
         let (read, now) = (

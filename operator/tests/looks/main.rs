@@ -5,6 +5,7 @@ mod api;
 mod benchmarks;
 mod hand_over;
 mod members;
+mod old_volumes;
 
 use std::sync::Arc;
 use std::time::Duration;

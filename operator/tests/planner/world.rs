@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use dengine_operator::cluster::model::{
-    Broken, Claim, Identity, Member, Membership, Observed, Pod, Replaced, Report, Wanted, quorum,
+    Broken, Claim, Identity, Member, Membership, Observed, OldVolume, Pod, Replaced, Report,
+    Wanted, quorum,
 };
 use dengine_operator::cluster::plan::{Removal, Step, plan, stateful_set_replicas};
 
@@ -202,6 +203,10 @@ impl World {
         voters.sort_unstable();
         voters == (0..self.wanted_replicas).collect::<Vec<_>>()
             && self.members.iter().all(|member| member.voter)
+            && self
+                .replaced
+                .values()
+                .all(|r| r.old_volume == OldVolume::AsItWas)
             && self.set_replicas == Some(self.wanted_replicas)
             && self.pods.values().all(|pod| pod.template == self.template)
     }
@@ -259,6 +264,7 @@ impl World {
                         uid: claim.uid.clone(),
                         marked_for: claim.marked_for,
                         terminating: claim.terminating,
+                        volume: Some(format!("volume of {}", claim.uid)),
                         ..Claim::default()
                     };
                     (*ordinal, view)
@@ -322,6 +328,20 @@ impl World {
             Step::RecordReplacement {
                 ordinal, member_id, ..
             } => self.record_replacement(*ordinal, *member_id),
+            Step::KeepVolume { ordinal, volume } => {
+                let replaced = self.replaced.get_mut(ordinal).expect("it was observed");
+                assert_eq!(replaced.old_volume, OldVolume::AsItWas);
+                replaced.old_volume = OldVolume::Kept(volume.clone());
+            }
+            Step::ReleaseVolume { ordinal, volume } => {
+                let votes = self
+                    .voters()
+                    .any(|m| m.ordinal == *ordinal && self.is_live(m));
+                let wanted = *ordinal < self.wanted_replicas;
+                assert!(votes || !wanted, "{volume} may still be needed: {self:#?}");
+                let replaced = self.replaced.get_mut(ordinal).expect("it was observed");
+                replaced.old_volume = OldVolume::AsItWas;
+            }
             Step::MarkClaim {
                 ordinal, identity, ..
             } => {
@@ -349,6 +369,13 @@ impl World {
             Step::DeleteClaim { ordinal, .. } => {
                 let claim = self.claims.get(ordinal).expect("it was observed");
                 assert!(!self.is_of_a_member(claim), "a member's data was deleted");
+                let replaced = self.replaced.get(ordinal).filter(|replaced| {
+                    claim
+                        .marked_for
+                        .is_some_and(|mark| mark.member_id == replaced.member_id)
+                });
+                let is_kept = replaced.is_none_or(|r| r.old_volume != OldVolume::AsItWas);
+                assert!(is_kept, "its volume goes before another votes: {self:#?}");
                 self.claims
                     .get_mut(ordinal)
                     .expect("it is there")
@@ -369,6 +396,7 @@ impl World {
         let replaced = Replaced {
             member_id,
             times: before.map_or(1, |last| last.times + 1),
+            old_volume: before.map_or(OldVolume::AsItWas, |last| last.old_volume.clone()),
             ..Replaced::default()
         };
         self.replaced.insert(ordinal, replaced);

@@ -13,7 +13,7 @@ use dengine_crds::cluster::REPLICAS_MAX;
 
 use super::model::{Identity, Member, Membership, Observed, Ordinal, Pod, Wanted, quorum};
 use super::versions::{Refusal, Version};
-use repair::{gives_up_data, held_back, repair};
+use repair::{gives_up_data, held_back, release_volume, repair};
 use roll_out::roll_out;
 
 /// The one thing to do next.
@@ -52,6 +52,10 @@ pub enum Step {
         member_id: u64,
         name: String,
     },
+    /// See to it that the volume of a member that was given up outlives its claim.
+    KeepVolume { ordinal: Ordinal, volume: String },
+    /// Leave a volume that was kept to its reclaim policy again.
+    ReleaseVolume { ordinal: Ordinal, volume: String },
     /// Note on the claim that its member is about to be removed and its data no longer needed.
     MarkClaim {
         ordinal: Ordinal,
@@ -286,6 +290,7 @@ fn run(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Step {
     repair(observed, wanted, membership)
         .or_else(|| grow(observed, wanted, membership))
         .or_else(|| shrink(observed, wanted, membership))
+        .or_else(|| release_volume(observed, wanted, membership))
         .or_else(|| roll_out(observed, wanted, membership))
         .or_else(|| held_back(observed, wanted, membership))
         .or_else(|| not_voting(wanted, membership))

@@ -2,7 +2,9 @@
 //! Comes before any growth, and never waits for the member that it is about.
 
 use super::{Blocked, Removal, Step, give_up, is_outdated, remove, reports, restart, serves};
-use crate::cluster::model::{Broken, Member, Membership, Observed, Ordinal, Pod, Wanted};
+use crate::cluster::model::{
+    Broken, Claim, Identity, Member, Membership, Observed, OldVolume, Ordinal, Pod, Wanted,
+};
 
 /// Removes members whose data is gone or of no use, and joins those that were added.
 pub(super) fn repair(
@@ -159,6 +161,9 @@ fn return_of_the_removed(
             continue;
         }
         if !claim.terminating {
+            if let Some(step) = keep_volume(observed, *ordinal, claim, marked) {
+                return Some(step);
+            }
             let claim_uid = claim.uid.clone();
             return Some(Step::DeleteClaim {
                 ordinal: *ordinal,
@@ -178,6 +183,45 @@ fn return_of_the_removed(
         .filter_map(|(ordinal, report)| Some((ordinal, report.identity?.member_id)))
         .find(|(_, member_id)| gone(*member_id))
         .map(|(ordinal, member_id)| Step::Blocked(Blocked::RemovedByHand { ordinal, member_id }))
+}
+
+/// Until another member has caught up and votes, what was given up may be the last copy of something.
+fn keep_volume(
+    observed: &Observed,
+    ordinal: Ordinal,
+    claim: &Claim,
+    removed: Identity,
+) -> Option<Step> {
+    let replaced = observed.replaced.get(&ordinal)?;
+    let of_the_replaced = replaced.member_id == removed.member_id;
+    let volume = claim.volume.clone()?;
+    (of_the_replaced && replaced.old_volume == OldVolume::AsItWas)
+        .then_some(Step::KeepVolume { ordinal, volume })
+}
+
+/// A volume that was kept goes once another member votes in the place of its own, or that place is no longer wanted and all
+/// that are wanted vote.
+pub(super) fn release_volume(
+    observed: &Observed,
+    wanted: &Wanted,
+    membership: &Membership,
+) -> Option<Step> {
+    let all_vote = membership.not_voting(wanted.replicas).is_empty();
+    observed.replaced.iter().find_map(|(ordinal, replaced)| {
+        let OldVolume::Kept(volume) = &replaced.old_volume else {
+            return None;
+        };
+        let is_over = match observed.member_at(*ordinal) {
+            Some(member) => {
+                member.voter && member.id != replaced.member_id && observed.is_current(member)
+            }
+            None => *ordinal >= wanted.replicas && all_vote,
+        };
+        is_over.then(|| Step::ReleaseVolume {
+            ordinal: *ordinal,
+            volume: volume.clone(),
+        })
+    })
 }
 
 /// The claim of a pod that never got so far as to join: somebody deleted it, and only that pod is in its way.

@@ -106,6 +106,7 @@ fn replaced(observed: &mut Observed, ordinal: u32, member_id: u64, may_again: bo
         times: 1,
         may_again,
         next: "tomorrow".to_owned(),
+        ..Replaced::default()
     };
     observed.replaced.insert(ordinal, replaced);
 }

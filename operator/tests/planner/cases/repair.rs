@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use dengine_operator::cluster::model::{Broken, Identity, Observed};
+use dengine_operator::cluster::model::{Broken, Identity, Observed, OldVolume};
 use dengine_operator::cluster::plan::{Blocked, Removal, Step, Waiting, plan};
 
-use super::{CLUSTER, claim, empty_pod, healthy, members, pod, pod_of, replaced, restart, wanted};
+use super::{
+    CLUSTER, claim, empty_pod, healthy, member, members, pod, pod_of, replaced, restart, wanted,
+};
 
 #[test]
 fn a_member_without_its_data_is_replaced() {
@@ -78,6 +80,51 @@ fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
     observed.claims.get_mut(&1).unwrap().terminating = true;
     let restart = restart(1);
     assert_eq!(plan(&observed, &wanted(5)), restart);
+}
+
+#[test]
+fn what_was_given_up_is_kept_until_another_votes() {
+    let mut observed = broken(healthy(3), 1, Broken::Crashing);
+    observed.claims.get_mut(&1).unwrap().volume = Some("pv-1".to_owned());
+    replaced(&mut observed, 1, 2, false);
+    is_marked_and_removed(&mut observed, 3, Removal::Crashing);
+    let keep = Step::KeepVolume {
+        ordinal: 1,
+        volume: "pv-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), keep);
+    let delete = |observed: &Observed| {
+        matches!(
+            plan(observed, &wanted(3)),
+            Step::DeleteClaim { ordinal: 1, .. }
+        )
+    };
+    let became = |observed: &mut Observed, of_it: OldVolume| {
+        observed.replaced.get_mut(&1).unwrap().old_volume = of_it;
+    };
+    became(&mut observed, OldVolume::NotKept("forbidden".to_owned()));
+    assert!(delete(&observed), "it can not be helped");
+    became(&mut observed, OldVolume::Kept("pv-1".to_owned()));
+    assert!(delete(&observed));
+
+    // The next one comes, learns, and votes.
+    observed.claims.insert(1, claim(1));
+    observed.pods.insert(1, pod_of(1, 9));
+    let mut next = member(1, false);
+    (next.id, next.voter) = (9, false);
+    members(&mut observed).push(next);
+    assert!(matches!(
+        plan(&observed, &wanted(3)),
+        Step::Promote { member_id: 9, .. }
+    ));
+    members(&mut observed)[2].voter = true;
+    let release = Step::ReleaseVolume {
+        ordinal: 1,
+        volume: "pv-1".to_owned(),
+    };
+    assert_eq!(plan(&observed, &wanted(3)), release);
+    became(&mut observed, OldVolume::AsItWas);
+    assert_eq!(plan(&observed, &wanted(3)), Step::Done);
 }
 
 #[test]
