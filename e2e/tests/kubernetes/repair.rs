@@ -8,7 +8,7 @@ use dengine_e2e::cluster::Cluster;
 use serde_json::json;
 
 use crate::{
-    clusters::{CHANGE_PATIENCE, follower, ids},
+    clusters::{CHANGE_PATIENCE, follower, ids, status},
     load::{Load, connect},
     support::{World, not_run, test},
 };
@@ -41,9 +41,30 @@ async fn a_member_with_a_damaged_log_is_replaced_before_the_cluster_grows() {
             .position(|(_, note)| note.starts_with("added m-3"))
             .with_context(|| format!("no event tells of m-3: {events:#?}"))?;
         ensure!(replaced < grew, "it grew first: {events:#?}");
-        world.await_settled("m", 5).await.map(drop)
+        world.await_settled("m", 5).await?;
+        old_volume_was_kept(world).await
     })
     .await;
+}
+
+/// While nobody voted in the place of the member that was replaced, and no longer.
+async fn old_volume_was_kept(world: &World) -> Result<()> {
+    let is_released = |cluster: &DEngineCluster| {
+        let replaced = status(cluster).replacements;
+        !replaced.is_empty() && replaced.iter().all(|one| one.kept_volume.is_none())
+    };
+    let cluster = world.await_cluster("m", PATIENCE, is_released).await?;
+    let replaced = status(&cluster).replacements;
+    ensure!(
+        replaced.iter().all(|one| one.not_kept.is_none()),
+        "{replaced:?}"
+    );
+    let told = world.events("m").await?;
+    for expected in [events::VOLUME_KEPT, events::VOLUME_RELEASED] {
+        let is_told = told.iter().any(|(reason, _)| reason == expected);
+        ensure!(is_told, "{expected}: {told:#?}");
+    }
+    Ok(())
 }
 
 /// What becomes of the volume claim of a member that is replaced.

@@ -87,7 +87,8 @@ pub(super) async fn expand(
 }
 
 /// What people should know of the volumes: those that do not have what they asked for yet, those whose claim was deleted under
-/// a member that runs, and those that stay larger than the spec says. The spec may ask for less at any time, so that a size that can not be had is taken back like anything else.
+/// a member that runs, and those that stay larger than the spec says. The spec may ask for less at any time, so that a size
+/// that can not be had is taken back like anything else.
 pub(super) fn notice(
     claims: &BTreeMap<Ordinal, Arc<PersistentVolumeClaim>>,
     pods: &BTreeMap<Ordinal, Pod>,
