@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 pub use dengine_core::replica::{LeaderHint, RequestError};
-use dengine_core::{kv::StoreError, log::LogError};
+use dengine_core::{consensus::Divergence, kv::StoreError, log::LogError};
 pub use dengine_folder::FolderError;
 
 /// Why a member did not start. Nothing was changed.
@@ -79,7 +79,9 @@ impl StartError {
             Self::Folder(error) => {
                 matches!(
                     error,
-                    FolderError::Damaged { .. } | FolderError::Suspect { .. }
+                    FolderError::Damaged { .. }
+                        | FolderError::Suspect { .. }
+                        | FolderError::GivenUp { .. }
                 )
             }
             Self::Log { source, .. } => source.downcast_ref::<LogError>().is_some_and(|error| {
@@ -109,6 +111,11 @@ pub enum Fatal {
     /// The member received a snapshot and did not start from it.
     #[error("the member did not start from a snapshot that it received: {0}")]
     Restart(String),
+    /// After an accepted loss the cluster goes on without writes that this member has.
+    #[error(
+        "this member's history was given up: {0}. Its folder is refused from now on; let it join again with an empty one"
+    )]
+    GivenUp(Divergence),
     /// A thread of the member panicked: a bug.
     #[error("the {0} thread panicked; this is a bug in dengine, please report it with the log")]
     Panicked(&'static str),

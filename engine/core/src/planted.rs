@@ -101,6 +101,16 @@ pub enum Bug {
     PreVoteTakenForVote,
     /// A delete of nothing takes a revision.
     RevisionForNothing,
+    /// A member whose leader's log contradicts its own goes on refusing it, and answering callers.
+    ContradictionIgnored,
+    /// What is committed already is taken to be what the leader has there.
+    CommittedNotCompared,
+    /// A follower believes a confirmation of a read by a leader whose log contradicts its own.
+    ReadConfirmedByAnotherHistory,
+    /// A member that may have lost the end of its log stands for election as soon as any other.
+    LostWritesStandAtOnce,
+    /// A member that ended because its history was given up starts from it again.
+    GivenUpHistoryStarts,
     /// The lease's word is given without any order to what was applied before.
     LeaseWordUnordered,
     /// What is applied is published without any order to what was written before.
@@ -122,7 +132,7 @@ pub enum Bug {
 impl Bug {
     /// All of them, and within how many seeds, counted from 1, a test asks the simulator to find each: twice what
     /// `make sim-planted` said, or less where that takes long.
-    pub const ALL: [(Self, u64); 47] = [
+    pub const ALL: [(Self, u64); 52] = [
         (Self::VoteNotSynced, 10),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
@@ -170,6 +180,11 @@ impl Bug {
         (Self::RestartWaitsByNewSettings, 150),
         (Self::DisplacedTakenForDead, 100),
         (Self::SilentLearnerPromoted, 40),
+        (Self::ContradictionIgnored, 190),
+        (Self::CommittedNotCompared, 400),
+        (Self::ReadConfirmedByAnotherHistory, 190),
+        (Self::LostWritesStandAtOnce, 20),
+        (Self::GivenUpHistoryStarts, 190),
     ];
 
     /// Those that the models of threads find (`models`): the simulator has one thread, in which every order of loads and stores

@@ -50,6 +50,12 @@ number! {
 }
 
 impl Revision {
+    /// The revision after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
     /// Whether a state at this revision shows what a session has seen that has come to `wanted`.
     #[must_use]
     pub fn covers(self, wanted: Self) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! folder.toml   format version, folder id and, once it has one, the identity
+//! given-up      there only once the cluster goes on without writes that this member has; says which
 //! log/          the write-ahead log
 //! power.toml    with `memory-first`: under which boot of the machine the member ran, and how it ended
 //! state/        the state machine (RocksDB)
@@ -10,10 +11,12 @@
 //! `folder.toml` is the commit point of becoming a member: what lies in `log/` and `state/` without an
 //! identity in it is left over from a bootstrap that was cut short, and takes part in nothing.
 
+mod history;
 mod power;
 mod record;
 mod snapshots;
 
+pub use history::HistoryGuard;
 pub use power::{PowerGuard, PowerMark};
 pub use record::{FORMAT, Identity, Record, RecordError};
 pub use snapshots::SnapshotPaths;
@@ -81,6 +84,18 @@ pub enum FolderError {
     Suspect {
         /// Which folder.
         path: PathBuf,
+    },
+    /// After an accepted loss the cluster goes on without writes that are in this folder.
+    #[error(
+        "the history in data folder {path} was given up: {reason}. This member must not take part any more. If you need what \
+         only it has, keep a copy of the folder; then remove this member from the cluster and let it join again with an empty \
+         folder. The operator does that by itself"
+    )]
+    GivenUp {
+        /// Which folder.
+        path: PathBuf,
+        /// How the member found out.
+        reason: String,
     },
     /// There is data, but no record that says whose.
     #[error(

@@ -544,6 +544,7 @@ impl Node {
 
     async fn run(&self, folder: &Folder, identity: Identity) -> Result<(), StartError> {
         let inner = &self.inner;
+        folder.check_history()?;
         folder.check_power()?;
         let lost_writes_accepted = folder.lost_writes_accepted()?;
         if inner.config.durability == Durability::MemoryFirst {
@@ -558,6 +559,7 @@ impl Node {
             snapshot_paths: folder.snapshot_paths(),
             lost_writes_accepted,
             power: folder.power_guard(),
+            history: folder.history_guard(),
             status: inner.status.clone(),
             revision: inner.revision.clone(),
             fatal: inner.fatal.clone(),

@@ -158,6 +158,7 @@ pub(super) fn restore(
         max_waiting_reads: limits.max_pending_reads,
         boot_nonce: rand::random(),
         tick: start.config.tick(),
+        lost_writes_accepted: start.lost_writes_accepted,
         ..ConsensusConfig::new(start.identity.member_id, rand::random())
     };
     let boot_nonce = config.boot_nonce;

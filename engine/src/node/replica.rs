@@ -11,11 +11,11 @@ use crate::config::Config;
 use crate::error::{Fatal, RequestError};
 use crate::storage::RocksStore;
 use crate::transport::Peers;
-use dengine_core::consensus::{Role as RaftRole, State, snapshot_position};
+use dengine_core::consensus::{Divergence, Role as RaftRole, State, snapshot_position};
 use dengine_core::kv::Reader;
 use dengine_core::log::{LogReader, RealDisk};
 use dengine_core::replica::{self, ApplyJob, Caller, Counts, Effect, LogJob, Replica, Role};
-use dengine_folder::Identity;
+use dengine_folder::{HistoryGuard, Identity};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -40,6 +40,7 @@ pub(super) struct ReplicaThread {
     pub(super) space: Arc<Space>,
     pub(super) status: watch::Sender<NodeStatus>,
     pub(super) fatal: watch::Sender<Option<Fatal>>,
+    pub(super) history: HistoryGuard,
     pub(super) snapshots: Snapshots,
     /// Takes over when a snapshot has ended this replica.
     pub(super) installs: UnboundedSender<Install>,
@@ -152,6 +153,10 @@ impl ReplicaThread {
                 _ => self.handle(replica::Input::SnapshotSent { to, ok: false }),
             },
             Effect::DiscardStaged => self.snapshots.discard_staged(),
+            Effect::Diverged(divergence) => {
+                self.give_up(divergence);
+                return ControlFlow::Break(());
+            }
             Effect::Install { base, hard_state } => {
                 // If nobody installs it, the node is gone and this thread with it.
                 let _ = self.installs.send(Install { base, hard_state });
@@ -159,6 +164,16 @@ impl ReplicaThread {
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// The cluster goes on without what this member has, so the member ends, and its folder is refused from now on.
+    fn give_up(&self, divergence: Divergence) {
+        if let Err(error) = self.history.give_up(&divergence.to_string()) {
+            tracing::error!(%error, "the folder could not be marked: do not start this member again, replace it");
+        }
+        let fatal = Fatal::GivenUp(divergence);
+        tracing::error!(%fatal, "this member cannot go on");
+        self.fatal.send_replace(Some(fatal));
     }
 
     fn on_state(&mut self, state: State) {

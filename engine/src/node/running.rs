@@ -30,7 +30,7 @@ use dengine_core::replica::{
 };
 use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
-use dengine_folder::{Identity, PowerGuard, SnapshotPaths};
+use dengine_folder::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
@@ -58,6 +58,7 @@ pub(super) struct Start {
     /// See [`Folder::lost_writes_accepted`](dengine_folder::Folder::lost_writes_accepted).
     pub(super) lost_writes_accepted: bool,
     pub(super) power: PowerGuard,
+    pub(super) history: HistoryGuard,
     pub(super) status: watch::Sender<NodeStatus>,
     pub(super) revision: watch::Sender<Revision>,
     pub(super) fatal: watch::Sender<Option<Fatal>>,
@@ -162,6 +163,7 @@ impl Running {
             space: Arc::clone(&space),
             status: start.status,
             fatal: start.fatal.clone(),
+            history: start.history,
             snapshots,
             installs: start.installs,
             counted: Counts::default(),

@@ -64,6 +64,28 @@ async fn a_member_that_lost_power_does_not_take_part_until_a_person_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_history_was_given_up_is_refused_for_good() {
+    let mut cluster = cluster().await;
+    let away = cluster.follower().await;
+    let member = &mut cluster.members[away];
+    member.kill();
+    fs_err::write(member.data_dir.join("given-up"), "entry 7 differs\n").unwrap();
+    for _ in 0..2 {
+        let refused = member.run_to_end();
+        let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(3), "the operator replaces it");
+        assert!(complaint.contains("entry 7 differs"), "{complaint}");
+        let mut recover = dengine();
+        let recover = recover.args(["recover", "--accept-lost-writes", "--data-dir"]);
+        let recovered = recover.arg(&member.data_dir).output().unwrap();
+        assert!(
+            !recovered.status.success(),
+            "no loss is to be accepted here"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clean_end_outlives_a_power_loss() {
     let mut cluster = cluster().await;
     let away = cluster.follower().await;

@@ -5,6 +5,9 @@ use crate::planted::planted;
 use crate::types::MemberId;
 use std::time::Duration;
 
+/// For so many election timeouts whoever may have lost the end of its log leaves it to others to stand.
+const HESITATION_TIMEOUTS: u64 = 5;
+
 /// What a member must know before it can take part.
 #[derive(Clone, Debug)]
 pub struct ConsensusConfig {
@@ -39,6 +42,9 @@ pub struct ConsensusConfig {
     pub tick: Duration,
     /// By how many percent the clocks of two members may differ in speed. Leases are so much shorter.
     pub max_clock_drift_percent: u32,
+    /// A person has accepted that this member's log may have lost its end. Others may have it still, so it leaves it to them
+    /// to stand first.
+    pub lost_writes_accepted: bool,
     /// Decides the election timeouts of this run together with the member's id, and nothing else.
     pub seed: u64,
     /// Makes the contexts of this run's read rounds differ from those of earlier runs.
@@ -90,6 +96,7 @@ impl ConsensusConfig {
             read_timeout_ticks: 50,
             tick: Duration::from_millis(100),
             max_clock_drift_percent: 10,
+            lost_writes_accepted: false,
             seed,
             boot_nonce: seed,
         }
@@ -133,6 +140,15 @@ impl ConsensusConfig {
             false => u64::try_from(ticks).unwrap_or(u64::MAX),
         };
         least.max(self.election_ticks as u64)
+    }
+
+    /// For how many ticks a member that starts does not stand for election, although it votes.
+    #[must_use]
+    pub fn hesitation_ticks(&self) -> u64 {
+        match self.lost_writes_accepted && !planted!(LostWritesStandAtOnce) {
+            true => HESITATION_TIMEOUTS * self.election_ticks as u64,
+            false => 0,
+        }
     }
 
     pub(super) fn to_raft(&self, applied: u64) -> raft::Config {

@@ -211,6 +211,8 @@ pub enum Action {
         /// What the receiver gives to its consensus once it has the snapshot.
         message: Bytes,
     },
+    /// This member must end, and must not start from its folder again. Nothing follows this action.
+    Diverged(Divergence),
     /// The snapshot that was received replaces log and state machine. Reset the log to this; that is the
     /// moment from which the member is another one, and it starts anew. Nothing follows this action.
     Install {
@@ -219,6 +221,22 @@ pub enum Action {
         /// Goes with it.
         hard_state: HardState,
     },
+}
+
+/// The leader's log contradicts what is committed here: acknowledged entries were given up, and this member has them still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "entry {index} is committed here, and the log of the leader, member {leader} in term {term}, has another one in its place: the \
+     cluster goes on without writes that this member has, as it may after `dengine recover --accept-lost-writes`. Nothing of \
+     the leader's was applied on top"
+)]
+pub struct Divergence {
+    /// An entry that differs.
+    pub index: Index,
+    /// Who leads.
+    pub leader: MemberId,
+    /// In which term.
+    pub term: Term,
 }
 
 /// What a member does (Raft thesis §3.3, and §9.6 for the pre-candidate).

@@ -19,6 +19,8 @@
 //!   when it next counted itself.
 //! - A sole voter campaigns only once its log is on disk: it wins at once, and the crate takes the log
 //!   of a winner to be there.
+//! - A committed entry is never replaced. A leader that keeps on trying has a log of another history, and
+//!   the member ends for good; it confirms no read of such a leader either.
 //! - A member that starts grants no vote for one election timeout: it may have promised a lease to a
 //!   leader that it no longer remembers.
 //! - A snapshot is installed by replacing log and state machine and starting anew; there is no other
@@ -49,8 +51,8 @@ pub use config::{ConsensusConfig, ConsensusConfigError};
 pub use describe::describe;
 pub use driver::{Consensus, Restored, snapshot_position};
 pub use event::{
-    Action, AppendId, ConfigChange, ConfigChangeKind, Event, Outbound, Progress, Proposal,
-    ReadToken, Refusal, Role, SnapshotMeta, State, Token,
+    Action, AppendId, ConfigChange, ConfigChangeKind, Divergence, Event, Outbound, Progress,
+    Proposal, ReadToken, Refusal, Role, SnapshotMeta, State, Token,
 };
 pub use log_view::{LogRead, LogReadError};
 pub use validate::PeerMessageError;

@@ -8,6 +8,7 @@ use super::convert;
 use super::reads::RoundContext;
 use crate::kv::membership::MEMBERS_MAX;
 use crate::log::CONTEXT_BYTES_MAX;
+use crate::planted::planted;
 use crate::types::NUMBER_MAX;
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole, Storage};
@@ -177,10 +178,7 @@ pub(super) fn check_snapshot<S: Storage>(
     if !position || conf.voters.is_empty() || !distinct || !single || members.contains(&&0) {
         return Err(PeerMessageError::SnapshotMeta);
     }
-    let here = raft.raft_log.term(meta.index);
-    let committed = meta.index <= raft.raft_log.committed;
-    // Truncated entries read as term 0.
-    if committed && here.is_ok_and(|here| here != 0 && here != meta.term) {
+    if contradicts(raft, meta.index, meta.term) {
         return Err(PeerMessageError::Contradiction { index: meta.index });
     }
     Ok(())
@@ -277,19 +275,28 @@ fn check_committed<S: Storage>(raft: &Raft<S>, message: &Message) -> Result<(), 
     if message.term < raft.term {
         return Ok(());
     }
-    let contradicts = |index: u64, term: u64| {
-        // Truncated entries read as term 0.
-        let here = raft.raft_log.term(index);
-        index <= raft.raft_log.committed && here.is_ok_and(|here| here != 0 && here != term)
-    };
     let before = std::iter::once((message.index, message.log_term));
     let entries = message.entries.iter().map(|e| (e.index, e.term));
     match before
         .chain(entries)
-        .find(|&(i, term)| contradicts(i, term))
+        .find(|&(index, term)| contradicts(raft, index, term))
     {
         Some((index, _)) => Err(PeerMessageError::Contradiction { index }),
         None => Ok(()),
+    }
+}
+
+/// Whether a log that has an entry of this term there lacks something that is committed here. Along a log terms never fall, which
+/// tells of entries that are not compared one by one: those behind what is committed, and those that were truncated.
+fn contradicts<S: Storage>(raft: &Raft<S>, index: u64, term: u64) -> bool {
+    let log = &raft.raft_log;
+    let here = |index: u64| log.term(index).unwrap_or_default();
+    if index > log.committed {
+        return term < here(log.committed);
+    }
+    match here(index) {
+        0 => term > here(log.first_index() - 1),
+        here => here != term,
     }
 }
 
@@ -340,7 +347,15 @@ fn check_read_response<S: Storage>(
     message: &Message,
 ) -> Result<(), PeerMessageError> {
     check_context(message, raft.id)?;
-    check_leader(raft, message)
+    check_leader(raft, message)?;
+    // A leader confirms reads from where it has committed an entry of its own term on, which is this one.
+    let other = message.term >= raft.term && contradicts(raft, message.index, message.term);
+    if other && !planted!(ReadConfirmedByAnotherHistory) {
+        return Err(PeerMessageError::Contradiction {
+            index: message.index,
+        });
+    }
+    Ok(())
 }
 
 fn check_context(message: &Message, member: u64) -> Result<(), PeerMessageError> {

@@ -4,7 +4,7 @@ use super::applier::AppliedRange;
 use super::env::Env;
 use super::pending::Expected;
 use super::versions::Announcement;
-use crate::consensus::{AppendId, Outbound, PeerMessageError, SnapshotMeta, State};
+use crate::consensus::{AppendId, Divergence, Outbound, PeerMessageError, SnapshotMeta, State};
 use crate::kv::{CommandVersion, MembershipChange};
 use crate::log::Position;
 use crate::types::{Entry, HardState, Index, MemberId};
@@ -131,6 +131,8 @@ pub enum Effect<E: Env> {
     },
     /// Forget the snapshot that was staged: this member does not need it.
     DiscardStaged,
+    /// End this replica, and never start it from its folder again. No effect follows.
+    Diverged(Divergence),
     /// End this replica, reset the log, and start the member anew from its folder. No
     /// effect follows.
     Install {

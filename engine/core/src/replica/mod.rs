@@ -388,6 +388,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             Action::StateChanged(state) => self.on_state(state),
             Action::MakeSnapshot => Effect::MakeSnapshot,
             Action::SendSnapshot { to, message } => Effect::SendSnapshot { to, message },
+            Action::Diverged(divergence) => Effect::Diverged(divergence),
             Action::Install { base, hard_state } => Effect::Install { base, hard_state },
         };
         self.effects.push(effect);

@@ -36,6 +36,7 @@ impl World {
     fn happen(&mut self, fault: Fault) -> bool {
         match fault {
             Fault::ClusterPowerLoss => return self.all_lose_power(),
+            Fault::SiteLoss => return self.site_loses_power(),
             Fault::Partition => return self.split(false),
             Fault::OneWayPartition => return self.split(true),
             Fault::Congestion => return self.congest(),
@@ -123,7 +124,7 @@ impl World {
 
     /// Whether the cluster can do without what this member has on its disk, for ever. Only a whole cluster
     /// at rest can.
-    fn may_lose(&self, id: MemberId) -> bool {
+    pub(super) fn may_lose(&self, id: MemberId) -> bool {
         let Some((_, membership)) = newest_leader(&self.members) else {
             return false;
         };

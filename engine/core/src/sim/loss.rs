@@ -5,15 +5,18 @@
 //! `docs/runbooks/DEngineQuorumLost.md` says: stops all members, accepts the loss for each that refused, and starts them.
 //! Then what was committed and is on the disks of a majority is still not lost; behind the last such entry, history may
 //! begin anew. Clients and watchers do so too: they are told of nothing, but what they know of later revisions may be of what
-//! is lost, and ids of sessions that were opened there are given out again.
+//! is lost, and ids of sessions that were opened there are given out again. A member that still has what the others go on
+//! without must end; see [`restored`](super::restored).
 
+use super::forgiven::Changes;
 use super::invariants::Seen;
 use super::member::Health;
+use super::plan::{Fault, Plan};
 use super::queue::{MILLI, Nanos, SECOND};
+use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::world::{Members, World};
-use crate::check::{Answer, Call, History};
-use crate::kv::Membership;
+use crate::kv::{Event as Change, Membership};
 use crate::types::{Entry, Index, MemberId, Revision, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +31,8 @@ pub(super) struct Progress {
     terms: BTreeMap<Index, Term>,
     /// The revision at some of them.
     revisions: BTreeMap<Index, Revision>,
+    /// What was changed, as far as it is committed.
+    changes: Changes,
     /// The newest members that any member knows, and since which entry.
     membership: Option<(Index, Arc<Membership>)>,
 }
@@ -38,15 +43,30 @@ impl Progress {
             .extend(entries.iter().map(|it| (it.index, it.term)));
     }
 
-    pub(super) fn applied(
-        &mut self,
-        index: Index,
-        revision: Revision,
-        changed: Option<&Arc<Membership>>,
-    ) {
+    pub(super) fn applied(&mut self, index: Index, revision: Revision) {
         self.revisions.insert(index, revision);
+    }
+
+    /// What the next revisions changed.
+    pub(super) fn told(&mut self, changes: &[Change]) {
+        for change in changes {
+            let revision = change.kv.mod_revision;
+            self.changes
+                .entry(revision)
+                .or_default()
+                .push(change.clone());
+        }
+    }
+
+    /// What each revision changed that is still there.
+    pub(super) fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// A member has applied a change of the members.
+    pub(super) fn changed(&mut self, index: Index, changed: &Arc<Membership>) {
         let known = self.membership.as_ref().map(|(since, _)| *since);
-        if let Some(changed) = changed.filter(|_| known < Some(index)) {
+        if known < Some(index) {
             self.membership = Some((index, Arc::clone(changed)));
         }
     }
@@ -82,31 +102,12 @@ impl Progress {
     }
 }
 
-/// When, and behind which revision, history may have begun anew.
-#[derive(Default)]
-pub(super) struct Losses(Vec<(Nanos, Revision)>);
-
-impl Losses {
-    /// A history of which nothing is asked that may be lost: a write that was acknowledged there may have taken effect or not,
-    /// and what else was told does not count.
-    pub(super) fn forgive(&self, history: &History) -> History {
-        let mut forgiven = history.clone();
-        for (at, safe) in &self.0 {
-            let may_be_lost = |completed: Nanos, answer: &Answer| {
-                completed <= *at && answer.revision().is_some_and(|it| it > safe.0)
-            };
-            forgiven.operations.retain_mut(|operation| {
-                let completed = operation.completed.map(|it| it.nanos);
-                let lost = completed.is_some_and(|it| may_be_lost(it, &operation.answer));
-                if lost {
-                    operation.completed = None;
-                    operation.answer = Answer::Unknown;
-                }
-                !lost || !matches!(operation.call, Call::Read { .. })
-            });
-        }
-        forgiven
-    }
+/// The story of sites that lose power: a few members, and not much else that goes wrong.
+pub(super) fn plan_site_losses(plan: &mut Plan, random: &mut Random) {
+    plan.members = *random.pick(&[3, 3, 5]).expect("not empty");
+    plan.faults.retain(|_| random.chance(200_000));
+    let mean = random.between(6, 12) * SECOND;
+    plan.faults.push((Fault::SiteLoss, mean));
 }
 
 /// Whoever runs the cluster looks whether it can go on by itself.
@@ -134,6 +135,23 @@ pub(super) fn recover_if_needed(
 }
 
 impl World {
+    /// A majority of the voters loses power at once. The others go on, and may have what all of those have lost.
+    pub(super) fn site_loses_power(&mut self) -> bool {
+        let mut ids = self.sim.progress.voters();
+        let quorum = ids.len() / 2 + 1;
+        if ids.len() < 3 || !self.may_lose(ids[0]) {
+            return false;
+        }
+        self.sim.note(format_args!("FAULT: a site loses power"));
+        let spared = self.sim.random.between(1, (ids.len() - quorum) as u64 + 1);
+        for _ in 0..spared {
+            let place = self.sim.random.below(ids.len() as u64) as usize;
+            ids.swap_remove(place);
+        }
+        ids.into_iter().for_each(|id| self.lose_power(id));
+        true
+    }
+
     /// Goes on with what is there.
     fn recover(&mut self) {
         let (index, revision) = self.sim.progress.safe(&self.members);
@@ -150,10 +168,12 @@ impl World {
             let delay = sim.random.between(MILLI, 2 * SECOND);
             sim.after(delay, Event::Restart(*id));
         }
+        sim.restored.accepted(members.keys().copied());
         sim.progress.forget_behind(index);
         sim.history_to = sim.history_to.min(revision);
         sim.see(&Seen::LossAccepted { index, revision });
-        self.losses.0.push((sim.now, revision));
+        let lost = sim.progress.changes.split_off(&revision.next());
+        self.losses.add(sim.now, revision, lost);
         for client in self.clients.values_mut() {
             client.begin_anew(sim, revision);
         }

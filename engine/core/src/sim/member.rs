@@ -23,10 +23,11 @@ use super::shadow::Shadow;
 use super::store::SimStore;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::SimEnv;
-use crate::consensus::{Role, State};
+use crate::consensus::{Divergence, Role, State};
 use crate::kv::{CommandVersion, Member as MemberRecord, Membership, Reader};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Disk, LogReader};
+use crate::planted::planted;
 use crate::replica::{Input, Replica};
 use crate::snapshot::SnapshotId;
 use crate::types::{Index, MemberId, Term};
@@ -88,6 +89,8 @@ pub(super) enum End {
     Panicked(String),
     /// Its log and its state were replaced; it starts anew.
     Installed,
+    /// Its history was given up, and it says so.
+    Diverged(Divergence),
 }
 
 impl From<String> for End {
@@ -134,6 +137,8 @@ pub(super) struct Member {
     suspect: bool,
     /// Somebody has accepted that, and it has not started since.
     loss_accepted: bool,
+    /// Its folder says that its history was given up.
+    given_up: bool,
     /// What the log was when it was last synced, less what was replaced since; known only of `memory-first` members.
     synced: Shadow,
     /// The next start takes the newest of the plan's timers, whichever it would take otherwise.
@@ -160,6 +165,7 @@ impl Member {
             down_since: 0,
             suspect: false,
             loss_accepted: false,
+            given_up: false,
             synced: Shadow::default(),
             newest_timers: false,
         }
@@ -402,6 +408,7 @@ impl Member {
         match actor {
             Actor::Replica => return process.think(sim, machine),
             Actor::Tick => {
+                process.ticks += 1;
                 process.inbox.push_back(Input::Tick);
                 machine.plan(sim, self.clock.wait(process.tick), Actor::Tick);
                 return process.think(sim, machine);
@@ -444,6 +451,19 @@ impl Member {
         Ok(())
     }
 
+    /// Only who still has what the others go on without may end for good. It notes that in its folder.
+    fn give_up(&mut self, sim: &mut Surroundings, divergence: Divergence) {
+        let id = self.id;
+        sim.note(format_args!("{id} ends for good: {divergence}"));
+        sim.count("members whose history was given up");
+        if !sim.restored.holds(id) {
+            let what = format!("member {id}, of which nothing was given up: {divergence}");
+            sim.fail(("every sound folder opens", what));
+        }
+        self.given_up = !planted!(GivenUpHistoryStarts);
+        self.health = Health::Lost;
+    }
+
     /// The process ended by itself; whoever runs it starts it again.
     fn end(&mut self, sim: &mut Surroundings, end: End) {
         let id = self.id;
@@ -452,7 +472,9 @@ impl Member {
                 sim.note(format_args!("{id} ends: {reason}"));
                 sim.count("processes that ended by themselves");
             }
+            End::Diverged(divergence) => self.give_up(sim, divergence),
             End::Installed => {
+                sim.restored.installed(id);
                 self.promised = Index(0);
                 self.synced = Shadow::default();
             }

@@ -8,7 +8,8 @@
 //! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, and [`focus`] what every other seed is about;
 //! [`faults`] what then goes wrong, and
 //! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program;
-//! [`loss`] is what a `memory-first` cluster may lose.
+//! [`loss`] is what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,
+//! and [`forgiven`] what still counts of what clients were told.
 //! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
 //! (its disk is [`MemoryDisk`](crate::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
 //! [`invariants`] watch, one file each. [`surroundings`] holds what all share: [`queue`], [`random`],
@@ -25,6 +26,7 @@ mod displaced;
 mod faults;
 mod focus;
 mod folders;
+mod forgiven;
 mod guard;
 mod invariants;
 mod late_news;
@@ -35,6 +37,7 @@ mod operator;
 mod plan;
 mod queue;
 mod random;
+mod restored;
 mod roll;
 mod shadow;
 mod store;

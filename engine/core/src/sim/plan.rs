@@ -72,9 +72,12 @@ pub(super) enum Fault {
     Lull,
     /// A member is replaced, and the learner in its place is gone when it is to get its vote.
     SilentLearner,
+    /// All machines of a site lose power, a majority, and not all there are. Only where that is the story: see [`loss`](super::loss).
+    SiteLoss,
 }
 
 impl Fault {
+    /// But for those that are drawn apart.
     const ALL: [Self; 27] = [
         Self::Kill,
         Self::PowerLoss,
@@ -119,6 +122,7 @@ impl Fault {
             Self::Kill => "kills",
             Self::PowerLoss => "power losses",
             Self::ClusterPowerLoss => "power losses of all",
+            Self::SiteLoss => "power losses of a site",
             Self::Partition => "partitions",
             Self::OneWayPartition => "one-way partitions",
             Self::LeaderCut => "leaders cut off",
@@ -255,6 +259,9 @@ impl Plan {
         };
         if let Some(focus) = Focus::draw(random) {
             focus.narrow(&mut plan, random);
+        }
+        if plan.memory_first && random.chance(700_000) {
+            super::loss::plan_site_losses(&mut plan, random);
         }
         plan
     }

@@ -8,6 +8,7 @@ use super::network::{Link, Network};
 use super::plan::{Fault, Plan};
 use super::queue::{Nanos, Queue};
 use super::random::Random;
+use super::restored::Restored;
 use super::roll::Programs;
 use super::ticket::Mailbox;
 use super::tide::Tide;
@@ -81,6 +82,7 @@ pub(super) struct Surroundings {
     pub(super) ambushed_until: Nanos,
     pub(super) mailbox: Mailbox,
     pub(super) progress: Progress,
+    pub(super) restored: Restored,
     pub(super) counts: BTreeMap<&'static str, u64>,
     invariants: Invariants,
     /// The newest revision that any member has come to.
@@ -109,6 +111,7 @@ impl Surroundings {
             ambushed_until: 0,
             mailbox: Mailbox::default(),
             progress: Progress::default(),
+            restored: Restored::default(),
             counts: BTreeMap::new(),
             invariants: Invariants::new(),
             // The first change takes revision 2.

@@ -143,6 +143,10 @@ impl Watcher {
     ) -> Option<(MemberId, u64, u64)> {
         let ids: Vec<_> = members.keys().copied().collect();
         let id = *self.random.pick(&ids)?;
+        // What is told of a history that may have been given up does not count.
+        if sim.restored.holds(id) {
+            return None;
+        }
         let member = members.get_mut(&id)?;
         let specs: Vec<_> = self.watches.iter().map(|it| it.spec.clone()).collect();
         let first = self.watches.iter_mut().map(|it| it.cursor.resume());

@@ -7,8 +7,8 @@
 use super::client::{self, Ask, Client, ClientEvent, Outcome};
 use super::clock::Clock;
 use super::displaced::Displacement;
+use super::forgiven::Losses;
 use super::invariants::{Broken, End, Seen};
-use super::loss::Losses;
 use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
 use super::network::{Link, Network};
 use super::operator::{Operator, newest_leader};
@@ -382,6 +382,12 @@ impl World {
                 return self.read(member, client, attempt);
             }
             Ask::Read(Level::Lease) => Request::LeaseRead { caller },
+            // What is told of a history that may have been given up does not count.
+            Ask::Read(Level::Session { .. } | Level::Eventual)
+                if self.sim.restored.holds(member) =>
+            {
+                return client::reply(&mut self.sim, member, from, Outcome::Unreachable);
+            }
             Ask::Read(Level::Session { .. } | Level::Eventual) => {
                 return self.read(member, client, attempt);
             }
@@ -479,7 +485,8 @@ impl World {
 
     /// Everything that can only be judged in the end.
     fn judge(&mut self) {
-        let history = &self.losses.forgive(self.recorder.history());
+        let changes = self.sim.progress.changes();
+        let history = &self.losses.forgive(self.recorder.history(), changes);
         let judged = check::check(history, CHECK_STEPS);
         let reader = newest_leader(&self.members).and_then(|(id, _)| self.members[&id].reader());
         let reader = reader.expect("a run ends with a leader");

@@ -3,6 +3,7 @@
 //! Here is what goes in; `ready` has what comes out, `reading` the rounds of linearizable reads, and
 //! `progress` what a leader knows of the others.
 
+mod divergence;
 mod heartbeats;
 mod progress;
 mod reading;
@@ -24,6 +25,7 @@ use super::validate::{self, PeerMessageError};
 use crate::planted::planted;
 use crate::types::{HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
+use divergence::Contradictions;
 use prost_raft::Message as _;
 use raft::{RawNode, StateRole, eraftpb};
 use snapshots::Snapshots;
@@ -69,6 +71,10 @@ pub struct Consensus<L: LogRead> {
     terms: TermBudget,
     /// From this tick on votes are granted: before it, this member may have acknowledged a round that a lease rests on.
     votes_from: u64,
+    /// From this tick on elections are started: before it, a member that has lost nothing may win one. None once a leader was
+    /// heard of.
+    stands_from: u64,
+    contradictions: Contradictions,
     /// Elections that timed out here; with term and seed it decides the next election timeout.
     timeouts: u64,
     /// For each append that is out: the last of the crate's readies that it covers.
@@ -139,6 +145,8 @@ impl<L: LogRead> Consensus<L> {
                 Term(_) if planted!(RestartedVoterDoesNotWait) => 0,
                 Term(_) => config.silent_ticks(),
             },
+            stands_from: config.hesitation_ticks(),
+            contradictions: Contradictions::default(),
             timeouts: 0,
             pending_readies: VecDeque::new(),
             hard_state,
@@ -164,7 +172,7 @@ impl<L: LogRead> Consensus<L> {
     /// # Errors
     /// A peer's message was refused; nothing changed.
     pub fn step(&mut self, event: Event) -> Result<(), PeerMessageError> {
-        if self.snapshots.is_installing() {
+        if self.has_ended() {
             return Ok(());
         }
         match event {
@@ -194,6 +202,10 @@ impl<L: LogRead> Consensus<L> {
     pub fn actions(&mut self) -> Vec<Action> {
         if self.snapshots.is_installing() {
             self.install();
+            return std::mem::take(&mut self.actions);
+        }
+        if self.contradictions.has_ended() {
+            self.hand_out_divergence();
             return std::mem::take(&mut self.actions);
         }
         self.start_read_round();
@@ -271,6 +283,7 @@ impl<L: LogRead> Consensus<L> {
         if follows && elapsed > 0 && self.node.raft.election_elapsed == 0 {
             self.timeouts += 1;
         }
+        self.settle_contradiction();
         self.renew_lease();
         let round_ticks = self.config.election_ticks as u64;
         self.reads.retry(self.tick, round_ticks);
@@ -287,7 +300,8 @@ impl<L: LogRead> Consensus<L> {
         if raft.state != StateRole::Follower {
             return;
         }
-        if self.tick < self.votes_from {
+        let hesitates = self.tick < self.stands_from && !raft.prs().is_singleton();
+        if self.tick < self.votes_from || hesitates {
             // Whoever may vote for nobody does not stand either: that would be a vote for itself.
             let least = self.config.election_ticks - 2;
             raft.election_elapsed = raft.election_elapsed.min(least);
@@ -305,8 +319,14 @@ impl<L: LogRead> Consensus<L> {
 
     fn on_message(&mut self, from: MemberId, bytes: &Bytes) -> Result<(), PeerMessageError> {
         let mut message = eraftpb::Message::decode(bytes.as_ref())?;
+        if planted!(CommittedNotCompared) {
+            self.leave_out_committed(&mut message);
+        }
         let term_max = self.term_max();
         if let Err(error) = validate::check(&self.node.raft, from.0, &message, term_max) {
+            if let PeerMessageError::Contradiction { index } = error {
+                self.note_contradiction(from, Term(message.term), Index(index));
+            }
             return match self.approach_term(from, &message, term_max) {
                 true => Ok(()),
                 false => Err(error),
@@ -350,6 +370,17 @@ impl<L: LogRead> Consensus<L> {
         // The only error left is an answer from a member that was removed meanwhile.
         let _ = self.node.step(message);
         Ok(())
+    }
+
+    /// Only for [`crate::planted::Bug::CommittedNotCompared`]: of an append, what is not committed here yet.
+    fn leave_out_committed(&self, message: &mut eraftpb::Message) {
+        let log = &self.node.raft.raft_log;
+        let append = message.msg_type() == eraftpb::MessageType::MsgAppend;
+        if append && message.term >= self.node.raft.term && message.index < log.committed {
+            message.entries.retain(|it| it.index > log.committed);
+            message.index = log.committed;
+            message.log_term = log.term(log.committed).unwrap_or_default();
+        }
     }
 
     fn on_truncate(&mut self, index: Index) {

@@ -157,6 +157,9 @@ impl<L: LogRead> Consensus<L> {
         let state = self.current_state();
         if state != self.state {
             self.state = state;
+            if state.leader.is_some() {
+                self.stands_from = 0;
+            }
             // A round asked of the leader before, or in the term before, may never be answered.
             self.reads.retry(self.tick, 0);
             self.actions.push(Action::StateChanged(state));

@@ -45,10 +45,10 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// Whether a snapshot that was received has ended this consensus.
+    /// Whether a snapshot that was received has ended this consensus, or a leader whose log contradicts this member's.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.snapshots.is_installing()
+        self.snapshots.is_installing() || self.contradictions.has_ended()
     }
 
     pub(super) fn ask_for_snapshot(&mut self) {
@@ -94,7 +94,12 @@ impl<L: LogRead> Consensus<L> {
     ) -> Result<(), PeerMessageError> {
         let message = eraftpb::Message::decode(message.as_ref())?;
         let term_max = self.term_max();
-        validate::check_snapshot(&self.node.raft, from.0, &message, term_max)?;
+        if let Err(error) = validate::check_snapshot(&self.node.raft, from.0, &message, term_max) {
+            if let PeerMessageError::Contradiction { index } = error {
+                self.note_contradiction(from, Term(message.term), Index(index));
+            }
+            return Err(error);
+        }
         self.note_heard(from);
         let _ = self.node.step(message);
         // The crate does not take what the log here already agrees with, or what it is not part of.

@@ -267,6 +267,9 @@ impl Cluster {
                 );
                 self.snapshots.insert((id, to.0), (message, machine));
             }
+            Action::Diverged(divergence) => {
+                self.note(id, format_args!("ends: {divergence}"));
+            }
             Action::Install { base, hard_state } => {
                 let (index, term) = (base.index, base.term);
                 self.note(

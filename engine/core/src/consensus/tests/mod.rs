@@ -11,6 +11,7 @@ mod check_quorum_6_2;
 mod cluster;
 mod commit_only_own_term_3_6_2;
 mod determinism;
+mod given_up_history;
 mod leader_election_3_4;
 mod leader_sends_before_its_disk_10_2_1;
 mod leadership_transfer_3_10;

@@ -126,12 +126,13 @@ pub(super) struct Invariants(Vec<Box<dyn Invariant>>);
 
 /// What is checked where it happens: see docs/simulator.md.
 #[cfg(all(test, feature = "planted-bugs"))]
-pub(super) const ELSEWHERE: [&str; 7] = [
+pub(super) const ELSEWHERE: [&str; 8] = [
     "what was synced is there",
     "messages are bounded",
     "silent learners do not vote",
     "a refused folder stays refused",
     "every sound folder opens",
+    "who lost writes waits",
     "no panic",
     "liveness",
 ];

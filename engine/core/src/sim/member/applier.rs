@@ -29,15 +29,13 @@ impl Process {
             "{member} has applied {index}, revision {}",
             range.revision
         ));
-        sim.progress
-            .applied(index, range.revision, range.membership.as_ref());
-        let (revision, now) = (range.revision, sim.now);
-        sim.see(&Seen::Reaches { revision, now });
-        self.show_history(sim);
-        self.wake_hub(sim, machine);
-        if is_hashed(index) {
-            self.show_hash(sim, member);
+        if let Some(changed) = &range.membership {
+            sim.progress.changed(index, changed);
         }
+        if !sim.restored.holds(member) {
+            self.show_applied(sim, member, index, range.revision);
+        }
+        self.wake_hub(sim, machine);
         if let Some(membership) = &range.membership {
             sim.note(format_args!("{member} knows {}", names(membership)));
             sim.see(&Seen::Members(membership));
@@ -57,6 +55,22 @@ impl Process {
         Ok(())
     }
 
+    fn show_applied(
+        &self,
+        sim: &mut Surroundings,
+        member: MemberId,
+        index: Index,
+        revision: Revision,
+    ) {
+        sim.progress.applied(index, revision);
+        let now = sim.now;
+        sim.see(&Seen::Reaches { revision, now });
+        self.show_history(sim);
+        if is_hashed(index) {
+            self.show_hash(sim, member);
+        }
+    }
+
     pub(super) fn tell_applied(&mut self, sim: &mut Surroundings, machine: Machine) {
         let told = self.untold.drain(..).map(Input::Applied);
         self.inbox.extend(told);
@@ -74,6 +88,9 @@ impl Process {
             };
             sim.history_to = match reader.changes(&query) {
                 Ok(changes) => {
+                    if sim.plan.memory_first {
+                        sim.progress.told(&changes.events);
+                    }
                     sim.see(&Seen::History(&changes.events));
                     newest
                 }

@@ -26,6 +26,18 @@ use std::time::Duration;
 /// The cluster of all simulations.
 pub(in crate::sim) const CLUSTER: ClusterId = ClusterId(0xd00d);
 
+/// For so many election timeouts a member that lost writes leaves it to others to stand for election: what the
+/// documentation says, and not what the source has.
+const HESITATION_TIMEOUTS: u64 = 5;
+
+/// As what a replica starts.
+struct Start {
+    hard_state: HardState,
+    tick: Duration,
+    election_ticks: usize,
+    lost_writes_accepted: bool,
+}
+
 /// Why a process did not come up.
 enum Refusal {
     /// The folder has lost something.
@@ -101,6 +113,9 @@ impl Member {
     pub(in crate::sim) fn start(&mut self, sim: &mut Surroundings) {
         if self.process.is_some() {
             return;
+        }
+        if self.given_up {
+            return self.refuse(sim, "its history was given up");
         }
         if self.suspect {
             return self.refuse_suspect(sim);
@@ -241,7 +256,7 @@ impl Member {
         }
         // It has looked at every byte.
         self.health = Health::Sound;
-        self.loss_accepted = false;
+        let lost_writes_accepted = std::mem::take(&mut self.loss_accepted);
         let durable = log.durable_to();
         let (keeper, collector) = (
             Keeper::new(machine.reader(), sim.plan.retention()),
@@ -250,6 +265,8 @@ impl Member {
         let (member, term) = (self.id, recovered.hard_state.term);
         let reads_max = self.reads_max;
         sim.programs.runs(member, reads_max);
+        let committed = recovered.hard_state.commit.max(index);
+        sim.restored.starts(member, committed);
         sim.see(&Seen::Starts {
             member,
             term,
@@ -262,8 +279,13 @@ impl Member {
             false => sim.random.pick(timers).copied(),
         };
         let (tick_ms, election_ticks) = timers.expect("there is one");
-        let timers = (Duration::from_millis(tick_ms), election_ticks);
-        let replica = self.replica_from(sim, &log, recovered.hard_state, &machine, timers);
+        let start = Start {
+            hard_state: recovered.hard_state,
+            tick: Duration::from_millis(tick_ms),
+            election_ticks,
+            lost_writes_accepted,
+        };
+        let replica = self.replica_from(sim, &log, &machine, &start);
         Ok(Process {
             replica,
             state: State::default(),
@@ -292,7 +314,12 @@ impl Member {
             staging,
             snapshots: Snapshots::default(),
             peers: BTreeMap::new(),
-            tick: timers.0,
+            ticks: 0,
+            hesitates: match lost_writes_accepted {
+                true => HESITATION_TIMEOUTS * election_ticks as u64,
+                false => 0,
+            },
+            tick: start.tick,
             untold: Vec::new(),
         })
     }
@@ -305,11 +332,11 @@ impl Member {
         &self,
         sim: &mut Surroundings,
         log: &Log<MemoryDisk>,
-        hard_state: HardState,
         machine: &StateMachine<SimStore>,
-        (tick, election_ticks): (Duration, usize),
+        start: &Start,
     ) -> Replica<LogReader<MemoryDisk>, super::SimEnv> {
         let nonce = sim.random.next();
+        let (tick, election_ticks) = (start.tick, start.election_ticks);
         let config = ReplicaConfig {
             member_id: self.id,
             boot_nonce: nonce,
@@ -329,9 +356,10 @@ impl Member {
             cache_bytes: 4 << 10,
             max_waiting_reads: 1024,
             boot_nonce: nonce,
+            lost_writes_accepted: start.lost_writes_accepted,
             ..ConsensusConfig::new(self.id, sim.random.next())
         };
-        Replica::new(config, consensus, hard_state, log.reader(), machine)
+        Replica::new(config, consensus, start.hard_state, log.reader(), machine)
             .expect("this configuration is sound")
     }
 }

@@ -19,7 +19,7 @@ use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
 use crate::sim::ticket::SimEnv;
 use crate::snapshot::Staging;
-use crate::types::MemberId;
+use crate::types::{Entry, MemberId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -57,6 +57,10 @@ pub(super) struct Process {
     pub(super) staging: Staging<MemoryDisk>,
     pub(super) snapshots: Snapshots,
     pub(super) peers: BTreeMap<MemberId, Peer>,
+    /// How many ticks it has seen.
+    pub(super) ticks: u64,
+    /// For so many of them it may not stand for election, unless it hears of a leader.
+    pub(super) hesitates: u64,
     /// How long its ticks are.
     pub(super) tick: Duration,
     /// What the state machine has applied and the replica has not been told yet.
@@ -123,14 +127,7 @@ impl Process {
             }
             Effect::Apply(job) => {
                 if let ApplyJob::Entries(entries) = &job {
-                    sim.progress.committed(entries);
-                    let term = self.replica.consensus().state().term;
-                    sim.see(&Seen::Commits {
-                        member,
-                        term,
-                        entries,
-                    });
-                    self.note_expiries(sim, entries);
+                    self.note_commits(sim, member, entries);
                 }
                 self.apply_jobs.push_back(job);
                 self.plan_apply(sim, machine);
@@ -147,11 +144,41 @@ impl Process {
             }
             Effect::SendSnapshot { to, message } => self.send_snapshot(sim, machine, to, message),
             Effect::DiscardStaged => self.discard_staged()?,
+            Effect::Diverged(divergence) => return Err(End::Diverged(divergence)),
             Effect::Install { base, hard_state } => {
                 self.plan_install(sim, machine, base, hard_state);
             }
         }
         Ok(())
+    }
+
+    fn note_commits(&self, sim: &mut Surroundings, member: MemberId, entries: &[Entry]) {
+        let term = self.replica.consensus().state().term;
+        let entries = sim.restored.commits(member, term, entries);
+        if entries.is_empty() {
+            return;
+        }
+        sim.progress.committed(&entries);
+        sim.see(&Seen::Commits {
+            member,
+            term,
+            entries: &entries,
+        });
+        self.note_expiries(sim, &entries);
+    }
+
+    /// Whoever lost writes leaves it to others to stand for election, for a while.
+    fn check_hesitation(&mut self, sim: &mut Surroundings, member: MemberId, state: State) {
+        if state.leader.is_some() {
+            self.hesitates = 0;
+        }
+        let stands = matches!(state.role, Role::PreCandidate | Role::Candidate);
+        let alone = self.replica.membership().voters().count() == 1;
+        if stands && !alone && self.ticks < self.hesitates {
+            let (ticks, least) = (self.ticks, self.hesitates);
+            let what = format!("member {member} stands after {ticks} ticks, not {least}");
+            sim.fail(("who lost writes waits", what));
+        }
     }
 
     fn on_state(&mut self, sim: &mut Surroundings, member: MemberId, state: State) {
@@ -162,10 +189,12 @@ impl Process {
         ));
         if role == Role::Leader && self.state.role != Role::Leader {
             sim.count("elections");
+            sim.restored.leads(term);
         }
         if role == Role::Candidate && term != self.state.term {
             late_news::over_candidacy(sim, member);
         }
+        self.check_hesitation(sim, member, state);
         self.state = state;
         let log = &self.shadow;
         sim.see(&Seen::State { member, state, log });

@@ -77,7 +77,7 @@ impl Member {
                     Action::Send(messages) => {
                         sent.extend(messages.into_iter().map(|it| (it.to, it.bytes)));
                     }
-                    Action::Install { .. } => return None,
+                    Action::Install { .. } | Action::Diverged(_) => return None,
                     _ => {}
                 }
             }

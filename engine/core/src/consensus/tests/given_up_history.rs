@@ -1,0 +1,179 @@
+//! Where acknowledged entries were lost and the others go on without them, whoever has them still ends: Raft (thesis §3.6.3)
+//! knows no such case. Whoever lost some leaves it to others to stand for election.
+
+use super::cluster::Cluster;
+use super::script::run;
+use crate::consensus::{ConsensusConfig, Role};
+use crate::types::{Index, MemberId};
+
+/// Members 2 and 3 have lost entries 3 and 4, which member 1 has applied, and go on with others.
+const LOSS: &str = "
+    member 1 voters=1,2,3 log=1,1,1,1 term=1 commit=4 applied=4
+    member 2 voters=1,2,3 log=1,1 term=1 commit=2 applied=2
+    member 3 voters=1,2,3 log=1,1 term=1 commit=2 applied=2
+    cut 1
+    elect 2
+    propose 2 a b c
+    deliver
+    heal";
+
+fn after(script: &str, rounds: usize) -> Cluster {
+    let round = "\n tick 2 1 \n deliver \n tick 1 1 \n deliver";
+    run(
+        Cluster::default(),
+        &format!("{LOSS}\n{script}{}", round.repeat(rounds)),
+    )
+}
+
+fn ended(cluster: &Cluster) -> bool {
+    let says = cluster
+        .transcript
+        .contains("  1 ends: entry 3 is committed here");
+    assert_eq!(cluster.members[&1].consensus.has_ended(), says);
+    says
+}
+
+#[test]
+fn a_member_whose_committed_entries_the_leader_replaces_ends_and_applies_nothing_on_top() {
+    // Not at once: anybody could say it once.
+    assert!(!ended(&after("", 5)));
+    let mut cluster = after("", 15);
+    assert!(ended(&cluster), "{}", cluster.transcript);
+    let survivor = &cluster.members[&1];
+    assert_eq!(survivor.machine.applied, Index(4));
+    assert_eq!(survivor.disk.whole_log().len(), 4);
+    // It says so once, and the others go on.
+    assert_eq!(cluster.transcript.matches(" ends: ").count(), 1);
+    cluster.propose(2, &["d"]);
+    cluster.deliver_all();
+    assert_eq!(cluster.members[&3].machine.applied, Index(7));
+    assert_eq!(cluster.members[&1].machine.applied, Index(4));
+}
+
+#[test]
+fn it_confirms_no_read_by_that_leader() {
+    // It has applied more than the leader has: nothing would have to be waited for.
+    let more = "log=1,1,1,1,1,1,1,1 term=1 commit=8 applied=8";
+    let script = LOSS.replace("log=1,1,1,1 term=1 commit=4 applied=4", more);
+    let round = "\n tick 2 1 \n deliver \n tick 1 1 \n deliver";
+    let cluster = run(
+        Cluster::default(),
+        &format!(
+            "{script}\n tick 2 1 \n deliver \n read 1{}",
+            round.repeat(30)
+        ),
+    );
+    assert!(
+        !cluster.transcript.contains("1 may serve"),
+        "{}",
+        cluster.transcript
+    );
+}
+
+#[test]
+fn it_finds_out_although_it_does_not_have_those_entries_in_its_log_any_more() {
+    let cluster = run(
+        Cluster::default(),
+        &format!(
+            "{}{}",
+            LOSS.replace("cut 1", "truncate 1 4\n cut 1"),
+            "\n tick 2 1 \n deliver \n tick 1 1 \n deliver".repeat(15)
+        ),
+    );
+    assert!(
+        cluster.transcript.contains("  1 ends: "),
+        "{}",
+        cluster.transcript
+    );
+}
+
+/// Of a log that is longer, and ends in an earlier term than what is committed here.
+#[test]
+fn a_leader_that_has_more_entries_of_earlier_terms_is_found_out_as_well() {
+    let script = "
+        member 1 voters=1,2,3 log=1,1,3 term=3 commit=3 applied=3
+        member 2 voters=1,2,3 log=1,1,2,2,2,2 term=3 commit=2 applied=2
+        member 3 voters=1,2,3 log=1,1 term=3 commit=2 applied=2
+        cut 1
+        elect 2
+        deliver
+        heal";
+    let round = "\n tick 2 1 \n deliver \n tick 1 1 \n deliver";
+    let cluster = run(Cluster::default(), &format!("{script}{}", round.repeat(15)));
+    assert!(
+        cluster.transcript.contains("  1 ends: "),
+        "{}",
+        cluster.transcript
+    );
+    assert_eq!(cluster.members[&1].machine.applied, Index(3));
+}
+
+#[test]
+fn who_agrees_with_its_leader_never_ends() {
+    let round = "\n tick 2 1 \n deliver \n tick 1 1 \n deliver";
+    let script = LOSS.replace(
+        "log=1,1,1,1 term=1 commit=4 applied=4",
+        "log=1,1 term=1 commit=2",
+    );
+    let cluster = run(Cluster::default(), &format!("{script}{}", round.repeat(30)));
+    assert!(!ended(&cluster));
+    assert_eq!(cluster.members[&1].machine.applied, Index(6));
+}
+
+fn lost_writes(config: &mut ConsensusConfig) {
+    config.lost_writes_accepted = config.id == MemberId(1);
+}
+
+fn with_loss(script: &str) -> Cluster {
+    let cluster = Cluster {
+        configure: Some(lost_writes),
+        ..Cluster::default()
+    };
+    run(cluster, script)
+}
+
+#[test]
+fn who_lost_writes_stands_after_five_election_timeouts() {
+    let voters = "member 1 voters=1,2,3 log=1,1 term=1 commit=2 applied=2";
+    let role = |ticks: u64| {
+        let cluster = with_loss(&format!("{voters}\n tick 1 {ticks}"));
+        cluster.members[&1].consensus.state().role
+    };
+    assert_eq!(role(49), Role::Follower);
+    assert_eq!(role(75), Role::PreCandidate);
+}
+
+#[test]
+fn who_lost_writes_votes_for_whom_has_more() {
+    let cluster = with_loss(
+        "
+        member 1 voters=1,2 log=1,1 term=1 commit=2 applied=2
+        member 2 voters=1,2 log=1,1,1 term=1 commit=3 applied=3
+        elect 2",
+    );
+    assert_eq!(
+        cluster.members[&1].consensus.state().leader,
+        Some(MemberId(2))
+    );
+    assert_eq!(cluster.members[&1].machine.applied, Index(4));
+}
+
+#[test]
+fn once_it_has_heard_of_a_leader_it_is_as_any_other() {
+    let cluster = with_loss(
+        "
+        member 1 voters=1,2 log=1,1 term=1 commit=2 applied=2
+        member 2 voters=1,2 log=1,1,1 term=1 commit=3 applied=3
+        elect 2
+        cut 2
+        tick 1 25",
+    );
+    let role = cluster.members[&1].consensus.state().role;
+    assert_eq!(role, Role::PreCandidate);
+}
+
+#[test]
+fn a_sole_voter_that_lost_writes_leads_at_once() {
+    let cluster = with_loss("member 1 voters=1 log=1,1 term=1 commit=2 applied=2");
+    assert_eq!(cluster.members[&1].consensus.state().role, Role::Leader);
+}
