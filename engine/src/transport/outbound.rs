@@ -335,7 +335,7 @@ impl LinkTask {
         }
     }
 
-    /// `None` once the link is dropped and everything was sent.
+    /// `None` once the link is dropped and everything was handed to the stream that queued before.
     async fn next_frame(&self) -> Option<Vec<Bytes>> {
         loop {
             let messages = self.shared.queue().next_frame();
@@ -343,6 +343,8 @@ impl LinkTask {
                 return Some(messages);
             }
             tokio::select! {
+                // In this order: what was queued before the link was dropped has woken this.
+                biased;
                 () = self.shared.wake.notified() => {}
                 () = self.shared.closed.cancelled() => return None,
             }
