@@ -10,6 +10,7 @@ mod connections;
 pub mod error;
 pub mod files;
 pub mod node;
+mod parts;
 pub mod server;
 pub mod storage;
 pub mod telemetry;

@@ -6,19 +6,15 @@
 //! - The time that a caller gives its call (`grpc-timeout`) ends it with DEADLINE_EXCEEDED, as the API promises.
 
 use std::{
-    collections::BTreeMap,
     pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, Waker, ready},
+    sync::Arc,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::Frame;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tonic::{
     Status,
     body::Body,
@@ -29,16 +25,16 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
-use crate::connections::{OnConnection, Sending};
-use crate::node::answers::{Held, SMALL_BYTES};
+use crate::{
+    connections::{OnConnection, Sending},
+    node::answers::{Held, SMALL_BYTES},
+    parts::{Message, Part, Parts},
+};
 
 /// What the parts of messages that have not arrived whole may take, of all clients together.
 const PARTS_BYTES_MAX: usize = 64 << 20;
 /// A client that sends this much in a second is waited for, however slow its link is.
 const SENDING_BYTES_A_SECOND: usize = 16 * 1024;
-/// The prefix of each message: a flag and four bytes of length.
-const PREFIX_BYTES: usize = 5;
-
 /// Wraps services so that what is on the way is bounded.
 #[derive(Clone)]
 pub(super) struct BodiesLayer {
@@ -103,7 +99,7 @@ where
                 message: Message::default(),
                 alone,
                 part: None,
-                late: None,
+                waiting: None,
                 layer,
             })
         });
@@ -170,157 +166,33 @@ fn late(given: Duration) -> Status {
     ))
 }
 
-/// Parts of messages, of all clients.
-#[derive(Clone)]
-struct Parts(Arc<Mutex<AllParts>>);
-
-struct AllParts {
-    last: u64,
-    /// The oldest first.
-    open: BTreeMap<u64, Open>,
-    bytes: usize,
-    bytes_max: usize,
-}
-
-struct Open {
-    bytes: usize,
-    given_up: Arc<AtomicBool>,
-    waker: Waker,
-}
-
-/// A message that has not arrived whole. Dropped when it has, or when nobody waits for it.
-struct Part {
-    all: Parts,
-    number: u64,
-    given_up: Arc<AtomicBool>,
-}
-
-impl Parts {
-    fn new(bytes_max: usize) -> Self {
-        Self(Arc::new(Mutex::new(AllParts {
-            last: 0,
-            open: BTreeMap::new(),
-            bytes: 0,
-            bytes_max,
-        })))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AllParts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, waker: Waker) -> Part {
-        let given_up = Arc::<AtomicBool>::default();
-        let mut all = self.lock();
-        all.last += 1;
-        let number = all.last;
-        let open = Open {
-            bytes: 0,
-            given_up: Arc::clone(&given_up),
-            waker,
-        };
-        all.open.insert(number, open);
-        Part {
-            all: self.clone(),
-            number,
-            given_up,
-        }
-    }
-}
-
-impl Part {
-    /// It has so many bytes now. If all parts have too many, the oldest are given up, maybe this one.
-    fn grow(&self, bytes: usize, waker: &Waker) {
-        let mut all = self.all.lock();
-        let Some(open) = all.open.get_mut(&self.number) else {
-            return;
-        };
-        let more = bytes.saturating_sub(open.bytes);
-        open.bytes = bytes;
-        open.waker.clone_from(waker);
-        all.bytes += more;
-        while all.bytes > all.bytes_max
-            && let Some((_, oldest)) = all.open.pop_first()
-        {
-            all.bytes -= oldest.bytes;
-            oldest.given_up.store(true, Ordering::Relaxed);
-            oldest.waker.wake();
-        }
-    }
-
-    fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        let mut all = self.all.lock();
-        if let Some(open) = all.open.remove(&self.number) {
-            all.bytes -= open.bytes;
-        }
-    }
-}
-
-/// How far the message that is arriving has come.
-#[derive(Default)]
-struct Message {
-    prefix: [u8; PREFIX_BYTES],
-    prefix_bytes: usize,
-    length: usize,
-    left: usize,
-}
-
-impl Message {
-    fn take(&mut self, mut bytes: &[u8]) {
-        while let Some((&first, rest)) = bytes.split_first() {
-            if self.prefix_bytes < PREFIX_BYTES {
-                self.prefix[self.prefix_bytes] = first;
-                self.prefix_bytes += 1;
-                bytes = rest;
-                if self.prefix_bytes == PREFIX_BYTES {
-                    let [_, length @ ..] = self.prefix;
-                    self.length = u32::from_be_bytes(length) as usize;
-                    self.left = self.length;
-                }
-            } else {
-                let taken = self.left.min(bytes.len());
-                self.left -= taken;
-                bytes = &bytes[taken..];
-            }
-            if self.prefix_bytes == PREFIX_BYTES && self.left == 0 {
-                *self = Self::default();
-            }
-        }
-    }
-
-    /// What has arrived of one that is not whole.
-    fn bytes(&self) -> usize {
-        self.prefix_bytes + self.length - self.left
-    }
-}
-
 /// The body of a request.
 struct Arriving {
     body: Body,
     message: Message,
     alone: bool,
     part: Option<Part>,
-    /// Fires when what began to arrive should have.
-    late: Option<Pin<Box<Sleep>>>,
+    waiting: Option<Late>,
     layer: BodiesLayer,
+}
+
+/// What began to arrive, and should have.
+struct Late {
+    since: Instant,
+    fires: Pin<Box<Sleep>>,
 }
 
 impl Arriving {
     fn note(&mut self, data: &Bytes, context: &mut Context<'_>) {
-        self.message.take(data);
-        match self.message.bytes() {
-            0 => {
-                self.part = None;
-                if !self.alone {
-                    self.late = None;
-                }
+        if self.message.take(data) {
+            // What follows in the same frame is as young as it.
+            self.part = None;
+            if !self.alone {
+                self.waiting = None;
             }
+        }
+        match self.message.bytes() {
+            0 => {}
             bytes => {
                 let begin = || self.layer.parts.begin(context.waker().clone());
                 self.part
@@ -342,12 +214,32 @@ impl Arriving {
         }
         let on_a_slow_link = (self.message.length / SENDING_BYTES_A_SECOND) as u64;
         let patience = self.layer.patience + Duration::from_secs(on_a_slow_link);
-        let late = self.late.get_or_insert_with(|| Box::pin(sleep(patience)));
-        late.as_mut().poll(context).is_ready().then(|| {
+        let waiting = self
+            .waiting
+            .get_or_insert_with(|| Late::since(Instant::now()));
+        waiting.is_over(patience, context).then(|| {
             Status::resource_exhausted(format!(
                 "the request did not arrive whole within {patience:?}; nothing was changed"
             ))
         })
+    }
+}
+
+impl Late {
+    fn since(since: Instant) -> Self {
+        Self {
+            since,
+            fires: Box::pin(sleep_until(since)),
+        }
+    }
+
+    /// How large it is, and so how long it may take, is often known later than that it began.
+    fn is_over(&mut self, patience: Duration, context: &mut Context<'_>) -> bool {
+        let until = self.since + patience;
+        if self.fires.deadline() != until {
+            self.fires.as_mut().reset(until);
+        }
+        self.fires.as_mut().poll(context).is_ready()
     }
 }
 
@@ -441,39 +333,6 @@ mod tests {
     use super::*;
     use crate::connections::Connection;
 
-    fn prefixed(length: u32, bytes: usize) -> Vec<u8> {
-        [&[0][..], &length.to_be_bytes(), &vec![7; bytes]].concat()
-    }
-
-    #[test]
-    fn what_has_not_arrived_whole_is_counted_however_it_is_cut() {
-        let stream = [prefixed(3, 3), prefixed(0, 0), prefixed(10, 4)].concat();
-        for size in 1..stream.len() {
-            let mut message = Message::default();
-            stream.chunks(size).for_each(|part| message.take(part));
-            assert_eq!(message.bytes(), PREFIX_BYTES + 4, "{size}");
-            message.take(&[7; 6]);
-            assert_eq!(message.bytes(), 0, "{size}");
-        }
-    }
-
-    /// Were the newest refused instead, clients that never end would shut out all others.
-    #[test]
-    fn when_parts_take_too_much_the_oldest_is_given_up() {
-        let parts = Parts::new(100);
-        let waker = Waker::noop();
-        let [old, young] = [(); 2].map(|()| parts.begin(waker.clone()));
-        old.grow(60, waker);
-        young.grow(30, waker);
-        assert!(!old.is_given_up());
-        young.grow(50, waker);
-        assert!(old.is_given_up() && !young.is_given_up());
-        drop(old);
-        assert_eq!(parts.lock().bytes, 50);
-        drop(young);
-        assert_eq!(parts.lock().bytes, 0);
-    }
-
     #[test]
     fn the_time_of_a_caller_is_read_in_every_unit() {
         let given = |text: &str| {
@@ -516,6 +375,71 @@ mod tests {
         let response = service.call(request.unwrap()).await.unwrap();
         let status = Status::from_header_map(response.headers()).unwrap();
         assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{status}");
+    }
+
+    fn arriving(body: Body, patience: Duration) -> Arriving {
+        Arriving {
+            body,
+            message: Message::default(),
+            alone: false,
+            part: None,
+            waiting: None,
+            layer: BodiesLayer::new(patience),
+        }
+    }
+
+    type Sent = tokio::sync::mpsc::Sender<Result<Frame<Bytes>, Status>>;
+
+    fn body() -> (Sent, Body) {
+        let (send, sent) = tokio::sync::mpsc::channel(8);
+        let sent = tokio_stream::wrappers::ReceiverStream::new(sent);
+        (send, Body::new(http_body_util::StreamBody::new(sent)))
+    }
+
+    fn begins(length: u32, bytes: usize) -> Bytes {
+        [&[0][..], &length.to_be_bytes(), &vec![7; bytes]]
+            .concat()
+            .into()
+    }
+
+    const PATIENCE: Duration = Duration::from_millis(200);
+
+    /// Its length is known later than that it began: it had the patience of a small one.
+    #[tokio::test]
+    async fn a_large_request_on_a_slow_link_has_longer_however_it_begins() {
+        let (send, body) = body();
+        let mut arriving = arriving(body, PATIENCE);
+        let whole = begins(SENDING_BYTES_A_SECOND as u32, 10);
+        let [prefix, rest] = [0..2, 2..15].map(|part| whole.slice(part));
+        send.send(Ok(Frame::data(prefix))).await.unwrap();
+        assert!(arriving.frame().await.unwrap().is_ok());
+        // It is waited for from here on, and nobody knows yet for how long.
+        assert!(timeout(PATIENCE / 4, arriving.frame()).await.is_err());
+        send.send(Ok(Frame::data(rest))).await.unwrap();
+        assert!(arriving.frame().await.unwrap().is_ok());
+        let waits = timeout(2 * PATIENCE, arriving.frame()).await;
+        assert!(waits.is_err(), "it has a second more");
+        let late = arriving.frame().await.unwrap().unwrap_err();
+        assert_eq!(late.code(), tonic::Code::ResourceExhausted, "{late}");
+    }
+
+    /// Frames that each end one message and begin the next made a stream as old as the first of them.
+    #[tokio::test]
+    async fn a_message_that_begins_with_the_end_of_another_is_young() {
+        let (send, body) = body();
+        let mut arriving = arriving(body, PATIENCE);
+        let end_and_begin: Bytes = [&[7; 10][..], &begins(20, 10)].concat().into();
+        send.send(Ok(Frame::data(begins(20, 10)))).await.unwrap();
+        assert!(arriving.frame().await.unwrap().is_ok());
+        let began = arriving.waiting.as_ref().map(|it| it.since);
+        assert!(timeout(PATIENCE / 4, arriving.frame()).await.is_err());
+        let before = arriving.waiting.as_ref().map(|it| it.since);
+        assert!(began.is_none() && before.is_some());
+        send.send(Ok(Frame::data(end_and_begin))).await.unwrap();
+        assert!(arriving.frame().await.unwrap().is_ok());
+        assert!(arriving.waiting.is_none(), "nothing was waited for yet");
+        let late = arriving.frame().await.unwrap().unwrap_err();
+        assert_eq!(late.code(), tonic::Code::ResourceExhausted, "{late}");
     }
 
     /// hyper drops the body as soon as HTTP/2 has taken the bytes, which may be long before the client does.
