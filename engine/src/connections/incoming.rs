@@ -29,7 +29,7 @@ pub(crate) struct Incoming {
     connections: Connections,
     /// After an error such as a lack of file descriptors, the next try waits.
     pause: Option<Pin<Box<Sleep>>>,
-    must_prove: bool,
+    must_be_greeted: bool,
 }
 
 impl Incoming {
@@ -38,14 +38,14 @@ impl Incoming {
             listener,
             connections,
             pause: None,
-            must_prove: false,
+            must_be_greeted: false,
         }
     }
 
-    /// Each must prove whose it is ([`Connection::prove`]) as soon as otherwise its first word must be said.
-    pub(crate) fn proven(self) -> Self {
+    /// Each must be greeted ([`Connection::greet`]) as soon as otherwise its first word must be said.
+    pub(crate) fn greeted(self) -> Self {
         Self {
-            must_prove: true,
+            must_be_greeted: true,
             ..self
         }
     }
@@ -89,7 +89,7 @@ impl Stream for Incoming {
                         let _ = stream.set_nodelay(true);
                         return Poll::Ready(Some(Ok(Guarded {
                             silent: Some(Box::pin(sleep(FIRST_WORD_PATIENCE))),
-                            must_prove: this.must_prove,
+                            must_be_greeted: this.must_be_greeted,
                             closed: Box::pin(connection.closed.clone().cancelled_owned()),
                             stream,
                             from,
@@ -117,9 +117,9 @@ pub(crate) struct Guarded {
     connection: Arc<Connection>,
     connections: Weak<Inner>,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Fires if the client has said nothing by then, or has not proven whose it is; none once it has.
+    /// Fires if the client has said nothing by then, or not who it is; none once it has.
     silent: Option<Pin<Box<Sleep>>>,
-    must_prove: bool,
+    must_be_greeted: bool,
 }
 
 /// What a call knows of its connection.
@@ -147,7 +147,7 @@ impl Guarded {
         if self.closed.as_mut().poll(context).is_ready() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        if self.must_prove && self.connection.is_proven() {
+        if self.must_be_greeted && self.connection.is_greeted() {
             self.silent = None;
         }
         if let Some(silent) = &mut self.silent
@@ -173,7 +173,7 @@ impl AsyncRead for Guarded {
     ) -> Poll<io::Result<()>> {
         self.check_open(context)?;
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if !self.must_prove && read.is_ready() {
+        if !self.must_be_greeted && read.is_ready() {
             self.silent = None;
         }
         read

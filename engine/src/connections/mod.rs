@@ -66,6 +66,7 @@ struct Open {
 /// One connection, as whoever serves a call of it sees it.
 pub(crate) struct Connection {
     source: Arc<Source>,
+    greeted: AtomicBool,
     proven: AtomicBool,
     epoch: Instant,
     closed: CancellationToken,
@@ -202,6 +203,7 @@ impl Connection {
     fn new(epoch: Instant, source: Arc<Source>) -> Self {
         let connection = Self {
             source,
+            greeted: AtomicBool::new(false),
             proven: AtomicBool::new(false),
             epoch,
             closed: CancellationToken::new(),
@@ -216,8 +218,13 @@ impl Connection {
     /// One of its own, for tests.
     #[cfg(test)]
     pub(crate) fn alone() -> Self {
-        let source = Source::new(IpAddr::from([127, 0, 0, 1]));
-        Self::new(Instant::now(), Arc::new(source))
+        Self::of(Arc::new(Source::new(IpAddr::from([127, 0, 0, 1]))))
+    }
+
+    /// One from there, for tests.
+    #[cfg(test)]
+    pub(crate) fn of(source: Arc<Source>) -> Self {
+        Self::new(Instant::now(), source)
     }
 
     /// Where it comes from.
@@ -225,13 +232,32 @@ impl Connection {
         &self.source
     }
 
+    /// Its client has said who it is, and may stay. Nobody knows whether that is true.
+    pub(crate) fn greet(&self) {
+        self.greeted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.greeted.load(Ordering::Relaxed)
+    }
+
     /// It is known now whose it is.
     pub(crate) fn prove(&self) {
+        self.greet();
         self.proven.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_proven(&self) -> bool {
         self.proven.load(Ordering::Relaxed)
+    }
+
+    /// Closes it, as soon as it is next read or written.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
     }
 
     fn took(&self) {

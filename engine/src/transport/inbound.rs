@@ -1,7 +1,7 @@
 //! Lets peers in.
 
 use super::snapshot::{Incoming, SnapshotAnswers};
-use super::strangers::StrangersLayer;
+use super::strangers::{Newcomers, StrangersLayer};
 use super::{FRAME_BYTES_MAX, Introduced, PeerRuntime};
 use crate::config::Config;
 use crate::connections::{self, Connections, OnConnection, WhenFull};
@@ -99,6 +99,7 @@ impl Listener {
         let stop = CancellationToken::new();
         let service = PeerServer::new(PeerService {
             gate,
+            newcomers: Newcomers::default(),
             stop: stop.clone(),
         })
         .max_decoding_message_size(FRAME_BYTES_MAX);
@@ -106,10 +107,10 @@ impl Listener {
         // Who holds connections open without a Hello makes room for those who say one.
         let most = files::most(Use::Peers, CONNECTIONS_MAX);
         let connections = Connections::new(most, WhenFull::MakeRoom);
-        let incoming = connections::Incoming::new(listener, connections).proven();
+        let incoming = connections::Incoming::new(listener, connections).greeted();
         peers.handle().spawn(async move {
             let served = tonic::transport::Server::builder()
-                .layer(StrangersLayer)
+                .layer(StrangersLayer::new())
                 .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
                 .initial_stream_window_size(4 << 20)
                 .initial_connection_window_size(16 << 20)
@@ -137,6 +138,7 @@ impl Drop for Listener {
 
 struct PeerService {
     gate: PeerGate,
+    newcomers: Newcomers,
     stop: CancellationToken,
 }
 
@@ -153,15 +155,14 @@ impl Peer for PeerService {
         let mut frames = request.into_inner();
         let hello = read_hello(&mut frames).await?;
         let entrance = self.gate.entrance()?;
-        entrance.greet(&hello)?;
-        connection.prove();
+        self.let_in(&entrance, &hello, &connection)?;
         let (answers, stream) = tokio::sync::mpsc::channel(2);
         answers
             .try_send(Ok(peer::ack()))
             .expect("the channel is new and has room");
         let stop = self.stop.clone();
         tokio::spawn(async move {
-            let received = entrance.receive(&hello, frames);
+            let received = entrance.receive(&hello, &connection, frames);
             if let Err(status) = entrance.while_open(&stop, received).await {
                 // The peer may be gone already; it will come back with a new stream.
                 let _ = answers.send(Err(status)).await;
@@ -180,8 +181,7 @@ impl Peer for PeerService {
         let first = first.map_err(|_| Status::deadline_exceeded("no Hello in time"))??;
         let hello = snapshot::hello(first)?;
         let entrance = self.gate.entrance()?;
-        entrance.greet(&hello)?;
-        connection.prove();
+        self.let_in(&entrance, &hello, &connection)?;
         let (answers, stream) = tokio::sync::mpsc::channel(2);
         let stop = self.stop.clone();
         tokio::spawn(async move {
@@ -193,6 +193,23 @@ impl Peer for PeerService {
             }
         });
         Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+impl PeerService {
+    /// Lets a peer in that has just said Hello. What it is trusted with depends on whether the log has told of it.
+    fn let_in(
+        &self,
+        entrance: &PeerEntrance,
+        hello: &Hello,
+        connection: &Arc<connections::Connection>,
+    ) -> Result<(), Status> {
+        if entrance.greet(hello)?.introduced {
+            self.newcomers.greet(connection);
+        } else {
+            connection.prove();
+        }
+        Ok(())
     }
 }
 
@@ -222,14 +239,15 @@ impl PeerEntrance {
     ///
     /// # Errors
     /// As [`Self::admit`].
-    fn greet(&self, hello: &Hello) -> Result<(), Status> {
+    fn greet(&self, hello: &Hello) -> Result<Admitted, Status> {
         let admitted = self.admit(hello)?;
         let announced = replica::Input::Announced {
             member: admitted.member,
             by: Announcement::Hello,
             reads_max: admitted.reads_max,
         };
-        self.inbox.send(announced.into()).map_err(|_| stopping())
+        self.inbox.send(announced.into()).map_err(|_| stopping())?;
+        Ok(admitted)
     }
 
     /// # Errors
@@ -278,11 +296,23 @@ impl PeerEntrance {
         Ok(())
     }
 
-    async fn receive(&self, hello: &Hello, mut frames: Streaming<Frame>) -> Result<(), Status> {
+    async fn receive(
+        &self,
+        hello: &Hello,
+        connection: &connections::Connection,
+        mut frames: Streaming<Frame>,
+    ) -> Result<(), Status> {
         while let Some(frame) = frames.message().await? {
             // Again each time: since the stream was opened the log may have told that the peer was
-            // removed, or that it is not who it said.
-            let from = self.admit(hello)?.member;
+            // removed, that it is not who it said, or that it is.
+            let Admitted {
+                member: from,
+                introduced,
+                ..
+            } = self.admit(hello)?;
+            if !introduced {
+                connection.prove();
+            }
             self.deliver(from, peer::batch(frame)?).await?;
         }
         Ok(())

@@ -1,10 +1,12 @@
-//! What a connection to the peer port may send before it has said whose it is: little. A Hello is short, and what a peer
-//! may send afterwards is not for anybody.
+//! What a connection to the peer port may send of which nobody knows whose it is: little. A Hello is short, and what a peer
+//! may send afterwards is not for anybody. Who says that it is a member of which this one's log has not told yet may be
+//! one, and may be anybody: of those there are few at a time, and what has arrived of their frames is bounded together.
 
 use std::{
+    collections::VecDeque,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
@@ -12,26 +14,78 @@ use http_body::Frame;
 use tonic::{Status, body::Body, codegen::http::Request};
 use tower::{Layer, Service};
 
-use crate::connections::{Connection, OnConnection};
+use super::FRAME_BYTES_MAX;
+use crate::{
+    connections::{Connection, OnConnection},
+    parts::{Message, Part, Parts},
+};
 
 /// A Hello is some hundred bytes; what arrives with it is part of this.
 const STRANGER_BYTES_MAX: usize = 64 << 10;
 
+/// What has arrived of the frames of all newcomers and is not whole: the largest frame fits.
+const NEWCOMERS_BYTES_MAX: usize = FRAME_BYTES_MAX + (1 << 20);
+/// Connections of newcomers. Each of them has one, and one for a snapshot.
+const NEWCOMERS_MAX: usize = 8;
+
 /// Wraps the services of the peer port.
-#[derive(Clone, Copy)]
-pub(super) struct StrangersLayer;
+#[derive(Clone)]
+pub(super) struct StrangersLayer(Parts);
+
+impl StrangersLayer {
+    pub(super) fn new() -> Self {
+        Self(Parts::new(NEWCOMERS_BYTES_MAX))
+    }
+}
+
+/// Connections that were greeted as those of members of which the log has not told yet, the oldest first.
+#[derive(Default)]
+pub(super) struct Newcomers(Mutex<VecDeque<Weak<Connection>>>);
+
+impl Newcomers {
+    /// Lets one in. When there are too many the oldest makes room: whoever it was comes back, or the log tells of it.
+    pub(super) fn greet(&self, connection: &Arc<Connection>) {
+        connection.greet();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = |it: &Weak<Connection>| {
+            it.upgrade()
+                .is_some_and(|it| !it.is_proven() && !it.is_closed())
+        };
+        all.retain(is_new);
+        let known = all.iter().any(|it| it.as_ptr() == Arc::as_ptr(connection));
+        if known {
+            return;
+        }
+        all.push_back(Arc::downgrade(connection));
+        if all.len() > NEWCOMERS_MAX
+            && let Some(oldest) = all.pop_front().and_then(|it| it.upgrade())
+        {
+            tracing::info!(
+                from = %oldest.source().address(),
+                "a peer of which the log has not told makes room for another one"
+            );
+            oldest.close();
+        }
+    }
+}
 
 impl<S> Layer<S> for StrangersLayer {
     type Service = Strangers<S>;
 
     fn layer(&self, inner: S) -> Strangers<S> {
-        Strangers(inner)
+        Strangers {
+            inner,
+            parts: self.0.clone(),
+        }
     }
 }
 
 /// A service behind [`StrangersLayer`].
 #[derive(Clone)]
-pub(super) struct Strangers<S>(S);
+pub(super) struct Strangers<S> {
+    inner: S,
+    parts: Parts,
+}
 
 impl<S: Service<Request<Body>>> Service<Request<Body>> for Strangers<S> {
     type Response = S::Response;
@@ -39,18 +93,15 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Strangers<S> {
     type Future = S::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.0.poll_ready(cx)
+        self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<Body>) -> S::Future {
         let connection = request.extensions().get::<OnConnection>();
         let connection = connection.map(|it| Arc::clone(&it.connection));
-        self.0.call(request.map(|body| match connection {
-            Some(connection) => Body::new(Bounded {
-                body,
-                connection,
-                bytes: 0,
-            }),
+        let parts = self.parts.clone();
+        self.inner.call(request.map(|body| match connection {
+            Some(connection) => Body::new(Bounded::new(body, connection, parts)),
             None => body,
         }))
     }
@@ -60,7 +111,57 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Strangers<S> {
 struct Bounded<B> {
     body: B,
     connection: Arc<Connection>,
+    /// Before it was greeted.
     bytes: usize,
+    message: Message,
+    parts: Parts,
+    part: Option<Part>,
+}
+
+impl<B> Bounded<B> {
+    fn new(body: B, connection: Arc<Connection>, parts: Parts) -> Self {
+        Self {
+            body,
+            connection,
+            bytes: 0,
+            message: Message::default(),
+            parts,
+            part: None,
+        }
+    }
+
+    fn note(&mut self, data: &[u8], waker: &Waker) -> Result<(), Status> {
+        // Followed from the beginning on, for it may be proven, or not, in the middle of a frame.
+        if self.message.take(data) {
+            self.part = None;
+        }
+        if self.connection.is_proven() {
+            self.part = None;
+            return Ok(());
+        }
+        if !self.connection.is_greeted() {
+            self.bytes += data.len();
+            if self.bytes > STRANGER_BYTES_MAX {
+                let told = format!("no Hello in the first {STRANGER_BYTES_MAX} bytes");
+                return Err(Status::resource_exhausted(told));
+            }
+        }
+        let bytes = self.message.bytes();
+        if bytes > 0 {
+            let begin = || self.parts.begin(waker.clone());
+            self.part.get_or_insert_with(begin).grow(bytes, waker);
+        }
+        Ok(())
+    }
+
+    fn given_up(&self) -> Option<Status> {
+        let part = self.part.as_ref().filter(|part| part.is_given_up());
+        part.map(|_| {
+            Status::resource_exhausted(
+                "frames of peers of which this member's log has not told take all the memory there is for them, and this one was the oldest; try again",
+            )
+        })
+    }
 }
 
 impl<B> http_body::Body for Bounded<B>
@@ -74,17 +175,18 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if !self.connection.is_proven()
-            && let Some(Ok(frame)) = &frame
+        let this = &mut *self;
+        let frame = Pin::new(&mut this.body).poll_frame(context);
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let Some(data) = frame.data_ref()
+            && let Err(status) = this.note(data, context.waker())
         {
-            self.bytes += frame.data_ref().map_or(0, Bytes::len);
-            if self.bytes > STRANGER_BYTES_MAX {
-                let told = format!("no Hello in the first {STRANGER_BYTES_MAX} bytes");
-                return Poll::Ready(Some(Err(Status::resource_exhausted(told))));
-            }
+            return Poll::Ready(Some(Err(status)));
         }
-        Poll::Ready(frame)
+        match this.given_up() {
+            Some(status) => Poll::Ready(Some(Err(status))),
+            None => frame,
+        }
     }
 
     fn is_end_stream(&self) -> bool {
@@ -98,13 +200,14 @@ mod tests {
 
     use super::*;
 
+    fn body(connection: &Arc<Connection>, parts: &Parts, bytes: Vec<u8>) -> Bounded<Body> {
+        let body = Full::from(bytes).map_err(|never| match never {});
+        Bounded::new(Body::new(body), Arc::clone(connection), parts.clone())
+    }
+
     async fn taken(connection: &Arc<Connection>, bytes: usize) -> Result<usize, Status> {
-        let body = Full::from(vec![7; bytes]).map_err(|never| match never {});
-        let bounded = Bounded {
-            body: Body::new(body),
-            connection: Arc::clone(connection),
-            bytes: 0,
-        };
+        let parts = Parts::new(NEWCOMERS_BYTES_MAX);
+        let bounded = body(connection, &parts, vec![7; bytes]);
         bounded.collect().await.map(|it| it.to_bytes().len())
     }
 
@@ -119,5 +222,47 @@ mod tests {
         connection.prove();
         let known = taken(&connection, 2 * STRANGER_BYTES_MAX).await;
         assert_eq!(known.unwrap(), 2 * STRANGER_BYTES_MAX);
+    }
+
+    /// Anybody may say that it is a member of which the log has yet to tell, over as many streams as there are.
+    #[tokio::test]
+    async fn frames_of_newcomers_that_never_end_are_bounded_together() {
+        const BYTES: usize = 600;
+        let parts = Parts::new(1000);
+        let endless = [&[0][..], &5000_u32.to_be_bytes(), &[7; BYTES]].concat();
+        let newcomer = Arc::new(Connection::alone());
+        newcomer.greet();
+        let [mut old, mut young] = [(); 2].map(|()| body(&newcomer, &parts, endless.clone()));
+        assert!(old.frame().await.unwrap().is_ok());
+        assert!(young.frame().await.unwrap().is_ok());
+        let told = old.frame().await.unwrap().unwrap_err();
+        assert_eq!(told.code(), tonic::Code::ResourceExhausted, "{told}");
+        // A member is not counted.
+        let member = Arc::new(Connection::alone());
+        member.prove();
+        let mut of_member = body(&member, &parts, endless);
+        assert!(of_member.frame().await.unwrap().is_ok());
+        assert!(
+            young.frame().await.is_none(),
+            "it has ended, and was not given up"
+        );
+    }
+
+    #[test]
+    fn of_too_many_newcomers_the_oldest_makes_room() {
+        let newcomers = Newcomers::default();
+        let all: Vec<_> = (0..=NEWCOMERS_MAX)
+            .map(|_| Arc::new(Connection::alone()))
+            .collect();
+        let (last, first) = all.split_last().unwrap();
+        first.iter().for_each(|it| newcomers.greet(it));
+        // Both streams of a connection are greeted, and it is one.
+        newcomers.greet(&first[0]);
+        assert!(!all.iter().any(|it| it.is_closed()));
+        first[0].prove();
+        newcomers.greet(last);
+        assert!(!all.iter().any(|it| it.is_closed()), "one is known by now");
+        newcomers.greet(&Arc::new(Connection::alone()));
+        assert!(!first[0].is_closed() && first[1].is_closed() && !first[2].is_closed());
     }
 }
