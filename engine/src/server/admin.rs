@@ -23,7 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status};
 
 use super::{
-    aside::read_aside,
+    aside::Aside,
     forward::{Effect, Forwarder, Origin},
     kv::{header::Headers, openers::Openers},
     messages::{members_view, node_status},
@@ -48,6 +48,7 @@ pub(super) struct AdminService {
     forwarder: Forwarder,
     watches: WatchCount,
     openers: Openers,
+    aside: Aside,
     headers: Arc<Headers>,
     door: Door,
     hashes: Arc<Semaphore>,
@@ -72,10 +73,12 @@ impl AdminService {
         forwarder: Forwarder,
         watches: WatchCount,
         openers: Openers,
+        aside: Aside,
     ) -> Self {
         Self {
             headers: Arc::new(Headers::new(&node)),
             openers,
+            aside,
             node,
             config: Arc::new(config),
             forwarder,
@@ -298,7 +301,11 @@ impl Admin for AdminService {
     async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {
         self.check_door()?;
         let _place = one_of(&self.hashes, "hash")?;
-        let hashed = read_aside(&self.node, HASH_PATIENCE, Reader::logical_hash).await?;
+        let read = Reader::logical_hash;
+        let hashed = self
+            .aside
+            .read(&self.node, None, HASH_PATIENCE, read)
+            .await?;
         answer(Ok(HashResponse {
             applied_index: hashed.applied_index.0,
             revision: hashed.revision.0,
@@ -317,7 +324,8 @@ impl Admin for AdminService {
             Ok((applied_index, reader.sessions(SessionId(0), most)?))
         };
         let patience = self.config.limits.request_timeout();
-        let (applied_index, sessions) = read_aside(&self.node, patience, read).await?;
+        let read = self.aside.read(&self.node, None, patience, read).await?;
+        let (applied_index, sessions) = read;
         answer(Ok(SessionsResponse {
             sessions: sessions.iter().map(|it| self.session(it)).collect(),
             sessions_max: SESSIONS_MAX,

@@ -1,25 +1,65 @@
-//! Reads that take a while: on a thread where they hold up nobody, and no longer than somebody waits for them.
+//! Reads that take a while: on threads where they hold up nobody, in turns that no client has all of, and no longer than
+//! somebody waits for them.
 //!
-//! A read that went on after its caller left would keep a thread of a pool that others need too, and the state open
-//! that a snapshot is to replace.
+//! The threads have less of a processor than all others while these want it, so that a thousand scans are slow and nothing
+//! else is. There are few, for more would only wait for each other's disk; whose turn is next goes round by address, so
+//! that who asks for little need not wait behind who asks for much.
+//!
+//! A read that went on after its caller left would keep a thread that others need too, and the state open that a
+//! snapshot is to replace.
+
+mod turns;
 
 use std::{
+    io,
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use dengine_core::kv::{ReadError, Reader};
 use dengine_wire::status::{read_status, request_status};
-use tokio::time::sleep;
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{sleep, timeout},
+};
 use tonic::Status;
 
+use self::turns::Turns;
 use crate::{node::Node, storage::RocksStore};
 
 /// How often it is looked whether the state is still the one that is being read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// By so much the threads are nicer than others: those get nine times as much of a processor.
+const NICER: i32 = 10;
+/// Reads at once, for each processor: one that computes, and one that waits for the disk.
+const TURNS_PER_PROCESSOR: usize = 2;
+
+/// Whose read it is; `None`: this member's own, or of people who look after it.
+pub(super) type Whose = Option<IpAddr>;
+
+/// Where long reads are made. Clones share it.
+#[derive(Clone)]
+pub(super) struct Aside(Arc<Shared>);
+
+struct Shared {
+    turns: Turns,
+    threads: Threads,
+}
+
+/// Ends what runs there when it is dropped, without waiting.
+struct Threads(Option<Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
 
 /// Ends the read when it is dropped, as it is with whoever waits.
 struct Waiting(Arc<AtomicBool>);
@@ -30,30 +70,75 @@ impl Drop for Waiting {
     }
 }
 
-/// Reads this member's state for at most `patience`, and until a snapshot is to replace it.
-pub(super) async fn read_aside<T: Send + 'static>(
-    node: &Node,
-    patience: Duration,
-    read: impl FnOnce(&Reader<RocksStore>) -> Result<T, ReadError> + Send + 'static,
-) -> Result<T, Status> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let waiting = Waiting(Arc::clone(&stop));
-    let reader = node.reader().map_err(|error| request_status(&error))?;
-    let reader = reader.stopped_by(stop);
-    let mut done = tokio::task::spawn_blocking(move || read(&reader));
-    let replaced = async {
-        while node.reader().is_ok() {
-            sleep(LOOK_EVERY).await;
-        }
-    };
-    let read = tokio::select! {
-        read = &mut done => read,
-        () = async { tokio::select! { () = sleep(patience) => {} () = replaced => {} } } => {
-            drop(waiting);
-            // In a moment it says how far it came.
-            done.await
-        }
-    };
-    read.map_err(|error| Status::internal(format!("the read ended early: {error}")))?
-        .map_err(|error| read_status(&error))
+impl Aside {
+    /// # Errors
+    /// The system gives no more threads.
+    pub(super) fn start() -> io::Result<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let at_once = TURNS_PER_PROCESSOR * processors;
+        let runtime = Builder::new_current_thread()
+            .max_blocking_threads(at_once)
+            .thread_name("dengine-aside")
+            .on_thread_start(step_back)
+            .build()?;
+        Ok(Self(Arc::new(Shared {
+            turns: Turns::new(at_once),
+            threads: Threads(Some(runtime)),
+        })))
+    }
+
+    /// Reads this member's state for at most `patience`, the wait for a turn included, and until a snapshot is to
+    /// replace it.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        node: &Node,
+        whose: Whose,
+        patience: Duration,
+        read: impl FnOnce(&Reader<RocksStore>) -> Result<T, ReadError> + Send + 'static,
+    ) -> Result<T, Status> {
+        let begun = Instant::now();
+        let turn = timeout(patience, self.0.turns.take(whose)).await;
+        let turn = turn.map_err(|_| self.no_turn())?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let waiting = Waiting(Arc::clone(&stop));
+        let reader = node.reader().map_err(|error| request_status(&error))?;
+        let reader = reader.stopped_by(stop);
+        let threads = self.0.threads.0.as_ref();
+        let threads = threads.expect("they are there until they are dropped");
+        let mut done = threads.spawn_blocking(move || {
+            // Until the thread is free, whether or not anybody still waits.
+            let _turn = turn;
+            read(&reader)
+        });
+        let late = sleep(patience.saturating_sub(begun.elapsed()));
+        let replaced = async {
+            while node.reader().is_ok() {
+                sleep(LOOK_EVERY).await;
+            }
+        };
+        let read = tokio::select! {
+            read = &mut done => read,
+            () = async { tokio::select! { () = late => {} () = replaced => {} } } => {
+                drop(waiting);
+                // In a moment it says how far it came.
+                done.await
+            }
+        };
+        read.map_err(|error| Status::internal(format!("the read ended early: {error}")))?
+            .map_err(|error| read_status(&error))
+    }
+
+    fn no_turn(&self) -> Status {
+        let at_once = self.0.turns.limit();
+        Status::unavailable(format!(
+            "this member reads {at_once} ranges at a time, and fewer for one address; the turn of this one did not come in time, and nothing was changed: ask for fewer at once, try again, or ask another member"
+        ))
+    }
+}
+
+/// Where priorities are of threads. Where they are not, or it is refused, reads are only less kind.
+fn step_back() {
+    if cfg!(target_os = "linux") {
+        let _ = rustix::process::nice(NICER);
+    }
 }

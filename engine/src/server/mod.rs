@@ -36,6 +36,7 @@ use tonic::transport::Server as GrpcServer;
 
 use self::{
     admin::AdminService,
+    aside::Aside,
     bodies::BodiesLayer,
     forward::Forwarder,
     gate::Gate,
@@ -88,6 +89,9 @@ pub enum ServeError {
     /// Reflection could not be built.
     #[error("the descriptors for reflection are broken: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
+    /// The threads for long reads could not be made.
+    #[error("starting threads for long reads failed: {0}")]
+    Threads(#[source] io::Error),
     /// The monitor port failed.
     #[error("serving health and metrics failed: {0}")]
     Monitor(#[source] io::Error),
@@ -153,16 +157,18 @@ pub async fn serve(
     let forwarder = Forwarder::new(config.limits.request_timeout());
     let watch = WatchService::new(node.clone(), config.limits.clone(), stop.clone());
     let openers = Openers::default();
+    let aside = Aside::start().map_err(ServeError::Threads)?;
     let admin = AdminService::new(
         node.clone(),
         config.clone(),
         forwarder.clone(),
         watch.count(),
         openers.clone(),
+        aside.clone(),
     );
     let admins = serve_admin(admin.clone(), listeners.admin, &health, stop.clone());
     let clients = ClientServices {
-        kv: kv_service(node, config, forwarder, openers, stop.clone()),
+        kv: kv_service(node, config, forwarder, openers, aside, stop.clone()),
         watch,
         admin: admin.for_clients(),
     };
@@ -186,11 +192,12 @@ fn kv_service(
     config: &Config,
     forwarder: Forwarder,
     openers: Openers,
+    aside: Aside,
     stop: CancellationToken,
 ) -> KvService {
     let limits = config.limits.clone();
     let gate = Gate::new(limits.max_concurrent_requests, limits.slow_request());
-    KvService::new(node, limits, forwarder, gate, openers, stop)
+    KvService::new(node, limits, forwarder, gate, openers, aside, stop)
 }
 
 async fn serve_clients(

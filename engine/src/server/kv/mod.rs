@@ -25,12 +25,12 @@ use dengine_api::{
     },
 };
 use dengine_wire::{Mutation, RequestLimits};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::{header::Headers, openers::Openers, pipeline::Pipeline, reads::SessionReads};
 use super::{
+    aside::Aside,
     forward::{Forwarder, Origin},
     gate::Gate,
 };
@@ -56,8 +56,8 @@ struct Serving {
     forwarder: Forwarder,
     gate: Gate,
     answers: AnswerBudget,
-    /// Turns of reads that take long, and places of those that wait for this member to catch up.
-    ranges: Semaphore,
+    /// Where reads are made that take long, and places of those that wait for this member to catch up.
+    aside: Aside,
     session_reads: SessionReads,
     openers: Openers,
     headers: Headers,
@@ -75,6 +75,7 @@ impl KvService {
         forwarder: Forwarder,
         gate: Gate,
         openers: Openers,
+        aside: Aside,
         stop: CancellationToken,
     ) -> Self {
         let headers = Headers::new(&node);
@@ -87,7 +88,7 @@ impl KvService {
             forwarder,
             gate,
             answers: AnswerBudget::new(max_answer_bytes),
-            ranges: Semaphore::new(reads::RANGES_AT_ONCE),
+            aside,
             session_reads: SessionReads::new(max_concurrent.div_ceil(2)),
             openers,
             headers,

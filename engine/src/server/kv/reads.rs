@@ -16,13 +16,9 @@ use super::Serving;
 use crate::{
     connections::{Share, Source},
     node::answers::{AnswerBudget, Held, SMALL_BYTES},
-    server::aside::read_aside,
+    server::aside::Whose,
     storage::RocksStore,
 };
-
-/// Ranges that are read at once, each on a thread of its own: more would only wait for each other's disk, and keep
-/// threads from what else needs them.
-pub(super) const RANGES_AT_ONCE: usize = 64;
 
 impl Serving {
     /// Reads one key, as fresh as was asked for.
@@ -71,7 +67,7 @@ impl Serving {
         let (consistency, at_least) = (range.consistency, range.at_least);
         let query = reads::range_query(range, &self.request_limits)?;
         self.freshen_for(consistency, at_least, source).await?;
-        let (result, held) = self.read(query).await?;
+        let (result, held) = self.read(query, Some(source.address())).await?;
         Ok((
             reads::range_response(self.headers.now(), result),
             Some(held),
@@ -79,7 +75,11 @@ impl Serving {
     }
 
     /// A single key is read at once; a real range takes its time, and takes it where it holds up nobody else.
-    pub(super) async fn read(&self, query: RangeQuery) -> Result<(RangeResult, Held), Status> {
+    pub(super) async fn read(
+        &self,
+        query: RangeQuery,
+        whose: Whose,
+    ) -> Result<(RangeResult, Held), Status> {
         let budget = self.answers.clone();
         match query.keys {
             KeyRange::One(_) => {
@@ -88,17 +88,11 @@ impl Serving {
             }
             KeyRange::Between { .. } | KeyRange::From(_) => {
                 let patience = self.limits.request_timeout();
-                let turn = tokio::time::timeout(patience, self.ranges.acquire()).await;
-                let _turn = turn.map_err(|_| {
-                    Status::unavailable(format!(
-                        "this member reads {RANGES_AT_ONCE} ranges at a time, and the turn of this one did not come in time; nothing was changed, try again, or another member"
-                    ))
-                })?;
                 let read = move |reader: &Reader<RocksStore>| {
                     // Counted where it is read: what is read may wait to be fetched from here.
                     Ok(counted(&budget, reader.range(&query)?))
                 };
-                read_aside(&self.node, patience, read).await?
+                self.aside.read(&self.node, whose, patience, read).await?
             }
         }
     }

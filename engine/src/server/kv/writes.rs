@@ -20,7 +20,7 @@ use super::{Caller, Serving, openers::TooMany, reads::no_room};
 use crate::{
     error::RequestError,
     node::{Written, answers::Held},
-    server::aside::read_aside,
+    server::aside::Whose,
     storage::RocksStore,
 };
 
@@ -65,11 +65,12 @@ impl Serving {
         request: M,
         caller: &Caller,
     ) -> Result<(M::Answer, Option<Held>), Status> {
+        let whose = Some(caller.source.address());
         let command = writes::command(&request, &self.request_limits)?;
         if let Some(batch) = command.read_only() {
-            return self.read_batch(&request, batch.clone()).await;
+            return self.read_batch(&request, batch.clone(), whose).await;
         }
-        self.check_returned(request.returned()).await?;
+        self.check_returned(request.returned(), whose).await?;
         let held = Some(self.answers.none());
         let (mut written, held) = self.node.write_held(vec![command], held, None).await;
         match written.pop().expect("one answer to one write") {
@@ -113,13 +114,20 @@ impl Serving {
         &self,
         request: &M,
         batch: Batch,
+        whose: Whose,
     ) -> Result<(M::Answer, Option<Held>), Status> {
         self.freshen(Consistency::Linearizable).await?;
         let patience = self.limits.request_timeout();
-        let read = move |reader: &Reader<RocksStore>| reader.batch(&batch);
-        let outcome = read_aside(&self.node, patience, read).await?;
-        let outcome = outcome.ok_or_else(|| Status::internal("the batch changes something"))?;
-        let held = self.answers.hold(outcome.pairs_bytes());
+        let budget = self.answers.clone();
+        let read = move |reader: &Reader<RocksStore>| {
+            let outcome = reader.batch(&batch)?;
+            // Counted where it is read: what is read may wait to be fetched from here.
+            let held = outcome.as_ref().map(|it| budget.hold(it.pairs_bytes()));
+            Ok(outcome.zip(held))
+        };
+        let read = self.aside.read(&self.node, whose, patience, read).await?;
+        let (outcome, held) =
+            read.ok_or_else(|| Status::internal("the batch changes something"))?;
         let held = held.ok_or_else(no_room)?;
         let answer = writes::answer(request, self.headers.now(), outcome);
         Ok((answer.map_err(|why| no_answer(M::METHOD, why))?, Some(held)))
@@ -128,13 +136,14 @@ impl Serving {
     /// What a delete returns is gathered while it is applied, by every member: it must not be large. Judged
     /// by what this member sees now, which is all that can be known before the delete has its place in the
     /// log.
-    async fn check_returned(&self, ranges: Vec<KeyRange>) -> Result<(), Status> {
+    async fn check_returned(&self, ranges: Vec<KeyRange>, whose: Whose) -> Result<(), Status> {
         for keys in ranges {
             let query = RangeQuery {
                 max_bytes: self.request_limits.max_range_bytes,
                 ..RangeQuery::new(keys)
             };
-            let (found, _held) = self.read(query).await.map_err(|status| unread(&status))?;
+            let found = self.read(query, whose).await;
+            let (found, _held) = found.map_err(|status| unread(&status))?;
             if found.more {
                 return Err(Status::invalid_argument(format!(
                     "prev_kv: the range holds more than {} bytes (--max-range-bytes); delete it in parts, or without prev_kv",

@@ -1,0 +1,236 @@
+//! Whose turn it is, of many who want one: round by address, and of those that nobody else has, no address has all.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::oneshot;
+
+use super::Whose;
+use crate::connections::Share;
+
+/// What one address may have of the turns that no other has.
+const SHARE: Share = Share::THREE_QUARTERS;
+
+/// So many turns at a time.
+pub(super) struct Turns(Arc<Shared>);
+
+struct Shared {
+    limit: usize,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    taken: usize,
+    by_address: HashMap<Whose, Line>,
+    /// Who waits, each once; the next first.
+    round: VecDeque<Whose>,
+}
+
+/// Those of one address.
+#[derive(Default)]
+struct Line {
+    taken: usize,
+    waiting: VecDeque<oneshot::Sender<Turn>>,
+}
+
+/// A turn, until it is dropped.
+pub(super) struct Turn {
+    shared: Arc<Shared>,
+    whose: Whose,
+}
+
+impl Turns {
+    pub(super) fn new(limit: usize) -> Self {
+        Self(Arc::new(Shared {
+            limit,
+            lines: Mutex::default(),
+        }))
+    }
+
+    /// How many there are at a time.
+    pub(super) fn limit(&self) -> usize {
+        self.0.limit
+    }
+
+    /// Waits for one.
+    pub(super) async fn take(&self, whose: Whose) -> Turn {
+        loop {
+            let waits = {
+                let mut lines = self.0.lines();
+                if lines.may_take(self.0.limit, whose) && lines.is_first(whose) {
+                    lines.begin(whose);
+                    return self.0.turn(whose);
+                }
+                lines.wait(whose)
+            };
+            // It is given, or dropped by whoever could not give it.
+            if let Ok(turn) = waits.await {
+                return turn;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(self: &Arc<Self>, whose: Whose) -> Turn {
+        Turn {
+            shared: Arc::clone(self),
+            whose,
+        }
+    }
+
+    /// Gives turns to those who wait, as far as there are some.
+    fn give(self: &Arc<Self>) {
+        loop {
+            let next = self.lines().next(self.limit);
+            let Some((whose, waiting)) = next else {
+                return;
+            };
+            // If who waited has left in this moment, it is given to the next.
+            let _ = waiting.send(self.turn(whose));
+        }
+    }
+}
+
+impl Lines {
+    fn may_take(&self, limit: usize, whose: Whose) -> bool {
+        let own = self.by_address.get(&whose).map_or(0, |line| line.taken);
+        SHARE.more(limit, self.taken, own) > 0
+    }
+
+    /// Whether nobody of that address waits.
+    fn is_first(&self, whose: Whose) -> bool {
+        let line = self.by_address.get(&whose);
+        line.is_none_or(|line| line.waiting.is_empty())
+    }
+
+    fn begin(&mut self, whose: Whose) {
+        self.taken += 1;
+        self.by_address.entry(whose).or_default().taken += 1;
+    }
+
+    fn end(&mut self, whose: Whose) {
+        self.taken -= 1;
+        if let Some(line) = self.by_address.get_mut(&whose) {
+            line.taken -= 1;
+            if line.taken == 0 && line.waiting.is_empty() {
+                self.by_address.remove(&whose);
+            }
+        }
+    }
+
+    fn wait(&mut self, whose: Whose) -> oneshot::Receiver<Turn> {
+        let (give, waits) = oneshot::channel();
+        let line = self.by_address.entry(whose).or_default();
+        if line.waiting.is_empty() {
+            self.round.push_back(whose);
+        }
+        line.waiting.push_back(give);
+        waits
+    }
+
+    /// Takes a turn for the first in the round who may have one and still waits; its address goes to the end.
+    fn next(&mut self, limit: usize) -> Option<(Whose, oneshot::Sender<Turn>)> {
+        let mut passed = 0;
+        while passed < self.round.len() && self.taken < limit {
+            let whose = self.round.pop_front()?;
+            let may_take = self.may_take(limit, whose);
+            let Some(line) = self.by_address.get_mut(&whose) else {
+                continue;
+            };
+            while line.waiting.front().is_some_and(oneshot::Sender::is_closed) {
+                line.waiting.pop_front();
+            }
+            let next = may_take.then(|| line.waiting.pop_front()).flatten();
+            if !line.waiting.is_empty() {
+                self.round.push_back(whose);
+                passed += 1;
+            } else if line.taken == 0 && next.is_none() {
+                self.by_address.remove(&whose);
+            }
+            if let Some(next) = next {
+                self.begin(whose);
+                return Some((whose, next));
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.shared.lines().end(self.whose);
+        self.shared.give();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::IpAddr, time::Duration};
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn from(last: u8) -> Whose {
+        Some(IpAddr::from([10, 0, 0, last]))
+    }
+
+    fn now(turns: &Turns, whose: Whose) -> Option<Turn> {
+        turns.take(whose).now_or_never()
+    }
+
+    #[test]
+    fn who_asks_for_much_leaves_turns_to_others() {
+        let turns = Turns::new(4);
+        let greedy: Vec<_> = std::iter::from_fn(|| now(&turns, from(1))).collect();
+        assert_eq!(greedy.len(), 3);
+        let other = now(&turns, from(2)).expect("one is left");
+        assert!(now(&turns, from(3)).is_none());
+        drop((greedy, other));
+        let lines = turns.0.lines();
+        assert!(lines.taken == 0 && lines.by_address.is_empty(), "all back");
+    }
+
+    /// Else whoever asks for one range would wait behind a thousand of somebody else.
+    #[tokio::test]
+    async fn turns_go_round_by_address_however_many_wait() {
+        let turns = Arc::new(Turns::new(1));
+        let first = turns.take(from(1)).await;
+        let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for last in [1, 1, 1, 2] {
+            let (turns, told) = (Arc::clone(&turns), told.clone());
+            tokio::spawn(async move {
+                let _turn = turns.take(from(last)).await;
+                told.send(last).unwrap();
+            });
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(first);
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            seen.push(order.recv().await.unwrap());
+        }
+        assert_eq!(seen, [1, 2, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn who_has_left_holds_up_nobody() {
+        let turns = Turns::new(1);
+        let first = turns.take(from(1)).await;
+        for last in [1, 2, 2] {
+            assert!(now(&turns, from(last)).is_none());
+        }
+        drop(first);
+        assert!(now(&turns, from(3)).is_some());
+        let lines = turns.0.lines();
+        assert!(lines.taken == 0 && lines.by_address.is_empty() && lines.round.is_empty());
+    }
+}
