@@ -7,20 +7,20 @@
 //! that member, which may have eight ninths, for it has counted its own clients already.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use dengine_core::{
-    kv::{Reader, SESSIONS_MAX, Store},
+    kv::SESSIONS_MAX,
     types::{Index, SessionId},
 };
 
 use crate::{connections::Share, server::forward::Origin};
 
-/// How often it is looked which of the sessions have ended.
+/// How long it is not looked again which of the sessions have ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// With more than so many it is looked in any case.
 const KNOWN_MAX: usize = 2 * SESSIONS_MAX as usize;
@@ -37,7 +37,18 @@ struct Known {
     /// How many are being opened.
     opening: usize,
     looked: Option<Instant>,
+    looking: bool,
 }
+
+/// Which sessions this member's state held, and up to which entry: that was read before.
+pub(super) struct OpenNow {
+    pub(super) applied: Index,
+    pub(super) sessions: BTreeSet<SessionId>,
+}
+
+/// The right to look which sessions have ended: one has it at a time. Given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Look(Openers);
 
 /// A client, or a member that passes on what its clients ask for.
 type Opener = (IpAddr, Origin);
@@ -62,34 +73,23 @@ impl Openers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for one more session of `from`, which `reader` says is open or not.
-    pub(super) fn open<S: Store>(
+    /// A place for one more session of `from`, if of so many that are open it has fewer than it may, as far as is known.
+    pub(super) fn open(
         &self,
         from: IpAddr,
         origin: Origin,
-        reader: &Reader<S>,
+        in_all: u64,
     ) -> Result<Opening, TooMany> {
         let opener = (from, origin);
         let mut known = self.lock();
-        if known.sessions.len() > KNOWN_MAX {
-            known.look(reader);
-        }
-        let in_all = usize::try_from(reader.open_sessions()).unwrap_or(usize::MAX);
-        let more = |known: &Known| {
-            let own = known.counts.get(&opener).copied().unwrap_or(0);
-            let share = match origin {
-                Origin::Client => Share::HALF,
-                Origin::Member => Share::EIGHT_NINTHS,
-            };
-            let taken = in_all.saturating_add(known.opening).max(own);
-            (share.more(SESSIONS_MAX as usize, taken, own), own)
+        let in_all = usize::try_from(in_all).unwrap_or(usize::MAX);
+        let own = known.counts.get(&opener).copied().unwrap_or(0);
+        let share = match origin {
+            Origin::Client => Share::HALF,
+            Origin::Member => Share::EIGHT_NINTHS,
         };
-        let (mut room, mut own) = more(&known);
-        if room == 0 && known.looked.is_none_or(|it| it.elapsed() >= LOOK_EVERY) {
-            known.look(reader);
-            (room, own) = more(&known);
-        }
-        if room == 0 {
+        let taken = in_all.saturating_add(known.opening).max(own);
+        if share.more(SESSIONS_MAX as usize, taken, own) == 0 {
             return Err(TooMany { own, all: in_all });
         }
         *known.counts.entry(opener).or_default() += 1;
@@ -101,6 +101,19 @@ impl Openers {
         })
     }
 
+    /// Whether it is to be looked which sessions have ended: because somebody was refused, or too many are known. That reads
+    /// all of them, so it is done now and then, by one at a time, and not here.
+    pub(super) fn look(&self, refused: bool) -> Option<Look> {
+        let mut known = self.lock();
+        let wanted = refused || known.sessions.len() > KNOWN_MAX;
+        let recent = known.looked.is_some_and(|it| it.elapsed() < LOOK_EVERY);
+        if !wanted || recent || known.looking {
+            return None;
+        }
+        known.looking = true;
+        Some(Look(self.clone()))
+    }
+
     /// The client that has opened a session through this member, if it was one.
     pub(in crate::server) fn client_of(&self, session: SessionId) -> Option<IpAddr> {
         match self.lock().sessions.get(&session) {
@@ -110,14 +123,25 @@ impl Openers {
     }
 }
 
+impl Look {
+    /// Forgets sessions that have ended. One that this member's state had not reached goes on.
+    pub(super) fn seen(&self, now: &OpenNow) {
+        self.0.lock().forget_ended(now);
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        let mut known = self.0.lock();
+        known.looking = false;
+        known.looked = Some(Instant::now());
+    }
+}
+
 impl Known {
-    /// Forgets sessions that have ended. One that this member's state has not reached yet goes on.
-    fn look<S: Store>(&mut self, reader: &Reader<S>) {
-        self.looked = Some(Instant::now());
-        let applied = reader.applied_index();
-        let is_open =
-            |id: SessionId| Index(id.0) > applied || !matches!(reader.session(id), Ok(None));
-        let ended: Vec<_> = self.sessions.extract_if(|id, _| !is_open(*id)).collect();
+    fn forget_ended(&mut self, now: &OpenNow) {
+        let is_open = |id: &SessionId| Index(id.0) > now.applied || now.sessions.contains(id);
+        let ended: Vec<_> = self.sessions.extract_if(|id, _| !is_open(id)).collect();
         for (_, opener) in ended {
             self.forget_one(opener);
         }
@@ -195,10 +219,8 @@ mod tests {
 
         fn open(&mut self, from: u8, origin: Origin) -> Option<SessionId> {
             let address = IpAddr::from([10, 0, 0, from]);
-            let opening = self
-                .openers
-                .open(address, origin, &self.machine.reader())
-                .ok()?;
+            let in_all = self.machine.reader().open_sessions();
+            let opening = self.openers.open(address, origin, in_all).ok()?;
             match self.apply(Command::OpenSession { ttl_ms: 1 }) {
                 Outcome::SessionOpened { session } => {
                     opening.opened(session);
@@ -206,6 +228,20 @@ mod tests {
                 }
                 other => panic!("{other:?}"),
             }
+        }
+
+        /// Looks which have ended, as if it had not been for long.
+        fn look(&self) {
+            self.openers.lock().looked = None;
+            let look = self.openers.look(true).expect("nobody else looks");
+            assert!(self.openers.look(true).is_none(), "one at a time");
+            let reader = self.machine.reader();
+            look.seen(&OpenNow {
+                applied: reader.applied_index(),
+                sessions: reader.session_ids().unwrap(),
+            });
+            drop(look);
+            assert!(self.openers.look(true).is_none(), "now and then");
         }
 
         fn open_all(&mut self, from: u8, origin: Origin) -> Vec<SessionId> {
@@ -225,7 +261,7 @@ mod tests {
         let ended = greedy.pop().unwrap();
         let left = Command::CloseSession { session: ended };
         cluster.apply(left);
-        cluster.openers.lock().looked = None;
+        cluster.look();
         assert!(
             cluster.open(1, Origin::Client).is_none(),
             "others have more now"
@@ -233,7 +269,8 @@ mod tests {
         for session in greedy.split_off(HALF / 4) {
             cluster.apply(Command::CloseSession { session });
         }
-        cluster.openers.lock().looked = None;
+        assert!(cluster.open(1, Origin::Client).is_none(), "nobody looked");
+        cluster.look();
         assert!(cluster.open(1, Origin::Client).is_some());
         assert_eq!(cluster.openers.client_of(ended), None);
         let address = cluster.openers.client_of(greedy[0]).unwrap();
@@ -254,13 +291,12 @@ mod tests {
     fn what_was_not_opened_or_was_closed_does_not_count() {
         let mut cluster = Cluster::new();
         let session = cluster.open(1, Origin::Client).unwrap();
-        let reader = cluster.machine.reader();
         let address = IpAddr::from([10, 0, 0, 1]);
-        let opening = cluster.openers.open(address, Origin::Client, &reader);
+        let opening = cluster.openers.open(address, Origin::Client, 1);
         assert_eq!(cluster.openers.lock().counts[&(address, Origin::Client)], 2);
         drop(opening);
         cluster.apply(Command::CloseSession { session });
-        cluster.openers.lock().look(&reader);
+        cluster.look();
         let known = cluster.openers.lock();
         assert!(known.counts.is_empty() && known.sessions.is_empty() && known.opening == 0);
     }

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use dengine_api::v1::{
-    Consistency, OpenSessionRequest, OpenSessionResponse, pipelined_answer::Answer,
-    pipelined_call::Call,
+use dengine_api::{
+    KvCall,
+    v1::{
+        Consistency, OpenSessionRequest, OpenSessionResponse, pipelined_answer::Answer,
+        pipelined_call::Call,
+    },
 };
 use dengine_core::{
     kv::{Batch, KeyRange, Outcome, RangeQuery, Reader},
@@ -16,7 +19,11 @@ use dengine_wire::{
 };
 use tonic::{Code, Status};
 
-use super::{Caller, Serving, openers::TooMany, reads::no_room};
+use super::{
+    Caller, Serving,
+    openers::{OpenNow, Opening, TooMany},
+    reads::no_room,
+};
 use crate::{
     error::RequestError,
     node::{Written, answers::Held},
@@ -44,20 +51,52 @@ impl Serving {
         request: OpenSessionRequest,
         caller: Caller,
     ) -> Result<OpenSessionResponse, Status> {
-        let (from, origin) = (caller.source.address(), caller.origin);
-        let opening = self.openers.open(from, origin, &self.reader()?);
-        let opening = opening.map_err(|TooMany { own, all }| {
-            Status::resource_exhausted(format!(
-                "{all} sessions are open, {own} of them from your address ({from}) through this member, and so many it may have; close some (`dengine admin sessions`), or let them expire"
-            ))
-        })?;
         let open = async move {
-            let (opened, _) = self.write(request, &caller).await?;
-            opening.opened(SessionId(opened.session_id));
-            Ok(opened)
+            let source = &caller.source;
+            let open = async {
+                let opening = self.place_for_session(&caller).await?;
+                let (opened, _) = self.propose(request, &caller).await?;
+                opening.opened(SessionId(opened.session_id));
+                Ok(opened)
+            };
+            let gate = &self.gate;
+            gate.pass(OpenSessionRequest::METHOD, source, open).await
         };
         let opened = tokio::spawn(open).await;
         opened.map_err(|_| Status::unavailable("this member is shutting down"))?
+    }
+
+    async fn place_for_session(&self, caller: &Caller) -> Result<Opening, Status> {
+        let (from, origin) = (caller.source.address(), caller.origin);
+        let open = || -> Result<_, Status> {
+            let in_all = self.reader()?.open_sessions();
+            Ok(self.openers.open(from, origin, in_all))
+        };
+        let opening = open()?;
+        let opening = match self.openers.look(opening.is_err()) {
+            None => opening,
+            Some(look) => {
+                let patience = self.limits.request_timeout();
+                let read = |reader: &Reader<RocksStore>| {
+                    Ok(OpenNow {
+                        applied: reader.applied_index(),
+                        sessions: reader.session_ids()?,
+                    })
+                };
+                // Not the caller's read: what it finds is for all.
+                let now = self.aside.read(&self.node, None, patience, read).await?;
+                look.seen(&now);
+                match opening {
+                    Ok(opening) => Ok(opening),
+                    Err(_) => open()?,
+                }
+            }
+        };
+        opening.map_err(|TooMany { own, all }| {
+            Status::resource_exhausted(format!(
+                "{all} sessions are open, {own} of them from your address ({from}) through this member, and so many it may have; close some (`dengine admin sessions`), or let them expire"
+            ))
+        })
     }
 
     async fn propose<M: Mutation>(

@@ -10,6 +10,7 @@ use crate::kv::store::{Cursor, Scope};
 use crate::kv::{Store, StoreError};
 use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
+use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
 /// A key that may be expired some time after its last change.
@@ -120,6 +121,17 @@ impl<S: Store> Reader<S> {
         self.records(session_range(after), limit, |key, record| {
             SessionInfo::decode(split_session_key(key)?, record)
         })
+    }
+
+    /// Which sessions are open, without what they hold.
+    ///
+    /// # Errors
+    /// If the storage fails.
+    pub fn session_ids(&self) -> Result<BTreeSet<SessionId>, ReadError> {
+        let ids = self.records(session_range(SessionId(0)), usize::MAX, |key, _| {
+            split_session_key(key)
+        });
+        Ok(ids?.into_iter().collect())
     }
 
     /// One session, if it is open.
