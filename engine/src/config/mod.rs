@@ -173,8 +173,7 @@ settings! {
 
         /// Most streams of watches; more are refused with RESOURCE_EXHAUSTED.
         ///
-        /// Bounds the memory that clients may take who do not read: about 2 MiB each, and a little more where single values
-        /// are larger than that.
+        /// What clients may take who do not read is bounded for all of them together, see `max_answer_bytes`.
         max_watch_streams: usize = 1024, "max-watch-streams", "DENGINE_MAX_WATCH_STREAMS";
 
         /// Most streams of watches over one connection, so that no client takes those of all; more are refused with
@@ -213,6 +212,9 @@ settings! {
         ///
         /// Bounds the memory that clients may take who ask for much and read slowly. Beyond it reads are refused with
         /// RESOURCE_EXHAUSTED, and writes are answered without the pairs that they were to return (`trimmed`).
+        ///
+        /// What watches hold that clients have not read may be half as much besides. When it is more, watches wait for each
+        /// other, and those that are not read at all are ended, each with the revision to begin anew at.
         max_answer_bytes: usize = 128 * 1024 * 1024, "max-answer-bytes", "DENGINE_MAX_ANSWER_BYTES";
 
         /// Requests that take so long are logged, in milliseconds, without their keys and values; 0: none are.

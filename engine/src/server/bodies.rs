@@ -6,6 +6,7 @@
 //! - The time that a caller gives its call (`grpc-timeout`) ends it with DEADLINE_EXCEEDED, as the API promises.
 
 use std::{
+    any::Any,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -113,11 +114,12 @@ where
                 },
             };
             let held = response.extensions_mut().remove::<Arc<Held>>();
+            let parts = response.extensions_mut().remove::<CountedBy>();
             let bytes = held.as_ref().map_or(SMALL_BYTES, |held| held.bytes());
             let sending = connection
                 .filter(|_| alone)
                 .map(|it| it.connection.send(bytes));
-            if held.is_none() && sending.is_none() {
+            if held.is_none() && sending.is_none() && parts.is_none() {
                 return Ok(response.map(Body::new));
             }
             let counted = Arc::new(Counted {
@@ -128,6 +130,7 @@ where
                 Body::new(Leaving {
                     body: Box::pin(body),
                     counted,
+                    parts,
                 })
             }))
         })
@@ -277,11 +280,22 @@ impl http_body::Body for Arriving {
     }
 }
 
-/// The body of an answer. HTTP/2 takes all of it at once and drops it, and keeps the bytes until its client's window
-/// has room: so they carry what counts them.
+/// Counts the parts of a stream's body, each for as long as it is kept.
+pub(super) trait CountsParts: Send + Sync {
+    /// Counts one, of so many bytes, until what is returned is dropped.
+    fn part(self: Arc<Self>, bytes: usize) -> Box<dyn Any + Send + Sync>;
+}
+
+/// A response with this has a body whose parts are counted.
+#[derive(Clone)]
+pub(super) struct CountedBy(pub(super) Arc<dyn CountsParts>);
+
+/// The body of an answer. HTTP/2 takes all of it at once and drops it, and of a stream a part behind the one that it can
+/// not send yet; and keeps the bytes until its client's window has room: so they carry what counts them.
 struct Leaving<B> {
     body: Pin<Box<B>>,
     counted: Arc<Counted>,
+    parts: Option<CountedBy>,
 }
 
 /// What counts an answer, until it is sent or given up.
@@ -294,6 +308,7 @@ struct Counted {
 struct Carrying {
     data: Bytes,
     _counted: Arc<Counted>,
+    _part: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl AsRef<[u8]> for Carrying {
@@ -312,10 +327,13 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Leaving<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = &mut *self;
         let frame = ready!(this.body.as_mut().poll_frame(context));
-        let carry = |data| {
+        let carry = |data: Bytes| {
+            let parts = this.parts.as_ref();
+            let part = parts.map(|CountedBy(it)| Arc::clone(it).part(data.len()));
             Bytes::from_owner(Carrying {
                 data,
                 _counted: Arc::clone(&this.counted),
+                _part: part,
             })
         };
         Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(carry))))
@@ -453,6 +471,7 @@ mod tests {
         let mut leaving = Leaving {
             body: Box::pin(http_body_util::Full::new(Bytes::from("abc"))),
             counted,
+            parts: None,
         };
         let frame = leaving.frame().await.unwrap().unwrap();
         drop(leaving);

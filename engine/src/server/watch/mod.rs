@@ -3,11 +3,12 @@
 //! - [`hub`]: reads history once for all. [`stream`]: the watches of one client, told in order, and ended
 //!   when the client is too slow. [`places`]: how many there may be.
 //!
-//! Memory is bounded by the number of streams: each holds a page of history that is being told, two messages that its
-//! client has not read yet, and the beginnings of revisions whose rest is not read ([`OPEN_BYTES`]), each by less than one
-//! event larger than its bound; the hub holds a ring and a few pages of the past. What a watch is told and how it is cut
+//! Memory is bounded for all streams together ([`backlog`]): the pages that are being told, and what clients have not read
+//! yet, wherever it waits; each stream by less than one event more than its bound. Besides, each holds the beginnings
+//! of revisions whose rest is not read ([`OPEN_BYTES`]), and the hub a ring and a few pages of the past. What a watch is told and how it is cut
 //! is decided in `dengine_core::watch`; what it looks like as messages, in `dengine_wire::watch`.
 
+mod backlog;
 mod hub;
 mod places;
 mod stream;
@@ -20,12 +21,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::{
+    backlog::Backlogs,
     hub::Hub,
     places::{Full, Places},
     stream::StreamTask,
 };
-use super::kv::header::Headers;
-use crate::{config::Limits, node::Node};
+use super::{bodies::CountedBy, kv::header::Headers};
+use crate::{config::Limits, connections::OnConnection, node::Node};
 
 /// How often a stream looks after itself: progress, and whether the member still takes part.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -47,6 +49,7 @@ pub(super) struct Shared {
     limits: Limits,
     streams: Places,
     watches: Places,
+    backlogs: Backlogs,
     stop: CancellationToken,
 }
 
@@ -64,7 +67,10 @@ impl WatchCount {
 impl WatchService {
     /// Serves within `limits`, until `stop` is cancelled.
     pub(super) fn new(node: Node, limits: Limits, stop: CancellationToken) -> Self {
+        let backlogs = Backlogs::new(limits.max_answer_bytes / 2);
+        tokio::spawn(backlogs.clone().watch_over(stop.clone()));
         let shared = Shared {
+            backlogs,
             hub: Hub::start(node.clone(), stop.clone()),
             headers: Headers::new(&node),
             streams: Places::new(
@@ -99,8 +105,17 @@ impl Watch for WatchService {
         let connection = request.remote_addr();
         let place = shared.streams.take(connection);
         let place = place.map_err(|full| Status::resource_exhausted(no_stream(full)))?;
-        let responses = StreamTask::start(shared, connection, place, request.into_inner());
-        Ok(Response::new(Box::pin(responses)))
+        let on = request.extensions().get::<OnConnection>();
+        let on = &on
+            .expect("every connection of this port is counted")
+            .connection;
+        let backlog = shared.backlogs.begin(on);
+        let counted = CountedBy(Arc::clone(&backlog) as _);
+        let requests = request.into_inner();
+        let responses = StreamTask::start(shared, connection, place, backlog, requests);
+        let mut response: Response<Self::WatchStream> = Response::new(Box::pin(responses));
+        response.extensions_mut().insert(counted);
+        Ok(response)
     }
 }
 

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use dengine_api::v1::{
-    CancelCause, WatchCreate, WatchRequest, WatchResponse, watch_request::Request as Wanted,
+    CancelCause, Event, KeyValue, WatchCreate, WatchRequest, WatchResponse,
+    watch_request::Request as Wanted,
 };
 use dengine_core::{
     kv::{ReadError, Stamp},
@@ -26,6 +27,7 @@ use tonic::{Status, Streaming};
 
 use super::{
     LOOK_EVERY, OPEN_BYTES, Shared,
+    backlog::{Backlog, Held},
     hub::PageError,
     no_watch,
     places::{Connection, Place},
@@ -47,7 +49,8 @@ pub(super) struct StreamTask {
     active: BTreeMap<u64, Active>,
     /// Says that there may be new history.
     changed: watch::Receiver<()>,
-    out: mpsc::Sender<Result<WatchResponse, Status>>,
+    out: mpsc::Sender<(WatchResponse, Held)>,
+    backlog: Arc<Backlog>,
     /// A client asked how far all of them are.
     progress_wanted: bool,
     /// Since when the member cannot answer for its state being recent.
@@ -84,6 +87,8 @@ enum End {
     Gone,
     /// The client does not read.
     TooSlow,
+    /// The same, and others wait for what it holds.
+    InTheWay,
     /// The member does not serve any more.
     Unavailable(&'static str),
 }
@@ -93,8 +98,10 @@ enum Turn {
     Requested(Option<WatchRequest>),
     /// There may be new work.
     Changed,
-    Work(Work),
+    /// There is room for the work that there is.
+    Room(Held),
     Look,
+    GivenUp,
     Stop,
 }
 
@@ -104,6 +111,7 @@ impl StreamTask {
         shared: Arc<Shared>,
         connection: Connection,
         place: Place,
+        backlog: Arc<Backlog>,
         requests: Streaming<WatchRequest>,
     ) -> impl Stream<Item = Result<WatchResponse, Status>> + Send + use<> {
         let (out, queued) = mpsc::channel(QUEUED_MESSAGES);
@@ -115,6 +123,7 @@ impl StreamTask {
             watches: WatchSet::new(OPEN_BYTES),
             active: BTreeMap::new(),
             out,
+            backlog,
             progress_wanted: false,
             cut_off_since: None,
         };
@@ -124,6 +133,8 @@ impl StreamTask {
         });
         let last_words = stream::once(async move { words.await.unwrap_or_default() });
         ReceiverStream::new(queued)
+            // From here on it counts as a part of the body.
+            .map(|(message, _held)| Ok(message))
             .chain(last_words.flat_map(stream::iter))
             // As long as messages may wait for the client, they count, told or not.
             .inspect(move |_| {
@@ -134,18 +145,18 @@ impl StreamTask {
     async fn run(mut self, mut requests: Streaming<WatchRequest>) -> LastWords {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let stop = self.shared.stop.clone();
+        let (stop, backlog) = (self.shared.stop.clone(), Arc::clone(&self.backlog));
         loop {
-            let mut work = self.shared.hub.work(&mut self.watches);
+            // What it is, is looked at again once there is room: meanwhile nothing of history is held for it.
+            let wants_room = self.shared.hub.work(&mut self.watches).is_some();
             let turn = tokio::select! {
                 biased;
                 () = stop.cancelled() => Turn::Stop,
+                () = backlog.given_up() => Turn::GivenUp,
                 request = requests.message() => Turn::Requested(request.unwrap_or_default()),
                 _ = look.tick() => Turn::Look,
-                () = std::future::ready(()), if work.is_some() => {
-                    work.take().map_or(Turn::Changed, Turn::Work)
-                }
-                changed = self.changed.changed() => match changed {
+                room = backlog.room(), if wants_room => Turn::Room(room),
+                changed = self.changed.changed(), if !wants_room => match changed {
                     Ok(()) => Turn::Changed,
                     Err(_) => Turn::Stop,
                 },
@@ -163,8 +174,12 @@ impl StreamTask {
             Turn::Requested(None) => Err(End::Gone),
             Turn::Requested(Some(request)) => self.request(request).await,
             Turn::Changed => Ok(()),
-            Turn::Work(work) => self.work(work).await,
+            Turn::Room(_room) => match self.shared.hub.work(&mut self.watches) {
+                Some(work) => self.work(work).await,
+                None => Ok(()),
+            },
             Turn::Look => self.look().await,
+            Turn::GivenUp => Err(End::InTheWay),
             Turn::Stop => Err(End::Unavailable("this member is shutting down")),
         }?;
         self.answer_progress().await
@@ -403,10 +418,15 @@ impl StreamTask {
     /// Queues a message, as soon as there is room, which depends on the client alone.
     async fn send(&self, message: WatchResponse) -> Result<(), End> {
         let patience: Duration = self.shared.limits.stream_stall_timeout();
-        match timeout(patience, self.out.send(Ok(message))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(End::Gone),
-            Err(_) => Err(End::TooSlow),
+        let held = self.backlog.unread(memory_bytes(&message));
+        let sent = timeout(patience, self.out.send((message, held)));
+        tokio::select! {
+            sent = sent => match sent {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(_)) => Err(End::Gone),
+                Err(_) => Err(End::TooSlow),
+            },
+            () = self.backlog.given_up() => Err(End::InTheWay),
         }
     }
 
@@ -419,10 +439,12 @@ impl StreamTask {
                     "nothing was read for {:?} (--stream-stall-timeout-ms); begin anew at the revision named",
                     self.shared.limits.stream_stall_timeout()
                 );
-                counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
-                let status = Status::resource_exhausted(format!("the watch is too slow: {reason}"));
-                (CancelCause::TooSlow, reason, status)
+                too_slow(reason)
             }
+            End::InTheWay => too_slow(
+                "messages that are not read take all the memory there is for those of watches (half of --max-answer-bytes), or for those of your address, and others wait for it; begin anew at the revision named"
+                    .to_owned(),
+            ),
             End::Unavailable(reason) => {
                 let status = Status::unavailable(*reason);
                 (CancelCause::Unavailable, (*reason).to_owned(), status)
@@ -444,6 +466,20 @@ impl Drop for StreamTask {
     fn drop(&mut self) {
         self.watches.clear(&mut self.shared.hub.wanted());
     }
+}
+
+fn too_slow(reason: String) -> (CancelCause, String, Status) {
+    counter!(names::WATCH_STREAMS_SHED_TOTAL).increment(1);
+    let status = Status::resource_exhausted(format!("the watch is too slow: {reason}"));
+    (CancelCause::TooSlow, reason, status)
+}
+
+/// What a message takes while it waits, which of small events is several times what it will be sent as.
+fn memory_bytes(message: &WatchResponse) -> usize {
+    let pair = |kv: &Option<KeyValue>| kv.as_ref().map_or(0, |kv| kv.key.len() + kv.value.len());
+    let event = |it: &Event| size_of::<Event>() + pair(&it.kv) + pair(&it.prev_kv);
+    let events: usize = message.events.iter().map(event).sum();
+    size_of::<WatchResponse>() + events
 }
 
 /// Why a watch ends whose history could not be read.
