@@ -23,8 +23,6 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use crate::node::answers::Held;
-
 /// A client that takes this much in a second reads, however slow its link is.
 const READING_BYTES_A_SECOND: usize = 16 * 1024;
 /// Streams of `Kv.Pipeline` on one connection. Our client has one, and a second for a moment.
@@ -82,7 +80,6 @@ struct Unread {
     last: u64,
     answers: HashMap<u64, (Instant, usize)>,
     stuck_bytes: usize,
-    stuck: Vec<Held>,
 }
 
 /// An answer that is being sent; no more once it is dropped.
@@ -291,11 +288,10 @@ impl Connection {
         }
     }
 
-    /// A stream has ended with a frame unread. The connection keeps the frame, and so what counts it.
-    pub(crate) fn keeps(&self, bytes: usize, held: Vec<Held>) {
+    /// A stream has ended with frames unread, which the connection keeps.
+    pub(crate) fn keeps(&self, bytes: usize) {
         let mut unread = lock(&self.unread);
         unread.stuck_bytes += bytes;
-        unread.stuck.extend(held);
         if unread.stuck_bytes > STUCK_BYTES_MAX {
             self.closed.cancel();
         }
@@ -407,9 +403,9 @@ mod tests {
     #[test]
     fn what_was_never_read_closes_its_connection_when_it_is_much() {
         let connection = Connection::alone();
-        connection.keeps(STUCK_BYTES_MAX, Vec::new());
+        connection.keeps(STUCK_BYTES_MAX);
         assert!(!connection.closed.is_cancelled());
-        connection.keeps(1, Vec::new());
+        connection.keeps(1);
         assert!(connection.closed.is_cancelled());
     }
 

@@ -220,6 +220,9 @@ impl Kv for KvService {
         let pipeline = Pipeline::new(Arc::clone(&self.serving), caller, request.into_inner());
         let patience = self.serving.node.config().limits.stream_stall_timeout();
         let supervised = pipeline::Supervised::new(pipeline, place, patience);
-        Ok(Response::new(supervised))
+        let counted = supervised.counted_by();
+        let mut response = Response::new(supervised);
+        response.extensions_mut().insert(counted);
+        Ok(response)
     }
 }

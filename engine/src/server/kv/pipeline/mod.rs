@@ -5,11 +5,12 @@
 //! own. What has ended when the stream is polled is one frame of answers.
 //!
 //! `dengine_wire::frame` sorts the calls of a frame, [`inbound`] begins them, here they are answered, and [`outbound`]
-//! puts the answers into frames. [`stall`] ends the stream of a client that does not read.
+//! puts the answers into frames. [`flight`] counts frames until they are sent, and [`stall`] ends the stream of a client that does not read.
 //!
 //! A frame is bounded in bytes, whatever its calls return: what does not fit waits for the next one. Keys are read a
 //! few at a time, so that a slow disk holds up nobody else for long.
 
+mod flight;
 mod inbound;
 mod outbound;
 mod stall;
@@ -43,7 +44,7 @@ use futures::{
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Code, Status, Streaming};
 
-use self::{inbound::Part, outbound::Outbound};
+use self::{flight::Flight, inbound::Part, outbound::Outbound};
 use super::{Caller, Serving, writes::no_answer};
 use crate::{
     error::RequestError,
@@ -327,14 +328,9 @@ impl Pipeline {
         }
     }
 
-    /// The bytes of the last frame, which the connection was given.
-    fn sent_bytes(&self) -> usize {
-        self.outbound.sent_bytes()
-    }
-
-    /// The same, with what counts them.
-    fn take_sending(&mut self) -> (usize, Vec<Held>) {
-        self.outbound.take_sending()
+    /// The frames on their way.
+    pub(super) fn flight(&self) -> &Arc<Flight> {
+        self.outbound.flight()
     }
 }
 
@@ -343,7 +339,6 @@ impl Stream for Pipeline {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
-        this.outbound.sent();
         this.tell_of_stop(context);
         this.take_in(context);
         this.collect(context);

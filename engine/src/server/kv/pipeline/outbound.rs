@@ -1,6 +1,6 @@
 //! Answers on their way out: which of them are in the next frame, and how large it may be.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use dengine_api::{
     FRAME_BYTES_MAX,
@@ -8,6 +8,7 @@ use dengine_api::{
 };
 use prost::Message;
 
+use super::flight::Flight;
 use crate::node::answers::{AnswerBudget, Held};
 
 /// What a frame may hold at any time. When clients that do not read hold what there is for answers, the others get
@@ -25,10 +26,9 @@ pub(super) struct Outbound {
     room_bytes: usize,
     /// Answers that did not fit.
     next: VecDeque<PipelinedAnswer>,
-    /// The memory of the frame that is being filled, and of the one that is being sent.
+    /// The memory of the frame that is being filled.
     held: Vec<Held>,
-    sending: Vec<Held>,
-    sending_bytes: usize,
+    flight: Arc<Flight>,
 }
 
 impl Outbound {
@@ -40,8 +40,7 @@ impl Outbound {
             room_bytes: FRAME_BYTES_MIN,
             next: VecDeque::new(),
             held: Vec::new(),
-            sending: Vec::new(),
-            sending_bytes: 0,
+            flight: Arc::default(),
         }
     }
 
@@ -107,8 +106,8 @@ impl Outbound {
     /// The frame, which is then being sent.
     pub(super) fn take_frame(&mut self) -> PipelineResponse {
         let frame = std::mem::take(&mut self.frame);
-        self.sending = std::mem::take(&mut self.held);
-        self.sending_bytes = std::mem::take(&mut self.frame_bytes);
+        self.flight.hold(std::mem::take(&mut self.held));
+        self.frame_bytes = 0;
         self.room_bytes = FRAME_BYTES_MIN;
         while let Some(answer) = self.next.pop_front() {
             if !self.put(&answer) {
@@ -120,20 +119,9 @@ impl Outbound {
         frame
     }
 
-    /// The connection has asked for what follows the last frame.
-    pub(super) fn sent(&mut self) {
-        self.sending.clear();
-        self.sending_bytes = 0;
-    }
-
-    /// What the connection has not asked to be followed, and what counts it.
-    pub(super) fn take_sending(&mut self) -> (usize, Vec<Held>) {
-        (self.sending_bytes, std::mem::take(&mut self.sending))
-    }
-
-    /// Bytes that the connection has not asked to be followed.
-    pub(super) fn sent_bytes(&self) -> usize {
-        self.sending_bytes
+    /// The frames on their way.
+    pub(super) fn flight(&self) -> &Arc<Flight> {
+        &self.flight
     }
 }
 
@@ -164,7 +152,6 @@ mod tests {
             let frame = outbound.take_frame();
             assert!(frame.answers.len() == 1 || frame.encoded_len() <= FRAME_BYTES_MAX + 4096);
             frames.push(frame.answers.iter().map(|it| it.id).collect());
-            outbound.sent();
         }
         frames
     }

@@ -5,15 +5,15 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, Weak},
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use dengine_api::v1::PipelineResponse;
 use futures::{Stream, StreamExt};
 use tonic::Status;
 
-use super::Pipeline;
-use crate::connections::PipelinePlace;
+use super::{Pipeline, flight::Flight};
+use crate::{connections::PipelinePlace, server::bodies::CountedBy};
 
 /// A stream of answers that ends if nobody reads it.
 pub(in crate::server) struct Supervised(Arc<Slot>);
@@ -21,16 +21,13 @@ pub(in crate::server) struct Supervised(Arc<Slot>);
 /// Where the stream lies between two polls, so that it can be taken away.
 struct Slot {
     state: Mutex<State>,
+    flight: Arc<Flight>,
     place: PipelinePlace,
 }
 
 enum State {
-    Open {
-        // Moved when it is taken away, and large.
-        pipeline: Box<Pipeline>,
-        /// Since when the connection has not asked for what follows a frame.
-        unread_since: Option<Instant>,
-    },
+    // Moved when it is taken away, and large.
+    Open(Box<Pipeline>),
     /// How its client is told.
     Ended(Option<Status>),
 }
@@ -42,13 +39,22 @@ impl Supervised {
         place: PipelinePlace,
         patience: Duration,
     ) -> Self {
-        let state = Mutex::new(State::Open {
-            pipeline: Box::new(pipeline),
-            unread_since: None,
+        let flight = Arc::clone(pipeline.flight());
+        let state = Mutex::new(State::Open(Box::new(pipeline)));
+        let slot = Arc::new(Slot {
+            state,
+            flight,
+            place,
         });
-        let slot = Arc::new(Slot { state, place });
         tokio::spawn(supervise(Arc::downgrade(&slot), patience));
         Self(slot)
+    }
+}
+
+impl Supervised {
+    /// What counts the parts of its body.
+    pub(in crate::server) fn counted_by(&self) -> CountedBy {
+        CountedBy(Arc::clone(&self.0.flight) as _)
     }
 }
 
@@ -60,16 +66,14 @@ impl Slot {
     /// Whether the stream ended for it.
     fn end_if_unread(&self, patience: Duration) -> bool {
         let mut state = self.state();
+        if matches!(*state, State::Ended(_)) {
+            return true;
+        }
         let connection = self.place.connection();
-        let overdue = match &*state {
-            State::Open {
-                pipeline,
-                unread_since,
-            } => unread_since
-                .is_some_and(|since| connection.is_overdue(since, pipeline.sent_bytes(), patience)),
-            State::Ended(_) => return true,
+        let Some((since, bytes)) = self.flight.unread() else {
+            return false;
         };
-        if !overdue {
+        if !connection.is_overdue(since, bytes, patience) {
             return false;
         }
         let told =
@@ -80,10 +84,8 @@ impl Slot {
         );
         // What it holds may take a while to go.
         drop(state);
-        if let State::Open { mut pipeline, .. } = ended {
-            let (bytes, held) = pipeline.take_sending();
-            connection.keeps(bytes, held);
-        }
+        drop(ended);
+        connection.keeps(bytes);
         true
     }
 }
@@ -103,15 +105,7 @@ impl Stream for Supervised {
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match &mut *self.0.state() {
-            State::Open {
-                pipeline,
-                unread_since,
-            } => {
-                let polled = pipeline.poll_next_unpin(context);
-                // A connection that has room asks again at once.
-                *unread_since = polled.is_ready().then(Instant::now);
-                polled
-            }
+            State::Open(pipeline) => pipeline.poll_next_unpin(context),
             State::Ended(told) => Poll::Ready(told.take().map(Err)),
         }
     }

@@ -1,0 +1,97 @@
+//! Frames of answers on their way to the client. HTTP/2 keeps one that it can not send, and the connection another one
+//! behind it: each counts until it is gone, whether or not the next one was asked for.
+
+use std::{
+    any::Any,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use crate::{node::answers::Held, server::bodies::CountsParts};
+
+/// What one stream has on its way.
+#[derive(Debug, Default)]
+pub(in crate::server) struct Flight(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// What counts the memory of frames that were made and are in no part yet.
+    waiting: Vec<Held>,
+    bytes: usize,
+    /// When the last part went, or the first came.
+    moved_at: Option<Instant>,
+}
+
+/// A part of the body.
+struct Flying {
+    flight: Arc<Flight>,
+    bytes: usize,
+    _held: Vec<Held>,
+}
+
+impl Flight {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What counts a frame, which is in the next part.
+    pub(super) fn hold(&self, held: Vec<Held>) {
+        self.state().waiting.extend(held);
+    }
+
+    /// How many bytes the client has not taken, and since when it has taken nothing. `None`: it has all.
+    pub(super) fn unread(&self) -> Option<(Instant, usize)> {
+        let state = self.state();
+        let since = state.moved_at.filter(|_| state.bytes > 0);
+        since.map(|since| (since, state.bytes))
+    }
+}
+
+impl CountsParts for Flight {
+    fn part(self: Arc<Self>, bytes: usize) -> Box<dyn Any + Send + Sync> {
+        let held = {
+            let mut state = self.state();
+            if state.bytes == 0 {
+                state.moved_at = Some(Instant::now());
+            }
+            state.bytes += bytes;
+            std::mem::take(&mut state.waiting)
+        };
+        Box::new(Flying {
+            flight: self,
+            bytes,
+            _held: held,
+        })
+    }
+}
+
+impl Drop for Flying {
+    fn drop(&mut self) {
+        let mut state = self.flight.state();
+        state.bytes -= self.bytes;
+        state.moved_at = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::answers::AnswerBudget;
+
+    /// It was given back when the next frame was asked for, which is before this one is sent.
+    #[test]
+    fn a_frame_counts_until_its_part_is_gone() {
+        let budget = AnswerBudget::new(10_000);
+        let flight = Arc::new(Flight::default());
+        flight.hold(budget.hold(9_000).into_iter().collect());
+        let first = Arc::clone(&flight).part(9_000);
+        let second = Arc::clone(&flight).part(10);
+        assert_eq!(flight.unread().expect("nothing was read").1, 9_010);
+        assert!(budget.hold(9_000).is_none());
+        drop(first);
+        assert!(budget.hold(9_000).is_some());
+        assert_eq!(flight.unread().expect("a part was read").1, 10);
+        drop(second);
+        assert!(flight.unread().is_none());
+    }
+}
