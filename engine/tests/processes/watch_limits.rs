@@ -123,51 +123,6 @@ async fn a_client_that_does_not_read_is_shed_and_holds_up_nobody() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
 }
 
-/// Each stream is small, and a thousand of them took all the memory there is.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_watches_that_take_too_much_together_those_end_that_nobody_reads() {
-    let cluster = Cluster::form_with(1, |member| {
-        // None ends for its own sake.
-        member.add_args(["--stream-stall-timeout-ms", "600000"]);
-        member.add_args(["--max-answer-bytes", &(16 << 20).to_string()]);
-    })
-    .await;
-    let member = &cluster.members[0];
-    let client = cluster.client().await;
-    let mut unread = [Raw::open(member).await, Raw::open(member).await];
-    let mut first = 0;
-    for stream in &mut unread {
-        first = stream.create(all()).await.resume_revision;
-    }
-    let last = write_large(&client, 40).await;
-    // Of the past, where it has to be read again; in the present it may have been told before there was too much.
-    let past = WatchQuery::new(KeyRange::all()).from_revision(first);
-    let mut quick = client.watch(past).await.unwrap();
-    let mut told = first;
-    while told <= last {
-        if let WatchUpdate::Events { revision, .. } = quick.next().await.unwrap() {
-            told = revision + 1;
-        }
-    }
-    let [stream, _] = &mut unread;
-    let mut next = first;
-    let ending = loop {
-        let response = stream.next().await;
-        if response.canceled {
-            break response;
-        }
-        for event in &response.events {
-            let revision = event.kv.as_ref().unwrap().mod_revision;
-            assert_eq!(revision, next, "in order, and none left out");
-            next += 1;
-        }
-    };
-    check_canceled(&ending, CancelCause::TooSlow, "--max-answer-bytes");
-    assert_eq!(ending.resume_revision, next, "where it begins anew");
-    let status = stream.responses.message().await.unwrap_err();
-    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_that_an_application_does_not_read_hold_up_none_of_its_calls() {
     let cluster = Cluster::form(1).await;
