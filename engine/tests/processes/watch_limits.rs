@@ -283,3 +283,58 @@ async fn a_member_that_stops_or_is_cut_off_ends_its_watches() {
     let ended = tokio::time::timeout(Duration::from_secs(60), raw.next()).await;
     check_canceled(&ended.unwrap(), CancelCause::Unavailable, "contact");
 }
+
+/// Each stream is small, and a thousand of them took all the memory there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_watches_that_take_too_much_together_those_end_that_nobody_reads() {
+    let cluster = Cluster::form_with(1, |member| {
+        // None ends for its own sake.
+        member.add_args(["--stream-stall-timeout-ms", "600000"]);
+        member.add_args(["--max-answer-bytes", &(16 << 20).to_string()]);
+    })
+    .await;
+    let client = cluster.client().await;
+    let mut unread = Vec::new();
+    for _ in 0..2 {
+        unread.push(Raw::open(&cluster.members[0]).await);
+    }
+    let mut first = 0;
+    for stream in &mut unread {
+        first = stream.create(all()).await.resume_revision;
+    }
+    let last = write_large(&client, 40).await;
+    // Of the past, where it has to be read again; in the present it may have been told before there was too much.
+    let past = WatchQuery::new(KeyRange::all()).from_revision(first);
+    let mut quick = client.watch(past).await.unwrap();
+    let mut told = first;
+    while told <= last {
+        if let WatchUpdate::Events { revision, .. } = quick.next().await.unwrap() {
+            told = revision + 1;
+        }
+    }
+    let mut ended = 0;
+    for stream in &mut unread {
+        let mut next = first;
+        while next <= last {
+            let Ok(Some(response)) = stream.responses.message().await else {
+                // It did not read for so long that its connection went too.
+                ended += 1;
+                break;
+            };
+            if response.canceled {
+                check_canceled(&response, CancelCause::TooSlow, "--max-answer-bytes");
+                assert_eq!(response.resume_revision, next, "where it begins anew");
+                let status = stream.responses.message().await.unwrap_err();
+                assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+                ended += 1;
+                break;
+            }
+            for event in &response.events {
+                let revision = event.kv.as_ref().unwrap().mod_revision;
+                assert_eq!(revision, next, "in order, and none left out");
+                next += 1;
+            }
+        }
+    }
+    assert!(ended > 0, "others waited for what they held");
+}
