@@ -1,11 +1,12 @@
 //! The `Kv` service.
 //!
 //! - [`writes`]: what changes something. [`reads`]: how fresh a read is, and the reading.
-//! - [`pipeline`]: many calls over one stream. [`header`]: where and when an answer was made.
+//! - [`catch_up`]: session reads that wait. [`pipeline`]: many calls over one stream. [`header`]: where and when an answer was made.
 //! - [`openers`]: whose sessions are open.
 //!
 //! What requests mean as commands and queries, and outcomes as answers, is in `dengine_wire`.
 
+mod catch_up;
 pub(super) mod header;
 pub(super) mod openers;
 mod pipeline;
@@ -28,7 +29,7 @@ use dengine_wire::{Mutation, RequestLimits};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
-use self::{header::Headers, openers::Openers, pipeline::Pipeline, reads::SessionReads};
+use self::{catch_up::SessionReads, header::Headers, openers::Openers, pipeline::Pipeline};
 use super::{
     aside::Aside,
     forward::{Forwarder, Origin},
@@ -82,6 +83,7 @@ impl KvService {
         let (max_answer_bytes, max_concurrent) =
             (limits.max_answer_bytes, limits.max_concurrent_requests);
         let serving = Serving {
+            session_reads: SessionReads::start(max_concurrent.div_ceil(2), node.revision_changes()),
             node,
             request_limits: limits.of_requests(),
             limits,
@@ -89,7 +91,6 @@ impl KvService {
             gate,
             answers: AnswerBudget::new(max_answer_bytes),
             aside,
-            session_reads: SessionReads::new(max_concurrent.div_ceil(2)),
             openers,
             headers,
             stop,

@@ -1,7 +1,5 @@
 //! Reads, as fresh as was asked for.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
@@ -14,7 +12,7 @@ use tonic::Status;
 
 use super::Serving;
 use crate::{
-    connections::{Share, Source},
+    connections::Source,
     node::answers::{AnswerBudget, Held, SMALL_BYTES},
     server::aside::Whose,
     storage::RocksStore,
@@ -132,62 +130,22 @@ impl Serving {
         if present.is_ok_and(|present| present.covers(wanted)) {
             return Ok(());
         }
-        let _place = self.session_reads.wait(source).ok_or_else(|| {
+        let place = self.session_reads.wait(source).ok_or_else(|| {
             Status::resource_exhausted(
                 "too many session reads wait for this member to catch up already, in all or of your address; try again, or another member",
             )
         })?;
-        let mut revision = self.node.revision_changes();
-        let reached = revision.wait_for(|revision| revision.covers(wanted));
+        let revision = self.node.revision_changes();
+        let reached = place.reached(wanted, &revision);
         match tokio::time::timeout(self.limits.request_timeout(), reached).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(_)) => return Err(Status::unavailable("this member is shutting down")),
+            Ok(true) => return Ok(()),
+            Ok(false) => return Err(Status::unavailable("this member is shutting down")),
             Err(_) => {}
         }
         let at = *self.node.revision_changes().borrow();
         Err(Status::unavailable(format!(
             "this member is at revision {at} and did not reach {wanted} in time; try again, or another member"
         )))
-    }
-}
-
-/// How many session reads may wait for this member to catch up. What they wait for may never come, so that of these
-/// places too no client takes all.
-pub(super) struct SessionReads {
-    limit: usize,
-    waiting: AtomicUsize,
-}
-
-/// One that waits, until this is dropped.
-struct Waiting<'a> {
-    all: &'a AtomicUsize,
-    own: &'a AtomicUsize,
-}
-
-impl SessionReads {
-    pub(super) fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            waiting: AtomicUsize::new(0),
-        }
-    }
-
-    fn wait<'a>(&'a self, source: &'a Source) -> Option<Waiting<'a>> {
-        // Counted first, so that of two at a time one sees the other.
-        let place = Waiting {
-            all: &self.waiting,
-            own: &source.session_reads,
-        };
-        let taken = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let own = source.session_reads.fetch_add(1, Ordering::Relaxed);
-        (Share::HALF.more(self.limit, taken, own) > 0).then_some(place)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.all.fetch_sub(1, Ordering::Relaxed);
-        self.own.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -204,25 +162,4 @@ pub(super) fn no_room() -> Status {
     Status::resource_exhausted(
         "answers that wait to be sent take all the memory there is for them; try again, or raise --max-answer-bytes",
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use super::*;
-
-    /// They wait for a revision that may never come.
-    #[test]
-    fn one_client_leaves_places_to_wait_to_others() {
-        let reads = SessionReads::new(8);
-        let [greedy, other] = [1, 2].map(|last| Source::new(IpAddr::from([10, 0, 0, last])));
-        let waiting: Vec<_> = std::iter::from_fn(|| reads.wait(&greedy)).collect();
-        assert_eq!(waiting.len(), 4);
-        let others: Vec<_> = std::iter::from_fn(|| reads.wait(&other)).collect();
-        assert_eq!(others.len(), 2);
-        drop((waiting, others));
-        let again: Vec<_> = std::iter::from_fn(|| reads.wait(&other)).collect();
-        assert_eq!(again.len(), 4);
-    }
 }

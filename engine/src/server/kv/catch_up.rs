@@ -1,0 +1,169 @@
+//! Session reads that wait for this member to catch up: how many there may be, and which of them a new revision is for.
+//!
+//! What they wait for may never come. So no client has all places to wait, and a write wakes only those who waited for it,
+//! however many wait for others.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use dengine_core::types::Revision;
+use tokio::sync::{oneshot, watch};
+
+use crate::connections::{Share, Source};
+
+/// All that wait.
+pub(super) struct SessionReads {
+    limit: usize,
+    last: AtomicU64,
+    waiting: AtomicUsize,
+    /// By what they wait for, and a number.
+    wanted: Arc<Mutex<Wanted>>,
+}
+
+type Wanted = BTreeMap<(Revision, u64), oneshot::Sender<()>>;
+
+/// One that waits, until this is dropped.
+pub(super) struct Waiting<'a> {
+    all: &'a SessionReads,
+    own: &'a AtomicUsize,
+    number: u64,
+}
+
+/// Takes itself out when it is dropped.
+struct Entry<'a>(&'a Mutex<Wanted>, (Revision, u64));
+
+impl SessionReads {
+    /// So many at a time. Wakes them as the member's revision moves on, until that ends.
+    pub(super) fn start(limit: usize, revision: watch::Receiver<Revision>) -> Self {
+        let reads = Self::new(limit);
+        tokio::spawn(follow(Arc::clone(&reads.wanted), revision));
+        reads
+    }
+
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            last: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            wanted: Arc::default(),
+        }
+    }
+
+    /// A place to wait, unless there are too many, in all or of this client.
+    pub(super) fn wait<'a>(&'a self, source: &'a Source) -> Option<Waiting<'a>> {
+        // Counted first, so that of two at a time one sees the other.
+        let place = Waiting {
+            all: self,
+            own: &source.session_reads,
+            number: self.last.fetch_add(1, Ordering::Relaxed),
+        };
+        let taken = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let own = source.session_reads.fetch_add(1, Ordering::Relaxed);
+        (Share::HALF.more(self.limit, taken, own) > 0).then_some(place)
+    }
+}
+
+impl Waiting<'_> {
+    /// Waits until `now` covers `wanted`; whether it does, or the member has ended.
+    pub(super) async fn reached(&self, wanted: Revision, now: &watch::Receiver<Revision>) -> bool {
+        let (wake, woken) = oneshot::channel();
+        let key = (wanted, self.number);
+        lock(&self.all.wanted).insert(key, wake);
+        let _entry = Entry(&self.all.wanted, key);
+        // Looked at behind it: what comes from now on wakes this.
+        now.borrow().covers(wanted) || woken.await.is_ok()
+    }
+}
+
+async fn follow(wanted: Arc<Mutex<Wanted>>, mut revision: watch::Receiver<Revision>) {
+    while revision.changed().await.is_ok() {
+        let now = *revision.borrow_and_update();
+        let mut wanted = lock(&wanted);
+        while let Some(first) = wanted.first_entry()
+            && now.covers(first.key().0)
+        {
+            // Whoever has left meanwhile needs no waking.
+            let _ = first.remove().send(());
+        }
+    }
+    lock(&wanted).clear();
+}
+
+fn lock(wanted: &Mutex<Wanted>) -> MutexGuard<'_, Wanted> {
+    wanted.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        lock(self.0).remove(&self.1);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.all.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.own.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::IpAddr, time::Duration};
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(20);
+
+    fn source(last: u8) -> Source {
+        Source::new(IpAddr::from([10, 0, 0, last]))
+    }
+
+    /// They wait for a revision that may never come.
+    #[test]
+    fn one_client_leaves_places_to_wait_to_others() {
+        let reads = SessionReads::new(8);
+        let [greedy, other] = [1, 2].map(source);
+        let waiting: Vec<_> = std::iter::from_fn(|| reads.wait(&greedy)).collect();
+        assert_eq!(waiting.len(), 4);
+        let others: Vec<_> = std::iter::from_fn(|| reads.wait(&other)).collect();
+        assert_eq!(others.len(), 2);
+        drop((waiting, others));
+        let again: Vec<_> = std::iter::from_fn(|| reads.wait(&other)).collect();
+        assert_eq!(again.len(), 4);
+    }
+
+    /// All of them were woken by each write, thousands of times a second.
+    #[tokio::test]
+    async fn a_revision_wakes_those_who_wait_for_it_and_no_others() {
+        let (revision, now) = watch::channel(Revision(1));
+        let reads = SessionReads::start(8, now.clone());
+        let source = source(1);
+        let [first, second] = [(); 2].map(|()| reads.wait(&source).unwrap());
+        assert!(
+            first.reached(Revision(1), &now).await,
+            "it is there already"
+        );
+        let (soon, never) = tokio::join!(
+            async {
+                let soon = timeout(100 * SOON, first.reached(Revision(3), &now));
+                tokio::join!(soon, async { revision.send_replace(Revision(3)) }).0
+            },
+            timeout(SOON, second.reached(Revision(9), &now)),
+        );
+        assert!(soon.unwrap() && never.is_err());
+        assert!(lock(&reads.wanted).is_empty(), "who leaves is forgotten");
+        let ended = async {
+            tokio::task::yield_now().await;
+            drop(revision);
+        };
+        let (reached, ()) = tokio::join!(second.reached(Revision(9), &now), ended);
+        assert!(!reached, "the member has ended");
+    }
+}
