@@ -162,6 +162,14 @@ pub(crate) async fn scrape(port: u16) -> String {
     response
 }
 
+/// The value of a counter of the member.
+pub(crate) async fn counter(member: &Member, name: &str) -> u64 {
+    let text = scrape(member.monitor_port).await;
+    let line = text.lines().find(|line| line.starts_with(name));
+    let value = line.and_then(|line| line.split_whitespace().last());
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
 async fn http(port: u16, path: &str) -> String {
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port))
         .await

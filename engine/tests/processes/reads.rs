@@ -7,7 +7,7 @@ use tonic::Code;
 
 use crate::{
     harness::{Cluster, Member, eventually},
-    health::scrape,
+    health::counter,
 };
 
 /// Patient with the member, and told every failure.
@@ -122,14 +122,6 @@ async fn every_level_reads_ones_own_writes_but_eventual() {
             assert!(read.header.revision >= put.revision);
         }
     }
-}
-
-/// The value of a counter of the member.
-async fn counter(member: &Member, name: &str) -> u64 {
-    let text = scrape(member.monitor_port).await;
-    let line = text.lines().find(|line| line.starts_with(name));
-    let value = line.and_then(|line| line.split_whitespace().last());
-    value.map_or(0, |value| value.parse().unwrap())
 }
 
 /// How many rounds of messages `count` reads at the leader cost, one after the other, and how many the lease

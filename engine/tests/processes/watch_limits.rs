@@ -12,7 +12,10 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming, transport::Channel};
 
-use crate::harness::{Cluster, Member, becomes};
+use crate::{
+    harness::{Cluster, Member, becomes},
+    health::counter,
+};
 
 /// A stream of the protocol itself, which does only what the test says.
 struct Raw {
@@ -312,6 +315,9 @@ async fn of_watches_that_take_too_much_together_those_end_that_nobody_reads() {
             told = revision + 1;
         }
     }
+    let shed =
+        || async { counter(&cluster.members[0], "dengine_watch_streams_shed_total").await > 0 };
+    becomes("a stream has ended", true, shed).await;
     let mut ended = 0;
     for stream in &mut unread {
         let mut next = first;
