@@ -137,7 +137,7 @@ impl Bug {
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
         (Self::PromiseIgnored, 110),
-        (Self::LeaseKeptOverTransfer, 30),
+        (Self::LeaseKeptOverTransfer, 100),
         (Self::RestartedVoterDoesNotWait, 60),
         (Self::RoundForgottenForLaterTerm, 40),
         (Self::AppliedIndexApartFromData, 10),

@@ -130,7 +130,7 @@ async fn settings_that_a_member_does_not_survive_cost_nobodys_data() {
         let claims = claims.await?;
         // Too little to start with: killed for it, again and again.
         let bad = json!({"spec": {"resources": {"limits": {"memory": "6Mi"}, "requests": {"memory": "6Mi"}}}});
-        stuck(world, bad, "code").await?;
+        stuck(world, bad, "OOMKilled").await?;
         // Longer than it takes until a crashing member would be given up.
         world
             .await_cluster("r", PATIENCE, |cluster| {
