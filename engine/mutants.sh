@@ -112,7 +112,7 @@ run_all() {
 }
 
 run_diff() {
-    local base total left seconds=${MUTANTS_SECONDS:-450} out=$WORK/diff status=0 begin=$SECONDS
+    local base total left seconds=${MUTANTS_SECONDS:-450} out=$WORK/diff status=0 begin
     if ! base=$(git merge-base "$1" HEAD 2>/dev/null); then
         echo "mutants: nothing to compare with, for there is no $1 here"
         return 0
@@ -123,8 +123,10 @@ run_diff() {
         return 0
     fi
     ensure_tool
+    begin=$SECONDS
     copy_tree
-    total=$(mutants --list --in-diff "$WORK/changed.diff" 2>/dev/null | grep -c . || true)
+    mutants --list --in-diff "$WORK/changed.diff" >"$WORK/listed-diff"
+    total=$(wc -l <"$WORK/listed-diff")
     if [ "$total" -eq 0 ]; then
         echo "mutants: what changed since $1 has none"
         return 0

@@ -23,7 +23,7 @@ const RETAIN: &str = "Retain";
 /// Sees to it that the volume outlives the claim of this pod, and records that, or why not.
 ///
 /// # Errors
-/// If the API server does not answer, or refuses for another reason than that the operator may not, or the volume is gone.
+/// If the API server does not answer, or the volume was changed meanwhile. If it refuses, the volume is not kept.
 pub(super) async fn keep(
     context: &Context,
     cluster: &Cluster,
@@ -37,6 +37,12 @@ pub(super) async fn keep(
             "the operator may not change PersistentVolume {volume}, as in an installation for some namespaces"
         )),
         Err(error) if is_code(&error, 404) => Some(format!("PersistentVolume {volume} is gone")),
+        Err(error) if is_code(&error, 409) => return Err(error),
+        // As of a webhook: it would say so for ever, and the member could never be replaced.
+        Err(kube::Error::Api(status)) if (400..429).contains(&status.code) => Some(format!(
+            "PersistentVolume {volume} can not be changed: {}",
+            status.message
+        )),
         Err(error) => return Err(error),
     };
     let pod = names::cluster::pod(&cluster.name, ordinal);

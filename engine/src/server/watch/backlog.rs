@@ -153,7 +153,10 @@ impl State {
         let of =
             |it: &&Of| address.is_none_or(|address| it.connection.source().address() == address);
         let stuck = |it: &&Of| {
-            it.unread_bytes > 0 && it.read_at.elapsed() >= patience && !it.connection.is_closed()
+            let connection = &it.connection;
+            it.unread_bytes > 0
+                && !connection.is_closed()
+                && connection.is_overdue(it.read_at, it.unread_bytes, patience)
         };
         let mut stuck: Vec<_> = self.streams.values().filter(of).filter(stuck).collect();
         stuck.sort_unstable_by_key(|it| (it.given_up.is_cancelled(), it.read_at));

@@ -442,7 +442,7 @@ impl StreamTask {
                 too_slow(reason)
             }
             End::InTheWay => too_slow(
-                "messages that are not read take all the memory there is for those of watches (half of --max-answer-bytes), or for those of your address, and others wait for it; begin anew at the revision named"
+                "messages that are not read take all the memory there is for those of watches (half of --max-answer-bytes), or for those of your address; begin anew at the revision named"
                     .to_owned(),
             ),
             End::Unavailable(reason) => {

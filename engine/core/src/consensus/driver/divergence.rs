@@ -3,7 +3,8 @@
 //! In Raft there is none (thesis §3.6.3). But where acknowledged entries were lost and a person went on without them, members
 //! that lost them may elect one of themselves, and then write other entries in their place. A member that still has the old ones
 //! must never apply the new ones on top: all such messages are refused ([`validate`](crate::consensus::validate)), and a member
-//! to which its leader keeps on sending them ends for good.
+//! to which its leader keeps on sending them ends for good. Only where acknowledged entries can be lost, and only by a leader
+//! that votes here: elsewhere such a leader lies, and a lie must end nobody.
 
 use super::Consensus;
 use crate::consensus::event::{Action, Divergence};
@@ -39,10 +40,17 @@ impl<L: LogRead> Consensus<L> {
         raft.state == StateRole::Follower && raft.leader_id == leader.0 && raft.term == term.0
     }
 
+    /// Whether a leader that contradicts this member may be right.
+    fn may_be_right(&self, leader: MemberId) -> bool {
+        let voters = self.node.raft.prs().conf().voters();
+        self.config.acknowledges_unsynced && voters.contains(leader.0)
+    }
+
     /// A message was refused because it contradicts the entry at `index`, which is committed here. It counts if it comes
     /// from whom this member follows; anybody could say it once.
     pub(super) fn note_contradiction(&mut self, leader: MemberId, term: Term, index: Index) {
-        if !self.follows(leader, term) || planted!(ContradictionIgnored) {
+        let counts = self.follows(leader, term) && self.may_be_right(leader);
+        if !counts || planted!(ContradictionIgnored) {
             return;
         }
         let tick = self.tick;

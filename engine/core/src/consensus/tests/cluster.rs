@@ -36,7 +36,10 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) fn config(&self, id: u64) -> ConsensusConfig {
-        let mut config = ConsensusConfig::new(MemberId(id), self.seed);
+        let mut config = ConsensusConfig {
+            acknowledges_unsynced: true,
+            ..ConsensusConfig::new(MemberId(id), self.seed)
+        };
         if let Some(configure) = self.configure {
             configure(&mut config);
         }

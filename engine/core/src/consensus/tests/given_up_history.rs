@@ -120,6 +120,21 @@ fn who_agrees_with_its_leader_never_ends() {
     assert_eq!(cluster.members[&1].machine.applied, Index(6));
 }
 
+/// Nobody but a liar leads without what was committed where everything was synced, and nobody who has no vote leads.
+#[test]
+fn a_liar_ends_nobody() {
+    let synced = Cluster {
+        configure: Some(|config| config.acknowledges_unsynced = false),
+        ..Cluster::default()
+    };
+    let rounds = "\n tick 2 1 \n deliver \n tick 1 1 \n deliver".repeat(30);
+    assert!(!ended(&run(synced, &format!("{LOSS}{rounds}"))));
+    let of_others = LOSS.replace("member 1 voters=1,2,3", "member 1 voters=1,3,4");
+    let cluster = run(Cluster::default(), &format!("{of_others}{rounds}"));
+    assert!(!ended(&cluster), "{}", cluster.transcript);
+    assert_eq!(cluster.members[&1].machine.applied, Index(4));
+}
+
 fn lost_writes(config: &mut ConsensusConfig) {
     config.lost_writes_accepted = config.id == MemberId(1);
 }

@@ -357,6 +357,7 @@ impl Member {
             max_waiting_reads: 1024,
             boot_nonce: nonce,
             lost_writes_accepted: start.lost_writes_accepted,
+            acknowledges_unsynced: sim.plan.memory_first,
             ..ConsensusConfig::new(self.id, sim.random.next())
         };
         Replica::new(config, consensus, start.hard_state, log.reader(), machine)

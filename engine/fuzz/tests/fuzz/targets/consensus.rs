@@ -37,6 +37,7 @@ impl Member {
         };
         let config = ConsensusConfig {
             cache_bytes: 1 << 12,
+            acknowledges_unsynced: true,
             ..ConsensusConfig::new(id, 5)
         };
         let consensus = Consensus::new(config, restored, log.reader()).unwrap();
