@@ -42,6 +42,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
     files::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .event_interval(server::TASKS_BETWEEN_EVENTS)
         .build()
         .context("the runtime's threads can't be started")?;
     let code = runtime.block_on(serve(config));

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{Arc, Weak},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use super::{Connection, Connections, Inner};
+use super::{Connection, Connections, Inner, Source, lanes::give_way};
 
 /// A client says something as soon as it is connected, and a peer who it is.
 const FIRST_WORD_PATIENCE: Duration = Duration::from_secs(10);
@@ -142,6 +142,11 @@ impl Connected for Guarded {
 }
 
 impl Guarded {
+    /// Where it comes from.
+    pub(super) fn source(&self) -> &Arc<Source> {
+        self.connection.source()
+    }
+
     /// Asked by reads and by writes: while a client takes nothing, HTTP/2 does not read what it says.
     fn check_open(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         if self.closed.as_mut().poll(context).is_ready() {
@@ -172,6 +177,11 @@ impl AsyncRead for Guarded {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.check_open(context)?;
+        ready!(give_way(context));
+        if self.connection.source().is_behind() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if !self.must_be_greeted && read.is_ready() {
             self.silent = None;
@@ -187,6 +197,7 @@ impl AsyncWrite for Guarded {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.check_open(context)?;
+        ready!(give_way(context));
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.note(&written);
         written
@@ -198,6 +209,7 @@ impl AsyncWrite for Guarded {
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.check_open(context)?;
+        ready!(give_way(context));
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
         self.note(&written);
         written

@@ -3,13 +3,19 @@
 //! Each takes a file descriptor, and the log and RocksDB must never find that there is none left. A connection whose
 //! client reads nothing keeps what it was to be sent: nothing short of closing it gives that back.
 //!
-//! - [`incoming`]: taking them in. [`source`]: where they come from, and what one place may have of what all share.
+//! - [`incoming`]: taking them in. [`serve`]: what is done on them.
+//! - [`source`]: where they come from, and what one place may have of what all share.
+//! - [`lanes`]: the same of the threads.
 
 mod incoming;
+mod lanes;
+mod serve;
 mod source;
 
 pub(crate) use incoming::{Incoming, OnConnection};
-pub(crate) use source::{Share, Source};
+pub use lanes::TASKS_BETWEEN_EVENTS;
+pub(crate) use serve::{Http2, serve};
+pub(crate) use source::{Share, Source, one_client};
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 /// A client that takes this much in a second reads, however slow its link is.
 const READING_BYTES_A_SECOND: usize = 16 * 1024;
 /// Streams of `Kv.Pipeline` on one connection. Our client has one, and a second for a moment.
-const PIPELINES_MAX: usize = 16;
+const PIPELINES_MAX: usize = 4;
 /// Of frames that were never read, on one connection; with more of them it is closed.
 const STUCK_BYTES_MAX: usize = 4 << 20;
 
@@ -141,6 +147,7 @@ impl Connections {
 
     /// A place for one more from there.
     fn admit(&self, from: IpAddr) -> Option<(u64, Arc<Connection>)> {
+        let from = one_client(from);
         let (limit, of_one) = (self.0.limit, self.0.limit.div_ceil(2));
         let mut open = self.open();
         let own = open.by_address.get(&from);
@@ -288,13 +295,18 @@ impl Connection {
         }
     }
 
-    /// A stream has ended with frames unread, which the connection keeps.
+    /// A stream has ended with frames unread, which the connection keeps until its client reads them after all.
     pub(crate) fn keeps(&self, bytes: usize) {
         let mut unread = lock(&self.unread);
         unread.stuck_bytes += bytes;
         if unread.stuck_bytes > STUCK_BYTES_MAX {
             self.closed.cancel();
         }
+    }
+
+    /// Some of what it kept has gone.
+    pub(crate) fn keeps_no_more(&self, bytes: usize) {
+        lock(&self.unread).stuck_bytes -= bytes;
     }
 
     /// A place for one more stream of calls.
@@ -306,7 +318,7 @@ impl Connection {
 
 impl PipelinePlace {
     /// Whose it is.
-    pub(crate) fn connection(&self) -> &Connection {
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.0
     }
 }
@@ -404,6 +416,8 @@ mod tests {
     fn what_was_never_read_closes_its_connection_when_it_is_much() {
         let connection = Connection::alone();
         connection.keeps(STUCK_BYTES_MAX);
+        connection.keeps_no_more(1);
+        connection.keeps(1);
         assert!(!connection.closed.is_cancelled());
         connection.keeps(1);
         assert!(connection.closed.is_cancelled());

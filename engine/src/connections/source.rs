@@ -1,22 +1,42 @@
 //! Where connections come from, and what one such place may have of what all share.
 //!
 //! Without names that are proven, an address is all by which one client is told from another. Clients behind one
-//! address (a proxy, network address translation) count as one, and one with many addresses as many.
+//! address (a proxy, network address translation) count as one, and one with many addresses as many. What IPv6 gives to
+//! one network (a /64, RFC 4291 section 2.5.4), and so to anybody, counts as one address.
 
 use std::{
-    net::IpAddr,
-    sync::atomic::{AtomicUsize, Ordering},
+    net::{IpAddr, Ipv6Addr},
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
+use super::lanes::Lanes;
+
+/// The address by which a client is told from others.
+pub(crate) fn one_client(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(from) => {
+            let network = from.to_bits() & (u128::MAX << 64);
+            Ipv6Addr::from_bits(network).into()
+        }
+        v4 => v4,
+    }
+}
+
 /// One address, and what its connections have.
-#[derive(Debug)]
 pub(crate) struct Source {
     address: IpAddr,
     connections: AtomicUsize,
     /// Requests that are being served.
     pub(crate) requests: AtomicUsize,
+    /// Those of them that are writes.
+    pub(crate) writes: AtomicUsize,
     /// Session reads that wait for this member to catch up.
     pub(crate) session_reads: AtomicUsize,
+    /// As soon as there is something to do for it.
+    lanes: OnceLock<Lanes>,
 }
 
 impl Source {
@@ -25,8 +45,20 @@ impl Source {
             address,
             connections: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
+            writes: AtomicUsize::new(0),
             session_reads: AtomicUsize::new(0),
+            lanes: OnceLock::new(),
         }
+    }
+
+    /// Whether as much of it waits to begin as may.
+    pub(super) fn is_behind(&self) -> bool {
+        self.lanes.get().is_some_and(Lanes::are_behind)
+    }
+
+    /// Does this in turns with what is done for others. Within a runtime, as all that serves clients is.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.lanes.get_or_init(Lanes::start).spawn(work);
     }
 
     /// The address.
@@ -90,6 +122,16 @@ mod tests {
                 taken += more;
             }
         }
+    }
+
+    /// Whoever has one address of IPv6 has 2^64 of them.
+    #[test]
+    fn a_network_of_ipv6_is_one_client() {
+        let one = |text: &str| one_client(text.parse().unwrap());
+        assert_eq!(one("2001:db8::1"), one("2001:db8::ffff:2"));
+        assert_ne!(one("2001:db8::1"), one("2001:db8:0:1::1"));
+        assert_ne!(one("10.0.0.1"), one("10.0.0.2"));
+        assert_eq!(one("::ffff:10.0.0.1"), one("10.0.0.1"));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
 //! - [`bodies`]: requests that arrive, and answers that leave.
 //! - [`slow`]: log lines for requests that took long.
-//! - [`aside`]: reads that take a while. [`forward`]: to the leader, once.
+//! - [`turns`]: whose turn it is of those who want what takes long. [`aside`]: reads that do. [`forward`]: to the leader, once.
 //! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond any limit.
 
 mod admin;
@@ -21,6 +21,7 @@ mod messages;
 mod monitor;
 mod oversize;
 mod slow;
+mod turns;
 mod watch;
 
 use std::{io, net::SocketAddr, time::Duration};
@@ -32,7 +33,8 @@ use dengine_api::{
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server as GrpcServer;
+use tonic::service::Routes;
+use tower::ServiceBuilder;
 
 use self::{
     admin::AdminService,
@@ -47,26 +49,27 @@ use self::{
 };
 use crate::{
     config::Config,
-    connections::{Connections, Incoming, WhenFull},
+    connections::{self, Connections, Http2, Incoming, WhenFull},
     files::{self, Use},
     node::Node,
 };
 
-/// A lone stream may have so much in flight; above HTTP/2's 64 KiB a large value needs fewer round trips.
-const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-/// All streams of a connection together.
-const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// Requests in flight on one connection; a client beyond it waits on its own side.
-const STREAMS_PER_CONNECTION_MAX: u32 = 1024;
+pub use crate::connections::TASKS_BETWEEN_EVENTS;
+
+/// For clients, people and operators. Above HTTP/2's 64 KiB a large value needs fewer round trips.
+const HTTP2: Http2 = Http2 {
+    stream_window_bytes: 1 << 20,
+    connection_window_bytes: 4 << 20,
+    streams_max: 1024,
+    keepalive_interval: Duration::from_secs(20),
+    keepalive_timeout: Duration::from_secs(10),
+};
 /// People and operators on the admin port.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// Probes and scrapes. Each takes a moment, so that who is there longest makes room.
 const MONITOR_CONNECTIONS_MAX: usize = 64;
 /// Two keys and some flags; see [`config::Limits::max_key_bytes`](crate::config::Limits::max_key_bytes).
 const WATCH_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// A connection whose client has silently gone is noticed after interval and timeout.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest that a request on the admin port takes to arrive.
 const ADMIN_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -83,9 +86,6 @@ pub enum ServeError {
         /// What the system says.
         source: io::Error,
     },
-    /// The gRPC server could not be built or failed.
-    #[error("serving gRPC failed: {0}")]
-    Clients(#[from] tonic::transport::Error),
     /// Reflection could not be built.
     #[error("the descriptors for reflection are broken: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -196,7 +196,7 @@ fn kv_service(
     stop: CancellationToken,
 ) -> KvService {
     let limits = config.limits.clone();
-    let gate = Gate::new(limits.max_concurrent_requests, limits.slow_request());
+    let gate = Gate::new(&limits);
     KvService::new(node, limits, forwarder, gate, openers, aside, stop)
 }
 
@@ -215,16 +215,17 @@ async fn serve_clients(
     let most = files::most(Use::Clients, limits.max_connections);
     let connections = Connections::new(most, WhenFull::Refuse);
     tokio::spawn(connections.clone().watch_over(patience, stop.clone()));
-    grpc_server()
-        .layer(BodiesLayer::new(patience))
-        .layer(OversizeLayer::new(limits))
-        .add_service(kv)
+    let routes = Routes::new(kv)
         .add_service(watch)
         .add_service(AdminServer::new(services.admin))
         .add_service(health.service())
-        .add_service(reflection()?)
-        .serve_with_incoming_shutdown(Incoming::new(listener, connections), stop.cancelled_owned())
-        .await?;
+        .add_service(reflection()?);
+    let services = ServiceBuilder::new()
+        .layer(BodiesLayer::new(patience))
+        .layer(OversizeLayer::new(limits))
+        .service(routes.prepare());
+    let incoming = Incoming::new(listener, connections);
+    connections::serve(incoming, HTTP2, services, stop).await;
     Ok(())
 }
 
@@ -236,23 +237,14 @@ async fn serve_admin(
 ) -> Result<(), ServeError> {
     let most = files::most(Use::SidePort, ADMIN_CONNECTIONS_MAX);
     let incoming = Incoming::new(listener, Connections::new(most, WhenFull::MakeRoom));
-    grpc_server()
-        .layer(BodiesLayer::new(ADMIN_PATIENCE))
-        .add_service(AdminServer::new(admin))
+    let routes = Routes::new(AdminServer::new(admin))
         .add_service(health.service())
-        .add_service(reflection()?)
-        .serve_with_incoming_shutdown(incoming, stop.cancelled_owned())
-        .await?;
+        .add_service(reflection()?);
+    let services = ServiceBuilder::new()
+        .layer(BodiesLayer::new(ADMIN_PATIENCE))
+        .service(routes.prepare());
+    connections::serve(incoming, HTTP2, services, stop).await;
     Ok(())
-}
-
-fn grpc_server() -> GrpcServer {
-    GrpcServer::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
 }
 
 fn reflection() -> Result<

@@ -4,7 +4,7 @@ use super::snapshot::{Incoming, SnapshotAnswers};
 use super::strangers::{Newcomers, StrangersLayer};
 use super::{FRAME_BYTES_MAX, Introduced, PeerRuntime};
 use crate::config::Config;
-use crate::connections::{self, Connections, OnConnection, WhenFull};
+use crate::connections::{self, Connections, Http2, OnConnection, WhenFull};
 use crate::error::StartError;
 use crate::files::{self, Use};
 use crate::node::Input;
@@ -23,14 +23,22 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
+use tower::ServiceBuilder;
 
 /// A peer that opened a stream must say Hello within this time.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections of all peers. Each of at most 31 has one, one for snapshots, and for a moment those that it begins anew.
 const CONNECTIONS_MAX: usize = 256;
-/// Streams of one connection. A peer has one; an old and a new one for a moment.
-const STREAMS_PER_CONNECTION_MAX: u32 = 8;
+/// A peer has one stream; an old and a new one for a moment.
+const HTTP2: Http2 = Http2 {
+    stream_window_bytes: 4 << 20,
+    connection_window_bytes: 16 << 20,
+    streams_max: 8,
+    keepalive_interval: Duration::from_secs(5),
+    keepalive_timeout: Duration::from_secs(20),
+};
 
 /// The way from a peer's stream to the replica thread.
 pub(crate) struct PeerEntrance {
@@ -103,25 +111,16 @@ impl Listener {
             stop: stop.clone(),
         })
         .max_decoding_message_size(FRAME_BYTES_MAX);
-        let stopped = stop.clone().cancelled_owned();
         // Who holds connections open without a Hello makes room for those who say one.
         let most = files::most(Use::Peers, CONNECTIONS_MAX);
         let connections = Connections::new(most, WhenFull::MakeRoom);
         let incoming = connections::Incoming::new(listener, connections).greeted();
-        peers.handle().spawn(async move {
-            let served = tonic::transport::Server::builder()
-                .layer(StrangersLayer::new())
-                .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-                .initial_stream_window_size(4 << 20)
-                .initial_connection_window_size(16 << 20)
-                .http2_keepalive_interval(Some(Duration::from_secs(5)))
-                .add_service(service)
-                .serve_with_incoming_shutdown(incoming, stopped)
-                .await;
-            if let Err(error) = served {
-                tracing::error!(%error, "peers are no longer served");
-            }
-        });
+        let services = ServiceBuilder::new()
+            .layer(StrangersLayer::new())
+            .service(Routes::new(service).prepare());
+        let stopped = stop.clone();
+        let served = connections::serve(incoming, HTTP2, services, stopped);
+        peers.handle().spawn(served);
         Ok(Self { stop })
     }
 
@@ -161,7 +160,8 @@ impl Peer for PeerService {
             .try_send(Ok(peer::ack()))
             .expect("the channel is new and has room");
         let stop = self.stop.clone();
-        tokio::spawn(async move {
+        let source = Arc::clone(connection.source());
+        source.spawn(async move {
             let received = entrance.receive(&hello, &connection, frames);
             if let Err(status) = entrance.while_open(&stop, received).await {
                 // The peer may be gone already; it will come back with a new stream.
@@ -184,7 +184,7 @@ impl Peer for PeerService {
         self.let_in(&entrance, &hello, &connection)?;
         let (answers, stream) = tokio::sync::mpsc::channel(2);
         let stop = self.stop.clone();
-        tokio::spawn(async move {
+        connection.source().spawn(async move {
             let received = entrance.receive_snapshot(&hello, frames, &answers);
             if let Err(status) = entrance.while_open(&stop, received).await {
                 tracing::info!(from = hello.from, %status, "a snapshot was not received");

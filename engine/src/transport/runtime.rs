@@ -1,6 +1,7 @@
 //! The threads on which members speak to each other. They are nobody else's: a heartbeat that waited behind clients'
 //! work would cost an election.
 
+use crate::connections::TASKS_BETWEEN_EVENTS;
 use crate::error::StartError;
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -16,6 +17,7 @@ impl PeerRuntime {
             .worker_threads(THREADS)
             .thread_name("dengine-peers")
             .enable_all()
+            .event_interval(TASKS_BETWEEN_EVENTS)
             .build()
             .map_err(StartError::Thread)?;
         Ok(Self(Some(runtime)))

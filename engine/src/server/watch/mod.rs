@@ -109,10 +109,10 @@ impl Watch for WatchService {
         let on = &on
             .expect("every connection of this port is counted")
             .connection;
-        let backlog = shared.backlogs.begin(on);
+        let (backlog, source) = (shared.backlogs.begin(on), Arc::clone(on.source()));
         let counted = CountedBy(Arc::clone(&backlog) as _);
         let requests = request.into_inner();
-        let responses = StreamTask::start(shared, connection, place, backlog, requests);
+        let responses = StreamTask::start(shared, &source, connection, place, backlog, requests);
         let mut response: Response<Self::WatchStream> = Response::new(Box::pin(responses));
         response.extensions_mut().insert(counted);
         Ok(response)

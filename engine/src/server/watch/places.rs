@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::connections::Share;
+use crate::connections::{Share, one_client};
 
 /// What one address may have of the places that no other has.
 const SHARE: Share = Share::THREE_QUARTERS;
@@ -52,6 +52,10 @@ pub(super) enum Full {
     Address(usize),
 }
 
+fn address(connection: Connection) -> Option<IpAddr> {
+    connection.map(|it| one_client(it.ip()))
+}
+
 impl Places {
     /// So many in all, and so many for each connection.
     pub(super) fn new(limit: usize, limit_each: usize) -> Self {
@@ -73,7 +77,7 @@ impl Places {
         if of_connection.unwrap_or(0) >= shared.limit_each {
             return Err(Full::Connection(shared.limit_each));
         }
-        let address = connection.map(|it| it.ip());
+        let address = address(connection);
         let of_address = taken.by_address.get(&address).copied().unwrap_or(0);
         if SHARE.more(shared.limit, taken.all, of_address) == 0 {
             return Err(Full::Address(of_address));
@@ -104,7 +108,7 @@ impl Drop for Place {
         let mut taken = self.shared.taken();
         taken.all -= 1;
         give_back(&mut taken.by_connection, &self.connection);
-        give_back(&mut taken.by_address, &self.connection.map(|it| it.ip()));
+        give_back(&mut taken.by_address, &address(self.connection));
     }
 }
 

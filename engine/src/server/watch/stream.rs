@@ -32,7 +32,7 @@ use super::{
     no_watch,
     places::{Connection, Place},
 };
-use crate::{node::Lifecycle, telemetry::metrics as names};
+use crate::{connections::Source, node::Lifecycle, telemetry::metrics as names};
 
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
@@ -109,6 +109,7 @@ impl StreamTask {
     /// Serves `requests` until either side ends it.
     pub(super) fn start(
         shared: Arc<Shared>,
+        source: &Source,
         connection: Connection,
         place: Place,
         backlog: Arc<Backlog>,
@@ -127,7 +128,7 @@ impl StreamTask {
             progress_wanted: false,
             cut_off_since: None,
         };
-        tokio::spawn(async move {
+        source.spawn(async move {
             // Nobody listens any more: nothing is left to say.
             let _ = last.send(task.run(requests).await);
         });

@@ -1,0 +1,304 @@
+//! Turns of the threads that serve clients: round by source, so that who asks for much waits behind itself.
+//!
+//! A runtime polls tasks in the order in which they became ready, whosever they are: behind ten
+//! thousand calls of one client, each of them cheap, everybody else waits until all are done. So
+//! whatever is done for one source, its connections and their calls alike, is done by a few of the
+//! runtime's tasks, its lanes. A lane gives way after a [`SLICE`] of time, and what is left of it
+//! comes behind what others have.
+
+use std::{
+    cell::Cell,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use futures::{
+    FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered, task::AtomicWaker,
+};
+use tokio::task::coop::unconstrained;
+
+/// Of a thread, at a time: three to ten calls. To change over takes a fiftieth of it.
+const SLICE: Duration = Duration::from_micros(50);
+
+/// Tasks that a thread of a runtime polls that serves clients or peers before it looks whether
+/// something has arrived ([`event_interval`](tokio::runtime::Builder::event_interval)). A task may
+/// take 50 µs here, and of tokio's own choice, 61 of them, whoever waits would notice.
+pub const TASKS_BETWEEN_EVENTS: u32 = 7;
+/// Of one source. What waits has been read, with all its headers.
+const WAITING_MAX: usize = 1024;
+
+thread_local! {
+    /// When the slice of the lane ends that this thread polls.
+    static ENDS: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// Pending, to be polled again behind others, if the lane that is being polled has had its slice.
+/// For whoever could go on for long: a connection takes in, or sends, all that there is.
+pub(super) fn give_way(context: &Context<'_>) -> Poll<()> {
+    if is_slice_over() {
+        context.waker().wake_by_ref();
+        return Poll::Pending;
+    }
+    Poll::Ready(())
+}
+
+fn is_slice_over() -> bool {
+    ENDS.get().is_some_and(|ends| Instant::now() >= ends)
+}
+
+/// The lanes of one source: as many as there are threads, so that it can keep all of them busy.
+/// They end with what they do, once this is dropped.
+pub(super) struct Lanes {
+    lanes: Box<[Arc<Lane>]>,
+    next: AtomicUsize,
+    /// What was asked for and has not begun.
+    waiting: Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct Lane {
+    new: Mutex<Vec<Task>>,
+    wake: AtomicWaker,
+    /// Nothing comes after what is in `new`.
+    closed: AtomicBool,
+}
+
+/// What a lane polls, unless its slice is over.
+struct Task {
+    work: BoxFuture<'static, ()>,
+    /// Counts it until it begins.
+    waiting: Option<Arc<AtomicUsize>>,
+}
+
+/// What one of the runtime's tasks does: everything in a lane.
+struct Running {
+    lane: Arc<Lane>,
+    tasks: FuturesUnordered<Task>,
+}
+
+/// The slice of the lane that this thread polls, until it is dropped.
+struct Slice;
+
+impl Lanes {
+    /// Within a runtime, whose threads they share.
+    pub(super) fn start() -> Self {
+        let threads = tokio::runtime::Handle::current().metrics().num_workers();
+        let start = |_| {
+            let lane = Arc::<Lane>::default();
+            let tasks = FuturesUnordered::new();
+            let running = Running {
+                lane: Arc::clone(&lane),
+                tasks,
+            };
+            // What gives way by the slice need not count its steps besides.
+            tokio::spawn(unconstrained(running));
+            lane
+        };
+        Self {
+            lanes: (0..threads).map(start).collect(),
+            next: AtomicUsize::new(0),
+            waiting: Arc::default(),
+        }
+    }
+
+    /// Whether so much waits to begin that nothing more is to be taken in for now.
+    pub(super) fn are_behind(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
+    }
+
+    /// Does this in one of them. If it panics, nothing else ends.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let work = AssertUnwindSafe(work).catch_unwind().map(drop);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if let Some(lane) = self.lanes.get(number % self.lanes.len()) {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            lane.new().push(Task {
+                work: work.boxed(),
+                waiting: Some(Arc::clone(&self.waiting)),
+            });
+            lane.wake.wake();
+        }
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        for lane in &self.lanes {
+            lane.closed.store(true, Ordering::Release);
+            lane.wake.wake();
+        }
+    }
+}
+
+impl Lane {
+    fn new(&self) -> MutexGuard<'_, Vec<Task>> {
+        self.new.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slice {
+    fn begin() -> Self {
+        ENDS.set(Some(Instant::now() + SLICE));
+        Self
+    }
+}
+
+impl Drop for Slice {
+    fn drop(&mut self) {
+        ENDS.set(None);
+    }
+}
+
+impl Future for Task {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        ready!(give_way(context));
+        if let Some(waiting) = self.waiting.take() {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.work.as_mut().poll(context)
+    }
+}
+
+impl Future for Running {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let _slice = Slice::begin();
+        // Before anything is looked at: what comes later wakes this.
+        this.lane.wake.register(context.waker());
+        loop {
+            let closed = this.lane.closed.load(Ordering::Acquire);
+            this.tasks.extend(this.lane.new().drain(..));
+            match this.tasks.poll_next_unpin(context) {
+                Poll::Ready(None) if closed => return Poll::Ready(()),
+                Poll::Ready(None) => return Poll::Pending,
+                Poll::Ready(Some(())) if !is_slice_over() => {}
+                Poll::Pending if !is_slice_over() => return Poll::Pending,
+                Poll::Ready(Some(())) => {
+                    context.waker().wake_by_ref();
+                    break;
+                }
+                Poll::Pending => break,
+            }
+        }
+        // The system gives a thread some milliseconds at a time. Those that have little to do, and
+        // for which everybody waits, need not wait for the end of that.
+        std::thread::yield_now();
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use tokio::{sync::oneshot, task::yield_now};
+
+    use super::*;
+
+    /// Takes some of a slice.
+    fn work() {
+        let begun = Instant::now();
+        while begun.elapsed() < SLICE / 10 {}
+    }
+
+    /// All was done in the order in which it was asked for.
+    #[tokio::test]
+    async fn who_asks_for_much_waits_behind_itself() {
+        const MUCH: usize = 10_000;
+        let (greedy, other) = (Lanes::start(), Lanes::start());
+        let done = Arc::<AtomicUsize>::default();
+        for _ in 0..MUCH {
+            let done = Arc::clone(&done);
+            greedy.spawn(async move {
+                work();
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        let (tell, told) = oneshot::channel();
+        other.spawn(async move {
+            // Some steps, as a call has.
+            let mut steps = 10;
+            std::future::poll_fn(|context| {
+                steps -= 1;
+                context.waker().wake_by_ref();
+                if steps == 0 {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            })
+            .await;
+            let _ = tell.send(());
+        });
+        told.await.unwrap();
+        let before = done.load(Ordering::Relaxed);
+        assert!(before < MUCH / 10, "{before} were done before");
+        while done.load(Ordering::Relaxed) < MUCH {
+            yield_now().await;
+        }
+    }
+
+    /// A connection that reads and reads is one poll of one task.
+    #[tokio::test]
+    async fn who_goes_on_for_long_gives_way_and_is_done_in_the_end() {
+        let lanes = Lanes::start();
+        let (tell, told) = oneshot::channel();
+        lanes.spawn(async move {
+            let mut ways = 0;
+            for _ in 0..100 {
+                work();
+                std::future::poll_fn(|context| {
+                    let way = give_way(context);
+                    ways += u32::from(way.is_pending());
+                    way
+                })
+                .await;
+            }
+            let _ = tell.send(ways);
+        });
+        assert!(told.await.unwrap() >= 9);
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_nothing_else() {
+        let lanes = Lanes::start();
+        let (before, waits) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel();
+        lanes.spawn(async move {
+            let _ = waits.await;
+            let _ = tell.send(());
+        });
+        lanes.spawn(async { panic!("on purpose") });
+        yield_now().await;
+        before.send(()).unwrap();
+        told.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn lanes_end_with_what_they_do() {
+        let lanes = Lanes::start();
+        let (end, waits) = oneshot::channel::<()>();
+        lanes.spawn(async move { drop(waits.await) });
+        let all: Vec<Weak<Lane>> = lanes.lanes.iter().map(Arc::downgrade).collect();
+        let left = || all.iter().filter(|it| it.strong_count() > 0).count();
+        drop(lanes);
+        for _ in 0..10 {
+            yield_now().await;
+        }
+        assert_eq!(left(), 1, "one still has something to do");
+        end.send(()).unwrap();
+        while left() > 0 {
+            yield_now().await;
+        }
+    }
+}

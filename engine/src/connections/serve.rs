@@ -1,0 +1,112 @@
+//! HTTP/2 on the connections that come in: whatever is done for one source in its own [lanes](super::lanes).
+
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use hyper::{body, rt::Executor, server::conn::http2};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{
+    body::Body,
+    codegen::http::{Request, Response},
+    transport::server::Connected as _,
+};
+use tower::{Service, ServiceExt as _};
+
+use super::{Incoming, Source, incoming::Guarded};
+
+/// Of a request. Tokens of proxies fit; a client that sends this in each of a thousand calls at a time is one of
+/// few things that take much memory before anybody has looked at them.
+const HEADER_BYTES_MAX: u32 = 8 * 1024;
+
+/// What a port's connections may have in flight, and how it is noticed that one has silently gone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Http2 {
+    pub(crate) stream_window_bytes: u32,
+    /// All streams of a connection together.
+    pub(crate) connection_window_bytes: u32,
+    /// On one connection; a client beyond it waits on its own side.
+    pub(crate) streams_max: u32,
+    pub(crate) keepalive_interval: Duration,
+    pub(crate) keepalive_timeout: Duration,
+}
+
+/// Serves `services` to all who come, until `stop` is cancelled and the calls in flight are answered.
+pub(crate) async fn serve<S>(
+    mut incoming: Incoming,
+    http2: Http2,
+    services: S,
+    stop: CancellationToken,
+) where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+{
+    let connections = TaskTracker::new();
+    while let Some(Some(arrived)) = stop.run_until_cancelled(incoming.next()).await {
+        // One that could not be accepted was told by `incoming`.
+        if let Ok(connection) = arrived {
+            let source = Arc::clone(connection.source());
+            let serving = serve_one(connection, http2, services.clone(), stop.clone());
+            source.spawn(connections.track_future(serving));
+        }
+    }
+    // So that the port is free, and nobody waits at it.
+    drop(incoming);
+    connections.close();
+    connections.wait().await;
+}
+
+async fn serve_one<S>(connection: Guarded, http2: Http2, services: S, stop: CancellationToken)
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+{
+    let (on, source) = (connection.connect_info(), Arc::clone(connection.source()));
+    let services = services.map_request(move |request: Request<body::Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(on.clone());
+        request
+    });
+    let (io, services) = (TokioIo::new(connection), TowerToHyperService::new(services));
+    let mut serving = pin!(http2.of(source).serve_connection(io, services));
+    let ended = tokio::select! {
+        ended = &mut serving => ended,
+        () = stop.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+impl Http2 {
+    fn of(self, source: Arc<Source>) -> http2::Builder<OfSource> {
+        let mut builder = http2::Builder::new(OfSource(source));
+        builder
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(self.stream_window_bytes)
+            .initial_connection_window_size(self.connection_window_bytes)
+            .max_concurrent_streams(self.streams_max)
+            .max_header_list_size(HEADER_BYTES_MAX)
+            .keep_alive_interval(self.keepalive_interval)
+            .keep_alive_timeout(self.keepalive_timeout);
+        builder
+    }
+}
+
+/// Does what hyper does for each call in the lanes of its source.
+#[derive(Clone)]
+struct OfSource(Arc<Source>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OfSource {
+    fn execute(&self, call: F) {
+        self.0.spawn(call);
+    }
+}
