@@ -43,7 +43,8 @@ impl StrangersLayer {
 pub(super) struct Newcomers(Mutex<VecDeque<Weak<Connection>>>);
 
 impl Newcomers {
-    /// Lets one in. When there are too many the oldest makes room: whoever it was comes back, or the log tells of it.
+    /// Lets one in. When there are too many, the oldest makes room of those from the address that has most of them, so
+    /// that one stranger keeps away none but itself. Whoever it was comes back, or the log tells of it.
     pub(super) fn greet(&self, connection: &Arc<Connection>) {
         connection.greet();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,7 +59,7 @@ impl Newcomers {
         }
         all.push_back(Arc::downgrade(connection));
         if all.len() > NEWCOMERS_MAX
-            && let Some(oldest) = all.pop_front().and_then(|it| it.upgrade())
+            && let Some(oldest) = pop_of_most(&mut all)
         {
             tracing::info!(
                 from = %oldest.source().address(),
@@ -67,6 +68,16 @@ impl Newcomers {
             oldest.close();
         }
     }
+}
+
+fn pop_of_most(all: &mut VecDeque<Weak<Connection>>) -> Option<Arc<Connection>> {
+    let from = |it: &Weak<Connection>| it.upgrade().map(|it| it.source().address());
+    let of = |address| all.iter().filter(|it| from(it) == address).count();
+    // The first of those that have as many.
+    let addresses = all.iter().rev().map(from);
+    let most = addresses.max_by_key(|address| of(*address))?;
+    let oldest = all.iter().position(|it| from(it) == most)?;
+    all.remove(oldest)?.upgrade()
 }
 
 impl<S> Layer<S> for StrangersLayer {
@@ -199,6 +210,7 @@ mod tests {
     use http_body_util::{BodyExt as _, Full};
 
     use super::*;
+    use crate::connections::Source;
 
     fn body(connection: &Arc<Connection>, parts: &Parts, bytes: Vec<u8>) -> Bounded<Body> {
         let body = Full::from(bytes).map_err(|never| match never {});
@@ -264,5 +276,21 @@ mod tests {
         assert!(!all.iter().any(|it| it.is_closed()), "one is known by now");
         newcomers.greet(&Arc::new(Connection::alone()));
         assert!(!first[0].is_closed() && first[1].is_closed() && !first[2].is_closed());
+    }
+
+    /// A stranger that came again and again kept a member away that was about to join.
+    #[test]
+    fn a_stranger_makes_room_for_itself() {
+        let newcomers = Newcomers::default();
+        let from = |last: u8| Arc::new(Source::new([10, 0, 0, last].into()));
+        let (joining, strange) = (Arc::new(Connection::of(from(1))), from(2));
+        newcomers.greet(&joining);
+        let strangers = || Arc::new(Connection::of(Arc::clone(&strange)));
+        let strangers: Vec<_> = (0..3 * NEWCOMERS_MAX).map(|_| strangers()).collect();
+        strangers.iter().for_each(|it| newcomers.greet(it));
+        assert!(!joining.is_closed());
+        let open = strangers.iter().filter(|it| !it.is_closed()).count();
+        assert_eq!(open, NEWCOMERS_MAX - 1);
+        assert!(!strangers.last().unwrap().is_closed());
     }
 }
