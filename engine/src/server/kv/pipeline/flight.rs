@@ -7,19 +7,21 @@ use std::{
     time::Instant,
 };
 
-use crate::{node::answers::Held, server::bodies::CountsParts};
+use crate::{connections::Connection, node::answers::Held, server::bodies::CountsParts};
 
 /// What one stream has on its way.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(in crate::server) struct Flight(Mutex<State>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     /// What counts the memory of frames that were made and are in no part yet.
     waiting: Vec<Held>,
     bytes: usize,
     /// When the last part went, or the first came.
     moved_at: Option<Instant>,
+    /// Which keeps what is not sent, since the stream has ended.
+    kept_by: Option<Arc<Connection>>,
 }
 
 /// A part of the body.
@@ -39,6 +41,13 @@ impl Flight {
         self.state().waiting.extend(held);
     }
 
+    /// The stream has ended with this unread: the connection keeps it.
+    pub(super) fn strand(&self, connection: &Arc<Connection>) {
+        let mut state = self.state();
+        connection.keeps(state.bytes);
+        state.kept_by = Some(Arc::clone(connection));
+    }
+
     /// How many bytes the client has not taken, and since when it has taken nothing. `None`: it has all.
     pub(super) fn unread(&self) -> Option<(Instant, usize)> {
         let state = self.state();
@@ -55,6 +64,9 @@ impl CountsParts for Flight {
                 state.moved_at = Some(Instant::now());
             }
             state.bytes += bytes;
+            if let Some(connection) = &state.kept_by {
+                connection.keeps(bytes);
+            }
             std::mem::take(&mut state.waiting)
         };
         Box::new(Flying {
@@ -70,6 +82,9 @@ impl Drop for Flying {
         let mut state = self.flight.state();
         state.bytes -= self.bytes;
         state.moved_at = Some(Instant::now());
+        if let Some(connection) = &state.kept_by {
+            connection.keeps_no_more(self.bytes);
+        }
     }
 }
 
@@ -93,5 +108,18 @@ mod tests {
         assert_eq!(flight.unread().expect("a part was read").1, 10);
         drop(second);
         assert!(flight.unread().is_none());
+    }
+
+    /// It counted for as long as there was the connection: streams that were given up now and then closed it in the end.
+    #[test]
+    fn what_is_read_after_all_is_no_longer_kept() {
+        let connection = Arc::new(Connection::alone());
+        for _ in 0..1_000 {
+            let flight = Arc::new(Flight::default());
+            let part = Arc::clone(&flight).part(64 << 10);
+            flight.strand(&connection);
+            drop(part);
+        }
+        assert!(!connection.is_closed());
     }
 }

@@ -85,7 +85,7 @@ impl Slot {
         // What it holds may take a while to go.
         drop(state);
         drop(ended);
-        connection.keeps(bytes);
+        self.flight.strand(connection);
         true
     }
 }
