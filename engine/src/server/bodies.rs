@@ -21,7 +21,7 @@ use tonic::{
     body::Body,
     codegen::{
         StdError,
-        http::{HeaderMap, Request, Response},
+        http::{HeaderMap, HeaderName, HeaderValue, Request, Response},
     },
 };
 use tower::{Layer, Service};
@@ -34,6 +34,9 @@ use crate::{
 
 /// What the parts of messages that have not arrived whole may take, of all clients together.
 const PARTS_BYTES_MAX: usize = 64 << 20;
+/// What a call takes of which nothing but headers has arrived, besides these: a stream of HTTP/2, and what is
+/// to serve it.
+const CALL_BYTES: usize = 4 << 10;
 /// A client that sends this much in a second is waited for, however slow its link is.
 const SENDING_BYTES_A_SECOND: usize = 16 * 1024;
 /// Wraps services so that what is on the way is bounded.
@@ -94,11 +97,13 @@ where
         }
         let given = given_time(request.headers());
         let layer = self.layer.clone();
+        let call_bytes = CALL_BYTES + bytes_of(request.headers());
         let request = request.map(|body| {
             Body::new(Arriving {
                 body,
                 message: Message::default(),
                 alone,
+                call_bytes,
                 part: None,
                 waiting: None,
                 layer,
@@ -142,6 +147,12 @@ fn is_alone(path: &str) -> bool {
     path.starts_with("/dengine.v1.") && !path.ends_with("/Pipeline") && !path.ends_with("/Watch")
 }
 
+/// What headers take in memory, about.
+fn bytes_of(headers: &HeaderMap) -> usize {
+    let one = |(name, value): (&HeaderName, &HeaderValue)| 64 + name.as_str().len() + value.len();
+    headers.iter().map(one).sum()
+}
+
 /// The time that the caller gives the call, if it says so in a way that is understood.
 fn given_time(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
@@ -174,6 +185,8 @@ struct Arriving {
     body: Body,
     message: Message,
     alone: bool,
+    /// What it takes besides its body.
+    call_bytes: usize,
     part: Option<Part>,
     waiting: Option<Late>,
     layer: BodiesLayer,
@@ -196,13 +209,15 @@ impl Arriving {
         }
         match self.message.bytes() {
             0 => {}
-            bytes => {
-                let begin = || self.layer.parts.begin(context.waker().clone());
-                self.part
-                    .get_or_insert_with(begin)
-                    .grow(bytes, context.waker());
-            }
+            bytes => self.count(bytes, context),
         }
+    }
+
+    /// So many bytes have arrived of what is not whole.
+    fn count(&mut self, bytes: usize, context: &mut Context<'_>) {
+        let begin = || self.layer.parts.begin(context.waker().clone());
+        let part = self.part.get_or_insert_with(begin);
+        part.grow(self.call_bytes + bytes, context.waker());
     }
 
     /// Why no more is waited for.
@@ -257,6 +272,9 @@ impl http_body::Body for Arriving {
         let this = &mut *self;
         let frame = match Pin::new(&mut this.body).poll_frame(context) {
             Poll::Pending => {
+                if this.alone && this.part.is_none() {
+                    this.count(0, context);
+                }
                 return match this.given_up(context) {
                     Some(why) => Poll::Ready(Some(Err(why))),
                     None => Poll::Pending,
@@ -346,6 +364,7 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Leaving<B> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use http_body_util::BodyExt as _;
 
     use super::*;
@@ -400,6 +419,7 @@ mod tests {
             body,
             message: Message::default(),
             alone: false,
+            call_bytes: CALL_BYTES,
             part: None,
             waiting: None,
             layer: BodiesLayer::new(patience),
@@ -421,6 +441,28 @@ mod tests {
     }
 
     const PATIENCE: Duration = Duration::from_millis(200);
+
+    /// A client may begin calls by the hundred thousand, of which nothing but headers ever comes.
+    #[tokio::test]
+    async fn calls_of_which_only_headers_came_are_bounded_together() {
+        let layer = BodiesLayer::new(60 * PATIENCE);
+        let bodies: Vec<_> = (0..=PARTS_BYTES_MAX / CALL_BYTES).map(|_| body()).collect();
+        let mut calls: Vec<_> = bodies
+            .into_iter()
+            .map(|(send, body)| {
+                let mut call = arriving(body, PATIENCE);
+                (call.alone, call.layer) = (true, layer.clone());
+                (send, call)
+            })
+            .collect();
+        for (_, call) in &mut calls {
+            assert!(call.frame().now_or_never().is_none());
+        }
+        let told = calls[0].1.frame().now_or_never().unwrap().unwrap();
+        let code = told.unwrap_err().code();
+        assert_eq!(code, tonic::Code::ResourceExhausted);
+        assert!(calls[1].1.frame().now_or_never().is_none());
+    }
 
     /// Its length is known later than that it began: it had the patience of a small one.
     #[tokio::test]
