@@ -53,8 +53,8 @@ use crate::{
 };
 
 /// How long keys are read before others have their turn on the thread.
-const READ_SLICE: Duration = Duration::from_millis(2);
-/// Keys that are read before it is looked how long that took.
+const READ_SLICE: Duration = Duration::from_micros(250);
+/// Keys that are read before it is looked how long that took, unless one was large.
 const KEYS_A_LOOK: usize = 16;
 
 /// One stream of calls, as the stream of its answers.
@@ -286,10 +286,11 @@ impl Pipeline {
         // One look at the state for all of them.
         let mut gets = reader.as_ref().map(Reader::gets);
         let header = serving.headers.now();
-        let (mut count, mut now) = (0, begun);
+        let (mut unlooked, mut now) = (0, begun);
         while let Some(mut reads) = self.readable.pop_front() {
             while let Some((asked, get)) = reads.gets.pop_front() {
-                if count % KEYS_A_LOOK == KEYS_A_LOOK - 1 {
+                if unlooked >= KEYS_A_LOOK {
+                    unlooked = 0;
                     now = Instant::now();
                     self.paused = now - begun > READ_SLICE;
                 }
@@ -298,7 +299,6 @@ impl Pipeline {
                     self.readable.push_front(reads);
                     return;
                 }
-                count += 1;
                 let id = asked.id;
                 let place = reads.waiters.count() - reads.gets.len() - 1;
                 let result = match &mut gets {
@@ -312,6 +312,7 @@ impl Pipeline {
                     Ok((response, held)) => (Ok(response), held),
                     Err(status) => (Err(status), None),
                 };
+                unlooked += held.as_ref().map_or(1, |_| KEYS_A_LOOK);
                 self.outbound.answer(framed::<GetRequest>(id, result));
                 self.outbound.hold(held);
             }
