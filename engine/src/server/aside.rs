@@ -8,11 +8,8 @@
 //! A read that went on after its caller left would keep a thread that others need too, and the state open that a
 //! snapshot is to replace.
 
-mod turns;
-
 use std::{
     io,
-    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -28,7 +25,7 @@ use tokio::{
 };
 use tonic::Status;
 
-use self::turns::Turns;
+use super::turns::{Turns, Whose};
 use crate::{node::Node, storage::RocksStore};
 
 /// How often it is looked whether the state is still the one that is being read.
@@ -37,9 +34,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const NICER: i32 = 10;
 /// Reads at once, for each processor: one that computes, and one that waits for the disk.
 const TURNS_PER_PROCESSOR: usize = 2;
-
-/// Whose read it is; `None`: this member's own, or of people who look after it.
-pub(super) type Whose = Option<IpAddr>;
 
 /// Where long reads are made. Clones share it.
 #[derive(Clone)]

@@ -3,7 +3,10 @@
 
 use std::{
     future::Future,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -13,18 +16,29 @@ use tonic::{Code, Status};
 
 use super::slow::SlowLog;
 use crate::{
+    config::Limits,
     connections::{Share, Source},
     telemetry::metrics as names,
 };
 
 /// What one client may have of the places that no other has.
 const SHARE: Share = Share::THREE_QUARTERS;
+/// And of those for writes: each waits for all that were there before it.
+const SHARE_OF_WRITES: Share = Share::HALF;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Read,
+    /// It also takes a place of those that wait to be acknowledged.
+    Write,
+}
 
 /// Admits and measures requests. Clones share one bound.
 #[derive(Clone)]
 pub(super) struct Gate {
-    places: Arc<Semaphore>,
-    limit: usize,
+    places: Places,
+    writes: Places,
     in_flight: Gauge,
     slow: Arc<SlowLog>,
     /// Of the methods that are called most, so that they need not be looked up each time.
@@ -36,17 +50,54 @@ pub(super) struct Admitted {
     gate: Gate,
     begun: Instant,
     count: u32,
+    kind: Kind,
     source: Arc<Source>,
-    _places: OwnedSemaphorePermit,
+    _places: Vec<OwnedSemaphorePermit>,
+}
+
+/// Places of one kind.
+#[derive(Clone)]
+struct Places {
+    free: Arc<Semaphore>,
+    limit: usize,
+    share: Share,
+}
+
+impl Places {
+    fn new(limit: usize, share: Share) -> Self {
+        Self {
+            free: Arc::new(Semaphore::new(limit)),
+            limit,
+            share,
+        }
+    }
+
+    /// As many of `count` as there are and who has `own` may have; `None` if it is not one.
+    fn take(&self, count: u32, own: usize) -> Option<OwnedSemaphorePermit> {
+        loop {
+            let taken = self.limit.saturating_sub(self.free.available_permits());
+            let more = self.share.more(self.limit, taken, own).min(count as usize);
+            let more = u32::try_from(more).ok().filter(|more| *more > 0)?;
+            // Somebody else may be faster; then it is looked again.
+            if let Ok(places) = Arc::clone(&self.free).try_acquire_many_owned(more) {
+                return Some(places);
+            }
+        }
+    }
 }
 
 impl Gate {
-    /// Lets at most `limit` requests in at once, and logs those that take `slow` or longer.
-    pub(super) fn new(limit: usize, slow: Option<Duration>) -> Self {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let (requests, writes) = (limits.max_concurrent_requests, limits.max_pending_proposals);
+        Self::with(requests, writes, limits.slow_request())
+    }
+
+    /// Lets at most so many requests in at once, and so many of them writes, and logs those that take `slow` or longer.
+    fn with(requests: usize, writes: usize, slow: Option<Duration>) -> Self {
         let ok = |method| (method, request_seconds(method, Code::Ok));
         Self {
-            places: Arc::new(Semaphore::new(limit)),
-            limit,
+            places: Places::new(requests, SHARE),
+            writes: Places::new(writes, SHARE_OF_WRITES),
             in_flight: gauge!(names::REQUESTS_IN_FLIGHT),
             slow: Arc::new(SlowLog::new(slow)),
             answered: ["Get", "Put", "Range", "Batch", "CompareAndSwap", "Delete"]
@@ -59,10 +110,11 @@ impl Gate {
     pub(super) async fn pass<T>(
         &self,
         method: &'static str,
+        kind: Kind,
         source: &Arc<Source>,
         work: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
-        let Some(admitted) = self.admit(1, source) else {
+        let Some(admitted) = self.admit(kind, 1, source) else {
             let full = self.full();
             request_seconds(method, full.code()).record(0.0);
             return Err(full);
@@ -74,33 +126,40 @@ impl Gate {
     }
 
     /// Lets as many of `count` requests in as there are places for that it may have; `None` if there is not one.
-    pub(super) fn admit(&self, count: usize, source: &Arc<Source>) -> Option<Admitted> {
-        let (count, places) = loop {
-            let taken = self.limit.saturating_sub(self.places.available_permits());
-            let own = source.requests.load(Ordering::Relaxed);
-            let more = SHARE.more(self.limit, taken, own).min(count);
-            let more = u32::try_from(more).ok().filter(|more| *more > 0)?;
-            // Somebody else may be faster; then it is looked again.
-            if let Ok(places) = Arc::clone(&self.places).try_acquire_many_owned(more) {
-                break (more, places);
-            }
-        };
-        source.requests.fetch_add(count as usize, Ordering::Relaxed);
-        self.in_flight.increment(count);
+    pub(super) fn admit(&self, kind: Kind, count: usize, source: &Arc<Source>) -> Option<Admitted> {
+        let own = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        let mut count = u32::try_from(count).unwrap_or(u32::MAX);
+        let mut all = Vec::with_capacity(2);
+        if kind == Kind::Write {
+            let places = self.writes.take(count, own(&source.writes))?;
+            count = places.num_permits() as u32;
+            all.push(places);
+        }
+        let places = self.places.take(count, own(&source.requests))?;
+        let admitted = places.num_permits();
+        if let Some(of_writes) = all.first_mut() {
+            // What it has too many.
+            drop(of_writes.split(count as usize - admitted));
+            source.writes.fetch_add(admitted, Ordering::Relaxed);
+        }
+        all.push(places);
+        source.requests.fetch_add(admitted, Ordering::Relaxed);
+        self.in_flight.increment(admitted as f64);
         Some(Admitted {
             gate: self.clone(),
             begun: Instant::now(),
-            count,
+            count: admitted as u32,
+            kind,
             source: Arc::clone(source),
-            _places: places,
+            _places: all,
         })
     }
 
     /// What those are told for whom there was no place.
     pub(super) fn full(&self) -> Status {
-        let limit = self.limit;
+        let (requests, writes) = (self.places.limit, self.writes.limit);
         Status::resource_exhausted(format!(
-            "this member serves as many requests as it does at once ({limit}), or as many of your address as it may have of them; retry later or raise --max-concurrent-requests"
+            "this member serves as many requests as it does at once ({requests}, and {writes} writes), or as many of your address as it may have of them; retry later or raise --max-concurrent-requests or --max-pending-proposals"
         ))
     }
 }
@@ -128,6 +187,9 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let count = self.count as usize;
         self.source.requests.fetch_sub(count, Ordering::Relaxed);
+        if self.kind == Kind::Write {
+            self.source.writes.fetch_sub(count, Ordering::Relaxed);
+        }
         self.gate.in_flight.decrement(self.count);
     }
 }
@@ -171,43 +233,84 @@ mod tests {
 
     #[tokio::test]
     async fn beyond_the_bound_requests_are_refused_and_a_place_is_given_back() {
-        let (gate, source) = (Gate::new(1, None), source(1));
+        let (gate, source) = (Gate::with(1, 1, None), source(1));
         let (inner, from) = (gate.clone(), Arc::clone(&source));
-        let outer = gate.pass("Put", &source, async move {
-            let refused = inner.pass("Put", &from, async { Ok(()) }).await;
+        let outer = gate.pass("Put", Kind::Write, &source, async move {
+            let refused = inner
+                .pass("Put", Kind::Write, &from, async { Ok(()) })
+                .await;
             let refused = refused.unwrap_err();
             assert_eq!(refused.code(), Code::ResourceExhausted);
             assert!(refused.message().contains("--max-concurrent-requests"));
             Ok(())
         });
         outer.await.unwrap();
-        let again = gate.pass("Put", &source, async { Ok(()) });
+        let again = gate.pass("Put", Kind::Write, &source, async { Ok(()) });
         again.await.unwrap();
     }
 
     /// A frame may hold more calls than are ever served at once.
     #[test]
     fn of_many_as_many_are_let_in_as_there_is_room_for() {
-        let (gate, one, other) = (Gate::new(3, None), source(1), source(2));
-        let first = gate.admit(2, &one).expect("there is room");
-        let second = gate.admit(1_000, &other).expect("there is room for one");
+        let (gate, one, other) = (Gate::with(3, 3, None), source(1), source(2));
+        let first = gate.admit(Kind::Read, 2, &one).expect("there is room");
+        let second = gate
+            .admit(Kind::Read, 1_000, &other)
+            .expect("there is room for one");
         assert_eq!((first.count(), second.count()), (2, 1));
-        assert!(gate.admit(1, &one).is_none());
+        assert!(gate.admit(Kind::Read, 1, &one).is_none());
         drop(first);
-        let again = gate.admit(1_000, &one).expect("there is room");
+        let again = gate.admit(Kind::Read, 1_000, &one).expect("there is room");
         assert_eq!(again.count(), 2);
     }
 
     #[test]
     fn one_client_leaves_places_to_others_and_has_its_own_back() {
-        let (gate, greedy, other) = (Gate::new(100, None), source(1), source(2));
-        let most = gate.admit(1_000, &greedy).expect("there is room");
+        let (gate, greedy, other) = (Gate::with(100, 40, None), source(1), source(2));
+        let most = gate
+            .admit(Kind::Read, 1_000, &greedy)
+            .expect("there is room");
         assert_eq!(most.count(), 75);
-        assert!(gate.admit(1, &greedy).is_none());
-        let others = gate.admit(10, &other).expect("there is room for others");
+        assert!(gate.admit(Kind::Read, 1, &greedy).is_none());
+        let others = gate
+            .admit(Kind::Read, 10, &other)
+            .expect("there is room for others");
         assert_eq!(others.count(), 10);
         drop((most, others));
         assert_eq!(greedy.requests.load(Ordering::Relaxed), 0);
-        assert_eq!(gate.admit(75, &greedy).expect("there is room").count(), 75);
+        let again = gate.admit(Kind::Read, 75, &greedy);
+        assert_eq!(again.expect("there is room").count(), 75);
+    }
+
+    /// Who has many writes under way had others refused, and those let in wait for all of them.
+    #[test]
+    fn of_writes_one_client_has_half_and_reads_go_on_beside_them() {
+        let (gate, greedy, other) = (Gate::with(100, 40, None), source(1), source(2));
+        let most = gate.admit(Kind::Write, 1_000, &greedy).expect("room");
+        assert_eq!(most.count(), 20);
+        assert!(gate.admit(Kind::Write, 1, &greedy).is_none());
+        let others = gate.admit(Kind::Write, 5, &other).expect("room for others");
+        assert_eq!(others.count(), 5);
+        let reads = gate
+            .admit(Kind::Read, 1_000, &greedy)
+            .expect("room for reads");
+        assert_eq!(
+            reads.count(),
+            52,
+            "three quarters of 95, with the 20 writes"
+        );
+        // Where there is room for fewer requests than for writes, no place is kept.
+        drop(others);
+        let few = Gate::with(8, 40, None);
+        let writes = few.admit(Kind::Write, 10, &other).expect("room");
+        assert_eq!(
+            (writes.count(), few.writes.free.available_permits()),
+            (6, 34)
+        );
+        drop((most, reads, writes));
+        for source in [&greedy, &other] {
+            assert_eq!(source.requests.load(Ordering::Relaxed), 0);
+            assert_eq!(source.writes.load(Ordering::Relaxed), 0);
+        }
     }
 }

@@ -2,16 +2,19 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::oneshot;
 
-use super::Whose;
 use crate::connections::Share;
 
 /// What one address may have of the turns that no other has.
 const SHARE: Share = Share::THREE_QUARTERS;
+
+/// Who wants one; `None`: this member itself, or people who look after it.
+pub(super) type Whose = Option<IpAddr>;
 
 /// So many turns at a time.
 pub(super) struct Turns(Arc<Shared>);
@@ -173,7 +176,7 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::IpAddr, time::Duration};
+    use std::time::Duration;
 
     use futures::FutureExt;
 

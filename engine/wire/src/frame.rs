@@ -179,6 +179,8 @@ fn plan(call: &Call, limits: &RequestLimits) -> Result<Plan, Status> {
         let command = writes::command(request, limits)?;
         let alone = !request.returned().is_empty()
             || command.read_only().is_some()
+            // It waits for its turn.
+            || command.command.visits_ranges()
             // It is counted whose the session is.
             || matches!(command.command, kv::Command::OpenSession { .. });
         Ok(match alone {

@@ -33,7 +33,8 @@ use self::{catch_up::SessionReads, header::Headers, openers::Openers, pipeline::
 use super::{
     aside::Aside,
     forward::{Forwarder, Origin},
-    gate::Gate,
+    gate::{Gate, Kind},
+    turns::Turns,
 };
 use crate::{
     config::Limits,
@@ -43,6 +44,10 @@ use crate::{
         answers::{AnswerBudget, Held},
     },
 };
+
+/// Writes that visit ranges, on their way at once. While one is applied every other write waits, for up to
+/// 100,000 records; with so many at a time, for the tenth of a second or two.
+const RANGE_WRITES_MAX: usize = 4;
 
 /// Serves `Kv` from a node.
 pub(super) struct KvService {
@@ -61,6 +66,8 @@ struct Serving {
     aside: Aside,
     session_reads: SessionReads,
     openers: Openers,
+    /// Of writes that visit ranges.
+    range_writes: Turns,
     headers: Headers,
     stop: CancellationToken,
 }
@@ -92,6 +99,7 @@ impl KvService {
             answers: AnswerBudget::new(max_answer_bytes),
             aside,
             openers,
+            range_writes: Turns::new(RANGE_WRITES_MAX),
             headers,
             stop,
         };
@@ -194,7 +202,9 @@ impl Kv for KvService {
         let source = Arc::clone(connection(&request).source());
         let get = self.serving.get(request.into_inner(), &source);
         let gate = &self.serving.gate;
-        let answer = gate.pass(GetRequest::METHOD, &source, get).await;
+        let answer = gate
+            .pass(GetRequest::METHOD, Kind::Read, &source, get)
+            .await;
         answer.map(counted)
     }
 
@@ -202,7 +212,9 @@ impl Kv for KvService {
         let source = Arc::clone(connection(&request).source());
         let range = self.serving.range(request.into_inner(), &source);
         let gate = &self.serving.gate;
-        let answer = gate.pass(RangeRequest::METHOD, &source, range).await;
+        let answer = gate
+            .pass(RangeRequest::METHOD, Kind::Read, &source, range)
+            .await;
         answer.map(counted)
     }
 

@@ -14,7 +14,7 @@ use super::Serving;
 use crate::{
     connections::Source,
     node::answers::{AnswerBudget, Held, SMALL_BYTES},
-    server::aside::Whose,
+    server::turns::Whose,
     storage::RocksStore,
 };
 

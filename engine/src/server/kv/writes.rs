@@ -17,6 +17,7 @@ use dengine_wire::{
     Mutation, frame,
     writes::{self, NoAnswer},
 };
+use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::{
@@ -27,7 +28,10 @@ use super::{
 use crate::{
     error::RequestError,
     node::{Written, answers::Held},
-    server::aside::Whose,
+    server::{
+        gate::Kind,
+        turns::{Turn, Whose},
+    },
     storage::RocksStore,
 };
 
@@ -40,7 +44,12 @@ impl Serving {
     ) -> Result<(M::Answer, Option<Held>), Status> {
         let source = &caller.source;
         self.gate
-            .pass(M::METHOD, source, self.propose(request, caller))
+            .pass(
+                M::METHOD,
+                Kind::Write,
+                source,
+                self.propose(request, caller),
+            )
             .await
     }
 
@@ -60,7 +69,8 @@ impl Serving {
                 Ok(opened)
             };
             let gate = &self.gate;
-            gate.pass(OpenSessionRequest::METHOD, source, open).await
+            gate.pass(OpenSessionRequest::METHOD, Kind::Write, source, open)
+                .await
         };
         let opened = tokio::spawn(open).await;
         opened.map_err(|_| Status::unavailable("this member is shutting down"))?
@@ -84,11 +94,13 @@ impl Serving {
                     })
                 };
                 // Not the caller's read: what it finds is for all.
-                let now = self.aside.read(&self.node, None, patience, read).await?;
-                look.seen(&now);
+                let now = self.aside.read(&self.node, None, patience, read).await;
+                if let Ok(now) = &now {
+                    look.seen(now);
+                }
                 match opening {
                     Ok(opening) => Ok(opening),
-                    Err(_) => open()?,
+                    Err(_) => now.and_then(|_| open())?,
                 }
             }
         };
@@ -110,6 +122,10 @@ impl Serving {
             return self.read_batch(&request, batch.clone(), whose).await;
         }
         self.check_returned(request.returned(), whose).await?;
+        let _turn = match command.command.visits_ranges() {
+            true => Some(self.turn_to_visit(whose).await?),
+            false => None,
+        };
         let held = Some(self.answers.none());
         let (mut written, held) = self.node.write_held(vec![command], held, None).await;
         match written.pop().expect("one answer to one write") {
@@ -128,6 +144,16 @@ impl Serving {
                 Ok((answer, held))
             }
         }
+    }
+
+    async fn turn_to_visit(&self, whose: Whose) -> Result<Turn, Status> {
+        let turn = timeout(self.limits.request_timeout(), self.range_writes.take(whose));
+        turn.await.map_err(|_| {
+            let at_once = self.range_writes.limit();
+            Status::unavailable(format!(
+                "this member has {at_once} writes of ranges under way at a time, and fewer for one address; the turn of this one did not come in time, and nothing was changed: send fewer at once, or try again"
+            ))
+        })
     }
 
     /// Has the leader answer a write that this member refused with `error`.

@@ -106,6 +106,16 @@ impl Batch {
         operations.all(|operation| matches!(operation, BatchOperation::Get { .. }))
     }
 
+    /// All that it compares, reads and deletes.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &KeyRange> {
+        let operations = self.then.iter().chain(&self.otherwise);
+        let of_operations = operations.filter_map(|operation| match operation {
+            BatchOperation::Get { keys, .. } | BatchOperation::Delete { keys, .. } => Some(keys),
+            BatchOperation::Put { .. } => None,
+        });
+        self.compares.iter().map(|it| &it.keys).chain(of_operations)
+    }
+
     /// Whether either list sets a key, so that it takes space.
     #[must_use]
     pub fn puts(&self) -> bool {

@@ -160,6 +160,17 @@ impl Request {
 }
 
 impl Command {
+    /// Whether it may visit more records than it names keys, while it is applied.
+    #[must_use]
+    pub fn visits_ranges(&self) -> bool {
+        let is_range = |keys: &KeyRange| !matches!(keys, KeyRange::One(_));
+        match self {
+            Self::Delete { keys, .. } => is_range(keys),
+            Self::Batch(batch) => batch.keys().any(is_range),
+            _ => false,
+        }
+    }
+
     /// Whether [`Request::session`] may be given with it. Commands about sessions cannot, and those that
     /// the leader proposes need not.
     #[must_use]

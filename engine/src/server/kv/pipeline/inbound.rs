@@ -26,7 +26,7 @@ use super::{Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, too_late};
 use crate::{
     connections::Source,
     node::{answers::Held, waiters::Waiters},
-    server::forward::Origin,
+    server::{forward::Origin, gate::Kind},
 };
 
 /// Calls of one kind that wait for places, and when they arrived.
@@ -141,7 +141,7 @@ impl Pipeline {
             return;
         }
         let gate = &self.serving.gate;
-        let Some(admitted) = gate.admit(calls.len(), &self.caller.source) else {
+        let Some(admitted) = gate.admit(Kind::Write, calls.len(), &self.caller.source) else {
             let calls = PartCalls::Writes(calls, commands);
             return self.wait_or_refuse(Part { arrived, calls });
         };
@@ -242,7 +242,12 @@ impl Pipeline {
         self.work_alone(asked.id, async move {
             let read = async {
                 let read = request.read(&serving, &source);
-                let (result, held) = apart(serving.gate.pass(R::METHOD, &source, read).await);
+                let (result, held) = apart(
+                    serving
+                        .gate
+                        .pass(R::METHOD, Kind::Read, &source, read)
+                        .await,
+                );
                 (framed::<R>(asked.id, result), held)
             };
             let (answer, held) = in_time(own, asked.id, read).await;
@@ -260,7 +265,7 @@ impl Pipeline {
             return;
         }
         let gate = &self.serving.gate;
-        let Some(admitted) = gate.admit(gets.len(), &self.caller.source) else {
+        let Some(admitted) = gate.admit(Kind::Read, gets.len(), &self.caller.source) else {
             let calls = PartCalls::Gets(gets, level);
             return self.wait_or_refuse(Part { arrived, calls });
         };
