@@ -6,6 +6,8 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 
+use super::status::within_limits;
+
 /// Writes the whole status, unless anybody wrote the resource since it was read (409): an operator that was stopped between
 /// reading and writing takes back nothing that another one recorded meanwhile.
 ///
@@ -27,7 +29,7 @@ pub(super) async fn write(
             "uid": resource.metadata.uid,
             "resourceVersion": resource.metadata.resource_version,
         },
-        "status": status,
+        "status": within_limits(status.clone()),
     });
     let parameters = PatchParams::apply(managers::OPERATOR).force();
     api.patch_status(&name, &parameters, &Patch::Apply(&patch))

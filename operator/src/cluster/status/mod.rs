@@ -2,6 +2,7 @@
 //! from the clock is the moment at which a condition changes.
 
 mod facts;
+mod limits;
 
 use dengine_crds::cluster::{BenchmarkLine, ClusterPhase, Lag, MemberRole, MemberStatus};
 use dengine_crds::conditions as types;
@@ -15,6 +16,7 @@ use super::resources::selector_text;
 use super::versions::{self, Version};
 use crate::conditions::{Conditions, State};
 use facts::Facts;
+pub(super) use limits::within_limits;
 
 /// Up to this many entries a member is merely behind.
 const LAG_BEHIND_ENTRIES_MAX: u64 = 100_000;
@@ -129,7 +131,7 @@ pub fn derive(
     }
     conditions.keep_only(&types::OF_CLUSTER);
     status.conditions = conditions.into_vec();
-    status
+    within_limits(status)
 }
 
 /// Rather than what was true when somebody looked last.

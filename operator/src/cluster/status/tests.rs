@@ -382,3 +382,40 @@ fn paused_and_invalid_say_so() {
     let status = derive(&resource, &invalid, Vec::new(), at(1));
     assert_eq!(status.phase, Some(ClusterPhase::Invalid));
 }
+
+/// Whoever adds a member by hand may give it any name; one webhook's words are longer than another's.
+#[test]
+fn what_the_schema_does_not_let_in_is_cut() {
+    let mut observed = healthy();
+    let members = &mut observed.membership.as_mut().unwrap().members;
+    let stranger = Member {
+        id: 100,
+        name: "é".repeat(500),
+        ordinal: None,
+        leader: true,
+        ..Member::default()
+    };
+    members.extend((0..20).map(|more| Member {
+        id: 100 + more,
+        ..stranger.clone()
+    }));
+    let status = status_of(observed, Step::Done);
+    assert_eq!(status.members.len(), 16);
+    let longest = status.members.iter().map(|m| m.name.chars().count()).max();
+    assert_eq!(longest, Some(63));
+    let replacement = dengine_crds::cluster::Replacement {
+        name: "demo-1".to_owned(),
+        member_id: "2".to_owned(),
+        times: 1,
+        at: at(0),
+        kept_volume: None,
+        not_kept: Some("no ".repeat(500)),
+    };
+    let recorded = within_limits(DEngineClusterStatus {
+        replacements: vec![replacement],
+        ..status.clone()
+    });
+    let words = recorded.replacements[0].not_kept.as_ref().unwrap();
+    assert_eq!(words.chars().count(), 512);
+    assert_eq!(within_limits(status.clone()), status);
+}
