@@ -32,6 +32,11 @@ pub mod labels {
     pub const CLUSTER: &str = "dengine.io/cluster";
     /// What a benchmark's Job loads: a cluster's name, or what stands for an etcd.
     pub const TARGET: &str = "dengine.io/target";
+    /// On a PersistentVolume whose reclaim policy the operator changed to Retain: name of the cluster for which. It is by this
+    /// label that the operator, and people, find such volumes.
+    pub const KEPT_FOR: &str = "dengine.io/kept-for";
+    /// The same: that cluster's namespace.
+    pub const KEPT_FOR_NAMESPACE: &str = "dengine.io/kept-for-namespace";
     /// Name of the benchmark that a Job's object belongs to.
     pub const BENCHMARK: &str = "dengine.io/benchmark";
 }
@@ -44,10 +49,13 @@ pub mod annotations {
     pub const APPLIED_HASH: &str = "dengine.io/applied-hash";
     /// On a pod template and its pods: hash of the template; a pod with another one is outdated.
     pub const TEMPLATE_HASH: &str = "dengine.io/template-hash";
-    /// On a claim: `CLUSTER_ID/MEMBER_ID` of the member whose removal makes its data superfluous.
+    /// On a claim: `CLUSTER_ID/MEMBER_ID` of the member whose removal makes its data superfluous. On a PersistentVolume that is
+    /// kept: of the member whose data it holds.
     pub const REMOVED_MEMBER: &str = "dengine.io/removed-member";
-    /// On a PersistentVolume whose reclaim policy the operator changed from Delete to Retain: UID of the cluster for which.
-    pub const KEPT_FOR: &str = "dengine.io/kept-for";
+    /// On a PersistentVolume that is kept: the pod whose it was.
+    pub const KEPT_FOR_POD: &str = "dengine.io/kept-for-pod";
+    /// On a PersistentVolume that is kept: the reclaim policy that it had, and has again once it is not kept any more.
+    pub const RECLAIM_POLICY: &str = "dengine.io/reclaim-policy";
     /// On a cluster, by people: measures it with the profile of this name, which may have `/` and any text behind it. The
     /// operator removes it once the benchmark is there; one that a manifest declares stays, and runs once for each value.
     pub const BENCHMARK: &str = "dengine.io/benchmark";

@@ -24,6 +24,8 @@ pub mod cluster {
     pub const EXPANDING_VOLUMES: &str = "ExpandingVolumes";
     /// Volumes are larger than the spec asks for, and stay so.
     pub const VOLUMES_STAY_LARGER: &str = "VolumesStayLarger";
+    /// Volumes of members that were replaced are no longer needed, and the API server refuses to let them go.
+    pub const OLD_VOLUMES_STAY: &str = "OldVolumesStay";
     /// The image is of an older version than members have run, or skips one; members keep what they run.
     pub const VERSION_REFUSED: &str = "VersionRefused";
     /// A member that does not run was replaced lately; it is not replaced again before a pause is over.

@@ -95,7 +95,8 @@ app.kubernetes.io/part-of: dengine
 {{/* What it may do besides where it looks at all namespaces: volumes are in none. */}}
 {{- define "dengine-operator.volumeRules" -}}
 # The volume of a member that was given up is kept until another votes in its place: its reclaim policy is changed and changed back.
+# Those that are kept are found by a label.
 - apiGroups: [""]
   resources: [persistentvolumes]
-  verbs: [get, patch]
+  verbs: [get, list, watch, patch]
 {{- end -}}

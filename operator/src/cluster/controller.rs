@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use dengine_crds::names::labels;
 use dengine_crds::{DEngineBenchmark, DEngineCluster};
 use futures::{Stream, StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
@@ -65,6 +67,7 @@ pub async fn run(
     let (services, controller) = feed(controller, &context, &scope, by_label);
     let (accounts, controller) = feed(controller, &context, &scope, by_label);
     let (budgets, controller) = feed(controller, &context, &scope, by_label);
+    let (volumes, controller) = kept_volumes(controller, &context, &scope);
     let (store, changed) = cached(&context, &scope, "", slim);
     let benchmarks = Benchmarks::new(store);
     let noted = benchmarks.clone();
@@ -77,6 +80,7 @@ pub async fn run(
         services,
         accounts,
         budgets,
+        volumes,
         benchmarks,
     };
 
@@ -118,7 +122,7 @@ async fn reconcile(
 
 impl Caches {
     /// Nothing may be decided from a cache that has not seen everything once. Benchmarks decide nothing: whoever may make
-    /// one must not hold up the clusters.
+    /// one must not hold up the clusters. Nor do volumes that are kept: they are let go a little later.
     async fn wait_until_ready(&self) {
         // An error means that the watches ended, and with them this process' work.
         let _ = tokio::join!(
@@ -158,6 +162,20 @@ where
     (store, controller.watches_stream(stream, mapper))
 }
 
+/// Watches volumes that say that they are kept; they trigger the cluster for which. An operator for one namespace may not.
+fn kept_volumes(
+    controller: Controller<Guarded<DEngineCluster>>,
+    context: &Context,
+    scope: &Scope,
+) -> (Store<PersistentVolume>, Controller<Guarded<DEngineCluster>>) {
+    if scope.namespace.is_some() {
+        return (reflector::store().0, controller);
+    }
+    let all = Api::all(context.client.clone());
+    let (store, stream) = reflected(scope, all, labels::KEPT_FOR, |_| {});
+    (store, controller.watches_stream(stream, by_kept_for))
+}
+
 /// Objects of one answer of the API server to a list. Its answer may be large: a benchmark's status has room for more
 /// than a megabyte.
 pub const PAGE: u32 = 50;
@@ -177,13 +195,28 @@ where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
+    reflected(scope, scope.api(&context.client), selector, slim)
+}
+
+fn reflected<K>(
+    scope: &Scope,
+    api: Api<K>,
+    selector: &str,
+    slim: fn(&mut K),
+) -> (
+    Store<K>,
+    impl Stream<Item = watcher::Result<K>> + Send + 'static + use<K>,
+)
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
     let (store, writer) = reflector::store();
     let config = watcher::Config::default().page_size(PAGE);
     let config = match selector {
         "" => config,
         selector => config.labels(selector),
     };
-    let stream = telemetry::watched(scope, watcher(scope.api(&context.client), config))
+    let stream = telemetry::watched(scope, watcher(api, config))
         .default_backoff()
         .modify(move |object: &mut K| {
             object.managed_fields_mut().clear();
@@ -201,6 +234,16 @@ where
 fn by_label<K: Resource>(object: K) -> Option<ObjectRef<Guarded<DEngineCluster>>> {
     let cluster = object.labels().get(labels::CLUSTER)?;
     Some(ObjectRef::new(cluster).within(&object.namespace()?))
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what `watches_stream` calls it with"
+)]
+fn by_kept_for(volume: PersistentVolume) -> Option<ObjectRef<Guarded<DEngineCluster>>> {
+    let cluster = volume.labels().get(labels::KEPT_FOR)?;
+    let namespace = volume.labels().get(labels::KEPT_FOR_NAMESPACE)?;
+    Some(ObjectRef::new(cluster).within(namespace))
 }
 
 #[expect(

@@ -90,19 +90,14 @@ pub async fn execute(
             Ok(Some(Happening::normal(events::BOOTSTRAPPED, note)))
         }
         Step::RecordReplacement {
-            member_id, name, ..
+            member_id,
+            name,
+            voted,
+            ..
         } => {
-            record_replacement(context, resource, *member_id, name).await?;
+            record_replacement(context, resource, *member_id, name, *voted).await?;
             let note = format!("{name} (member {member_id}) does not run and is to be replaced");
             Ok(Some(Happening::warning(events::MEMBER_REPLACED, note)))
-        }
-        Step::KeepVolume { ordinal, volume } => {
-            let kept = old_volumes::keep(context, cluster, resource, *ordinal, volume);
-            Ok(kept.await?)
-        }
-        Step::ReleaseVolume { ordinal, volume } => {
-            let released = old_volumes::release(context, cluster, resource, *ordinal, volume);
-            Ok(released.await?)
         }
         Step::MarkClaim {
             ordinal,
@@ -116,7 +111,14 @@ pub async fn execute(
             let why = why_restart(cluster, &observation.observed, *ordinal);
             restart(context, cluster, *ordinal, pod_uid, &why).await
         }
-        Step::DeleteClaim { ordinal, claim_uid } => {
+        Step::DeleteClaim {
+            ordinal,
+            claim_uid,
+            keep,
+        } => {
+            if let Some(volume) = keep {
+                old_volumes::keep(context, cluster, resource, volume).await?;
+            }
             delete_claim(context, cluster, *ordinal, claim_uid).await
         }
         Step::AddLearner { .. }
@@ -236,11 +238,12 @@ async fn record_replacement(
     resource: &mut DEngineCluster,
     member_id: u64,
     name: &str,
+    voted: bool,
 ) -> Result<(), StepError> {
     let mut status = resource.status.clone().unwrap_or_default();
     let before = status.replacements.iter().position(|r| r.name == name);
     let before = before.map(|place| status.replacements.remove(place));
-    let record = replacements::another(before.as_ref(), name, member_id, &now());
+    let record = replacements::another(before.as_ref(), name, member_id, voted, &now());
     status.replacements.push(record);
     *resource = status_writer::write(&context.client, resource, &status).await?;
     Ok(())

@@ -136,8 +136,8 @@ async fn advance(
         volumes::notice(claims, pods, &cluster.spec.storage.size)
     });
     let paused = cluster.spec.paused;
-    let error = if paused {
-        None
+    let (error, kept) = if paused {
+        (None, None)
     } else {
         carry_out(
             context,
@@ -157,7 +157,7 @@ async fn advance(
         step,
         paused,
         error,
-        notice,
+        notice: notice.or(kept),
     }
 }
 
@@ -168,7 +168,8 @@ fn version_notice(cluster: &Cluster) -> Option<Notice> {
     Some(Notice::rests(reasons::VERSION_REFUSED, words))
 }
 
-/// Objects first: they carry no risk, and most steps need them. Volumes last. Answers what went wrong.
+/// Objects first: they carry no risk, and most steps need them. Volumes last. Answers what went wrong, and what is to be said of
+/// volumes that are kept.
 async fn carry_out(
     context: &Context,
     caches: &Caches,
@@ -177,23 +178,26 @@ async fn carry_out(
     observation: &mut Observation,
     wanted: &Wanted,
     step: &Step,
-) -> Option<(&'static str, String)> {
+) -> (Option<(&'static str, String)>, Option<Notice>) {
     if let Err(error) = objects::ensure(context, caches, cluster, observation, wanted).await {
         let failure = (error.reason(), error.to_string());
         tell_failure(context, resource, &failure.1).await;
-        return Some(failure);
+        return (Some(failure), None);
     }
     let failure = take(context, cluster, resource, observation, step).await;
     // Whatever becomes of the step: a full disk may be what it fails for. And after it: volumes that can not grow keep
     // nobody from being repaired, scaled or restarted.
-    match volumes::expand(context, cluster, observation).await {
+    let failure = match volumes::expand(context, cluster, observation).await {
         Err(error) if failure.is_none() => {
             let failure = (reasons::EXPANDING_VOLUMES, error.to_string());
             tell_failure(context, resource, &failure.1).await;
             Some(failure)
         }
         _ => failure,
-    }
+    };
+    let over = plan::no_longer_needed(&observation.observed, wanted);
+    let kept = old_volumes::release(context, cluster, resource, &over).await;
+    (failure, kept)
 }
 
 /// Takes the step, and tells of it. Answers what went wrong.

@@ -40,6 +40,8 @@ pub struct Observed {
     pub cluster_version: Option<Version>,
     /// Members whose data the operator gave up before, by the ordinal of their pod.
     pub replaced: BTreeMap<Ordinal, Replaced>,
+    /// Volumes of members of this cluster that are kept, as they say themselves, or the status does.
+    pub kept: Vec<OldVolume>,
 }
 
 /// The newest replacement of a member whose server did not run. Recorded in the status before anything is given up.
@@ -53,20 +55,21 @@ pub struct Replaced {
     pub may_again: bool,
     /// When that is, for people.
     pub next: String,
-    /// What became of its volume.
-    pub old_volume: OldVolume,
+    /// Its volume, or that of one before it, if the status says that it is kept.
+    pub kept_volume: Option<String>,
+    /// Why its volume went with its claim.
+    pub not_kept: Option<String>,
 }
 
 /// The volume of a member that was given up.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum OldVolume {
-    /// Its claim was not deleted yet; or what was kept was let go.
-    #[default]
-    AsItWas,
-    /// The volume of this name stays when its claim goes.
-    Kept(String),
-    /// It goes with its claim; why.
-    NotKept(String),
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OldVolume {
+    /// Name of the PersistentVolume.
+    pub name: String,
+    /// Whose pod had it.
+    pub ordinal: Ordinal,
+    /// The member whose data is in it.
+    pub of: Identity,
 }
 
 /// One pod.

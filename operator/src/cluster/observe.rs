@@ -16,6 +16,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 
 use super::benchmarks::Benchmarks;
 use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
+use super::old_volumes;
 use super::pod_trouble::{broken, condition, trouble};
 use super::replacements::seen;
 use super::resources::stateful_set;
@@ -39,6 +40,8 @@ pub struct Caches {
     pub accounts: Store<core::ServiceAccount>,
     /// PodDisruptionBudgets of clusters.
     pub budgets: Store<k8s_openapi::api::policy::v1::PodDisruptionBudget>,
+    /// PersistentVolumes that are kept, of all clusters. Empty where the operator may not list them.
+    pub volumes: Store<core::PersistentVolume>,
     /// Every benchmark.
     pub benchmarks: Benchmarks,
 }
@@ -97,6 +100,11 @@ pub async fn observe(
     let cluster_id = status.cluster_id.as_ref().and_then(|id| id.parse().ok());
     let membership = membership(members, cluster, cluster_id, &addresses, &answers).await;
     let refused = refused(context, stateful_set.as_deref(), &pods).await;
+    let replaced = status
+        .replacements
+        .iter()
+        .filter_map(|one| Some((ordinal_of(cluster, &one.name)?, seen(one, &now)?)))
+        .collect();
     let observed = Observed {
         cluster_id,
         seed_folder_id: status.seed_folder_id.clone(),
@@ -116,11 +124,8 @@ pub async fn observe(
         membership,
         refused,
         cluster_version: status.cluster_version.as_deref().and_then(Version::parse),
-        replaced: status
-            .replacements
-            .iter()
-            .filter_map(|one| Some((ordinal_of(cluster, &one.name)?, seen(one, &now)?)))
-            .collect(),
+        kept: old_volumes::kept(&caches.volumes, cluster, cluster_id, &replaced),
+        replaced,
     };
     Observation {
         observed,
@@ -305,7 +310,8 @@ pub fn mark(identity: Identity) -> String {
     format!("{}/{}", identity.cluster_id, identity.member_id)
 }
 
-fn parse_mark(text: &str) -> Option<Identity> {
+/// The identity in such a text.
+pub fn parse_mark(text: &str) -> Option<Identity> {
     let (cluster_id, member_id) = text.split_once('/')?;
     Some(Identity {
         cluster_id: cluster_id.parse().ok()?,

@@ -1,115 +1,78 @@
 //! Volumes of members that were given up. When the claim of one goes, a storage class usually deletes the volume too; so its
-//! reclaim policy is Retain from before that until another member votes in its place. PersistentVolumes are in no namespace:
-//! an operator that may look at some namespaces only can not do this, and says so.
+//! reclaim policy is Retain from before that until another member votes in its place. The volume itself says for whom it is
+//! kept and what its policy was: the status says it too, for people, and may be lost, or never hold it where the CRDs are older
+//! than the operator. PersistentVolumes are in no namespace: an operator that may look at some namespaces only can not do this,
+//! and says so.
+
+use std::collections::BTreeMap;
 
 use dengine_crds::DEngineCluster;
 use dengine_crds::cluster::Replacement;
-use dengine_crds::names::{self, annotations};
-use dengine_crds::reasons::events;
+use dengine_crds::names::{self, annotations, labels};
+use dengine_crds::reasons::{cluster as reasons, events};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 use kube::api::{Api, Patch};
-use serde_json::json;
+use kube::runtime::reflector::Store;
+use serde_json::{Value, json};
 
-use super::model::Ordinal;
+use super::model::{Identity, OldVolume, Ordinal, Replaced};
+use super::observe::{mark, parse_mark};
+use super::status::Notice;
 use super::status_writer;
 use super::validate::Cluster;
 use crate::apply::{by_us, is_code};
 use crate::context::{Context, Happening};
 
-const DELETE: &str = "Delete";
 const RETAIN: &str = "Retain";
+/// Policies under which a volume, or what is in it, goes with its claim.
+const GOES: [&str; 2] = ["Delete", "Recycle"];
 
-/// Sees to it that the volume outlives the claim of this pod, and records that, or why not.
-///
-/// # Errors
-/// If the API server does not answer, or the volume was changed meanwhile. If it refuses, the volume is not kept.
-pub(super) async fn keep(
-    context: &Context,
+/// The volumes that are kept for a cluster: those that say so, and those of which only the status does, as where the operator
+/// may not list volumes.
+pub(super) fn kept(
+    volumes: &Store<PersistentVolume>,
     cluster: &Cluster,
-    resource: &mut DEngineCluster,
-    ordinal: Ordinal,
-    volume: &str,
-) -> Result<Option<Happening>, kube::Error> {
-    let not_kept = match retain(context, cluster, ordinal, volume).await {
-        Ok(()) => None,
-        Err(error) if is_code(&error, 403) => Some(format!(
-            "the operator may not change PersistentVolume {volume}, as in an installation for some namespaces"
-        )),
-        Err(error) if is_code(&error, 404) => Some(format!("PersistentVolume {volume} is gone")),
-        Err(error) if is_code(&error, 409) => return Err(error),
-        // As of a webhook: it would say so for ever, and the member could never be replaced.
-        Err(kube::Error::Api(status)) if (400..429).contains(&status.code) => Some(format!(
-            "PersistentVolume {volume} can not be changed: {}",
-            status.message
-        )),
-        Err(error) => return Err(error),
+    cluster_id: Option<u64>,
+    replaced: &BTreeMap<Ordinal, Replaced>,
+) -> Vec<OldVolume> {
+    let Some(cluster_id) = cluster_id else {
+        return Vec::new();
     };
-    let pod = names::cluster::pod(&cluster.name, ordinal);
-    let happening = match &not_kept {
-        None => {
-            let note = format!("the volume {volume} of {pod} is kept until another votes");
-            Happening::normal(events::VOLUME_KEPT, note)
-        }
-        Some(why) => {
-            let note = format!("the volume of {pod} goes with its claim: {why}");
-            Happening::warning(events::VOLUME_KEPT, note)
-        }
-    };
-    record(context, resource, &pod, |replacement| {
-        replacement.kept_volume = not_kept.is_none().then(|| volume.to_owned());
-        replacement.not_kept = not_kept;
-    })
-    .await?;
-    Ok(Some(happening))
+    let there = volumes.state();
+    let there = there.iter().filter_map(|volume| seen(volume, cluster));
+    let recorded = replaced.iter().filter_map(|(ordinal, replaced)| {
+        let of = Identity {
+            cluster_id,
+            member_id: replaced.member_id,
+        };
+        Some(OldVolume {
+            name: replaced.kept_volume.clone()?,
+            ordinal: *ordinal,
+            of,
+        })
+    });
+    // What a volume says of itself comes last, and so counts.
+    let by_name: BTreeMap<String, OldVolume> = recorded
+        .chain(there.filter(|volume| volume.of.cluster_id == cluster_id))
+        .map(|volume| (volume.name.clone(), volume))
+        .collect();
+    by_name.into_values().collect()
 }
 
-async fn retain(
-    context: &Context,
-    cluster: &Cluster,
-    ordinal: Ordinal,
-    volume: &str,
-) -> Result<(), kube::Error> {
-    let api: Api<PersistentVolume> = Api::all(context.client.clone());
-    let there = api.get(volume).await?;
-    // A claim may name any volume, another namespace's too; only the volume itself says whose it is.
-    if !is_of(&there, cluster, ordinal) || policy(&there) != Some(DELETE) {
-        return Ok(());
-    }
-    let kept_for = cluster.owner.uid.as_str();
-    set_policy(&api, &there, RETAIN, Some(kept_for)).await
-}
-
-/// Leaves the volume to the policy that it had, and forgets it.
-///
-/// # Errors
-/// If the API server refuses or does not answer.
-pub(super) async fn release(
-    context: &Context,
-    cluster: &Cluster,
-    resource: &mut DEngineCluster,
-    ordinal: Ordinal,
-    volume: &str,
-) -> Result<Option<Happening>, kube::Error> {
-    let api: Api<PersistentVolume> = Api::all(context.client.clone());
-    let there = match api.get_opt(volume).await {
-        Err(error) if is_code(&error, 403) => None,
-        answer => answer?,
-    };
-    let changed_by_us = |there: &PersistentVolume| {
-        let kept_for = there.annotations().get(annotations::KEPT_FOR);
-        kept_for == Some(&cluster.owner.uid) && is_of(there, cluster, ordinal)
-    };
-    if let Some(there) = there.filter(changed_by_us) {
-        set_policy(&api, &there, DELETE, None).await?;
-    }
-    let pod = names::cluster::pod(&cluster.name, ordinal);
-    record(context, resource, &pod, |replacement| {
-        replacement.kept_volume = None;
+/// What the volume says of itself, if it is kept for a cluster of this name.
+fn seen(volume: &PersistentVolume, cluster: &Cluster) -> Option<OldVolume> {
+    let (labels, annotations) = (volume.labels(), volume.annotations());
+    let ours = labels.get(labels::KEPT_FOR) == Some(&cluster.name)
+        && labels.get(labels::KEPT_FOR_NAMESPACE) == Some(&cluster.namespace);
+    let pod = annotations.get(annotations::KEPT_FOR_POD)?;
+    let ordinal = names::cluster::ordinal(&cluster.name, pod)?;
+    // Somebody may have given it to another claim since.
+    (ours && is_of(volume, cluster, ordinal)).then_some(OldVolume {
+        name: volume.name_any(),
+        ordinal,
+        of: parse_mark(annotations.get(annotations::REMOVED_MEMBER)?)?,
     })
-    .await?;
-    let note = format!("another member votes for {pod}; its old volume {volume} is no longer kept");
-    Ok(Some(Happening::normal(events::VOLUME_RELEASED, note)))
 }
 
 fn is_of(volume: &PersistentVolume, cluster: &Cluster, ordinal: Ordinal) -> bool {
@@ -123,21 +86,218 @@ fn is_of(volume: &PersistentVolume, cluster: &Cluster, ordinal: Ordinal) -> bool
     })
 }
 
+/// Sees to it that the volume outlives its claim, tells of it, and records it, or why not.
+///
+/// # Errors
+/// If the API server does not answer, or the volume was changed meanwhile. If it refuses, the volume is not kept: it would
+/// refuse for ever, as a webhook does, and the member could never be replaced.
+pub(super) async fn keep(
+    context: &Context,
+    cluster: &Cluster,
+    resource: &mut DEngineCluster,
+    old: &OldVolume,
+) -> Result<(), kube::Error> {
+    let volume = &old.name;
+    let not_kept = match retain(context, cluster, old).await {
+        Ok(()) => None,
+        Err(error) if is_code(&error, 403) => Some(format!(
+            "the operator may not change PersistentVolume {volume}, as in an installation for some namespaces"
+        )),
+        Err(error) if is_code(&error, 409) => return Err(error),
+        Err(kube::Error::Api(status)) if (400..429).contains(&status.code) => Some(format!(
+            "PersistentVolume {volume} can not be changed: {}",
+            status.message
+        )),
+        Err(error) => return Err(error),
+    };
+    let pod = names::cluster::pod(&cluster.name, old.ordinal);
+    let happening = match &not_kept {
+        None => {
+            let note = format!("the volume {volume} of {pod} is kept until another votes");
+            Happening::normal(events::VOLUME_KEPT, note)
+        }
+        Some(why) => {
+            let note = format!("the volume of {pod} goes with its claim: {why}");
+            Happening::warning(events::VOLUME_KEPT, note)
+        }
+    };
+    context.tell(&cluster.reference(), &happening).await;
+    let is_its = |replacement: &Replacement| {
+        replacement.name == pod && replacement.member_id == old.of.member_id.to_string()
+    };
+    record(context, resource, is_its, |replacement| {
+        replacement.kept_volume = not_kept.is_none().then(|| volume.clone());
+        replacement.not_kept.clone_from(&not_kept);
+    })
+    .await?;
+    Ok(())
+}
+
+async fn retain(context: &Context, cluster: &Cluster, old: &OldVolume) -> Result<(), kube::Error> {
+    let api: Api<PersistentVolume> = Api::all(context.client.clone());
+    let there = api.get(&old.name).await?;
+    // A claim may name any volume, another namespace's too; only the volume itself says whose it is.
+    if !is_of(&there, cluster, old.ordinal) {
+        return Ok(());
+    }
+    let policy = match policy(&there) {
+        Some(RETAIN) if seen(&there, cluster).is_some() => policy_before(&there),
+        policy => policy.filter(|policy| GOES.contains(policy)),
+    };
+    let Some(policy) = policy else {
+        return Ok(());
+    };
+    let marks = Marks {
+        cluster: Some(&cluster.name),
+        namespace: Some(&cluster.namespace),
+        pod: Some(names::cluster::pod(&cluster.name, old.ordinal)),
+        member: Some(mark(old.of)),
+        policy: Some(policy),
+    };
+    change(context, &there, &marks, RETAIN).await?;
+    context.wrote();
+    Ok(())
+}
+
+/// Lets go of volumes that nobody needs any more. One that the API server refuses to let go holds up nothing: it is tried again
+/// after a pause that grows. Answers what people should know.
+pub(super) async fn release(
+    context: &Context,
+    cluster: &Cluster,
+    resource: &mut DEngineCluster,
+    no_longer_needed: &[OldVolume],
+) -> Option<Notice> {
+    let mut refused = Vec::new();
+    for old in no_longer_needed {
+        let attempt = format!("{} {}", cluster.owner.uid, old.name);
+        if let Some(words) = context.retries.not_yet(&attempt) {
+            refused.push(words);
+            continue;
+        }
+        match let_go(context, cluster, resource, old).await {
+            Ok(()) => context.retries.succeeded(&attempt),
+            // Somebody wrote it, or the cluster, meanwhile; the next look finds it as it is then.
+            Err(error) if is_code(&error, 409) => {}
+            Err(error) => {
+                let words = stays(old, &error);
+                context.retries.failed(&attempt, &words);
+                tell_refused(context, resource, cluster, &words).await;
+                refused.push(words);
+            }
+        }
+    }
+    (!refused.is_empty()).then(|| Notice::rests(reasons::OLD_VOLUMES_STAY, refused.join("; ")))
+}
+
+/// Leaves the volume to the policy that it had, and forgets it. Only one that says that it is kept for this member: the status
+/// may name any.
+async fn let_go(
+    context: &Context,
+    cluster: &Cluster,
+    resource: &mut DEngineCluster,
+    old: &OldVolume,
+) -> Result<(), kube::Error> {
+    let api: Api<PersistentVolume> = Api::all(context.client.clone());
+    let there = api.get_opt(&old.name).await?;
+    let is_kept = |there: &PersistentVolume| {
+        let says = seen(there, cluster);
+        says.is_some_and(|says| says.of.cluster_id == old.of.cluster_id)
+    };
+    let there = there.filter(is_kept);
+    if let Some(there) = &there {
+        // Somebody may have set another one meanwhile.
+        let now = policy(there).unwrap_or(RETAIN);
+        let before = policy_before(there).filter(|_| now == RETAIN);
+        change(context, there, &Marks::default(), before.unwrap_or(now)).await?;
+        context.wrote();
+    }
+    let volume = &old.name;
+    let is_its = |replacement: &Replacement| replacement.kept_volume.as_ref() == Some(volume);
+    let recorded = record(context, resource, is_its, |replacement| {
+        replacement.kept_volume = None;
+    })
+    .await?;
+    // The cache may be behind, and all was done and told before.
+    if there.is_some() || recorded {
+        let pod = names::cluster::pod(&cluster.name, old.ordinal);
+        let note =
+            format!("another member votes for {pod}; its old volume {volume} is no longer kept");
+        let happening = Happening::normal(events::VOLUME_RELEASED, note);
+        context.tell(&cluster.reference(), &happening).await;
+    }
+    Ok(())
+}
+
+fn stays(old: &OldVolume, error: &kube::Error) -> String {
+    let why = match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    };
+    let (ordinal, volume) = (old.ordinal, &old.name);
+    format!(
+        "the old volume of member {ordinal}, {volume}, is not needed any more, and can not be let go (runbook \
+         DEngineClusterDegraded): {why}"
+    )
+}
+
+/// Once, not with every repetition: the condition keeps the words for as long as it goes on.
+async fn tell_refused(
+    context: &Context,
+    resource: &DEngineCluster,
+    cluster: &Cluster,
+    words: &str,
+) {
+    let conditions = resource.status.iter().flat_map(|status| &status.conditions);
+    let mut said = conditions.map(|condition| &condition.message);
+    if said.any(|said| said.contains(words)) {
+        return;
+    }
+    tracing::warn!(cluster = cluster.name, words, "a volume stays");
+    let happening = Happening::warning(events::VOLUME_RELEASED, words);
+    context.tell(&cluster.reference(), &happening).await;
+}
+
 fn policy(volume: &PersistentVolume) -> Option<&str> {
     let spec = volume.spec.as_ref()?;
     spec.persistent_volume_reclaim_policy.as_deref()
 }
 
-async fn set_policy(
-    api: &Api<PersistentVolume>,
+/// The policy that a volume had before it was kept.
+fn policy_before(volume: &PersistentVolume) -> Option<&str> {
+    let before = volume.annotations().get(annotations::RECLAIM_POLICY)?;
+    GOES.into_iter().find(|policy| before == policy)
+}
+
+/// What a volume that is kept says of itself; nothing of one that is not.
+#[derive(Debug, Default)]
+struct Marks<'a> {
+    cluster: Option<&'a str>,
+    namespace: Option<&'a str>,
+    pod: Option<String>,
+    member: Option<String>,
+    policy: Option<&'a str>,
+}
+
+/// The marks and the policy in one, so that no volume is kept of which nobody knows why.
+async fn change(
+    context: &Context,
     there: &PersistentVolume,
+    marks: &Marks<'_>,
     policy: &str,
-    kept_for: Option<&str>,
 ) -> Result<(), kube::Error> {
-    let patch = json!({
+    let api: Api<PersistentVolume> = Api::all(context.client.clone());
+    let patch: Value = json!({
         "metadata": {
             "resourceVersion": there.resource_version(),
-            "annotations": { annotations::KEPT_FOR: kept_for },
+            "labels": {
+                labels::KEPT_FOR: marks.cluster,
+                labels::KEPT_FOR_NAMESPACE: marks.namespace,
+            },
+            "annotations": {
+                annotations::KEPT_FOR_POD: marks.pod,
+                annotations::REMOVED_MEMBER: marks.member,
+                annotations::RECLAIM_POLICY: marks.policy,
+            },
         },
         "spec": { "persistentVolumeReclaimPolicy": policy },
     });
@@ -146,18 +306,23 @@ async fn set_policy(
     Ok(())
 }
 
-/// Changes what the status records of the newest replacement of this pod's member.
+/// Changes what the status records of a replacement, if it does record that. Answers whether that changed anything.
 async fn record(
     context: &Context,
     resource: &mut DEngineCluster,
-    pod: &str,
+    which: impl Fn(&Replacement) -> bool,
     change: impl FnOnce(&mut Replacement),
-) -> Result<(), kube::Error> {
+) -> Result<bool, kube::Error> {
     let mut status = resource.status.clone().unwrap_or_default();
     let mut replacements = status.replacements.iter_mut();
-    if let Some(replacement) = replacements.find(|replacement| replacement.name == pod) {
-        change(replacement);
+    let Some(replacement) = replacements.find(|replacement| which(replacement)) else {
+        return Ok(false);
+    };
+    let before = replacement.clone();
+    change(replacement);
+    if *replacement == before {
+        return Ok(false);
     }
     *resource = status_writer::write(&context.client, resource, &status).await?;
-    Ok(())
+    Ok(true)
 }

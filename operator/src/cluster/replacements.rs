@@ -6,7 +6,7 @@ use dengine_crds::cluster::Replacement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::model::{OldVolume, Replaced};
+use super::model::Replaced;
 
 /// Pauses after the first, the second and the third replacement; after more, the last one.
 const PAUSES: [Duration; 4] = [
@@ -29,19 +29,18 @@ pub(super) fn seen(recorded: &Replacement, now: &Time) -> Option<Replaced> {
         times: recorded.times,
         may_again: now.0 >= next,
         next: next.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        old_volume: match (&recorded.kept_volume, &recorded.not_kept) {
-            (Some(volume), _) => OldVolume::Kept(volume.clone()),
-            (None, Some(why)) => OldVolume::NotKept(why.clone()),
-            (None, None) => OldVolume::AsItWas,
-        },
+        kept_volume: recorded.kept_volume.clone(),
+        not_kept: recorded.not_kept.clone(),
     })
 }
 
-/// The record of one more. What is kept of an earlier one stays kept: the one after it never came to vote.
+/// The record of one more. What is kept of an earlier one is all that is to be kept if the one after it never came to vote; if
+/// it did, its own volume is, and that of the earlier one says itself that it is kept.
 pub(super) fn another(
     before: Option<&Replacement>,
     name: &str,
     member_id: u64,
+    voted: bool,
     now: &Time,
 ) -> Replacement {
     let counts = |last: &&Replacement| {
@@ -53,7 +52,9 @@ pub(super) fn another(
         member_id: member_id.to_string(),
         times: times.saturating_add(1),
         at: now.clone(),
-        kept_volume: before.and_then(|last| last.kept_volume.clone()),
+        kept_volume: before
+            .filter(|_| !voted)
+            .and_then(|last| last.kept_volume.clone()),
         not_kept: None,
     }
 }
@@ -73,7 +74,7 @@ mod tests {
     #[test]
     fn pauses_grow_and_are_forgotten() {
         const MINUTE: i64 = 60;
-        let mut last = another(None, "demo-1", 7, &at(0));
+        let mut last = another(None, "demo-1", 7, true, &at(0));
         let mut now = 0;
         for pause in [
             10 * MINUTE,
@@ -86,20 +87,34 @@ mod tests {
             assert!(!early.may_again, "{last:?} {early:?}");
             now += pause;
             assert!(seen(&last, &at(now)).unwrap().may_again, "{last:?}");
-            last = another(Some(&last), "demo-1", 8, &at(now));
+            last = another(Some(&last), "demo-1", 8, true, &at(now));
         }
         assert_eq!(last.times, 6);
-        let rested = another(Some(&last), "demo-1", 9, &at(now + 7 * 1_440 * MINUTE));
+        let rested = another(
+            Some(&last),
+            "demo-1",
+            9,
+            true,
+            &at(now + 7 * 1_440 * MINUTE),
+        );
         assert_eq!(rested.times, 1);
     }
 
     #[test]
     fn people_read_when_the_next_one_is() {
-        let last = another(None, "demo-1", 7, &at(0));
+        let last = another(None, "demo-1", 7, true, &at(0));
         let seen = seen(&last, &at(1)).unwrap();
         assert_eq!(
             (seen.member_id, seen.next.as_str()),
             (7, "1970-01-01T00:10:00Z")
         );
+    }
+    #[test]
+    fn the_volume_of_one_that_voted_is_kept_beside_an_earlier_one() {
+        let mut first = another(None, "demo-1", 7, true, &at(0));
+        first.kept_volume = Some("pv-7".to_owned());
+        let kept = |voted| another(Some(&first), "demo-1", 8, voted, &at(1)).kept_volume;
+        assert_eq!(kept(false).as_deref(), Some("pv-7"), "its own is not");
+        assert_eq!(kept(true), None, "its own is yet to be");
     }
 }

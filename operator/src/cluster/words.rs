@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dengine_crds::reasons::cluster as reasons;
 
-use super::model::{Membership, Observed, OldVolume};
+use super::model::{Membership, Observed, Ordinal};
 use super::plan::{Blocked, Removal, Step, Waiting};
 
 /// Whether a step is work towards the spec, with its reason and its words.
@@ -65,14 +65,6 @@ fn doing(step: &Step) -> (&'static str, String) {
         Step::Promote { name, .. } => (reasons::ADDING_MEMBER, format!("letting {name} vote")),
         Step::RecordReplacement { name, .. } => {
             let words = format!("about to replace {name}, which does not run");
-            (reasons::REPLACING_MEMBER, words)
-        }
-        Step::KeepVolume { ordinal, volume } => {
-            let words = format!("keeping the volume {volume} until another member {ordinal} votes");
-            (reasons::REPLACING_MEMBER, words)
-        }
-        Step::ReleaseVolume { ordinal, volume } => {
-            let words = format!("letting go of {volume}, the old volume of member {ordinal}");
             (reasons::REPLACING_MEMBER, words)
         }
         Step::MarkClaim { ordinal, .. } => {
@@ -228,22 +220,31 @@ pub(super) fn troubles(observed: &Observed) -> Option<String> {
 
 /// What became of the volumes of members that were given up and in whose place nobody votes yet.
 fn old_volumes(observed: &Observed) -> impl Iterator<Item = String> {
-    let replaced = observed.replaced.iter().filter(|(ordinal, replaced)| {
-        let now = observed.member_at(**ordinal);
+    let is_awaited = |ordinal: Ordinal, member_id: u64| {
+        let now = observed.member_at(ordinal);
         let place_is_there =
-            observed.pods.contains_key(ordinal) || observed.claims.contains_key(ordinal);
-        place_is_there && now.is_none_or(|m| !m.voter && m.id != replaced.member_id)
-    });
-    replaced.filter_map(|(ordinal, replaced)| match &replaced.old_volume {
-        OldVolume::AsItWas => None,
-        OldVolume::Kept(volume) => Some(format!(
+            observed.pods.contains_key(&ordinal) || observed.claims.contains_key(&ordinal);
+        place_is_there && now.is_none_or(|now| !now.voter && now.id != member_id)
+    };
+    let kept = observed.kept.iter();
+    let kept = kept.filter(move |volume| is_awaited(volume.ordinal, volume.of.member_id));
+    let kept = kept.map(|volume| {
+        let (ordinal, volume) = (volume.ordinal, &volume.name);
+        format!(
             "the old volume of member {ordinal}, {volume}, is kept until another one votes; if that leaves no volume for it, \
              set persistentVolumeReclaimPolicy of {volume} to Delete"
-        )),
-        OldVolume::NotKept(why) => {
-            Some(format!("the old volume of member {ordinal} is not kept: {why}"))
-        }
-    })
+        )
+    });
+    let not_kept = observed.replaced.iter();
+    let not_kept =
+        not_kept.filter(move |(ordinal, replaced)| is_awaited(**ordinal, replaced.member_id));
+    let not_kept = not_kept.filter_map(|(ordinal, replaced)| {
+        let why = replaced.not_kept.as_ref()?;
+        Some(format!(
+            "the old volume of member {ordinal} is not kept: {why}"
+        ))
+    });
+    kept.chain(not_kept)
 }
 
 /// "member 0", or "members 0, 1 and 2".

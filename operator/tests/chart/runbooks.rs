@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use dengine_crds::DEngineCluster;
+use dengine_crds::names::{annotations, labels};
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -189,5 +190,20 @@ fn objects_can_be_made() {
     let members = read("operator/src/cluster/resources/stateful_set.rs");
     for path in ["/var/lib/dengine", "/var/lib/dengine/data"] {
         assert!(members.contains(&format!("\"{path}\"")), "{path}");
+    }
+}
+
+/// What is kept for a cluster that is gone, only these marks tell.
+#[test]
+fn volumes_that_are_kept_are_found_by_the_marks_that_they_have() {
+    let page = read("docs/runbooks/DEngineClusterDegraded.md");
+    let selector = format!(
+        "--selector={}=NAME,{}=NAMESPACE",
+        labels::KEPT_FOR,
+        labels::KEPT_FOR_NAMESPACE
+    );
+    assert!(page.contains(&selector), "{selector}");
+    for annotation in [annotations::REMOVED_MEMBER, annotations::RECLAIM_POLICY] {
+        assert!(page.contains(annotation), "{annotation}");
     }
 }

@@ -23,7 +23,11 @@ struct State {
     version: u64,
     /// Within which paths, with which code and words.
     refused: Option<(String, u16, String)>,
+    /// Reads too.
+    unread: bool,
     webhook: Option<(String, Value)>,
+    /// Fields of a cluster's replacements that its CRD does not know.
+    unknown: Vec<String>,
     /// Types of the conditions that each manager applied, by the path of the object.
     applied: BTreeMap<(String, String), BTreeSet<String>>,
 }
@@ -56,6 +60,13 @@ impl ApiServer {
             .collect()
     }
 
+    /// The paths of the objects that hold this.
+    pub(crate) fn paths(&self, within: &str) -> Vec<String> {
+        let state = self.state.lock().unwrap();
+        let paths = state.objects.keys().filter(|path| path.contains(within));
+        paths.cloned().collect()
+    }
+
     /// Writes an object as somebody else does.
     pub(crate) fn put(&self, path: &str, object: Value) {
         let mut state = self.state.lock().unwrap();
@@ -72,6 +83,24 @@ impl ApiServer {
     pub(crate) fn forbid(&self, within: &str) {
         let mut state = self.state.lock().unwrap();
         state.refused = Some((within.to_owned(), 403, "forbidden".to_owned()));
+    }
+
+    /// The same, of reads too.
+    pub(crate) fn forbid_all(&self, within: &str) {
+        self.forbid(within);
+        self.state.lock().unwrap().unread = true;
+    }
+
+    /// Refuses nothing any more.
+    pub(crate) fn allow(&self) {
+        let mut state = self.state.lock().unwrap();
+        (state.refused, state.unread) = (None, false);
+    }
+
+    /// Drops these fields of a cluster's replacements, as where the CRD is older than they are.
+    pub(crate) fn prune(&self, fields: &[&str]) {
+        let mut state = self.state.lock().unwrap();
+        state.unknown = fields.iter().map(|&field| field.to_owned()).collect();
     }
 
     /// Merges this into what is written to paths that hold that.
@@ -107,6 +136,12 @@ impl State {
         self.requests.push(format!("{method} {path}"));
         let path = path.strip_suffix("/status").unwrap_or(path);
         let refused = self.refused.clone();
+        if let Some((within, code, words)) = &refused
+            && self.unread
+            && path.contains(within)
+        {
+            return failure(*code, "Refused", words);
+        }
         if *method == Method::GET {
             return match self.objects.get(path) {
                 Some(object) => (200, object.clone()),
@@ -192,6 +227,15 @@ impl State {
             && path.contains(within)
         {
             merge(object, patch.clone());
+        }
+        let replacements = object.pointer_mut("/status/replacements");
+        for one in replacements
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            let fields = one.as_object_mut().unwrap();
+            fields.retain(|name, _| !self.unknown.contains(name));
         }
         let changed = object["spec"] != spec;
         let meta = &mut object["metadata"];

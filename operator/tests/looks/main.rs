@@ -133,6 +133,7 @@ impl World {
             services: self.cached("/services/"),
             accounts: self.cached("/serviceaccounts/"),
             budgets: self.cached("/poddisruptionbudgets/"),
+            volumes: self.cached("/persistentvolumes/"),
             benchmarks: Benchmarks::new(self.cached("/denginebenchmarks/")),
         }
     }

@@ -1,5 +1,8 @@
 //! The volumes of members that were given up.
 
+use std::sync::Arc;
+
+use dengine_crds::conditions;
 use dengine_crds::names::{annotations, labels};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;
@@ -64,17 +67,23 @@ async fn a_volume_that_was_given_up_outlives_its_claim_for_as_long_as_it_may_be_
     world.look().await;
     assert_eq!(policy(&world), "Retain");
     assert_eq!(recorded(&world), (Some("pv-3".to_owned()), None));
-    assert!(claim_is_there(&world), "first the one, then the other");
-    world.look().await;
     assert!(!claim_is_there(&world));
-    assert_eq!(policy(&world), "Retain");
+    let volume = world.api.list::<PersistentVolume>(VOLUME).remove(0);
+    let found = |marks: Option<std::collections::BTreeMap<String, String>>, mark: &str| {
+        marks.unwrap().remove(mark).unwrap()
+    };
+    let found_by = volume.metadata.labels;
+    assert_eq!(found(found_by.clone(), labels::KEPT_FOR), "demo");
+    assert_eq!(found(found_by, labels::KEPT_FOR_NAMESPACE), "test");
+    let policy_before = found(volume.metadata.annotations, annotations::RECLAIM_POLICY);
+    assert_eq!(policy_before, "Delete");
     // All that are wanted vote: nobody will vote in its place.
     world.look().await;
     assert_eq!(policy(&world), "Delete");
     assert_eq!(recorded(&world), (None, None));
     let volume = world.api.list::<PersistentVolume>(VOLUME).remove(0);
-    let annotations = volume.metadata.annotations.unwrap_or_default();
-    assert!(!annotations.contains_key(annotations::KEPT_FOR));
+    assert_eq!(volume.metadata.labels.unwrap_or_default().len(), 0);
+    assert_eq!(volume.metadata.annotations.unwrap_or_default().len(), 0);
     world.look().await;
     assert_eq!(world.costs(3, "").await, Vec::<String>::new());
 }
@@ -92,7 +101,6 @@ async fn who_may_change_no_volumes_says_so_and_goes_on() {
         why.contains("may not change PersistentVolume pv-3"),
         "{why}"
     );
-    world.look().await;
     assert!(!claim_is_there(&world));
 }
 
@@ -107,4 +115,116 @@ async fn a_claim_that_names_anothers_volume_changes_nothing_of_it() {
     let requests = world.api.requests();
     let written = |request: &String| request.starts_with("PATCH /api/v1/persistentvolumes");
     assert!(!requests.iter().any(written), "{requests:#?}");
+}
+
+/// Looks until the claim of the member that was given up is gone, and not one look more.
+async fn claim_goes(world: &World) {
+    for _ in 0..4 {
+        if !claim_is_there(world) {
+            return;
+        }
+        world.look().await;
+    }
+    panic!("its claim stays: {:#?}", world.cluster().status);
+}
+
+async fn looks(world: &World, times: u32) {
+    for _ in 0..times {
+        world.look().await;
+    }
+}
+
+/// The status may be wiped, or restored from before the volume was kept.
+#[tokio::test]
+async fn a_volume_that_is_kept_is_found_without_the_status() {
+    let world = given_up("test").await;
+    claim_goes(&world).await;
+    assert_eq!(policy(&world), "Retain");
+    world.api.put(CLUSTER, json!({"status": null}));
+    looks(&world, 5).await;
+    assert_eq!(policy(&world), "Delete");
+}
+
+/// Another resource that takes up the members of one that was deleted: it has another UID.
+#[tokio::test]
+async fn a_volume_that_is_kept_is_found_by_the_cluster_that_takes_its_members_up() {
+    let world = given_up("test").await;
+    claim_goes(&world).await;
+    world.api.put(
+        CLUSTER,
+        json!({"metadata": {"uid": "another"}, "status": null}),
+    );
+    for object in world.api.paths("/namespaces/test/") {
+        let orphan = json!({"metadata": {"ownerReferences": null}});
+        world.api.put(&object, orphan);
+    }
+    looks(&world, 6).await;
+    assert_eq!(policy(&world), "Delete");
+}
+
+/// CRDs older than the operator: the API server drops what they do not know.
+#[tokio::test]
+async fn a_status_that_never_holds_what_is_kept_is_in_nobodys_way() {
+    for forbidden in [false, true] {
+        let world = given_up("test").await;
+        world.api.prune(&["keptVolume", "notKept"]);
+        if forbidden {
+            world.api.forbid("/persistentvolumes/");
+        }
+        claim_goes(&world).await;
+        let kept = if forbidden { "Delete" } else { "Retain" };
+        assert_eq!(policy(&world), kept);
+        looks(&world, 3).await;
+        assert_eq!(policy(&world), "Delete");
+    }
+}
+
+#[tokio::test]
+async fn a_volume_that_can_not_be_let_go_is_told_of_and_in_nobodys_way() {
+    let mut world = given_up("test").await;
+    claim_goes(&world).await;
+    world.api.refuse("/persistentvolumes/", "not on a Friday");
+    let patches = world.costs(10, "PATCH /api/v1/persistentvolumes").await;
+    assert_eq!(patches.len(), 1, "once, then a pause");
+    let words = world.words(conditions::PROGRESSING);
+    assert!(
+        words.contains("pv-3") && words.contains("not on a Friday"),
+        "{words}"
+    );
+    world.edit(&json!({"engine": {"logLevel": "debug"}}));
+    let restarted = world.costs(5, "DELETE /api/v1/namespaces/test/pods").await;
+    assert!(!restarted.is_empty(), "nothing is rolled out");
+    world.api.allow();
+    world.start_pods();
+    // As when the pause is over.
+    world.context.retries = Arc::default();
+    looks(&world, 3).await;
+    assert_eq!(policy(&world), "Delete");
+}
+
+/// The schema lets in 512 characters; a status with more is refused for ever.
+#[tokio::test]
+async fn the_words_of_a_refusal_fit_into_the_status() {
+    let world = given_up("test").await;
+    world.api.refuse("/persistentvolumes/", &"no ".repeat(500));
+    world.look().await;
+    let (_, why) = recorded(&world);
+    assert!(why.unwrap().chars().count() <= 512);
+}
+
+/// As when the operator was installed for some namespaces since.
+#[tokio::test]
+async fn a_volume_that_may_not_be_read_is_not_forgotten() {
+    let mut world = given_up("test").await;
+    claim_goes(&world).await;
+    world.api.forbid_all("/persistentvolumes/");
+    looks(&world, 3).await;
+    assert_eq!(recorded(&world).0.as_deref(), Some("pv-3"));
+    let words = world.words(conditions::PROGRESSING);
+    assert!(words.contains("pv-3"), "{words}");
+    world.api.allow();
+    world.context.retries = Arc::default();
+    looks(&world, 2).await;
+    assert_eq!(policy(&world), "Delete");
+    assert_eq!(recorded(&world).0, None);
 }

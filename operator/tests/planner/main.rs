@@ -37,6 +37,8 @@ enum Fault {
     Replicas(u32),
     /// The spec asks for another pod.
     Template,
+    /// What the status says of replacements is lost.
+    ForgetReplacements,
     /// The operator takes a step.
     Step,
     /// The operator takes a step and crashes before it can note anything in the status.
@@ -57,6 +59,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         1 => (0..8_u32).prop_map(Fault::StrayScale),
         1 => select(vec![1, 3, 5, 7]).prop_map(Fault::Replicas),
         1 => Just(Fault::Template),
+        1 => Just(Fault::ForgetReplacements),
         24 => Just(Fault::Step),
         4 => Just(Fault::StepAndCrash),
     ]
@@ -87,6 +90,7 @@ proptest! {
                 Fault::StrayScale(size) => world.scale_by_hand(size),
                 Fault::Replicas(replicas) => world.wanted_replicas = replicas,
                 Fault::Template => world.template += 1,
+                Fault::ForgetReplacements => world.forget_replacements(),
                 Fault::Step => { world.step(false); }
                 Fault::StepAndCrash => { world.step(true); }
             }

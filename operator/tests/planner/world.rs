@@ -1,12 +1,14 @@
 //! A model of everything the planner looks at and acts on. It checks each step as it is taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dengine_operator::cluster::model::{
     Broken, Claim, Identity, Member, Membership, Observed, OldVolume, Pod, Replaced, Report,
     Wanted, quorum,
 };
-use dengine_operator::cluster::plan::{Removal, Step, plan, stateful_set_replicas};
+use dengine_operator::cluster::plan::{
+    Removal, Step, no_longer_needed, plan, stateful_set_replicas,
+};
 
 const CLUSTER_ID: u64 = 77;
 
@@ -24,6 +26,9 @@ pub(crate) struct World {
     had_members: bool,
     bootstrapped: Option<String>,
     replaced: BTreeMap<u32, Replaced>,
+    kept: Vec<OldVolume>,
+    /// Voters whose data was given up.
+    given_up: BTreeSet<u64>,
     next: u64,
 }
 
@@ -68,6 +73,8 @@ impl World {
             had_members: false,
             bootstrapped: None,
             replaced: BTreeMap::new(),
+            kept: Vec::new(),
+            given_up: BTreeSet::new(),
             next: 0,
         }
     }
@@ -82,6 +89,7 @@ impl World {
         let had_quorum = self.has_quorum();
         let alone = self.voters().count() == 1;
         self.carry_out(&step);
+        self.let_go(&no_longer_needed(&observed, &self.wanted()));
         let costs_quorum = had_quorum && !self.has_quorum();
         let restarts_the_only_one =
             alone && self.wanted_replicas == 1 && matches!(step, Step::RestartPod { .. });
@@ -95,6 +103,11 @@ impl World {
         self.kubernetes();
         self.elect();
         step
+    }
+
+    /// The status is restored from before anything was replaced. Volumes that are kept say so themselves.
+    pub(crate) fn forget_replacements(&mut self) {
+        self.replaced.clear();
     }
 
     pub(crate) fn plan(&self) -> Step {
@@ -203,10 +216,7 @@ impl World {
         voters.sort_unstable();
         voters == (0..self.wanted_replicas).collect::<Vec<_>>()
             && self.members.iter().all(|member| member.voter)
-            && self
-                .replaced
-                .values()
-                .all(|r| r.old_volume == OldVolume::AsItWas)
+            && self.kept.is_empty()
             && self.set_replicas == Some(self.wanted_replicas)
             && self.pods.values().all(|pod| pod.template == self.template)
     }
@@ -272,6 +282,7 @@ impl World {
                 .collect(),
             membership: (self.recorded.is_some() && self.has_quorum()).then(|| self.membership()),
             replaced: self.replaced.clone(),
+            kept: self.kept.clone(),
             ..Observed::default()
         }
     }
@@ -326,22 +337,11 @@ impl World {
                 member.expect("a member").voter = true;
             }
             Step::RecordReplacement {
-                ordinal, member_id, ..
-            } => self.record_replacement(*ordinal, *member_id),
-            Step::KeepVolume { ordinal, volume } => {
-                let replaced = self.replaced.get_mut(ordinal).expect("it was observed");
-                assert_eq!(replaced.old_volume, OldVolume::AsItWas);
-                replaced.old_volume = OldVolume::Kept(volume.clone());
-            }
-            Step::ReleaseVolume { ordinal, volume } => {
-                let votes = self
-                    .voters()
-                    .any(|m| m.ordinal == *ordinal && self.is_live(m));
-                let wanted = *ordinal < self.wanted_replicas;
-                assert!(votes || !wanted, "{volume} may still be needed: {self:#?}");
-                let replaced = self.replaced.get_mut(ordinal).expect("it was observed");
-                replaced.old_volume = OldVolume::AsItWas;
-            }
+                ordinal,
+                member_id,
+                voted,
+                ..
+            } => self.record_replacement(*ordinal, *member_id, *voted),
             Step::MarkClaim {
                 ordinal, identity, ..
             } => {
@@ -366,16 +366,25 @@ impl World {
                 assert!(!goes, "a member's volume went with its pod: {self:#?}");
                 self.pods.remove(ordinal);
             }
-            Step::DeleteClaim { ordinal, .. } => {
+            Step::DeleteClaim { ordinal, keep, .. } => {
                 let claim = self.claims.get(ordinal).expect("it was observed");
                 assert!(!self.is_of_a_member(claim), "a member's data was deleted");
-                let replaced = self.replaced.get(ordinal).filter(|replaced| {
-                    claim
-                        .marked_for
-                        .is_some_and(|mark| mark.member_id == replaced.member_id)
-                });
-                let is_kept = replaced.is_none_or(|r| r.old_volume != OldVolume::AsItWas);
-                assert!(is_kept, "its volume goes before another votes: {self:#?}");
+                let removed = claim.marked_for.expect("only what is marked is deleted");
+                let was_given_up = self.given_up.contains(&removed.member_id);
+                let may_go = keep.is_some() || self.is_done_without(*ordinal);
+                assert!(
+                    !was_given_up || may_go,
+                    "its volume goes before another votes: {self:#?}"
+                );
+                if let Some(volume) = keep {
+                    assert_eq!((volume.ordinal, volume.of), (*ordinal, removed));
+                    self.kept.push(OldVolume::clone(volume));
+                    if let Some(replaced) = self.replaced.get_mut(ordinal)
+                        && replaced.member_id == removed.member_id
+                    {
+                        replaced.kept_volume = Some(volume.name.clone());
+                    }
+                }
                 self.claims
                     .get_mut(ordinal)
                     .expect("it is there")
@@ -389,17 +398,46 @@ impl World {
         folders.any(|folder| *folder == claim.folder_id)
     }
 
-    fn record_replacement(&mut self, ordinal: u32, member_id: u64) {
+    fn record_replacement(&mut self, ordinal: u32, member_id: u64, voted: bool) {
+        let member = self.members.iter().find(|member| member.id == member_id);
+        assert_eq!(member.map(|member| member.voter), Some(voted));
+        if voted {
+            self.given_up.insert(member_id);
+        }
         let before = self.replaced.get(&ordinal);
         let pause_is_over = before.is_none_or(|last| last.may_again);
         assert!(pause_is_over, "replaced again at once: {self:#?}");
+        let kept_volume = before.and_then(|last| last.kept_volume.clone());
         let replaced = Replaced {
             member_id,
             times: before.map_or(1, |last| last.times + 1),
-            old_volume: before.map_or(OldVolume::AsItWas, |last| last.old_volume.clone()),
+            kept_volume: kept_volume.filter(|_| !voted),
             ..Replaced::default()
         };
         self.replaced.insert(ordinal, replaced);
+    }
+
+    /// Nobody is wanted in this place, and all that are wanted vote.
+    fn is_done_without(&self, ordinal: u32) -> bool {
+        let votes = |wanted| self.voters().any(|member| member.ordinal == wanted);
+        ordinal >= self.wanted_replicas && (0..self.wanted_replicas).all(votes)
+    }
+
+    fn let_go(&mut self, volumes: &[OldVolume]) {
+        for volume in volumes {
+            let ordinal = volume.ordinal;
+            let votes = self
+                .voters()
+                .any(|m| m.ordinal == ordinal && self.has_data(m));
+            assert!(
+                votes || self.is_done_without(ordinal),
+                "{volume:?} may still be needed: {self:#?}"
+            );
+            self.kept.retain(|kept| kept != volume);
+            for replaced in self.replaced.values_mut() {
+                replaced.kept_volume.take_if(|kept| *kept == volume.name);
+            }
+        }
     }
 
     fn bootstrap(&mut self, ordinal: u32, folder_id: &str) {

@@ -11,9 +11,11 @@ use std::collections::BTreeSet;
 
 use dengine_crds::cluster::REPLICAS_MAX;
 
-use super::model::{Identity, Member, Membership, Observed, Ordinal, Pod, Wanted, quorum};
+use super::model::{
+    Identity, Member, Membership, Observed, OldVolume, Ordinal, Pod, Wanted, quorum,
+};
 use super::versions::{Refusal, Version};
-use repair::{gives_up_data, held_back, release_volume, repair};
+use repair::{gives_up_data, held_back, is_over, repair};
 use roll_out::roll_out;
 
 /// The one thing to do next.
@@ -51,11 +53,8 @@ pub enum Step {
         ordinal: Ordinal,
         member_id: u64,
         name: String,
+        voted: bool,
     },
-    /// See to it that the volume of a member that was given up outlives its claim.
-    KeepVolume { ordinal: Ordinal, volume: String },
-    /// Leave a volume that was kept to its reclaim policy again.
-    ReleaseVolume { ordinal: Ordinal, volume: String },
     /// Note on the claim that its member is about to be removed and its data no longer needed.
     MarkClaim {
         ordinal: Ordinal,
@@ -72,8 +71,12 @@ pub enum Step {
     TransferLeader { member_id: u64, name: String },
     /// Delete a pod so that it comes back from the current template.
     RestartPod { ordinal: Ordinal, pod_uid: String },
-    /// Delete a claim whose member was removed.
-    DeleteClaim { ordinal: Ordinal, claim_uid: String },
+    /// Delete a claim whose member was removed; first see to it that its volume outlives it, if that is to be kept.
+    DeleteClaim {
+        ordinal: Ordinal,
+        claim_uid: String,
+        keep: Option<Box<OldVolume>>,
+    },
 }
 
 impl Step {
@@ -285,12 +288,27 @@ fn start(observed: &Observed, wanted: &Wanted, cluster_id: u64) -> Step {
     }
 }
 
+/// Volumes that are kept and that nobody needs any more. Not while members are yet to be repaired, added or removed.
+pub fn no_longer_needed(observed: &Observed, wanted: &Wanted) -> Vec<OldVolume> {
+    let Some(membership) = &observed.membership else {
+        return Vec::new();
+    };
+    let busy = repair(observed, wanted, membership)
+        .or_else(|| grow(observed, wanted, membership))
+        .or_else(|| shrink(observed, wanted, membership));
+    if observed.kept.is_empty() || busy.is_some() {
+        return Vec::new();
+    }
+    let kept = observed.kept.iter();
+    let over = kept.filter(|volume| is_over(observed, wanted, membership, volume));
+    over.cloned().collect()
+}
+
 /// A quorum answers.
 fn run(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Step {
     repair(observed, wanted, membership)
         .or_else(|| grow(observed, wanted, membership))
         .or_else(|| shrink(observed, wanted, membership))
-        .or_else(|| release_volume(observed, wanted, membership))
         .or_else(|| roll_out(observed, wanted, membership))
         .or_else(|| held_back(observed, wanted, membership))
         .or_else(|| not_voting(wanted, membership))
@@ -325,6 +343,7 @@ fn give_up(
             ordinal,
             member_id: member.id,
             name: member.name.clone(),
+            voted: member.voter,
         };
     }
     match observed.claims.get(&ordinal) {

@@ -161,13 +161,10 @@ fn return_of_the_removed(
             continue;
         }
         if !claim.terminating {
-            if let Some(step) = keep_volume(observed, *ordinal, claim, marked) {
-                return Some(step);
-            }
-            let claim_uid = claim.uid.clone();
             return Some(Step::DeleteClaim {
                 ordinal: *ordinal,
-                claim_uid,
+                claim_uid: claim.uid.clone(),
+                keep: to_keep(observed, wanted, membership, *ordinal, claim, marked).map(Box::new),
             });
         }
         // The claim goes once its pod does.
@@ -185,43 +182,49 @@ fn return_of_the_removed(
         .map(|(ordinal, member_id)| Step::Blocked(Blocked::RemovedByHand { ordinal, member_id }))
 }
 
-/// Until another member has caught up and votes, what was given up may be the last copy of something.
-fn keep_volume(
+/// Until another member has caught up and votes, what was given up may be the last copy of something. The status says what
+/// was given up; where it was lost, anything may have been.
+fn to_keep(
     observed: &Observed,
+    wanted: &Wanted,
+    membership: &Membership,
     ordinal: Ordinal,
     claim: &Claim,
     removed: Identity,
-) -> Option<Step> {
-    let replaced = observed.replaced.get(&ordinal)?;
-    let of_the_replaced = replaced.member_id == removed.member_id;
-    let volume = claim.volume.clone()?;
-    (of_the_replaced && replaced.old_volume == OldVolume::AsItWas)
-        .then_some(Step::KeepVolume { ordinal, volume })
+) -> Option<OldVolume> {
+    let volume = OldVolume {
+        name: claim.volume.clone().filter(|_| !claim.lost)?,
+        ordinal,
+        of: removed,
+    };
+    let replaced = observed.replaced.get(&ordinal);
+    let keep = match replaced.filter(|replaced| replaced.member_id == removed.member_id) {
+        // That of an earlier one is kept if this one never voted.
+        Some(replaced) => {
+            let kept = replaced.kept_volume.as_ref();
+            kept.is_none_or(|kept| *kept == volume.name)
+        }
+        None => !is_over(observed, wanted, membership, &volume),
+    };
+    keep.then_some(volume)
 }
 
 /// A volume that was kept goes once another member votes in the place of its own, or that place is no longer wanted and all
 /// that are wanted vote.
-pub(super) fn release_volume(
+pub(super) fn is_over(
     observed: &Observed,
     wanted: &Wanted,
     membership: &Membership,
-) -> Option<Step> {
-    let all_vote = membership.not_voting(wanted.replicas).is_empty();
-    observed.replaced.iter().find_map(|(ordinal, replaced)| {
-        let OldVolume::Kept(volume) = &replaced.old_volume else {
-            return None;
-        };
-        let is_over = match observed.member_at(*ordinal) {
-            Some(member) => {
-                member.voter && member.id != replaced.member_id && observed.is_current(member)
-            }
-            None => *ordinal >= wanted.replicas && all_vote,
-        };
-        is_over.then(|| Step::ReleaseVolume {
-            ordinal: *ordinal,
-            volume: volume.clone(),
-        })
-    })
+    volume: &OldVolume,
+) -> bool {
+    match observed.member_at(volume.ordinal) {
+        Some(member) => {
+            member.voter && member.id != volume.of.member_id && observed.is_current(member)
+        }
+        None => {
+            volume.ordinal >= wanted.replicas && membership.not_voting(wanted.replicas).is_empty()
+        }
+    }
 }
 
 /// The claim of a pod that never got so far as to join: somebody deleted it, and only that pod is in its way.

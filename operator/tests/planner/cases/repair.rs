@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use dengine_operator::cluster::model::{Broken, Identity, Observed, OldVolume};
-use dengine_operator::cluster::plan::{Blocked, Removal, Step, Waiting, plan};
+use dengine_operator::cluster::plan::{Blocked, Removal, Step, Waiting, no_longer_needed, plan};
 
 use super::{
     CLUSTER, claim, empty_pod, healthy, member, members, pod, pod_of, replaced, restart, wanted,
@@ -68,6 +68,7 @@ fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
         ordinal: 1,
         member_id: 2,
         name: "demo-1".to_owned(),
+        voted: true,
     };
     assert_eq!(plan(&observed, &wanted(5)), record);
     replaced(&mut observed, 1, 2, false);
@@ -75,6 +76,7 @@ fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
     let delete = Step::DeleteClaim {
         ordinal: 1,
         claim_uid: "claim-1".to_owned(),
+        keep: None,
     };
     assert_eq!(plan(&observed, &wanted(5)), delete);
     observed.claims.get_mut(&1).unwrap().terminating = true;
@@ -88,43 +90,55 @@ fn what_was_given_up_is_kept_until_another_votes() {
     observed.claims.get_mut(&1).unwrap().volume = Some("pv-1".to_owned());
     replaced(&mut observed, 1, 2, false);
     is_marked_and_removed(&mut observed, 3, Removal::Crashing);
-    let keep = Step::KeepVolume {
+    let volume = |name: &str| OldVolume {
+        name: name.to_owned(),
         ordinal: 1,
-        volume: "pv-1".to_owned(),
+        of: Identity {
+            cluster_id: CLUSTER,
+            member_id: 2,
+        },
     };
+    let delete = |keep| Step::DeleteClaim {
+        ordinal: 1,
+        claim_uid: "claim-1".to_owned(),
+        keep,
+    };
+    let keep = delete(Some(Box::new(volume("pv-1"))));
     assert_eq!(plan(&observed, &wanted(3)), keep);
-    let delete = |observed: &Observed| {
-        matches!(
-            plan(observed, &wanted(3)),
-            Step::DeleteClaim { ordinal: 1, .. }
-        )
-    };
-    let became = |observed: &mut Observed, of_it: OldVolume| {
-        observed.replaced.get_mut(&1).unwrap().old_volume = of_it;
-    };
-    became(&mut observed, OldVolume::NotKept("forbidden".to_owned()));
-    assert!(delete(&observed), "it can not be helped");
-    became(&mut observed, OldVolume::Kept("pv-1".to_owned()));
-    assert!(delete(&observed));
+    // The operator may die in between, and the status may be lost, or never hold it.
+    let mut recorded = observed.clone();
+    let replacement = recorded.replaced.get_mut(&1).unwrap();
+    replacement.kept_volume = Some("pv-1".to_owned());
+    assert_eq!(plan(&recorded, &wanted(3)), keep);
+    let mut forgotten = observed.clone();
+    forgotten.replaced.clear();
+    assert_eq!(plan(&forgotten, &wanted(3)), keep);
+    // That of one before it, which voted as this one never did.
+    let mut earlier = observed.clone();
+    let replacement = earlier.replaced.get_mut(&1).unwrap();
+    replacement.kept_volume = Some("pv-0".to_owned());
+    assert_eq!(plan(&earlier, &wanted(3)), delete(None));
 
     // The next one comes, learns, and votes.
+    observed.kept = vec![volume("pv-1")];
     observed.claims.insert(1, claim(1));
     observed.pods.insert(1, pod_of(1, 9));
     let mut next = member(1, false);
     (next.id, next.voter) = (9, false);
     members(&mut observed).push(next);
-    assert!(matches!(
-        plan(&observed, &wanted(3)),
-        Step::Promote { member_id: 9, .. }
-    ));
+    let promote = plan(&observed, &wanted(3));
+    assert!(matches!(promote, Step::Promote { member_id: 9, .. }));
+    assert_eq!(no_longer_needed(&observed, &wanted(3)), []);
     members(&mut observed)[2].voter = true;
-    let release = Step::ReleaseVolume {
-        ordinal: 1,
-        volume: "pv-1".to_owned(),
-    };
-    assert_eq!(plan(&observed, &wanted(3)), release);
-    became(&mut observed, OldVolume::AsItWas);
     assert_eq!(plan(&observed, &wanted(3)), Step::Done);
+    assert_eq!(no_longer_needed(&observed, &wanted(3)), [volume("pv-1")]);
+    // Another one is lost meanwhile: there is time.
+    let mut busy = broken(observed.clone(), 0, Broken::Folder);
+    members(&mut busy)[0].leader = false;
+    members(&mut busy)[1].leader = true;
+    assert_eq!(no_longer_needed(&busy, &wanted(3)), []);
+    observed.membership = None;
+    assert_eq!(no_longer_needed(&observed, &wanted(3)), []);
 }
 
 #[test]
@@ -181,6 +195,7 @@ fn a_lost_volume_is_looked_at_before_the_pod_that_never_ends() {
     let delete = Step::DeleteClaim {
         ordinal: 1,
         claim_uid: "claim-1".to_owned(),
+        keep: None,
     };
     assert_eq!(plan(&observed, &wanted(3)), delete);
 }
@@ -239,6 +254,7 @@ fn a_removed_member_that_comes_back_is_cleared_if_we_removed_it() {
     let delete = Step::DeleteClaim {
         ordinal: 3,
         claim_uid: "claim-3".to_owned(),
+        keep: None,
     };
     assert_eq!(plan(&observed, &wanted(5)), delete);
     observed.claims.get_mut(&3).unwrap().terminating = true;

@@ -94,7 +94,8 @@ fn scaling_down_marks_removes_shrinks_and_only_then_deletes() {
         plan(&observed, &wanted(3)),
         Step::DeleteClaim {
             ordinal: 4,
-            claim_uid
+            claim_uid,
+            keep: None,
         }
     );
 }
