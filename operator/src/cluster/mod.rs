@@ -37,6 +37,7 @@ use crate::context::{Context, Happening, now};
 use crate::guard::Guarded;
 use crate::{hash, telemetry};
 use model::Wanted;
+use objects::ObjectsError;
 use observe::{Caches, Observation};
 use plan::Step;
 use status::{Notice, Outcome};
@@ -168,7 +169,7 @@ fn version_notice(cluster: &Cluster) -> Option<Notice> {
     Some(Notice::rests(reasons::VERSION_REFUSED, words))
 }
 
-/// Objects first: they carry no risk, and most steps need them. Volumes last. Answers what went wrong, and what is to be said of
+/// Objects first: they carry no risk, and most steps need those of the members. Volumes last. Answers what went wrong, and what is to be said of
 /// volumes that are kept.
 async fn carry_out(
     context: &Context,
@@ -179,12 +180,18 @@ async fn carry_out(
     wanted: &Wanted,
     step: &Step,
 ) -> (Option<(&'static str, String)>, Option<Notice>) {
-    if let Err(error) = objects::ensure(context, caches, cluster, observation, wanted).await {
+    let objects = objects::ensure(context, caches, cluster, observation, wanted).await;
+    let mut refused = None;
+    if let Err(error) = objects {
         let failure = (error.reason(), error.to_string());
         tell_failure(context, resource, &failure.1).await;
-        return (Some(failure), None);
+        if !matches!(error, ObjectsError::Beside(_)) {
+            return (Some(failure), None);
+        }
+        refused = Some(failure);
     }
     let failure = take(context, cluster, resource, observation, step).await;
+    let failure = refused.or(failure);
     // Whatever becomes of the step: a full disk may be what it fails for. And after it: volumes that can not grow keep
     // nobody from being repaired, scaled or restarted.
     let failure = match volumes::expand(context, cluster, observation).await {

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 
 use dengine_crds::names::{annotations, cluster as names};
 use dengine_crds::reasons::{cluster as reasons, events};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde::{Serialize, de::DeserializeOwned};
@@ -23,27 +24,32 @@ use crate::context::{Context, Happening};
 /// Why the objects are not as they should be.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectsError {
-    /// An object could not be applied.
+    /// An object could not be applied without which nothing is to be done.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+    /// One beside the members could not be; they are as they should be.
+    #[error(transparent)]
+    Beside(ApplyError),
 }
 
 impl ObjectsError {
     /// The reason for conditions.
     pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Apply(ApplyError::NameTaken { .. }) => reasons::NAME_TAKEN,
-            Self::Apply(ApplyError::OperatedByAnother { .. }) => reasons::OPERATED_BY_ANOTHER,
-            Self::Apply(error) if error.is_invalid() => reasons::INVALID_SPEC,
-            Self::Apply(_) => reasons::STEP_FAILED,
+        let (Self::Apply(error) | Self::Beside(error)) = self;
+        match error {
+            ApplyError::NameTaken { .. } => reasons::NAME_TAKEN,
+            ApplyError::OperatedByAnother { .. } => reasons::OPERATED_BY_ANOTHER,
+            error if error.is_invalid() => reasons::INVALID_SPEC,
+            _ => reasons::STEP_FAILED,
         }
     }
 }
 
-/// Applies what differs. The StatefulSet comes last: its pods need the rest.
+/// Applies what differs. The StatefulSet comes last: its pods need the rest when they are made, and once they are there, a
+/// Service or a budget that the API server refuses keeps no member from being repaired.
 ///
 /// # Errors
-/// The first object that could not be applied.
+/// The first object that could not be applied; the StatefulSet, if that is among them.
 pub async fn ensure(
     context: &Context,
     caches: &Caches,
@@ -53,47 +59,57 @@ pub async fn ensure(
 ) -> Result<(), ObjectsError> {
     let name = cluster.name.as_str();
     let account = find(&caches.accounts, cluster, &names::stateful_set(name));
-    apply(
-        context,
-        cluster,
-        service_account::build(cluster),
-        account.as_deref(),
-    )
-    .await?;
-    let peers = find(&caches.services, cluster, &names::peer_service(name));
-    apply(
-        context,
-        cluster,
-        peer_service::build(cluster),
-        peers.as_deref(),
-    )
-    .await?;
-    let clients = find(&caches.services, cluster, &names::client_service(name));
-    apply(
-        context,
-        cluster,
-        client_service::build(cluster),
-        clients.as_deref(),
-    )
-    .await?;
-    let budget = find(&caches.budgets, cluster, &names::stateful_set(name));
-    let wanted_budget = pod_disruption_budget::build(cluster);
-    apply(context, cluster, wanted_budget, budget.as_deref()).await?;
+    let wanted_account = service_account::build(cluster);
+    apply(context, cluster, wanted_account, account.as_deref()).await?;
+    let beside = ensure_beside(context, caches, cluster).await;
 
     let replicas = stateful_set_replicas(&observation.observed, wanted);
     let live = observation.stateful_set.as_deref();
-    // One that is going has its pods taken from it first; only then the next one can have them.
-    if live.is_none_or(|live| live.metadata.deletion_timestamp.is_none()) {
-        let claim_size = live.and_then(claim_template_size);
-        let mut set = stateful_set::build(cluster, replicas, claim_size.as_deref());
-        let operator = (
-            annotations::OPERATOR.to_owned(),
-            context.identity.to_string(),
-        );
-        set.annotations_mut().extend([operator]);
-        apply(context, cluster, set, live).await?;
+    if live.is_none() {
+        beside?;
+        return ensure_set(context, cluster, replicas, live).await;
     }
-    Ok(())
+    ensure_set(context, cluster, replicas, live).await?;
+    beside.map_err(ObjectsError::Beside)
+}
+
+/// The Services and the budget: each is tried, whatever becomes of the others.
+async fn ensure_beside(
+    context: &Context,
+    caches: &Caches,
+    cluster: &Cluster,
+) -> Result<(), ApplyError> {
+    let name = cluster.name.as_str();
+    let peers = find(&caches.services, cluster, &names::peer_service(name));
+    let wanted_peers = peer_service::build(cluster);
+    let peers = apply(context, cluster, wanted_peers, peers.as_deref()).await;
+    let clients = find(&caches.services, cluster, &names::client_service(name));
+    let wanted_clients = client_service::build(cluster);
+    let clients = apply(context, cluster, wanted_clients, clients.as_deref()).await;
+    let budget = find(&caches.budgets, cluster, &names::stateful_set(name));
+    let wanted_budget = pod_disruption_budget::build(cluster);
+    let budget = apply(context, cluster, wanted_budget, budget.as_deref()).await;
+    peers.and(clients).and(budget)
+}
+
+async fn ensure_set(
+    context: &Context,
+    cluster: &Cluster,
+    replicas: u32,
+    live: Option<&StatefulSet>,
+) -> Result<(), ObjectsError> {
+    // One that is going has its pods taken from it first; only then the next one can have them.
+    if live.is_some_and(|live| live.metadata.deletion_timestamp.is_some()) {
+        return Ok(());
+    }
+    let claim_size = live.and_then(claim_template_size);
+    let mut set = stateful_set::build(cluster, replicas, claim_size.as_deref());
+    let operator = (
+        annotations::OPERATOR.to_owned(),
+        context.identity.to_string(),
+    );
+    set.annotations_mut().extend([operator]);
+    Ok(apply(context, cluster, set, live).await?)
 }
 
 async fn apply<K>(

@@ -273,3 +273,19 @@ async fn a_status_that_somebody_else_wrote_meanwhile_is_not_overwritten() {
     let id = world.cluster().status.unwrap().cluster_id;
     assert_eq!(id.as_deref(), Some("9"));
 }
+
+/// As by a policy that came after the cluster.
+#[tokio::test]
+async fn a_service_that_is_refused_is_told_of_and_keeps_no_member_from_anything() {
+    let world = World::settled().await;
+    let path = "/api/v1/namespaces/test/services/demo-client";
+    world
+        .api
+        .put(path, json!({"spec": {"type": "ExternalName"}}));
+    world.api.refuse(path, "no Services on a Friday");
+    world.edit(&json!({"engine": {"logLevel": "debug"}}));
+    let restarted = world.costs(5, "DELETE /api/v1/namespaces/test/pods").await;
+    assert!(!restarted.is_empty(), "nothing is rolled out");
+    let words = world.words(conditions::PROGRESSING);
+    assert!(words.contains("no Services on a Friday"), "{words}");
+}
