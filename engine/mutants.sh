@@ -12,20 +12,43 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 WHOLE='^engine/core/src/(consensus/(lease|messages|validate|driver/(mod|terms))|replica/(lease|pending)|log/open)\.rs:'
 # Of the others so many.
 SAMPLE=320
-# cargo-mutants 27.1 lets nobody choose among those that delete a field: all of these are in.
-FIELDS=': delete field '
-# Besides the unit tests. They double what is built for a mutant, and the unit tests catch most.
+# These unit tests take nine tenths of the time of all, for they write tens of thousands of keys, or judge histories. Only what
+# the others let pass is tried with them, and only where they say something.
+LATER=(expiry_keeps_up_with_the_writes range_deletes_in_one_call memory_has_a_bound_and_used_keys
+    what_one_command_deletes_by_ranges the_next_turn_waits_for a_key_that_is_refreshed_all_the_time kv::tests::visits:: check::)
+LATER_WHERE='^engine/core/src/(kv|replica)/'
+# The same for tests that are executables of their own: they double what is built for a mutant.
 MORE_TESTS=(--cargo-arg=--test=crash --cargo-arg=--test=log)
 # Below this share of viable mutants caught, in percent, the whole run fails.
 SCORE_MIN=95
+# Set for what changed: the number of $SECONDS at which to end.
+END=
 
 WORK=${CARGO_TARGET_DIR:-target}/mutants
 mkdir -p "$WORK"
 WORK=$(cd "$WORK" && pwd)
-TREE=$WORK/tree
-# Of its own, so that a mutant is an incremental build, and nothing else is built anew because of it.
-export CARGO_TARGET_DIR=$WORK/target
 export PROPTEST_CASES=${PROPTEST_CASES:-64}
+
+# A mutant keeps one core busy: most of its time is an incremental build of one crate. So as many are tried at once as there are
+# cores, each in a lane: a tree and a target folder of its own (0.6 GB), so that nothing else is built anew because of it.
+CORES=$(nproc)
+LANES=${MUTANTS_LANES:-$((CORES < 4 ? CORES : 4))}
+
+use_lane() {
+    TREE=$WORK/lane-$1/tree
+    export CARGO_TARGET_DIR=$WORK/lane-$1/target
+}
+
+# Calls "$@" with the lane's number in each lane, all at once.
+in_lanes() {
+    local lane lanes=() status=0
+    for ((lane = 0; lane < LANES; lane++)); do
+        (use_lane "$lane" && "$@" "$lane") &
+        lanes+=($!)
+    done
+    for lane in "${lanes[@]}"; do wait "$lane" || status=$?; done
+    return "$status"
+}
 
 # Another version makes other mutants, and gives them other names.
 VERSION=27.1.0
@@ -41,28 +64,48 @@ copy_tree() {
     git ls-files -z --cached --others --exclude-standard |
         tar --create --null --files-from=- --ignore-failed-read --file=- 2>/dev/null |
         tar --extract --directory="$TREE" --file=-
+    # What was built last is a mutant, and newer than all of this.
+    touch "$TREE/engine/core/src/lib.rs"
 }
 
-mutants() { (cd "$TREE" && cargo mutants --in-place "$@"); }
+# Dependencies are built once, and copied to the other lanes.
+prepare_lanes() {
+    local lane
+    for ((lane = 0; lane < LANES; lane++)); do
+        use_lane "$lane"
+        copy_tree
+        if [ "$lane" -gt 0 ] && [ ! -e "$CARGO_TARGET_DIR" ]; then
+            (use_lane 0 && cd "$TREE" && cargo test --quiet --locked --profile mutants --package dengine-core --lib --no-run)
+            cp -a --reflink=auto "$WORK/lane-0/target" "$CARGO_TARGET_DIR"
+        fi
+    done
+    use_lane 0
+}
 
-# Names of mutants on stdin to arguments that select exactly these.
-exactly() { sed -e 's/[][\.*^$(){}?+|/]/\\&/g' -e 's/^/--re=^/' -e 's/$/$/'; }
+# By $END, a number of $SECONDS, if that is set.
+mutants() {
+    local limit=()
+    [ -z "$END" ] || limit=(timeout --signal=INT --kill-after=20 "$((END > SECONDS ? END - SECONDS : 1))")
+    # A number that every machine keeps: what the build of the unchanged tree took says nothing, for it may have been built before.
+    (cd "$TREE" && "${limit[@]}" cargo mutants --in-place --line-col=true --build-timeout=300 "$@")
+}
 
 # The same mutants are drawn from the same source, and mostly the same from a similar one. awk reads to the end: sort would
 # die of head's closing the pipe, and with it the script.
 draw() { LC_ALL=C sort --random-sort --random-source=<(yes dengine) | awk -v n="$1" 'NR <= n'; }
 
-count() { { cat "$@" 2>/dev/null || true; } | wc -l; }
+# What files $1.txt say of the folders with results that follow.
+names() { find "${@:2}" -name "$1.txt" -exec cat {} + | sort -u; }
 
-# $1: what was done; then folders with results. What survived the unit tests alone was tried again with more of them: the first
-# results are in mutants.out.old then.
+# $1: what was done; then folders with results. What survived the first tests may have been caught by later ones.
 report() {
     local what=$1 caught missed timeout unviable viable
     shift
-    caught=$(count "${@/%//mutants.out/caught.txt}" "${@/%//mutants.out.old/caught.txt}")
-    missed=$(count "${@/%//mutants.out/missed.txt}")
-    timeout=$(count "${@/%//mutants.out/timeout.txt}" "${@/%//mutants.out.old/timeout.txt}")
-    unviable=$(count "${@/%//mutants.out/unviable.txt}" "${@/%//mutants.out.old/unviable.txt}")
+    caught=$(names caught "$@" | wc -l)
+    timeout=$(names timeout "$@" | wc -l)
+    unviable=$(names unviable "$@" | wc -l)
+    names missed "$@" | comm -23 - <({ names caught "$@" && names timeout "$@"; } | sort) >"$WORK/missed"
+    missed=$(wc -l <"$WORK/missed")
     viable=$((caught + missed))
     echo
     echo "$what: $((viable + timeout + unviable)) mutants; $viable viable, $caught of them caught;" \
@@ -70,49 +113,67 @@ report() {
     [ "$viable" -eq 0 ] || awk -v c="$caught" -v v="$viable" 'BEGIN { printf "score: %.1f %%\n", 100 * c / v }'
     if [ "$missed" -gt 0 ]; then
         echo "survivors:"
-        { cat "${@/%//mutants.out/missed.txt}" 2>/dev/null || true; } | sort -t: -k1,1 -k2,2n | sed 's/^/  /'
+        sort -t: -k1,1 -k2,2n "$WORK/missed" | sed 's/^/  /'
     fi
     [ "$SCORE_MIN" -eq 0 ] || [ "$viable" -gt 0 ] || { echo "no mutant was tried: that says nothing" >&2; return 1; }
     [ $((100 * caught)) -ge $((SCORE_MIN * viable)) ]
 }
 
-# cargo-mutants ends with 2 if some survived and 3 if some ran out of time, which the report says better.
+# cargo-mutants ends with 2 if some survived and 3 if some ran out of time, which the report says better; timeout ends with 124
+# or 137 if time was up.
 tolerate() {
     local status=0
     "$@" || status=$?
-    case $status in 0 | 2 | 3) ;; *) return "$status" ;; esac
+    case $status in
+    0 | 2 | 3) ;;
+    124 | 137) [ -n "$END" ] ;;
+    *) return "$status" ;;
+    esac
 }
 
-# Tries those that survived the unit tests with more tests.
-again() {
-    local results=$1/mutants.out
-    [ -s "$results/missed.txt" ] || return 0
-    mapfile -t chosen < <(exactly <"$results/missed.txt")
-    # The others that delete a field would be in again, were they not taken for caught.
-    grep -F "$FIELDS" "$WORK/listed" | grep -vxFf "$results/missed.txt" >>"$results/previously_caught.txt"
-    tolerate mutants --line-col=true --output "$1" --iterate "${MORE_TESTS[@]}" "${chosen[@]}"
+# pass FOLDER NAMES ARGUMENTS...: the mutants in the file NAMES. cargo-mutants 27.1 lets nobody choose among those that delete a
+# field, but leaves out whatever it takes for caught before.
+pass() {
+    mkdir -p "$1/mutants.out"
+    grep -vxFf "$2" "$WORK/listed" >"$1/mutants.out/previously_caught.txt" || true
+    tolerate mutants --output "$1" --iterate --shuffle "${@:3}"
+}
+
+# try FOLDER LANE: the lane's share of what is chosen; with quick tests, and what survives them with more.
+try() {
+    local out=$1/lane-$2
+    mkdir -p "$out"
+    awk -v lane="$2" -v lanes="$LANES" 'NR % lanes == lane' "$WORK/chosen" >"$out/chosen"
+    [ -s "$out/chosen" ] || return 0
+    pass "$out/quick" "$out/chosen" -- -- "${LATER[@]/#/--skip=}"
+    names missed "$out/quick" >"$out/survived-quick"
+    [ -s "$out/survived-quick" ] || return 0
+    pass "$out/more" "$out/survived-quick" "${MORE_TESTS[@]}" -- -- "${LATER[@]/#/--skip=}"
+    names missed "$out/more" | grep -E "$LATER_WHERE" >"$out/survived-more" || return 0
+    pass "$out/later" "$out/survived-more" -- -- "${LATER[@]}"
 }
 
 run_all() {
     local shard=${1:-0/1}
-    local out=$WORK/all/${shard/\//-of-}
+    local part=${shard%/*} parts=${shard#*/}
+    local out=$WORK/all/$part-of-$parts
     ensure_tool
-    copy_tree
-    mutants --list --line-col=true >"$WORK/listed"
+    prepare_lanes
+    mutants --list >"$WORK/listed"
     {
-        grep -E "$WHOLE|$FIELDS" "$WORK/listed"
-        grep -Ev "$WHOLE|$FIELDS" "$WORK/listed" | draw "$SAMPLE"
-    } | sort >"$WORK/chosen"
-    echo "$(wc -l <"$WORK/chosen") of $(wc -l <"$WORK/listed") mutants, part $shard"
-    mapfile -t chosen < <(exactly <"$WORK/chosen")
-    rm -rf "$out" && mkdir -p "$out"
-    tolerate mutants --line-col=true --output "$out" --shard "$shard" --sharding round-robin "${chosen[@]}"
-    again "$out"
+        grep -E "$WHOLE" "$WORK/listed"
+        grep -Ev "$WHOLE" "$WORK/listed" | draw "$SAMPLE"
+    } | sort >"$WORK/chosen-all"
+    awk -v part="$part" -v parts="$parts" 'NR % parts == part' "$WORK/chosen-all" >"$WORK/chosen"
+    echo "part $shard: $(wc -l <"$WORK/chosen") of the $(wc -l <"$WORK/chosen-all") that are chosen of" \
+        "$(wc -l <"$WORK/listed") mutants, $LANES at a time"
+    rm -rf "$out"
+    in_lanes try "$out"
     report "part $shard" "$out"
 }
 
 run_diff() {
-    local base total left seconds=${MUTANTS_SECONDS:-450} out=$WORK/diff status=0 begin
+    local base total tried end out=$WORK/diff
     if ! base=$(git merge-base "$1" HEAD 2>/dev/null); then
         echo "mutants: nothing to compare with, for there is no $1 here"
         return 0
@@ -123,30 +184,28 @@ run_diff() {
         return 0
     fi
     ensure_tool
-    begin=$SECONDS
-    copy_tree
-    mutants --list --in-diff "$WORK/changed.diff" >"$WORK/listed-diff"
-    total=$(wc -l <"$WORK/listed-diff")
+    end=$((SECONDS + ${MUTANTS_SECONDS:-450}))
+    prepare_lanes
+    mutants --list >"$WORK/listed"
+    mutants --list --in-diff "$WORK/changed.diff" >"$WORK/chosen"
+    total=$(wc -l <"$WORK/chosen")
     if [ "$total" -eq 0 ]; then
         echo "mutants: what changed since $1 has none"
         return 0
     fi
-    echo "$total mutants in what changed since $1; for $seconds seconds, in random order"
-    rm -rf "$out" && mkdir -p "$out"
-    seconds=$((seconds - (SECONDS - begin)))
-    (cd "$TREE" && timeout --signal=INT --kill-after=20 "$((seconds > 1 ? seconds : 1))" cargo mutants --in-place \
-        --line-col=true --output "$out" "${MORE_TESTS[@]}" --shuffle --in-diff "$WORK/changed.diff") || status=$?
-    # 124 and 137: time was up.
-    case $status in 0 | 2 | 3 | 124 | 137) ;; *) return "$status" ;; esac
+    END=$end
+    echo "$total mutants in what changed since $1; for $((END - SECONDS)) seconds, in random order, $LANES at a time"
+    rm -rf "$out"
+    in_lanes try "$out"
     SCORE_MIN=0 report "changed since $1" "$out"
-    left=$((total - $(count "$out"/mutants.out/{caught,missed,timeout,unviable}.txt)))
-    echo "left out for lack of time: $left of $total"
+    tried=$(for kind in caught missed timeout unviable; do names "$kind" "$out"; done | sort -u | wc -l)
+    echo "left out for lack of time: $((total - tried)) of $total"
 }
 
 case ${1:-} in
 all) run_all "${2:-}" ;;
 diff) run_diff "${2:?the commit or branch to compare with}" ;;
-report) report "all parts so far" "$WORK"/all/* ;;
+report) report "all parts so far" "$WORK/all" ;;
 *)
     sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
