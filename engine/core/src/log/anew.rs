@@ -25,3 +25,51 @@ pub fn begin_anew<D: Disk>(log: &mut Log<D>, applied: Position) -> Result<(), Lo
     )?;
     log.sync()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::conformance::{batch, small_options};
+    use super::super::memory::MemoryDisk;
+    use super::super::{Batch, Recovered};
+    use super::*;
+    use crate::types::{Index, Term};
+
+    const KNOWN: HardState = HardState {
+        term: Term(4),
+        vote: MemberId(2),
+        commit: Index(2),
+    };
+
+    /// What a log of three entries is after it was begun anew behind `applied`.
+    fn begun_anew(applied: Position) -> Recovered {
+        let disk = MemoryDisk::new();
+        let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
+        log.append(&Batch {
+            hard_state: Some(KNOWN),
+            ..batch(4, 1..=3, 10)
+        })
+        .unwrap();
+        log.sync().unwrap();
+        begin_anew(&mut log, applied).unwrap();
+        drop(log);
+        Log::open(disk, small_options()).unwrap().1
+    }
+
+    #[test]
+    fn it_goes_on_behind_the_state_and_keeps_what_was_promised() {
+        for (term, kept) in [(3, KNOWN.vote), (4, KNOWN.vote), (5, MemberId(0))] {
+            let applied = Position {
+                index: Index(9),
+                term: Term(term),
+            };
+            let found = begun_anew(applied);
+            assert_eq!((found.base, found.last_index), (applied, Index(9)));
+            let expected = HardState {
+                term: Term(term.max(4)),
+                vote: kept,
+                commit: Index(9),
+            };
+            assert_eq!(found.hard_state, expected);
+        }
+    }
+}

@@ -532,6 +532,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn room_behind_the_entries_is_refused_though_the_checksum_matches() {
+        let mut batch = Vec::new();
+        encode_batch(&mut batch, Position::default(), None, &[], false);
+        for (more, whole) in [(0, true), (8, false), (16, false), (400, false)] {
+            let mut batch = batch.clone();
+            batch.resize(batch.len() + more, 0);
+            let bytes = u32::try_from(batch.len()).unwrap();
+            put_u32(&mut batch, 4, bytes);
+            seal(&mut batch, 2, 0, 0);
+            let read = BatchHeader::read(&batch, 2, bytes).unwrap();
+            assert_eq!(Frame::verify(read, &batch).is_ok(), whole, "{more}");
+        }
+    }
+
     proptest! {
         /// Even a matching checksum does not make the contents trusted.
         #[test]

@@ -2,9 +2,12 @@
 
 use super::cluster::Cluster;
 use super::script::{check, check_with, run};
-use crate::consensus::ConsensusConfig;
+use crate::consensus::{Action, ConsensusConfig, Event, Proposal, Token};
 use bytes::Bytes;
 use expect_test::expect;
+use prost_raft::Message as _;
+use raft::eraftpb::{Message, MessageType};
+use std::collections::BTreeSet;
 
 #[test]
 fn a_slow_state_machine_is_given_four_batches_and_no_more() {
@@ -304,4 +307,37 @@ fn a_message_to_a_lagging_follower_has_a_bound() {
     assert!(sizes.len() < 40, "it is sent little at a time: {sizes:?}");
     let largest = sizes.into_iter().max().unwrap();
     assert!((5 << 10..6 << 10).contains(&largest), "{largest}");
+}
+
+/// A queue to a peer that is full does without them.
+#[test]
+fn appends_are_marked_and_nothing_else() {
+    let mut cluster = run(
+        Cluster::default(),
+        "start 1 2 3
+         elect 1",
+    );
+    let consensus = &mut cluster.member(1).consensus;
+    let proposal = Proposal {
+        token: Token(1),
+        data: Bytes::from_static(b"x"),
+        context: Bytes::new(),
+    };
+    consensus.step(Event::Propose(vec![proposal])).unwrap();
+    for _ in 0..10 {
+        consensus.step(Event::Tick).unwrap();
+    }
+    let mut sent = BTreeSet::new();
+    for action in consensus.actions() {
+        let Action::Send(messages) = action else {
+            continue;
+        };
+        for message in messages {
+            let kind = Message::decode(message.bytes.as_ref()).unwrap().msg_type();
+            assert_eq!(message.carries_log, kind == MessageType::MsgAppend);
+            sent.insert(kind as i32);
+        }
+    }
+    let (append, heartbeat) = (MessageType::MsgAppend, MessageType::MsgHeartbeat);
+    assert_eq!(sent, BTreeSet::from([append as i32, heartbeat as i32]));
 }

@@ -403,6 +403,28 @@ fn a_term_that_is_far_ahead_is_approached_by_so_much_in_each_election_timeout() 
     }
 }
 
+/// It takes nobody anywhere if the message is refused for what else it says.
+#[test]
+fn the_last_term_that_is_believed_is_not_far_ahead() {
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    offer(&mut cluster, 2, lie()).expect("there are later terms");
+    let last = terms(&cluster)[0];
+    let refused = Message {
+        term: last,
+        commit: 99,
+        ..from_2(MessageType::MsgHeartbeat)
+    };
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    offer(&mut cluster, 2, encode(&refused)).expect_err("it is not that long");
+    assert_eq!(terms(&cluster)[0], 1);
+    let taken = Message {
+        commit: 0,
+        ..refused
+    };
+    offer(&mut cluster, 2, encode(&taken)).unwrap();
+    assert_eq!(terms(&cluster)[0], last);
+}
+
 #[test]
 fn whoever_was_taken_to_a_late_term_is_heard_again() {
     let mut cluster = run(Cluster::default(), FOLLOWER);
@@ -557,9 +579,8 @@ fn what_snapshot_it_speaks_of() {
     );
 }
 
-/// Whatever its sender thinks of acknowledgements.
-#[test]
-fn entries_that_wait_for_the_disk_are_bounded() {
+/// Member 1 follows member 2, and its disk stands still.
+fn with_a_stuck_disk() -> Cluster {
     let small = |config: &mut ConsensusConfig| {
         config.cache_bytes = 1 << 10;
         config.max_message_bytes = 1 << 10;
@@ -572,8 +593,12 @@ fn entries_that_wait_for_the_disk_are_bounded() {
     let script = "start 1 2 3
                   elect 2
                   hold-disk 1";
-    let mut cluster = run(cluster, script);
-    let more = |index: u64| Message {
+    run(cluster, script)
+}
+
+/// An append of one entry of 1 KiB behind `index`.
+fn large_append(index: u64) -> Bytes {
+    encode(&Message {
         index,
         log_term: 1,
         entries: vec![Entry {
@@ -581,9 +606,15 @@ fn entries_that_wait_for_the_disk_are_bounded() {
             ..past_entry(index + 1, 1)
         }],
         ..from_2(MessageType::MsgAppend)
-    };
+    })
+}
+
+/// Whatever its sender thinks of acknowledgements.
+#[test]
+fn entries_that_wait_for_the_disk_are_bounded() {
+    let mut cluster = with_a_stuck_disk();
     for index in 1..100 {
-        offer(&mut cluster, 2, encode(&more(index))).unwrap();
+        offer(&mut cluster, 2, large_append(index)).unwrap();
     }
     let log_end = |cluster: &Cluster| cluster.members[&1].disk.whole_log().len();
     let taken = log_end(&cluster);
@@ -591,8 +622,22 @@ fn entries_that_wait_for_the_disk_are_bounded() {
     // What was dropped is taken once there is room.
     let mut cluster = run(cluster, "release-disk 1");
     let next = u64::try_from(taken).unwrap();
-    offer(&mut cluster, 2, encode(&more(next))).unwrap();
+    offer(&mut cluster, 2, large_append(next)).unwrap();
     assert!(log_end(&cluster) > taken, "{}", cluster.status(1));
+}
+
+/// Those that the disk was not even given yet count too.
+#[test]
+fn entries_that_come_at_once_are_bounded() {
+    let mut cluster = with_a_stuck_disk();
+    for index in 1..100 {
+        let (from, bytes) = (MemberId(2), large_append(index));
+        let consensus = &mut cluster.member(1).consensus;
+        consensus.step(Event::Message { from, bytes }).unwrap();
+    }
+    cluster.settle(1);
+    let taken = cluster.members[&1].disk.whole_log().len();
+    assert!((5..10).contains(&taken), "{}", cluster.status(1));
 }
 
 #[test]
