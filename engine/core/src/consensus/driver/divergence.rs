@@ -13,16 +13,20 @@ use crate::planted::planted;
 use crate::types::{Index, MemberId, Term};
 use raft::StateRole;
 
-/// What contradicted, and when: a leader's log in one term only grows, so that what contradicts once always will.
+/// Whether a leader's log contradicted, and what came of it. In one term a leader's log only grows, so that what contradicts once
+/// always will.
 #[derive(Default)]
-pub(super) struct Contradictions {
-    noted: Option<Noted>,
-    /// This consensus has ended.
-    settled: Option<Divergence>,
-    handed_out: bool,
+pub(super) enum Contradictions {
+    #[default]
+    None,
+    Noted(Noted),
+    /// This consensus has ended, and has still to say so.
+    Settled(Divergence),
+    /// It has ended, and said so.
+    HandedOut,
 }
 
-struct Noted {
+pub(super) struct Noted {
     divergence: Divergence,
     since_tick: u64,
     last_tick: u64,
@@ -30,7 +34,7 @@ struct Noted {
 
 impl Contradictions {
     pub(super) fn has_ended(&self) -> bool {
-        self.settled.is_some()
+        matches!(self, Self::Settled(_) | Self::HandedOut)
     }
 }
 
@@ -59,12 +63,11 @@ impl<L: LogRead> Consensus<L> {
             leader,
             term,
         };
-        let known = self.contradictions.noted.as_mut();
-        let same = |it: &&mut Noted| (it.divergence.leader, it.divergence.term) == (leader, term);
-        match known.filter(same) {
-            Some(noted) => noted.last_tick = tick,
-            None => {
-                self.contradictions.noted = Some(Noted {
+        let same = |it: &Noted| (it.divergence.leader, it.divergence.term) == (leader, term);
+        match &mut self.contradictions {
+            Contradictions::Noted(noted) if same(noted) => noted.last_tick = tick,
+            other => {
+                *other = Contradictions::Noted(Noted {
                     divergence,
                     since_tick: tick,
                     last_tick: tick,
@@ -75,24 +78,22 @@ impl<L: LogRead> Consensus<L> {
 
     /// Ends this consensus if its leader has contradicted it for an election timeout, in which nobody else was elected.
     pub(super) fn settle_contradiction(&mut self) {
-        let Some(noted) = &self.contradictions.noted else {
+        let Contradictions::Noted(noted) = &self.contradictions else {
             return;
         };
         let Divergence { leader, term, .. } = noted.divergence;
         let timeout = self.config.election_ticks as u64;
         let long = noted.last_tick - noted.since_tick >= timeout - 1;
         if !self.follows(leader, term) {
-            self.contradictions.noted = None;
+            self.contradictions = Contradictions::None;
         } else if long && self.tick - noted.since_tick >= timeout {
-            self.contradictions.settled = Some(noted.divergence);
+            self.contradictions = Contradictions::Settled(noted.divergence);
         }
     }
 
     pub(super) fn hand_out_divergence(&mut self) {
-        let Some(divergence) = self.contradictions.settled else {
-            return;
-        };
-        if !std::mem::replace(&mut self.contradictions.handed_out, true) {
+        if let Contradictions::Settled(divergence) = self.contradictions {
+            self.contradictions = Contradictions::HandedOut;
             self.actions.push(Action::Diverged(divergence));
         }
     }
