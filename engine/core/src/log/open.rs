@@ -431,16 +431,22 @@ mod tests {
         bytes
     }
 
-    /// Opens a log of one segment, and uses it; why it is refused, or nothing.
-    fn open(header: &SegmentHeader, batch: &[u8]) -> String {
+    /// A segment alone, of which `bytes` follow the header; and its name.
+    fn segment(header: &SegmentHeader, bytes: &[u8]) -> (MemoryDisk, String) {
         let disk = MemoryDisk::new();
         let name = Name::Segment(header.number).to_string();
         let file = disk.create(&name).unwrap();
         file.reserve(u64::from(header.capacity)).unwrap();
         file.write_at(0, &header.encode()).unwrap();
-        file.write_at(u64::from(SEGMENT_HEADER_BYTES), batch)
+        file.write_at(u64::from(SEGMENT_HEADER_BYTES), bytes)
             .unwrap();
         file.sync_data().unwrap();
+        (disk, name)
+    }
+
+    /// Opens a log of one segment, and uses it; why it is refused, or nothing.
+    fn open(header: &SegmentHeader, batch: &[u8]) -> String {
+        let (disk, name) = segment(header, batch);
         let before = disk.contents(&name);
         match Log::open(disk.clone(), small_options()) {
             Ok((mut log, recovered)) => {
@@ -539,6 +545,31 @@ mod tests {
             let above = format!("index {found} is above {NUMBER_MAX}");
             assert_eq!(refused((before, 2), None, 3, true), above);
         }
+    }
+
+    /// However much it is: it is written in pieces.
+    #[test]
+    fn what_follows_the_last_batch_is_zero_afterwards() {
+        let capacity = 3 * WINDOW_BYTES;
+        let header = SegmentHeader {
+            capacity,
+            ..header()
+        };
+        let mut bytes = sealed(BASE, None, 3, false);
+        let end = SEGMENT_HEADER_BYTES as usize + bytes.len();
+        bytes.resize((capacity - SEGMENT_HEADER_BYTES) as usize, 1);
+        let (disk, name) = segment(&header, &bytes);
+        let before = disk.contents(&name);
+        let (_, recovered) = Log::open(disk.clone(), small_options()).unwrap();
+        let torn = recovered.torn.expect("something follows the last batch");
+        assert_eq!(
+            (torn.offset, torn.bytes),
+            (end as u64, u64::from(capacity) - end as u64)
+        );
+        let after = disk.contents(&name);
+        assert!(after[..end] == before[..end], "the batch is still there");
+        assert!(after[end..].iter().all(|byte| *byte == 0));
+        assert_eq!(after.len(), before.len());
     }
 
     /// The next segment, and the next spare, get the number after it.

@@ -794,11 +794,17 @@ fn nobody_makes_a_member_lead_before_its_log_is_on_disk() {
                      tick 2 10
                      timeout 1";
     let mut cluster = run(Cluster::default(), candidate);
+    offer(&mut cluster, 2, encode(&vote(1))).expect("it is no candidate yet");
     let granted = Message {
         term: 2,
         ..from_2(MessageType::MsgRequestPreVoteResponse)
     };
     offer(&mut cluster, 2, encode(&granted)).unwrap();
+    let refused = Message {
+        reject: true,
+        ..vote(2)
+    };
+    offer(&mut cluster, 2, encode(&refused)).expect("that makes nobody lead");
     let error = offer(&mut cluster, 2, encode(&vote(2))).unwrap_err();
     assert_eq!(
         error.to_string(),
