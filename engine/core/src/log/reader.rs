@@ -186,6 +186,23 @@ mod tests {
     use super::super::memory::MemoryDisk;
     use super::*;
 
+    #[test]
+    fn its_size_is_that_of_all_segments() {
+        let disk = MemoryDisk::new();
+        let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
+        let segment_bytes = u64::from(small_options().segment_bytes);
+        assert_eq!(log.reader().bytes(), segment_bytes);
+        for index in 1..=20 {
+            log.append(&batch(1, index..=index, 400)).unwrap();
+        }
+        log.sync().unwrap();
+        let names = disk.list().unwrap();
+        let segments = names.iter().filter(|name| name.ends_with(".segment"));
+        let segments = segments.count() as u64;
+        assert!(segments > 1);
+        assert_eq!(log.reader().bytes(), segments * segment_bytes);
+    }
+
     /// Between looking up where entries are and reading them, their segment may be dropped.
     #[test]
     fn a_file_that_is_being_read_is_not_used_again() {

@@ -3,8 +3,11 @@
 
 use super::cluster::Cluster;
 use super::script::run;
-use crate::consensus::{ConsensusConfig, Role};
+use crate::consensus::{ConsensusConfig, Event, Role};
 use crate::types::{Index, MemberId};
+use bytes::Bytes;
+use prost_raft::Message as _;
+use raft::eraftpb::{Entry, Message, MessageType};
 
 /// Members 2 and 3 have lost entries 3 and 4, which member 1 has applied, and go on with others.
 const LOSS: &str = "
@@ -48,6 +51,49 @@ fn a_member_whose_committed_entries_the_leader_replaces_ends_and_applies_nothing
     cluster.deliver_all();
     assert_eq!(cluster.members[&3].machine.applied, Index(7));
     assert_eq!(cluster.members[&1].machine.applied, Index(4));
+}
+
+/// A message of member 2, which leads term 2, to member 1.
+fn from_leader(kind: MessageType, message: Message) -> Event {
+    let message = Message {
+        msg_type: kind.into(),
+        from: 2,
+        to: 1,
+        term: 2,
+        ..message
+    };
+    Event::Message {
+        from: MemberId(2),
+        bytes: Bytes::from(message.encode_to_vec()),
+    }
+}
+
+/// It must be said for an election timeout, however long it is followed.
+#[test]
+fn what_a_leader_says_once_ends_nobody() {
+    for (times, ends) in [(1, false), (9, false), (10, true)] {
+        let mut cluster = run(Cluster::default(), LOSS);
+        for tick in 0..30 {
+            let heartbeat = from_leader(MessageType::MsgHeartbeat, Message::default());
+            cluster.step(1, heartbeat);
+            if (6..6 + times).contains(&tick) {
+                let replaced = Entry {
+                    index: 3,
+                    term: 2,
+                    ..Entry::default()
+                };
+                let append = Message {
+                    index: 2,
+                    log_term: 1,
+                    entries: vec![replaced],
+                    ..Message::default()
+                };
+                cluster.step(1, from_leader(MessageType::MsgAppend, append));
+            }
+            cluster.tick(1);
+        }
+        assert_eq!(ended(&cluster), ends, "{times}: {}", cluster.transcript);
+    }
 }
 
 #[test]
