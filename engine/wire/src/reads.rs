@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_range_is_bounded_whatever_is_asked_for() {
-        for (limit, expect) in [(0, 128), (5, 5), (u32::MAX, 128)] {
+        for (limit, expect) in [(0, 16), (5, 5), (u32::MAX, 16)] {
             let range = RangeRequest {
                 key: "a".into(),
                 limit,
