@@ -206,6 +206,8 @@ settings! {
         max_connections: usize = 4096, "max-connections", "DENGINE_MAX_CONNECTIONS";
 
         /// Most requests of clients that are served at once; more are refused with RESOURCE_EXHAUSTED.
+        ///
+        /// One address has at most three quarters of what others leave.
         max_concurrent_requests: usize = 16 * 1024, "max-concurrent-requests", "DENGINE_MAX_CONCURRENT_REQUESTS";
 
         /// Most bytes of answers that wait to be sent, of all clients together; answers of a few KiB do not count.
@@ -221,6 +223,8 @@ settings! {
         slow_request_ms: u64 = 1_000, "slow-request-ms", "DENGINE_SLOW_REQUEST_MS";
 
         /// Most writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
+        ///
+        /// One address has at most half of what others leave; further calls of a stream wait for their turn.
         max_pending_proposals: usize = 8 * 1024, "max-pending-proposals", "DENGINE_MAX_PENDING_PROPOSALS";
 
         /// Most bytes of writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.

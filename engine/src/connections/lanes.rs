@@ -3,18 +3,18 @@
 //! A runtime polls tasks in the order in which they became ready, whosever they are: behind ten
 //! thousand calls of one client, each of them cheap, everybody else waits until all are done. So
 //! whatever is done for one source, its connections and their calls alike, is done by a few of the
-//! runtime's tasks, its lanes. A lane gives way after a [`SLICE`] of time, and what is left of it
-//! comes behind what others have.
+//! runtime's tasks, its lanes. A lane gives way after a [`SLICE`] of time, as soon as others want the
+//! thread, and what is left of it comes behind what others have.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Wake, Waker, ready},
     time::{Duration, Instant},
 };
 
@@ -23,24 +23,28 @@ use futures::{
 };
 use tokio::task::coop::unconstrained;
 
-/// Of a thread, at a time: three to ten calls. To change over takes a fiftieth of it.
+/// Of a thread, at a time, while others wait: three to ten calls. To change over takes a fiftieth
+/// of it.
 const SLICE: Duration = Duration::from_micros(50);
+/// While nobody is known to wait. Somebody may, of whom the thread has not heard yet.
+const SLICE_ALONE: Duration = Duration::from_micros(200);
 
 /// Tasks that a thread of a runtime polls that serves clients or peers before it looks whether
 /// something has arrived ([`event_interval`](tokio::runtime::Builder::event_interval)). A task may
-/// take 50 µs here, and of tokio's own choice, 61 of them, whoever waits would notice.
-pub const TASKS_BETWEEN_EVENTS: u32 = 7;
+/// take 200 µs here, and of tokio's own choice, 61 of them, whoever waits would notice.
+pub const TASKS_BETWEEN_EVENTS: u32 = 5;
 /// Of one source. What waits has been read, with all its headers.
 const WAITING_MAX: usize = 1024;
 
 thread_local! {
-    /// When the slice of the lane ends that this thread polls.
-    static ENDS: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// The slice of the lane that this thread polls.
+    static SLICE_NOW: RefCell<Option<Slice>> = const { RefCell::new(None) };
 }
 
 /// Pending, to be polled again behind others, if the lane that is being polled has had its slice.
-/// For whoever could go on for long: a connection takes in, or sends, all that there is.
-pub(super) fn give_way(context: &Context<'_>) -> Poll<()> {
+/// For whoever could go on for long, as long as there is something: a connection takes in and sends
+/// all that there is, and a stream serves all requests.
+pub(crate) fn give_way(context: &Context<'_>) -> Poll<()> {
     if is_slice_over() {
         context.waker().wake_by_ref();
         return Poll::Pending;
@@ -49,8 +53,12 @@ pub(super) fn give_way(context: &Context<'_>) -> Poll<()> {
 }
 
 fn is_slice_over() -> bool {
-    ENDS.get().is_some_and(|ends| Instant::now() >= ends)
+    SLICE_NOW.with_borrow(|slice| slice.as_ref().is_some_and(Slice::is_over))
 }
+
+/// How many lanes want a thread, of all sources that share threads. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Ready(Arc<AtomicUsize>);
 
 /// The lanes of one source: as many as there are threads, so that it can keep all of them busy.
 /// They end with what they do, once this is dropped.
@@ -61,10 +69,15 @@ pub(super) struct Lanes {
     waiting: Arc<AtomicUsize>,
 }
 
-#[derive(Default)]
 struct Lane {
     new: Mutex<Vec<Task>>,
-    wake: AtomicWaker,
+    /// Wakes the task that it is.
+    task: AtomicWaker,
+    /// It was woken and is not polled yet.
+    ready: AtomicBool,
+    /// Such lanes of this source, and of all.
+    ready_of_source: Ready,
+    ready_of_all: Ready,
     /// Nothing comes after what is in `new`.
     closed: AtomicBool,
 }
@@ -82,15 +95,29 @@ struct Running {
     tasks: FuturesUnordered<Task>,
 }
 
-/// The slice of the lane that this thread polls, until it is dropped.
-struct Slice;
+/// What a lane may have of a thread at a time.
+struct Slice {
+    begun: Instant,
+    lane: Arc<Lane>,
+}
+
+/// Until it is dropped, this thread polls a lane.
+struct Polling;
 
 impl Lanes {
     /// Within a runtime, whose threads they share.
-    pub(super) fn start() -> Self {
+    pub(super) fn start(ready: Ready) -> Self {
         let threads = tokio::runtime::Handle::current().metrics().num_workers();
+        let ready_of_source = Ready::default();
         let start = |_| {
-            let lane = Arc::<Lane>::default();
+            let lane = Arc::new(Lane {
+                new: Mutex::default(),
+                task: AtomicWaker::new(),
+                ready: AtomicBool::new(false),
+                ready_of_source: ready_of_source.clone(),
+                ready_of_all: ready.clone(),
+                closed: AtomicBool::new(false),
+            });
             let tasks = FuturesUnordered::new();
             let running = Running {
                 lane: Arc::clone(&lane),
@@ -122,7 +149,7 @@ impl Lanes {
                 work: work.boxed(),
                 waiting: Some(Arc::clone(&self.waiting)),
             });
-            lane.wake.wake();
+            lane.wake_by_ref();
         }
     }
 }
@@ -131,7 +158,7 @@ impl Drop for Lanes {
     fn drop(&mut self) {
         for lane in &self.lanes {
             lane.closed.store(true, Ordering::Release);
-            lane.wake.wake();
+            lane.wake_by_ref();
         }
     }
 }
@@ -142,16 +169,65 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// Others want the thread that this one has.
+    fn others_wait(&self) -> bool {
+        let own = self.ready_of_source.0.load(Ordering::Relaxed);
+        self.ready_of_all.0.load(Ordering::Relaxed) > own
+    }
+
+    fn set_ready(&self, ready: bool) {
+        if self.ready.swap(ready, Ordering::Relaxed) == ready {
+            return;
+        }
+        for Ready(count) in [&self.ready_of_source, &self.ready_of_all] {
+            match ready {
+                true => count.fetch_add(1, Ordering::Relaxed),
+                false => count.fetch_sub(1, Ordering::Relaxed),
+            };
+        }
+    }
+}
+
+impl Wake for Lane {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.set_ready(true);
+        self.task.wake();
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.set_ready(false);
+    }
+}
+
 impl Slice {
-    fn begin() -> Self {
-        ENDS.set(Some(Instant::now() + SLICE));
+    fn is_over(&self) -> bool {
+        let taken = self.begun.elapsed();
+        taken >= SLICE_ALONE || taken >= SLICE && self.lane.others_wait()
+    }
+}
+
+impl Polling {
+    fn begin(lane: &Arc<Lane>) -> Self {
+        lane.set_ready(false);
+        let slice = Slice {
+            begun: Instant::now(),
+            lane: Arc::clone(lane),
+        };
+        SLICE_NOW.set(Some(slice));
         Self
     }
 }
 
-impl Drop for Slice {
+impl Drop for Polling {
     fn drop(&mut self) {
-        ENDS.set(None);
+        SLICE_NOW.set(None);
     }
 }
 
@@ -172,13 +248,15 @@ impl Future for Running {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let _slice = Slice::begin();
         // Before anything is looked at: what comes later wakes this.
-        this.lane.wake.register(context.waker());
+        this.lane.task.register(context.waker());
+        let _polling = Polling::begin(&this.lane);
+        let waker = Waker::from(Arc::clone(&this.lane));
+        let mut context = Context::from_waker(&waker);
         loop {
             let closed = this.lane.closed.load(Ordering::Acquire);
             this.tasks.extend(this.lane.new().drain(..));
-            match this.tasks.poll_next_unpin(context) {
+            match this.tasks.poll_next_unpin(&mut context) {
                 Poll::Ready(None) if closed => return Poll::Ready(()),
                 Poll::Ready(None) => return Poll::Pending,
                 Poll::Ready(Some(())) if !is_slice_over() => {}
@@ -190,9 +268,6 @@ impl Future for Running {
                 Poll::Pending => break,
             }
         }
-        // The system gives a thread some milliseconds at a time. Those that have little to do, and
-        // for which everybody waits, need not wait for the end of that.
-        std::thread::yield_now();
         Poll::Pending
     }
 }
@@ -215,7 +290,8 @@ mod tests {
     #[tokio::test]
     async fn who_asks_for_much_waits_behind_itself() {
         const MUCH: usize = 10_000;
-        let (greedy, other) = (Lanes::start(), Lanes::start());
+        let ready = Ready::default();
+        let (greedy, other) = (Lanes::start(ready.clone()), Lanes::start(ready));
         let done = Arc::<AtomicUsize>::default();
         for _ in 0..MUCH {
             let done = Arc::clone(&done);
@@ -251,7 +327,7 @@ mod tests {
     /// A connection that reads and reads is one poll of one task.
     #[tokio::test]
     async fn who_goes_on_for_long_gives_way_and_is_done_in_the_end() {
-        let lanes = Lanes::start();
+        let lanes = Lanes::start(Ready::default());
         let (tell, told) = oneshot::channel();
         lanes.spawn(async move {
             let mut ways = 0;
@@ -271,7 +347,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_ends_nothing_else() {
-        let lanes = Lanes::start();
+        let lanes = Lanes::start(Ready::default());
         let (before, waits) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         lanes.spawn(async move {
@@ -286,7 +362,7 @@ mod tests {
 
     #[tokio::test]
     async fn lanes_end_with_what_they_do() {
-        let lanes = Lanes::start();
+        let lanes = Lanes::start(Ready::default());
         let (end, waits) = oneshot::channel::<()>();
         lanes.spawn(async move { drop(waits.await) });
         let all: Vec<Weak<Lane>> = lanes.lanes.iter().map(Arc::downgrade).collect();

@@ -14,6 +14,7 @@ mod source;
 
 pub(crate) use incoming::{Incoming, OnConnection};
 pub use lanes::TASKS_BETWEEN_EVENTS;
+pub(crate) use lanes::{Ready, give_way};
 pub(crate) use serve::{Http2, serve};
 pub(crate) use source::{Share, Source, one_client};
 
@@ -32,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 /// A client that takes this much in a second reads, however slow its link is.
 const READING_BYTES_A_SECOND: usize = 16 * 1024;
 /// Streams of `Kv.Pipeline` on one connection. Our client has one, and a second for a moment.
-const PIPELINES_MAX: usize = 4;
+const PIPELINES_MAX: usize = 8;
 /// Of frames that were never read, on one connection; with more of them it is closed.
 const STUCK_BYTES_MAX: usize = 4 << 20;
 
@@ -63,6 +64,8 @@ struct Open {
     /// The oldest first.
     all: BTreeMap<u64, Arc<Connection>>,
     by_address: HashMap<IpAddr, Arc<Source>>,
+    /// Of all of them.
+    ready: Ready,
     /// Connections that were refused since it was last told.
     refused: u64,
 }
@@ -161,8 +164,10 @@ impl Connections {
             open.refused += 1;
             return None;
         }
+        let ready = open.ready.clone();
         let source = open.by_address.entry(from);
-        let source = Arc::clone(source.or_insert_with(|| Arc::new(Source::new(from))));
+        let source = source.or_insert_with(|| Arc::new(Source::beside(from, ready)));
+        let source = Arc::clone(source);
         source.connected();
         open.last += 1;
         let number = open.last;

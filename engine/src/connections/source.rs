@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Ready};
 
 /// The address by which a client is told from others.
 pub(crate) fn one_client(from: IpAddr) -> IpAddr {
@@ -35,13 +35,22 @@ pub(crate) struct Source {
     pub(crate) writes: AtomicUsize,
     /// Session reads that wait for this member to catch up.
     pub(crate) session_reads: AtomicUsize,
+    ready: Ready,
     /// As soon as there is something to do for it.
     lanes: OnceLock<Lanes>,
 }
 
 impl Source {
+    /// One without others, for tests.
+    #[cfg(test)]
     pub(crate) fn new(address: IpAddr) -> Self {
+        Self::beside(address, Ready::default())
+    }
+
+    /// One of those whose lanes that want a thread are counted there.
+    pub(super) fn beside(address: IpAddr, ready: Ready) -> Self {
         Self {
+            ready,
             address,
             connections: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
@@ -58,7 +67,8 @@ impl Source {
 
     /// Does this in turns with what is done for others. Within a runtime, as all that serves clients is.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.lanes.get_or_init(Lanes::start).spawn(work);
+        let lanes = self.lanes.get_or_init(|| Lanes::start(self.ready.clone()));
+        lanes.spawn(work);
     }
 
     /// The address.

@@ -27,7 +27,7 @@ use tonic::{
 use tower::{Layer, Service};
 
 use crate::{
-    connections::{OnConnection, Sending},
+    connections::{OnConnection, Sending, give_way},
     node::answers::{Held, SMALL_BYTES},
     parts::{Message, Part, Parts},
 };
@@ -90,7 +90,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let alone = is_alone(request.uri().path());
+        let path = request.uri().path();
+        let (alone, due) = (is_alone(path), Due::on(path));
         let connection = request.extensions().get::<OnConnection>().cloned();
         if let Some(OnConnection { tcp, .. }) = &connection {
             request.extensions_mut().insert(tcp.clone());
@@ -102,7 +103,7 @@ where
             Body::new(Arriving {
                 body,
                 message: Message::default(),
-                alone,
+                due,
                 call_bytes,
                 part: None,
                 waiting: None,
@@ -147,6 +148,27 @@ fn is_alone(path: &str) -> bool {
     path.starts_with("/dengine.v1.") && !path.ends_with("/Pipeline") && !path.ends_with("/Watch")
 }
 
+/// Which messages of a request are waited for, and count as what it takes while they have not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// There is one.
+    Always,
+    /// A stream begins with one, and may then rest.
+    First,
+    /// Such streams may rest at once: there are places for them.
+    Never,
+}
+
+impl Due {
+    fn on(path: &str) -> Self {
+        match path {
+            "/dengine.v1.Kv/Pipeline" | "/dengine.v1.Watch/Watch" => Self::Never,
+            path if path.ends_with("/ServerReflectionInfo") => Self::First,
+            _ => Self::Always,
+        }
+    }
+}
+
 /// What headers take in memory, about.
 fn bytes_of(headers: &HeaderMap) -> usize {
     let one = |(name, value): (&HeaderName, &HeaderValue)| 64 + name.as_str().len() + value.len();
@@ -184,7 +206,7 @@ fn late(given: Duration) -> Status {
 struct Arriving {
     body: Body,
     message: Message,
-    alone: bool,
+    due: Due,
     /// What it takes besides its body.
     call_bytes: usize,
     part: Option<Part>,
@@ -203,7 +225,10 @@ impl Arriving {
         if self.message.take(data) {
             // What follows in the same frame is as young as it.
             self.part = None;
-            if !self.alone {
+            if self.due == Due::First {
+                self.due = Due::Never;
+            }
+            if self.due == Due::Never {
                 self.waiting = None;
             }
         }
@@ -227,7 +252,7 @@ impl Arriving {
                 "requests that arrive slowly take all the memory there is for them, and this one was the oldest; nothing was changed, try again",
             ));
         }
-        if !self.alone && self.part.is_none() {
+        if self.due == Due::Never && self.part.is_none() {
             return None;
         }
         let on_a_slow_link = (self.message.length / SENDING_BYTES_A_SECOND) as u64;
@@ -270,9 +295,11 @@ impl http_body::Body for Arriving {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
+        // Whoever serves a stream goes on as long as there are requests.
+        ready!(give_way(context));
         let frame = match Pin::new(&mut this.body).poll_frame(context) {
             Poll::Pending => {
-                if this.alone && this.part.is_none() {
+                if this.due != Due::Never && this.part.is_none() {
                     this.count(0, context);
                 }
                 return match this.given_up(context) {
@@ -418,7 +445,7 @@ mod tests {
         Arriving {
             body,
             message: Message::default(),
-            alone: false,
+            due: Due::Never,
             call_bytes: CALL_BYTES,
             part: None,
             waiting: None,
@@ -451,7 +478,7 @@ mod tests {
             .into_iter()
             .map(|(send, body)| {
                 let mut call = arriving(body, PATIENCE);
-                (call.alone, call.layer) = (true, layer.clone());
+                (call.due, call.layer) = (Due::Always, layer.clone());
                 (send, call)
             })
             .collect();
@@ -462,6 +489,17 @@ mod tests {
         let code = told.unwrap_err().code();
         assert_eq!(code, tonic::Code::ResourceExhausted);
         assert!(calls[1].1.frame().now_or_never().is_none());
+    }
+
+    /// Others than ours were neither counted nor ended.
+    #[test]
+    fn a_request_of_any_service_is_waited_for() {
+        assert_eq!(Due::on("/grpc.health.v1.Health/Check"), Due::Always);
+        assert_eq!(Due::on("/grpc.health.v1.Health/Watch"), Due::Always);
+        assert_eq!(Due::on("/nobody.knows/It"), Due::Always);
+        let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+        assert_eq!(Due::on(reflection), Due::First);
+        assert_eq!(Due::on("/dengine.v1.Kv/Pipeline"), Due::Never);
     }
 
     /// Its length is known later than that it began: it had the patience of a small one.

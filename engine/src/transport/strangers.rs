@@ -6,7 +6,7 @@ use std::{
     collections::VecDeque,
     pin::Pin,
     sync::{Arc, Mutex, PoisonError, Weak},
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use tower::{Layer, Service};
 
 use super::FRAME_BYTES_MAX;
 use crate::{
-    connections::{Connection, OnConnection},
+    connections::{Connection, OnConnection, give_way},
     parts::{Message, Part, Parts},
 };
 
@@ -187,6 +187,7 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
+        ready!(give_way(context));
         let frame = Pin::new(&mut this.body).poll_frame(context);
         if let Poll::Ready(Some(Ok(frame))) = &frame
             && let Some(data) = frame.data_ref()

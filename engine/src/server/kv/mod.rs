@@ -46,8 +46,8 @@ use crate::{
 };
 
 /// Writes that visit ranges, on their way at once. While one is applied every other write waits, for up to
-/// 100,000 records; with so many at a time, for the tenth of a second or two.
-const RANGE_WRITES_MAX: usize = 4;
+/// 100,000 records, which takes about 30 ms. Eight of them may be of one address.
+const RANGE_WRITES_MAX: usize = 10;
 
 /// Serves `Kv` from a node.
 pub(super) struct KvService {

@@ -121,11 +121,12 @@ impl Serving {
         if let Some(batch) = command.read_only() {
             return self.read_batch(&request, batch.clone(), whose).await;
         }
-        self.check_returned(request.returned(), whose).await?;
-        let _turn = match command.command.visits_ranges() {
+        let turn = match command.command.visits_ranges() {
             true => Some(self.turn_to_visit(whose).await?),
             false => None,
         };
+        // Right before it is proposed: what it looks at changes.
+        self.check_returned(request.returned(), whose).await?;
         let held = Some(self.answers.none());
         let (mut written, held) = self.node.write_held(vec![command], held, None).await;
         match written.pop().expect("one answer to one write") {
@@ -136,6 +137,8 @@ impl Serving {
                 Ok((answer, held))
             }
             Err(error) => {
+                // The leader has turns of its own.
+                drop(turn);
                 let forwarded = self.forward(error, caller, M::METHOD, request.framed());
                 let (answer, held) = forwarded.await?;
                 let answer = M::unframed(answer).map_err(|_| {

@@ -1,6 +1,6 @@
 //! The watches of one client: one task that tells them in order, and the stream that the client reads.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::poll_fn, sync::Arc, time::Duration};
 
 use dengine_api::v1::{
     CancelCause, Event, KeyValue, WatchCreate, WatchRequest, WatchResponse,
@@ -19,7 +19,6 @@ use futures::{Stream, StreamExt, stream};
 use metrics::{counter, gauge};
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    task::consume_budget,
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
@@ -32,7 +31,11 @@ use super::{
     no_watch,
     places::{Connection, Place},
 };
-use crate::{connections::Source, node::Lifecycle, telemetry::metrics as names};
+use crate::{
+    connections::{Source, give_way},
+    node::Lifecycle,
+    telemetry::metrics as names,
+};
 
 /// Messages that wait for a client to read them.
 const QUEUED_MESSAGES: usize = 2;
@@ -166,7 +169,7 @@ impl StreamTask {
                 return self.last_words(&end);
             }
             // Also a stream that always has something to do lets others have their turn.
-            consume_budget().await;
+            poll_fn(|context| give_way(context)).await;
         }
     }
 
