@@ -54,8 +54,6 @@ use crate::{
 
 /// How long keys are read before others have their turn on the thread.
 const READ_SLICE: Duration = Duration::from_micros(250);
-/// Keys that are read before it is looked how long that took, unless one was large.
-const KEYS_A_LOOK: usize = 16;
 
 /// One stream of calls, as the stream of its answers.
 pub(in crate::server) struct Pipeline {
@@ -286,14 +284,11 @@ impl Pipeline {
         // One look at the state for all of them.
         let mut gets = reader.as_ref().map(Reader::gets);
         let header = serving.headers.now();
-        let (mut unlooked, mut now) = (0, begun);
         while let Some(mut reads) = self.readable.pop_front() {
             while let Some((asked, get)) = reads.gets.pop_front() {
-                if unlooked >= KEYS_A_LOOK {
-                    unlooked = 0;
-                    now = Instant::now();
-                    self.paused = now - begun > READ_SLICE;
-                }
+                // Each time: a slow disk may take milliseconds for one.
+                let now = Instant::now();
+                self.paused = now - begun > READ_SLICE;
                 if self.paused || self.outbound.is_full() {
                     reads.gets.push_front((asked, get));
                     self.readable.push_front(reads);
@@ -312,7 +307,6 @@ impl Pipeline {
                     Ok((response, held)) => (Ok(response), held),
                     Err(status) => (Err(status), None),
                 };
-                unlooked += held.as_ref().map_or(1, |_| KEYS_A_LOOK);
                 self.outbound.answer(framed::<GetRequest>(id, result));
                 self.outbound.hold(held);
             }
