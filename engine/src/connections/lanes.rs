@@ -70,7 +70,8 @@ pub(super) struct Lanes {
 }
 
 struct Lane {
-    new: Mutex<Vec<Task>>,
+    /// What it has not begun to poll.
+    arrived: Mutex<Vec<Task>>,
     /// Wakes the task that it is.
     task: AtomicWaker,
     /// It was woken and is not polled yet.
@@ -78,7 +79,7 @@ struct Lane {
     /// Such lanes of this source, and of all.
     ready_of_source: Ready,
     ready_of_all: Ready,
-    /// Nothing comes after what is in `new`.
+    /// Nothing comes after what is in `arrived`.
     closed: AtomicBool,
 }
 
@@ -106,12 +107,12 @@ struct Polling;
 
 impl Lanes {
     /// Within a runtime, whose threads they share.
-    pub(super) fn start(ready: Ready) -> Self {
+    pub(super) fn start(ready: &Ready) -> Self {
         let threads = tokio::runtime::Handle::current().metrics().num_workers();
         let ready_of_source = Ready::default();
         let start = |_| {
             let lane = Arc::new(Lane {
-                new: Mutex::default(),
+                arrived: Mutex::default(),
                 task: AtomicWaker::new(),
                 ready: AtomicBool::new(false),
                 ready_of_source: ready_of_source.clone(),
@@ -145,7 +146,7 @@ impl Lanes {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         if let Some(lane) = self.lanes.get(number % self.lanes.len()) {
             self.waiting.fetch_add(1, Ordering::Relaxed);
-            lane.new().push(Task {
+            lane.arrivals().push(Task {
                 work: work.boxed(),
                 waiting: Some(Arc::clone(&self.waiting)),
             });
@@ -164,8 +165,8 @@ impl Drop for Lanes {
 }
 
 impl Lane {
-    fn new(&self) -> MutexGuard<'_, Vec<Task>> {
-        self.new.lock().unwrap_or_else(PoisonError::into_inner)
+    fn arrivals(&self) -> MutexGuard<'_, Vec<Task>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -255,7 +256,7 @@ impl Future for Running {
         let mut context = Context::from_waker(&waker);
         loop {
             let closed = this.lane.closed.load(Ordering::Acquire);
-            this.tasks.extend(this.lane.new().drain(..));
+            this.tasks.extend(this.lane.arrivals().drain(..));
             match this.tasks.poll_next_unpin(&mut context) {
                 Poll::Ready(None) if closed => return Poll::Ready(()),
                 Poll::Ready(None) => return Poll::Pending,
@@ -291,7 +292,7 @@ mod tests {
     async fn who_asks_for_much_waits_behind_itself() {
         const MUCH: usize = 10_000;
         let ready = Ready::default();
-        let (greedy, other) = (Lanes::start(ready.clone()), Lanes::start(ready));
+        let (greedy, other) = (Lanes::start(&ready), Lanes::start(&ready));
         let done = Arc::<AtomicUsize>::default();
         for _ in 0..MUCH {
             let done = Arc::clone(&done);
@@ -327,7 +328,7 @@ mod tests {
     /// A connection that reads and reads is one poll of one task.
     #[tokio::test]
     async fn who_goes_on_for_long_gives_way_and_is_done_in_the_end() {
-        let lanes = Lanes::start(Ready::default());
+        let lanes = Lanes::start(&Ready::default());
         let (tell, told) = oneshot::channel();
         lanes.spawn(async move {
             let mut ways = 0;
@@ -347,7 +348,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_ends_nothing_else() {
-        let lanes = Lanes::start(Ready::default());
+        let lanes = Lanes::start(&Ready::default());
         let (before, waits) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         lanes.spawn(async move {
@@ -362,7 +363,7 @@ mod tests {
 
     #[tokio::test]
     async fn lanes_end_with_what_they_do() {
-        let lanes = Lanes::start(Ready::default());
+        let lanes = Lanes::start(&Ready::default());
         let (end, waits) = oneshot::channel::<()>();
         lanes.spawn(async move { drop(waits.await) });
         let all: Vec<Weak<Lane>> = lanes.lanes.iter().map(Arc::downgrade).collect();

@@ -67,7 +67,7 @@ impl Source {
 
     /// Does this in turns with what is done for others. Within a runtime, as all that serves clients is.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let lanes = self.lanes.get_or_init(|| Lanes::start(self.ready.clone()));
+        let lanes = self.lanes.get_or_init(|| Lanes::start(&self.ready));
         lanes.spawn(work);
     }
 
