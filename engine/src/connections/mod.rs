@@ -3,7 +3,7 @@
 //! Each takes a file descriptor, and the log and RocksDB must never find that there is none left. A connection whose
 //! client reads nothing keeps what it was to be sent: nothing short of closing it gives that back.
 //!
-//! - [`incoming`]: taking them in. [`serve`]: what is done on them.
+//! - [`incoming`]: taking them in. [mod@serve]: what is done on them.
 //! - [`source`]: where they come from, and what one place may have of what all share.
 //! - [`lanes`]: the same of the threads.
 
