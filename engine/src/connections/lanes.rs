@@ -168,9 +168,7 @@ impl Lane {
     fn arrivals(&self) -> MutexGuard<'_, Vec<Task>> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Lane {
     /// Others want the thread that this one has.
     fn others_wait(&self) -> bool {
         let own = self.ready_of_source.0.load(Ordering::Relaxed);
@@ -260,16 +258,10 @@ impl Future for Running {
             match this.tasks.poll_next_unpin(&mut context) {
                 Poll::Ready(None) if closed => return Poll::Ready(()),
                 Poll::Ready(None) => return Poll::Pending,
-                Poll::Ready(Some(())) if !is_slice_over() => {}
-                Poll::Pending if !is_slice_over() => return Poll::Pending,
-                Poll::Ready(Some(())) => {
-                    context.waker().wake_by_ref();
-                    break;
-                }
-                Poll::Pending => break,
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(())) => ready!(give_way(&context)),
             }
         }
-        Poll::Pending
     }
 }
 

@@ -18,8 +18,7 @@ use tower::{Service, ServiceExt as _};
 
 use super::{Incoming, Source, incoming::Guarded};
 
-/// Of a request. Tokens of proxies fit; a client that sends this in each of a thousand calls at a time is one of
-/// few things that take much memory before anybody has looked at them.
+/// Of a request: tokens of proxies fit. They are held before anybody has looked at the call.
 const HEADER_BYTES_MAX: u32 = 8 * 1024;
 
 /// What a port's connections may have in flight, and how it is noticed that one has silently gone.

@@ -191,7 +191,7 @@ fn given_time(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// tonic counts the same time, and then says CANCELLED, which our API does not know: this one is first.
+/// Clients count the same time, and know less about why it was too short: the answer is there before.
 fn before(given: Duration) -> Duration {
     given - (given / 10).min(Duration::from_millis(20))
 }
