@@ -9,6 +9,7 @@ pub mod config;
 mod connections;
 pub mod error;
 pub mod files;
+mod memory;
 pub mod node;
 mod parts;
 pub mod server;

@@ -201,8 +201,9 @@ settings! {
 
         /// Most connections of clients; more are closed at once. Clients of one address have half of them at most.
         ///
-        /// Each is an open file. No more are taken than half of what the process may open (`ulimit -n`), whose limit a
-        /// member raises as far as it may.
+        /// Each is an open file, and takes memory. No more are taken than three eighths of what the process may open
+        /// (`ulimit -n`), whose limit a member raises as far as it may, and one for each 256 KiB of the memory that it may
+        /// have.
         max_connections: usize = 4096, "max-connections", "DENGINE_MAX_CONNECTIONS";
 
         /// Most requests of clients that are served at once; more are refused with RESOURCE_EXHAUSTED.
@@ -212,7 +213,8 @@ settings! {
 
         /// Most bytes of answers that wait to be sent, of all clients together; answers of a few KiB do not count.
         ///
-        /// Bounds the memory that clients may take who ask for much and read slowly. Beyond it reads are refused with
+        /// Bounds the memory that clients may take who ask for much and read slowly, and is no more than an eighth of what
+        /// the process may have (its control group's limit, or the machine's). Beyond it reads are refused with
         /// RESOURCE_EXHAUSTED, and writes are answered without the pairs that they were to return (`trimmed`).
         ///
         /// What watches hold that clients have not read may be half as much besides. When it is more, watches wait for each
@@ -229,7 +231,8 @@ settings! {
 
         /// Most bytes of writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
         ///
-        /// Bounds the memory a burst of writes may take. Must hold at least one largest write.
+        /// Bounds the memory a burst of writes may take, and is no more than an eighth of what the process may have. Must
+        /// hold at least one largest write.
         max_pending_proposal_bytes: usize = 64 * 1024 * 1024,
             "max-pending-proposal-bytes", "DENGINE_MAX_PENDING_PROPOSAL_BYTES";
 
@@ -400,6 +403,17 @@ impl Limits {
             max_range_bytes: self.max_range_bytes,
             max_batch_operations: self.max_batch_operations,
             max_batch_request_bytes: self.max_batch_request_bytes,
+        }
+    }
+
+    /// Largest answer to one request, about: a full page, or one pair.
+    #[must_use]
+    pub const fn largest_answer_bytes(&self) -> usize {
+        let pair = self.max_key_bytes + self.max_value_bytes;
+        if pair > self.max_range_bytes {
+            pair
+        } else {
+            self.max_range_bytes
         }
     }
 

@@ -243,8 +243,7 @@ impl Limits {
                 write,
                 PENDING_BYTES_MAX,
             );
-            let largest = self.max_key_bytes + self.max_value_bytes;
-            let largest = largest.max(self.max_range_bytes);
+            let largest = self.largest_answer_bytes();
             let answers = self.max_answer_bytes;
             between("max_answer_bytes", answers, largest, PENDING_BYTES_MAX);
         }

@@ -22,6 +22,9 @@ use super::{Connection, Connections, Inner, Source, lanes::give_way};
 
 /// A client says something as soon as it is connected, and a peer who it is.
 const FIRST_WORD_PATIENCE: Duration = Duration::from_secs(10);
+/// The preface of HTTP/2 (RFC 9113, section 3.4) with the head of the frame that ends it, and less than any request of
+/// HTTP/1.1 with a header. What has said less is held by nobody else to account.
+const FIRST_WORD_BYTES: usize = 24 + 9;
 
 /// The connections that come in by a listener, as far as there are places.
 pub(crate) struct Incoming {
@@ -30,6 +33,7 @@ pub(crate) struct Incoming {
     /// After an error such as a lack of file descriptors, the next try waits.
     pause: Option<Pin<Box<Sleep>>>,
     must_be_greeted: bool,
+    first_word_patience: Duration,
 }
 
 impl Incoming {
@@ -39,6 +43,16 @@ impl Incoming {
             connections,
             pause: None,
             must_be_greeted: false,
+            first_word_patience: FIRST_WORD_PATIENCE,
+        }
+    }
+
+    /// Who says nothing is waited for so long, for tests.
+    #[cfg(test)]
+    pub(super) fn patient_for(self, first_word_patience: Duration) -> Self {
+        Self {
+            first_word_patience,
+            ..self
         }
     }
 
@@ -88,7 +102,8 @@ impl Stream for Incoming {
                     if let Some((number, connection)) = this.connections.admit(from.ip()) {
                         let _ = stream.set_nodelay(true);
                         return Poll::Ready(Some(Ok(Guarded {
-                            silent: Some(Box::pin(sleep(FIRST_WORD_PATIENCE))),
+                            silent: Some(Box::pin(sleep(this.first_word_patience))),
+                            first_word: 0,
                             must_be_greeted: this.must_be_greeted,
                             closed: Box::pin(connection.closed.clone().cancelled_owned()),
                             stream,
@@ -117,8 +132,10 @@ pub(crate) struct Guarded {
     connection: Arc<Connection>,
     connections: Weak<Inner>,
     closed: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Fires if the client has said nothing by then, or not who it is; none once it has.
+    /// Fires if the client has said too little by then, or not who it is; none once it has.
     silent: Option<Pin<Box<Sleep>>>,
+    /// Bytes of it that were read.
+    first_word: usize,
     must_be_greeted: bool,
 }
 
@@ -163,6 +180,20 @@ impl Guarded {
         Ok(())
     }
 
+    /// So much was read.
+    fn hear(&mut self, bytes: usize) {
+        if self.first_word >= FIRST_WORD_BYTES {
+            return;
+        }
+        self.first_word += bytes;
+        if self.first_word >= FIRST_WORD_BYTES {
+            self.connection.speaks();
+            if !self.must_be_greeted {
+                self.silent = None;
+            }
+        }
+    }
+
     fn note(&self, written: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Ok(1..)) = written {
             self.connection.took();
@@ -182,10 +213,9 @@ impl AsyncRead for Guarded {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
+        let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if !self.must_be_greeted && read.is_ready() {
-            self.silent = None;
-        }
+        self.hear(buffer.filled().len() - before);
         read
     }
 }

@@ -32,8 +32,9 @@ use tokio_util::sync::CancellationToken;
 
 /// A client that takes this much in a second reads, however slow its link is.
 const READING_BYTES_A_SECOND: usize = 16 * 1024;
-/// Streams of `Kv.Pipeline` on one connection. Our client has one, and a second for a moment.
-const PIPELINES_MAX: usize = 8;
+/// Streams of `Kv.Pipeline` or of reflection on one connection: what is sent on them and not taken fills windows that nothing
+/// else bounds. Our client has one, and a second for a moment.
+const PIPELINES_MAX: usize = 3;
 /// Of frames that were never read, on one connection; with more of them it is closed.
 const STUCK_BYTES_MAX: usize = 4 << 20;
 
@@ -73,6 +74,7 @@ struct Open {
 /// One connection, as whoever serves a call of it sees it.
 pub(crate) struct Connection {
     source: Arc<Source>,
+    speaks: AtomicBool,
     greeted: AtomicBool,
     proven: AtomicBool,
     epoch: Instant,
@@ -212,6 +214,7 @@ impl Connection {
     fn new(epoch: Instant, source: Arc<Source>) -> Self {
         let connection = Self {
             source,
+            speaks: AtomicBool::new(false),
             greeted: AtomicBool::new(false),
             proven: AtomicBool::new(false),
             epoch,
@@ -239,6 +242,11 @@ impl Connection {
     /// Where it comes from.
     pub(crate) fn source(&self) -> &Arc<Source> {
         &self.source
+    }
+
+    /// Its client has begun to speak.
+    fn speaks(&self) {
+        self.speaks.store(true, Ordering::Relaxed);
     }
 
     /// Its client has said who it is, and may stay. Nobody knows whether that is true.

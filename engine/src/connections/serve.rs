@@ -1,6 +1,11 @@
 //! HTTP/2 on the connections that come in: whatever is done for one source in its own [lanes](super::lanes).
 
-use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use futures::StreamExt as _;
 use hyper::{body, rt::Executor, server::conn::http2};
@@ -66,6 +71,7 @@ where
     S::Future: Send,
 {
     let (on, source) = (connection.connect_info(), Arc::clone(connection.source()));
+    let connected = Arc::clone(&on.connection);
     let services = services.map_request(move |request: Request<body::Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(on.clone());
@@ -76,6 +82,10 @@ where
     let ended = tokio::select! {
         ended = &mut serving => ended,
         () = stop.cancelled() => {
+            // Who has not begun has nothing to lose, and may never begin.
+            if !connected.speaks.load(Ordering::Relaxed) {
+                return;
+            }
             serving.as_mut().graceful_shutdown();
             serving.await
         }
@@ -107,5 +117,62 @@ struct OfSource(Arc<Source>);
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OfSource {
     fn execute(&self, call: F) {
         self.0.spawn(call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpListener, TcpStream},
+        task::JoinHandle,
+        time::timeout,
+    };
+
+    use super::super::{Connections, WhenFull};
+    use super::*;
+
+    /// Longer than anybody is waited for.
+    const LONG: Duration = Duration::from_secs(60);
+    const HTTP2: Http2 = Http2 {
+        stream_window_bytes: 64 << 10,
+        connection_window_bytes: 64 << 10,
+        streams_max: 8,
+        keepalive_interval: LONG,
+        keepalive_timeout: LONG,
+    };
+
+    async fn connected(
+        stop: &CancellationToken,
+        patience: Duration,
+    ) -> (TcpStream, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let incoming = Incoming::new(listener, Connections::new(4, WhenFull::Refuse));
+        let incoming = incoming.patient_for(patience);
+        let services = tower::service_fn(async |_| Ok(Response::new(Body::empty())));
+        let served = tokio::spawn(serve(incoming, HTTP2, services, stop.clone()));
+        (TcpStream::connect(address).await.unwrap(), served)
+    }
+
+    /// One byte of it kept a place for ever.
+    #[tokio::test]
+    async fn who_says_half_a_word_is_not_waited_for() {
+        let stop = CancellationToken::new();
+        let (mut client, _served) = connected(&stop, LONG / 200).await;
+        client.write_all(b"P").await.unwrap();
+        let closed = timeout(LONG / 6, client.read_to_end(&mut Vec::new())).await;
+        assert!(closed.is_ok(), "it is kept");
+    }
+
+    /// What waits for a first word, whether it comes or not, waited for it while the member was to stop.
+    #[tokio::test]
+    async fn who_says_nothing_holds_up_no_end() {
+        let stop = CancellationToken::new();
+        let (mut client, served) = connected(&stop, LONG).await;
+        client.write_all(b"PRI * ").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stop.cancel();
+        timeout(LONG / 6, served).await.unwrap().unwrap();
     }
 }

@@ -33,6 +33,8 @@ pub(crate) struct Source {
     pub(crate) requests: AtomicUsize,
     /// Those of them that are writes.
     pub(crate) writes: AtomicUsize,
+    /// What waits for places or for its turn, in units of the gate.
+    pub(crate) waiting: AtomicUsize,
     /// Session reads that wait for this member to catch up.
     pub(crate) session_reads: AtomicUsize,
     ready: Ready,
@@ -55,6 +57,7 @@ impl Source {
             connections: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
             writes: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
             session_reads: AtomicUsize::new(0),
             lanes: OnceLock::new(),
         }

@@ -18,6 +18,7 @@ use super::status::NodeStatus;
 use super::waiters::{Awaited, Waiters};
 use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
+use crate::memory::{self, Use};
 use crate::storage::{OpenWatch, RocksStore};
 use crate::transport::{Incoming, PeerEntrance, Peers};
 use dengine_core::answers::Held;
@@ -45,7 +46,6 @@ const PERMIT_BYTES: usize = 1024;
 
 /// Bytes of peers' messages that wait for the replica thread.
 const PEER_QUEUE_BYTES: usize = 64 << 20;
-const PEER_QUEUE_PERMITS: u32 = (PEER_QUEUE_BYTES / PERMIT_BYTES) as u32;
 
 /// What a member needs to start.
 pub(super) struct Start {
@@ -73,6 +73,7 @@ pub(super) struct Running {
     inbox: mpsc::Sender<Input>,
     writes: Semaphore,
     write_bytes: Semaphore,
+    write_bytes_max: usize,
     reads: Semaphore,
     space: Arc<Space>,
     reader: Reader<RocksStore>,
@@ -205,9 +206,12 @@ impl Running {
             spawn("dengine-replica", &start.fatal, move || replica.run(&input))?,
         ];
         let limits = &start.config.limits;
+        let wanted = limits.max_pending_proposal_bytes;
+        let write_bytes_max = memory::most(Use::Writes, wanted, limits.max_write_bytes());
         Ok(Self {
             writes: Semaphore::new(limits.max_pending_proposals),
-            write_bytes: Semaphore::new(limits.max_pending_proposal_bytes.div_ceil(PERMIT_BYTES)),
+            write_bytes: Semaphore::new(write_bytes_max.div_ceil(PERMIT_BYTES)),
+            write_bytes_max,
             reads: Semaphore::new(limits.max_pending_reads),
             space,
             identity: start.identity,
@@ -227,13 +231,16 @@ impl Running {
 
     /// What the listener needs to let peers in.
     pub(super) fn peer_entrance(&self) -> PeerEntrance {
+        // One message is always let in, however large.
+        let queue_bytes = memory::most(Use::FromPeers, PEER_QUEUE_BYTES, PERMIT_BYTES);
+        let permits = queue_bytes / PERMIT_BYTES;
         PeerEntrance {
             identity: self.identity,
             membership: self.membership.clone(),
             introduced: self.introduced.clone(),
             inbox: self.inbox.clone(),
-            permits: Arc::new(Semaphore::new(PEER_QUEUE_PERMITS as usize)),
-            permits_max: PEER_QUEUE_PERMITS,
+            permits: Arc::new(Semaphore::new(permits)),
+            permits_max: permits as u32,
             permit_bytes: PERMIT_BYTES,
             incoming: self.incoming.clone(),
             closed: CancellationToken::new(),
@@ -327,7 +334,7 @@ impl Running {
             .try_acquire_many(permits)
             .map_err(|_| RequestError::Busy {
                 what: "bytes of writes that wait to be acknowledged",
-                limit: limits.max_pending_proposal_bytes,
+                limit: self.write_bytes_max,
             })?;
         Ok((count, bytes))
     }

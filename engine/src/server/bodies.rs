@@ -27,7 +27,8 @@ use tonic::{
 use tower::{Layer, Service};
 
 use crate::{
-    connections::{OnConnection, Sending, give_way},
+    connections::{OnConnection, PipelinePlace, Sending, give_way},
+    memory::{self, Use},
     node::answers::{Held, SMALL_BYTES},
     parts::{Message, Part, Parts},
 };
@@ -47,10 +48,16 @@ pub(super) struct BodiesLayer {
 }
 
 impl BodiesLayer {
-    /// A message must arrive within `patience`, or longer if it is large.
-    pub(super) fn new(patience: Duration) -> Self {
+    /// A message must arrive within `patience`, or longer if it is large. What has arrived takes that part of
+    /// the memory, and there is room for the largest.
+    pub(super) fn new(of: Use, largest_bytes: usize, patience: Duration) -> Self {
+        let bytes_max = memory::most(of, PARTS_BYTES_MAX, largest_bytes);
+        Self::with(bytes_max, patience)
+    }
+
+    fn with(bytes_max: usize, patience: Duration) -> Self {
         Self {
-            parts: Parts::new(PARTS_BYTES_MAX),
+            parts: Parts::new(bytes_max),
             patience,
         }
     }
@@ -96,6 +103,11 @@ where
         if let Some(OnConnection { tcp, .. }) = &connection {
             request.extensions_mut().insert(tcp.clone());
         }
+        let streams = connection.as_ref().filter(|_| due == Due::First);
+        let place = streams.map(|it| it.connection.pipeline());
+        if let Some(None) = place {
+            return Box::pin(async { Ok(too_many_streams().into_http()) });
+        }
         let given = given_time(request.headers());
         let layer = self.layer.clone();
         let call_bytes = CALL_BYTES + bytes_of(request.headers());
@@ -125,12 +137,14 @@ where
             let sending = connection
                 .filter(|_| alone)
                 .map(|it| it.connection.send(bytes));
-            if held.is_none() && sending.is_none() && parts.is_none() {
+            let place = place.flatten();
+            if held.is_none() && sending.is_none() && parts.is_none() && place.is_none() {
                 return Ok(response.map(Body::new));
             }
             let counted = Arc::new(Counted {
                 _held: held,
                 _sending: sending,
+                _place: place,
             });
             Ok(response.map(|body| {
                 Body::new(Leaving {
@@ -141,6 +155,13 @@ where
             }))
         })
     }
+}
+
+/// What a stream is told for which its connection has no place.
+pub(super) fn too_many_streams() -> Status {
+    Status::resource_exhausted(
+        "this connection has as many streams of calls as it may; use one of them for all calls",
+    )
 }
 
 /// Whether this is a call of one request and one answer on the port of clients.
@@ -347,6 +368,7 @@ struct Leaving<B> {
 struct Counted {
     _held: Option<Arc<Held>>,
     _sending: Option<Sending>,
+    _place: Option<PipelinePlace>,
 }
 
 /// Bytes of an answer.
@@ -431,7 +453,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_whose_time_is_over_ends_as_the_api_promises() {
-        let mut service = BodiesLayer::new(Duration::from_secs(9)).layer(Silent);
+        let mut service = BodiesLayer::with(PARTS_BYTES_MAX, Duration::from_secs(9)).layer(Silent);
         let request = Request::builder()
             .uri("/dengine.v1.Kv/Put")
             .header("grpc-timeout", "50m")
@@ -449,7 +471,7 @@ mod tests {
             call_bytes: CALL_BYTES,
             part: None,
             waiting: None,
-            layer: BodiesLayer::new(patience),
+            layer: BodiesLayer::with(PARTS_BYTES_MAX, patience),
         }
     }
 
@@ -472,7 +494,7 @@ mod tests {
     /// A client may begin calls by the hundred thousand, of which nothing but headers ever comes.
     #[tokio::test]
     async fn calls_of_which_only_headers_came_are_bounded_together() {
-        let layer = BodiesLayer::new(60 * PATIENCE);
+        let layer = BodiesLayer::with(PARTS_BYTES_MAX, 60 * PATIENCE);
         let bodies: Vec<_> = (0..=PARTS_BYTES_MAX / CALL_BYTES).map(|_| body()).collect();
         let mut calls: Vec<_> = bodies
             .into_iter()
@@ -547,6 +569,7 @@ mod tests {
         let counted = Arc::new(Counted {
             _held: None,
             _sending: Some(connection.send(3)),
+            _place: None,
         });
         let mut leaving = Leaving {
             body: Box::pin(http_body_util::Full::new(Bytes::from("abc"))),

@@ -18,6 +18,7 @@ use super::slow::SlowLog;
 use crate::{
     config::Limits,
     connections::{Share, Source},
+    memory::{self, Use},
     telemetry::metrics as names,
 };
 
@@ -34,11 +35,17 @@ pub(super) enum Kind {
     Write,
 }
 
+/// Bytes of requests that wait for a place or for their turn, of all clients together.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+/// They are counted in these: permits are 32-bit numbers.
+const WAITING_UNIT_BYTES: usize = 1024;
+
 /// Admits and measures requests. Clones share one bound.
 #[derive(Clone)]
 pub(super) struct Gate {
     places: Places,
     writes: Places,
+    waiting: Places,
     in_flight: Gauge,
     slow: Arc<SlowLog>,
     /// Of the methods that are called most, so that they need not be looked up each time.
@@ -53,6 +60,20 @@ pub(super) struct Admitted {
     kind: Kind,
     source: Arc<Source>,
     _places: Vec<OwnedSemaphorePermit>,
+    stream: Option<Arc<()>>,
+}
+
+/// A request that waits for a place or for its turn, until this is dropped. What it holds is counted.
+pub(super) struct Waiting {
+    source: Arc<Source>,
+    units: OwnedSemaphorePermit,
+}
+
+/// Which places the calls of one stream hold.
+#[derive(Default)]
+pub(super) struct OfStream {
+    reads: Arc<()>,
+    writes: Arc<()>,
 }
 
 /// Places of one kind.
@@ -72,6 +93,16 @@ impl Places {
         }
     }
 
+    /// All of `count`; `None` if who has `own` may not have so many.
+    fn take_all(&self, count: u32, own: usize) -> Option<OwnedSemaphorePermit> {
+        let taken = self.limit.saturating_sub(self.free.available_permits());
+        let more = self.share.more(self.limit, taken, own);
+        if more < count as usize {
+            return None;
+        }
+        Arc::clone(&self.free).try_acquire_many_owned(count).ok()
+    }
+
     /// As many of `count` as there are and who has `own` may have; `None` if it is not one.
     fn take(&self, count: u32, own: usize) -> Option<OwnedSemaphorePermit> {
         loop {
@@ -89,15 +120,18 @@ impl Places {
 impl Gate {
     pub(super) fn new(limits: &Limits) -> Self {
         let (requests, writes) = (limits.max_concurrent_requests, limits.max_pending_proposals);
-        Self::with(requests, writes, limits.slow_request())
+        let waiting = memory::most(Use::Waiting, WAITING_BYTES_MAX, limits.max_write_bytes());
+        Self::with(requests, writes, waiting, limits.slow_request())
     }
 
-    /// Lets at most so many requests in at once, and so many of them writes, and logs those that take `slow` or longer.
-    fn with(requests: usize, writes: usize, slow: Option<Duration>) -> Self {
+    /// Lets at most so many requests in at once, and so many of them writes, has so many bytes of them wait, and logs those
+    /// that take `slow` or longer.
+    fn with(requests: usize, writes: usize, waiting: usize, slow: Option<Duration>) -> Self {
         let ok = |method| (method, request_seconds(method, Code::Ok));
         Self {
             places: Places::new(requests, SHARE),
             writes: Places::new(writes, SHARE_OF_WRITES),
+            waiting: Places::new(waiting.div_ceil(WAITING_UNIT_BYTES), SHARE),
             in_flight: gauge!(names::REQUESTS_IN_FLIGHT),
             slow: Arc::new(SlowLog::new(slow)),
             answered: ["Get", "Put", "Range", "Batch", "CompareAndSwap", "Delete"]
@@ -114,28 +148,37 @@ impl Gate {
         source: &Arc<Source>,
         work: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
-        let Some(admitted) = self.admit(kind, 1, source) else {
+        let Ok(admitted) = self.admit(kind, 1, source) else {
             let full = self.full();
             request_seconds(method, full.code()).record(0.0);
             return Err(full);
         };
         let result = work.await;
-        let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        admitted.answered(method, code);
+        admitted.came_to(method, &result);
         result
     }
 
-    /// Lets as many of `count` requests in as there are places for that it may have; `None` if there is not one.
-    pub(super) fn admit(&self, kind: Kind, count: usize, source: &Arc<Source>) -> Option<Admitted> {
+    /// Lets as many of `count` requests in as there are places for that it may have.
+    ///
+    /// # Errors
+    /// There is not one: of those for requests of any kind ([`Kind::Read`]), or of those for writes.
+    pub(super) fn admit(
+        &self,
+        kind: Kind,
+        count: usize,
+        source: &Arc<Source>,
+    ) -> Result<Admitted, Kind> {
         let own = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
         let mut count = u32::try_from(count).unwrap_or(u32::MAX);
         let mut all = Vec::with_capacity(2);
         if kind == Kind::Write {
-            let places = self.writes.take(count, own(&source.writes))?;
+            let places = self.writes.take(count, own(&source.writes));
+            let places = places.ok_or(Kind::Write)?;
             count = places.num_permits() as u32;
             all.push(places);
         }
-        let places = self.places.take(count, own(&source.requests))?;
+        let places = self.places.take(count, own(&source.requests));
+        let places = places.ok_or(Kind::Read)?;
         let admitted = places.num_permits();
         if let Some(of_writes) = all.first_mut() {
             // What it has too many.
@@ -145,13 +188,28 @@ impl Gate {
         all.push(places);
         source.requests.fetch_add(admitted, Ordering::Relaxed);
         self.in_flight.increment(admitted as f64);
-        Some(Admitted {
+        Ok(Admitted {
             gate: self.clone(),
             begun: Instant::now(),
             count: admitted as u32,
             kind,
             source: Arc::clone(source),
             _places: all,
+            stream: None,
+        })
+    }
+
+    /// A request of so many bytes begins to wait, if there is room for what it holds.
+    pub(super) fn wait(&self, bytes: usize, source: &Arc<Source>) -> Option<Waiting> {
+        let units = u32::try_from(bytes.div_ceil(WAITING_UNIT_BYTES)).unwrap_or(u32::MAX);
+        let own = source.waiting.load(Ordering::Relaxed);
+        let units = self.waiting.take_all(units, own)?;
+        source
+            .waiting
+            .fetch_add(units.num_permits(), Ordering::Relaxed);
+        Some(Waiting {
+            source: Arc::clone(source),
+            units,
         })
     }
 
@@ -164,7 +222,29 @@ impl Gate {
     }
 }
 
+impl OfStream {
+    /// Notes that its calls hold these.
+    pub(super) fn holds(&self, admitted: &mut Admitted) {
+        admitted.stream = Some(Arc::clone(match admitted.kind {
+            Kind::Read => &self.reads,
+            Kind::Write => &self.writes,
+        }));
+    }
+
+    /// Whether a place of that kind, which is lacking, will be given back by calls of this stream.
+    pub(super) fn will_give_back(&self, kind: Kind) -> bool {
+        let held = |places: &Arc<()>| Arc::strong_count(places) > 1;
+        held(&self.writes) || kind == Kind::Read && held(&self.reads)
+    }
+}
+
 impl Admitted {
+    /// Notes that the request came to that.
+    pub(super) fn came_to<T>(&self, method: &'static str, result: &Result<T, Status>) {
+        let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        self.answered(method, code);
+    }
+
     /// How many were let in.
     pub(super) fn count(&self) -> usize {
         self.count as usize
@@ -191,6 +271,13 @@ impl Drop for Admitted {
             self.source.writes.fetch_sub(count, Ordering::Relaxed);
         }
         self.gate.in_flight.decrement(self.count);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let units = self.units.num_permits();
+        self.source.waiting.fetch_sub(units, Ordering::Relaxed);
     }
 }
 
@@ -233,7 +320,7 @@ mod tests {
 
     #[tokio::test]
     async fn beyond_the_bound_requests_are_refused_and_a_place_is_given_back() {
-        let (gate, source) = (Gate::with(1, 1, None), source(1));
+        let (gate, source) = (Gate::with(1, 1, 1, None), source(1));
         let (inner, from) = (gate.clone(), Arc::clone(&source));
         let outer = gate.pass("Put", Kind::Write, &source, async move {
             let refused = inner
@@ -252,13 +339,13 @@ mod tests {
     /// A frame may hold more calls than are ever served at once.
     #[test]
     fn of_many_as_many_are_let_in_as_there_is_room_for() {
-        let (gate, one, other) = (Gate::with(3, 3, None), source(1), source(2));
+        let (gate, one, other) = (Gate::with(3, 3, 1, None), source(1), source(2));
         let first = gate.admit(Kind::Read, 2, &one).expect("there is room");
         let second = gate
             .admit(Kind::Read, 1_000, &other)
             .expect("there is room for one");
         assert_eq!((first.count(), second.count()), (2, 1));
-        assert!(gate.admit(Kind::Read, 1, &one).is_none());
+        assert!(gate.admit(Kind::Read, 1, &one).is_err());
         drop(first);
         let again = gate.admit(Kind::Read, 1_000, &one).expect("there is room");
         assert_eq!(again.count(), 2);
@@ -266,12 +353,12 @@ mod tests {
 
     #[test]
     fn one_client_leaves_places_to_others_and_has_its_own_back() {
-        let (gate, greedy, other) = (Gate::with(100, 40, None), source(1), source(2));
+        let (gate, greedy, other) = (Gate::with(100, 40, 1, None), source(1), source(2));
         let most = gate
             .admit(Kind::Read, 1_000, &greedy)
             .expect("there is room");
         assert_eq!(most.count(), 75);
-        assert!(gate.admit(Kind::Read, 1, &greedy).is_none());
+        assert!(gate.admit(Kind::Read, 1, &greedy).is_err());
         let others = gate
             .admit(Kind::Read, 10, &other)
             .expect("there is room for others");
@@ -285,10 +372,10 @@ mod tests {
     /// Who has many writes under way had others refused, and those let in wait for all of them.
     #[test]
     fn of_writes_one_client_has_half_and_reads_go_on_beside_them() {
-        let (gate, greedy, other) = (Gate::with(100, 40, None), source(1), source(2));
+        let (gate, greedy, other) = (Gate::with(100, 40, 1, None), source(1), source(2));
         let most = gate.admit(Kind::Write, 1_000, &greedy).expect("room");
         assert_eq!(most.count(), 20);
-        assert!(gate.admit(Kind::Write, 1, &greedy).is_none());
+        assert!(gate.admit(Kind::Write, 1, &greedy).is_err());
         let others = gate.admit(Kind::Write, 5, &other).expect("room for others");
         assert_eq!(others.count(), 5);
         let reads = gate
@@ -301,7 +388,7 @@ mod tests {
         );
         // Where there is room for fewer requests than for writes, no place is kept.
         drop(others);
-        let few = Gate::with(8, 40, None);
+        let few = Gate::with(8, 40, 1, None);
         let writes = few.admit(Kind::Write, 10, &other).expect("room");
         assert_eq!(
             (writes.count(), few.writes.free.available_permits()),
@@ -312,5 +399,34 @@ mod tests {
             assert_eq!(source.requests.load(Ordering::Relaxed), 0);
             assert_eq!(source.writes.load(Ordering::Relaxed), 0);
         }
+    }
+
+    /// What waits is whole requests, each as large as any.
+    #[test]
+    fn what_waits_is_bounded_and_no_client_has_all_of_it() {
+        let (gate, greedy, other) = (Gate::with(1, 1, 8 << 10, None), source(1), source(2));
+        let most = gate.wait(5_000, &greedy).expect("room");
+        assert!(gate.wait(2_000, &greedy).is_none(), "it has five of six");
+        let others = gate.wait(1_000, &other).expect("room for others");
+        assert!(gate.wait(9_000, &other).is_none(), "more than there is");
+        drop((most, others));
+        assert_eq!(greedy.waiting.load(Ordering::Relaxed), 0);
+        assert_eq!(gate.waiting.free.available_permits(), 8);
+    }
+
+    /// A put behind a stream's slow reads would wait for them, although they have nothing that it lacks.
+    #[test]
+    fn a_stream_waits_for_places_that_its_own_calls_hold() {
+        let (gate, source) = (Gate::with(2, 1, 1, None), source(1));
+        let stream = OfStream::default();
+        let mut read = gate.admit(Kind::Read, 1, &source).expect("room");
+        stream.holds(&mut read);
+        assert!(stream.will_give_back(Kind::Read));
+        assert!(!stream.will_give_back(Kind::Write));
+        let mut write = gate.admit(Kind::Write, 1, &source).expect("room");
+        stream.holds(&mut write);
+        assert!(stream.will_give_back(Kind::Write));
+        drop((read, write));
+        assert!(!stream.will_give_back(Kind::Read));
     }
 }

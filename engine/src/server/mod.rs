@@ -48,22 +48,30 @@ use self::{
     watch::WatchService,
 };
 use crate::{
-    config::Config,
+    config::{Config, Limits},
     connections::{self, Connections, Http2, Incoming, WhenFull},
     files::{self, Use},
+    memory,
     node::Node,
 };
 
 pub use crate::connections::TASKS_BETWEEN_EVENTS;
 
-/// For clients, people and operators. Above HTTP/2's 64 KiB a large value needs fewer round trips.
+/// For clients, people and operators. What has arrived and nobody takes is not counted while it lies in a stream's window:
+/// that is what HTTP/2 begins with, and carries 64 MB/s over a round trip of a millisecond. From a
+/// connection's, h2 takes how many small frames may wait on it before it ends the connection: half of it at 256 bytes
+/// each, so that as many calls as there are streams need at least half of this one.
 const HTTP2: Http2 = Http2 {
-    stream_window_bytes: 1 << 20,
-    connection_window_bytes: 4 << 20,
+    stream_window_bytes: 64 << 10,
+    connection_window_bytes: 1 << 20,
     streams_max: 1024,
     keepalive_interval: Duration::from_secs(20),
     keepalive_timeout: Duration::from_secs(10),
 };
+/// What a connection takes besides, about.
+const CONNECTION_BYTES: usize = 32 << 10;
+/// Names, addresses and numbers.
+const ADMIN_REQUEST_BYTES_MAX: usize = 64 << 10;
 /// People and operators on the admin port.
 const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// Probes and scrapes. Each takes a moment, so that who is there longest makes room.
@@ -211,22 +219,33 @@ async fn serve_clients(
     let message_bytes = limits.max_write_bytes().max(FRAME_BYTES_MAX);
     let kv = KvServer::new(services.kv).max_decoding_message_size(message_bytes);
     let watch = WatchServer::new(services.watch).max_decoding_message_size(WATCH_REQUEST_BYTES_MAX);
+    let admin = AdminServer::new(services.admin).max_decoding_message_size(ADMIN_REQUEST_BYTES_MAX);
     let patience = limits.stream_stall_timeout();
-    let most = files::most(Use::Clients, limits.max_connections);
+    let most = files::most(Use::Clients, connections_max(limits));
     let connections = Connections::new(most, WhenFull::Refuse);
     tokio::spawn(connections.clone().watch_over(patience, stop.clone()));
     let routes = Routes::new(kv)
         .add_service(watch)
-        .add_service(AdminServer::new(services.admin))
+        .add_service(admin)
         .add_service(health.service())
         .add_service(reflection()?);
     let services = ServiceBuilder::new()
-        .layer(BodiesLayer::new(patience))
+        .layer(BodiesLayer::new(
+            memory::Use::Requests,
+            message_bytes,
+            patience,
+        ))
         .layer(OversizeLayer::new(limits))
         .service(routes.prepare());
     let incoming = Incoming::new(listener, connections);
     connections::serve(incoming, HTTP2, services, stop).await;
     Ok(())
+}
+
+/// As many connections of clients as there is memory for.
+fn connections_max(limits: &Limits) -> usize {
+    let wanted = limits.max_connections.saturating_mul(CONNECTION_BYTES);
+    memory::most(memory::Use::Connections, wanted, CONNECTION_BYTES) / CONNECTION_BYTES
 }
 
 async fn serve_admin(
@@ -237,11 +256,16 @@ async fn serve_admin(
 ) -> Result<(), ServeError> {
     let most = files::most(Use::SidePort, ADMIN_CONNECTIONS_MAX);
     let incoming = Incoming::new(listener, Connections::new(most, WhenFull::MakeRoom));
-    let routes = Routes::new(AdminServer::new(admin))
+    let admin = AdminServer::new(admin).max_decoding_message_size(ADMIN_REQUEST_BYTES_MAX);
+    let routes = Routes::new(admin)
         .add_service(health.service())
         .add_service(reflection()?);
     let services = ServiceBuilder::new()
-        .layer(BodiesLayer::new(ADMIN_PATIENCE))
+        .layer(BodiesLayer::new(
+            memory::Use::AdminRequests,
+            ADMIN_REQUEST_BYTES_MAX,
+            ADMIN_PATIENCE,
+        ))
         .service(routes.prepare());
     connections::serve(incoming, HTTP2, services, stop).await;
     Ok(())

@@ -20,6 +20,7 @@ pub(crate) use runtime::PeerRuntime;
 pub(crate) use snapshot::{CheckpointFolder, Incoming, OutgoingSnapshot};
 
 use crate::config::{Config, WRITE_BYTES_MAX};
+use crate::memory::{self, Use};
 use dengine_core::snapshot::MANIFEST_BYTES_MAX;
 use dengine_core::types::MemberId;
 use std::collections::HashMap;
@@ -68,11 +69,12 @@ pub(crate) fn message_bytes(config: &Config) -> usize {
 
 /// How many messages with log may be on their way to one peer, so that they fit into its queue.
 pub(crate) fn messages_in_flight(config: &Config) -> usize {
-    (QUEUE_BYTES / largest_message(config)).clamp(4, 256)
+    (queue_bytes(config) / largest_message(config)).min(256)
 }
 
 fn queue_bytes(config: &Config) -> usize {
-    QUEUE_BYTES.max(messages_in_flight(config) * largest_message(config))
+    let least = 4 * largest_message(config);
+    memory::most(Use::ToPeer, QUEUE_BYTES.max(least), least)
 }
 
 fn largest_message(config: &Config) -> usize {

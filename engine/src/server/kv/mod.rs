@@ -32,6 +32,7 @@ use tonic::{Request, Response, Status, Streaming};
 use self::{catch_up::SessionReads, header::Headers, openers::Openers, pipeline::Pipeline};
 use super::{
     aside::Aside,
+    bodies::too_many_streams,
     forward::{Forwarder, Origin},
     gate::{Gate, Kind},
     turns::Turns,
@@ -39,6 +40,7 @@ use super::{
 use crate::{
     config::Limits,
     connections::{Connection, OnConnection, Source},
+    memory::{self, Use},
     node::{
         Node,
         answers::{AnswerBudget, Held},
@@ -87,8 +89,9 @@ impl KvService {
         stop: CancellationToken,
     ) -> Self {
         let headers = Headers::new(&node);
-        let (max_answer_bytes, max_concurrent) =
-            (limits.max_answer_bytes, limits.max_concurrent_requests);
+        let max_concurrent = limits.max_concurrent_requests;
+        let wanted = limits.max_answer_bytes;
+        let answer_bytes = memory::most(Use::Answers, wanted, limits.largest_answer_bytes());
         let serving = Serving {
             session_reads: SessionReads::start(max_concurrent.div_ceil(2), node.revision_changes()),
             node,
@@ -96,7 +99,7 @@ impl KvService {
             limits,
             forwarder,
             gate,
-            answers: AnswerBudget::new(max_answer_bytes),
+            answers: AnswerBudget::new(answer_bytes),
             aside,
             openers,
             range_writes: Turns::new(RANGE_WRITES_MAX),
@@ -225,11 +228,9 @@ impl Kv for KvService {
         request: Request<Streaming<PipelineRequest>>,
     ) -> Answer<Self::PipelineStream> {
         let caller = Caller::of(&request);
-        let place = connection(&request).pipeline().ok_or_else(|| {
-            Status::resource_exhausted(
-                "this connection has as many streams of calls as it may; use one of them for all calls",
-            )
-        })?;
+        let place = connection(&request)
+            .pipeline()
+            .ok_or_else(too_many_streams)?;
         let pipeline = Pipeline::new(Arc::clone(&self.serving), caller, request.into_inner());
         let patience = self.serving.node.config().limits.stream_stall_timeout();
         let supervised = pipeline::Supervised::new(pipeline, place, patience);

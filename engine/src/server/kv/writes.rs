@@ -26,10 +26,11 @@ use super::{
     reads::no_room,
 };
 use crate::{
+    connections::Source,
     error::RequestError,
     node::{Written, answers::Held},
     server::{
-        gate::Kind,
+        gate::{Admitted, Kind},
         turns::{Turn, Whose},
     },
     storage::RocksStore,
@@ -51,6 +52,18 @@ impl Serving {
                 self.propose(request, caller),
             )
             .await
+    }
+
+    /// The same for a write that was let in.
+    pub(super) async fn write_admitted<M: Mutation>(
+        &self,
+        request: M,
+        caller: &Caller,
+        admitted: &Admitted,
+    ) -> Result<(M::Answer, Option<Held>), Status> {
+        let written = self.propose(request, caller).await;
+        admitted.came_to(M::METHOD, &written);
+        written
     }
 
     /// Opens a session, unless the caller has as many as it may. Whether it was opened is found out even if the caller leaves:
@@ -122,7 +135,7 @@ impl Serving {
             return self.read_batch(&request, batch.clone(), whose).await;
         }
         let turn = match command.command.visits_ranges() {
-            true => Some(self.turn_to_visit(whose).await?),
+            true => Some(self.turn_to_visit(&request, &caller.source).await?),
             false => None,
         };
         // Right before it is proposed: what it looks at changes.
@@ -149,7 +162,15 @@ impl Serving {
         }
     }
 
-    async fn turn_to_visit(&self, whose: Whose) -> Result<Turn, Status> {
+    async fn turn_to_visit<M: Mutation>(
+        &self,
+        request: &M,
+        source: &Arc<Source>,
+    ) -> Result<Turn, Status> {
+        // What waits is as large as a write may be.
+        let waiting = self.gate.wait(request.encoded_len(), source);
+        let _waiting = waiting.ok_or_else(|| self.gate.full())?;
+        let whose = Some(source.address());
         let turn = timeout(self.limits.request_timeout(), self.range_writes.take(whose));
         turn.await.map_err(|_| {
             let at_once = self.range_writes.limit();

@@ -27,7 +27,12 @@ use self::{
     stream::StreamTask,
 };
 use super::{bodies::CountedBy, kv::header::Headers};
-use crate::{config::Limits, connections::OnConnection, node::Node};
+use crate::{
+    config::Limits,
+    connections::OnConnection,
+    memory::{self, Use},
+    node::Node,
+};
 
 /// How often a stream looks after itself: progress, and whether the member still takes part.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -67,7 +72,9 @@ impl WatchCount {
 impl WatchService {
     /// Serves within `limits`, until `stop` is cancelled.
     pub(super) fn new(node: Node, limits: Limits, stop: CancellationToken) -> Self {
-        let backlogs = Backlogs::new(limits.max_answer_bytes / 2);
+        let wanted = limits.max_answer_bytes / 2;
+        let most = memory::most(Use::Watches, wanted, limits.largest_answer_bytes());
+        let backlogs = Backlogs::new(most);
         tokio::spawn(backlogs.clone().watch_over(stop.clone()));
         let shared = Shared {
             backlogs,

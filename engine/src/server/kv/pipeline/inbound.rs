@@ -20,26 +20,102 @@ use dengine_wire::{
     frame::{self, Asked, Calls, ReadAlone, failed, framed},
 };
 use futures::{FutureExt, StreamExt, future::abortable};
+use prost::Message as _;
 use tonic::Status;
 
 use super::{Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, too_late};
 use crate::{
     connections::Source,
     node::{answers::Held, waiters::Waiters},
-    server::{forward::Origin, gate::Kind},
+    server::{
+        forward::Origin,
+        gate::{Admitted, Kind, Waiting},
+    },
 };
 
-/// Calls of one kind that wait for places, and when they arrived.
+/// Calls that wait for places together, and when they arrived.
 pub(super) struct Part {
     arrived: Instant,
     calls: PartCalls,
+    /// Counts what they hold, once they wait.
+    waiting: Option<Waiting>,
 }
 
 enum PartCalls {
     Writes(Vec<(Asked, Call)>, Vec<kv::Request>),
+    WriteAlone(Asked, Call),
     Gets(VecDeque<(Asked, GetRequest)>, Consistency),
+    ReadAlone(Asked, ReadAlone),
 }
 
+impl Part {
+    fn kind(&self) -> Kind {
+        match self.calls {
+            PartCalls::Writes(..) | PartCalls::WriteAlone(..) => Kind::Write,
+            PartCalls::Gets(..) | PartCalls::ReadAlone(..) => Kind::Read,
+        }
+    }
+
+    fn count(&self) -> usize {
+        match &self.calls {
+            PartCalls::Writes(calls, _) => calls.len(),
+            PartCalls::Gets(gets, _) => gets.len(),
+            PartCalls::WriteAlone(..) | PartCalls::ReadAlone(..) => 1,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    /// What they hold, about.
+    fn bytes(&self) -> usize {
+        let of_calls = match &self.calls {
+            PartCalls::Writes(calls, _) => calls.iter().map(|(_, call)| call.encoded_len()).sum(),
+            PartCalls::WriteAlone(_, call) => call.encoded_len(),
+            PartCalls::Gets(gets, _) => gets.iter().map(|(_, get)| get.encoded_len()).sum(),
+            PartCalls::ReadAlone(_, ReadAlone::Get(get)) => get.encoded_len(),
+            PartCalls::ReadAlone(_, ReadAlone::Range(range)) => range.encoded_len(),
+        };
+        of_calls + self.count() * CALL_BYTES
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        match &self.calls {
+            PartCalls::Writes(calls, _) => calls.iter().map(|(asked, _)| asked.id).collect(),
+            PartCalls::Gets(gets, _) => gets.iter().map(|(asked, _)| asked.id).collect(),
+            PartCalls::WriteAlone(asked, _) | PartCalls::ReadAlone(asked, _) => vec![asked.id],
+        }
+    }
+
+    /// Leaves those out that are late, and tells which they are.
+    fn split_off_late(&mut self, is_late: impl Fn(Asked, Instant) -> bool) -> Vec<u64> {
+        let (arrived, mut late) = (self.arrived, Vec::new());
+        let mut in_time = |asked: &Asked| {
+            let is_late = is_late(*asked, arrived);
+            late.extend(is_late.then_some(asked.id));
+            !is_late
+        };
+        match &mut self.calls {
+            PartCalls::Writes(calls, commands) => {
+                let all = std::mem::take(calls)
+                    .into_iter()
+                    .zip(std::mem::take(commands));
+                (*calls, *commands) = all.filter(|((asked, _), _)| in_time(asked)).unzip();
+            }
+            PartCalls::Gets(gets, _) => gets.retain(|(asked, _)| in_time(asked)),
+            PartCalls::WriteAlone(asked, _) | PartCalls::ReadAlone(asked, _) => {
+                if !in_time(asked) {
+                    self.calls = PartCalls::Writes(Vec::new(), Vec::new());
+                }
+            }
+        }
+        late
+    }
+}
+
+/// What a call takes besides what was sent of it, about.
+const CALL_BYTES: usize = 128;
 /// Calls under way on one stream; a client beyond it waits on its own side.
 const CALLS_PER_STREAM_MAX: usize = 4096;
 
@@ -47,7 +123,6 @@ impl Pipeline {
     /// Takes in frames as long as there is room for their calls.
     pub(super) fn take_in(&mut self, context: &mut Context<'_>) {
         while self.under_way < CALLS_PER_STREAM_MAX
-            && self.waiting.is_empty()
             && let Inbound::Open(inbound) = &mut self.inbound
         {
             let calls = match inbound.poll_next_unpin(context) {
@@ -74,17 +149,104 @@ impl Pipeline {
             self.outbound.answer(refused);
         }
         for (asked, read) in calls.reads_alone {
-            match read {
-                ReadAlone::Get(get) => self.read(arrived, asked, get),
-                ReadAlone::Range(range) => self.read(arrived, asked, range),
-            }
+            self.begin_in_turn(arrived, PartCalls::ReadAlone(asked, read));
         }
         for (asked, call) in calls.writes_alone {
-            self.write_alone(arrived, asked, call);
+            self.begin_in_turn(arrived, PartCalls::WriteAlone(asked, call));
         }
-        self.write_together(arrived, calls.writes, calls.commands);
+        self.begin_in_turn(arrived, PartCalls::Writes(calls.writes, calls.commands));
         for (gets, level) in calls.gets.into_iter().zip(Calls::LEVELS) {
-            self.read_together(arrived, gets, level);
+            self.begin_in_turn(arrived, PartCalls::Gets(gets, level));
+        }
+    }
+
+    /// Behind those of its kind that wait for places.
+    fn begin_in_turn(&mut self, arrived: Instant, calls: PartCalls) {
+        let part = Part {
+            arrived,
+            calls,
+            waiting: None,
+        };
+        if part.is_empty() {
+            return;
+        }
+        match self.waiting.iter().any(|it| it.kind() == part.kind()) {
+            true => self.wait(part),
+            false => self.begin_part(part),
+        }
+    }
+
+    fn begin_part(&mut self, part: Part) {
+        match self
+            .serving
+            .gate
+            .admit(part.kind(), part.count(), &self.caller.source)
+        {
+            Ok(mut admitted) => {
+                self.places.holds(&mut admitted);
+                self.begin_admitted(part, admitted);
+            }
+            // Places that calls of this stream give back go to those of it that wait. If it has none, others have them, and
+            // it is told so at once.
+            Err(lacking) if self.places.will_give_back(lacking) => self.wait(part),
+            Err(_) => self.refuse(&part),
+        }
+    }
+
+    /// Begins as many of these calls as were let in.
+    fn begin_admitted(&mut self, part: Part, admitted: Admitted) {
+        let Part {
+            arrived,
+            calls,
+            waiting,
+        } = part;
+        let later = match calls {
+            PartCalls::WriteAlone(asked, call) => {
+                return self.write_alone(arrived, asked, call, admitted);
+            }
+            PartCalls::ReadAlone(asked, ReadAlone::Get(get)) => {
+                return self.read(arrived, asked, get, admitted);
+            }
+            PartCalls::ReadAlone(asked, ReadAlone::Range(range)) => {
+                return self.read(arrived, asked, range, admitted);
+            }
+            PartCalls::Writes(mut calls, mut commands) => {
+                let later = calls.split_off(admitted.count());
+                let commands_later = commands.split_off(admitted.count());
+                self.write_together(arrived, calls, commands, admitted);
+                PartCalls::Writes(later, commands_later)
+            }
+            PartCalls::Gets(mut gets, level) => {
+                let later = gets.split_off(admitted.count());
+                self.read_together(arrived, gets, level, admitted);
+                PartCalls::Gets(later, level)
+            }
+        };
+        let later = Part {
+            arrived,
+            calls: later,
+            waiting,
+        };
+        if !later.is_empty() {
+            self.wait(later);
+        }
+    }
+
+    /// Keeps these calls until places are given back, if there is room for what they hold.
+    fn wait(&mut self, mut part: Part) {
+        if part.waiting.is_none() {
+            part.waiting = self.serving.gate.wait(part.bytes(), &self.caller.source);
+        }
+        match part.waiting {
+            Some(_) => self.waiting.push_back(part),
+            None => self.refuse(&part),
+        }
+    }
+
+    fn refuse(&mut self, part: &Part) {
+        let full = self.serving.gate.full();
+        for id in part.ids() {
+            self.outbound.answer(failed(id, &full));
         }
     }
 
@@ -134,23 +296,10 @@ impl Pipeline {
     fn write_together(
         &mut self,
         arrived: Instant,
-        mut calls: Vec<(Asked, Call)>,
-        mut commands: Vec<kv::Request>,
+        calls: Vec<(Asked, Call)>,
+        commands: Vec<kv::Request>,
+        admitted: Admitted,
     ) {
-        if commands.is_empty() {
-            return;
-        }
-        let gate = &self.serving.gate;
-        let Some(admitted) = gate.admit(Kind::Write, calls.len(), &self.caller.source) else {
-            let calls = PartCalls::Writes(calls, commands);
-            return self.wait_or_refuse(Part { arrived, calls });
-        };
-        let later = calls.split_off(admitted.count());
-        if !later.is_empty() {
-            let commands = commands.split_off(admitted.count());
-            let calls = PartCalls::Writes(later, commands);
-            self.waiting.push_back(Part { arrived, calls });
-        }
         let waiters = self.waiters(arrived, calls.iter().map(|(asked, _)| asked));
         let writes = Writes {
             admitted,
@@ -166,88 +315,48 @@ impl Pipeline {
         });
     }
 
-    /// Places that calls of this stream give back go to those of it that wait. If it has none, others have them, and
-    /// it is told so at once.
-    fn wait_or_refuse(&mut self, part: Part) {
-        let own = !self.working.is_empty() || !self.decided.is_empty() || !self.readable.is_empty();
-        if own {
-            return self.waiting.push_front(part);
-        }
-        let full = self.serving.gate.full();
-        let ids: Vec<_> = match part.calls {
-            PartCalls::Writes(calls, _) => calls.iter().map(|(asked, _)| asked.id).collect(),
-            PartCalls::Gets(gets, _) => gets.iter().map(|(asked, _)| asked.id).collect(),
-        };
-        for id in ids {
-            self.outbound.answer(failed(id, &full));
-        }
-    }
-
-    /// Begins calls that waited for places, as far as there are some.
+    /// Begins calls that waited for places, as far as there are some; the rest stays in its order.
     pub(super) fn begin_waiting(&mut self) {
-        for _ in 0..self.waiting.len() {
-            let Some(Part { arrived, calls }) = self.waiting.pop_front() else {
-                return;
-            };
-            let now = Instant::now();
-            match calls {
-                PartCalls::Writes(calls, commands) => {
-                    let all = calls.into_iter().zip(commands);
-                    let (late, in_time) = all.partition::<Vec<_>, _>(|((asked, _), _)| {
-                        self.is_late(arrived, *asked, now)
-                    });
-                    self.refuse_late(late.iter().map(|((asked, _), _)| asked.id));
-                    let (calls, commands) = in_time.into_iter().unzip();
-                    self.write_together(arrived, calls, commands);
-                }
-                PartCalls::Gets(gets, level) => {
-                    let all = gets.into_iter();
-                    let (late, in_time) = all.partition::<VecDeque<_>, _>(|(asked, _)| {
-                        self.is_late(arrived, *asked, now)
-                    });
-                    self.refuse_late(late.iter().map(|(asked, _)| asked.id));
-                    self.read_together(arrived, in_time, level);
-                }
+        if self.waiting.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        for mut part in std::mem::take(&mut self.waiting) {
+            for id in part.split_off_late(|asked, arrived| self.until(arrived, asked) <= now) {
+                self.outbound.answer(failed(id, &too_late()));
+            }
+            if part.is_empty() {
+                continue;
+            }
+            match self.waiting.iter().any(|it| it.kind() == part.kind()) {
+                true => self.waiting.push_back(part),
+                false => self.begin_part(part),
             }
         }
     }
 
-    fn is_late(&self, arrived: Instant, asked: Asked, now: Instant) -> bool {
-        self.until(arrived, asked) <= now
-    }
-
-    fn refuse_late(&mut self, ids: impl Iterator<Item = u64>) {
-        for id in ids {
-            self.outbound.answer(failed(id, &too_late()));
-        }
-    }
-
     /// A write that takes more than one step.
-    fn write_alone(&mut self, arrived: Instant, asked: Asked, call: Call) {
+    fn write_alone(&mut self, arrived: Instant, asked: Asked, call: Call, admitted: Admitted) {
         let (serving, own) = (Arc::clone(&self.serving), self.own_until(arrived, asked));
         let caller = Caller {
             until: Some(self.until(arrived, asked)),
             ..self.caller.clone()
         };
         self.work_alone(asked.id, async move {
-            let written = serving.write_framed(asked.id, call, caller);
+            let written = serving.write_framed(asked.id, call, caller, admitted);
             let (answer, held) = in_time(own, asked.id, written).await;
             Done::Answered(answer, held)
         });
     }
 
-    fn read<R: Read>(&mut self, arrived: Instant, asked: Asked, request: R) {
+    fn read<R: Read>(&mut self, arrived: Instant, asked: Asked, request: R, admitted: Admitted) {
         let (serving, own) = (Arc::clone(&self.serving), self.own_until(arrived, asked));
         let source = Arc::clone(&self.caller.source);
         self.work_alone(asked.id, async move {
             let read = async {
-                let read = request.read(&serving, &source);
-                let (result, held) = apart(
-                    serving
-                        .gate
-                        .pass(R::METHOD, Kind::Read, &source, read)
-                        .await,
-                );
+                let read = request.read(&serving, &source).await;
+                admitted.came_to(R::METHOD, &read);
+                let (result, held) = apart(read);
                 (framed::<R>(asked.id, result), held)
             };
             let (answer, held) = in_time(own, asked.id, read).await;
@@ -258,22 +367,10 @@ impl Pipeline {
     fn read_together(
         &mut self,
         arrived: Instant,
-        mut gets: VecDeque<(Asked, GetRequest)>,
+        gets: VecDeque<(Asked, GetRequest)>,
         level: Consistency,
+        admitted: Admitted,
     ) {
-        if gets.is_empty() {
-            return;
-        }
-        let gate = &self.serving.gate;
-        let Some(admitted) = gate.admit(Kind::Read, gets.len(), &self.caller.source) else {
-            let calls = PartCalls::Gets(gets, level);
-            return self.wait_or_refuse(Part { arrived, calls });
-        };
-        let later = gets.split_off(admitted.count());
-        if !later.is_empty() {
-            let calls = PartCalls::Gets(later, level);
-            self.waiting.push_back(Part { arrived, calls });
-        }
         let waiters = self.waiters(arrived, gets.iter().map(|(asked, _)| asked));
         // `None` if one of them waits as long as the server does.
         let all_own = gets
@@ -346,21 +443,25 @@ impl Serving {
         id: u64,
         call: Call,
         caller: Caller,
+        admitted: Admitted,
     ) -> (PipelinedAnswer, Option<Held>) {
         async fn write<M: Mutation>(
             serving: &Serving,
             id: u64,
             request: M,
             caller: &Caller,
+            admitted: &Admitted,
         ) -> (PipelinedAnswer, Option<Held>) {
-            let (result, held) = apart(serving.write(request, caller).await);
+            let (result, held) = apart(serving.write_admitted(request, caller, admitted).await);
             (framed::<M>(id, result), held)
         }
         if let Call::OpenSession(open) = call {
+            // It has a place of its own, for longer than its caller may wait.
+            drop(admitted);
             let opened = self.open_session(open, caller).await;
             return (framed::<OpenSessionRequest>(id, opened), None);
         }
-        for_each_write!(call, it => write(&self, id, it, &caller).await,
+        for_each_write!(call, it => write(&self, id, it, &caller, &admitted).await,
             otherwise (failed(id, &frame::unknown_call()), None))
     }
 }

@@ -49,7 +49,10 @@ use super::{Caller, Serving, writes::no_answer};
 use crate::{
     error::RequestError,
     node::{Written, answers::Held, waiters::Waiters},
-    server::{forward::Origin, gate::Admitted},
+    server::{
+        forward::Origin,
+        gate::{Admitted, OfStream},
+    },
 };
 
 /// How long keys are read before others have their turn on the thread.
@@ -72,6 +75,8 @@ pub(in crate::server) struct Pipeline {
     readable: VecDeque<Reads>,
     /// Calls that wait until others of this stream give their places back.
     waiting: VecDeque<Part>,
+    /// The places that its calls hold.
+    places: OfStream,
     /// Calls that were taken in and are in no frame of answers yet.
     under_way: usize,
     outbound: Outbound,
@@ -141,6 +146,7 @@ impl Pipeline {
             decided: VecDeque::new(),
             readable: VecDeque::new(),
             waiting: VecDeque::new(),
+            places: OfStream::default(),
             under_way: 0,
             yielded: false,
             paused: false,

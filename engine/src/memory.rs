@@ -1,0 +1,174 @@
+//! Memory: a process that wants more than it may have is killed, so what comes in from outside may have a part of it only.
+//!
+//! Of what the process may have, its control group's limit or the machine's memory, connections, writes that wait and
+//! answers that wait get an eighth each; what watches hold, what has arrived of requests, and requests that wait, a
+//! sixteenth each; what waits for each peer, messages of peers, those of newcomers among them, and what has arrived on the
+//! admin port, a thirty-second each: if they want as much. The rest, a quarter or more in a cluster of three, is for the
+//! store's tables and caches, and for what is neither counted nor large.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use rustix::system::sysinfo;
+
+/// What takes memory because others want something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Connections of clients, with what has arrived on them and was not taken yet.
+    Connections,
+    /// Writes that wait to be acknowledged.
+    Writes,
+    /// Answers that wait to be sent.
+    Answers,
+    /// What watches hold that their clients have not read.
+    Watches,
+    /// What has arrived of requests that are not whole.
+    Requests,
+    /// The same on the admin port.
+    AdminRequests,
+    /// Requests that wait for a place or for their turn.
+    Waiting,
+    /// Messages of peers that wait for the replica.
+    FromPeers,
+    /// What has arrived of messages of peers of which the log has not told.
+    Newcomers,
+    /// Messages that wait for one peer.
+    ToPeer,
+}
+
+/// How many bytes of those that are wanted may be taken: never fewer than `least`, without which nothing could be served.
+pub(crate) fn most(of: Use, wanted: usize, least: usize) -> usize {
+    let memory = memory();
+    let most = part(of, memory).max(least).min(wanted);
+    if most < wanted {
+        tracing::info!(
+            ?of,
+            wanted,
+            most,
+            memory,
+            "less than wanted, for the process may have little memory"
+        );
+    }
+    most
+}
+
+fn part(of: Use, memory: u64) -> usize {
+    let of_all = match of {
+        Use::Connections | Use::Writes | Use::Answers => 8,
+        Use::Watches | Use::Requests | Use::Waiting => 16,
+        Use::AdminRequests | Use::FromPeers | Use::Newcomers | Use::ToPeer => 32,
+    };
+    usize::try_from(memory / of_all).unwrap_or(usize::MAX)
+}
+
+/// Bytes that this process may have, as it was when they were first asked for.
+fn memory() -> u64 {
+    static MEMORY: OnceLock<u64> = OnceLock::new();
+    *MEMORY.get_or_init(|| {
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let limit = group_limit(&groups, Path::new("/sys/fs/cgroup"));
+        let machine = sysinfo();
+        let machine = machine.totalram.saturating_mul(machine.mem_unit.into());
+        limit.map_or(machine, |limit| limit.min(machine))
+    })
+}
+
+/// The lowest limit of the control groups that a process is in, whose `/proc/self/cgroup` this is, and of those around
+/// them; `None` if nothing is said. Written out because no crate that this one's minimum of Rust lets in looks further than
+/// the group at the root of what is mounted, which is only a container's own.
+fn group_limit(groups: &str, mounted: &Path) -> Option<u64> {
+    let limits = groups.lines().flat_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (controllers, path) = (fields.nth(1), fields.next());
+        let (root, file) = match controllers {
+            Some("") => (mounted.to_path_buf(), "memory.max"),
+            Some(names) if names.split(',').any(|it| it == "memory") => {
+                (mounted.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => return Vec::new(),
+        };
+        let within = path.unwrap_or_default().trim_start_matches('/');
+        let own = root.join(within);
+        // In a container the path may be as the machine sees it: then only the root is there.
+        let around: Vec<PathBuf> = own.ancestors().map(Path::to_path_buf).collect();
+        let around = around.into_iter().filter(|it| it.starts_with(&root));
+        around.filter_map(|it| read(&it.join(file))).collect()
+    });
+    limits.min()
+}
+
+/// `None` as well for `max`, which is no limit.
+fn read(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quarter_is_left_in_a_cluster_of_three() {
+        let all = [
+            Use::Connections,
+            Use::Writes,
+            Use::Answers,
+            Use::Watches,
+            Use::Requests,
+            Use::Waiting,
+            Use::AdminRequests,
+            Use::FromPeers,
+            Use::Newcomers,
+            Use::ToPeer,
+            Use::ToPeer,
+        ];
+        for memory in [256 << 20, 512 << 20, 64 << 30] {
+            let taken: usize = all.map(|of| part(of, memory)).iter().sum();
+            assert!(taken as u64 <= memory / 4 * 3, "{taken} of {memory}");
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_bounds_it_and_what_is_needed_is_always_there() {
+        assert_eq!(most(Use::Writes, 10, 1), 10);
+        let memory = usize::try_from(memory()).unwrap();
+        assert_eq!(most(Use::Writes, usize::MAX, memory), memory);
+        assert!(most(Use::Writes, usize::MAX, 1) <= memory / 8);
+    }
+
+    fn limits(files: &[(&str, &str)], groups: &str) -> Option<u64> {
+        let mounted = tempfile::tempdir().unwrap();
+        for (file, said) in files {
+            let file = mounted.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, said).unwrap();
+        }
+        group_limit(groups, mounted.path())
+    }
+
+    #[test]
+    fn the_lowest_limit_around_the_process_counts() {
+        let files = [
+            ("a/memory.max", "1000\n"),
+            ("a/b/memory.max", "max\n"),
+            ("other/memory.max", "1\n"),
+        ];
+        assert_eq!(limits(&files, "0::/a/b\n"), Some(1000));
+        assert_eq!(limits(&files, "0::/\n"), None);
+    }
+
+    #[test]
+    fn both_versions_of_control_groups_are_read() {
+        let groups = "9:name=systemd:/\n4:memory,hugetlb:/pods/x\n1:cpu:/\n0::/\n";
+        let one = [("memory/pods/x/memory.limit_in_bytes", "536870912\n")];
+        assert_eq!(limits(&one, groups), Some(512 << 20));
+        // The path as it is outside of the container.
+        let mounted = [("memory/memory.limit_in_bytes", "1000\n")];
+        assert_eq!(limits(&mounted, groups), Some(1000));
+        assert_eq!(limits(&[("memory.max", "2000\n")], "0::/\n"), Some(2000));
+        assert_eq!(limits(&[("memory.max", "what?\n")], "0::/\n"), None);
+        assert_eq!(limits(&[], "nonsense"), None);
+    }
+}
