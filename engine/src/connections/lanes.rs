@@ -70,8 +70,8 @@ pub(super) struct Lanes {
 }
 
 struct Lane {
-    /// What it has not begun to poll.
-    arrived: Mutex<Vec<Task>>,
+    /// What it has not begun to poll; `None` once nothing polls it any more.
+    arrived: Mutex<Option<Vec<Task>>>,
     /// Wakes the task that it is.
     task: AtomicWaker,
     /// It was woken and is not polled yet.
@@ -86,9 +86,12 @@ struct Lane {
 /// What a lane polls, unless its slice is over.
 struct Task {
     work: BoxFuture<'static, ()>,
-    /// Counts it until it begins.
-    waiting: Option<Arc<AtomicUsize>>,
+    /// Until it begins.
+    waiting: Option<Waiting>,
 }
+
+/// Counts what waits to begin, until it is dropped.
+struct Waiting(Arc<AtomicUsize>);
 
 /// What one of the runtime's tasks does: everything in a lane.
 struct Running {
@@ -112,7 +115,7 @@ impl Lanes {
         let ready_of_source = Ready::default();
         let start = |_| {
             let lane = Arc::new(Lane {
-                arrived: Mutex::default(),
+                arrived: Mutex::new(Some(Vec::new())),
                 task: AtomicWaker::new(),
                 ready: AtomicBool::new(false),
                 ready_of_source: ready_of_source.clone(),
@@ -140,17 +143,21 @@ impl Lanes {
         self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
     }
 
-    /// Does this in one of them. If it panics, nothing else ends.
+    /// Does this in one of them. If it panics, nothing else ends. Dropped if all have ended, which is when the runtime has.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let work = AssertUnwindSafe(work).catch_unwind().map(drop);
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        if let Some(lane) = self.lanes.get(number % self.lanes.len()) {
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-            lane.arrivals().push(Task {
-                work: work.boxed(),
-                waiting: Some(Arc::clone(&self.waiting)),
-            });
-            lane.wake_by_ref();
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut task = Some(Task {
+            work: work.boxed(),
+            waiting: Some(Waiting::begin(&self.waiting)),
+        });
+        let lanes = self.lanes.iter().cycle();
+        for lane in lanes.skip(first % self.lanes.len()).take(self.lanes.len()) {
+            if let Some(arrived) = lane.arrivals().as_mut() {
+                arrived.extend(task.take());
+                lane.wake_by_ref();
+                return;
+            }
         }
     }
 }
@@ -165,7 +172,7 @@ impl Drop for Lanes {
 }
 
 impl Lane {
-    fn arrivals(&self) -> MutexGuard<'_, Vec<Task>> {
+    fn arrivals(&self) -> MutexGuard<'_, Option<Vec<Task>>> {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -230,14 +237,34 @@ impl Drop for Polling {
     }
 }
 
+impl Waiting {
+    fn begin(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Running {
+    /// With its runtime, or because what it polled panicked while it was dropped: what has arrived is polled by nobody, and
+    /// would keep its connections for ever.
+    fn drop(&mut self) {
+        let arrived = self.lane.arrivals().take();
+        drop(arrived);
+    }
+}
+
 impl Future for Task {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         ready!(give_way(context));
-        if let Some(waiting) = self.waiting.take() {
-            waiting.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.waiting = None;
         self.work.as_mut().poll(context)
     }
 }
@@ -254,7 +281,8 @@ impl Future for Running {
         let mut context = Context::from_waker(&waker);
         loop {
             let closed = this.lane.closed.load(Ordering::Acquire);
-            this.tasks.extend(this.lane.arrivals().drain(..));
+            let arrived = this.lane.arrivals().as_mut().map(std::mem::take);
+            this.tasks.extend(arrived.into_iter().flatten());
             match this.tasks.poll_next_unpin(&mut context) {
                 Poll::Ready(None) if closed => return Poll::Ready(()),
                 Poll::Ready(None) => return Poll::Pending,
@@ -351,6 +379,29 @@ mod tests {
         yield_now().await;
         before.send(()).unwrap();
         told.await.unwrap();
+    }
+
+    /// A panic while something is dropped ends the task that a lane is, as the end of a runtime does.
+    #[tokio::test]
+    async fn a_lane_that_ended_keeps_nothing_and_others_take_what_comes() {
+        let mut lanes = Lanes::start(&Ready::default());
+        let others = Lanes::start(&Ready::default());
+        lanes.lanes = lanes.lanes.iter().chain(&others.lanes).cloned().collect();
+        let (kept, dropped) = oneshot::channel::<()>();
+        lanes.spawn(async move { drop(kept) });
+        drop(Running {
+            lane: Arc::clone(&lanes.lanes[0]),
+            tasks: FuturesUnordered::new(),
+        });
+        assert!(dropped.await.is_err());
+        assert_eq!(lanes.waiting.load(Ordering::Relaxed), 0);
+        for _ in 0..3 {
+            let (tell, told) = oneshot::channel();
+            lanes.spawn(async move {
+                let _ = tell.send(());
+            });
+            assert!(told.await.is_ok());
+        }
     }
 
     #[tokio::test]
