@@ -70,7 +70,7 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn begin(settings: &Settings) -> Self {
         eprintln!(
-            "hostile: {} of {:?} against {} member(s), whose honest clients are measured for {:?} before each",
+            "hostile: {} of {:?} against {} member(s), whose honest clients are measured for {:?} before each, beside a busy neighbour",
             settings.attacks().len(),
             settings.attack,
             settings.members,
@@ -118,7 +118,8 @@ impl Report {
 
 fn compared(before: Duration, during: Duration) -> String {
     let times = during.as_secs_f64() / before.as_secs_f64();
-    format!("{} ({times:.1}×)", milliseconds(during))
+    let (before, during) = (milliseconds(before), milliseconds(during));
+    format!("{during} of {before} ({times:.1}×)")
 }
 
 fn milliseconds(time: Duration) -> String {
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(thousands(1_234_567), "1,234,567");
         assert_eq!(thousands(999), "999");
         let ms = Duration::from_millis;
-        assert_eq!(compared(ms(2), ms(5)), "5.0 ms (2.5×)");
+        assert_eq!(compared(ms(2), ms(5)), "5.0 ms of 2.0 ms (2.5×)");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::{
 pub(crate) struct Settings {
     /// Of each attack.
     pub(crate) attack: Duration,
-    /// Of the honest load alone, before it.
+    /// Of the honest load without it, before it.
     pub(crate) before: Duration,
     /// Of the cluster.
     pub(crate) members: usize,
@@ -38,10 +38,13 @@ impl Settings {
         }
     }
 
-    /// Each attacker alone, and then all of them; or those of it that are wanted.
+    /// The neighbour, each attacker alone, and then all of them; or those of it that are wanted.
     pub(crate) fn attacks(&self) -> Vec<(&'static str, Vec<&'static Attacker>)> {
         let all: Vec<&Attacker> = attackers::all().collect();
-        let alone = all.iter().map(|it| (it.name, vec![*it]));
+        let alone = [&attackers::NEIGHBOUR]
+            .into_iter()
+            .chain(all.iter().copied());
+        let alone = alone.map(|it| (it.name, vec![it]));
         let mut attacks: Vec<_> = alone.chain([(TOGETHER, all.clone())]).collect();
         if let Some(only) = &self.only {
             attacks.retain(|(name, _)| name.contains(only.as_str()));

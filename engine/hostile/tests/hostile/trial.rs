@@ -16,10 +16,11 @@ use tokio::{runtime::Runtime, task::JoinSet, time::sleep};
 
 use crate::{
     attackers::{
-        self, Arena, Attacker, LARGE_BYTES, LARGE_KEYS, MANY_KEYS, large_key, one_of_many,
+        self, Arena, Attacker, LARGE_BYTES, LARGE_KEYS, MANY_KEYS, NEIGHBOUR, large_key,
+        one_of_many,
     },
     cgroup::{Bounds, Cgroup},
-    honest,
+    honest::{self, Met},
     member::{Cluster, Doors, Lead, MEMORY_BYTES, Member},
     report::{self, Row},
     settings::Settings,
@@ -63,9 +64,8 @@ impl Order {
         let tally = Tally::default();
         runtime.block_on(async {
             let mut attacks = JoinSet::new();
-            for attacker in
-                attackers::all().filter(|it| self.attackers.iter().any(|n| n == it.name))
-            {
+            for name in &self.attackers {
+                let attacker = attackers::named(name).expect("who gives orders knows them");
                 attacks.spawn((attacker.run)(Arena {
                     doors: self.doors,
                     lead: self.lead.clone(),
@@ -114,11 +114,18 @@ impl<'a> Trial<'a> {
         honest::fill(&endpoints).await;
         fill(&endpoints).await;
         honest::measure(&endpoints, WARM_UP).await;
-        let before = honest::measure(&endpoints, self.settings.before).await;
-
         let (leading, lead) = cluster.lead().await;
+        let doors = cluster.members[leading].doors;
+        let before = self.own(&endpoints, doors, &lead).await;
+
         let logged: Vec<_> = cluster.members.iter().map(|it| length(&it.log)).collect();
-        let attack = Attack::begin(self, cluster.members[leading].doors, &lead);
+        let attack = Attack::begin(
+            self.test,
+            self.attackers,
+            doors,
+            &lead,
+            self.settings.attack,
+        );
         sleep(HEAD_START).await;
         let peak = Peak::watch(&cluster);
         let during = honest::measure(&endpoints, self.settings.attack).await;
@@ -145,6 +152,21 @@ impl<'a> Trial<'a> {
         let logs = cluster.members.iter().zip(logged);
         let logged = logs.map(|(it, from)| tail(&it.log, from)).collect();
         Row::new(self.name, self.attackers, &seen, &counts, logged)
+    }
+}
+
+impl Trial<'_> {
+    /// The honest beside the neighbour; and in the trial of the neighbour itself, alone.
+    async fn own(&self, endpoints: &[String], doors: Doors, lead: &Lead) -> Met {
+        let time = self.settings.before;
+        if self.name == NEIGHBOUR.name {
+            return honest::measure(endpoints, time).await;
+        }
+        let neighbour = Attack::begin(self.test, &[&NEIGHBOUR], doors, lead, time);
+        sleep(HEAD_START).await;
+        let own = honest::measure(endpoints, time).await;
+        drop(neighbour);
+        own
     }
 }
 
@@ -197,25 +219,27 @@ struct Attack {
 }
 
 impl Attack {
-    fn begin(trial: &Trial<'_>, doors: Doors, lead: &Lead) -> Self {
+    fn begin(
+        test: &str,
+        attackers: &[&Attacker],
+        doors: Doors,
+        lead: &Lead,
+        time: Duration,
+    ) -> Self {
         let cgroup = Cgroup::new("attackers", ATTACKERS);
         let counts = report::folder().join("counts.json");
         let _ = fs_err::remove_file(&counts);
         let order = Order {
-            attackers: trial
-                .attackers
-                .iter()
-                .map(|it| it.name.to_owned())
-                .collect(),
+            attackers: attackers.iter().map(|it| it.name.to_owned()).collect(),
             doors,
             lead: lead.clone(),
             // They stay for all of what is measured.
-            time: HEAD_START + trial.settings.attack + HEAD_START,
+            time: HEAD_START + time + HEAD_START,
             counts: counts.clone(),
         };
         let child = cgroup
             .command(&std::env::current_exe().unwrap())
-            .args(["--exact", trial.test, "--nocapture"])
+            .args(["--exact", test, "--nocapture"])
             .env(ORDER, serde_json::to_string(&order).unwrap())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

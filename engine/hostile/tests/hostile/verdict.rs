@@ -4,7 +4,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use crate::honest::Met;
 
-/// How much longer the slowest of a hundred honest calls may take than undisturbed.
+/// How much longer the slowest of a hundred honest calls may take than without attackers.
 const TIMES_SLOWER_MAX: u32 = 10;
 /// And how long at most.
 const LATENCY_MAX: Duration = Duration::from_millis(500);
@@ -12,7 +12,7 @@ const LATENCY_MAX: Duration = Duration::from_millis(500);
 /// What was seen of an attack.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// The honest, right before it.
+    /// The honest, right before it, beside a neighbour who attacks nothing.
     pub(crate) before: Met,
     /// The honest, while it lasted.
     pub(crate) during: Met,
@@ -57,7 +57,7 @@ pub(crate) fn broken(seen: &Seen) -> Vec<String> {
         ("read", before.read_p99, during.read_p99),
     ] {
         if during > LATENCY_MAX || during > before * TIMES_SLOWER_MAX {
-            broken.push(format!("{what} p99 {during:?}, undisturbed {before:?}"));
+            broken.push(format!("{what} p99 {during:?}, without it {before:?}"));
         }
     }
     broken

@@ -9,6 +9,7 @@ mod answers;
 mod bodies;
 mod doors;
 mod http2;
+mod neighbour;
 mod peers;
 mod reads;
 mod sessions;
@@ -21,6 +22,8 @@ use anyhow::Result;
 use bytes::Bytes;
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use tokio::task::JoinSet;
+
+pub(crate) use neighbour::NEIGHBOUR;
 
 use crate::{
     link::Link,
@@ -56,6 +59,11 @@ const KINDS: &[&[Attacker]] = &[
 /// All of them.
 pub(crate) fn all() -> impl Iterator<Item = &'static Attacker> {
     KINDS.iter().copied().flatten()
+}
+
+/// The one of that name, or the neighbour.
+pub(crate) fn named(name: &str) -> Option<&'static Attacker> {
+    all().chain([&NEIGHBOUR]).find(|it| it.name == name)
 }
 
 /// What an attacker knows of the member, which is no secret.
