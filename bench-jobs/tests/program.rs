@@ -14,6 +14,7 @@ use dengine_crds::{
     benchmark::{Report, RunResult, Shape},
     profiles,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use support::{Behaviour, Peer};
 use tokio::{process::Command, sync::Barrier, time::timeout};
 
@@ -232,15 +233,9 @@ async fn terminated(endpoint: &str, arguments: &str, until: impl AsyncFn()) -> (
         .spawn()
         .unwrap();
     until().await;
-    let pid = child.id().unwrap().to_string();
-    assert!(
-        Command::new("kill")
-            .arg(pid)
-            .status()
-            .await
-            .unwrap()
-            .success()
-    );
+    // Not by `kill`, which a bare machine lacks.
+    let pid = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
     let output = child.wait_with_output().await.unwrap();
     (
         output.status.code().unwrap(),
