@@ -32,7 +32,7 @@ impl Settings {
         });
         Self {
             attack,
-            before: attack.min(Duration::from_secs(10)),
+            before: attack.min(Duration::from_secs(5)),
             members,
             only: given("DENGINE_HOSTILE_ONLY"),
         }

@@ -20,102 +20,21 @@ use dengine_wire::{
     frame::{self, Asked, Calls, ReadAlone, failed, framed},
 };
 use futures::{FutureExt, StreamExt, future::abortable};
-use prost::Message as _;
 use tonic::Status;
 
-use super::{Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, too_late};
+use super::{
+    Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, too_late,
+    waiting::{Part, PartCalls},
+};
 use crate::{
     connections::Source,
     node::{answers::Held, waiters::Waiters},
     server::{
         forward::Origin,
-        gate::{Admitted, Kind, Waiting},
+        gate::{Admitted, Kind},
     },
 };
 
-/// Calls that wait for places together, and when they arrived.
-pub(super) struct Part {
-    arrived: Instant,
-    calls: PartCalls,
-    /// Counts what they hold, once they wait.
-    waiting: Option<Waiting>,
-}
-
-enum PartCalls {
-    Writes(Vec<(Asked, Call)>, Vec<kv::Request>),
-    WriteAlone(Asked, Call),
-    Gets(VecDeque<(Asked, GetRequest)>, Consistency),
-    ReadAlone(Asked, ReadAlone),
-}
-
-impl Part {
-    fn kind(&self) -> Kind {
-        match self.calls {
-            PartCalls::Writes(..) | PartCalls::WriteAlone(..) => Kind::Write,
-            PartCalls::Gets(..) | PartCalls::ReadAlone(..) => Kind::Read,
-        }
-    }
-
-    fn count(&self) -> usize {
-        match &self.calls {
-            PartCalls::Writes(calls, _) => calls.len(),
-            PartCalls::Gets(gets, _) => gets.len(),
-            PartCalls::WriteAlone(..) | PartCalls::ReadAlone(..) => 1,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.count() == 0
-    }
-
-    /// What they hold, about.
-    fn bytes(&self) -> usize {
-        let of_calls = match &self.calls {
-            PartCalls::Writes(calls, _) => calls.iter().map(|(_, call)| call.encoded_len()).sum(),
-            PartCalls::WriteAlone(_, call) => call.encoded_len(),
-            PartCalls::Gets(gets, _) => gets.iter().map(|(_, get)| get.encoded_len()).sum(),
-            PartCalls::ReadAlone(_, ReadAlone::Get(get)) => get.encoded_len(),
-            PartCalls::ReadAlone(_, ReadAlone::Range(range)) => range.encoded_len(),
-        };
-        of_calls + self.count() * CALL_BYTES
-    }
-
-    fn ids(&self) -> Vec<u64> {
-        match &self.calls {
-            PartCalls::Writes(calls, _) => calls.iter().map(|(asked, _)| asked.id).collect(),
-            PartCalls::Gets(gets, _) => gets.iter().map(|(asked, _)| asked.id).collect(),
-            PartCalls::WriteAlone(asked, _) | PartCalls::ReadAlone(asked, _) => vec![asked.id],
-        }
-    }
-
-    /// Leaves those out that are late, and tells which they are.
-    fn split_off_late(&mut self, is_late: impl Fn(Asked, Instant) -> bool) -> Vec<u64> {
-        let (arrived, mut late) = (self.arrived, Vec::new());
-        let mut in_time = |asked: &Asked| {
-            let is_late = is_late(*asked, arrived);
-            late.extend(is_late.then_some(asked.id));
-            !is_late
-        };
-        match &mut self.calls {
-            PartCalls::Writes(calls, commands) => {
-                let all = std::mem::take(calls)
-                    .into_iter()
-                    .zip(std::mem::take(commands));
-                (*calls, *commands) = all.filter(|((asked, _), _)| in_time(asked)).unzip();
-            }
-            PartCalls::Gets(gets, _) => gets.retain(|(asked, _)| in_time(asked)),
-            PartCalls::WriteAlone(asked, _) | PartCalls::ReadAlone(asked, _) => {
-                if !in_time(asked) {
-                    self.calls = PartCalls::Writes(Vec::new(), Vec::new());
-                }
-            }
-        }
-        late
-    }
-}
-
-/// What a call takes besides what was sent of it, about.
-const CALL_BYTES: usize = 128;
 /// Calls under way on one stream; a client beyond it waits on its own side.
 const CALLS_PER_STREAM_MAX: usize = 4096;
 
@@ -162,85 +81,81 @@ impl Pipeline {
 
     /// Behind those of its kind that wait for places.
     fn begin_in_turn(&mut self, arrived: Instant, calls: PartCalls) {
-        let part = Part {
-            arrived,
-            calls,
-            waiting: None,
+        let part = Part::new(arrived, calls);
+        let kind = part.kind();
+        let rest = match self.waiting.of(kind).is_empty() {
+            _ if part.is_empty() => return,
+            true => self.begin_part(part),
+            false => Some(part),
         };
-        if part.is_empty() {
+        let Some(mut rest) = rest else {
+            return;
+        };
+        match rest.wait(&self.serving.gate, &self.caller.source) {
+            true => self.waiting.of(kind).push_back(rest),
+            false => self.refuse(&rest),
+        }
+    }
+
+    /// Begins calls that waited for places, as far as there are some; the rest stays in its order.
+    pub(super) fn begin_waiting(&mut self) {
+        if self.waiting.is_empty() {
             return;
         }
-        match self.waiting.iter().any(|it| it.kind() == part.kind()) {
-            true => self.wait(part),
-            false => self.begin_part(part),
+        let now = Instant::now();
+        for kind in [Kind::Write, Kind::Read] {
+            while let Some(mut part) = self.waiting.of(kind).pop_front() {
+                for id in part.split_off_late(|asked, arrived| self.until(arrived, asked) <= now) {
+                    self.outbound.answer(failed(id, &too_late()));
+                }
+                if part.is_empty() {
+                    continue;
+                }
+                if let Some(rest) = self.begin_part(part) {
+                    self.waiting.of(kind).push_front(rest);
+                    break;
+                }
+            }
         }
     }
 
-    fn begin_part(&mut self, part: Part) {
-        match self
-            .serving
-            .gate
-            .admit(part.kind(), part.count(), &self.caller.source)
-        {
+    /// Begins as many of these calls as there are places for; those that are left may wait.
+    ///
+    /// Places that calls of this stream give back go to those of it that wait. If it has none, others have them, and it is
+    /// told so at once.
+    fn begin_part(&mut self, part: Part) -> Option<Part> {
+        let gate = &self.serving.gate;
+        match gate.admit(part.kind(), part.count(), &self.caller.source) {
             Ok(mut admitted) => {
                 self.places.holds(&mut admitted);
-                self.begin_admitted(part, admitted);
+                self.begin_admitted(part, admitted)
             }
-            // Places that calls of this stream give back go to those of it that wait. If it has none, others have them, and
-            // it is told so at once.
-            Err(lacking) if self.places.will_give_back(lacking) => self.wait(part),
-            Err(_) => self.refuse(&part),
+            Err(lacking) if self.places.will_give_back(lacking) => Some(part),
+            Err(_) => {
+                self.refuse(&part);
+                None
+            }
         }
     }
 
-    /// Begins as many of these calls as were let in.
-    fn begin_admitted(&mut self, part: Part, admitted: Admitted) {
-        let Part {
-            arrived,
-            calls,
-            waiting,
-        } = part;
-        let later = match calls {
-            PartCalls::WriteAlone(asked, call) => {
-                return self.write_alone(arrived, asked, call, admitted);
+    /// Begins as many of these calls as were let in; the others are left.
+    fn begin_admitted(&mut self, part: Part, admitted: Admitted) -> Option<Part> {
+        let arrived = part.arrived();
+        let (first, rest) = part.split_at(admitted.count());
+        match first {
+            PartCalls::Writes(calls, commands) => {
+                self.write_together(arrived, calls, commands, admitted);
             }
+            PartCalls::Gets(gets, level) => self.read_together(arrived, gets, level, admitted),
+            PartCalls::WriteAlone(asked, call) => self.write_alone(arrived, asked, call, admitted),
             PartCalls::ReadAlone(asked, ReadAlone::Get(get)) => {
-                return self.read(arrived, asked, get, admitted);
+                self.read(arrived, asked, get, admitted);
             }
             PartCalls::ReadAlone(asked, ReadAlone::Range(range)) => {
-                return self.read(arrived, asked, range, admitted);
+                self.read(arrived, asked, range, admitted);
             }
-            PartCalls::Writes(mut calls, mut commands) => {
-                let later = calls.split_off(admitted.count());
-                let commands_later = commands.split_off(admitted.count());
-                self.write_together(arrived, calls, commands, admitted);
-                PartCalls::Writes(later, commands_later)
-            }
-            PartCalls::Gets(mut gets, level) => {
-                let later = gets.split_off(admitted.count());
-                self.read_together(arrived, gets, level, admitted);
-                PartCalls::Gets(later, level)
-            }
-        };
-        let later = Part {
-            arrived,
-            calls: later,
-            waiting,
-        };
-        if !later.is_empty() {
-            self.wait(later);
         }
-    }
-
-    /// Keeps these calls until places are given back, if there is room for what they hold.
-    fn wait(&mut self, mut part: Part) {
-        if part.waiting.is_none() {
-            part.waiting = self.serving.gate.wait(part.bytes(), &self.caller.source);
-        }
-        match part.waiting {
-            Some(_) => self.waiting.push_back(part),
-            None => self.refuse(&part),
-        }
+        rest
     }
 
     fn refuse(&mut self, part: &Part) {
@@ -313,26 +228,6 @@ impl Pipeline {
             let (results, held) = written.await;
             Done::Written(writes, results, held)
         });
-    }
-
-    /// Begins calls that waited for places, as far as there are some; the rest stays in its order.
-    pub(super) fn begin_waiting(&mut self) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        for mut part in std::mem::take(&mut self.waiting) {
-            for id in part.split_off_late(|asked, arrived| self.until(arrived, asked) <= now) {
-                self.outbound.answer(failed(id, &too_late()));
-            }
-            if part.is_empty() {
-                continue;
-            }
-            match self.waiting.iter().any(|it| it.kind() == part.kind()) {
-                true => self.waiting.push_back(part),
-                false => self.begin_part(part),
-            }
-        }
     }
 
     /// A write that takes more than one step.

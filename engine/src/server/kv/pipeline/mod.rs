@@ -5,7 +5,8 @@
 //! own. What has ended when the stream is polled is one frame of answers.
 //!
 //! `dengine_wire::frame` sorts the calls of a frame, [`inbound`] begins them, here they are answered, and [`outbound`]
-//! puts the answers into frames. [`flight`] counts frames until they are sent, and [`stall`] ends the stream of a client that does not read.
+//! puts the answers into frames. [`waiting`] keeps those for which there is no place yet, [`flight`] counts frames until
+//! they are sent, and [`stall`] ends the stream of a client that does not read.
 //!
 //! A frame is bounded in bytes, whatever its calls return: what does not fit waits for the next one. Keys are read a
 //! few at a time, so that a slow disk holds up nobody else for long.
@@ -14,6 +15,7 @@ mod flight;
 mod inbound;
 mod outbound;
 mod stall;
+mod waiting;
 
 pub(super) use stall::Supervised;
 
@@ -44,7 +46,7 @@ use futures::{
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Code, Status, Streaming};
 
-use self::{flight::Flight, inbound::Part, outbound::Outbound};
+use self::{flight::Flight, outbound::Outbound, waiting::Lines};
 use super::{Caller, Serving, writes::no_answer};
 use crate::{
     error::RequestError,
@@ -74,7 +76,7 @@ pub(in crate::server) struct Pipeline {
     /// Reads that are fresh enough.
     readable: VecDeque<Reads>,
     /// Calls that wait until others of this stream give their places back.
-    waiting: VecDeque<Part>,
+    waiting: Lines,
     /// The places that its calls hold.
     places: OfStream,
     /// Calls that were taken in and are in no frame of answers yet.
@@ -145,7 +147,7 @@ impl Pipeline {
             together: Vec::new(),
             decided: VecDeque::new(),
             readable: VecDeque::new(),
-            waiting: VecDeque::new(),
+            waiting: Lines::default(),
             places: OfStream::default(),
             under_way: 0,
             yielded: false,
