@@ -226,8 +226,9 @@ settings! {
 
         /// Most writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
         ///
-        /// One address has at most half of what others leave; further calls of a stream wait for their turn.
-        max_pending_proposals: usize = 8 * 1024, "max-pending-proposals", "DENGINE_MAX_PENDING_PROPOSALS";
+        /// Each waits for all that were there before it. One address has at most half of what others leave; further calls of
+        /// a stream wait for their turn.
+        max_pending_proposals: usize = 4 * 1024, "max-pending-proposals", "DENGINE_MAX_PENDING_PROPOSALS";
 
         /// Most bytes of writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
         ///

@@ -26,7 +26,7 @@ use tokio::{
 use tonic::Status;
 
 use super::turns::{Turns, Whose};
-use crate::{node::Node, storage::RocksStore};
+use crate::{connections::Share, node::Node, storage::RocksStore};
 
 /// How often it is looked whether the state is still the one that is being read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl Aside {
             .on_thread_start(step_back)
             .build()?;
         Ok(Self(Arc::new(Shared {
-            turns: Turns::new(at_once),
+            turns: Turns::new(at_once, Share::THREE_QUARTERS),
             threads: Threads(Some(runtime)),
         })))
     }

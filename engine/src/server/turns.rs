@@ -10,9 +10,6 @@ use tokio::sync::oneshot;
 
 use crate::connections::Share;
 
-/// What one address may have of the turns that no other has.
-const SHARE: Share = Share::THREE_QUARTERS;
-
 /// Who wants one; `None`: this member itself, or people who look after it.
 pub(super) type Whose = Option<IpAddr>;
 
@@ -20,8 +17,15 @@ pub(super) type Whose = Option<IpAddr>;
 pub(super) struct Turns(Arc<Shared>);
 
 struct Shared {
-    limit: usize,
+    bounds: Bounds,
     lines: Mutex<Lines>,
+}
+
+#[derive(Clone, Copy)]
+struct Bounds {
+    limit: usize,
+    /// What one address may have of the turns that no other has.
+    share: Share,
 }
 
 #[derive(Default)]
@@ -46,16 +50,17 @@ pub(super) struct Turn {
 }
 
 impl Turns {
-    pub(super) fn new(limit: usize) -> Self {
+    /// So many, of which one address may have that share of those that no other has.
+    pub(super) fn new(limit: usize, share: Share) -> Self {
         Self(Arc::new(Shared {
-            limit,
+            bounds: Bounds { limit, share },
             lines: Mutex::default(),
         }))
     }
 
     /// How many there are at a time.
     pub(super) fn limit(&self) -> usize {
-        self.0.limit
+        self.0.bounds.limit
     }
 
     /// Waits for one.
@@ -63,7 +68,7 @@ impl Turns {
         loop {
             let waits = {
                 let mut lines = self.0.lines();
-                if lines.may_take(self.0.limit, whose) && lines.is_first(whose) {
+                if lines.may_take(self.0.bounds, whose) && lines.is_first(whose) {
                     lines.begin(whose);
                     return self.0.turn(whose);
                 }
@@ -92,7 +97,7 @@ impl Shared {
     /// Gives turns to those who wait, as far as there are some.
     fn give(self: &Arc<Self>) {
         loop {
-            let next = self.lines().next(self.limit);
+            let next = self.lines().next(self.bounds);
             let Some((whose, waiting)) = next else {
                 return;
             };
@@ -103,9 +108,9 @@ impl Shared {
 }
 
 impl Lines {
-    fn may_take(&self, limit: usize, whose: Whose) -> bool {
+    fn may_take(&self, bounds: Bounds, whose: Whose) -> bool {
         let own = self.by_address.get(&whose).map_or(0, |line| line.taken);
-        SHARE.more(limit, self.taken, own) > 0
+        bounds.share.more(bounds.limit, self.taken, own) > 0
     }
 
     /// Whether nobody of that address waits.
@@ -140,11 +145,11 @@ impl Lines {
     }
 
     /// Takes a turn for the first in the round who may have one and still waits; its address goes to the end.
-    fn next(&mut self, limit: usize) -> Option<(Whose, oneshot::Sender<Turn>)> {
+    fn next(&mut self, bounds: Bounds) -> Option<(Whose, oneshot::Sender<Turn>)> {
         let mut passed = 0;
-        while passed < self.round.len() && self.taken < limit {
+        while passed < self.round.len() && self.taken < bounds.limit {
             let whose = self.round.pop_front()?;
-            let may_take = self.may_take(limit, whose);
+            let may_take = self.may_take(bounds, whose);
             let Some(line) = self.by_address.get_mut(&whose) else {
                 continue;
             };
@@ -192,7 +197,7 @@ mod tests {
 
     #[test]
     fn who_asks_for_much_leaves_turns_to_others() {
-        let turns = Turns::new(4);
+        let turns = Turns::new(4, Share::THREE_QUARTERS);
         let greedy: Vec<_> = std::iter::from_fn(|| now(&turns, from(1))).collect();
         assert_eq!(greedy.len(), 3);
         let other = now(&turns, from(2)).expect("one is left");
@@ -205,7 +210,7 @@ mod tests {
     /// Else whoever asks for one range would wait behind a thousand of somebody else.
     #[tokio::test]
     async fn turns_go_round_by_address_however_many_wait() {
-        let turns = Arc::new(Turns::new(1));
+        let turns = Arc::new(Turns::new(1, Share::HALF));
         let first = turns.take(from(1)).await;
         let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
         for last in [1, 1, 1, 2] {
@@ -226,7 +231,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_has_left_holds_up_nobody() {
-        let turns = Turns::new(1);
+        let turns = Turns::new(1, Share::HALF);
         let first = turns.take(from(1)).await;
         for last in [1, 2, 2] {
             assert!(now(&turns, from(last)).is_none());

@@ -39,7 +39,7 @@ use super::{
 };
 use crate::{
     config::Limits,
-    connections::{Connection, OnConnection, Source},
+    connections::{Connection, OnConnection, Share, Source},
     memory::{self, Use},
     node::{
         Node,
@@ -48,8 +48,8 @@ use crate::{
 };
 
 /// Writes that visit ranges, on their way at once. While one is applied every other write waits, for up to
-/// 100,000 records, which takes about 30 ms. Eight of them may be of one address.
-const RANGE_WRITES_MAX: usize = 10;
+/// 100,000 records, which takes about 30 ms. Half of them may be of one address.
+const RANGE_WRITES_MAX: usize = 4;
 
 /// Serves `Kv` from a node.
 pub(super) struct KvService {
@@ -102,7 +102,7 @@ impl KvService {
             answers: AnswerBudget::new(answer_bytes),
             aside,
             openers,
-            range_writes: Turns::new(RANGE_WRITES_MAX),
+            range_writes: Turns::new(RANGE_WRITES_MAX, Share::HALF),
             headers,
             stop,
         };
