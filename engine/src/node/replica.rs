@@ -8,7 +8,7 @@ use super::stages::Stages;
 use super::status::{Lifecycle, MembersView, NodeStatus};
 use super::{clock, metrics};
 use crate::config::Config;
-use crate::error::{Fatal, RequestError};
+use crate::error::{Fatal, LeaderHint, RequestError};
 use crate::storage::RocksStore;
 use crate::transport::Peers;
 use dengine_core::consensus::{Divergence, Role as RaftRole, State, snapshot_position};
@@ -244,6 +244,9 @@ impl ReplicaThread {
 
     fn status(&self) -> NodeStatus {
         let status = self.replica.status();
+        // A follower that has just started may know who leads before it knows where.
+        let passes_on = |leader: &LeaderHint| !leader.client_address.is_empty();
+        let ready = status.ready && status.leader.as_ref().is_none_or(passes_on);
         NodeStatus {
             lifecycle: Lifecycle::Running,
             name: self.config.name.clone(),
@@ -258,7 +261,7 @@ impl ReplicaThread {
             commit_index: status.commit_index,
             applied_index: status.applied_index,
             revision: status.revision,
-            ready: status.ready,
+            ready,
             stalled: status.stalled,
             log_bytes: self.log_reader.bytes(),
             state_bytes: self.reader.approximate_bytes(),

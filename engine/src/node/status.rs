@@ -43,7 +43,7 @@ pub struct NodeStatus {
     pub applied_index: Index,
     /// The store's revision at `applied_index`.
     pub revision: Revision,
-    /// Whether it could answer a linearizable read now.
+    /// Whether it could answer a linearizable read now, and pass a write on to the leader.
     pub ready: bool,
     /// Whether its disk hangs: its log or its state machine has not got on for several election timeouts.
     pub stalled: bool,
