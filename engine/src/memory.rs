@@ -2,8 +2,7 @@
 //!
 //! Of what the process may have, its control group's limit or the machine's memory, connections, writes that wait and
 //! answers that wait get an eighth each; what watches hold, what has arrived of requests, and requests that wait, a
-//! sixteenth each; what waits for each peer, messages of peers, those of newcomers among them, and what has arrived on the
-//! admin port, a thirty-second each: if they want as much. The rest, a quarter or more in a cluster of three, is for the
+//! sixteenth each; what waits for each peer, messages of peers, and what has arrived on the admin port, a thirty-second each: if they want as much. The rest, a quarter or more in a cluster of three, is for the
 //! store's tables and caches, and for what is neither counted nor large.
 
 use std::{
@@ -33,8 +32,6 @@ pub(crate) enum Use {
     Waiting,
     /// Messages of peers that wait for the replica.
     FromPeers,
-    /// What has arrived of messages of peers of which the log has not told.
-    Newcomers,
     /// Messages that wait for one peer.
     ToPeer,
 }
@@ -42,8 +39,17 @@ pub(crate) enum Use {
 /// How many bytes of those that are wanted may be taken: never fewer than `least`, without which nothing could be served.
 pub(crate) fn most(of: Use, wanted: usize, least: usize) -> usize {
     let memory = memory();
-    let most = part(of, memory).max(least).min(wanted);
-    if most < wanted {
+    let part = part(of, memory);
+    let most = part.max(least).min(wanted);
+    if part < least {
+        tracing::warn!(
+            ?of,
+            part,
+            least,
+            memory,
+            "the largest request that the limits let in takes more than its part: give the process more memory, or lower the limits"
+        );
+    } else if most < wanted {
         tracing::info!(
             ?of,
             wanted,
@@ -59,7 +65,7 @@ fn part(of: Use, memory: u64) -> usize {
     let of_all = match of {
         Use::Connections | Use::Writes | Use::Answers => 8,
         Use::Watches | Use::Requests | Use::Waiting => 16,
-        Use::AdminRequests | Use::FromPeers | Use::Newcomers | Use::ToPeer => 32,
+        Use::AdminRequests | Use::FromPeers | Use::ToPeer => 32,
     };
     usize::try_from(memory / of_all).unwrap_or(usize::MAX)
 }
@@ -120,7 +126,6 @@ mod tests {
             Use::Waiting,
             Use::AdminRequests,
             Use::FromPeers,
-            Use::Newcomers,
             Use::ToPeer,
             Use::ToPeer,
         ];

@@ -155,7 +155,8 @@ settings! {
 
         /// Largest value, in bytes. Larger ones are refused with INVALID_ARGUMENT.
         ///
-        /// A large value holds up every write behind it for as long as it takes to replicate.
+        /// A large value holds up every write behind it for as long as it takes to replicate, and is in memory several times
+        /// meanwhile, on every member: give them 32 times as much.
         max_value_bytes: usize = 1536 * 1024, "max-value-bytes", "DENGINE_MAX_VALUE_BYTES";
 
         /// Most bytes of keys and values in one range response; the rest is announced by `more`.
@@ -202,7 +203,7 @@ settings! {
         /// Most connections of clients; more are closed at once. Clients of one address have half of them at most.
         ///
         /// Each is an open file, and takes memory. No more are taken than three eighths of what the process may open
-        /// (`ulimit -n`), whose limit a member raises as far as it may, and one for each 256 KiB of the memory that it may
+        /// (`ulimit -n`), whose limit a member raises as far as it may, and one for each 512 KiB of the memory that it may
         /// have.
         max_connections: usize = 4096, "max-connections", "DENGINE_MAX_CONNECTIONS";
 

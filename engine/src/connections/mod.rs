@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 const READING_BYTES_A_SECOND: usize = 16 * 1024;
 /// Streams of `Kv.Pipeline` or of reflection on one connection: what is sent on them and not taken fills windows that nothing
 /// else bounds. Our client has one, and a second for a moment.
-const PIPELINES_MAX: usize = 3;
+pub(crate) const PIPELINES_MAX: usize = 3;
 /// Of frames that were never read, on one connection; with more of them it is closed.
 const STUCK_BYTES_MAX: usize = 4 << 20;
 

@@ -120,7 +120,9 @@ impl Places {
 impl Gate {
     pub(super) fn new(limits: &Limits) -> Self {
         let (requests, writes) = (limits.max_concurrent_requests, limits.max_pending_proposals);
-        let waiting = memory::most(Use::Waiting, WAITING_BYTES_MAX, limits.max_write_bytes());
+        // The largest request fits into the share of one client.
+        let least = limits.max_write_bytes().div_ceil(3) * 4;
+        let waiting = memory::most(Use::Waiting, WAITING_BYTES_MAX, least);
         Self::with(requests, writes, waiting, limits.slow_request())
     }
 
@@ -428,5 +430,16 @@ mod tests {
         assert!(stream.will_give_back(Kind::Write));
         drop((read, write));
         assert!(!stream.will_give_back(Kind::Read));
+    }
+
+    /// However little memory there is: it was told for ever to try again.
+    #[test]
+    fn the_largest_write_may_wait() {
+        let limits = Limits {
+            max_batch_request_bytes: 32 << 20,
+            ..Limits::default()
+        };
+        let (gate, source) = (Gate::new(&limits), source(1));
+        assert!(gate.wait(limits.max_write_bytes(), &source).is_some());
     }
 }

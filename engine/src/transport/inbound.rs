@@ -117,7 +117,7 @@ impl Listener {
         let connections = Connections::new(most, WhenFull::MakeRoom);
         let incoming = connections::Incoming::new(listener, connections).greeted();
         let services = ServiceBuilder::new()
-            .layer(StrangersLayer::new(super::largest_message(config)))
+            .layer(StrangersLayer::new())
             .service(Routes::new(service).prepare());
         let stopped = stop.clone();
         let served = connections::serve(incoming, HTTP2, services, stopped);

@@ -17,14 +17,14 @@ use tower::{Layer, Service};
 use super::FRAME_BYTES_MAX;
 use crate::{
     connections::{Connection, OnConnection, give_way},
-    memory::{self, Use},
     parts::{Message, Part, Parts},
 };
 
 /// A Hello is some hundred bytes; what arrives with it is part of this.
 const STRANGER_BYTES_MAX: usize = 64 << 10;
 
-/// What has arrived of the frames of all newcomers and is not whole: the largest frame fits, where there is memory for it.
+/// What has arrived of the frames of all newcomers and is not whole: the largest frame fits, however little memory
+/// there is, for it may be what a member lacks whose leader it does not know yet.
 const NEWCOMERS_BYTES_MAX: usize = FRAME_BYTES_MAX + (1 << 20);
 /// Connections of newcomers. Each of them has one, and one for a snapshot.
 const NEWCOMERS_MAX: usize = 8;
@@ -34,11 +34,8 @@ const NEWCOMERS_MAX: usize = 8;
 pub(super) struct StrangersLayer(Parts);
 
 impl StrangersLayer {
-    /// A newcomer with messages of at most `largest_bytes` is let in however little memory there is.
-    pub(super) fn new(largest_bytes: usize) -> Self {
-        let least = largest_bytes + (1 << 20);
-        let most = memory::most(Use::Newcomers, NEWCOMERS_BYTES_MAX, least);
-        Self(Parts::new(most))
+    pub(super) fn new() -> Self {
+        Self(Parts::new(NEWCOMERS_BYTES_MAX))
     }
 }
 

@@ -183,7 +183,9 @@ impl Kv for KvService {
     ) -> Answer<OpenSessionResponse> {
         let caller = Caller::of(&request);
         let serving = Arc::clone(&self.serving);
-        let answer = serving.open_session(request.into_inner(), caller).await;
+        let answer = serving
+            .open_session(request.into_inner(), caller, None)
+            .await;
         answer.map(Response::new)
     }
 

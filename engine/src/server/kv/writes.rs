@@ -66,12 +66,13 @@ impl Serving {
         written
     }
 
-    /// Opens a session, unless the caller has as many as it may. Whether it was opened is found out even if the caller leaves:
+    /// Opens a session, unless the caller has as many as it may; it may have been let in already. Whether it was opened is found out even if the caller leaves:
     /// who leaves early would otherwise have more.
     pub(super) async fn open_session(
         self: Arc<Self>,
         request: OpenSessionRequest,
         caller: Caller,
+        admitted: Option<Admitted>,
     ) -> Result<OpenSessionResponse, Status> {
         let open = async move {
             let source = &caller.source;
@@ -81,9 +82,13 @@ impl Serving {
                 opening.opened(SessionId(opened.session_id));
                 Ok(opened)
             };
-            let gate = &self.gate;
-            gate.pass(OpenSessionRequest::METHOD, Kind::Write, source, open)
-                .await
+            let method = OpenSessionRequest::METHOD;
+            let Some(admitted) = admitted else {
+                return self.gate.pass(method, Kind::Write, source, open).await;
+            };
+            let opened = open.await;
+            admitted.came_to(method, &opened);
+            opened
         };
         let opened = tokio::spawn(open).await;
         opened.map_err(|_| Status::unavailable("this member is shutting down"))?
@@ -169,7 +174,11 @@ impl Serving {
     ) -> Result<Turn, Status> {
         // What waits is as large as a write may be.
         let waiting = self.gate.wait(request.encoded_len(), source);
-        let _waiting = waiting.ok_or_else(|| self.gate.full())?;
+        let _waiting = waiting.ok_or_else(|| {
+            Status::resource_exhausted(
+                "the writes of ranges that wait for their turn hold as many bytes as they may, or those of your address do; nothing was changed: send fewer at once, or smaller ones",
+            )
+        })?;
         let whose = Some(source.address());
         let turn = timeout(self.limits.request_timeout(), self.range_writes.take(whose));
         turn.await.map_err(|_| {

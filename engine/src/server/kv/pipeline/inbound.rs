@@ -1,7 +1,7 @@
 //! Frames on their way in: what becomes of their calls.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::Arc,
     task::{Context, Poll},
     time::Instant,
@@ -23,7 +23,7 @@ use futures::{FutureExt, StreamExt, future::abortable};
 use tonic::Status;
 
 use super::{
-    Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, too_late,
+    Caller, Done, Inbound, Pipeline, Reads, Serving, Writes, cancelled, too_late,
     waiting::{Part, PartCalls},
 };
 use crate::{
@@ -105,7 +105,7 @@ impl Pipeline {
         let now = Instant::now();
         for kind in [Kind::Write, Kind::Read] {
             while let Some(mut part) = self.waiting.of(kind).pop_front() {
-                for id in part.split_off_late(|asked, arrived| self.until(arrived, asked) <= now) {
+                for id in part.leave_out(|asked, arrived| self.until(arrived, asked) <= now) {
                     self.outbound.answer(failed(id, &too_late()));
                 }
                 if part.is_empty() {
@@ -177,12 +177,15 @@ impl Pipeline {
         Some(arrived + asked.own_patience(longest)?)
     }
 
-    /// Ends these calls, as far as they are under way. Those that wait for places are answered like those that came too late.
+    /// Ends these calls, as far as they are under way or wait for places.
     fn cancel(&mut self, ids: Vec<u64>) {
         if ids.is_empty() {
             return;
         }
-        let ids = ids.into_iter().collect();
+        let ids: HashSet<u64> = ids.into_iter().collect();
+        for id in self.waiting.cancel(&ids) {
+            self.outbound.answer(failed(id, &cancelled()));
+        }
         self.together.retain(|waiters| {
             let waiters = waiters.upgrade();
             waiters.inspect(|it| it.cancel(&ids)).is_some()
@@ -351,9 +354,7 @@ impl Serving {
             (framed::<M>(id, result), held)
         }
         if let Call::OpenSession(open) = call {
-            // It has a place of its own, for longer than its caller may wait.
-            drop(admitted);
-            let opened = self.open_session(open, caller).await;
+            let opened = self.open_session(open, caller, Some(admitted)).await;
             return (framed::<OpenSessionRequest>(id, opened), None);
         }
         for_each_write!(call, it => write(&self, id, it, &caller, &admitted).await,

@@ -1,6 +1,10 @@
 //! Calls of a stream that wait until others of it give their places back.
 
-use std::{collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::Instant,
+};
 
 use dengine_api::v1::{Consistency, GetRequest, pipelined_call::Call};
 use dengine_core::kv;
@@ -32,6 +36,13 @@ impl Lines {
 
     pub(super) fn is_empty(&self) -> bool {
         self.reads.is_empty() && self.writes.is_empty()
+    }
+
+    /// Leaves out those of these calls that wait, and tells which they are.
+    pub(super) fn cancel(&mut self, ids: &HashSet<u64>) -> Vec<u64> {
+        let parts = self.reads.iter_mut().chain(&mut self.writes);
+        let cancelled = parts.flat_map(|part| part.leave_out(|asked, _| ids.contains(&asked.id)));
+        cancelled.collect()
     }
 }
 
@@ -123,29 +134,29 @@ impl Part {
         }
     }
 
-    /// Leaves those out that are late, and tells which they are.
-    pub(super) fn split_off_late(&mut self, is_late: impl Fn(Asked, Instant) -> bool) -> Vec<u64> {
-        let (arrived, mut late) = (self.arrived, Vec::new());
-        let mut in_time = |asked: &Asked| {
-            let is_late = is_late(*asked, arrived);
-            late.extend(is_late.then_some(asked.id));
-            !is_late
+    /// Leaves those out of which this is said, with when they arrived, and tells which they are.
+    pub(super) fn leave_out(&mut self, is_over: impl Fn(Asked, Instant) -> bool) -> Vec<u64> {
+        let (arrived, mut over) = (self.arrived, Vec::new());
+        let mut stays = |asked: &Asked| {
+            let is_over = is_over(*asked, arrived);
+            over.extend(is_over.then_some(asked.id));
+            !is_over
         };
         match &mut self.calls {
             PartCalls::Writes(calls, commands) => {
                 let all = std::mem::take(calls)
                     .into_iter()
                     .zip(std::mem::take(commands));
-                (*calls, *commands) = all.filter(|((asked, _), _)| in_time(asked)).unzip();
+                (*calls, *commands) = all.filter(|((asked, _), _)| stays(asked)).unzip();
             }
-            PartCalls::Gets(gets, _) => gets.retain(|(asked, _)| in_time(asked)),
+            PartCalls::Gets(gets, _) => gets.retain(|(asked, _)| stays(asked)),
             PartCalls::WriteAlone(asked, _) | PartCalls::ReadAlone(asked, _) => {
-                if !in_time(asked) {
+                if !stays(asked) {
                     self.calls = PartCalls::Writes(Vec::new(), Vec::new());
                 }
             }
         }
-        late
+        over
     }
 }
 
@@ -174,13 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn who_came_too_late_is_told_and_left_out() {
+    fn who_came_too_late_or_is_cancelled_is_told_and_left_out() {
         let mut part = gets(0..4);
-        let late = part.split_off_late(|asked, _| asked.id.is_multiple_of(2));
+        let late = part.leave_out(|asked, _| asked.id.is_multiple_of(2));
         assert_eq!((late, part.ids()), (vec![0, 2], vec![1, 3]));
+        let mut lines = Lines::default();
+        lines.of(Kind::Read).push_back(part);
+        assert_eq!(lines.cancel(&[1, 2].into()), [1]);
+        assert_eq!(lines.of(Kind::Read)[0].ids(), [3]);
         let read = PartCalls::ReadAlone(asked(7), ReadAlone::Get(GetRequest::default()));
         let mut part = Part::new(Instant::now(), read);
-        assert_eq!(part.split_off_late(|_, _| true), [7]);
+        assert_eq!(part.leave_out(|_, _| true), [7]);
         assert!(part.is_empty());
     }
 }
