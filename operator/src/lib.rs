@@ -16,6 +16,7 @@ pub mod guard;
 pub mod hash;
 pub mod http;
 pub mod lease;
+pub mod limits;
 pub mod members;
 pub mod options;
 pub mod pace;

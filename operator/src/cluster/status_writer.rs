@@ -6,7 +6,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
 
-use super::status::within_limits;
+use crate::limits::within_limits;
 
 /// Writes the whole status, unless anybody wrote the resource since it was read (409): an operator that was stopped between
 /// reading and writing takes back nothing that another one recorded meanwhile.

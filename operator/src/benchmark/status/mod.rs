@@ -1,6 +1,6 @@
 //! The status of a benchmark but for `runs`, which belongs to the Jobs. Pure.
 
-use dengine_crds::benchmark::{BenchmarkPhase, Leg, MISSED_MAX};
+use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::conditions as types;
 use dengine_crds::reasons::benchmark as reasons;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, names};
@@ -12,6 +12,7 @@ use super::compare::{self, Row};
 use super::plan::{Ending, Observed, Step};
 use super::verdict;
 use crate::conditions::{Conditions, State};
+use crate::limits::within_limits;
 
 /// What became of a step: the only thing a status can be made from.
 #[derive(Clone, Debug)]
@@ -75,7 +76,7 @@ pub fn derive(
         }
     }
     status.conditions = conditions.into_vec();
-    status
+    within_limits(status)
 }
 
 /// How a run ends whose Job the API server will not have.
@@ -226,7 +227,6 @@ fn finish(
             .unwrap_or_default();
         if ending.phase == BenchmarkPhase::ThresholdsMissed {
             status.missed = verdict::missed(report, &rows, &observed.thresholds);
-            status.missed.truncate(MISSED_MAX);
         }
         status.score = rival.map(|_| compare::score(&rows));
         status.comparison = rows.iter().map(Row::shown).collect();

@@ -1,4 +1,4 @@
-use dengine_crds::benchmark::{Report, RunResult};
+use dengine_crds::benchmark::{MISSED_MAX, Report, RunResult};
 
 use super::*;
 use crate::benchmark::observe::recorded;
@@ -88,6 +88,40 @@ fn more_is_missed_than_a_status_has_room_for() {
     let status = resource.status.unwrap();
     assert_eq!(status.phase, Some(BenchmarkPhase::ThresholdsMissed));
     assert_eq!(status.missed.len(), MISSED_MAX);
+}
+
+/// The API server refuses a status with more as a whole, and that would be for ever.
+#[test]
+fn what_the_schema_does_not_let_in_is_cut() {
+    let workload = |number: u32| RunResult {
+        name: format!("w{number}"),
+        durability: Some("fsync ".repeat(20)),
+        ..result(0)
+    };
+    let report = Report {
+        results: (0..40).map(workload).collect(),
+        ..Report::default()
+    };
+    let observed = Observed {
+        result: Some(report.clone()),
+        rival: Some(report),
+        placement: Some("é".repeat(2_000)),
+        ..wanted("1")
+    };
+    let ending = Ending {
+        phase: BenchmarkPhase::Succeeded,
+        reason: reasons::JOB_FAILED,
+        message: String::new(),
+    };
+    let outcome = Outcome::Taken(Step::Finish(ending));
+    let status = derive(&resource(), &outcome, &observed, &at(1));
+    let chars = |text: Option<String>| text.unwrap().chars().count();
+    assert_eq!(status.comparison.len(), 32);
+    assert_eq!(
+        (chars(status.durability), chars(status.placement)),
+        (32, 1024)
+    );
+    assert_eq!(status.score.as_deref(), Some("won 0 of 40"));
 }
 
 #[test]

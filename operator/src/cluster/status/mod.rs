@@ -2,7 +2,6 @@
 //! from the clock is the moment at which a condition changes.
 
 mod facts;
-mod limits;
 
 use dengine_crds::cluster::{BenchmarkLine, ClusterPhase, Lag, MemberRole, MemberStatus};
 use dengine_crds::conditions as types;
@@ -15,8 +14,8 @@ use super::plan::Step;
 use super::resources::selector_text;
 use super::versions::{self, Version};
 use crate::conditions::{Conditions, State};
+use crate::limits::within_limits;
 use facts::Facts;
-pub(super) use limits::within_limits;
 
 /// Up to this many entries a member is merely behind.
 const LAG_BEHIND_ENTRIES_MAX: u64 = 100_000;

@@ -1,22 +1,44 @@
 //! What the schema lets into a status. The API server refuses a status with more as a whole, and that would be for ever: what
-//! is too long is cut, wherever it comes from (a webhook's words, a member that somebody added by hand). Pure.
+//! is too long is cut, wherever it comes from (a webhook's words, a member that somebody added by hand, what a Job posted). Pure.
 
 use std::sync::LazyLock;
 
-use dengine_crds::{DEngineCluster, DEngineClusterStatus};
+use dengine_crds::{
+    DEngineBenchmark, DEngineBenchmarkStatus, DEngineCluster, DEngineClusterStatus,
+};
 use kube::CustomResourceExt;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// Schema of the status, as the CRD has it.
-static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    let definition = serde_json::to_value(DEngineCluster::crd()).expect("it is plain data");
+/// A status with a schema.
+pub trait Limited: Serialize + DeserializeOwned {
+    /// Its schema, as the CRD has it.
+    fn schema() -> &'static Value;
+}
+
+impl Limited for DEngineClusterStatus {
+    fn schema() -> &'static Value {
+        static SCHEMA: LazyLock<Value> = LazyLock::new(of_status::<DEngineCluster>);
+        &SCHEMA
+    }
+}
+
+impl Limited for DEngineBenchmarkStatus {
+    fn schema() -> &'static Value {
+        static SCHEMA: LazyLock<Value> = LazyLock::new(of_status::<DEngineBenchmark>);
+        &SCHEMA
+    }
+}
+
+fn of_status<K: CustomResourceExt>() -> Value {
+    let definition = serde_json::to_value(K::crd()).expect("it is plain data");
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"].clone()
-});
+}
 
 /// The status without what is more than its schema lets in.
-pub(in crate::cluster) fn within_limits(status: DEngineClusterStatus) -> DEngineClusterStatus {
+pub fn within_limits<S: Limited>(status: S) -> S {
     let mut value = serde_json::to_value(&status).expect("a status is plain data");
-    if cut(&mut value, &SCHEMA) {
+    if cut(&mut value, S::schema()) {
         serde_json::from_value(value).expect("nothing of it has another type")
     } else {
         status
