@@ -63,7 +63,6 @@ mod tests {
 
     use super::*;
     use crate::cluster::controller::cached;
-    use crate::cluster::validate::tests::defaults;
     use crate::scope::Scope;
 
     /// Lists these objects, and tells of no change.
@@ -101,9 +100,9 @@ mod tests {
             benchmark("good", &100.into()),
             benchmark("poison", &5_000_000_000_u64.into()),
         ];
-        let context = Context::new(api_server(&items), defaults(), Duration::from_secs(1));
-        let (store, changes) =
-            cached::<Guarded<DEngineBenchmark>>(&context, &Scope::default(), "", |_| {});
+        let scope = Scope::default();
+        let api = scope.api::<Guarded<DEngineBenchmark>>(&api_server(&items));
+        let (store, changes) = cached(&scope, api, "", |_| {});
         tokio::spawn(changes.for_each(|_| future::ready(())));
         let listed = timeout(Duration::from_secs(20), store.wait_until_ready());
         listed.await.expect("the list is complete").unwrap();

@@ -52,7 +52,7 @@ pub async fn run(
     .reflect(writer)
     .applied_objects();
     let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_BENCHMARK);
-    let (jobs, changed) = cached(&context, &scope, &selector, |_| {});
+    let (jobs, changed) = cached(&scope, scope.api(&context.client), &selector, |_| {});
     let shared = Shared {
         context,
         jobs,

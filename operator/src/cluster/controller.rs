@@ -68,7 +68,7 @@ pub async fn run(
     let (accounts, controller) = feed(controller, &context, &scope, by_label);
     let (budgets, controller) = feed(controller, &context, &scope, by_label);
     let (volumes, controller) = kept_volumes(controller, &context, &scope);
-    let (store, changed) = cached(&context, &scope, "", slim);
+    let (store, changed) = cached(&scope, scope.api(&context.client), "", slim);
     let benchmarks = Benchmarks::new(store);
     let noted = benchmarks.clone();
     let changed = changed.inspect_ok(move |benchmark| noted.note(benchmark));
@@ -158,7 +158,7 @@ where
         labels::COMPONENT,
         labels::COMPONENT_MEMBER
     );
-    let (store, stream) = cached(context, scope, &selector, |_| {});
+    let (store, stream) = cached(scope, scope.api(&context.client), &selector, |_| {});
     (store, controller.watches_stream(stream, mapper))
 }
 
@@ -172,7 +172,7 @@ fn kept_volumes(
         return (reflector::store().0, controller);
     }
     let all = Api::all(context.client.clone());
-    let (store, stream) = reflected(scope, all, labels::KEPT_FOR, |_| {});
+    let (store, stream) = cached(scope, all, labels::KEPT_FOR, |_| {});
     (store, controller.watches_stream(stream, by_kept_for))
 }
 
@@ -183,22 +183,6 @@ pub const PAGE: u32 = 50;
 /// A cache of the selected objects, each without what `slim` takes from it, and a stream of those that changed or went
 /// away.
 pub fn cached<K>(
-    context: &Context,
-    scope: &Scope,
-    selector: &str,
-    slim: fn(&mut K),
-) -> (
-    Store<K>,
-    impl Stream<Item = watcher::Result<K>> + Send + 'static + use<K>,
-)
-where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-{
-    reflected(scope, scope.api(&context.client), selector, slim)
-}
-
-fn reflected<K>(
     scope: &Scope,
     api: Api<K>,
     selector: &str,
