@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 
 use super::benchmarks::{Benchmarks, reports_to};
 use super::observe::Caches;
+use super::older_volumes;
 use crate::context::Context;
 use crate::guard::{self, Guarded};
 use crate::scope::Scope;
@@ -68,6 +69,9 @@ pub async fn run(
     let (accounts, controller) = feed(controller, &context, &scope, by_label);
     let (budgets, controller) = feed(controller, &context, &scope, by_label);
     let (volumes, controller) = kept_volumes(controller, &context, &scope);
+    if scope.namespace.is_none() {
+        tokio::spawn(label_older_volumes(context.clone()));
+    }
     let (store, changed) = cached(&scope, scope.api(&context.client), "", slim);
     let benchmarks = Benchmarks::new(store);
     let noted = benchmarks.clone();
@@ -174,6 +178,13 @@ fn kept_volumes(
     let all = Api::all(context.client.clone());
     let (store, stream) = cached(scope, all, labels::KEPT_FOR, |_| {});
     (store, controller.watches_stream(stream, by_kept_for))
+}
+
+/// Whatever it ends with: the next operator that starts tries again.
+async fn label_older_volumes(context: Context) {
+    if let Err(error) = older_volumes::label(&context).await {
+        tracing::warn!(%error, "volumes that an older operator kept are not looked for");
+    }
 }
 
 /// Objects of one answer of the API server to a list. Its answer may be large: a benchmark's status has room for more

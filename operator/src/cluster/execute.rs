@@ -117,7 +117,7 @@ pub async fn execute(
             keep,
         } => {
             if let Some(volume) = keep {
-                old_volumes::keep(context, cluster, resource, volume).await?;
+                old_volumes::keep(context, cluster, resource, claim_uid, volume).await?;
             }
             delete_claim(context, cluster, *ordinal, claim_uid).await
         }

@@ -9,6 +9,7 @@ pub mod model;
 pub mod objects;
 pub mod observe;
 mod old_volumes;
+pub mod older_volumes;
 pub mod plan;
 mod pod_trouble;
 pub mod refusals;

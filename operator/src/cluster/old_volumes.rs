@@ -10,7 +10,7 @@ use dengine_crds::DEngineCluster;
 use dengine_crds::cluster::Replacement;
 use dengine_crds::names::{self, annotations, labels};
 use dengine_crds::reasons::{cluster as reasons, events};
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use kube::ResourceExt;
 use kube::api::{Api, Patch};
 use kube::runtime::reflector::Store;
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::model::{Identity, OldVolume, Ordinal, Replaced};
 use super::observe::{mark, parse_mark};
+use super::older_volumes;
 use super::status::Notice;
 use super::status_writer;
 use super::validate::Cluster;
@@ -40,7 +41,9 @@ pub(super) fn kept(
         return Vec::new();
     };
     let there = volumes.state();
-    let there = there.iter().filter_map(|volume| seen(volume, cluster));
+    let there = there
+        .iter()
+        .filter_map(|volume| seen(volume, cluster, cluster_id));
     let recorded = replaced.iter().filter_map(|(ordinal, replaced)| {
         let of = Identity {
             cluster_id,
@@ -54,36 +57,50 @@ pub(super) fn kept(
     });
     // What a volume says of itself comes last, and so counts.
     let by_name: BTreeMap<String, OldVolume> = recorded
-        .chain(there.filter(|volume| volume.of.cluster_id == cluster_id))
+        .chain(there)
         .map(|volume| (volume.name.clone(), volume))
         .collect();
     by_name.into_values().collect()
 }
 
-/// What the volume says of itself, if it is kept for a cluster of this name.
-fn seen(volume: &PersistentVolume, cluster: &Cluster) -> Option<OldVolume> {
+/// What the volume says of itself, if it is kept for the members of this cluster under this name.
+fn seen(volume: &PersistentVolume, cluster: &Cluster, cluster_id: u64) -> Option<OldVolume> {
+    let older = older_volumes::seen(volume, cluster, cluster_id);
+    let said = older.or_else(|| marked(volume, cluster))?;
+    // Somebody may have given it to another claim since.
+    let is_its = said.of.cluster_id == cluster_id && is_of(volume, cluster, said.ordinal);
+    is_its.then_some(said)
+}
+
+fn marked(volume: &PersistentVolume, cluster: &Cluster) -> Option<OldVolume> {
     let (labels, annotations) = (volume.labels(), volume.annotations());
     let ours = labels.get(labels::KEPT_FOR) == Some(&cluster.name)
         && labels.get(labels::KEPT_FOR_NAMESPACE) == Some(&cluster.namespace);
-    let pod = annotations.get(annotations::KEPT_FOR_POD)?;
-    let ordinal = names::cluster::ordinal(&cluster.name, pod)?;
-    // Somebody may have given it to another claim since.
-    (ours && is_of(volume, cluster, ordinal)).then_some(OldVolume {
+    let pod = annotations
+        .get(annotations::KEPT_FOR_POD)
+        .filter(|_| ours)?;
+    Some(OldVolume {
         name: volume.name_any(),
-        ordinal,
+        ordinal: names::cluster::ordinal(&cluster.name, pod)?,
         of: parse_mark(annotations.get(annotations::REMOVED_MEMBER)?)?,
     })
 }
 
 fn is_of(volume: &PersistentVolume, cluster: &Cluster, ordinal: Ordinal) -> bool {
-    let claim = volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.claim_ref.as_ref());
-    claim.is_some_and(|claim| {
+    claim(volume).is_some_and(|claim| {
         claim.namespace.as_ref() == Some(&cluster.namespace)
             && claim.name == Some(names::cluster::claim(&cluster.name, ordinal))
     })
+}
+
+/// One that was only set aside for a claim of this name has no UID yet. Another UID is that of an earlier claim of the name.
+fn is_bound_to(volume: &PersistentVolume, claim_uid: &str) -> bool {
+    let bound_to = claim(volume).and_then(|claim| claim.uid.as_deref());
+    bound_to.is_none_or(|uid| uid == claim_uid)
+}
+
+pub(super) fn claim(volume: &PersistentVolume) -> Option<&ObjectReference> {
+    volume.spec.as_ref()?.claim_ref.as_ref()
 }
 
 /// Sees to it that the volume outlives its claim, tells of it, and records it, or why not.
@@ -95,11 +112,12 @@ pub(super) async fn keep(
     context: &Context,
     cluster: &Cluster,
     resource: &mut DEngineCluster,
+    claim_uid: &str,
     old: &OldVolume,
 ) -> Result<(), kube::Error> {
     let volume = &old.name;
-    let not_kept = match retain(context, cluster, old).await {
-        Ok(()) => None,
+    let not_kept = match retain(context, cluster, claim_uid, old).await {
+        Ok(not_kept) => not_kept,
         Err(error) if is_code(&error, 403) => Some(format!(
             "the operator may not change PersistentVolume {volume}, as in an installation for some namespaces"
         )),
@@ -117,7 +135,7 @@ pub(super) async fn keep(
             Happening::normal(events::VOLUME_KEPT, note)
         }
         Some(why) => {
-            let note = format!("the volume of {pod} goes with its claim: {why}");
+            let note = format!("no volume of {pod} is kept: {why}");
             Happening::warning(events::VOLUME_KEPT, note)
         }
     };
@@ -133,19 +151,28 @@ pub(super) async fn keep(
     Ok(())
 }
 
-async fn retain(context: &Context, cluster: &Cluster, old: &OldVolume) -> Result<(), kube::Error> {
+/// Answers why the volume is not kept, if that is nothing of the API server's.
+async fn retain(
+    context: &Context,
+    cluster: &Cluster,
+    claim_uid: &str,
+    old: &OldVolume,
+) -> Result<Option<String>, kube::Error> {
     let api: Api<PersistentVolume> = Api::all(context.client.clone());
     let there = api.get(&old.name).await?;
     // A claim may name any volume, another namespace's too; only the volume itself says whose it is.
-    if !is_of(&there, cluster, old.ordinal) {
-        return Ok(());
+    if !is_of(&there, cluster, old.ordinal) || !is_bound_to(&there, claim_uid) {
+        let volume = &old.name;
+        let why =
+            format!("PersistentVolume {volume}, which its claim names, belongs to another claim");
+        return Ok(Some(why));
     }
     let policy = match policy(&there) {
-        Some(RETAIN) if seen(&there, cluster).is_some() => policy_before(&there),
+        Some(RETAIN) if seen(&there, cluster, old.of.cluster_id).is_some() => policy_before(&there),
         policy => policy.filter(|policy| GOES.contains(policy)),
     };
     let Some(policy) = policy else {
-        return Ok(());
+        return Ok(None);
     };
     let marks = Marks {
         cluster: Some(&cluster.name),
@@ -156,7 +183,7 @@ async fn retain(context: &Context, cluster: &Cluster, old: &OldVolume) -> Result
     };
     change(context, &there, &marks, RETAIN).await?;
     context.wrote();
-    Ok(())
+    Ok(None)
 }
 
 /// Lets go of volumes that nobody needs any more. One that the API server refuses to let go holds up nothing: it is tried again
@@ -199,11 +226,7 @@ async fn let_go(
 ) -> Result<(), kube::Error> {
     let api: Api<PersistentVolume> = Api::all(context.client.clone());
     let there = api.get_opt(&old.name).await?;
-    let is_kept = |there: &PersistentVolume| {
-        let says = seen(there, cluster);
-        says.is_some_and(|says| says.of.cluster_id == old.of.cluster_id)
-    };
-    let there = there.filter(is_kept);
+    let there = there.filter(|there| seen(there, cluster, old.of.cluster_id).is_some());
     if let Some(there) = &there {
         // Somebody may have set another one meanwhile.
         let now = policy(there).unwrap_or(RETAIN);
@@ -264,8 +287,10 @@ fn policy(volume: &PersistentVolume) -> Option<&str> {
 
 /// The policy that a volume had before it was kept.
 fn policy_before(volume: &PersistentVolume) -> Option<&str> {
-    let before = volume.annotations().get(annotations::RECLAIM_POLICY)?;
-    GOES.into_iter().find(|policy| before == policy)
+    match volume.annotations().get(annotations::RECLAIM_POLICY) {
+        Some(before) => GOES.into_iter().find(|policy| before == policy),
+        None => older_volumes::is_marked(volume).then_some(older_volumes::POLICY_BEFORE),
+    }
 }
 
 /// What a volume that is kept says of itself; nothing of one that is not.
@@ -297,6 +322,7 @@ async fn change(
                 annotations::KEPT_FOR_POD: marks.pod,
                 annotations::REMOVED_MEMBER: marks.member,
                 annotations::RECLAIM_POLICY: marks.policy,
+                older_volumes::KEPT_FOR: Value::Null,
             },
         },
         "spec": { "persistentVolumeReclaimPolicy": policy },

@@ -73,7 +73,7 @@ impl ApiServer {
         state.write(path, object);
     }
 
-    /// Answers writes of paths that hold this with 422 and these words.
+    /// Answers writes with this in their path and query with 422 and these words.
     pub(crate) fn refuse(&self, within: &str, words: &str) {
         let mut state = self.state.lock().unwrap();
         state.refused = Some((within.to_owned(), 422, words.to_owned()));
@@ -123,7 +123,7 @@ impl ApiServer {
             let manager = parameters.find_map(|one| one.strip_prefix("fieldManager="));
             state.merge_conditions(&path, manager.unwrap(), &mut body);
         }
-        let (code, answer) = state.answer(&method, &path, body);
+        let (code, answer) = state.answer(&method, &path, &query, body);
         drop(state);
         let response = Response::builder().status(code);
         let answer = Body::from(answer.to_string().into_bytes());
@@ -132,13 +132,14 @@ impl ApiServer {
 }
 
 impl State {
-    fn answer(&mut self, method: &Method, path: &str, body: Value) -> (u16, Value) {
+    fn answer(&mut self, method: &Method, path: &str, query: &str, body: Value) -> (u16, Value) {
         self.requests.push(format!("{method} {path}"));
+        let asked = format!("{path}?{}", query.trim_start_matches('&'));
         let path = path.strip_suffix("/status").unwrap_or(path);
-        let refused = self.refused.clone();
-        if let Some((within, code, words)) = &refused
-            && self.unread
-            && path.contains(within)
+        let is_write = ![Method::GET, Method::POST].contains(method);
+        if let Some((within, code, words)) = &self.refused
+            && (is_write || self.unread)
+            && asked.contains(within)
         {
             return failure(*code, "Refused", words);
         }
@@ -149,15 +150,9 @@ impl State {
                     200,
                     json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}),
                 ),
-                None if path.ends_with("/pods") => {
-                    let below = format!("{path}/");
-                    let pods = self.objects.range(below.clone()..);
-                    let pods = pods.take_while(|(path, _)| path.starts_with(&below));
-                    let pods: Vec<&Value> = pods.map(|(_, pod)| pod).collect();
-                    (
-                        200,
-                        json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}),
-                    )
+                None if path.ends_with("/pods") => (200, self.list("PodList", path)),
+                None if path.ends_with("/persistentvolumes") => {
+                    (200, self.list("PersistentVolumeList", path))
                 }
                 None => failure(404, "NotFound", "not found"),
             };
@@ -171,11 +166,6 @@ impl State {
                 None => failure(404, "NotFound", "not found"),
             };
         }
-        if let Some((within, code, words)) = refused
-            && path.contains(&within)
-        {
-            return failure(code, "Refused", &words);
-        }
         let there = &self.objects.get(path).cloned().unwrap_or_default();
         let (read, now) = (
             &body["metadata"]["resourceVersion"],
@@ -186,6 +176,14 @@ impl State {
         }
         let written = self.write(path, body);
         (200, written)
+    }
+
+    fn list(&self, kind: &str, path: &str) -> Value {
+        let below = format!("{path}/");
+        let found = self.objects.range(below.clone()..);
+        let found = found.take_while(|(path, _)| path.starts_with(&below));
+        let items: Vec<&Value> = found.map(|(_, object)| object).collect();
+        json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items})
     }
 
     /// Conditions are a map by type, of which each manager has what it applied.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dengine_crds::conditions;
 use dengine_crds::names::{annotations, labels};
+use dengine_operator::cluster::older_volumes;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;
 
@@ -13,7 +14,7 @@ const VOLUME: &str = "/api/v1/persistentvolumes/pv-3";
 
 /// Member 9, at the pod `demo-3`, was given up and removed; its claim is marked and still there. Whose claim the volume names
 /// is `bound_to`.
-async fn given_up(bound_to: &str) -> World {
+pub(crate) async fn given_up(bound_to: &str) -> World {
     let world = World::settled().await;
     let claim = json!({
         "metadata": {
@@ -111,14 +112,87 @@ async fn a_claim_that_names_anothers_volume_changes_nothing_of_it() {
     for _ in 0..3 {
         world.look().await;
     }
-    assert_eq!(policy(&world), "Delete");
+    is_not_kept(&world);
+}
+
+/// The volume is left as it is, and nobody says that it is kept.
+fn is_not_kept(world: &World) {
+    assert_eq!(policy(world), "Delete");
     let requests = world.api.requests();
     let written = |request: &String| request.starts_with("PATCH /api/v1/persistentvolumes");
     assert!(!requests.iter().any(written), "{requests:#?}");
+    let (kept, why) = recorded(world);
+    assert_eq!(kept, None);
+    let why = why.unwrap();
+    assert!(why.contains("belongs to another claim"), "{why}");
+}
+
+/// The name of a claim may be that of one before it, whose volume is still there.
+#[tokio::test]
+async fn the_volume_of_an_earlier_claim_of_this_name_is_not_said_to_be_kept() {
+    for (uid, is_its) in [("of-an-earlier-one", false), ("of-this-one", true)] {
+        let world = given_up("test").await;
+        let claim = json!({"metadata": {"uid": "of-this-one"}});
+        world.api.put(&format!("{CLAIMS}/data-demo-3"), claim);
+        let volume = json!({"spec": {"claimRef": {"uid": uid}}});
+        world.api.put(VOLUME, volume);
+        claim_goes(&world).await;
+        if is_its {
+            assert_eq!(policy(&world), "Retain");
+        } else {
+            is_not_kept(&world);
+        }
+    }
+}
+
+/// As the operator marked it before there were labels: whose it is, and nothing else.
+fn kept_by_an_older_operator(world: &World, of: &str) {
+    let volume = json!({
+        "metadata": {"annotations": {labels::KEPT_FOR: of}},
+        "spec": {
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": "test", "name": "data-demo-3", "uid": "of-a-claim-that-is-gone"},
+        },
+    });
+    world.api.put(VOLUME, volume);
+}
+
+/// Whatever became of the status: it is given the label by which volumes are found.
+#[tokio::test]
+async fn a_volume_that_an_older_operator_kept_is_found_without_the_status() {
+    for (of, expected) in [("uid-of-demo", "Delete"), ("another", "Retain")] {
+        let world = given_up("test").await;
+        claim_goes(&world).await;
+        looks(&world, 1).await;
+        kept_by_an_older_operator(&world, of);
+        world.api.put(CLUSTER, json!({"status": null}));
+        looks(&world, 3).await;
+        assert_eq!(policy(&world), "Retain", "nobody finds it");
+        older_volumes::label(&world.context).await.unwrap();
+        looks(&world, 1).await;
+        assert_eq!(policy(&world), expected, "{of}");
+    }
+}
+
+#[tokio::test]
+async fn a_volume_that_an_older_operator_kept_is_let_go() {
+    for (of, expected) in [("uid-of-demo", "Delete"), ("another", "Retain")] {
+        let world = given_up("test").await;
+        claim_goes(&world).await;
+        looks(&world, 1).await;
+        kept_by_an_older_operator(&world, of);
+        let replacement = json!({
+            "name": "demo-3", "memberId": "9", "times": 1, "at": "2026-01-01T00:00:00Z", "keptVolume": "pv-3",
+        });
+        let status = json!({"status": {"replacements": [replacement]}});
+        world.api.put(CLUSTER, status);
+        looks(&world, 3).await;
+        assert_eq!(policy(&world), expected, "{of}");
+    }
 }
 
 /// Looks until the claim of the member that was given up is gone, and not one look more.
-async fn claim_goes(world: &World) {
+pub(crate) async fn claim_goes(world: &World) {
     for _ in 0..4 {
         if !claim_is_there(world) {
             return;
