@@ -14,6 +14,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use metrics_util::MetricKindMask;
 use tracing_subscriber::EnvFilter;
 
+use crate::apply::is_code;
 use crate::readiness;
 use crate::scope::Scope;
 
@@ -236,13 +237,52 @@ where
     S: Stream<Item = watcher::Result<watcher::Event<T>>> + Send + 'static,
 {
     let scope = scope.clone();
+    let mut said = LastWords::default();
     stream.inspect(move |item| {
         readiness::watched(&scope, item);
-        if let Err(error) = item {
-            counter!(WATCH_ERRORS).increment(1);
-            tracing::warn!(%error, of = std::any::type_name::<T>(), "a watch broke and is started again");
+        let is_news = said.is_news(item);
+        let (of, within) = (std::any::type_name::<T>(), scope.words());
+        let Err(error) = item else { return };
+        counter!(WATCH_ERRORS).increment(1);
+        if !is_news {
+            tracing::debug!(%error, of, within, "a watch broke again");
+        } else if is_forbidden(error) {
+            tracing::warn!(
+                %error, of, within,
+                "the operator may not watch these objects, and goes on to try: give it what docs/rbac.md lists, or tell it \
+                 to look at some namespaces only"
+            );
+        } else {
+            tracing::warn!(%error, of, within, "a watch broke and is started again");
         }
     })
+}
+
+/// Why a watch broke last. What it says again with each try, as while a permission lacks, is said once.
+#[derive(Debug, Default)]
+struct LastWords(Option<String>);
+
+impl LastWords {
+    fn is_news<T>(&mut self, item: &watcher::Result<watcher::Event<T>>) -> bool {
+        let now = match item {
+            Err(error) => Some(error.to_string()),
+            // Each try begins with it.
+            Ok(watcher::Event::Init) => return false,
+            Ok(_) => None,
+        };
+        let is_news = now.is_some() && now != self.0;
+        self.0 = now;
+        is_news
+    }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
+            is_code(error, 403)
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -279,6 +319,26 @@ mod tests {
         });
         assert!(!text.contains("type=\"QuorumAvailable\""), "{text}");
         assert!(text.contains("type=\"Ready\""), "{text}");
+    }
+
+    #[test]
+    fn why_a_watch_breaks_is_said_once_and_again_when_it_changes() {
+        type Event = watcher::Result<watcher::Event<()>>;
+        let broke = |code, words: &str| -> Event {
+            let status = kube::core::Status::failure(words, "Refused").with_code(code);
+            let error = kube::Error::Api(status.boxed());
+            Err(watcher::Error::InitialListFailed(error))
+        };
+        let mut said = LastWords::default();
+        let mut is_news = |item: Event| said.is_news(&item);
+        assert!(is_news(broke(403, "not you")));
+        assert!(!is_news(Ok(watcher::Event::Init)));
+        assert!(!is_news(broke(403, "not you")), "the next try");
+        assert!(is_news(broke(500, "not now")), "something else");
+        assert!(!is_news(Ok(watcher::Event::InitDone)));
+        assert!(is_news(broke(500, "not now")), "it worked meanwhile");
+        assert!(is_forbidden(&broke(403, "").unwrap_err()));
+        assert!(!is_forbidden(&broke(500, "").unwrap_err()));
     }
 
     #[test]
