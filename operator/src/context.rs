@@ -1,10 +1,12 @@
 //! What both controllers share: the client, the members, the recorder of events and the operator's
 //! own settings.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use dengine_crds::reasons::events;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -105,6 +107,38 @@ impl Context {
             tracing::warn!("told to die after this write");
             std::process::abort();
         }
+    }
+
+    /// Does what nothing else waits for. That the API server will not have it is told, each cause once, and holds up nothing:
+    /// it is tried again after a pause that grows.
+    ///
+    /// # Errors
+    /// If the API server does not answer.
+    pub async fn beside<T>(
+        &self,
+        about: &ObjectReference,
+        attempt: &str,
+        what_fails: &str,
+        doing: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<(), kube::Error> {
+        if self.retries.not_yet(attempt).is_some() {
+            return Ok(());
+        }
+        match doing.await {
+            Ok(_) => self.retries.succeeded(attempt),
+            // It is gone, or somebody wrote it meanwhile; the next look finds it as it is then.
+            Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
+            Err(kube::Error::Api(status)) => {
+                let words = format!("{what_fails}: {}", status.message);
+                if self.retries.failed(attempt, &words) {
+                    tracing::warn!(words, "refused");
+                    let happening = Happening::warning(events::STEP_FAILED, words);
+                    self.tell(about, &happening).await;
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Tells people what happened. An event that can not be written is logged and otherwise ignored:

@@ -29,9 +29,9 @@ impl Retries {
         self.not_yet_at(attempt, Instant::now())
     }
 
-    /// It failed.
-    pub fn failed(&self, attempt: &str, words: &str) {
-        self.failed_at(attempt, words, Instant::now());
+    /// It failed. Answers whether it did not fail with these words the last time too.
+    pub fn failed(&self, attempt: &str, words: &str) -> bool {
+        self.failed_at(attempt, words, Instant::now())
     }
 
     /// It succeeded: the next failure is a first one.
@@ -45,9 +45,11 @@ impl Retries {
         Some(last.words.clone())
     }
 
-    fn failed_at(&self, attempt: &str, words: &str, now: Instant) {
+    fn failed_at(&self, attempt: &str, words: &str, now: Instant) -> bool {
         let mut failed = self.lock();
-        let before = failed.get(attempt).map(|last| last.pause);
+        let before = failed.get(attempt);
+        let is_news = before.is_none_or(|last| last.words != words);
+        let before = before.map(|last| last.pause);
         let pause = before.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
         if failed.len() >= KEPT_MAX {
             failed.clear();
@@ -58,6 +60,7 @@ impl Retries {
             next: now + pause,
         };
         failed.insert(attempt.to_owned(), last);
+        is_news
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Failed>> {
@@ -75,7 +78,8 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..9 {
             assert_eq!(retries.not_yet_at("a", now), None);
-            retries.failed_at("a", "no", now);
+            let is_news = retries.failed_at("a", "no", now);
+            assert_eq!(is_news, pauses.is_empty(), "said once");
             let mut pause = 0;
             while retries.not_yet_at("a", now).as_deref() == Some("no") {
                 (now, pause) = (now + Duration::from_secs(1), pause + 1);
@@ -85,7 +89,7 @@ mod tests {
         assert_eq!(pauses, [3, 6, 12, 24, 48, 96, 192, 300, 300]);
         assert_eq!(retries.not_yet_at("b", now), None, "another attempt");
         retries.succeeded("a");
-        retries.failed_at("a", "no", now);
+        assert!(retries.failed_at("a", "no", now));
         assert!(
             retries
                 .not_yet_at("a", now + Duration::from_secs(3))

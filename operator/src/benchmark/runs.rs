@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use dengine_crds::DEngineBenchmark;
 use dengine_crds::benchmark::Report;
 use dengine_crds::names;
-use kube::ResourceExt;
 use kube::api::{Api, Patch};
+use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
 
 use crate::apply::by_us;
@@ -15,7 +15,7 @@ use crate::context::Context;
 /// Removes the results of the oldest runs that are too many.
 ///
 /// # Errors
-/// If the API server refuses or does not answer.
+/// If the API server does not answer.
 pub(super) async fn prune(
     context: &Context,
     resource: &DEngineBenchmark,
@@ -32,9 +32,13 @@ pub(super) async fn prune(
     let patch = json!({"status": {"runs": gone}});
     let namespace = resource.namespace().unwrap_or_default();
     let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &namespace);
-    api.patch_status(&resource.name_any(), &by_us(), &Patch::Merge(patch))
-        .await?;
-    Ok(())
+    let (name, parameters) = (resource.name_any(), by_us());
+    let patch = Patch::Merge(patch);
+    let removed = api.patch_status(&name, &parameters, &patch);
+    let attempt = format!("prune {}", resource.uid().unwrap_or_default());
+    let what_fails = "the results of old runs can not be removed";
+    let about = resource.object_ref(&());
+    context.beside(&about, &attempt, what_fails, removed).await
 }
 
 /// What the oldest runs posted, with what was posted about the system that each was compared with; and that of runs which

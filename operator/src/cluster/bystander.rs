@@ -169,14 +169,21 @@ fn said(resource: &DEngineCluster, words: &str) -> Value {
 /// By the one that looks after the cluster: takes away what a bystander said once that is no longer so, or long ago.
 ///
 /// # Errors
-/// If the API server refuses.
+/// If the API server does not answer.
 pub(super) async fn forget(
     context: &Context,
     resource: &DEngineCluster,
 ) -> Result<(), kube::Error> {
     match condition(resource) {
         Some(said) if is_stale(said, &context.identity, &now()) => {
-            write(&context.client, resource, json!({})).await
+            let attempt = format!("forget {}", resource.uid().unwrap_or_default());
+            let what_fails =
+                "what another operator said long ago can not be taken out of the status";
+            let forgotten = write(&context.client, resource, json!({}));
+            let about = resource.object_ref(&());
+            context
+                .beside(&about, &attempt, what_fails, forgotten)
+                .await
         }
         _ => Ok(()),
     }

@@ -38,6 +38,11 @@ pub enum StepError {
 }
 
 impl StepError {
+    /// The API server did answer, and not that it was done.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, Self::Kube(kube::Error::Api(_)))
+    }
+
     /// Somebody answered that it can not be done yet; waiting is normal.
     pub fn is_not_yet(&self) -> bool {
         match self {

@@ -13,6 +13,7 @@ pub mod older_volumes;
 pub mod plan;
 mod pod_trouble;
 pub mod refusals;
+mod refused_steps;
 mod replacements;
 pub mod resources;
 pub mod status;
@@ -203,6 +204,8 @@ async fn carry_out(
         }
         _ => failure,
     };
+    let not_yet = refused_steps::words(&observation.observed);
+    let failure = failure.or_else(|| not_yet.map(|words| (reasons::STEP_FAILED, words)));
     let over = plan::no_longer_needed(&observation.observed, wanted);
     let kept = old_volumes::release(context, cluster, resource, &over).await;
     (failure, kept)
@@ -229,10 +232,14 @@ async fn take(
                 "step taken"
             );
             telemetry::stepped(happening.reason);
+            refused_steps::succeeded(context, step);
             context.tell(&resource.object_ref(&()), &happening).await;
             None
         }
-        Ok(None) => None,
+        Ok(None) => {
+            refused_steps::succeeded(context, step);
+            None
+        }
         Err(error) if error.is_not_yet() => {
             tracing::debug!(cluster = cluster.name, ?step, %error, "not yet");
             None
@@ -240,6 +247,9 @@ async fn take(
         Err(error) => {
             let (_, _, words) = words::progress(step, &observation.observed);
             let failure = (reasons::STEP_FAILED, format!("{words}: {error}"));
+            if error.is_answer() {
+                refused_steps::note(context, step, &failure.1);
+            }
             tell_failure(context, resource, &failure.1).await;
             Some(failure)
         }

@@ -89,6 +89,8 @@ pub struct Pod {
     pub trouble: Option<String>,
     /// It does not run, and starting it again did not help.
     pub broken: Option<Broken>,
+    /// Why the API server does not let it be deleted. Until that is tried again, it stays.
+    pub refused: Option<String>,
 }
 
 /// Why a member can not come back by itself.
@@ -141,6 +143,8 @@ pub struct Claim {
     pub volume: Option<String>,
     /// It never had a volume, nor is it to get one with something in it.
     pub empty: bool,
+    /// Why the API server does not let it be marked, or deleted. Until that is tried again, it stays as it is.
+    pub refused: Option<String>,
 }
 
 /// The member list with the leader's view of it.
@@ -203,6 +207,12 @@ impl Observed {
     /// Healthy, and close enough behind the leader to stand in for another member.
     pub fn is_current(&self, member: &Member) -> bool {
         self.is_healthy(member) && member.lag_entries <= LAG_CAUGHT_UP_ENTRIES_MAX
+    }
+
+    /// The API server does not let the claim of this pod be changed, for now.
+    pub fn is_claim_refused(&self, ordinal: Ordinal) -> bool {
+        let claim = self.claims.get(&ordinal);
+        claim.is_some_and(|claim| claim.refused.is_some())
     }
 
     /// The member whose name is that of this pod.

@@ -18,6 +18,7 @@ use super::benchmarks::Benchmarks;
 use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
 use super::old_volumes;
 use super::pod_trouble::{broken, condition, trouble};
+use super::refused_steps;
 use super::replacements::seen;
 use super::resources::stateful_set;
 use super::validate::Cluster;
@@ -114,12 +115,18 @@ pub async fn observe(
             .iter()
             .map(|(ordinal, pod)| {
                 let claim = claims.get(ordinal).map(AsRef::as_ref);
-                (*ordinal, view(pod, claim, answers.get(ordinal), &now))
+                let mut pod = view(pod, claim, answers.get(ordinal), &now);
+                pod.refused = refused_steps::of(context, &pod.uid);
+                (*ordinal, pod)
             })
             .collect(),
         claims: claims
             .iter()
-            .map(|(ordinal, claim)| (*ordinal, claim_view(claim)))
+            .map(|(ordinal, claim)| {
+                let mut claim = claim_view(claim);
+                claim.refused = refused_steps::of(context, &claim.uid);
+                (*ordinal, claim)
+            })
             .collect(),
         membership,
         refused,
@@ -256,6 +263,7 @@ fn view(
         report: answer.map(report),
         trouble: trouble(pod, claim, now),
         broken: broken(pod),
+        refused: None,
     }
 }
 
@@ -291,6 +299,7 @@ fn claim_view(claim: &core::PersistentVolumeClaim) -> Claim {
             .as_ref()
             .and_then(|spec| spec.volume_name.clone()),
         empty: is_surely_empty(claim),
+        refused: None,
     }
 }
 

@@ -46,8 +46,14 @@ pub(super) async fn pull(
         return Ok(());
     };
     let namespace = cluster.namespace().unwrap_or_default();
-    if asked.declared && had_its_turn(benchmarks, &namespace, &asked) {
+    let is_done = had_its_turn(benchmarks, &namespace, &asked);
+    if asked.declared && is_done {
         return Ok(());
+    }
+    // That it can not be removed does not make it ask again.
+    let removal = removal(cluster, &asked);
+    if !asked.declared && (is_done || context.retries.not_yet(&removal).is_some()) {
+        return remove(context, cluster, &namespace, &removal).await;
     }
     let happening = match unknown(&asked.profile) {
         Some(words) => Happening::warning(events::STEP_FAILED, words),
@@ -61,25 +67,32 @@ pub(super) async fn pull(
     if asked.declared {
         return Ok(());
     }
-    remove(context, cluster, &namespace).await
+    remove(context, cluster, &namespace, &removal).await
+}
+
+/// What is tried once for each time that somebody set the annotation.
+fn removal(cluster: &DEngineCluster, asked: &Asked) -> String {
+    let uid = cluster.uid().unwrap_or_default();
+    format!("annotation of {uid}: {} {}", asked.profile, asked.run)
 }
 
 async fn remove(
     context: &Context,
     cluster: &DEngineCluster,
     namespace: &str,
+    attempt: &str,
 ) -> Result<(), kube::Error> {
     let clusters: Api<DEngineCluster> = Api::namespaced(context.client.clone(), namespace);
-    // The version makes sure that it is not another annotation, set meanwhile.
+    // The version makes sure that it is not another annotation, set meanwhile: then it is refused.
     let done = json!({"metadata": {
         "resourceVersion": cluster.metadata.resource_version,
         "annotations": { annotations::BENCHMARK: Value::Null },
     }});
-    let name = cluster.name_any();
-    match clusters.patch(&name, &by_us(), &Patch::Merge(done)).await {
-        Err(error) if !is_code(&error, 409) => Err(error),
-        _ => Ok(()),
-    }
+    let (name, parameters, done) = (cluster.name_any(), by_us(), Patch::Merge(done));
+    let removed = clusters.patch(&name, &parameters, &done);
+    let what_fails = "the annotation that asked for a benchmark can not be removed";
+    let about = cluster.object_ref(&());
+    context.beside(&about, attempt, what_fails, removed).await
 }
 
 fn asked(cluster: &DEngineCluster) -> Option<Asked> {

@@ -89,6 +89,29 @@ async fn a_status_that_names_anothers_job_changes_nothing_of_it() {
     }
 }
 
+/// A run whose results are all there, beside one of a run that there never was.
+#[tokio::test]
+async fn results_that_can_not_be_removed_keep_no_run_from_its_end() {
+    let world = World::new().await;
+    let report = &results()["runs"]["1"];
+    let runs = json!({"runs": {"1": report, "1@etcd": report, "0@etcd": report}, "leg": "Rival"});
+    under_way(&world, &runs);
+    job_of(&world, "uid-of-versus");
+    world
+        .api
+        .refuse("denginebenchmarks/versus/status?fieldManager", "no");
+    let before = world.api.requests().len();
+    for _ in 0..5 {
+        look(&world).await;
+    }
+    let requests = world.api.requests().split_off(before);
+    let told = requests
+        .iter()
+        .filter(|request| request.starts_with("POST /apis/events.k8s.io"));
+    // That it ended, and that the results stay.
+    assert_eq!(told.count(), 2, "{requests:#?}");
+}
+
 #[tokio::test]
 async fn why_kubernetes_refuses_a_jobs_pod_is_in_the_status() {
     let world = World::new().await;

@@ -6,6 +6,7 @@ mod benchmarks;
 mod hand_over;
 mod members;
 mod old_volumes;
+mod refusals;
 
 use std::sync::Arc;
 use std::time::Duration;

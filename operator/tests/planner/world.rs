@@ -262,6 +262,7 @@ impl World {
                         } else {
                             pod.crashing.then_some(Broken::Crashing)
                         },
+                        refused: None,
                     };
                     (*ordinal, view)
                 })

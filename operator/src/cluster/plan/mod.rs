@@ -199,11 +199,13 @@ pub fn stateful_set_replicas(observed: &Observed, wanted: &Wanted) -> u32 {
 }
 
 /// A pod from an older template that does not even answer takes no part: replacing it costs nothing
-/// and may be the only way out of a bad image. Needs no quorum, so it touches no pod whose volume would go with it.
+/// and may be the only way out of a bad image. Needs no quorum, so it touches no pod whose volume would go with it. One that the
+/// API server keeps is in nobody's way: it takes no part, whatever the others do.
 fn free_stuck_pod(observed: &Observed, wanted: &Wanted) -> Option<Step> {
     let (ordinal, pod) = observed.pods.iter().find(|(ordinal, pod)| {
         let is_stuck = pod.report.is_none() && !pod.ready && pod.trouble.is_some();
-        is_stuck && is_outdated(pod, wanted) && !goes_with_its_pod(observed, **ordinal)
+        let may_go = pod.refused.is_none() && !goes_with_its_pod(observed, **ordinal);
+        is_stuck && is_outdated(pod, wanted) && may_go
     })?;
     Some(restart(*ordinal, pod))
 }
@@ -321,7 +323,8 @@ fn not_voting(wanted: &Wanted, membership: &Membership) -> Option<Step> {
     (!missing.is_empty()).then_some(Step::Wait(Waiting::Pods(missing)))
 }
 
-/// Marks the claim before the member is removed, so that what follows is known after a crash too.
+/// Marks the claim before the member is removed, so that what follows is known after a crash too. If the API server refuses the
+/// mark, the member stays: once it were removed, nobody could tell its claim from one that holds something.
 fn give_up(
     observed: &Observed,
     membership: &Membership,
@@ -398,6 +401,9 @@ fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Opti
         })
         .max_by_key(|member| (!observed.is_healthy(member), member.ordinal))?;
     let ordinal = surplus.ordinal?;
+    if observed.is_claim_refused(ordinal) {
+        return None;
+    }
     let removal = give_up(observed, membership, surplus, ordinal, Removal::ScaleDown);
     // A smaller cluster survives fewer failures; one of those that stay is not to be the first.
     let mut voters = membership.voters();

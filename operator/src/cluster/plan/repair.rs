@@ -20,6 +20,7 @@ pub(super) fn repair(
         };
         if let Some(why) = beyond_help(observed, wanted, member, ordinal)
             && !is_held_back(observed, member, why)
+            && !observed.is_claim_refused(ordinal)
         {
             return Some(give_up(observed, membership, member, ordinal, why));
         }
@@ -157,7 +158,7 @@ fn return_of_the_removed(
             || (pod.is_none() && *ordinal >= wanted.replicas);
         // The mark may be older than the member that lives there now.
         let vacant = observed.member_at(*ordinal).is_none();
-        if !removed || !still_its_own || !vacant {
+        if !removed || !still_its_own || !vacant || claim.refused.is_some() {
             continue;
         }
         if !claim.terminating {
@@ -168,7 +169,8 @@ fn return_of_the_removed(
             });
         }
         // The claim goes once its pod does.
-        if let Some(pod) = pod.filter(|pod| !pod.terminating && *ordinal < wanted.replicas) {
+        let may_go = |pod: &&Pod| !pod.terminating && pod.refused.is_none();
+        if let Some(pod) = pod.filter(|pod| may_go(pod) && *ordinal < wanted.replicas) {
             return Some(restart(*ordinal, pod));
         }
     }
@@ -176,7 +178,7 @@ fn return_of_the_removed(
         return Some(step);
     }
     reports(observed)
-        .filter(|(ordinal, _)| *ordinal < wanted.replicas)
+        .filter(|(ordinal, _)| *ordinal < wanted.replicas && !observed.is_claim_refused(*ordinal))
         .filter_map(|(ordinal, report)| Some((ordinal, report.identity?.member_id)))
         .find(|(_, member_id)| gone(*member_id))
         .map(|(ordinal, member_id)| Step::Blocked(Blocked::RemovedByHand { ordinal, member_id }))
@@ -234,6 +236,6 @@ fn let_claim_go(observed: &Observed, wanted: &Wanted) -> Option<Step> {
     });
     deleted
         .filter_map(|(ordinal, _)| Some((*ordinal, observed.pods.get(ordinal)?)))
-        .find(|(_, pod)| is_away(pod) && !pod.terminating)
+        .find(|(_, pod)| is_away(pod) && !pod.terminating && pod.refused.is_none())
         .map(|(ordinal, pod)| restart(ordinal, pod))
 }

@@ -12,7 +12,8 @@ use crate::cluster::versions::Version;
 
 /// Restarts members that run an older template: one at a time, the leader last, each only while all
 /// others serve. A member that takes no part anyway is not kept waiting. One whose volume would go with its pod is not
-/// restarted: when that happens is for whoever deleted its claim to say.
+/// restarted: when that happens is for whoever deleted its claim to say. Nor is one that the API server keeps, until that is tried
+/// again; it serves on, and the others have their turn.
 pub(super) fn roll_out(
     observed: &Observed,
     wanted: &Wanted,
@@ -20,7 +21,7 @@ pub(super) fn roll_out(
 ) -> Option<Step> {
     let outdated = || {
         let pods = observed.pods.iter();
-        pods.filter(|(_, pod)| is_outdated(pod, wanted))
+        pods.filter(|(_, pod)| is_outdated(pod, wanted) && pod.refused.is_none())
             .map(|(ordinal, pod)| (*ordinal, pod))
     };
     outdated().next()?;

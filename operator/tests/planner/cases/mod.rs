@@ -42,6 +42,7 @@ fn empty_pod(ordinal: u32) -> Pod {
         }),
         trouble: None,
         broken: None,
+        refused: None,
     }
 }
 

@@ -149,3 +149,14 @@ fn the_only_member_is_restarted_when_it_is_meant_to_be_the_only_one() {
     });
     assert_eq!(plan(&observed, &wanted(3)), blocked);
 }
+
+/// By a webhook, say. It serves on; nobody waits for it.
+#[test]
+fn a_pod_that_may_not_be_deleted_does_not_hold_up_the_others() {
+    let mut observed = healthy(3);
+    for ordinal in 0..3 {
+        pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
+    }
+    pod(&mut observed, 2).refused = Some("not on a Friday".to_owned());
+    assert_eq!(plan(&observed, &wanted(3)), restart(1));
+}

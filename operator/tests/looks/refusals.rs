@@ -1,0 +1,95 @@
+//! What the API server refuses is told of, and holds up nothing that can go on without it.
+
+use dengine_crds::conditions;
+use dengine_crds::names::annotations;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use serde_json::{Value, json};
+
+use crate::old_volumes::{claim_goes, given_up};
+use crate::{CLAIMS, CLUSTER, World};
+
+const EVENTS: &str = "POST /apis/events.k8s.io";
+const POD: &str = "/api/v1/namespaces/test/pods/demo-2";
+
+/// How many requests of five looks hold each of these.
+async fn five_looks(world: &World, within: [&str; 2]) -> [usize; 2] {
+    let requests = world.costs(5, "").await;
+    within.map(|within| {
+        let those = requests.iter().filter(|request| request.contains(within));
+        those.count()
+    })
+}
+
+/// What the pod `demo-2` is like while its server does not run, and since when.
+fn ends(world: &World, metadata: &Value) {
+    let status = json!({
+        "phase": "Pending", "podIP": null, "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{
+            "name": "dengine", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ImagePullBackOff"}},
+        }],
+    });
+    let pod = json!({"metadata": metadata, "status": status});
+    world.api.put(POD, pod);
+}
+
+#[tokio::test]
+async fn a_bystanders_words_that_can_not_be_taken_back_are_in_nobodys_way() {
+    let world = World::settled().await;
+    let mut said = serde_json::to_value(world.cluster().status.unwrap().conditions).unwrap();
+    said.as_array_mut().unwrap().push(json!({
+        "type": conditions::OPERATED_BY_ANOTHER, "status": "True", "reason": "OperatedByAnother",
+        "message": "operator long/gone looks after this cluster, and so on",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }));
+    world
+        .api
+        .put(CLUSTER, json!({"status": {"conditions": said}}));
+    world.api.refuse("dengine-operator-bystander", "no");
+    let status = format!("PATCH {CLUSTER}/status");
+    assert_eq!(five_looks(&world, [&status, EVENTS]).await, [1, 1], "once");
+}
+
+#[tokio::test]
+async fn an_annotation_that_can_not_be_removed_asks_for_one_run() {
+    let world = World::settled().await;
+    let asks = json!({"metadata": {"annotations": {annotations::BENCHMARK: "quick"}}});
+    world.api.put(CLUSTER, asks);
+    world.api.refuse("dengineclusters/demo?fieldManager", "no");
+    let asked = "PATCH /apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/demo-quick";
+    // That it is asked for, and that the annotation stays.
+    assert_eq!(five_looks(&world, [asked, EVENTS]).await, [1, 2], "once");
+}
+
+/// An image that can not be pulled, and a webhook that lets nobody delete its pod.
+#[tokio::test]
+async fn a_stuck_pod_that_can_not_be_deleted_is_in_nobodys_way() {
+    let world = given_up("test").await;
+    let older = json!({"annotations": {annotations::TEMPLATE_HASH: "older"}});
+    ends(&world, &older);
+    world.api.refuse(POD, "not on a Friday");
+    claim_goes(&world).await;
+    let words = world.words(conditions::PROGRESSING);
+    assert!(words.contains("not on a Friday"), "{words}");
+    // The old volume is let go.
+    world.costs(3, "").await;
+    let deletes = five_looks(&world, [&format!("DELETE {POD}"), EVENTS]).await;
+    assert_eq!(deletes, [0, 0], "a pause, and it was told");
+    let words = world.words(conditions::PROGRESSING);
+    assert!(words.contains("not on a Friday"), "{words}");
+}
+
+/// Its member stays: without the mark nobody would know later that the claim may go.
+#[tokio::test]
+async fn a_claim_that_can_not_be_marked_keeps_its_member_and_holds_up_nothing_else() {
+    let world = given_up("test").await;
+    ends(&world, &json!({}));
+    let lost = json!({"status": {"phase": "Lost"}});
+    world.api.put(&format!("{CLAIMS}/data-demo-2"), lost);
+    world.api.refuse("data-demo-2", "not on a Friday");
+    claim_goes(&world).await;
+    let claim = world.api.list::<PersistentVolumeClaim>("data-demo-2");
+    assert_eq!(claim[0].metadata.annotations, None);
+    let words = world.words(conditions::PROGRESSING);
+    assert!(words.contains("not on a Friday"), "{words}");
+}
