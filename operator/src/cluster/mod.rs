@@ -16,6 +16,7 @@ pub mod refusals;
 mod refused_steps;
 mod replacements;
 pub mod resources;
+pub mod standing;
 pub mod status;
 mod status_writer;
 mod trigger;
@@ -91,8 +92,8 @@ pub async fn reconcile(
         Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
         Err(error) => return Err(error.into()),
     }
-    let running = observe::running_image(caches, &resource);
-    let validated = validate::validate(&resource, &context.defaults, running.as_deref());
+    let standing = observe::standing(caches, &resource).unwrap_or_default();
+    let validated = validate::validate(&resource, &context.defaults, &standing);
     let outcome = match validated {
         Ok(cluster) => advance(context, caches, &cluster, &mut resource).await,
         Err(error) => Outcome::Invalid(error.to_string()),

@@ -24,7 +24,7 @@ pub struct Observed {
     pub cluster_id: Option<u64>,
     /// Recorded with the cluster id: the folder that becomes the first voter. `None` if it was adopted.
     pub seed_folder_id: Option<String>,
-    /// Whether the status ever listed a member, so that acknowledged data may exist.
+    /// Whether the status ever listed a member, as it or the StatefulSet says, so that acknowledged data may exist.
     pub had_members: bool,
     /// Size of the StatefulSet; `None` while there is none.
     pub stateful_set_replicas: Option<u32>,
@@ -36,7 +36,7 @@ pub struct Observed {
     pub membership: Option<Membership>,
     /// Why the API server refuses pods or claims that are missing, in its words.
     pub refused: Option<String>,
-    /// Highest version that every member has run, as the status records it.
+    /// Highest version that every member has run, as the status records it, or the StatefulSet.
     pub cluster_version: Option<Version>,
     /// Members whose data the operator gave up before, by the ordinal of their pod.
     pub replaced: BTreeMap<Ordinal, Replaced>,

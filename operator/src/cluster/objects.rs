@@ -10,12 +10,13 @@ use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::model::Wanted;
+use super::model::{Observed, Wanted};
 use super::observe::{Caches, Observation, find};
 use super::plan::stateful_set_replicas;
 use super::resources::{
     client_service, peer_service, pod_disruption_budget, service_account, stateful_set,
 };
+use super::standing;
 use super::validate::Cluster;
 use super::volumes::claim_template_size;
 use crate::apply::{Applied, ApplyError, ensure_once};
@@ -67,9 +68,9 @@ pub async fn ensure(
     let live = observation.stateful_set.as_deref();
     if live.is_none() {
         beside?;
-        return ensure_set(context, cluster, replicas, live).await;
+        return ensure_set(context, cluster, &observation.observed, replicas, live).await;
     }
-    ensure_set(context, cluster, replicas, live).await?;
+    ensure_set(context, cluster, &observation.observed, replicas, live).await?;
     beside.map_err(ObjectsError::Beside)
 }
 
@@ -95,6 +96,7 @@ async fn ensure_beside(
 async fn ensure_set(
     context: &Context,
     cluster: &Cluster,
+    observed: &Observed,
     replicas: u32,
     live: Option<&StatefulSet>,
 ) -> Result<(), ObjectsError> {
@@ -108,7 +110,8 @@ async fn ensure_set(
         annotations::OPERATOR.to_owned(),
         context.identity.to_string(),
     );
-    set.annotations_mut().extend([operator]);
+    let said = standing::annotations(observed);
+    set.annotations_mut().extend(said.chain([operator]));
     Ok(apply(context, cluster, set, live).await?)
 }
 

@@ -21,6 +21,7 @@ use super::pod_trouble::{broken, condition, trouble};
 use super::refused_steps;
 use super::replacements::seen;
 use super::resources::stateful_set;
+use super::standing::Standing;
 use super::validate::Cluster;
 use super::versions::Version;
 use crate::context::{Context, now};
@@ -106,10 +107,14 @@ pub async fn observe(
         .iter()
         .filter_map(|one| Some((ordinal_of(cluster, &one.name)?, seen(one, &now)?)))
         .collect();
+    let standing = stateful_set.as_deref();
+    let standing = standing.map(|set| Standing::of(set, &cluster.owner.uid));
+    let standing = standing.unwrap_or_default();
+    let recorded_version = status.cluster_version.as_deref().and_then(Version::parse);
     let observed = Observed {
         cluster_id,
         seed_folder_id: status.seed_folder_id.clone(),
-        had_members: !status.members.is_empty(),
+        had_members: !status.members.is_empty() || standing.had_members,
         stateful_set_replicas: stateful_set.as_ref().map(|set| replicas(set)),
         pods: pods
             .iter()
@@ -130,7 +135,7 @@ pub async fn observe(
             .collect(),
         membership,
         refused,
-        cluster_version: status.cluster_version.as_deref().and_then(Version::parse),
+        cluster_version: recorded_version.max(standing.cluster_version),
         kept: old_volumes::kept(&caches.volumes, cluster, cluster_id, &replaced),
         replaced,
     };
@@ -142,23 +147,12 @@ pub async fn observe(
     }
 }
 
-/// The image in the StatefulSet that there is.
-pub fn running_image(caches: &Caches, resource: &DEngineCluster) -> Option<String> {
+/// What the StatefulSet that there is says of the cluster.
+pub fn standing(caches: &Caches, resource: &DEngineCluster) -> Option<Standing> {
     let name = names::cluster::stateful_set(&resource.name_any());
     let found = ObjectRef::new(&name).within(&resource.namespace()?);
     let set = caches.stateful_sets.get(&found)?;
-    let owners = set.metadata.owner_references.iter().flatten();
-    let ours = owners.map(|owner| &owner.uid);
-    if !ours
-        .into_iter()
-        .any(|uid| resource.metadata.uid.as_ref() == Some(uid))
-    {
-        return None;
-    }
-    let pod = set.spec.as_ref()?.template.spec.as_ref()?;
-    let mut containers = pod.containers.iter();
-    let server = containers.find(|container| container.name == names::cluster::CONTAINER)?;
-    server.image.clone()
+    Some(Standing::of(&set, resource.metadata.uid.as_deref()?))
 }
 
 /// Why pods that should be there are missing, if the API server refused them.

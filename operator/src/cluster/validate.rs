@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
+use super::standing::Standing;
 use super::versions::{self, Version};
 use crate::quantity;
 
@@ -70,14 +71,14 @@ pub enum InvalidSpec {
     NoIdentity,
 }
 
-/// Checks the spec and fills in what it leaves out. `running` is the image in the StatefulSet that there is.
+/// Checks the spec and fills in what it leaves out.
 ///
 /// # Errors
 /// If the spec can not be carried out.
 pub fn validate(
     resource: &DEngineCluster,
     defaults: &Defaults,
-    running: Option<&str>,
+    standing: &Standing,
 ) -> Result<Cluster, InvalidSpec> {
     let spec = &resource.spec;
     if spec.replicas.is_multiple_of(2) || spec.replicas > REPLICAS_MAX {
@@ -88,6 +89,7 @@ pub fn validate(
     }
     let status = resource.status.as_ref();
     // A status may be lost, as in a restored backup; what runs is then the best that is known of what was asked for.
+    let running = standing.image.as_deref();
     let recorded = status
         .and_then(|status| status.default_image.clone())
         .or_else(|| running.map(str::to_owned));
@@ -95,6 +97,7 @@ pub fn validate(
     let wanted = spec.image.clone().unwrap_or_else(|| default_image.clone());
     let cluster_version = status.and_then(|status| status.cluster_version.as_deref());
     let cluster_version = cluster_version.and_then(Version::parse);
+    let cluster_version = cluster_version.max(standing.cluster_version);
     let refused = running.and_then(|running| versions::refused(cluster_version, running, &wanted));
     let image = match running {
         Some(running) if refused.is_some() => running.to_owned(),
@@ -138,7 +141,24 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn cluster_with(name: &str, spec: &str) -> Cluster {
-        validate(&resource_with(name, spec), &defaults(), None).unwrap()
+        validate(
+            &resource_with(name, spec),
+            &defaults(),
+            &Standing::default(),
+        )
+        .unwrap()
+    }
+
+    fn validated(resource: &DEngineCluster, standing: &Standing) -> Cluster {
+        validate(resource, &defaults(), standing).unwrap()
+    }
+
+    /// A cluster whose members run this image.
+    fn runs(image: &str) -> Standing {
+        Standing {
+            image: Some(image.to_owned()),
+            ..Standing::default()
+        }
     }
 
     #[test]
@@ -157,8 +177,7 @@ pub(crate) mod tests {
             ..Default::default()
         };
         resource.status = Some(status);
-        let image =
-            |resource: &DEngineCluster| validate(resource, &defaults(), None).unwrap().image;
+        let image = |resource: &DEngineCluster| validated(resource, &Standing::default()).image;
         assert_eq!(image(&resource), "older");
         resource.spec.image = Some("asked-for".to_owned());
         assert_eq!(image(&resource), "asked-for");
@@ -169,7 +188,7 @@ pub(crate) mod tests {
     #[test]
     fn a_status_that_is_lost_restarts_nobody() {
         let resource = resource_with("demo", "{}");
-        let cluster = validate(&resource, &defaults(), Some("what-runs")).unwrap();
+        let cluster = validated(&resource, &runs("what-runs"));
         assert_eq!(cluster.image, "what-runs");
         assert_eq!(cluster.default_image, "what-runs");
     }
@@ -182,14 +201,22 @@ pub(crate) mod tests {
             ..Default::default()
         };
         resource.status = Some(status);
-        let cluster =
-            |resource: &DEngineCluster| validate(resource, &defaults(), Some("d:1.2.0")).unwrap();
+        let cluster = |resource: &DEngineCluster| validated(resource, &runs("d:1.2.0"));
         assert_eq!(cluster(&resource).image, "d:1.2.0");
         let words = cluster(&resource).refused_image.unwrap();
         assert!(words.contains("skips"), "{words}");
         resource.spec.image = Some("d:1.3.0".to_owned());
         assert_eq!(cluster(&resource).image, "d:1.3.0");
         assert_eq!(cluster(&resource).refused_image, None);
+    }
+
+    #[test]
+    fn a_version_that_the_status_forgot_counts() {
+        let resource = resource_with("demo", "{image: 'd:1.1.0'}");
+        let mut standing = runs("d:1.2.0");
+        assert_eq!(validated(&resource, &standing).image, "d:1.1.0");
+        standing.cluster_version = Version::parse("1.2.0");
+        assert_eq!(validated(&resource, &standing).image, "d:1.2.0");
     }
 
     #[test]
@@ -202,7 +229,11 @@ pub(crate) mod tests {
                 InvalidSpec::StorageSize("lots".to_owned()),
             ),
         ] {
-            let refused = validate(&resource_with("demo", spec), &defaults(), None);
+            let refused = validate(
+                &resource_with("demo", spec),
+                &defaults(),
+                &Standing::default(),
+            );
             assert_eq!(refused.map(|_| ()), Err(expected));
         }
     }

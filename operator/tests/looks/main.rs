@@ -7,6 +7,7 @@ mod hand_over;
 mod members;
 mod old_volumes;
 mod refusals;
+mod wiped_status;
 
 use std::sync::Arc;
 use std::time::Duration;

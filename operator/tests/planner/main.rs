@@ -39,6 +39,8 @@ enum Fault {
     Template,
     /// What the status says of replacements is lost.
     ForgetReplacements,
+    /// The status is lost, once it listed members: which cluster it is, too.
+    ForgetStatus,
     /// The operator takes a step.
     Step,
     /// The operator takes a step and crashes before it can note anything in the status.
@@ -60,6 +62,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         1 => select(vec![1, 3, 5, 7]).prop_map(Fault::Replicas),
         1 => Just(Fault::Template),
         1 => Just(Fault::ForgetReplacements),
+        1 => Just(Fault::ForgetStatus),
         24 => Just(Fault::Step),
         4 => Just(Fault::StepAndCrash),
     ]
@@ -91,6 +94,7 @@ proptest! {
                 Fault::Replicas(replicas) => world.wanted_replicas = replicas,
                 Fault::Template => world.template += 1,
                 Fault::ForgetReplacements => world.forget_replacements(),
+                Fault::ForgetStatus => world.forget_status(),
                 Fault::Step => { world.step(false); }
                 Fault::StepAndCrash => { world.step(true); }
             }

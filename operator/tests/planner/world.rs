@@ -110,6 +110,14 @@ impl World {
         self.replaced.clear();
     }
 
+    /// The StatefulSet still says that there were members.
+    pub(crate) fn forget_status(&mut self) {
+        if self.had_members {
+            self.recorded = None;
+            self.forget_replacements();
+        }
+    }
+
     pub(crate) fn plan(&self) -> Step {
         plan(&self.observe(), &self.wanted())
     }

@@ -246,6 +246,8 @@ fn identify(observed: &Observed, wanted: &Wanted) -> Step {
         return Step::Wait(Waiting::Pods(silent));
     }
     match reports(observed).next() {
+        // A status that is lost does not make it another cluster.
+        Some(_) if observed.had_members => Step::Blocked(Blocked::AllEmpty),
         Some((ordinal, report))
             if reports(observed).count() >= quorum(wanted.replicas as usize) =>
         {

@@ -145,7 +145,8 @@ fn cluster_version(before: Option<&str>, observed: &Observed) -> Option<Version>
     let versions: Vec<Option<Version>> = members
         .map(|member| Version::parse(&observed.report_of(member)?.version))
         .collect();
-    versions::cluster_version(before.and_then(Version::parse), &versions)
+    let before = before.and_then(Version::parse);
+    versions::cluster_version(before.max(observed.cluster_version), &versions)
 }
 
 fn fill(status: &mut DEngineClusterStatus, observed: &Observed, wanted: &Wanted) {

@@ -83,6 +83,21 @@ fn a_wiped_single_member_never_forms_a_second_cluster() {
     );
 }
 
+/// The StatefulSet remembers that there were members.
+#[test]
+fn a_lost_status_forms_no_second_cluster_over_volumes_that_were_lost_too() {
+    let mut observed = new_cluster(3);
+    observed.had_members = true;
+    let blocked = Step::Blocked(Blocked::AllEmpty);
+    assert_eq!(plan(&observed, &wanted(3)), blocked);
+    // Whoever still has an identity says which cluster it was.
+    identify(pod(&mut observed, 1), CLUSTER, 2);
+    let adopted = Step::RecordAdopted {
+        cluster_id: CLUSTER,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), adopted);
+}
+
 #[test]
 fn a_new_cluster_does_not_wait_for_a_pod_that_never_had_a_volume() {
     let mut observed = new_cluster(5);
