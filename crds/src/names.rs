@@ -63,8 +63,9 @@ pub mod annotations {
     /// alone; to hand a cluster over is to write the other one's name here. While there is no StatefulSet, the cluster's
     /// status says it.
     pub const OPERATOR: &str = "dengine.io/operator";
-    /// On a StatefulSet: its cluster had members, so that no new one is formed, whatever became of the cluster's status.
-    pub const HAD_MEMBERS: &str = "dengine.io/had-members";
+    /// On a StatefulSet: the cluster's id, once it had members. It counts if the cluster's status has none, and no new cluster
+    /// is formed.
+    pub const CLUSTER_ID: &str = "dengine.io/cluster-id";
     /// On a StatefulSet: the highest version that every member has run, which counts if the cluster's status knows less.
     pub const CLUSTER_VERSION: &str = "dengine.io/cluster-version";
     /// On a cluster, by people: any new value restarts the members, one at a time and the leader last.

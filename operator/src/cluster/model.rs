@@ -20,7 +20,7 @@ pub struct Wanted {
 /// Everything observed about one cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// Recorded in the status before any member got it.
+    /// Recorded in the status before any member got it; of a lost status, what the StatefulSet says.
     pub cluster_id: Option<u64>,
     /// Recorded with the cluster id: the folder that becomes the first voter. `None` if it was adopted.
     pub seed_folder_id: Option<String>,

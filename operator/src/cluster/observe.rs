@@ -99,7 +99,12 @@ pub async fn observe(
         own
     });
 
+    let standing = stateful_set.as_deref();
+    let standing = standing.map(|set| Standing::of(set, &cluster.owner.uid));
+    let standing = standing.unwrap_or_default();
+    let recorded_version = status.cluster_version.as_deref().and_then(Version::parse);
     let cluster_id = status.cluster_id.as_ref().and_then(|id| id.parse().ok());
+    let cluster_id = cluster_id.or(standing.cluster_id);
     let membership = membership(members, cluster, cluster_id, &addresses, &answers).await;
     let refused = refused(context, stateful_set.as_deref(), &pods).await;
     let replaced = status
@@ -107,14 +112,10 @@ pub async fn observe(
         .iter()
         .filter_map(|one| Some((ordinal_of(cluster, &one.name)?, seen(one, &now)?)))
         .collect();
-    let standing = stateful_set.as_deref();
-    let standing = standing.map(|set| Standing::of(set, &cluster.owner.uid));
-    let standing = standing.unwrap_or_default();
-    let recorded_version = status.cluster_version.as_deref().and_then(Version::parse);
     let observed = Observed {
         cluster_id,
         seed_folder_id: status.seed_folder_id.clone(),
-        had_members: !status.members.is_empty() || standing.had_members,
+        had_members: !status.members.is_empty() || standing.cluster_id.is_some(),
         stateful_set_replicas: stateful_set.as_ref().map(|set| replicas(set)),
         pods: pods
             .iter()

@@ -13,8 +13,8 @@ use super::versions::Version;
 pub struct Standing {
     /// The image that members run, or are about to.
     pub image: Option<String>,
-    /// The cluster had members, so that acknowledged data may exist.
-    pub had_members: bool,
+    /// The cluster that members belong to, once there were any, so that acknowledged data may exist.
+    pub cluster_id: Option<u64>,
     /// Highest version that every member has run.
     pub cluster_version: Option<Version>,
 }
@@ -27,10 +27,11 @@ impl Standing {
             return Self::default();
         }
         let said = set.annotations();
+        let id = said.get(annotations::CLUSTER_ID);
         let version = said.get(annotations::CLUSTER_VERSION);
         Self {
             image: image(set),
-            had_members: said.contains_key(annotations::HAD_MEMBERS),
+            cluster_id: id.and_then(|text| text.parse().ok()),
             cluster_version: version.and_then(|text| Version::parse(text)),
         }
     }
@@ -45,10 +46,11 @@ fn image(set: &StatefulSet) -> Option<String> {
 
 /// What is to be said of the cluster that was observed: more and more, never less.
 pub(super) fn annotations(observed: &Observed) -> impl Iterator<Item = (String, String)> {
-    let had_members = observed.had_members.then(|| "true".to_owned());
+    let id = observed.cluster_id.filter(|_| observed.had_members);
+    let id = id.map(|id| id.to_string());
     let version = observed.cluster_version.map(|version| version.to_string());
     let said = [
-        (annotations::HAD_MEMBERS, had_members),
+        (annotations::CLUSTER_ID, id),
         (annotations::CLUSTER_VERSION, version),
     ];
     said.into_iter()

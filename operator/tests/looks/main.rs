@@ -21,6 +21,8 @@ use dengine_operator::cluster::validate::Defaults;
 use dengine_operator::context::Context;
 use dengine_operator::members::{Members, Ports};
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
@@ -135,7 +137,9 @@ impl World {
             services: self.cached("/services/"),
             accounts: self.cached("/serviceaccounts/"),
             budgets: self.cached("/poddisruptionbudgets/"),
-            volumes: self.cached("/persistentvolumes/"),
+            volumes: self.cached_if("/persistentvolumes/", |volume: &PersistentVolume| {
+                volume.labels().contains_key(labels::KEPT_FOR)
+            }),
             benchmarks: Benchmarks::new(self.cached("/denginebenchmarks/")),
         }
     }
@@ -144,9 +148,17 @@ impl World {
     where
         K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
     {
+        self.cached_if(within, |_| true)
+    }
+
+    /// Those that the watch selects.
+    fn cached_if<K>(&self, within: &str, selects: impl Fn(&K) -> bool) -> Store<K>
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
+    {
         let (store, mut writer) = reflector::store();
         writer.apply_watcher_event(&Event::Init);
-        for object in self.api.list::<K>(within) {
+        for object in self.api.list::<K>(within).into_iter().filter(selects) {
             writer.apply_watcher_event(&Event::InitApply(object));
         }
         writer.apply_watcher_event(&Event::InitDone);

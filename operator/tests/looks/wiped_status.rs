@@ -1,5 +1,6 @@
 //! The status of a cluster is lost, or put back as it was long ago, as from a backup: that changes no decision.
 
+use dengine_crds::cluster::ClusterPhase;
 use dengine_crds::names::annotations;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use serde_json::{Value, json};
@@ -44,19 +45,25 @@ async fn no_version_is_skipped_and_none_goes_back() {
     }
 }
 
-/// The set that is made anew for larger volumes knows what the one before it knew.
 #[tokio::test]
-async fn that_there_were_members_is_on_the_stateful_set_for_good() {
+async fn which_cluster_had_members_is_on_the_stateful_set_for_good() {
     let world = World::settled().await;
-    let had_members = || {
+    let said = || {
         let annotations = set(&world).metadata.annotations.unwrap();
-        annotations.get(annotations::HAD_MEMBERS).cloned()
+        annotations.get(annotations::CLUSTER_ID).cloned()
     };
     world.look().await;
-    assert_eq!(had_members().as_deref(), Some("true"));
+    assert_eq!(said().as_deref(), Some("7"));
+    // Nobody is there to say it.
+    for pod in world.api.paths("/pods/") {
+        world.api.put(&pod, json!({"status": {"podIP": null}}));
+    }
     world.api.put(CLUSTER, json!({"status": null}));
     for _ in 0..4 {
         world.look().await;
-        assert_eq!(had_members().as_deref(), Some("true"));
+        assert_eq!(said().as_deref(), Some("7"));
     }
+    let recorded = world.cluster().status.unwrap();
+    assert_eq!(recorded.cluster_id.as_deref(), Some("7"));
+    assert_eq!(recorded.phase, Some(ClusterPhase::Unavailable));
 }

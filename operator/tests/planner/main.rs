@@ -39,7 +39,7 @@ enum Fault {
     Template,
     /// What the status says of replacements is lost.
     ForgetReplacements,
-    /// The status is lost, once it listed members: which cluster it is, too.
+    /// The status is lost, once it listed members.
     ForgetStatus,
     /// The operator takes a step.
     Step,

@@ -110,10 +110,10 @@ impl World {
         self.replaced.clear();
     }
 
-    /// The StatefulSet still says that there were members.
+    /// The StatefulSet still says of which cluster the members were.
     pub(crate) fn forget_status(&mut self) {
         if self.had_members {
-            self.recorded = None;
+            self.recorded = Some((CLUSTER_ID, None));
             self.forget_replacements();
         }
     }

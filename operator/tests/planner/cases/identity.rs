@@ -83,7 +83,7 @@ fn a_wiped_single_member_never_forms_a_second_cluster() {
     );
 }
 
-/// The StatefulSet remembers that there were members.
+/// Or put back without the cluster's id.
 #[test]
 fn a_lost_status_forms_no_second_cluster_over_volumes_that_were_lost_too() {
     let mut observed = new_cluster(3);
