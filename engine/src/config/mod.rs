@@ -214,8 +214,8 @@ settings! {
 
         /// Most bytes of answers that wait to be sent, of all clients together; answers of a few KiB do not count.
         ///
-        /// Bounds the memory that clients may take who ask for much and read slowly, and is no more than an eighth of what
-        /// the process may have (its control group's limit, or the machine's). Beyond it reads are refused with
+        /// Bounds the memory that clients may take who ask for much and read slowly, and is no more than a sixteenth of
+        /// what the process may have (its control group's limit, or the machine's). Beyond it reads are refused with
         /// RESOURCE_EXHAUSTED, and writes are answered without the pairs that they were to return (`trimmed`).
         ///
         /// What watches hold that clients have not read may be half as much besides. When it is more, watches wait for each
