@@ -171,7 +171,8 @@ mod tests {
         let stop = CancellationToken::new();
         let (mut client, served) = connected(&stop, LONG).await;
         client.write_all(b"PRI * ").await.unwrap();
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        // It is served: the server says first what it takes.
+        client.read_exact(&mut [0; 9]).await.unwrap();
         stop.cancel();
         timeout(LONG / 6, served).await.unwrap().unwrap();
     }
