@@ -63,7 +63,7 @@ static void slow_down(int fd) {
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof(path) - 1);
     if (length > 4 && memcmp(path + length - 4, ".sst", 4) == 0) {
-        struct timespec pause = {0, 2000000};
+        struct timespec pause = {0, 5000000};
         nanosleep(&pause, NULL);
     }
 }
