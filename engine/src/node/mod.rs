@@ -46,6 +46,7 @@ pub(crate) use input::Input;
 use input::Request;
 use install::Install;
 use running::Running;
+use std::net::IpAddr;
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -168,19 +169,20 @@ impl Node {
         requests: impl IntoIterator<Item = kv::Request>,
     ) -> Vec<Result<Written, RequestError>> {
         let requests = requests.into_iter().collect();
-        self.write_held(requests, None, None).await.0
+        self.write_held(requests, None, None, None).await.0
     }
 
-    /// As [`Node::write_all`]; `held` counts what the writes return, and leaves out what it has no room for. One that
-    /// its waiter has left is not proposed any more.
+    /// As [`Node::write_all`]; they are proposed in turns with those of other clients' addresses. `held` counts what the
+    /// writes return, and leaves out what it has no room for. One that its waiter has left is not proposed any more.
     pub(crate) async fn write_held(
         &self,
         requests: Vec<kv::Request>,
+        from: Option<IpAddr>,
         held: Option<Held>,
         waiters: Option<Arc<Waiters>>,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let refused = match (self.other_leader(), self.running()) {
-            (None, Ok(running)) => return running.write_all(requests, held, waiters).await,
+            (None, Ok(running)) => return running.write_all(requests, from, held, waiters).await,
             (Some(leader), Ok(_)) => RequestError::NotLeader {
                 leader: Some(leader),
             },

@@ -16,6 +16,9 @@ use dengine_core::snapshot;
 use dengine_folder::Identity;
 use std::path::Path;
 
+/// Enough for the disk and the applier to have something to do on a machine with two cores, where they take some five milliseconds.
+const SHARED_ENTRIES_MIN: usize = 64;
+
 /// Makes the log of who becomes a member, or opens the one that an earlier try has made.
 pub(super) fn make_log(
     path: &Path,
@@ -170,6 +173,7 @@ pub(super) fn restore(
         max_waiting_reads: limits.max_pending_reads,
         log_keep_bytes: start.config.log.keep_bytes,
         log_keep_bytes_for_followers: start.config.log.keep_bytes_for_followers,
+        shared_entries_min: SHARED_ENTRIES_MIN,
     };
     let hard_state = recovered.hard_state;
     Ok(

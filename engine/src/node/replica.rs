@@ -102,9 +102,6 @@ impl ReplicaThread {
 
     fn on_input(&mut self, input: Input) -> ControlFlow<()> {
         match input {
-            // Nobody waits for it any more, so that it is not even proposed.
-            Input::Replica(replica::Input::Request(replica::Request::Write { caller, .. }))
-                if caller.is_gone() => {}
             Input::Replica(input) => self.handle(input),
             Input::Message {
                 from,

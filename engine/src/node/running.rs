@@ -32,6 +32,7 @@ use dengine_core::replica::{
 use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
 use dengine_folder::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
+use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
@@ -288,6 +289,7 @@ impl Running {
     pub(super) async fn write_all(
         &self,
         requests: Vec<kv::Request>,
+        from: Option<IpAddr>,
         held: Option<Held>,
         waiters: Option<Arc<Waiters>>,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
@@ -311,7 +313,7 @@ impl Running {
                 Some(waiters) => caller.by(waiters, place),
                 None => caller,
             };
-            Request::Write { data, caller }
+            Request::Write { data, caller, from }
         };
         let latest = waiters.as_ref().and_then(|waiters| waiters.latest());
         let (written, held) = self.propose(count, held, latest, propose).await;

@@ -167,7 +167,9 @@ mod tests {
         let waiters = Arc::new(Waiters::new([(1, now), (2, long), (3, long)]));
         waiters.cancel(&[3].into());
         let writes = ["late", "awaited", "cancelled"].map(|key| put(key).into());
-        let (written, _) = node.write_held(writes.to_vec(), None, Some(waiters)).await;
+        let (written, _) = node
+            .write_held(writes.to_vec(), None, None, Some(waiters))
+            .await;
         assert!(written[0].is_err() && written[2].is_err(), "{written:?}");
         let outcome = &written[1].as_ref().unwrap().outcome;
         assert!(matches!(outcome, Outcome::Put { .. }), "{outcome:?}");

@@ -9,6 +9,7 @@ use crate::kv::{CommandVersion, MembershipChange};
 use crate::log::Position;
 use crate::types::{Entry, HardState, Index, MemberId};
 use bytes::Bytes;
+use std::net::IpAddr;
 
 /// Something that happened.
 pub enum Input<E: Env> {
@@ -69,6 +70,9 @@ pub enum Request<E: Env> {
         data: Bytes,
         /// Answered once it is applied.
         caller: E::Write,
+        /// The client's address: while several write, their writes are proposed in turns. `None` for the member's own,
+        /// which wait for nobody.
+        from: Option<IpAddr>,
     },
     /// Replicate a membership change.
     Change {
@@ -102,7 +106,11 @@ impl<E: Env> Request<E> {
     /// still count votes by the members before, and might wait for somebody who is gone.
     pub fn settle(caller: E::Write) -> Self {
         let data = Bytes::new();
-        Self::Write { data, caller }
+        Self::Write {
+            data,
+            caller,
+            from: None,
+        }
     }
 }
 

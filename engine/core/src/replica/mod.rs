@@ -23,13 +23,17 @@ mod input;
 mod keeper;
 mod lease;
 mod log_work;
+#[cfg(test)]
+mod lone;
 mod membership;
+mod pace;
 mod pending;
 mod reads;
 mod snapshots;
 mod stall;
 mod status;
 mod transfer;
+mod turns;
 mod versions;
 mod writes;
 
@@ -53,12 +57,14 @@ use crate::kv::{Membership, MembershipChange, StateMachine, Store};
 use crate::planted::planted;
 use crate::types::{HardState, Index, MemberId, Moment, Revision};
 use bytes::Bytes;
+use pace::Pace;
 use reads::Reads;
 use stall::Outstanding;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use transfer::Transfer;
+use turns::{QueuedWrite, Turns};
 use versions::Announced;
 
 /// How a replica works.
@@ -77,6 +83,9 @@ pub struct ReplicaConfig {
     pub log_keep_bytes: u64,
     /// The same while a member that answers still needs older ones.
     pub log_keep_bytes_for_followers: u64,
+    /// Entries that are under way at once while several clients write, at least: before more is measured, and on a member
+    /// that is slow.
+    pub shared_entries_min: usize,
 }
 
 struct Proposed<C> {
@@ -91,6 +100,9 @@ pub struct Replica<L: LogRead, E: Env> {
     log: L,
     now: Moment,
     next_token: u64,
+    /// Of clients, until it is their turn.
+    turns: Turns<QueuedWrite<E::Write>>,
+    pace: Pace,
     /// Collected until [`Replica::effects`]; then one proposal of them all.
     proposals: Vec<Proposal>,
     /// Handed to consensus, which has not said yet where they stand; those for which somebody waits.
@@ -157,6 +169,8 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             log,
             now: Moment(0),
             next_token: 0,
+            turns: Turns::default(),
+            pace: Pace::default(),
             proposals: Vec::new(),
             proposed: HashMap::new(),
             expected: Vec::new(),
@@ -210,14 +224,17 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     pub fn effects(&mut self, now: Moment) -> Vec<Effect<E>> {
         self.observe(now);
         self.ask_lease_reads();
+        self.take_turns();
         self.lower_proposals();
         let proposals = std::mem::take(&mut self.proposals);
         if !proposals.is_empty() {
             self.step(Event::Propose(proposals));
+            self.pace.proposed(self.consensus.last_index(), self.now);
         }
         for action in self.consensus.actions() {
             self.on_action(action);
         }
+        self.pace.committed(self.consensus.commit_index(), self.now);
         self.hand_over_expected();
         self.publish_lease();
         self.publish_command_version();
@@ -277,6 +294,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.step(Event::Tick);
         self.tick_transfer();
         self.prune_reads();
+        self.turns.forget(self.now);
         self.effects.push(Effect::Apply(ApplyJob::Prune));
     }
 
@@ -289,10 +307,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     fn on_request(&mut self, request: Request<E>) {
         match request {
-            Request::Write { data, caller } => {
-                let proposal = self.proposal(data, Some(caller));
-                self.proposals.push(proposal);
-            }
+            Request::Write { data, caller, from } => self.on_write(data, caller, from),
             Request::Change { change, caller } => self.on_change(change, caller),
             Request::Read { caller } => self.on_read(caller),
             Request::LeaseRead { caller } => self.on_lease_read(caller),
@@ -339,6 +354,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     fn on_applied(&mut self, range: AppliedRange) {
         let index = range.index;
         self.outstanding.applied(index);
+        self.pace.applied(range.entries as u64, self.now);
         self.applied = index;
         self.revision = range.revision;
         if let Some(membership) = range.membership {

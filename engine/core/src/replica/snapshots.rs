@@ -134,6 +134,7 @@ mod tests {
             max_waiting_reads: 1,
             log_keep_bytes: keep_bytes,
             log_keep_bytes_for_followers: keep_bytes_for_followers,
+            shared_entries_min: 1,
         };
         let consensus = ConsensusConfig::new(MemberId(1), 1);
         Replica::new(config, consensus, log.hard_state(), log.reader(), &machine).unwrap()

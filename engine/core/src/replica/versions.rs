@@ -166,151 +166,35 @@ fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consensus::ConsensusConfig;
-    use crate::kv::store::MemoryStore;
-    use crate::kv::{Command, Member, MembershipChange, StateMachine};
-    use crate::log::conformance::small_options;
-    use crate::log::memory::MemoryDisk;
-    use crate::log::{Batch, Log, LogReader};
-    use crate::replica::{
-        Applier, Caller, Effect, Input, LogJob, ReplicaConfig, Request as Asked, RequestError,
-    };
-    use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, Moment, Term};
+    use crate::kv::{Command, MembershipChange};
+    use crate::replica::lone::{LoneLeader, Somebody, Waiting, record};
+    use crate::replica::{Input, Request as Asked};
+    use crate::types::{ClusterId, EntryKind};
     use Announcement::{Ack, Hello};
 
     const V2: CommandVersion = CommandVersion::OLDEST;
     const V3: CommandVersion = CommandVersion::V3;
 
-    enum NoCallers {}
-    struct Nobody;
-
-    impl<T> Caller<T> for Nobody {
-        fn is_gone(&self) -> bool {
-            true
-        }
-
-        fn answer(self, _: Result<T, RequestError>) {}
-    }
-
-    impl Env for NoCallers {
-        type Write = Nobody;
-        type Read = Nobody;
-        type Transfer = Nobody;
-    }
-
-    fn record(id: u64) -> Member {
-        Member {
-            id: MemberId(id),
-            name: format!("m{id}"),
-            peer_address: format!("m{id}:1"),
-            client_address: format!("m{id}:2"),
-            folder_id: format!("f{id}"),
-            voter: id == 1,
-        }
-    }
-
-    /// The only voter of a cluster, which leads it.
-    struct Leader {
-        replica: Replica<LogReader<MemoryDisk>, NoCallers>,
-        applier: Applier<MemoryStore, NoCallers>,
-        log: Log<MemoryDisk>,
-        now: Moment,
-        /// Of the commands in its log.
-        versions: Vec<u8>,
-    }
+    /// A member that leads itself.
+    struct Leader(LoneLeader);
 
     impl Leader {
         fn new(reads_max: CommandVersion) -> Self {
-            let bootstrap = MembershipChange::Bootstrap {
-                cluster_id: ClusterId(1),
-                member: record(1),
-            };
-            let first = Entry {
-                index: Index(1),
-                term: Term(1),
-                kind: EntryKind::Membership,
-                context: Bytes::new(),
-                data: bootstrap.encode(),
-            };
-            let hard_state = HardState {
-                term: Term(1),
-                vote: MemberId(0),
-                commit: Index(1),
-            };
-            let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
-            let batch = Batch {
-                hard_state: Some(hard_state),
-                entries: vec![first.clone()],
-            };
-            log.append(&batch).unwrap();
-            let machine = StateMachine::open(MemoryStore::default()).unwrap();
-            let mut machine = machine.reads_commands_up_to(reads_max);
-            machine.apply(&[first]).unwrap();
-            let config = ReplicaConfig {
-                member_id: MemberId(1),
-                boot_nonce: 1,
-                election_timeout: std::time::Duration::from_secs(1),
-                max_waiting_reads: 1,
-                log_keep_bytes: 0,
-                log_keep_bytes_for_followers: 0,
-            };
-            let consensus = ConsensusConfig::new(MemberId(1), 1);
-            let replica =
-                Replica::new(config, consensus, hard_state, log.reader(), &machine).unwrap();
-            let applier = Applier::new(machine);
-            let now = Moment(1);
-            let versions = Vec::new();
-            let mut leader = Self {
-                replica,
-                applier,
-                log,
-                now,
-                versions,
-            };
-            for _ in 0..100 {
-                leader.now.0 += 100_000_000;
-                leader.replica.handle(Input::Tick, leader.now);
-                leader.settle();
-            }
-            leader
+            let mut leader = LoneLeader::new(reads_max);
+            leader.elect();
+            leader.settle();
+            Self(leader)
         }
 
-        fn settle(&mut self) {
-            loop {
-                let effects = self.replica.effects(self.now);
-                if effects.is_empty() {
-                    return;
-                }
-                for effect in effects {
-                    self.carry_out(effect);
-                }
-            }
+        /// Of the commands in its log.
+        fn versions(&self) -> Vec<u8> {
+            let entries = self.0.appended.iter();
+            let commands = entries.filter(|it| it.kind == EntryKind::Command);
+            commands.filter_map(|it| it.data.first().copied()).collect()
         }
 
-        fn carry_out(&mut self, effect: Effect<NoCallers>) {
-            match effect {
-                Effect::Log(LogJob::Append {
-                    id,
-                    hard_state,
-                    entries,
-                }) => {
-                    let commands = entries.iter().filter(|it| it.kind == EntryKind::Command);
-                    let versions = commands.filter_map(|it| it.data.first());
-                    self.versions.extend(versions);
-                    let batch = Batch {
-                        hard_state,
-                        entries,
-                    };
-                    self.log.append(&batch).unwrap();
-                    self.replica.handle(Input::Persisted(id), self.now);
-                }
-                Effect::Apply(job) => {
-                    if let Some(range) = self.applier.work([job]).unwrap() {
-                        self.replica.handle(Input::Applied(range), self.now);
-                    }
-                }
-                _ => {}
-            }
+        fn handle(&mut self, input: Input<Waiting>) {
+            self.0.replica.handle(input, self.0.now);
         }
 
         /// Queues a command that a caller encoded in the newest version.
@@ -320,17 +204,18 @@ mod tests {
             };
             let write = Asked::Write {
                 data: Request::from(command).encode(V3),
-                caller: Nobody,
+                caller: Somebody,
+                from: None,
             };
-            self.replica.handle(Input::Request(write), self.now);
+            self.handle(Input::Request(write));
         }
 
         /// A command reaches the log in this version, and others are to be encoded in it.
         fn check(&mut self, expected: CommandVersion) {
             self.queue_write();
-            self.settle();
-            assert_eq!(self.versions.last(), Some(&expected.number()));
-            assert_eq!(self.replica.command_gate().version(), expected);
+            self.0.settle();
+            assert_eq!(self.versions().last(), Some(&expected.number()));
+            assert_eq!(self.0.replica.command_gate().version(), expected);
         }
 
         fn hear(&mut self, member: u64, by: Announcement, reads_max: CommandVersion) {
@@ -340,16 +225,16 @@ mod tests {
                 by,
                 reads_max,
             };
-            self.replica.handle(announced, self.now);
-            self.settle();
+            self.handle(announced);
+            self.0.settle();
         }
 
         fn change(&mut self, change: MembershipChange) {
             let change = Asked::Change {
                 change,
-                caller: Nobody,
+                caller: Somebody,
             };
-            self.replica.handle(Input::Request(change), self.now);
+            self.handle(Input::Request(change));
         }
     }
 
@@ -358,7 +243,7 @@ mod tests {
         let mut leader = Leader::new(V3);
         leader.check(V3);
         leader.change(MembershipChange::AddLearner(record(2)));
-        leader.settle();
+        leader.0.settle();
         leader.check(V2);
         leader.hear(2, Hello, V3);
         leader.check(V3);
@@ -373,7 +258,7 @@ mod tests {
         leader.hear(2, Hello, V2);
         leader.check(V2);
         leader.change(MembershipChange::Remove(MemberId(2)));
-        leader.settle();
+        leader.0.settle();
         leader.check(V3);
     }
 
@@ -384,25 +269,22 @@ mod tests {
         leader.hear(2, Hello, V3);
         leader.change(MembershipChange::AddLearner(record(2)));
         leader.queue_write();
-        leader.settle();
-        assert_eq!(leader.versions.last(), Some(&2));
+        leader.0.settle();
+        assert_eq!(leader.versions().last(), Some(&2));
         leader.check(V3);
     }
 
     #[test]
     fn a_leader_writes_no_version_that_it_does_not_read() {
         let mut leader = Leader::new(V2);
-        let versions = leader.versions.len();
-        leader.replica.handle(
-            Input::Announced {
-                member: MemberId(1),
-                by: Hello,
-                reads_max: V3,
-            },
-            leader.now,
-        );
+        let versions = leader.versions().len();
+        leader.handle(Input::Announced {
+            member: MemberId(1),
+            by: Hello,
+            reads_max: V3,
+        });
         leader.check(V2);
-        assert!(leader.versions.len() > versions);
+        assert!(leader.versions().len() > versions);
     }
 
     #[test]

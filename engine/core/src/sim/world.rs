@@ -376,6 +376,8 @@ impl World {
             Ask::Write(request) => Request::Write {
                 data: request.encode(self.command_version(member)),
                 caller,
+                // Some clients share an address.
+                from: Some([10, 0, 0, (client % 5) as u8].into()),
             },
             Ask::Read(Level::Linearizable) => Request::Read { caller },
             Ask::Read(Level::Lease) if self.lease_covers(member) => {

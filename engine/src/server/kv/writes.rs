@@ -146,7 +146,7 @@ impl Serving {
         // Right before it is proposed: what it looks at changes.
         self.check_returned(request.returned(), whose).await?;
         let held = Some(self.answers.none());
-        let (mut written, held) = self.node.write_held(vec![command], held, None).await;
+        let (mut written, held) = self.node.write_held(vec![command], whose, held, None).await;
         match written.pop().expect("one answer to one write") {
             Ok(Written { term, outcome }) => {
                 let header = self.headers.in_term(term);

@@ -170,6 +170,7 @@ fn write(inbox: &Inbox, reader: &Reader<MemoryStore>) {
             let write = Input::Request(Asked::Write {
                 data: data.clone(),
                 caller,
+                from: None,
             });
             let _ = inbox.send(Some(write));
         }
@@ -207,6 +208,7 @@ fn leader(
         max_waiting_reads: 1,
         log_keep_bytes: 0,
         log_keep_bytes_for_followers: 0,
+        shared_entries_min: 1,
     };
     let consensus = ConsensusConfig::new(ID, 1);
     let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine);

@@ -225,9 +225,11 @@ impl Pipeline {
             calls,
         };
         let serving = Arc::clone(&self.serving);
+        let from = Some(self.caller.source.address());
         self.work(async move {
             let held = Some(serving.answers.none());
-            let written = serving.node.write_held(commands, held, Some(waiters));
+            let node = &serving.node;
+            let written = node.write_held(commands, from, held, Some(waiters));
             let (results, held) = written.await;
             Done::Written(writes, results, held)
         });

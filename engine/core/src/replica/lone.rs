@@ -1,0 +1,166 @@
+//! For tests: a member that is a cluster of its own, and those who ask it.
+
+use super::{Applier, Caller, Effect, Env, Input, LogJob, Replica, ReplicaConfig, RequestError};
+use crate::consensus::{ConsensusConfig, Role};
+use crate::kv::store::MemoryStore;
+use crate::kv::{CommandVersion, Member, MembershipChange, StateMachine};
+use crate::log::conformance::small_options;
+use crate::log::memory::MemoryDisk;
+use crate::log::{Batch, Log, LogReader};
+use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
+use bytes::Bytes;
+
+/// Callers who wait, whatever happens.
+pub(super) enum Waiting {}
+
+/// One of them.
+pub(super) struct Somebody;
+
+impl<T> Caller<T> for Somebody {
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    fn answer(self, _: Result<T, RequestError>) {}
+}
+
+impl Env for Waiting {
+    type Write = Somebody;
+    type Read = Somebody;
+    type Transfer = Somebody;
+}
+
+/// A member of that id; only the first one votes.
+pub(super) fn record(id: u64) -> Member {
+    Member {
+        id: MemberId(id),
+        name: format!("m{id}"),
+        peer_address: format!("m{id}:1"),
+        client_address: format!("m{id}:2"),
+        folder_id: format!("f{id}"),
+        voter: id == 1,
+    }
+}
+
+/// The only voter of a cluster, which leads it.
+pub(super) struct LoneLeader {
+    pub(super) replica: Replica<LogReader<MemoryDisk>, Waiting>,
+    applier: Applier<MemoryStore, Waiting>,
+    log: Log<MemoryDisk>,
+    pub(super) now: Moment,
+    /// What it had written to its log.
+    pub(super) appended: Vec<Entry>,
+}
+
+impl LoneLeader {
+    pub(super) fn new(reads_max: CommandVersion) -> Self {
+        Self::of(record(1), reads_max)
+    }
+
+    /// One of a cluster in which nobody votes.
+    pub(super) fn learner() -> Self {
+        let learner = Member {
+            voter: false,
+            ..record(1)
+        };
+        Self::of(learner, CommandVersion::CURRENT)
+    }
+
+    fn of(member: Member, reads_max: CommandVersion) -> Self {
+        let bootstrap = MembershipChange::Bootstrap {
+            cluster_id: ClusterId(1),
+            member,
+        };
+        let first = Entry {
+            index: Index(1),
+            term: Term(1),
+            kind: EntryKind::Membership,
+            context: Bytes::new(),
+            data: bootstrap.encode(),
+        };
+        let hard_state = HardState {
+            term: Term(1),
+            vote: MemberId(0),
+            commit: Index(1),
+        };
+        let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
+        let batch = Batch {
+            hard_state: Some(hard_state),
+            entries: vec![first.clone()],
+        };
+        log.append(&batch).unwrap();
+        let machine = StateMachine::open(MemoryStore::default()).unwrap();
+        let mut machine = machine.reads_commands_up_to(reads_max);
+        machine.apply(&[first]).unwrap();
+        let config = ReplicaConfig {
+            member_id: MemberId(1),
+            boot_nonce: 1,
+            election_timeout: std::time::Duration::from_secs(1),
+            max_waiting_reads: 1,
+            log_keep_bytes: 0,
+            log_keep_bytes_for_followers: 0,
+            shared_entries_min: 1,
+        };
+        let consensus = ConsensusConfig::new(MemberId(1), 1);
+        let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine).unwrap();
+        let applier = Applier::new(machine);
+        let now = Moment(1);
+        Self {
+            replica,
+            applier,
+            log,
+            now,
+            appended: Vec::new(),
+        }
+    }
+
+    /// Ticks until it leads.
+    pub(super) fn elect(&mut self) {
+        while self.replica.consensus().state().role != Role::Leader {
+            self.tick();
+            self.settle();
+        }
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.now.0 += 100_000_000;
+        self.replica.handle(Input::Tick, self.now);
+    }
+
+    /// Does what follows, and what follows from that.
+    pub(super) fn settle(&mut self) {
+        loop {
+            let effects = self.replica.effects(self.now);
+            if effects.is_empty() {
+                return;
+            }
+            for effect in effects {
+                self.carry_out(effect);
+            }
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, effect: Effect<Waiting>) {
+        match effect {
+            Effect::Log(LogJob::Append {
+                id,
+                hard_state,
+                entries,
+            }) => {
+                self.appended.extend(entries.iter().cloned());
+                let batch = Batch {
+                    hard_state,
+                    entries,
+                };
+                self.log.append(&batch).unwrap();
+                self.replica.handle(Input::Persisted(id), self.now);
+            }
+            Effect::Apply(job) => {
+                if let Some(range) = self.applier.work([job]).unwrap() {
+                    self.replica.handle(Input::Applied(range), self.now);
+                }
+            }
+            _ => {}
+        }
+    }
+}
