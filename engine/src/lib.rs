@@ -10,6 +10,7 @@ mod connections;
 pub mod error;
 pub mod files;
 mod memory;
+mod nicer;
 pub mod node;
 mod parts;
 pub mod server;

@@ -2,14 +2,13 @@
 
 use std::{
     io,
-    net::SocketAddr,
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use futures::{Stream, StreamExt as _};
+use futures::Stream;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -19,9 +18,12 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::{Connection, Connections, Inner, Source, lanes::give_way};
+use crate::memory;
 
 /// A client says something as soon as it is connected, and a peer who it is.
 const FIRST_WORD_PATIENCE: Duration = Duration::from_secs(10);
+/// While memory is short, a connection of whoever asks for most takes something in so often at most.
+const HELD_BACK: Duration = Duration::from_millis(250);
 /// The preface of HTTP/2 (RFC 9113, section 3.4) with the head of the frame that ends it, and less than any request of
 /// HTTP/1.1 with a header. What has said less is held by nobody else to account.
 const FIRST_WORD_BYTES: usize = 24 + 9;
@@ -65,24 +67,6 @@ impl Incoming {
     }
 }
 
-impl axum::serve::Listener for Incoming {
-    type Io = Guarded;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Guarded, SocketAddr) {
-        loop {
-            if let Some(Ok(guarded)) = self.next().await {
-                let from = guarded.from;
-                return (guarded, from);
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
 impl Stream for Incoming {
     type Item = io::Result<Guarded>;
 
@@ -102,12 +86,12 @@ impl Stream for Incoming {
                     if let Some((number, connection)) = this.connections.admit(from.ip()) {
                         let _ = stream.set_nodelay(true);
                         return Poll::Ready(Some(Ok(Guarded {
+                            held_back: None,
                             silent: Some(Box::pin(sleep(this.first_word_patience))),
                             first_word: 0,
                             must_be_greeted: this.must_be_greeted,
                             closed: Box::pin(connection.closed.clone().cancelled_owned()),
                             stream,
-                            from,
                             number,
                             connection,
                             connections: Arc::downgrade(&this.connections.0),
@@ -127,7 +111,6 @@ impl Stream for Incoming {
 /// A connection that counts, and that can be closed from outside.
 pub(crate) struct Guarded {
     stream: TcpStream,
-    from: SocketAddr,
     number: u64,
     connection: Arc<Connection>,
     connections: Weak<Inner>,
@@ -137,6 +120,8 @@ pub(crate) struct Guarded {
     /// Bytes of it that were read.
     first_word: usize,
     must_be_greeted: bool,
+    /// Until when nothing is taken in, for memory is short.
+    held_back: Option<Pin<Box<Sleep>>>,
 }
 
 /// What a call knows of its connection.
@@ -180,6 +165,17 @@ impl Guarded {
         Ok(())
     }
 
+    /// Whoever asks for most waits while memory is short, but not for ever: what it was sent may be what ends the shortage.
+    fn hold_back(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.held_back.is_none() && memory::is_short() && self.source().asks_for_most() {
+            self.held_back = Some(Box::pin(sleep(HELD_BACK)));
+        }
+        if let Some(held_back) = &mut self.held_back {
+            ready!(held_back.as_mut().poll(context));
+        }
+        Poll::Ready(())
+    }
+
     /// So much was read.
     fn hear(&mut self, bytes: usize) {
         if self.first_word >= FIRST_WORD_BYTES {
@@ -213,9 +209,14 @@ impl AsyncRead for Guarded {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
+        ready!(self.hold_back(context));
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.hear(buffer.filled().len() - before);
+        let bytes = buffer.filled().len() - before;
+        if bytes > 0 {
+            self.held_back = None;
+        }
+        self.hear(bytes);
         read
     }
 }

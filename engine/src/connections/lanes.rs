@@ -3,8 +3,8 @@
 //! A runtime polls tasks in the order in which they became ready, whosever they are: behind ten
 //! thousand calls of one client, each of them cheap, everybody else waits until all are done. So
 //! whatever is done for one source, its connections and their calls alike, is done by a few of the
-//! runtime's tasks, its lanes. A lane gives way after a [`SLICE`] of time, as soon as others want the
-//! thread, and what is left of it comes behind what others have.
+//! runtime's tasks, its lanes. A lane gives way when its [turn](super::turn) is over, and what is left of it comes behind
+//! what others have.
 
 use std::{
     cell::RefCell,
@@ -15,19 +15,14 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker, ready},
-    time::{Duration, Instant},
 };
 
 use futures::{
     FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered, task::AtomicWaker,
 };
-use tokio::task::coop::unconstrained;
+use tokio::{runtime::Handle, task::coop::unconstrained};
 
-/// Of a thread, at a time, while others wait: three to ten calls. To change over takes a fiftieth
-/// of it.
-const SLICE: Duration = Duration::from_micros(50);
-/// While nobody is known to wait. Somebody may, of whom the thread has not heard yet.
-const SLICE_ALONE: Duration = Duration::from_micros(200);
+use super::turn::{Threads, Time, Turn};
 
 /// Tasks that a thread of a runtime polls that serves clients or peers before it looks whether
 /// something has arrived ([`event_interval`](tokio::runtime::Builder::event_interval)). A task may
@@ -37,28 +32,20 @@ pub const TASKS_BETWEEN_EVENTS: u32 = 5;
 const WAITING_MAX: usize = 1024;
 
 thread_local! {
-    /// The slice of the lane that this thread polls.
-    static SLICE_NOW: RefCell<Option<Slice>> = const { RefCell::new(None) };
+    /// Of the lane that this thread polls.
+    static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// Pending, to be polled again behind others, if the lane that is being polled has had its slice.
+/// Pending, to be polled again behind others, if the turn of the lane that is being polled is over.
 /// For whoever could go on for long, as long as there is something: a connection takes in and sends
 /// all that there is, and a stream serves all requests.
 pub(crate) fn give_way(context: &Context<'_>) -> Poll<()> {
-    if is_slice_over() {
+    if TURN.with_borrow(|turn| turn.as_ref().is_some_and(Turn::is_over)) {
         context.waker().wake_by_ref();
         return Poll::Pending;
     }
     Poll::Ready(())
 }
-
-fn is_slice_over() -> bool {
-    SLICE_NOW.with_borrow(|slice| slice.as_ref().is_some_and(Slice::is_over))
-}
-
-/// How many lanes want a thread, of all sources that share threads. Clones share it.
-#[derive(Clone, Default)]
-pub(crate) struct Ready(Arc<AtomicUsize>);
 
 /// The lanes of one source: as many as there are threads, so that it can keep all of them busy.
 /// They end with what they do, once this is dropped.
@@ -76,14 +63,13 @@ struct Lane {
     task: AtomicWaker,
     /// It was woken and is not polled yet.
     ready: AtomicBool,
-    /// Such lanes of this source, and of all.
-    ready_of_source: Ready,
-    ready_of_all: Ready,
+    /// Of its source.
+    time: Arc<Time>,
     /// Nothing comes after what is in `arrived`.
     closed: AtomicBool,
 }
 
-/// What a lane polls, unless its slice is over.
+/// What a lane polls, unless its turn is over.
 struct Task {
     work: BoxFuture<'static, ()>,
     /// Until it begins.
@@ -97,12 +83,9 @@ struct Waiting(Arc<AtomicUsize>);
 struct Running {
     lane: Arc<Lane>,
     tasks: FuturesUnordered<Task>,
-}
-
-/// What a lane may have of a thread at a time.
-struct Slice {
-    begun: Instant,
-    lane: Arc<Lane>,
+    is_with_heavy: bool,
+    /// Another task does it now.
+    has_moved: bool,
 }
 
 /// Until it is dropped, this thread polls a lane.
@@ -110,24 +93,19 @@ struct Polling;
 
 impl Lanes {
     /// Within a runtime, whose threads they share.
-    pub(super) fn start(ready: &Ready) -> Self {
-        let threads = tokio::runtime::Handle::current().metrics().num_workers();
-        let ready_of_source = Ready::default();
+    pub(super) fn start(sharing: &Threads) -> Self {
+        let threads = Handle::current().metrics().num_workers();
+        let time = sharing.one();
         let start = |_| {
             let lane = Arc::new(Lane {
                 arrived: Mutex::new(Some(Vec::new())),
                 task: AtomicWaker::new(),
                 ready: AtomicBool::new(false),
-                ready_of_source: ready_of_source.clone(),
-                ready_of_all: ready.clone(),
+                time: Arc::clone(&time),
                 closed: AtomicBool::new(false),
             });
-            let tasks = FuturesUnordered::new();
-            let running = Running {
-                lane: Arc::clone(&lane),
-                tasks,
-            };
-            // What gives way by the slice need not count its steps besides.
+            let running = Running::new(Arc::clone(&lane));
+            // What gives way by the turn need not count its steps besides.
             tokio::spawn(unconstrained(running));
             lane
         };
@@ -141,6 +119,11 @@ impl Lanes {
     /// Whether so much waits to begin that nothing more is to be taken in for now.
     pub(super) fn are_behind(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
+    }
+
+    /// Whether nobody has clearly more of the threads.
+    pub(super) fn have_most(&self) -> bool {
+        self.lanes.first().is_some_and(|lane| lane.time.is_most())
     }
 
     /// Does this in one of them. If it panics, nothing else ends. Dropped if all have ended, which is when the runtime has.
@@ -176,21 +159,9 @@ impl Lane {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Others want the thread that this one has.
-    fn others_wait(&self) -> bool {
-        let own = self.ready_of_source.0.load(Ordering::Relaxed);
-        self.ready_of_all.0.load(Ordering::Relaxed) > own
-    }
-
     fn set_ready(&self, ready: bool) {
-        if self.ready.swap(ready, Ordering::Relaxed) == ready {
-            return;
-        }
-        for Ready(count) in [&self.ready_of_source, &self.ready_of_all] {
-            match ready {
-                true => count.fetch_add(1, Ordering::Relaxed),
-                false => count.fetch_sub(1, Ordering::Relaxed),
-            };
+        if self.ready.swap(ready, Ordering::Relaxed) != ready {
+            self.time.wants(ready);
         }
     }
 }
@@ -212,28 +183,17 @@ impl Drop for Lane {
     }
 }
 
-impl Slice {
-    fn is_over(&self) -> bool {
-        let taken = self.begun.elapsed();
-        taken >= SLICE_ALONE || taken >= SLICE && self.lane.others_wait()
-    }
-}
-
 impl Polling {
     fn begin(lane: &Arc<Lane>) -> Self {
         lane.set_ready(false);
-        let slice = Slice {
-            begun: Instant::now(),
-            lane: Arc::clone(lane),
-        };
-        SLICE_NOW.set(Some(slice));
+        TURN.set(Some(lane.time.begin()));
         Self
     }
 }
 
 impl Drop for Polling {
     fn drop(&mut self) {
-        SLICE_NOW.set(None);
+        TURN.set(None);
     }
 }
 
@@ -250,10 +210,35 @@ impl Drop for Waiting {
     }
 }
 
+impl Running {
+    fn new(lane: Arc<Lane>) -> Self {
+        Self {
+            lane,
+            tasks: FuturesUnordered::new(),
+            is_with_heavy: false,
+            has_moved: false,
+        }
+    }
+
+    /// Goes on there.
+    fn move_to(&mut self, threads: &Handle) {
+        self.has_moved = true;
+        threads.spawn(unconstrained(Self {
+            lane: Arc::clone(&self.lane),
+            tasks: std::mem::take(&mut self.tasks),
+            is_with_heavy: !self.is_with_heavy,
+            has_moved: false,
+        }));
+    }
+}
+
 impl Drop for Running {
     /// With its runtime, or because what it polled panicked while it was dropped: what has arrived is polled by nobody, and
     /// would keep its connections for ever.
     fn drop(&mut self) {
+        if self.has_moved {
+            return;
+        }
         let arrived = self.lane.arrivals().take();
         drop(arrived);
     }
@@ -274,6 +259,11 @@ impl Future for Running {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
+        let time = Arc::clone(&this.lane.time);
+        if let Some(threads) = time.elsewhere(this.is_with_heavy) {
+            this.move_to(threads);
+            return Poll::Ready(());
+        }
         // Before anything is looked at: what comes later wakes this.
         this.lane.task.register(context.waker());
         let _polling = Polling::begin(&this.lane);
@@ -295,11 +285,11 @@ impl Future for Running {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Weak;
+    use std::{sync::Weak, time::Instant};
 
     use tokio::{sync::oneshot, task::yield_now};
 
-    use super::*;
+    use super::{super::turn::SLICE, *};
 
     /// Takes some of a slice.
     fn work() {
@@ -311,8 +301,8 @@ mod tests {
     #[tokio::test]
     async fn who_asks_for_much_waits_behind_itself() {
         const MUCH: usize = 10_000;
-        let ready = Ready::default();
-        let (greedy, other) = (Lanes::start(&ready), Lanes::start(&ready));
+        let threads = Threads::default();
+        let (greedy, other) = (Lanes::start(&threads), Lanes::start(&threads));
         let done = Arc::<AtomicUsize>::default();
         for _ in 0..MUCH {
             let done = Arc::clone(&done);
@@ -348,7 +338,7 @@ mod tests {
     /// A connection that reads and reads is one poll of one task.
     #[tokio::test]
     async fn who_goes_on_for_long_gives_way_and_is_done_in_the_end() {
-        let lanes = Lanes::start(&Ready::default());
+        let lanes = Lanes::start(&Threads::default());
         let (tell, told) = oneshot::channel();
         lanes.spawn(async move {
             let mut ways = 0;
@@ -368,7 +358,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_ends_nothing_else() {
-        let lanes = Lanes::start(&Ready::default());
+        let lanes = Lanes::start(&Threads::default());
         let (before, waits) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         lanes.spawn(async move {
@@ -384,15 +374,12 @@ mod tests {
     /// A panic while something is dropped ends the task that a lane is, as the end of a runtime does.
     #[tokio::test]
     async fn a_lane_that_ended_keeps_nothing_and_others_take_what_comes() {
-        let mut lanes = Lanes::start(&Ready::default());
-        let others = Lanes::start(&Ready::default());
+        let mut lanes = Lanes::start(&Threads::default());
+        let others = Lanes::start(&Threads::default());
         lanes.lanes = lanes.lanes.iter().chain(&others.lanes).cloned().collect();
         let (kept, dropped) = oneshot::channel::<()>();
         lanes.spawn(async move { drop(kept) });
-        drop(Running {
-            lane: Arc::clone(&lanes.lanes[0]),
-            tasks: FuturesUnordered::new(),
-        });
+        drop(Running::new(Arc::clone(&lanes.lanes[0])));
         assert!(dropped.await.is_err());
         assert_eq!(lanes.waiting.load(Ordering::Relaxed), 0);
         for _ in 0..3 {
@@ -404,9 +391,39 @@ mod tests {
         }
     }
 
+    /// Back and forth as its source is heavy, and then is not.
+    #[tokio::test]
+    async fn a_lane_that_moves_to_other_threads_takes_everything_along() {
+        let lanes = Lanes::start(&Threads::with_nicer().unwrap());
+        let time = Arc::clone(&lanes.lanes[0].time);
+        let (done, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (go_on, _) = tokio::sync::broadcast::channel::<()>(1);
+        for heavy in [true, false, true, false] {
+            for _ in 0..100 {
+                let (done, mut waits) = (done.clone(), go_on.subscribe());
+                lanes.spawn(async move {
+                    let _ = waits.recv().await;
+                    let _ = done.send(std::thread::current().name().map(str::to_owned));
+                });
+            }
+            // Until all of them wait.
+            while go_on.receiver_count() < 100 || lanes.waiting.load(Ordering::Relaxed) > 0 {
+                yield_now().await;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            time.set_heavy(heavy);
+            go_on.send(()).unwrap();
+            for _ in 0..100 {
+                let there = told.recv().await.unwrap();
+                assert_eq!(there.as_deref() == Some("dengine-heavy"), heavy);
+            }
+        }
+        assert_eq!(lanes.waiting.load(Ordering::Relaxed), 0);
+    }
+
     #[tokio::test]
     async fn lanes_end_with_what_they_do() {
-        let lanes = Lanes::start(&Ready::default());
+        let lanes = Lanes::start(&Threads::default());
         let (end, waits) = oneshot::channel::<()>();
         lanes.spawn(async move { drop(waits.await) });
         let all: Vec<Weak<Lane>> = lanes.lanes.iter().map(Arc::downgrade).collect();

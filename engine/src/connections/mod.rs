@@ -5,21 +5,22 @@
 //!
 //! - [`incoming`]: taking them in. [mod@serve]: what is done on them.
 //! - [`source`]: where they come from, and what one place may have of what all share.
-//! - [`lanes`]: the same of the threads.
+//! - [`lanes`], [`turn`]: the same of the threads.
 
 mod incoming;
 mod lanes;
 mod serve;
 mod source;
+mod turn;
 
 pub(crate) use incoming::{Incoming, OnConnection};
 pub use lanes::TASKS_BETWEEN_EVENTS;
-pub(crate) use lanes::{Ready, give_way};
-pub(crate) use serve::{Http2, serve};
-pub(crate) use source::{Share, Source, one_client};
+pub(crate) use lanes::give_way;
+pub(crate) use serve::{Http, serve};
+pub(crate) use source::{Share, Source, Sources, one_client};
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -45,6 +46,7 @@ pub(crate) struct Connections(Arc<Inner>);
 struct Inner {
     limit: usize,
     when_full: WhenFull,
+    sources: Sources,
     open: Mutex<Open>,
     epoch: Instant,
 }
@@ -64,9 +66,7 @@ struct Open {
     last: u64,
     /// The oldest first.
     all: BTreeMap<u64, Arc<Connection>>,
-    by_address: HashMap<IpAddr, Arc<Source>>,
-    /// Of all of them.
-    ready: Ready,
+    by_address: HashMap<IpAddr, usize>,
     /// Connections that were refused since it was last told.
     refused: u64,
 }
@@ -104,10 +104,11 @@ pub(crate) struct PipelinePlace(Arc<Connection>);
 
 impl Connections {
     /// At most `limit`, and from one address at most half of them.
-    pub(crate) fn new(limit: usize, when_full: WhenFull) -> Self {
+    pub(crate) fn new(limit: usize, when_full: WhenFull, sources: &Sources) -> Self {
         Self(Arc::new(Inner {
             limit,
             when_full,
+            sources: sources.clone(),
             open: Mutex::default(),
             epoch: Instant::now(),
         }))
@@ -156,7 +157,7 @@ impl Connections {
         let (limit, of_one) = (self.0.limit, self.0.limit.div_ceil(2));
         let mut open = self.open();
         let own = open.by_address.get(&from);
-        let full_of_one = own.is_some_and(|own| own.connections() >= of_one);
+        let full_of_one = own.is_some_and(|own| *own >= of_one);
         let room = match (open.all.len() >= limit || full_of_one, self.0.when_full) {
             (false, _) => true,
             (true, WhenFull::Refuse) => false,
@@ -166,11 +167,8 @@ impl Connections {
             open.refused += 1;
             return None;
         }
-        let ready = open.ready.clone();
-        let source = open.by_address.entry(from);
-        let source = source.or_insert_with(|| Arc::new(Source::beside(from, ready)));
-        let source = Arc::clone(source);
-        source.connected();
+        *open.by_address.entry(from).or_default() += 1;
+        let source = self.0.sources.of(from);
         open.last += 1;
         let number = open.last;
         let connection = Arc::new(Connection::new(self.0.epoch, source));
@@ -203,8 +201,11 @@ impl Open {
 
     fn remove(&mut self, number: u64) -> Option<Arc<Connection>> {
         let connection = self.all.remove(&number)?;
-        if connection.source.disconnected() == 0 {
-            self.by_address.remove(&connection.source.address());
+        if let Entry::Occupied(mut own) = self.by_address.entry(connection.source.address()) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
         }
         Some(connection)
     }
@@ -364,7 +365,7 @@ mod tests {
 
     #[test]
     fn one_address_leaves_room_for_others_and_places_come_back() {
-        let connections = Connections::new(4, WhenFull::Refuse);
+        let connections = Connections::new(4, WhenFull::Refuse, &Sources::default());
         let mut numbers = Vec::new();
         while let Some((number, _)) = connections.admit(address(1)) {
             numbers.push(number);
@@ -380,7 +381,7 @@ mod tests {
     /// Who holds connections open keeps nobody away, not even who is held to be as strange.
     #[test]
     fn where_the_oldest_make_room_somebody_new_always_comes_in() {
-        let connections = Connections::new(4, WhenFull::MakeRoom);
+        let connections = Connections::new(4, WhenFull::MakeRoom, &Sources::default());
         let (first, known) = connections.admit(address(1)).unwrap();
         known.prove();
         let (_, strange) = connections.admit(address(1)).unwrap();
@@ -403,11 +404,31 @@ mod tests {
 
     #[test]
     fn whose_it_is_known_of_all_nobody_makes_room() {
-        let connections = Connections::new(2, WhenFull::MakeRoom);
+        let connections = Connections::new(2, WhenFull::MakeRoom, &Sources::default());
         for from in [1, 2] {
             connections.admit(address(from)).unwrap().1.prove();
         }
         assert!(connections.admit(address(3)).is_none());
+    }
+
+    /// Who came by three ports had three shares of the threads, and of the places for requests.
+    #[test]
+    fn an_address_is_one_source_on_all_ports_until_it_has_left_all() {
+        let sources = Sources::default();
+        let ports = [(); 2].map(|()| Connections::new(2, WhenFull::Refuse, &sources));
+        let (here, one) = ports[0].admit(address(1)).unwrap();
+        let (there, other) = ports[1].admit(address(1)).unwrap();
+        assert!(Arc::ptr_eq(one.source(), other.source()));
+        assert!(ports[0].admit(address(1)).is_none(), "half of each port");
+        ports[0].leave(here);
+        let left = Arc::downgrade(one.source());
+        drop(one);
+        let (_, again) = ports[0].admit(address(1)).unwrap();
+        assert!(Arc::ptr_eq(again.source(), other.source()));
+        ports[1].leave(there);
+        drop((ports, again, other));
+        assert!(left.upgrade().is_none());
+        assert!(sources.is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! HTTP/2 on the connections that come in: whatever is done for one source in its own [lanes](super::lanes).
+//! HTTP on the connections that come in: whatever is done for one source in its own [lanes](super::lanes).
 
 use std::{
     convert::Infallible,
@@ -8,9 +8,10 @@ use std::{
 };
 
 use futures::StreamExt as _;
-use hyper::{body, rt::Executor, server::conn::http2};
+use hyper::{body, rt::Executor};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
+    server::conn::auto,
     service::TowerToHyperService,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -26,9 +27,11 @@ use super::{Incoming, Source, incoming::Guarded};
 /// Of a request: tokens of proxies fit. They are held before anybody has looked at the call.
 const HEADER_BYTES_MAX: u32 = 8 * 1024;
 
-/// What a port's connections may have in flight, and how it is noticed that one has silently gone.
+/// What a port's connections may speak and have in flight, and how it is noticed that one has silently gone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Http2 {
+pub(crate) struct Http {
+    /// HTTP/1.1 besides HTTP/2: for people, probes and scrapes.
+    pub(crate) version_1: bool,
     pub(crate) stream_window_bytes: u32,
     /// All streams of a connection together.
     pub(crate) connection_window_bytes: u32,
@@ -41,7 +44,7 @@ pub(crate) struct Http2 {
 /// Serves `services` to all who come, until `stop` is cancelled and the calls in flight are answered.
 pub(crate) async fn serve<S>(
     mut incoming: Incoming,
-    http2: Http2,
+    http: Http,
     services: S,
     stop: CancellationToken,
 ) where
@@ -54,7 +57,7 @@ pub(crate) async fn serve<S>(
         // One that could not be accepted was told by `incoming`.
         if let Ok(connection) = arrived {
             let source = Arc::clone(connection.source());
-            let serving = serve_one(connection, http2, services.clone(), stop.clone());
+            let serving = serve_one(connection, http, services.clone(), stop.clone());
             source.spawn(connections.track_future(serving));
         }
     }
@@ -64,7 +67,7 @@ pub(crate) async fn serve<S>(
     connections.wait().await;
 }
 
-async fn serve_one<S>(connection: Guarded, http2: Http2, services: S, stop: CancellationToken)
+async fn serve_one<S>(connection: Guarded, http: Http, services: S, stop: CancellationToken)
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S: Clone + Send + 'static,
@@ -78,7 +81,8 @@ where
         request
     });
     let (io, services) = (TokioIo::new(connection), TowerToHyperService::new(services));
-    let mut serving = pin!(http2.of(source).serve_connection(io, services));
+    let builder = http.of(source);
+    let mut serving = pin!(builder.serve_connection(io, services));
     let ended = tokio::select! {
         ended = &mut serving => ended,
         () = stop.cancelled() => {
@@ -95,10 +99,16 @@ where
     }
 }
 
-impl Http2 {
-    fn of(self, source: Arc<Source>) -> http2::Builder<OfSource> {
-        let mut builder = http2::Builder::new(OfSource(source));
+impl Http {
+    fn of(self, source: Arc<Source>) -> auto::Builder<OfSource> {
+        let mut builder = auto::Builder::new(OfSource(source));
         builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.keepalive_interval)
+            .max_buf_size(2 * HEADER_BYTES_MAX as usize);
+        builder
+            .http2()
             .timer(TokioTimer::new())
             .initial_stream_window_size(self.stream_window_bytes)
             .initial_connection_window_size(self.connection_window_bytes)
@@ -106,7 +116,10 @@ impl Http2 {
             .max_header_list_size(HEADER_BYTES_MAX)
             .keep_alive_interval(self.keepalive_interval)
             .keep_alive_timeout(self.keepalive_timeout);
-        builder
+        match self.version_1 {
+            true => builder,
+            false => builder.http2_only(),
+        }
     }
 }
 
@@ -129,12 +142,13 @@ mod tests {
         time::timeout,
     };
 
-    use super::super::{Connections, WhenFull};
+    use super::super::{Connections, Sources, WhenFull};
     use super::*;
 
     /// Longer than anybody is waited for.
     const LONG: Duration = Duration::from_secs(60);
-    const HTTP2: Http2 = Http2 {
+    const HTTP: Http = Http {
+        version_1: false,
         stream_window_bytes: 64 << 10,
         connection_window_bytes: 64 << 10,
         streams_max: 8,
@@ -148,10 +162,13 @@ mod tests {
     ) -> (TcpStream, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let incoming = Incoming::new(listener, Connections::new(4, WhenFull::Refuse));
+        let incoming = Incoming::new(
+            listener,
+            Connections::new(4, WhenFull::Refuse, &Sources::default()),
+        );
         let incoming = incoming.patient_for(patience);
         let services = tower::service_fn(async |_| Ok(Response::new(Body::empty())));
-        let served = tokio::spawn(serve(incoming, HTTP2, services, stop.clone()));
+        let served = tokio::spawn(serve(incoming, HTTP, services, stop.clone()));
         (TcpStream::connect(address).await.unwrap(), served)
     }
 

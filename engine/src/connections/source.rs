@@ -2,17 +2,17 @@
 //!
 //! Without names that are proven, an address is all by which one client is told from another. Clients behind one
 //! address (a proxy, network address translation) count as one, and one with many addresses as many. What IPv6 gives to
-//! one network (a /64, RFC 4291 section 2.5.4), and so to anybody, counts as one address.
+//! one network (a /64, RFC 4291 section 2.5.4), and so to anybody, counts as one address. It is one source on all ports that
+//! are served by the same threads: else who came by three had three shares.
 
 use std::{
+    collections::HashMap,
+    io,
     net::{IpAddr, Ipv6Addr},
-    sync::{
-        OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicUsize},
 };
 
-use super::lanes::{Lanes, Ready};
+use super::{lanes::Lanes, turn::Threads};
 
 /// The address by which a client is told from others.
 pub(crate) fn one_client(from: IpAddr) -> IpAddr {
@@ -25,10 +25,22 @@ pub(crate) fn one_client(from: IpAddr) -> IpAddr {
     }
 }
 
+/// Those from where anything comes, by whichever port, that is done by the same threads. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Sources(Arc<Known>);
+
+#[derive(Default)]
+struct Known {
+    by_address: Mutex<HashMap<IpAddr, Weak<Source>>>,
+    /// What all of them share.
+    threads: Threads,
+}
+
 /// One address, and what its connections have.
 pub(crate) struct Source {
     address: IpAddr,
-    connections: AtomicUsize,
+    /// Where it is forgotten when it ends.
+    known: Weak<Known>,
     /// Requests that are being served.
     pub(crate) requests: AtomicUsize,
     /// Those of them that are writes.
@@ -37,24 +49,76 @@ pub(crate) struct Source {
     pub(crate) waiting: AtomicUsize,
     /// Session reads that wait for this member to catch up.
     pub(crate) session_reads: AtomicUsize,
-    ready: Ready,
+    threads: Threads,
     /// As soon as there is something to do for it.
     lanes: OnceLock<Lanes>,
+}
+
+impl Sources {
+    /// Those whom this runtime serves, with other threads for who asks for much.
+    ///
+    /// # Errors
+    /// The system gives no more threads.
+    pub(crate) fn start() -> io::Result<Self> {
+        let threads = Threads::with_nicer()?;
+        Ok(Self(Arc::new(Known {
+            threads,
+            ..Known::default()
+        })))
+    }
+
+    /// That of an address.
+    pub(super) fn of(&self, address: IpAddr) -> Arc<Source> {
+        let mut by_address = self.0.lock();
+        if let Some(source) = by_address.get(&address).and_then(Weak::upgrade) {
+            return source;
+        }
+        let known = Arc::downgrade(&self.0);
+        let source = Arc::new(Source::one(address, known, self.0.threads.clone()));
+        by_address.insert(address, Arc::downgrade(&source));
+        source
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+}
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Weak<Source>>> {
+        self.by_address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let Some(known) = self.known.upgrade() else {
+            return;
+        };
+        let mut by_address = known.lock();
+        // Who has come back since is another one.
+        let is_gone = |it: &Weak<Self>| it.strong_count() == 0;
+        if by_address.get(&self.address).is_some_and(is_gone) {
+            by_address.remove(&self.address);
+        }
+    }
 }
 
 impl Source {
     /// One without others, for tests.
     #[cfg(test)]
     pub(crate) fn new(address: IpAddr) -> Self {
-        Self::beside(address, Ready::default())
+        Self::one(address, Weak::new(), Threads::default())
     }
 
-    /// One of those whose lanes that want a thread are counted there.
-    pub(super) fn beside(address: IpAddr, ready: Ready) -> Self {
+    fn one(address: IpAddr, known: Weak<Known>, threads: Threads) -> Self {
         Self {
-            ready,
             address,
-            connections: AtomicUsize::new(0),
+            known,
+            threads,
             requests: AtomicUsize::new(0),
             writes: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
@@ -68,28 +132,20 @@ impl Source {
         self.lanes.get().is_some_and(Lanes::are_behind)
     }
 
+    /// Whether nobody asks for clearly more.
+    pub(super) fn asks_for_most(&self) -> bool {
+        self.lanes.get().is_some_and(Lanes::have_most)
+    }
+
     /// Does this in turns with what is done for others. Within a runtime, as all that serves clients is.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let lanes = self.lanes.get_or_init(|| Lanes::start(&self.ready));
+        let lanes = self.lanes.get_or_init(|| Lanes::start(&self.threads));
         lanes.spawn(work);
     }
 
     /// The address.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
-    }
-
-    pub(super) fn connected(&self) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many are left.
-    pub(super) fn disconnected(&self) -> usize {
-        self.connections.fetch_sub(1, Ordering::Relaxed) - 1
-    }
-
-    pub(super) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
     }
 }
 

@@ -20,18 +20,16 @@ use std::{
 use dengine_core::kv::{ReadError, Reader};
 use dengine_wire::status::{read_status, request_status};
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::Builder,
     time::{sleep, timeout},
 };
 use tonic::Status;
 
 use super::turns::{Turns, Whose};
-use crate::{connections::Share, node::Node, storage::RocksStore};
+use crate::{connections::Share, nicer::Nicer, node::Node, storage::RocksStore};
 
 /// How often it is looked whether the state is still the one that is being read.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// By so much the threads are nicer than others: those get nine times as much of a processor.
-const NICER: i32 = 10;
 /// Reads at once, for each processor: one that computes, and one that waits for the disk.
 const TURNS_PER_PROCESSOR: usize = 2;
 
@@ -41,18 +39,7 @@ pub(super) struct Aside(Arc<Shared>);
 
 struct Shared {
     turns: Turns,
-    threads: Threads,
-}
-
-/// Ends what runs there when it is dropped, without waiting.
-struct Threads(Option<Runtime>);
-
-impl Drop for Threads {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
-        }
-    }
+    threads: Nicer,
 }
 
 /// Ends the read when it is dropped, as it is with whoever waits.
@@ -70,14 +57,13 @@ impl Aside {
     pub(super) fn start() -> io::Result<Self> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let at_once = TURNS_PER_PROCESSOR * processors;
-        let runtime = Builder::new_current_thread()
+        let mut builder = Builder::new_current_thread();
+        builder
             .max_blocking_threads(at_once)
-            .thread_name("dengine-aside")
-            .on_thread_start(step_back)
-            .build()?;
+            .thread_name("dengine-aside");
         Ok(Self(Arc::new(Shared {
             turns: Turns::new(at_once, Share::THREE_QUARTERS),
-            threads: Threads(Some(runtime)),
+            threads: Nicer::start(&mut builder)?,
         })))
     }
 
@@ -97,8 +83,7 @@ impl Aside {
         let waiting = Waiting(Arc::clone(&stop));
         let reader = node.reader().map_err(|error| request_status(&error))?;
         let reader = reader.stopped_by(stop);
-        let threads = self.0.threads.0.as_ref();
-        let threads = threads.expect("they are there until they are dropped");
+        let threads = self.0.threads.handle();
         let mut done = threads.spawn_blocking(move || {
             // Until the thread is free, whether or not anybody still waits.
             let _turn = turn;
@@ -127,12 +112,5 @@ impl Aside {
         Status::unavailable(format!(
             "this member reads {at_once} ranges at a time, and fewer for one address; the turn of this one did not come in time, and nothing was changed: ask for fewer at once, try again, or ask another member"
         ))
-    }
-}
-
-/// Where priorities are of threads. Where they are not, or it is refused, reads are only less kind.
-fn step_back() {
-    if cfg!(target_os = "linux") {
-        let _ = rustix::process::nice(NICER);
     }
 }

@@ -49,7 +49,7 @@ use self::{
 };
 use crate::{
     config::{Config, Limits},
-    connections::{self, Connections, Http2, Incoming, WhenFull},
+    connections::{self, Connections, Http, Incoming, Sources, WhenFull},
     files::{self, Use},
     memory,
     node::Node,
@@ -61,7 +61,8 @@ pub use crate::connections::TASKS_BETWEEN_EVENTS;
 /// which carries 128 MB/s over a round trip of a millisecond, and 6 over one of twenty. A connection's window bounds nothing
 /// more: h2 takes half of it as leave for small frames that wait, at 256 bytes each, before it ends the connection, and
 /// streams of calls may fill theirs with frames of 15 bytes.
-const HTTP2: Http2 = Http2 {
+const HTTP: Http = Http {
+    version_1: false,
     stream_window_bytes: 128 << 10,
     connection_window_bytes: 16 << 20,
     streams_max: 1024,
@@ -73,8 +74,8 @@ const SMALLEST_FRAME_BYTES: usize = 15;
 /// What h2 lets a small frame cost, less its bytes.
 const FRAME_COST_BYTES: usize = 256;
 const _: () = assert!(
-    HTTP2.connection_window_bytes as usize / 2
-        >= connections::PIPELINES_MAX * HTTP2.stream_window_bytes as usize / SMALLEST_FRAME_BYTES
+    HTTP.connection_window_bytes as usize / 2
+        >= connections::PIPELINES_MAX * HTTP.stream_window_bytes as usize / SMALLEST_FRAME_BYTES
             * (FRAME_COST_BYTES - SMALLEST_FRAME_BYTES)
 );
 /// What a connection takes besides, about.
@@ -106,12 +107,9 @@ pub enum ServeError {
     /// Reflection could not be built.
     #[error("the descriptors for reflection are broken: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The threads for long reads could not be made.
-    #[error("starting threads for long reads failed: {0}")]
+    /// The threads for long reads, or for who asks for much, could not be made.
+    #[error("starting the threads that serve failed: {0}")]
     Threads(#[source] io::Error),
-    /// The monitor port failed.
-    #[error("serving health and metrics failed: {0}")]
-    Monitor(#[source] io::Error),
 }
 
 /// The ports of a member, taken before its folder is opened, so that a port in use changes nothing.
@@ -160,11 +158,13 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let health = HealthReport::start(&node, stop.clone()).await;
+    tokio::spawn(memory::watch_over(stop.clone()));
+    let sources = Sources::start().map_err(ServeError::Threads)?;
     let most = files::most(Use::SidePort, MONITOR_CONNECTIONS_MAX);
     let monitor = monitor::serve(
         Incoming::new(
             listeners.monitor,
-            Connections::new(most, WhenFull::MakeRoom),
+            Connections::new(most, WhenFull::MakeRoom, &sources),
         ),
         node.clone(),
         health.service(),
@@ -183,16 +183,20 @@ pub async fn serve(
         openers.clone(),
         aside.clone(),
     );
-    let admins = serve_admin(admin.clone(), listeners.admin, &health, stop.clone());
+    let admin_port = (listeners.admin, &sources);
+    let admins = serve_admin(admin.clone(), admin_port, &health, stop.clone());
     let clients = ClientServices {
         kv: kv_service(node, config, forwarder, openers, aside, stop.clone()),
         watch,
         admin: admin.for_clients(),
     };
-    let clients = serve_clients(clients, config, listeners.client, &health, stop.clone());
-    let served = tokio::try_join!(clients, admins, async {
-        monitor.await.map_err(ServeError::Monitor)
-    });
+    let client_port = (listeners.client, &sources);
+    let clients = serve_clients(clients, config, client_port, &health, stop.clone());
+    let monitor = async {
+        monitor.await;
+        Ok(())
+    };
+    let served = tokio::try_join!(clients, admins, monitor);
     stop.cancel();
     served.map(|_| ())
 }
@@ -220,7 +224,7 @@ fn kv_service(
 async fn serve_clients(
     services: ClientServices,
     config: &Config,
-    listener: TcpListener,
+    (listener, sources): (TcpListener, &Sources),
     health: &HealthReport,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
@@ -231,7 +235,7 @@ async fn serve_clients(
     let admin = AdminServer::new(services.admin).max_decoding_message_size(ADMIN_REQUEST_BYTES_MAX);
     let patience = limits.stream_stall_timeout();
     let most = files::most(Use::Clients, connections_max(limits));
-    let connections = Connections::new(most, WhenFull::Refuse);
+    let connections = Connections::new(most, WhenFull::Refuse, sources);
     tokio::spawn(connections.clone().watch_over(patience, stop.clone()));
     let routes = Routes::new(kv)
         .add_service(watch)
@@ -247,7 +251,7 @@ async fn serve_clients(
         .layer(OversizeLayer::new(limits))
         .service(routes.prepare());
     let incoming = Incoming::new(listener, connections);
-    connections::serve(incoming, HTTP2, services, stop).await;
+    connections::serve(incoming, HTTP, services, stop).await;
     Ok(())
 }
 
@@ -259,12 +263,13 @@ fn connections_max(limits: &Limits) -> usize {
 
 async fn serve_admin(
     admin: AdminService,
-    listener: TcpListener,
+    (listener, sources): (TcpListener, &Sources),
     health: &HealthReport,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let most = files::most(Use::SidePort, ADMIN_CONNECTIONS_MAX);
-    let incoming = Incoming::new(listener, Connections::new(most, WhenFull::MakeRoom));
+    let connections = Connections::new(most, WhenFull::MakeRoom, sources);
+    let incoming = Incoming::new(listener, connections);
     let admin = AdminServer::new(admin).max_decoding_message_size(ADMIN_REQUEST_BYTES_MAX);
     let routes = Routes::new(admin)
         .add_service(health.service())
@@ -276,7 +281,7 @@ async fn serve_admin(
             ADMIN_PATIENCE,
         ))
         .service(routes.prepare());
-    connections::serve(incoming, HTTP2, services, stop).await;
+    connections::serve(incoming, HTTP, services, stop).await;
     Ok(())
 }
 

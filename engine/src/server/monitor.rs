@@ -1,7 +1,7 @@
 //! The monitor port: health over gRPC and HTTP (`/healthz`, `/readyz`) and metrics over HTTP, in plain text, holding no
 //! data.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
 use axum::{
     Router,
@@ -17,7 +17,7 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::{
-    connections::Incoming,
+    connections::{self, Http, Incoming},
     node::{Node, NodeStatus, Role},
     telemetry::metrics as names,
 };
@@ -34,6 +34,18 @@ struct Source {
     stop: CancellationToken,
 }
 
+/// Questions of a line, and answers of some kilobytes.
+const HTTP: Http = Http {
+    version_1: true,
+    stream_window_bytes: 64 << 10,
+    connection_window_bytes: 64 << 10,
+    streams_max: 64,
+    keepalive_interval: Duration::from_secs(20),
+    keepalive_timeout: Duration::from_secs(10),
+};
+/// Of the name of a service.
+const HEALTH_REQUEST_BYTES_MAX: usize = 4 * 1024;
+
 /// Serves until `stop` is cancelled.
 pub(super) async fn serve(
     listener: Incoming,
@@ -41,8 +53,9 @@ pub(super) async fn serve(
     health: HealthServer<impl Health>,
     metrics: PrometheusHandle,
     stop: CancellationToken,
-) -> io::Result<()> {
+) {
     let upkeep = tokio::spawn(keep_up(metrics.clone(), stop.clone()));
+    let health = health.max_decoding_message_size(HEALTH_REQUEST_BYTES_MAX);
     let routes: Router = Routes::new(health).into_axum_router();
     let scrape = Router::new()
         .route("/metrics", get(render))
@@ -53,11 +66,9 @@ pub(super) async fn serve(
             metrics,
             stop: stop.clone(),
         });
-    axum::serve(listener, routes.merge(scrape))
-        .with_graceful_shutdown(stop.cancelled_owned())
-        .await?;
+    let routes = Routes::from(routes.merge(scrape)).prepare();
+    connections::serve(listener, HTTP, routes, stop).await;
     upkeep.abort();
-    Ok(())
 }
 
 async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {

@@ -4,7 +4,7 @@ use super::snapshot::{Incoming, SnapshotAnswers};
 use super::strangers::{Newcomers, StrangersLayer};
 use super::{FRAME_BYTES_MAX, Introduced, PeerRuntime};
 use crate::config::Config;
-use crate::connections::{self, Connections, Http2, OnConnection, WhenFull};
+use crate::connections::{self, Connections, Http, OnConnection, Sources, WhenFull};
 use crate::error::StartError;
 use crate::files::{self, Use};
 use crate::node::Input;
@@ -33,7 +33,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECTIONS_MAX: usize = 256;
 /// A peer has one stream; an old and a new one for a moment. What lies in these windows is not counted; they carry
 /// 200 MB/s over a round trip of ten milliseconds.
-const HTTP2: Http2 = Http2 {
+const HTTP: Http = Http {
+    version_1: false,
     stream_window_bytes: 2 << 20,
     connection_window_bytes: 4 << 20,
     streams_max: 8,
@@ -114,13 +115,13 @@ impl Listener {
         .max_decoding_message_size(FRAME_BYTES_MAX);
         // Who holds connections open without a Hello makes room for those who say one.
         let most = files::most(Use::Peers, CONNECTIONS_MAX);
-        let connections = Connections::new(most, WhenFull::MakeRoom);
+        let connections = Connections::new(most, WhenFull::MakeRoom, &Sources::default());
         let incoming = connections::Incoming::new(listener, connections).greeted();
         let services = ServiceBuilder::new()
             .layer(StrangersLayer::new())
             .service(Routes::new(service).prepare());
         let stopped = stop.clone();
-        let served = connections::serve(incoming, HTTP2, services, stopped);
+        let served = connections::serve(incoming, HTTP, services, stopped);
         peers.handle().spawn(served);
         Ok(Self { stop })
     }

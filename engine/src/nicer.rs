@@ -1,0 +1,40 @@
+//! Threads that have less of a processor than all others while these want it: for what may wait.
+
+use std::io;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// By so much they are nicer: others get nine times as much of a processor.
+const NICER: i32 = 10;
+
+/// A runtime of such threads. What runs there ends when this is dropped, and is not waited for.
+pub(crate) struct Nicer(Option<Runtime>);
+
+impl Nicer {
+    /// # Errors
+    /// The system gives no more threads.
+    pub(crate) fn start(builder: &mut Builder) -> io::Result<Self> {
+        let runtime = builder.on_thread_start(step_back).build()?;
+        Ok(Self(Some(runtime)))
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        let runtime = self.0.as_ref();
+        runtime.expect("it is there until this is dropped").handle()
+    }
+}
+
+impl Drop for Nicer {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Where priorities are of threads. Where they are not, or it is refused, these threads are only less kind.
+fn step_back() {
+    if cfg!(target_os = "linux") {
+        let _ = rustix::process::nice(NICER);
+    }
+}
