@@ -1,9 +1,11 @@
 use super::*;
 use crate::log::Log;
 use crate::log::conformance::{batch, small_options};
+use crate::log::disk::DiskError;
 use crate::log::format::{encode_batch, seal};
 use crate::log::memory::MemoryDisk;
 use crate::log::state::Position;
+use crate::sync::Mutex;
 use crate::types::{HardState, Index, MemberId, Term};
 
 const BASE: Position = Position {
@@ -189,5 +191,142 @@ fn a_segment_of_a_number_that_nobody_gave_is_refused() {
         let header = SegmentHeader { number, ..header() };
         let batch = sealed(BASE, None, 3, false);
         assert_eq!(open(&header, &batch), expected);
+    }
+}
+
+/// A segment's bytes, and where they were read and written: offsets and lengths.
+#[derive(Debug)]
+struct Watched {
+    bytes: Vec<u8>,
+    reads: Mutex<Vec<(u64, usize)>>,
+    writes: Mutex<Vec<(u64, usize)>>,
+}
+
+impl DiskFile for Watched {
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DiskError> {
+        self.reads.lock().unwrap().push((offset, buffer.len()));
+        let bytes = &self.bytes[usize::try_from(offset).unwrap()..];
+        let read = bytes.len().min(buffer.len());
+        buffer[..read].copy_from_slice(&bytes[..read]);
+        Ok(read)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.writes.lock().unwrap().push((offset, bytes.len()));
+        let offset = usize::try_from(offset).unwrap();
+        assert_eq!(self.bytes[offset..offset + bytes.len()], *bytes);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn reserve(&self, _bytes: u64) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64, DiskError> {
+        Ok(self.bytes.len() as u64)
+    }
+
+    fn truncate(&self, _bytes: u64) -> Result<(), DiskError> {
+        Ok(())
+    }
+}
+
+/// A segment of two windows and a half, of which so much is there.
+fn watched(bytes: u32) -> SegmentFile<Watched> {
+    // No window looks like another one.
+    let bytes = (0..bytes).map(|at| (at % 251) as u8).collect();
+    SegmentFile {
+        file: Watched {
+            bytes,
+            reads: Mutex::default(),
+            writes: Mutex::default(),
+        },
+        path: "watched".into(),
+        number: 1,
+        epoch: 1,
+        capacity: WATCHED_BYTES,
+    }
+}
+
+const WATCHED_BYTES: u32 = 2 * WINDOW_BYTES + WINDOW_BYTES / 2;
+const WINDOW: usize = WINDOW_BYTES as usize;
+
+/// However little is asked for at a time, and whatever begins behind the other.
+#[test]
+fn a_segment_is_read_once_in_large_pieces() {
+    let file = watched(WATCHED_BYTES);
+    let mut window = Window::new(&file);
+    for at in (0..WATCHED_BYTES).step_by(64) {
+        let from = at as usize;
+        assert_eq!(
+            window.get(at, 64).unwrap(),
+            &file.file.bytes[from..from + 64]
+        );
+        assert_eq!(
+            window.get(at + 8, 16).unwrap(),
+            &file.file.bytes[from + 8..from + 24]
+        );
+    }
+    assert_eq!(
+        *file.file.reads.lock().unwrap(),
+        [
+            (0, WINDOW),
+            (WINDOW as u64, WINDOW),
+            (2 * WINDOW as u64, WINDOW / 2)
+        ]
+    );
+}
+
+/// As the largest batches are.
+#[test]
+fn what_is_larger_than_a_window_is_read_whole_and_only_up_to_the_segments_end() {
+    let file = watched(WATCHED_BYTES);
+    let mut window = Window::new(&file);
+    for at in [0, 4096] {
+        let from = at as usize;
+        assert_eq!(window.get(at, 48).unwrap().len(), 48);
+        let large = window.get(at, 2 * WINDOW_BYTES).unwrap();
+        assert!(*large == file.file.bytes[from..from + 2 * WINDOW]);
+        let all = window.get(at, u32::MAX).unwrap();
+        assert!(*all == file.file.bytes[from..]);
+    }
+}
+
+#[test]
+fn a_segment_that_is_cut_while_it_is_read_is_refused() {
+    let file = watched(WATCHED_BYTES - 1);
+    let mut window = Window::new(&file);
+    assert!(window.get(WINDOW_BYTES, 48).is_ok());
+    let error = window.get(2 * WINDOW_BYTES, 48).unwrap_err();
+    assert!(
+        error.to_string().contains("was cut while it was read"),
+        "{error}"
+    );
+}
+
+/// All that may not be durable, in large pieces, and nothing of what follows the last batch.
+#[test]
+fn what_no_batch_proves_to_be_durable_is_written_once_more() {
+    for (durable, offset, expected) in [
+        (4096, 4096, &[][..]),
+        (4096, 5000, &[(4096, 904)]),
+        (
+            4096,
+            4096 + WINDOW_BYTES + 96,
+            &[(4096, WINDOW), (4096 + WINDOW as u64, 96)],
+        ),
+    ] {
+        let file = watched(WATCHED_BYTES);
+        let tail = Tail {
+            offset,
+            previous_crc: 0,
+            durable,
+        };
+        rewrite(&file, tail).unwrap();
+        assert_eq!(*file.file.writes.lock().unwrap(), expected);
     }
 }
