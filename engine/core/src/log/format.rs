@@ -514,6 +514,29 @@ mod tests {
         assert_eq!(entries, [entry]);
     }
 
+    /// The caller makes room for so much.
+    #[test]
+    fn a_batch_takes_no_more_than_was_reckoned() {
+        let entry = |bytes: usize| Entry {
+            index: Index(6),
+            term: Term(7),
+            kind: EntryKind::Command,
+            context: Bytes::from_static(b"ctx"),
+            data: Bytes::from(vec![1; bytes]),
+        };
+        for bytes in 0..20 {
+            let entries: Vec<_> = (0..=bytes).map(entry).collect();
+            let taken = |hard_state: Option<&HardState>| {
+                let mut batch = Vec::new();
+                encode_batch(&mut batch, header().base, hard_state, &entries, false);
+                batch.len()
+            };
+            let reckoned = batch_bytes(&entries);
+            assert_eq!(taken(Some(&header().hard_state)), reckoned);
+            assert_eq!(taken(None), reckoned - HARD_STATE_BYTES);
+        }
+    }
+
     #[test]
     fn lengths_that_do_not_fit_are_refused_before_they_are_used() {
         let mut batch = Vec::new();
