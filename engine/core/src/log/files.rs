@@ -200,6 +200,7 @@ mod tests {
     use super::super::conformance::{batch, small_options};
     use super::super::memory::MemoryDisk;
     use super::*;
+    use crate::types::Index;
 
     /// The next spare gets a number above those that there are.
     #[test]
@@ -224,5 +225,24 @@ mod tests {
         // One of the others became the first segment; this needs a larger file than the other.
         log.append(&batch(1, 1..=3, 4000)).unwrap();
         assert_eq!(disk.list().unwrap().len(), 3);
+    }
+    #[test]
+    fn so_many_dropped_segments_are_kept_to_be_used_again() {
+        for spares_max in [0, 1, 3] {
+            let disk = MemoryDisk::new();
+            let mut options = small_options();
+            options.spares_max = spares_max;
+            let (mut log, _) = Log::open(disk.clone(), options).unwrap();
+            for index in 1..=120 {
+                log.append(&batch(1, index..=index, 400)).unwrap();
+            }
+            let count = |kind: &str| {
+                let names = disk.list().unwrap();
+                names.iter().filter(|name| name.ends_with(kind)).count()
+            };
+            assert!(count(".segment") > 5);
+            log.truncate_prefix(Index(120)).unwrap();
+            assert_eq!((count(".segment"), count(".spare")), (1, spares_max));
+        }
     }
 }
