@@ -539,44 +539,104 @@ fn which_entries_it_carries() {
     }
 }
 
+/// A message of term 1 that brings a snapshot of these members up to the entry at `index` of `term`.
+fn with_snapshot(index: u64, term: u64, conf_state: ConfState) -> Message {
+    let metadata = SnapshotMetadata {
+        index,
+        term,
+        conf_state: Some(conf_state),
+    };
+    Message {
+        snapshot: Some(Snapshot {
+            metadata: Some(metadata),
+            ..Snapshot::default()
+        }),
+        ..from_2(MessageType::MsgSnapshot)
+    }
+}
+
+fn voters_and_learners(
+    voters: impl IntoIterator<Item = u64>,
+    learners: impl IntoIterator<Item = u64>,
+) -> ConfState {
+    ConfState {
+        voters: voters.into_iter().collect(),
+        learners: learners.into_iter().collect(),
+        ..ConfState::default()
+    }
+}
+
+/// Why member 1, a follower of member 2, refuses it; nothing if it is taken.
+fn snapshot_refusal(message: &Message) -> String {
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    let event = Event::Snapshot {
+        from: MemberId(2),
+        message: encode(message),
+    };
+    let taken = cluster.member(1).consensus.step(event);
+    taken.map_or_else(|error| error.to_string(), |()| String::new())
+}
+
+const NO_SNAPSHOT: &str = "describes an impossible snapshot";
+
 #[test]
 fn what_snapshot_it_speaks_of() {
-    let refused = |index, voters: Vec<u64>| {
-        let conf_state = ConfState {
-            voters,
-            ..ConfState::default()
-        };
-        let metadata = SnapshotMetadata {
-            index,
-            term: 1,
-            conf_state: Some(conf_state),
-        };
-        let message = Message {
-            snapshot: Some(Snapshot {
-                metadata: Some(metadata),
-                ..Snapshot::default()
-            }),
-            ..from_2(MessageType::MsgSnapshot)
-        };
-        let message = encode(&message);
-        let position = snapshot_position(&message).expect("it speaks of one");
-        assert_eq!((position.index, position.term), (Index(index), Term(1)));
-        let mut cluster = run(Cluster::default(), FOLLOWER);
-        let from = MemberId(2);
-        let taken = cluster
-            .member(1)
-            .consensus
-            .step(Event::Snapshot { from, message });
-        taken.is_err()
+    let refused = |index, term| {
+        let message = with_snapshot(index, term, voters_and_learners(1..=3, []));
+        let position = snapshot_position(&encode(&message)).expect("it speaks of one");
+        assert_eq!((position.index, position.term), (Index(index), Term(term)));
+        snapshot_refusal(&message)
     };
-    assert!(!refused(9, vec![1, 2, 3]));
-    assert!(refused(u64::MAX, vec![1, 2, 3]));
-    assert!(refused(0, vec![1, 2, 3]));
-    assert!(refused(9, (1..=33).collect()));
+    assert_eq!(refused(9, 1), "");
+    assert_eq!(refused(u64::MAX, 1), NO_SNAPSHOT);
+    assert_eq!(refused(0, 1), NO_SNAPSHOT);
+    // Its last entry is of no term, or of one that is not yet.
+    assert_eq!(refused(9, 0), NO_SNAPSHOT);
+    assert_eq!(refused(9, 2), NO_SNAPSHOT);
     assert_eq!(
         snapshot_position(&encode(&from_2(MessageType::MsgAppend))),
         None
     );
+}
+
+#[test]
+fn which_members_a_snapshot_has() {
+    let refused = |conf_state| snapshot_refusal(&with_snapshot(9, 1, conf_state));
+    let few = || voters_and_learners(1..=3, []);
+    for taken in [
+        few(),
+        voters_and_learners(1..=3, [4, 5]),
+        voters_and_learners([2], 3..=6),
+        voters_and_learners(1..=32, []),
+        voters_and_learners(1..=20, 21..=32),
+    ] {
+        assert_eq!(refused(taken.clone()), "", "{taken:?}");
+    }
+    for impossible in [
+        // Nobody votes; one is there twice; one has the id of nobody; more than there may be.
+        voters_and_learners([], [1, 2]),
+        voters_and_learners([1, 2, 2], []),
+        voters_and_learners([1, 2], [2]),
+        voters_and_learners([0, 1, 2], []),
+        voters_and_learners([1, 2], [0]),
+        voters_and_learners(1..=33, []),
+        voters_and_learners(1..=20, 21..=33),
+        // It stands between two sets of members, and members are changed one at a time.
+        ConfState {
+            voters_outgoing: vec![1, 2],
+            ..few()
+        },
+        ConfState {
+            learners_next: vec![3],
+            ..few()
+        },
+        ConfState {
+            auto_leave: true,
+            ..few()
+        },
+    ] {
+        assert_eq!(refused(impossible.clone()), NO_SNAPSHOT, "{impossible:?}");
+    }
 }
 
 /// Member 1 follows member 2, and its disk stands still.
@@ -596,17 +656,25 @@ fn with_a_stuck_disk() -> Cluster {
     run(cluster, script)
 }
 
-/// An append of one entry of 1 KiB behind `index`.
-fn large_append(index: u64) -> Bytes {
+/// An append of one entry of so many bytes behind `index`.
+fn append_of(index: u64, bytes: usize) -> Bytes {
     encode(&Message {
         index,
         log_term: 1,
         entries: vec![Entry {
-            data: vec![0; 1 << 10],
+            data: vec![0; bytes],
             ..past_entry(index + 1, 1)
         }],
         ..from_2(MessageType::MsgAppend)
     })
+}
+
+fn large_append(index: u64) -> Bytes {
+    append_of(index, 1 << 10)
+}
+
+fn log_end(cluster: &Cluster) -> usize {
+    cluster.members[&1].disk.whole_log().len()
 }
 
 /// Whatever its sender thinks of acknowledgements.
@@ -616,7 +684,6 @@ fn entries_that_wait_for_the_disk_are_bounded() {
     for index in 1..100 {
         offer(&mut cluster, 2, large_append(index)).unwrap();
     }
-    let log_end = |cluster: &Cluster| cluster.members[&1].disk.whole_log().len();
     let taken = log_end(&cluster);
     assert!(taken < 10, "{}", cluster.status(1));
     // What was dropped is taken once there is room.
@@ -624,6 +691,20 @@ fn entries_that_wait_for_the_disk_are_bounded() {
     let next = u64::try_from(taken).unwrap();
     offer(&mut cluster, 2, large_append(next)).unwrap();
     assert!(log_end(&cluster) > taken, "{}", cluster.status(1));
+}
+
+/// What fits into the cache, and four messages.
+#[test]
+fn entries_are_taken_as_long_as_no_more_wait_than_a_leader_may_send() {
+    const BOUND: usize = 5 << 10;
+    // What an entry counts for beside its data; the first one, of the election, is in memory too.
+    const ENTRY: usize = 32;
+    for (bytes, taken) in [(BOUND - 2 * ENTRY, 3), (BOUND - 2 * ENTRY + 1, 2)] {
+        let mut cluster = with_a_stuck_disk();
+        offer(&mut cluster, 2, append_of(1, bytes)).unwrap();
+        offer(&mut cluster, 2, append_of(2, 0)).unwrap();
+        assert_eq!(log_end(&cluster), taken, "{}", cluster.status(1));
+    }
 }
 
 /// Those that the disk was not even given yet count too.
@@ -636,7 +717,7 @@ fn entries_that_come_at_once_are_bounded() {
         consensus.step(Event::Message { from, bytes }).unwrap();
     }
     cluster.settle(1);
-    let taken = cluster.members[&1].disk.whole_log().len();
+    let taken = log_end(&cluster);
     assert!((5..10).contains(&taken), "{}", cluster.status(1));
 }
 
