@@ -74,3 +74,66 @@ impl ApplyWindow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{EntryKind, Term};
+    use bytes::Bytes;
+    use std::ops::RangeInclusive;
+
+    fn entries(indexes: RangeInclusive<u64>) -> Vec<Entry> {
+        let entry = |index| Entry {
+            index: Index(index),
+            term: Term(1),
+            kind: EntryKind::Command,
+            context: Bytes::new(),
+            data: Bytes::from_static(b"data"),
+        };
+        indexes.map(entry).collect()
+    }
+
+    /// Everything up to entry 10 is applied, and one entry fills the window.
+    fn window() -> ApplyWindow {
+        ApplyWindow::new(Index(10), 1)
+    }
+
+    #[test]
+    fn what_waits_for_room_is_handed_out_from_where_it_stopped() {
+        let mut window = window();
+        assert_eq!(window.next(), None, "nothing is committed");
+        assert_eq!(window.offer(entries(11..=12)), Some(entries(11..=12)));
+        assert_eq!(window.next(), None, "all of it is out");
+        assert_eq!(window.offer(entries(13..=14)), None, "there is no room");
+        assert_eq!(window.next(), None, "there is no room");
+        window.applied(Index(11));
+        assert_eq!(window.next(), None, "the batch is not done");
+        window.applied(Index(12));
+        assert_eq!(window.next(), Some((13, 15)));
+        // As much as was read at once; the rest is next when that is applied.
+        window.hand_out(&entries(13..=13));
+        assert_eq!(window.next(), None);
+        window.applied(Index(13));
+        assert_eq!(window.next(), Some((14, 15)));
+    }
+
+    #[test]
+    fn what_is_committed_waits_for_what_was_committed_before() {
+        let mut window = window();
+        window.offer(entries(11..=11));
+        window.offer(entries(12..=12));
+        window.applied(Index(11));
+        assert_eq!(window.offer(entries(13..=13)), None);
+        assert_eq!(window.next(), Some((12, 14)));
+    }
+
+    #[test]
+    fn four_batches_are_out_and_no_more() {
+        let batch_bytes = entry_bytes(&entries(1..=1)[0]);
+        let mut window = ApplyWindow::new(Index(0), batch_bytes);
+        for index in 1..=4 {
+            assert!(window.offer(entries(index..=index)).is_some(), "{index}");
+        }
+        assert_eq!(window.offer(entries(5..=5)), None);
+    }
+}
