@@ -174,3 +174,67 @@ impl ConsensusConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(change: fn(&mut ConsensusConfig)) -> ConsensusConfig {
+        let mut config = ConsensusConfig::new(MemberId(1), 1);
+        change(&mut config);
+        config
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused_and_those_at_the_bounds_are_not() {
+        let refusal = |change| {
+            let valid = with(change).validate();
+            valid.map_or_else(|error| error.to_string(), |()| String::new())
+        };
+        assert_eq!(refusal(|_| ()), "");
+        let no_id = "member id 0 is reserved; ids start at 1";
+        assert_eq!(refusal(|it| it.id = MemberId(0)), no_id);
+
+        let set_ticks = |heartbeat, election| {
+            let mut config = with(|_| ());
+            (config.heartbeat_ticks, config.election_ticks) = (heartbeat, election);
+            config.validate().is_ok()
+        };
+        assert!(set_ticks(1, 2) && set_ticks(3, 6));
+        assert!(!set_ticks(0, 10) && !set_ticks(1, 1) && !set_ticks(3, 5));
+
+        let set_bytes = |message, uncommitted| {
+            let mut config = with(|_| ());
+            (config.max_message_bytes, config.max_uncommitted_bytes) = (message, uncommitted);
+            config.validate().is_ok()
+        };
+        assert!(set_bytes(1, 1) && set_bytes(5, 6));
+        assert!(!set_bytes(0, 0) && !set_bytes(0, 1) && !set_bytes(5, 4) && !set_bytes(5, 0));
+    }
+
+    /// Others may have what its log lost: they go first.
+    #[test]
+    fn only_a_member_that_accepted_losses_hesitates() {
+        assert_eq!(with(|_| ()).hesitation_ticks(), 0);
+        let accepted = with(|it| it.lost_writes_accepted = true);
+        assert_eq!(accepted.hesitation_ticks(), 50);
+    }
+
+    /// Less than it counts itself, and never more than it keeps after a restart.
+    #[test]
+    fn what_is_promised_is_kept() {
+        for (tick_ms, election_ticks, promise_ms, silent_ticks) in [
+            (100, 10, 900, 10),
+            (100, 20, 1_000, 20),
+            (10, 10, 90, 100),
+            (300, 2, 300, 4),
+            (1_000, 10, 1_000, 10),
+        ] {
+            let mut config = with(|_| ());
+            config.tick = Duration::from_millis(tick_ms);
+            config.election_ticks = election_ticks;
+            assert_eq!(config.promise(), Duration::from_millis(promise_ms));
+            assert_eq!(config.silent_ticks(), silent_ticks);
+        }
+    }
+}
