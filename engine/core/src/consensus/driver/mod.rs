@@ -561,3 +561,22 @@ fn mix(mut z: u64) -> u64 {
 fn is_transfer(message: &eraftpb::Message) -> bool {
     message.context == raft::CAMPAIGN_TRANSFER
 }
+
+#[cfg(test)]
+mod tests {
+    use super::mix;
+
+    /// The first numbers of SplitMix64 from seed 0, as its author's program prints them.
+    #[test]
+    fn election_timeouts_are_spread_by_splitmix64() {
+        let mut state = 0_u64;
+        for expected in [
+            0xe220_a839_7b1d_cdaf,
+            0x6e78_9e6a_a1b9_65f4,
+            0x06c4_5d18_8009_454f,
+        ] {
+            assert_eq!(mix(state), expected);
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+}
