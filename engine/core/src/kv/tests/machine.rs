@@ -170,6 +170,31 @@ fn a_limit_bounds_the_pairs_and_not_the_count() {
     assert_eq!(keys(&machine, &past), (names(&["b"]), false, Some(1)));
 }
 
+/// What a pair takes is about what its key and its value have.
+#[test]
+fn a_bound_of_bytes_ends_before_the_pair_that_exceeds_it() {
+    let mut machine = machine();
+    let value = "v".repeat(100);
+    let long = ["a", "b", "c", "d", "e"].map(|key| key.repeat(100));
+    run(&mut machine, long.iter().map(|key| put(key, &value)));
+    let found = |max_bytes, keys_only| {
+        let query = RangeQuery {
+            max_bytes,
+            keys_only,
+            ..RangeQuery::new(KeyRange::From(Bytes::new()))
+        };
+        let (keys, more, _) = keys(&machine, &query);
+        (keys.len(), more)
+    };
+    assert_eq!(found(650, false), (3, true));
+    assert_eq!(found(350, true), (3, true));
+    // The first is returned whatever it takes, and counts.
+    assert_eq!(found(1, false), (1, true));
+    assert_eq!(found(250, false), (1, true));
+    assert_eq!(found(1_100, false), (5, false));
+    assert_eq!(found(600, true), (5, false));
+}
+
 #[test]
 fn a_range_passes_over_long_histories() {
     let mut machine = machine();
