@@ -105,3 +105,255 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{
+        Applier, ApplyJob, Counts, Effect, Input, LogJob, ReplicaConfig, Request, RequestError,
+    };
+    use super::*;
+    use crate::consensus::ConsensusConfig;
+    use crate::kv::store::MemoryStore;
+    use crate::kv::{Member, MembershipChange, StateMachine};
+    use crate::log::conformance::small_options;
+    use crate::log::memory::MemoryDisk;
+    use crate::log::{Batch, Log, LogReader};
+    use crate::types::{ClusterId, Entry, EntryKind, HardState, MemberId, Moment, Term};
+    use bytes::Bytes;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    struct Nobody;
+
+    impl<T> Caller<T> for Nobody {
+        fn is_gone(&self) -> bool {
+            true
+        }
+
+        fn answer(self, _: Result<T, RequestError>) {}
+    }
+
+    /// The names of those who were told that they may read.
+    type Told = Rc<RefCell<Vec<&'static str>>>;
+
+    struct Reader(&'static str, Told);
+
+    impl Caller<()> for Reader {
+        fn is_gone(&self) -> bool {
+            self.0 == "gone"
+        }
+
+        fn answer(self, answer: Result<(), RequestError>) {
+            answer.expect("the leader serves reads");
+            self.1.borrow_mut().push(self.0);
+        }
+    }
+
+    enum Readers {}
+
+    impl Env for Readers {
+        type Write = Nobody;
+        type Read = Reader;
+        type Transfer = Nobody;
+    }
+
+    /// The only voter of a cluster, which leads it and whose disk is quick; what is committed is applied when the test wants.
+    struct Leader {
+        replica: Replica<LogReader<MemoryDisk>, Readers>,
+        applier: Applier<MemoryStore, Readers>,
+        log: Log<MemoryDisk>,
+        now: Moment,
+        to_apply: Vec<ApplyJob<Readers>>,
+        told: Told,
+    }
+
+    impl Leader {
+        fn new() -> Self {
+            let member = Member {
+                id: MemberId(1),
+                name: "m1".to_owned(),
+                peer_address: "m1:1".to_owned(),
+                client_address: "m1:2".to_owned(),
+                folder_id: "f1".to_owned(),
+                voter: true,
+            };
+            let bootstrap = MembershipChange::Bootstrap {
+                cluster_id: ClusterId(1),
+                member,
+            };
+            let first = Entry {
+                index: Index(1),
+                term: Term(1),
+                kind: EntryKind::Membership,
+                context: Bytes::new(),
+                data: bootstrap.encode(),
+            };
+            let hard_state = HardState {
+                term: Term(1),
+                vote: MemberId(0),
+                commit: Index(1),
+            };
+            let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
+            let batch = Batch {
+                hard_state: Some(hard_state),
+                entries: vec![first.clone()],
+            };
+            log.append(&batch).unwrap();
+            let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
+            machine.apply(&[first]).unwrap();
+            let config = ReplicaConfig {
+                member_id: MemberId(1),
+                boot_nonce: 1,
+                election_timeout: Duration::from_secs(1),
+                max_waiting_reads: 10,
+                log_keep_bytes: 0,
+                log_keep_bytes_for_followers: 0,
+            };
+            let consensus = ConsensusConfig::new(MemberId(1), 1);
+            let reader = log.reader();
+            let mut leader = Self {
+                replica: Replica::new(config, consensus, hard_state, reader, &machine).unwrap(),
+                applier: Applier::new(machine),
+                log,
+                now: Moment(1),
+                to_apply: Vec::new(),
+                told: Told::default(),
+            };
+            leader.settle();
+            leader.apply();
+            leader
+        }
+
+        fn settle(&mut self) {
+            loop {
+                let effects = self.replica.effects(self.now);
+                if effects.is_empty() {
+                    return;
+                }
+                for effect in effects {
+                    self.carry_out(effect);
+                }
+            }
+        }
+
+        fn carry_out(&mut self, effect: Effect<Readers>) {
+            match effect {
+                Effect::Log(LogJob::Append {
+                    id,
+                    hard_state,
+                    entries,
+                }) => {
+                    let batch = Batch {
+                        hard_state,
+                        entries,
+                    };
+                    self.log.append(&batch).unwrap();
+                    self.replica.handle(Input::Persisted(id), self.now);
+                }
+                Effect::Apply(job) => self.to_apply.push(job),
+                _ => {}
+            }
+        }
+
+        fn apply(&mut self) {
+            let jobs = std::mem::take(&mut self.to_apply);
+            let applied = self.applier.work(jobs).unwrap();
+            let applied = applied.expect("something was committed");
+            self.replica.handle(Input::Applied(applied), self.now);
+            self.settle();
+        }
+
+        /// It is committed at once.
+        fn write(&mut self) {
+            let caller = Nobody;
+            self.ask(Request::settle(caller));
+        }
+
+        fn read(&mut self, name: &'static str) {
+            let caller = Reader(name, Rc::clone(&self.told));
+            self.ask(Request::Read { caller });
+        }
+
+        fn lease_read(&mut self, name: &'static str) {
+            let caller = Reader(name, Rc::clone(&self.told));
+            self.ask(Request::LeaseRead { caller });
+        }
+
+        fn ask(&mut self, request: Request<Readers>) {
+            self.replica.handle(Input::Request(request), self.now);
+            self.settle();
+        }
+
+        /// Who was told since the last call.
+        fn told(&self) -> Vec<&'static str> {
+            self.told.take()
+        }
+    }
+
+    #[test]
+    fn a_read_waits_until_what_was_committed_before_it_is_applied() {
+        let mut leader = Leader::new();
+        leader.read("nothing to wait for");
+        assert_eq!(leader.told(), ["nothing to wait for"]);
+        leader.write();
+        leader.read("behind the write");
+        leader.lease_read("behind the write too");
+        assert!(leader.told().is_empty());
+        leader.apply();
+        assert_eq!(leader.told(), ["behind the write", "behind the write too"]);
+    }
+
+    #[test]
+    fn a_read_does_not_wait_for_what_was_committed_after_it() {
+        let mut leader = Leader::new();
+        leader.write();
+        leader.read("first");
+        let first = std::mem::take(&mut leader.to_apply);
+        leader.write();
+        leader.read("second");
+        let second = std::mem::replace(&mut leader.to_apply, first);
+        leader.apply();
+        assert_eq!(leader.told(), ["first"]);
+        leader.to_apply = second;
+        leader.apply();
+        assert_eq!(leader.told(), ["second"]);
+    }
+
+    #[test]
+    fn readers_that_gave_up_are_forgotten_and_no_others() {
+        let mut leader = Leader::new();
+        leader.write();
+        leader.read("gone");
+        leader.read("waits");
+        leader.write();
+        leader.read("gone");
+        leader.replica.handle(Input::Tick, leader.now);
+        assert_eq!(leader.replica.reads.confirmed.len(), 1);
+        leader.apply();
+        assert_eq!(leader.told(), ["waits"]);
+    }
+
+    #[test]
+    fn reads_are_counted_by_what_confirmed_them() {
+        let mut leader = Leader::new();
+        let before = leader.replica.counts();
+        // The first round is also what the lease begins with.
+        leader.read("round");
+        leader.read("another round");
+        leader.lease_read("lease");
+        leader.lease_read("lease");
+        leader.lease_read("lease");
+        let view = leader.replica.lease();
+        assert!(view.covers(|| leader.now) && view.covers(|| leader.now));
+        let counts = leader.replica.counts();
+        assert_eq!(
+            counts,
+            Counts {
+                read_rounds: before.read_rounds + 2,
+                reads_confirmed: before.reads_confirmed + 7,
+                lease_reads: before.lease_reads + 5,
+            }
+        );
+    }
+}
