@@ -76,3 +76,50 @@ fn no_pre_vote_while_the_leader_is_heard() {
         "#]],
     );
 }
+
+#[test]
+fn a_pre_vote_that_comes_late_is_no_vote() {
+    check(
+        "
+            start 1 2 3
+            timeout 1
+            deliver 1->2
+            deliver 1->3
+            deliver 2->1
+            # With this it would have a quorum, if it counted.
+            deliver 3->1
+            state 1
+            deliver 1->3
+            deliver 3->1
+            state 1
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > timeout 1
+              1 is a pre-candidate in term 0
+            > deliver 1->2
+              1->2 RequestPreVote: term 1, log ends at 0@0
+            > deliver 1->3
+              1->3 RequestPreVote: term 1, log ends at 0@0
+            > deliver 2->1
+              2->1 RequestPreVoteResponse: term 1, yes
+              1 is a candidate in term 1
+              1 writes term 1 and vote 1
+            # With this it would have a quorum, if it counted.
+            > deliver 3->1
+              3->1 RequestPreVoteResponse: term 1, yes
+            > state 1
+              1 is a candidate in term 1; log [], committed 0, applied 0
+            > deliver 1->3
+              1->3 RequestVote: term 1, log ends at 0@0
+              3 knows no leader in term 1
+              3 writes term 1 and vote 1
+            > deliver 3->1
+              3->1 RequestVoteResponse: term 1, yes
+              1 leads term 1
+              1 writes 1@1
+            > state 1
+              1 leads term 1; log [1], committed 0, applied 0
+        "#]],
+    );
+}
