@@ -231,6 +231,47 @@ fn a_session_is_due_when_nothing_used_it() {
 }
 
 #[test]
+fn sessions_expire_a_few_at_a_time() {
+    let mut machine = machine();
+    run(
+        &mut machine,
+        (0..5).map(|_| Command::OpenSession { ttl_ms: 100 }),
+    );
+    let reader = machine.reader();
+    let mut leader = Expiry::default();
+    leader.observe(&reader, at(0)).expect("observe");
+    let mut sessions = Vec::new();
+    for expected in [2, 2, 1, 0] {
+        let due = leader.due_sessions(&reader, &mut at(100), 2);
+        let due = due.expect("due");
+        assert_eq!(due.len(), expected);
+        sessions.extend(due.into_iter().map(|command| match command {
+            Command::ExpireSession { session, .. } => session.0,
+            other => panic!("{other:?}"),
+        }));
+    }
+    assert_eq!(sessions, [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn it_says_for_how_long_the_first_key_has_been_due() {
+    let mut machine = machine();
+    run(
+        &mut machine,
+        [put_for("a", "1", 100), put_for("b", "1", 1_000)],
+    );
+    let mut leader = Expiry::default();
+    assert_eq!(leader.overdue(ms(5_000)), None, "it knows of none");
+    leader.observe(&machine.reader(), at(0)).expect("observe");
+    assert_eq!(leader.overdue(ms(99)), None);
+    // A key is due when no key of its class has any time left, a little later than it says.
+    let (is_due, late) = (ms(110), Duration::from_millis(5));
+    let overdue = leader.overdue(is_due).expect("the first is due");
+    assert!(overdue < Duration::from_millis(11), "{overdue:?}");
+    assert_eq!(leader.overdue(is_due.after(late)), Some(overdue + late));
+}
+
+#[test]
 fn a_session_that_is_used_all_the_time_never_expires() {
     let mut machine = machine();
     run(&mut machine, [Command::OpenSession { ttl_ms: 100 }]);
