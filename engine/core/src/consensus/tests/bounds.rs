@@ -104,6 +104,39 @@ fn a_leader_takes_only_so_much_that_is_not_committed() {
     );
 }
 
+/// Only what they take in bytes is bounded.
+#[test]
+fn a_leader_takes_proposals_although_those_before_are_not_committed() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            cut 1
+            propose 1 a b c d
+            propose 1 e
+            propose 1 f
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > cut 1
+            > propose 1 a b c d
+              1 takes a as 2@1
+              1 takes b as 3@1
+              1 takes c as 4@1
+              1 takes d as 5@1
+              1 writes 2@1, 3@1, 4@1, 5@1
+            > propose 1 e
+              1 takes e as 6@1
+              1 writes 6@1
+            > propose 1 f
+              1 takes f as 7@1
+              1 writes 7@1
+        "#]],
+    );
+}
+
 #[test]
 fn reads_that_wait_are_counted_with_those_of_the_round() {
     check_with(
