@@ -204,6 +204,28 @@ fn who_lost_writes_stands_after_five_election_timeouts() {
     assert_eq!(role(75), Role::PreCandidate);
 }
 
+/// For five election timeouts of ten ticks it stays where the last tick of the first one finds it, and goes on from there.
+#[test]
+fn who_lost_writes_stands_four_election_timeouts_after_it_would_have() {
+    for seed in 0..10 {
+        let stands_at = |configure| {
+            let cluster = Cluster {
+                seed,
+                configure,
+                ..Cluster::default()
+            };
+            let voters = "member 1 voters=1,2,3 log=1,1 term=1 commit=2 applied=2";
+            let mut cluster = run(cluster, voters);
+            let ticks = (1..100).find(|_| {
+                cluster.tick(1);
+                cluster.members[&1].consensus.state().role != Role::Follower
+            });
+            ticks.expect("it stands")
+        };
+        assert_eq!(stands_at(Some(lost_writes)), stands_at(None) + 40);
+    }
+}
+
 #[test]
 fn who_lost_writes_votes_for_whom_has_more() {
     let cluster = with_loss(
