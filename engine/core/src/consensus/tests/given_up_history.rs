@@ -53,18 +53,38 @@ fn a_member_whose_committed_entries_the_leader_replaces_ends_and_applies_nothing
     assert_eq!(cluster.members[&1].machine.applied, Index(4));
 }
 
-/// A message of member 2, which leads term 2, to member 1.
-fn from_leader(kind: MessageType, message: Message) -> Event {
+/// A message of `member` in `term` to member 1.
+fn from(member: u64, term: u64, kind: MessageType, message: Message) -> Event {
     let message = Message {
         msg_type: kind.into(),
-        from: 2,
+        from: member,
         to: 1,
-        term: 2,
+        term,
         ..message
     };
     Event::Message {
-        from: MemberId(2),
+        from: MemberId(member),
         bytes: Bytes::from(message.encode_to_vec()),
+    }
+}
+
+/// Of member 2, which leads term 2.
+fn from_leader(kind: MessageType, message: Message) -> Event {
+    from(2, 2, kind, message)
+}
+
+/// An append that replaces entry 3, which member 1 has applied.
+fn contradiction() -> Message {
+    let replaced = Entry {
+        index: 3,
+        term: 2,
+        ..Entry::default()
+    };
+    Message {
+        index: 2,
+        log_term: 1,
+        entries: vec![replaced],
+        ..Message::default()
     }
 }
 
@@ -77,22 +97,32 @@ fn what_a_leader_says_once_ends_nobody() {
             let heartbeat = from_leader(MessageType::MsgHeartbeat, Message::default());
             cluster.step(1, heartbeat);
             if (6..6 + times).contains(&tick) {
-                let replaced = Entry {
-                    index: 3,
-                    term: 2,
-                    ..Entry::default()
-                };
-                let append = Message {
-                    index: 2,
-                    log_term: 1,
-                    entries: vec![replaced],
-                    ..Message::default()
-                };
-                cluster.step(1, from_leader(MessageType::MsgAppend, append));
+                let append = from_leader(MessageType::MsgAppend, contradiction());
+                cluster.step(1, append);
             }
             cluster.tick(1);
         }
         assert_eq!(ended(&cluster), ends, "{times}: {}", cluster.transcript);
+    }
+}
+
+/// However often, and whether or not there is a leader.
+#[test]
+fn what_others_than_its_leader_say_ends_nobody() {
+    for leads in [false, true] {
+        let mut cluster = run(Cluster::default(), LOSS);
+        for _ in 0..30 {
+            if leads {
+                let heartbeat = from_leader(MessageType::MsgHeartbeat, Message::default());
+                cluster.step(1, heartbeat);
+            }
+            let append = from(3, 3, MessageType::MsgAppend, contradiction());
+            cluster.step(1, append);
+            cluster.tick(1);
+        }
+        let refused = "refuses a message: it contradicts the committed entry 3";
+        assert_eq!(cluster.transcript.matches(refused).count(), 30);
+        assert!(!ended(&cluster), "{}", cluster.transcript);
     }
 }
 
