@@ -226,6 +226,20 @@ mod tests {
         log.append(&batch(1, 1..=3, 4000)).unwrap();
         assert_eq!(disk.list().unwrap().len(), 3);
     }
+    /// The first numbers of SplitMix64 from seed 0, as its author's program prints them.
+    #[test]
+    fn epochs_are_those_of_splitmix64() {
+        let epochs = [1, 2, 3].map(|number| epoch(0, number));
+        let expected = [
+            0xe220_a839_7b1d_cdaf,
+            0x6e78_9e6a_a1b9_65f4,
+            0x06c4_5d18_8009_454f,
+        ];
+        assert_eq!(epochs, expected);
+        assert_eq!(epoch(0, 0), 1, "0 is the only one that is no epoch");
+        assert_ne!(epoch(1, 1), epochs[0]);
+    }
+
     #[test]
     fn so_many_dropped_segments_are_kept_to_be_used_again() {
         for spares_max in [0, 1, 3] {
