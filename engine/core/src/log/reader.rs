@@ -181,8 +181,10 @@ fn read_piece<F: DiskFile>(piece: &Piece<F>) -> Result<Vec<Entry>, LogError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Batch;
     use super::super::Log;
     use super::super::conformance::{batch, small_options};
+    use super::super::format::BATCH_HEADER_BYTES;
     use super::super::memory::MemoryDisk;
     use super::*;
 
@@ -201,6 +203,56 @@ mod tests {
         let segments = segments.count() as u64;
         assert!(segments > 1);
         assert_eq!(log.reader().bytes(), segments * segment_bytes);
+    }
+
+    /// Each takes 1 KiB.
+    fn append_batches(log: &mut Log<MemoryDisk>, indexes: std::ops::RangeInclusive<u64>) {
+        for index in indexes {
+            let mut entries = batch(1, index..=index, 0).entries;
+            entries[0].context = Bytes::new();
+            let data_bytes = 1024 - BATCH_HEADER_BYTES - entry_bytes(&entries[0]);
+            entries[0].data = Bytes::from(vec![1; data_bytes]);
+            let batch = Batch {
+                hard_state: None,
+                entries,
+            };
+            log.append(&batch).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_segment_is_filled_to_its_last_byte() {
+        let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
+        let segment_bytes = u64::from(small_options().segment_bytes);
+        append_batches(&mut log, 1..=4);
+        assert_eq!(log.reader().bytes(), segment_bytes);
+        append_batches(&mut log, 5..=5);
+        assert_eq!(log.reader().bytes(), 2 * segment_bytes);
+        let entries = log.reader().entries(Index(1), Index(6), u64::MAX);
+        assert_eq!(entries.unwrap().len(), 5);
+    }
+
+    /// The first is always read, and does not count.
+    #[test]
+    fn no_more_batches_are_read_than_hold_so_many_bytes() {
+        let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
+        append_batches(&mut log, 1..=10);
+        let batches = |max_bytes| {
+            let pieces = log.reader().pieces(Index(2), Index(10), max_bytes);
+            pieces.unwrap().len()
+        };
+        let found = [0, 1, 1024, 1025, 2048, u64::MAX].map(batches);
+        assert_eq!(found, [1, 2, 2, 3, 3, 8]);
+    }
+
+    #[test]
+    fn what_is_appended_at_once_is_one_batch_as_far_as_it_fits() {
+        let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
+        log.append(&batch(1, 1..=4, 100)).unwrap();
+        log.append(&batch(1, 5..=12, 200)).unwrap();
+        let pieces = log.reader().pieces(Index(1), Index(13), u64::MAX).unwrap();
+        let held: Vec<_> = pieces.iter().map(|it| (it.from.0, it.to.0)).collect();
+        assert_eq!(held, [(1, 5), (5, 9), (9, 13)]);
     }
 
     /// Between looking up where entries are and reading them, their segment may be dropped.
