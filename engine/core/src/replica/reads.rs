@@ -356,4 +356,21 @@ mod tests {
             }
         );
     }
+    #[test]
+    fn it_is_ready_for_reads_unless_what_is_committed_is_not_applied_for_long() {
+        let mut leader = Leader::new();
+        let ready = |leader: &Leader| {
+            let status = leader.replica.status();
+            assert_eq!(status.ready, !status.stalled);
+            status.ready
+        };
+        assert!(ready(&leader));
+        leader.write();
+        assert!(ready(&leader));
+        leader.now = leader.now.after(Duration::from_secs(5));
+        leader.settle();
+        assert!(!ready(&leader));
+        leader.apply();
+        assert!(ready(&leader));
+    }
 }
