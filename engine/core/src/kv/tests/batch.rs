@@ -405,3 +405,23 @@ fn ranges_of_one_batch_delete_what_they_share_once() {
         .collect();
     assert_eq!(deleted, [2, 1, 0, 1]);
 }
+
+/// It is what answers that wait are bounded by.
+#[test]
+fn an_answer_costs_as_much_more_as_its_pairs_hold_more() {
+    let cost = |keys: &[&str], value_bytes: usize| {
+        let mut machine = machine();
+        let value = "v".repeat(value_bytes);
+        run(&mut machine, keys.iter().map(|key| put(key, &value)));
+        let found = apply(&mut machine, then(vec![get(everything())])).pairs_bytes();
+        let deleted = run(&mut machine, [super::delete_keys(everything())]).pairs_bytes();
+        assert_eq!(found, deleted);
+        found
+    };
+    let one = cost(&["a"], 0);
+    assert!(one > 1);
+    assert_eq!(cost(&[], 0), 0);
+    assert_eq!(cost(&["a"], 1000), one + 1000);
+    assert_eq!(cost(&["abcd"], 0), one + 3);
+    assert_eq!(cost(&["a", "b", "c"], 10), 3 * (one + 10));
+}
