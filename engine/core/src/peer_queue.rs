@@ -232,6 +232,13 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_takes_what_its_messages_have_and_a_little_for_each() {
+        let messages = [0, 5, 70].map(|bytes| Bytes::from(vec![0; bytes]));
+        assert_eq!(frame_bytes(&messages), 75 + 3 * OVERHEAD_BYTES);
+        assert_eq!(frame_bytes(&[]), 0);
+    }
+
+    #[test]
     fn heartbeats_do_not_wait_behind_the_log() {
         let mut queue = open();
         push(
