@@ -255,6 +255,16 @@ mod tests {
         assert_eq!(held, [(1, 5), (5, 9), (9, 13)]);
     }
 
+    #[test]
+    fn batches_that_were_replaced_are_not_read() {
+        let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
+        append_batches(&mut log, 1..=4);
+        append_batches(&mut log, 3..=3);
+        let pieces = log.reader().pieces(Index(1), Index(4), u64::MAX).unwrap();
+        let held: Vec<_> = pieces.iter().map(|it| (it.from.0, it.to.0)).collect();
+        assert_eq!(held, [(1, 2), (2, 3), (3, 4)]);
+    }
+
     /// Between looking up where entries are and reading them, their segment may be dropped.
     #[test]
     fn a_file_that_is_being_read_is_not_used_again() {
