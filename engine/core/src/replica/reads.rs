@@ -124,11 +124,11 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    struct Nobody;
+    struct Somebody;
 
-    impl<T> Caller<T> for Nobody {
+    impl<T> Caller<T> for Somebody {
         fn is_gone(&self) -> bool {
-            true
+            false
         }
 
         fn answer(self, _: Result<T, RequestError>) {}
@@ -153,9 +153,9 @@ mod tests {
     enum Readers {}
 
     impl Env for Readers {
-        type Write = Nobody;
+        type Write = Somebody;
         type Read = Reader;
-        type Transfer = Nobody;
+        type Transfer = Somebody;
     }
 
     /// The only voter of a cluster, which leads it and whose disk is quick; what is committed is applied when the test wants.
@@ -209,6 +209,7 @@ mod tests {
                 max_waiting_reads: 10,
                 log_keep_bytes: 0,
                 log_keep_bytes_for_followers: 0,
+                shared_entries_min: 1,
             };
             let consensus = ConsensusConfig::new(MemberId(1), 1);
             let reader = log.reader();
@@ -266,7 +267,7 @@ mod tests {
 
         /// It is committed at once.
         fn write(&mut self) {
-            let caller = Nobody;
+            let caller = Somebody;
             self.ask(Request::settle(caller));
         }
 

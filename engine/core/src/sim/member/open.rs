@@ -30,9 +30,6 @@ pub(in crate::sim) const CLUSTER: ClusterId = ClusterId(0xd00d);
 /// documentation says, and not what the source has.
 const HESITATION_TIMEOUTS: u64 = 5;
 
-/// So few that writes wait for their turn although a simulated client has one at a time.
-const SHARED_ENTRIES_MIN: usize = 2;
-
 /// As what a replica starts.
 struct Start {
     hard_state: HardState,
@@ -347,7 +344,7 @@ impl Member {
             max_waiting_reads: 1024,
             log_keep_bytes: sim.plan.log_keep_bytes,
             log_keep_bytes_for_followers: 2 * sim.plan.log_keep_bytes,
-            shared_entries_min: SHARED_ENTRIES_MIN,
+            shared_entries_min: sim.plan.shared_entries_min(),
         };
         let consensus = ConsensusConfig {
             election_ticks,
