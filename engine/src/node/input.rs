@@ -11,7 +11,9 @@ use crate::error::{Fatal, RequestError};
 use bytes::Bytes;
 use dengine_core::replica::{self, Caller, Env};
 use dengine_core::types::{MemberId, Term};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
 /// Answers one caller.
 pub(crate) struct Reply<T>(oneshot::Sender<Result<T, RequestError>>);
@@ -46,6 +48,31 @@ impl Env for Channels {
     type Transfer = Reply<Term>;
 }
 
+/// A stream of a peer's messages, as the replica sees it.
+#[derive(Default)]
+pub(crate) struct PeerStream {
+    refused: AtomicBool,
+    told: Notify,
+}
+
+impl PeerStream {
+    /// A message was refused, which no member sends: there is no sense in reading more of them, for each costs the replica as
+    /// much as one of a member.
+    pub(super) fn refuse(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+        self.told.notify_one();
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Until it is refused.
+    pub(crate) async fn refused(&self) {
+        self.told.notified().await;
+    }
+}
+
 pub(crate) type Request = replica::Request<Channels>;
 
 pub(crate) enum Input {
@@ -56,6 +83,7 @@ pub(crate) enum Input {
         from: MemberId,
         bytes: Bytes,
         permit: OwnedSemaphorePermit,
+        stream: Arc<PeerStream>,
     },
     /// Who the members are, as the leader sees them.
     Members(Reply<MembersView>),

@@ -107,8 +107,15 @@ impl ReplicaThread {
                 from,
                 bytes,
                 permit,
+                stream,
             } => {
-                self.handle(replica::Input::Message { from, bytes });
+                if !stream.is_refused() {
+                    let before = self.replica.counts().peer_messages_refused;
+                    self.handle(replica::Input::Message { from, bytes });
+                    if self.replica.counts().peer_messages_refused > before {
+                        stream.refuse();
+                    }
+                }
                 drop(permit);
             }
             Input::Members(reply) => reply.answer(self.members()),

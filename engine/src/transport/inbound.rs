@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::connections::{self, Connections, Http, OnConnection, Sources, WhenFull};
 use crate::error::StartError;
 use crate::files::{self, Use};
-use crate::node::Input;
+use crate::node::{Input, PeerStream};
 use dengine_api::peer::peer_server::{Peer, PeerServer};
 use dengine_api::peer::{
     Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
@@ -229,6 +229,19 @@ fn closed() -> Status {
     Status::unavailable("this member takes part in no cluster now")
 }
 
+/// What the peer sends next, unless the replica has refused what it sent before.
+async fn next_frame(
+    frames: &mut Streaming<Frame>,
+    stream: &PeerStream,
+) -> Result<Option<Frame>, Status> {
+    tokio::select! {
+        frame = frames.message() => frame,
+        () = stream.refused() => Err(Status::invalid_argument(
+            "a message was refused that no member sends; this member's log says why",
+        )),
+    }
+}
+
 async fn read_hello(frames: &mut Streaming<Frame>) -> Result<Hello, Status> {
     let first = tokio::time::timeout(HELLO_TIMEOUT, frames.message())
         .await
@@ -304,7 +317,8 @@ impl PeerEntrance {
         connection: &connections::Connection,
         mut frames: Streaming<Frame>,
     ) -> Result<(), Status> {
-        while let Some(frame) = frames.message().await? {
+        let stream = Arc::default();
+        while let Some(frame) = next_frame(&mut frames, &stream).await? {
             // Again each time: since the stream was opened the log may have told that the peer was
             // removed, that it is not who it said, or that it is.
             let Admitted {
@@ -315,12 +329,17 @@ impl PeerEntrance {
             if !introduced {
                 connection.prove();
             }
-            self.deliver(from, peer::batch(frame)?).await?;
+            self.deliver(from, &stream, peer::batch(frame)?).await?;
         }
         Ok(())
     }
 
-    async fn deliver(&self, from: MemberId, batch: Batch) -> Result<(), Status> {
+    async fn deliver(
+        &self,
+        from: MemberId,
+        stream: &Arc<PeerStream>,
+        batch: Batch,
+    ) -> Result<(), Status> {
         for bytes in batch.messages {
             let wanted = peer::permits(bytes.len(), self.permit_bytes, self.permits_max);
             let permit = Arc::clone(&self.permits)
@@ -331,6 +350,7 @@ impl PeerEntrance {
                 from,
                 bytes,
                 permit,
+                stream: Arc::clone(stream),
             };
             self.inbox.send(message).map_err(|_| stopping())?;
         }

@@ -8,10 +8,10 @@ use crate::types::{Moment, Term};
 use bytes::Bytes;
 use std::time::Duration;
 
-/// Keys that one command expires at most.
-const EXPIRED_KEYS_MAX: usize = 1024;
+/// Keys that one command expires at most: whatever is behind it waits while it is applied.
+const EXPIRED_KEYS_MAX: usize = 256;
 /// Commands that expire keys in one turn, at most; what is left follows as soon as they are applied. With them a turn
-/// expires 8,192 short keys, or 2 MiB of long ones.
+/// expires 2,048 keys.
 const EXPIRIES_PER_TURN: usize = 8;
 /// How late an expiry may be noticed.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -134,6 +134,8 @@ pub struct Counts {
     pub reads_confirmed: u64,
     /// Reads that the lease answered.
     pub lease_reads: u64,
+    /// Messages that no member sends.
+    pub peer_messages_refused: u64,
 }
 
 impl<L: LogRead + Clone, E: Env> Replica<L, E> {
@@ -283,6 +285,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     fn step(&mut self, event: Event) {
         if let Err(refusal) = self.consensus.step(event) {
+            self.counts.peer_messages_refused += 1;
             self.effects.push(Effect::PeerRefused(refusal));
         }
     }

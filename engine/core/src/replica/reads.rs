@@ -354,6 +354,7 @@ mod tests {
                 read_rounds: before.read_rounds + 2,
                 reads_confirmed: before.reads_confirmed + 7,
                 lease_reads: before.lease_reads + 5,
+                peer_messages_refused: 0,
             }
         );
     }
