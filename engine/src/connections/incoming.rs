@@ -166,8 +166,11 @@ impl Guarded {
     }
 
     /// Whoever asks for most waits while memory is short, but not for ever: what it was sent may be what ends the shortage.
+    /// Not a member, whose log would fall behind: what is held for members is counted ([`memory`]).
     fn hold_back(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.held_back.is_none() && memory::is_short() && self.source().asks_for_most() {
+        let is_client = !self.must_be_greeted;
+        let must_wait = is_client && memory::is_short() && self.source().asks_for_most();
+        if self.held_back.is_none() && must_wait {
             self.held_back = Some(Box::pin(sleep(HELD_BACK)));
         }
         if let Some(held_back) = &mut self.held_back {

@@ -297,7 +297,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.step(Event::Tick);
         self.tick_transfer();
         self.prune_reads();
-        self.turns.forget(self.now);
+        self.forget_writes();
         self.effects.push(Effect::Apply(ApplyJob::Prune));
     }
 

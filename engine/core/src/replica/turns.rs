@@ -67,11 +67,17 @@ impl<T> Turns<T> {
         self.clients.len() > 1
     }
 
-    /// Forgets those who wrote last long ago. Called once a tick.
-    pub(super) fn forget(&mut self, now: Moment) {
+    /// Forgets writes that nobody waits for, which would gather behind a disk that hangs, and those who wrote last long
+    /// ago. Called once a tick.
+    pub(super) fn forget(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) {
+        for client in self.clients.values_mut() {
+            client.waiting.retain(|write| !is_gone(write));
+        }
         self.clients.retain(|_, client| {
             !client.waiting.is_empty() || now.since(client.last_wrote) < REMEMBERED
         });
+        let waits = |from: &IpAddr| self.clients.get(from).map(|it| !it.waiting.is_empty());
+        self.round.retain(|from| waits(from) == Some(true));
     }
 }
 
@@ -109,6 +115,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             };
             self.begin(queued);
         }
+    }
+
+    pub(super) fn forget_writes(&mut self) {
+        self.turns.forget(self.now, |write| write.caller.is_gone());
     }
 
     /// Proposes a write, unless nobody waits for it any more.
@@ -155,15 +165,35 @@ mod tests {
         turns.wait(from(2), (), SECOND);
         turns.next();
         turns.next();
-        turns.forget(Moment(999_999_999));
+        turns.forget(Moment(999_999_999), |()| false);
         assert!(turns.are_shared());
-        turns.forget(SECOND);
+        turns.forget(SECOND, |()| false);
         assert!(!turns.are_shared(), "the first one is silent");
         turns.wait(from(1), (), SECOND);
-        turns.forget(Moment(SECOND.0 * 9));
+        turns.forget(Moment(SECOND.0 * 9), |()| false);
         assert_eq!(turns.next(), Some(()));
-        turns.forget(Moment(SECOND.0 * 9));
+        turns.forget(Moment(SECOND.0 * 9), |()| false);
         assert!(turns.clients.is_empty());
+    }
+
+    /// A leader whose disk hangs proposes none of them for minutes, and its clients try again and again.
+    #[test]
+    fn writes_that_nobody_waits_for_are_not_kept() {
+        let mut turns = Turns::default();
+        for (client, write) in [
+            (1, "gone"),
+            (1, "awaited"),
+            (2, "gone"),
+            (3, "gone"),
+            (3, "gone"),
+        ] {
+            turns.wait(from(client), write, SECOND);
+        }
+        turns.forget(SECOND, |write| *write == "gone");
+        assert_eq!((turns.round.len(), turns.clients.len()), (1, 3));
+        turns.wait(from(2), "again", SECOND);
+        let order: Vec<_> = std::iter::from_fn(|| turns.next()).collect();
+        assert_eq!(order, ["awaited", "again"]);
     }
 
     /// A member of whose entries one at a time may be under way while clients share.
