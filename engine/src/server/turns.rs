@@ -1,12 +1,17 @@
-//! Whose turn it is, of many who want one: round by address, and of those that nobody else has, no address has all.
+//! Whose turn it is, of many who want one: round by address, and of those that nobody else has, no address has all. Who
+//! had all others wait long may have to rest.
 
 use std::{
     collections::{HashMap, VecDeque},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use tokio::sync::oneshot;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep_until},
+};
 
 use crate::connections::Share;
 
@@ -41,6 +46,8 @@ struct Lines {
 struct Line {
     taken: usize,
     waiting: VecDeque<oneshot::Sender<Turn>>,
+    /// Until then it has no further turn.
+    rests: Option<Instant>,
 }
 
 /// A turn, until it is dropped.
@@ -82,6 +89,28 @@ impl Turns {
     }
 }
 
+impl Turn {
+    /// Gives it back; those of the same address have the next one only after so long.
+    pub(super) fn rest(self, time: Duration) {
+        let until = Instant::now() + time;
+        let rests = {
+            let mut lines = self.shared.lines();
+            let line = lines.by_address.entry(self.whose).or_default();
+            // Several may end at once: whoever makes it longer looks after its end.
+            let longer = line.rests.is_none_or(|rests| rests < until);
+            longer.then(|| line.rests = Some(until)).is_some()
+        };
+        if rests {
+            let (shared, whose) = (Arc::clone(&self.shared), self.whose);
+            tokio::spawn(async move {
+                sleep_until(until).await;
+                shared.lines().rested(whose);
+                shared.give();
+            });
+        }
+    }
+}
+
 impl Shared {
     fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
@@ -109,8 +138,26 @@ impl Shared {
 
 impl Lines {
     fn may_take(&self, bounds: Bounds, whose: Whose) -> bool {
-        let own = self.by_address.get(&whose).map_or(0, |line| line.taken);
-        bounds.share.more(bounds.limit, self.taken, own) > 0
+        let line = self.by_address.get(&whose);
+        let rests = line.is_some_and(|line| line.rests.is_some());
+        let own = line.map_or(0, |line| line.taken);
+        !rests && bounds.share.more(bounds.limit, self.taken, own) > 0
+    }
+
+    /// Ends a rest, unless it has become longer.
+    fn rested(&mut self, whose: Whose) {
+        if let Some(line) = self.by_address.get_mut(&whose) {
+            line.rests = line.rests.filter(|rests| *rests > Instant::now());
+            self.forget_idle(whose);
+        }
+    }
+
+    /// Forgets an address that has, wants and waits for nothing.
+    fn forget_idle(&mut self, whose: Whose) {
+        let idle = |line: &Line| line.taken == 0 && line.waiting.is_empty() && line.rests.is_none();
+        if self.by_address.get(&whose).is_some_and(idle) {
+            self.by_address.remove(&whose);
+        }
     }
 
     /// Whether nobody of that address waits.
@@ -128,10 +175,8 @@ impl Lines {
         self.taken -= 1;
         if let Some(line) = self.by_address.get_mut(&whose) {
             line.taken -= 1;
-            if line.taken == 0 && line.waiting.is_empty() {
-                self.by_address.remove(&whose);
-            }
         }
+        self.forget_idle(whose);
     }
 
     fn wait(&mut self, whose: Whose) -> oneshot::Receiver<Turn> {
@@ -160,13 +205,12 @@ impl Lines {
             if !line.waiting.is_empty() {
                 self.round.push_back(whose);
                 passed += 1;
-            } else if line.taken == 0 && next.is_none() {
-                self.by_address.remove(&whose);
             }
             if let Some(next) = next {
                 self.begin(whose);
                 return Some((whose, next));
             }
+            self.forget_idle(whose);
         }
         None
     }
@@ -181,8 +225,6 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures::FutureExt;
 
     use super::*;
@@ -227,6 +269,21 @@ mod tests {
             seen.push(order.recv().await.unwrap());
         }
         assert_eq!(seen, [1, 2, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn who_rests_waits_and_others_do_not() {
+        let turns = Turns::new(4, Share::HALF);
+        let (first, second) = (turns.take(from(1)).await, turns.take(from(1)).await);
+        second.rest(Duration::from_millis(60));
+        first.rest(Duration::from_millis(20));
+        let begun = Instant::now();
+        assert!(now(&turns, from(2)).is_some(), "others have it at once");
+        let rested = turns.take(from(1)).await;
+        assert!(begun.elapsed() >= Duration::from_millis(59));
+        drop(rested);
+        let lines = turns.0.lines();
+        assert!(lines.taken == 0 && lines.by_address.is_empty() && lines.round.is_empty());
     }
 
     #[tokio::test]

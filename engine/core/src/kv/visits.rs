@@ -65,6 +65,14 @@ impl Visits {
         }
     }
 
+    /// How many keys were visited, or KiB of them if these are more; 0 where nothing bounds them.
+    pub(super) fn visited(&self) -> usize {
+        self.left.map_or(0, |left| {
+            let keys = self.bounds.keys - left.keys;
+            keys.max((self.bounds.bytes - left.bytes) >> 10)
+        })
+    }
+
     /// Whether a read goes on to count what it does not return, as it did before there was a bound.
     pub(super) fn count_all(&self) -> bool {
         self.left.is_none()

@@ -419,6 +419,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
                 index,
                 context: proposed.context,
                 caller: proposed.caller,
+                shared: self.turns.are_shared(),
             });
         }
     }

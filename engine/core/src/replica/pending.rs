@@ -17,6 +17,8 @@ pub struct Expected<C> {
     pub context: Bytes,
     /// Who waits.
     pub caller: C,
+    /// Whether several clients wrote when it was proposed.
+    pub shared: bool,
 }
 
 /// The callers whose proposals are in the log and not yet applied.
@@ -53,6 +55,7 @@ impl<C: Caller<Written>> Pending<C> {
             expected.caller.answer(Ok(Written {
                 term: applied.term,
                 outcome: applied.outcome,
+                others_waited_for: if expected.shared { applied.visited } else { 0 },
             }));
         } else {
             expected.overwritten();
@@ -102,6 +105,7 @@ mod tests {
             index: Index(index),
             context: Bytes::from_static(name.as_bytes()),
             caller: Named(name, Rc::clone(told)),
+            shared: false,
         }
     }
 
@@ -114,6 +118,7 @@ mod tests {
                 revision: Revision(2),
                 prev: None,
             },
+            visited: 0,
         }
     }
 

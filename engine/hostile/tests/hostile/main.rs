@@ -7,7 +7,7 @@
 //!
 //! - [`attackers`]: who they are, one file for each kind. [`link`], [`frames`], [`tally`]: what they use.
 //! - [`cgroup`], [`member`]: who is attacked. [`honest`]: who must not notice. [`verdict`]: what was promised.
-//! - [`trial`]: one attack. [`report`]: the table.
+//! - [`trial`]: one attack, and [`precedence`], which threads wait for no processor meanwhile. [`report`]: the table.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![expect(
     clippy::print_stderr,
@@ -21,6 +21,7 @@ mod frames;
 mod honest;
 mod link;
 mod member;
+mod precedence;
 mod report;
 mod settings;
 mod tally;

@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -22,6 +22,7 @@ use crate::{
     cgroup::{Bounds, Cgroup},
     honest::{self, Met},
     member::{Cluster, Doors, Lead, MEMORY_BYTES, Member},
+    precedence,
     report::{self, Row},
     settings::Settings,
     tally::{Counts, Tally},
@@ -105,7 +106,9 @@ impl<'a> Trial<'a> {
 
     /// Makes it.
     pub(crate) fn run(&self) -> Row {
-        runtime(take_precedence).block_on(self.attack())
+        let _disk = precedence::Disk::first();
+        // The honest stand for other machines.
+        runtime(precedence::take).block_on(self.attack())
     }
 
     async fn attack(&self) -> Row {
@@ -177,17 +180,6 @@ fn runtime(on_thread_start: fn()) -> Runtime {
         .on_thread_start(on_thread_start)
         .build()
         .unwrap()
-}
-
-/// Gives this thread a processor whenever it wants one. The honest stand for another machine: how long they wait for this
-/// one's processors says nothing of the member.
-fn take_precedence() {
-    let thread = fs_err::read_link("/proc/thread-self").unwrap();
-    let chrt = Command::new("chrt")
-        .args(["--fifo", "--pid", "1"])
-        .arg(thread.file_name().unwrap())
-        .status();
-    assert!(chrt.is_ok_and(|it| it.success()), "root may do that");
 }
 
 /// What attackers ask for.

@@ -47,9 +47,12 @@ use crate::{
     },
 };
 
-/// Writes that visit ranges, on their way at once. While one is applied every other write waits, for up to
-/// 100,000 records, which takes about 30 ms. Half of them may be of one address.
+/// Writes that visit ranges, on their way at once. While one is applied every other write waits. Half of them may be of one
+/// address.
 const RANGE_WRITES_MAX: usize = 4;
+/// One that visits more keys, or KiB of them, than this, which takes some 3 ms, has its address rest before the next one while
+/// others write, too.
+const RANGE_WRITE_KEYS: usize = 1 << 13;
 
 /// Serves `Kv` from a node.
 pub(super) struct KvService {

@@ -20,6 +20,8 @@ pub struct Applied {
     pub context: Bytes,
     /// The answer.
     pub outcome: Outcome,
+    /// Keys that its ranges visited, or KiB of them if these are more.
+    pub visited: usize,
 }
 
 /// The answer to an entry, equal on every member.

@@ -295,6 +295,21 @@ fn version_2_has_no_bound_and_counts_all() {
 }
 
 #[test]
+fn who_applies_is_told_how_much_ranges_visited() {
+    let (_, mut machine) = filled(2_000);
+    let mut visited = |command: Command| {
+        let index = machine.applied().0.next().0;
+        let applied = machine.apply(&[command_entry(index, command)]);
+        applied.expect("apply").remove(0).visited
+    };
+    assert_eq!(visited(delete_keys(between("00000100", "00000400"))), 300);
+    assert_eq!(visited(put("00000100", "v")), 0, "it has no ranges");
+    visited(put("large", &"v".repeat(300 << 10)));
+    let large = then(vec![get(between("large", "larger"), 0, false)]);
+    assert_eq!(visited(large), 300, "in KiB");
+}
+
+#[test]
 fn values_count_too() {
     let store = Counting::default();
     let mut machine = StateMachine::open(store).expect("open");

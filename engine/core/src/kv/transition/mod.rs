@@ -102,6 +102,7 @@ impl<'a, S: Store> Transition<'a, S> {
 
     /// Adds the effects of one entry.
     pub(super) fn apply(&mut self, entry: &Entry) -> Result<Outcome, StoreError> {
+        self.visits = Visits::UNBOUNDED;
         let outcome = match entry.kind {
             EntryKind::Membership => self.change_membership(&entry.data)?,
             EntryKind::Command if entry.data.is_empty() => Outcome::Empty,
@@ -124,6 +125,11 @@ impl<'a, S: Store> Transition<'a, S> {
     fn is_older(&self, entry: &Entry) -> bool {
         let newest = CommandVersion::CURRENT;
         self.reads_max == newest && entry.data.first().is_some_and(|it| *it < newest.number())
+    }
+
+    /// How many keys the ranges of the last entry visited.
+    pub(super) fn visited(&self) -> usize {
+        self.visits.visited()
     }
 
     /// How much is gathered, in bytes of keys and values.

@@ -179,7 +179,7 @@ impl Pipeline {
         let id = asked.id;
         let method = frame::method(&call);
         let result = match result {
-            Ok(Written { term, outcome }) => {
+            Ok(Written { term, outcome, .. }) => {
                 let header = self.serving.headers.in_term(term);
                 frame::answer(&call, header, outcome).map_err(|why| no_answer(method, why))
             }
