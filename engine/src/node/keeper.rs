@@ -17,10 +17,10 @@ use tokio::sync::watch;
 /// How long obsolete versions are removed at a time.
 const COLLECT_MAX: Duration = Duration::from_millis(100);
 /// The same while keys wait to be expired.
-const COLLECT_MAX_WHILE_BEHIND: Duration = Duration::from_millis(10);
+const COLLECT_MAX_WHILE_BEHIND: Duration = Duration::from_millis(1);
 
-/// Changes looked at in one step of the collection: a few milliseconds of work.
-const COLLECT_STEP: usize = 4096;
+/// Changes looked at in one step of the collection: about a millisecond of work.
+const COLLECT_STEP: usize = 1024;
 
 pub(super) struct KeeperThread {
     pub(super) keeper: Keeper<RocksStore>,

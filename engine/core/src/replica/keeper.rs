@@ -6,18 +6,23 @@ use crate::kv::{
 };
 use crate::types::{Moment, Term};
 use bytes::Bytes;
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Keys that one command expires at most: whatever is behind it waits while it is applied.
-const EXPIRED_KEYS_MAX: usize = 256;
-/// Commands that expire keys in one turn, at most; what is left follows as soon as they are applied. With them a turn
-/// expires 2,048 keys.
-const EXPIRIES_PER_TURN: usize = 8;
+const EXPIRED_KEYS_MAX: usize = 96;
+/// Commands that expire keys in one turn, at most: a burst of them holds up everything else together.
+const EXPIRIES_PER_TURN: usize = 2;
+/// Such commands under way at least and at most: one more for every [`LATER_BY`] that keys have been due, so that it keeps up
+/// even where a commit takes long. What is left follows as they are applied.
+const EXPIRIES_UNDER_WAY: RangeInclusive<usize> = 4..=16;
+const LATER_BY: Duration = Duration::from_millis(100);
 /// How late an expiry may be noticed.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The same while keys wait for those before them: soon enough for many times the rate at which they can be put.
-const PAUSE_WHILE_BEHIND: Duration = Duration::from_millis(10);
-/// So long a turn waits for what the one before proposed. Then it got lost, with a leader's log or a queue.
+const PAUSE_WHILE_BEHIND: Duration = Duration::from_millis(2);
+/// After so long what was proposed and is not applied got lost, with a leader's log or a queue.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Proposes compactions and expiries. Every member has one, so that a new leader knows how old its
@@ -27,8 +32,8 @@ pub struct Keeper<S> {
     retention: Retention,
     /// Of the term in which this member leads: each leader starts all clocks anew, so nothing ends early.
     expiry: Option<(Term, Expiry)>,
-    /// The last key whose expiry was proposed, and when: they are applied in this order.
-    proposed: Option<(ExpiredKey, Moment)>,
+    /// The last key of each command that is under way, and when it was proposed: they are applied in this order.
+    under_way: VecDeque<(ExpiredKey, Moment)>,
     /// For how long keys have waited that are due and not proposed.
     behind: Option<Duration>,
 }
@@ -41,7 +46,7 @@ impl<S: Store> Keeper<S> {
             reader,
             retention: Retention::new(retention),
             expiry: None,
-            proposed: None,
+            under_way: VecDeque::new(),
             behind: None,
         }
     }
@@ -81,7 +86,7 @@ impl<S: Store> Keeper<S> {
         self.retention.observe(now, revision, written_bytes);
         let Some(term) = leads else {
             self.expiry = None;
-            self.proposed = None;
+            self.under_way.clear();
             self.behind = None;
             return Ok(Vec::new());
         };
@@ -91,19 +96,19 @@ impl<S: Store> Keeper<S> {
         };
         expiry.observe(&self.reader, &mut clock)?;
         let mut commands = expiry.due_sessions(&self.reader, &mut clock, EXPIRED_KEYS_MAX)?;
-        let waits = match &self.proposed {
-            Some((last, at)) => {
-                now.since(*at) < PATIENCE && self.reader.may_expire(&last.key, last.mod_revision)?
+        while let Some((last, at)) = self.under_way.front() {
+            if now.since(*at) < PATIENCE && self.reader.may_expire(&last.key, last.mod_revision)? {
+                break;
             }
-            None => false,
-        };
-        let turns = if waits { 0 } else { EXPIRIES_PER_TURN };
-        for _ in 0..turns {
+            self.under_way.pop_front();
+        }
+        let room = under_way_max(expiry.overdue(now)).saturating_sub(self.under_way.len());
+        for _ in 0..room.min(EXPIRIES_PER_TURN) {
             let keys = expiry.due_keys(&self.reader, &mut clock, EXPIRED_KEYS_MAX)?;
             let Some(last) = keys.last() else {
                 break;
             };
-            self.proposed = Some((last.clone(), now));
+            self.under_way.push_back((last.clone(), now));
             commands.push(Command::ExpireKeys { keys });
         }
         self.behind = expiry.overdue(now);
@@ -121,6 +126,14 @@ impl<S: Store> Keeper<S> {
         };
         Ok(commands.into_iter().map(encode).collect())
     }
+}
+
+/// For how many commands there is room while keys have been due for so long.
+fn under_way_max(late: Option<Duration>) -> usize {
+    let more = late.unwrap_or_default().as_millis() / LATER_BY.as_millis();
+    let more = usize::try_from(more).unwrap_or(usize::MAX);
+    let (least, most) = EXPIRIES_UNDER_WAY.into_inner();
+    least.saturating_add(more).min(most)
 }
 
 #[cfg(test)]
@@ -183,13 +196,19 @@ mod tests {
         let begun = now;
         let reader = machine.reader();
         let left = || reader.expiring_keys(None, 1).expect("read").len();
+        let mut under_way = VecDeque::new();
         while left() > 0 {
+            while under_way.front().is_some_and(|it: &(Moment, _)| it.0 <= now) {
+                let (_, commands) = under_way.pop_front().expect("it was just seen");
+                apply(&mut machine, commands);
+            }
             let commands = work(&mut keeper, now);
             for command in &commands {
                 assert!(command.len() <= (256 << 10) + key_bytes + 64 * 1024);
             }
-            apply(&mut machine, commands);
-            now = now.after(COMMIT + keeper.pause());
+            under_way.push_back((now.after(COMMIT), commands));
+            // Not `pause`: in the end it waits for nothing but these.
+            now = now.after(PAUSE_WHILE_BEHIND);
         }
         assert_eq!(keeper.behind(), None);
         keys as u64 * 1_000 / now.since(begun).as_millis() as u64
@@ -212,21 +231,26 @@ mod tests {
     }
 
     #[test]
-    fn the_next_turn_waits_for_what_was_proposed_and_says_so() {
+    fn few_commands_are_under_way_and_more_the_later_it_is() {
         let (mut machine, mut keeper) = filled(20_000, 8);
         assert!(work(&mut keeper, Moment(0)).is_empty());
         assert_eq!((keeper.pause(), keeper.behind()), (PAUSE, None));
         let at = |ms| Moment(0).after(Duration::from_millis(ms));
-        let first = work(&mut keeper, at(101));
-        assert_eq!(first.len(), EXPIRIES_PER_TURN);
-        assert!(keeper.behind().is_some_and(|late| late >= PAUSE));
+        let mut turns: Vec<_> = (0..3)
+            .map(|turn| work(&mut keeper, at(50 + 2 * turn)))
+            .collect();
+        assert!(keeper.behind().is_some_and(|late| late >= PAUSE / 3));
         assert_eq!(keeper.pause(), PAUSE_WHILE_BEHIND);
-        assert!(work(&mut keeper, at(111)).is_empty(), "nothing is applied");
-        apply(&mut machine, first);
-        assert_eq!(work(&mut keeper, at(121)).len(), EXPIRIES_PER_TURN);
-        // That got lost: it is not waited for forever.
-        assert!(work(&mut keeper, at(1_100)).is_empty());
-        assert!(!work(&mut keeper, at(1_121)).is_empty());
+        let commands: Vec<_> = turns.iter().map(Vec::len).collect();
+        assert_eq!(commands, [2, 2, 0], "none is applied");
+        apply(&mut machine, turns.remove(0));
+        assert_eq!(work(&mut keeper, at(56)).len(), 2);
+        assert!(work(&mut keeper, at(58)).is_empty());
+        assert_eq!(work(&mut keeper, at(158)).len(), 1);
+        let commands = (0..20).map(|turn| work(&mut keeper, at(1_900 + 2 * turn)).len());
+        assert_eq!(commands.sum::<usize>(), 16, "the earlier ones got lost");
+        assert!(work(&mut keeper, at(2_890)).is_empty());
+        assert_eq!(work(&mut keeper, at(2_901)).len(), 2, "and these");
         // Who does not lead waits for nothing.
         let idle = keeper.work(None, CommandVersion::CURRENT, || at(1_130));
         assert!(idle.expect("work").is_empty());
