@@ -198,7 +198,10 @@ mod tests {
         let left = || reader.expiring_keys(None, 1).expect("read").len();
         let mut under_way = VecDeque::new();
         while left() > 0 {
-            while under_way.front().is_some_and(|it: &(Moment, _)| it.0 <= now) {
+            while under_way
+                .front()
+                .is_some_and(|it: &(Moment, _)| it.0 <= now)
+            {
                 let (_, commands) = under_way.pop_front().expect("it was just seen");
                 apply(&mut machine, commands);
             }
