@@ -1,9 +1,10 @@
 //! The thread that makes the log durable: one write and one `fdatasync` for all that queued meanwhile.
 
 use super::input::Input;
+use super::log_filler::LogFiller;
 use super::metrics;
 use crate::config::{Config, Durability};
-use crate::error::Fatal;
+use crate::error::{Fatal, StartError};
 use dengine_core::log::{Log, LogError, RealDisk};
 use dengine_core::replica::{self, LogJob, LogWork, SPACE_RETRY};
 use dengine_folder::PowerGuard;
@@ -13,6 +14,7 @@ use tokio::sync::watch;
 
 pub(super) struct LogThread {
     log: Log<RealDisk>,
+    filler: LogFiller,
     replica: Sender<Input>,
     fatal: watch::Sender<Option<Fatal>>,
     /// Remembers over the end of the process that acknowledged writes may be missing on the disk.
@@ -33,9 +35,10 @@ impl LogThread {
         fatal: watch::Sender<Option<Fatal>>,
         power: PowerGuard,
         config: &Config,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, StartError> {
+        Ok(Self {
             log,
+            filler: LogFiller::start()?,
             replica,
             fatal,
             power,
@@ -44,7 +47,7 @@ impl LogThread {
             sync_bytes: config.log.sync_bytes,
             unsynced_bytes: 0,
             sync_at: None,
-        }
+        })
     }
 
     /// Works until the replica thread lets go of the queue. A failure is reported once and ends the
@@ -94,7 +97,8 @@ impl LogThread {
         if work.persisted().is_some() {
             self.write(&mut work, jobs)?;
         }
-        work.tidy(&mut self.log)
+        work.tidy(&mut self.log)?;
+        self.filler.work(&mut self.log)
     }
 
     /// Makes it durable, and says so.

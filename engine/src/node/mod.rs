@@ -21,6 +21,7 @@ mod flusher;
 mod input;
 mod install;
 mod keeper;
+mod log_filler;
 mod log_writer;
 pub mod metrics;
 mod open;

@@ -192,7 +192,7 @@ impl Running {
             start.fatal.clone(),
             start.power,
             &start.config,
-        );
+        )?;
         let threads = vec![
             spawn("dengine-log", &start.fatal, move || {
                 log_thread.run(&appends);

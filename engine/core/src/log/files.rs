@@ -69,23 +69,24 @@ impl<F: DiskFile> Filling<F> {
         (self.filled < self.capacity).then_some(self.filled)
     }
 
-    /// Fills the next `bytes` bytes. Syncing each piece keeps what a single sync has to write small, so
-    /// that the log's own syncs do not wait behind it.
-    pub(super) fn fill(&mut self, bytes: u32) -> Result<(), DiskError> {
-        let piece = bytes.min(self.capacity - self.filled);
-        self.file
-            .write_at(u64::from(self.filled), &vec![0; piece as usize])?;
-        self.file.sync_data()?;
-        self.filled += piece;
+    /// Fills it up to there. Syncing each piece keeps what a single sync has to write small, so that the log's own
+    /// syncs do not wait behind it.
+    pub(super) fn fill_upto(&mut self, upto: u32) -> Result<(), DiskError> {
+        let upto = upto.min(self.capacity);
+        while self.filled < upto {
+            let piece = PIECE_BYTES.min(upto - self.filled);
+            self.file
+                .write_at(u64::from(self.filled), &vec![0; piece as usize])?;
+            self.file.sync_data()?;
+            self.filled += piece;
+        }
         Ok(())
     }
 
     /// Fills what is left and names the spare. If there turns out to be no space, nothing is left of it.
     pub(super) fn finish<D: Disk<File = F>>(mut self, disk: &D) -> Result<Spare, LogError> {
-        while self.filled().is_some() {
-            if let Err(error) = self.fill(PIECE_BYTES) {
-                return Err(self.abandon(disk, error));
-            }
+        if let Err(error) = self.fill_upto(self.capacity) {
+            return Err(self.abandon(disk, error));
         }
         let unfinished = Name::Unfinished(self.number).to_string();
         disk.rename(&unfinished, &Name::Spare(self.number).to_string())?;

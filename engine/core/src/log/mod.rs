@@ -28,7 +28,8 @@
 //! # Code map
 //! [`Log`] is in `writer`, [`LogReader`] in `reader`, opening in `open`, the bytes in `format` (as tables
 //! in `docs/formats.md`), the rules of what may follow what in `state`, the index of batches that writer
-//! and readers share in `segments`, the making and naming of files in `files` and `names`.
+//! and readers share in `segments`, the making and naming of files in `files` and `names`, the making of the next one meanwhile in
+//! `pieces`.
 
 mod anew;
 pub mod conformance;
@@ -39,6 +40,7 @@ mod format;
 pub mod memory;
 mod names;
 mod open;
+mod pieces;
 mod reader;
 mod real;
 #[cfg(test)]
@@ -52,6 +54,7 @@ pub use disk::{Disk, DiskError, DiskFile};
 pub use error::LogError;
 pub(crate) use format::entry_bytes;
 pub use format::{CONTEXT_BYTES_MAX, FORMAT_VERSION, SEGMENT_BYTES_MAX};
+pub use pieces::{Filled, Piece};
 pub use reader::LogReader;
 pub use real::{RealDisk, RealFile};
 pub use state::Position;

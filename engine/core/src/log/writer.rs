@@ -9,6 +9,7 @@ use super::format::{
 };
 use super::names::Name;
 use super::open::{Found, recover};
+use super::pieces::Next;
 use super::reader::{LogReader, Shared};
 use super::segments::{BatchRef, SegmentFile};
 use super::state::{Change, Position};
@@ -22,19 +23,18 @@ const BUFFER_BYTES_KEPT: usize = 8 << 20;
 
 /// A write-ahead log, see [the module](super).
 pub struct Log<D: Disk> {
-    disk: D,
-    options: LogOptions,
+    pub(super) disk: Arc<D>,
+    pub(super) options: LogOptions,
     shared: Arc<Shared<D::File>>,
-    current: Arc<SegmentFile<D::File>>,
+    pub(super) current: Arc<SegmentFile<D::File>>,
     /// Where the next batch goes.
-    offset: u32,
+    pub(super) offset: u32,
     /// Everything in the current segment before this is durable.
     durable: u32,
     /// Checksum of the last batch.
     previous_crc: u32,
-    spares: Vec<Spare>,
-    /// The next spare, as long as it is not complete.
-    filling: Option<Filling<D::File>>,
+    pub(super) spares: Vec<Spare>,
+    pub(super) next: Next<D::File>,
     buffer: Vec<u8>,
     pending: Vec<Pending>,
     /// The first failure after which nothing is known any more.
@@ -118,10 +118,10 @@ impl<D: Disk> Log<D> {
             offset: found.tail.offset,
             durable: found.tail.offset,
             previous_crc: found.tail.previous_crc,
-            disk,
+            disk: Arc::new(disk),
             options,
             spares,
-            filling: None,
+            next: Next::None,
             buffer: Vec::new(),
             pending: Vec::new(),
             poison: None,
@@ -227,44 +227,6 @@ impl<D: Disk> Log<D> {
             let dropped = self.drop_segment(file);
             self.fatal(dropped)?;
         }
-    }
-
-    /// Fills a piece of the next segment's file with zeros, if that lags behind the filling of the
-    /// present one. Call it after a sync, when the callers have their answers: otherwise the append that
-    /// needs the next segment has to write all of it at once.
-    ///
-    /// # Errors
-    /// [`LogError::NoSpace`] leaves the log as it was, and may be passed over. After any other error it is
-    /// unusable.
-    pub fn prepare(&mut self) -> Result<(), LogError> {
-        self.check_poison()?;
-        // Twice the present one's pace, so that it is complete when that is half full.
-        let due = 2 * (u64::from(self.offset) - u64::from(SEGMENT_HEADER_BYTES));
-        let done = self.filling.as_ref().and_then(Filling::filled).unwrap_or(0);
-        if !self.spares.is_empty() || u64::from(done) >= due {
-            return Ok(());
-        }
-        let prepared = self.fill_piece();
-        let spare = self.usable_or_fatal(prepared)?;
-        self.spares.extend(spare);
-        Ok(())
-    }
-
-    fn fill_piece(&mut self) -> Result<Option<Spare>, LogError> {
-        let mut filling = match self.filling.take() {
-            Some(filling) => filling,
-            None => self.begin_filling(self.options.segment_bytes)?,
-        };
-        // A 64th of the segment, so that it costs little at a time whatever the size.
-        let piece = (self.options.segment_bytes / 64).max(SEGMENT_HEADER_BYTES);
-        if let Err(error) = filling.fill(piece) {
-            return Err(filling.abandon(&self.disk, error));
-        }
-        if filling.filled().is_none() {
-            return filling.finish(&self.disk).map(Some);
-        }
-        self.filling = Some(filling);
-        Ok(None)
     }
 
     /// Reads what this log holds, from any thread.
@@ -422,7 +384,7 @@ impl<D: Disk> Log<D> {
                 recycled: spare.recycled,
             }
         };
-        let begun = begin_segment(&self.disk, spare, &header);
+        let begun = begin_segment(&*self.disk, spare, &header);
         self.current = self.fatal(begun)?;
         self.shared.write().push_segment(Arc::clone(&self.current));
         self.offset = SEGMENT_HEADER_BYTES;
@@ -436,19 +398,19 @@ impl<D: Disk> Log<D> {
             if let Some(spare) = self.spares.pop() {
                 return Ok(spare);
             }
-            if let Some(filling) = self.filling.take() {
-                return filling.finish(&self.disk);
+            if let Some(filling) = self.next.take() {
+                return filling.finish(&*self.disk);
             }
         }
-        self.begin_filling(capacity)?.finish(&self.disk)
+        self.begin_filling(capacity)?.finish(&*self.disk)
     }
 
     /// Begins a spare under a number that no other has.
-    fn begin_filling(&self, capacity: u32) -> Result<Filling<D::File>, LogError> {
+    pub(super) fn begin_filling(&self, capacity: u32) -> Result<Filling<D::File>, LogError> {
         let spares = self.spares.iter().map(|spare| spare.number);
-        let numbers = spares.chain(self.filling.as_ref().map(Filling::number));
+        let numbers = spares.chain(self.next.number());
         let number = numbers.fold(self.current.number, u64::max) + 1;
-        Filling::begin(&self.disk, number, capacity)
+        Filling::begin(&*self.disk, number, capacity)
     }
 
     /// Keeps a dropped segment's file for later use, or removes it. The order of the names that are left
@@ -461,7 +423,8 @@ impl<D: Disk> Log<D> {
         let name = Name::Segment(file.number).to_string();
         let wanted = self.spares.len() < self.options.spares_max
             && file.capacity == self.options.segment_bytes
-            && self.spares.iter().all(|other| other.number != spare.number);
+            && self.spares.iter().all(|other| other.number != spare.number)
+            && self.next.number() != Some(spare.number);
         // A reader that still has the file open must not see it overwritten.
         if wanted && (Arc::into_inner(file).is_some() || planted!(FileReusedWhileRead)) {
             self.disk
@@ -473,7 +436,7 @@ impl<D: Disk> Log<D> {
         self.disk.sync_dir()
     }
 
-    fn check_poison(&self) -> Result<(), LogError> {
+    pub(super) fn check_poison(&self) -> Result<(), LogError> {
         match &self.poison {
             Some(first) => Err(LogError::Poisoned(Box::new(first.clone()))),
             None => Ok(()),
@@ -485,7 +448,10 @@ impl<D: Disk> Log<D> {
         self.usable_or_fatal(result.map_err(LogError::Disk))
     }
 
-    fn usable_or_fatal<T>(&mut self, result: Result<T, LogError>) -> Result<T, LogError> {
+    pub(super) fn usable_or_fatal<T>(
+        &mut self,
+        result: Result<T, LogError>,
+    ) -> Result<T, LogError> {
         if let Err(error) = &result
             && !error.is_usable()
         {

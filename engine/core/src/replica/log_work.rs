@@ -129,17 +129,27 @@ impl LogWork {
         self.newest
     }
 
-    /// What can wait until the callers have their answers: drops old segments and gets the next one
-    /// ready.
+    /// What can wait until the callers have their answers: drops old segments.
     ///
     /// # Errors
-    /// The log can no longer be used. That there is no space for the next segment is not yet an error.
+    /// The log can no longer be used.
     pub fn tidy<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
-        match self.truncate(log).and_then(|()| log.prepare()) {
-            Err(error) if !error.is_usable() => Err(error),
-            _ => Ok(()),
-        }
+        unless_usable(self.truncate(log))
     }
+}
+
+/// Passes over what leaves the log as it was: that there is no space for the next segment is not yet an error.
+///
+/// # Errors
+/// The log can no longer be used.
+pub fn unless_usable(result: Result<(), LogError>) -> Result<(), LogError> {
+    result.or_else(|error| {
+        if error.is_usable() {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
 }
 
 fn follows(batch: &Batch, entries: &[Entry]) -> bool {

@@ -43,7 +43,7 @@ pub use error::{LeaderHint, RequestError};
 pub use input::{ApplyJob, Effect, Input, LogJob, Request};
 pub use keeper::Keeper;
 pub use lease::LeaseView;
-pub use log_work::{LogWork, SPACE_RETRY};
+pub use log_work::{LogWork, SPACE_RETRY, unless_usable};
 pub use pending::Expected;
 pub use status::{MemberProgress, ReplicaStatus, Role};
 pub use versions::{Announcement, CommandGate};

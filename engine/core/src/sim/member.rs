@@ -51,6 +51,8 @@ pub(super) enum Actor {
     LogWrite,
     /// The log writer's sync is done.
     LogSync,
+    /// A piece of the next segment's file is filled.
+    LogFill,
     /// The applier applies what queued.
     Apply,
     /// The applier tells how far it is.
@@ -432,6 +434,11 @@ impl Member {
                         self.synced = Shadow::of(&process.log.reader());
                     }
                 }
+            }
+            Actor::LogFill => {
+                let filled = process.fill_piece();
+                self.suspect |= filled.is_err() && process.unsynced;
+                filled?;
             }
             Actor::Apply => return process.apply(sim, machine),
             Actor::TellApplied => process.tell_applied(sim, machine),

@@ -6,3 +6,4 @@ mod conformance;
 mod damage;
 mod faults;
 mod model;
+mod pieces;

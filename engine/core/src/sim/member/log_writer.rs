@@ -3,7 +3,7 @@
 use super::process::Process;
 use super::{Actor, End, Machine};
 use crate::kv::CommandVersion;
-use crate::replica::{Input, LogJob, SPACE_RETRY};
+use crate::replica::{Input, LogJob, SPACE_RETRY, unless_usable};
 use crate::sim::ambush;
 use crate::sim::invariants::Seen;
 use crate::sim::queue::{MILLI, Nanos};
@@ -109,8 +109,33 @@ impl Process {
             self.wake(sim, machine.id, machine.boot);
         }
         written.tidy(&mut self.log).map_err(|e| e.to_string())?;
+        self.prepare_log(sim, machine)?;
         self.log_busy = false;
         self.plan_log(sim, machine);
         Ok(())
+    }
+
+    /// Has another thread make the next segment's file, piece by piece.
+    fn prepare_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        if self.log.awaits_piece() {
+            self.fill_piece()?;
+        }
+        let mut next = None;
+        unless_usable(self.log.next_piece().map(|piece| next = piece))
+            .map_err(|error| error.to_string())?;
+        if next.is_some() {
+            self.piece = next;
+            let delay = machine.sync_time(sim);
+            machine.plan(sim, delay, Actor::LogFill);
+        }
+        Ok(())
+    }
+
+    /// The other thread is done with its piece.
+    pub(super) fn fill_piece(&mut self) -> Result<(), End> {
+        let Some(piece) = self.piece.take() else {
+            return Ok(());
+        };
+        unless_usable(self.log.take_back(piece.fill())).map_err(|error| error.to_string().into())
     }
 }

@@ -296,6 +296,7 @@ impl Member {
             log,
             log_jobs: VecDeque::new(),
             log_busy: false,
+            piece: None,
             writing: LogWork::default(),
             must_sync: false,
             syncing: true,

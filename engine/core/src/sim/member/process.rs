@@ -7,7 +7,7 @@ use super::{Actor, End, Machine};
 use crate::consensus::{Role, State};
 use crate::kv::{Collector, CommandVersion, Flusher};
 use crate::log::memory::MemoryDisk;
-use crate::log::{Log, LogReader};
+use crate::log::{Log, LogReader, Piece};
 use crate::replica::{
     Announcement, AppliedRange, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica,
 };
@@ -34,6 +34,8 @@ pub(super) struct Process {
     pub(super) log: Log<MemoryDisk>,
     pub(super) log_jobs: VecDeque<LogJob>,
     pub(super) log_busy: bool,
+    /// Of the next segment's file, what another thread fills.
+    pub(super) piece: Option<Piece<MemoryDisk>>,
     /// What is being written, or waits for space.
     pub(super) writing: LogWork,
     /// Whether part of that must be on disk whatever the durability.

@@ -1,0 +1,146 @@
+//! Making the next segment's file while the present one is written: piece by piece, by another thread if there is one.
+//!
+//! A piece is synced, and a sync that gives a file its space waits for the file system's journal, which may write other
+//! files' data first: tens of milliseconds. Syncs of a segment whose space was there before do not wait for that, so appends
+//! go on meanwhile.
+
+use super::disk::{Disk, DiskFile};
+use super::error::LogError;
+use super::files::{Filling, Spare};
+use super::format::SEGMENT_HEADER_BYTES;
+use super::writer::Log;
+use std::sync::Arc;
+
+/// The spare that is being made.
+#[derive(Debug)]
+pub(super) enum Next<F> {
+    None,
+    Here(Filling<F>),
+    /// A [`Piece`] has it.
+    Away {
+        number: u64,
+    },
+}
+
+impl<F: DiskFile> Next<F> {
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::Here(filling) => Some(filling.number()),
+            Self::Away { number } => Some(*number),
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Option<Filling<F>> {
+        match std::mem::replace(self, Self::None) {
+            Self::Here(filling) => Some(filling),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
+/// A piece of the next segment's file, to be filled with zeros. Where it is dropped, the next opening removes the file.
+pub struct Piece<D: Disk> {
+    disk: Arc<D>,
+    filling: Filling<D::File>,
+    upto: u32,
+}
+
+/// What became of a [`Piece`], for [`Log::take_back`].
+pub struct Filled<D: Disk>(Result<Done<D::File>, LogError>);
+
+enum Done<F> {
+    InPart(Filling<F>),
+    Entirely(Spare),
+}
+
+impl<D: Disk> Piece<D> {
+    /// Fills it, and makes that durable. It takes as long as the disk does.
+    #[must_use = "the log waits for it"]
+    pub fn fill(mut self) -> Filled<D> {
+        if let Err(error) = self.filling.fill_upto(self.upto) {
+            return Filled(Err(self.filling.abandon(&*self.disk, error)));
+        }
+        Filled(match self.filling.filled() {
+            Some(_) => Ok(Done::InPart(self.filling)),
+            None => self.filling.finish(&*self.disk).map(Done::Entirely),
+        })
+    }
+}
+
+impl<D: Disk> Log<D> {
+    /// A piece of the next segment's file to fill, if that lags behind the filling of the present one and no other piece is
+    /// away. Ask after a sync, when the callers have their answers: otherwise the append that needs the next segment has
+    /// to write all of it at once.
+    ///
+    /// # Errors
+    /// As [`Log::prepare`].
+    pub fn next_piece(&mut self) -> Result<Option<Piece<D>>, LogError> {
+        self.check_poison()?;
+        // Twice the present one's pace, so that it is complete when that is half full.
+        let due = 2 * u64::from(self.offset - SEGMENT_HEADER_BYTES);
+        let done = match &self.next {
+            Next::None => 0,
+            Next::Here(filling) => filling.filled().unwrap_or(u32::MAX),
+            Next::Away { .. } => return Ok(None),
+        };
+        if !self.spares.is_empty() || u64::from(done) >= due {
+            return Ok(None);
+        }
+        let filling = match self.next.take() {
+            Some(filling) => filling,
+            None => {
+                let begun = self.begin_filling(self.options.segment_bytes);
+                self.usable_or_fatal(begun)?
+            }
+        };
+        // A 64th of the segment at least, so that there are few syncs whatever the size.
+        let least = (self.options.segment_bytes / 64).max(SEGMENT_HEADER_BYTES);
+        let upto = u32::try_from(due).unwrap_or(u32::MAX);
+        let upto = upto.max(done.saturating_add(least));
+        self.next = Next::Away {
+            number: filling.number(),
+        };
+        Ok(Some(Piece {
+            disk: Arc::clone(&self.disk),
+            filling,
+            upto,
+        }))
+    }
+
+    /// Whether a piece is away without which the next segment may not be there in time: whoever goes on appending writes all
+    /// of another one at once.
+    #[must_use]
+    pub fn awaits_piece(&self) -> bool {
+        let away = matches!(self.next, Next::Away { .. });
+        away && self.spares.is_empty() && self.offset > self.current.capacity / 4 * 3
+    }
+
+    /// Takes a piece back that was filled.
+    ///
+    /// # Errors
+    /// As [`Log::prepare`].
+    pub fn take_back(&mut self, filled: Filled<D>) -> Result<(), LogError> {
+        self.next = Next::None;
+        match self.usable_or_fatal(filled.0)? {
+            Done::InPart(filling) => self.next = Next::Here(filling),
+            Done::Entirely(spare) => self.spares.push(spare),
+        }
+        Ok(())
+    }
+
+    /// Fills the next piece, where no other thread does.
+    ///
+    /// # Errors
+    /// [`LogError::NoSpace`] leaves the log as it was, and may be passed over. After any other error it is
+    /// unusable.
+    pub fn prepare(&mut self) -> Result<(), LogError> {
+        match self.next_piece()? {
+            Some(piece) => self.take_back(piece.fill()),
+            None => Ok(()),
+        }
+    }
+}

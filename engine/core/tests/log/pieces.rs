@@ -1,0 +1,124 @@
+//! The next segment is made piece by piece while the log goes on.
+
+use dengine_core::log::conformance::{batch, small_options};
+use dengine_core::log::memory::MemoryDisk;
+use dengine_core::log::{Disk as _, Log, LogError, LogOptions, Piece};
+use dengine_core::types::Index;
+
+const SEGMENT: u32 = 16 * 4096;
+
+fn options() -> LogOptions {
+    LogOptions {
+        segment_bytes: SEGMENT,
+        spares_max: 3,
+        ..small_options()
+    }
+}
+
+fn open(disk: &MemoryDisk) -> Log<MemoryDisk> {
+    Log::open(disk.clone(), options()).unwrap().0
+}
+
+/// An entry that takes about a sixteenth of a segment.
+fn append(log: &mut Log<MemoryDisk>, index: u64) {
+    log.append(&batch(1, index..=index, 3_900)).unwrap();
+    log.sync().unwrap();
+}
+
+fn next(log: &mut Log<MemoryDisk>) -> Piece<MemoryDisk> {
+    let piece = log.next_piece().unwrap();
+    piece.expect("it lags behind")
+}
+
+fn count(disk: &MemoryDisk, kind: &str) -> usize {
+    let names = disk.list().unwrap();
+    names.iter().filter(|name| name.ends_with(kind)).count()
+}
+
+#[test]
+fn the_next_segment_is_complete_when_the_present_one_is_half_full() {
+    let disk = MemoryDisk::new();
+    let mut log = open(&disk);
+    assert!(log.next_piece().unwrap().is_none(), "nothing is written");
+    for index in 1..=9 {
+        append(&mut log, index);
+        let piece = next(&mut log);
+        assert!(log.next_piece().unwrap().is_none(), "one at a time");
+        assert_eq!(count(&disk, ".spare"), 0);
+        log.take_back(piece.fill()).unwrap();
+    }
+    assert_eq!(count(&disk, ".spare"), 1);
+    append(&mut log, 10);
+    assert!(log.next_piece().unwrap().is_none(), "there is one");
+}
+
+#[test]
+fn whoever_appends_much_has_much_filled_at_once() {
+    let disk = MemoryDisk::new();
+    let mut log = open(&disk);
+    log.append(&batch(1, 1..=9, 3_900)).unwrap();
+    let piece = next(&mut log);
+    log.take_back(piece.fill()).unwrap();
+    assert_eq!(count(&disk, ".spare"), 1);
+}
+
+#[test]
+fn a_piece_is_awaited_where_the_next_segment_might_be_missing() {
+    let mut log = open(&MemoryDisk::new());
+    append(&mut log, 1);
+    let piece = next(&mut log);
+    for index in 2..=11 {
+        assert!(!log.awaits_piece(), "there is time before {index}");
+        append(&mut log, index);
+    }
+    append(&mut log, 12);
+    assert!(log.awaits_piece());
+    log.take_back(piece.fill()).unwrap();
+    assert!(!log.awaits_piece());
+}
+
+/// Nothing of what is written meanwhile depends on it, and it becomes a spare all the same.
+#[test]
+fn a_piece_may_stay_away_over_segments_that_come_and_go() {
+    let disk = MemoryDisk::new();
+    let mut log = open(&disk);
+    log.append(&batch(1, 1..=9, 3_900)).unwrap();
+    let piece = next(&mut log);
+    (10..=50).for_each(|index| append(&mut log, index));
+    // Two segments go, and one of them has the number of the spare that is being made.
+    log.truncate_prefix(Index(40)).unwrap();
+    log.take_back(piece.fill()).unwrap();
+    assert_eq!(count(&disk, ".spare"), 2);
+    (51..=120).for_each(|index| append(&mut log, index));
+    let entries = log.reader().entries(Index(46), Index(121), u64::MAX);
+    assert_eq!(entries.unwrap().len(), 75);
+    drop(log);
+    let (_, recovered) = Log::open(disk, options()).unwrap();
+    assert_eq!(recovered.last_index, Index(120));
+}
+
+#[test]
+fn a_piece_that_cannot_be_synced_ends_the_log() {
+    let disk = MemoryDisk::new();
+    let mut log = open(&disk);
+    append(&mut log, 1);
+    let piece = next(&mut log);
+    disk.fail_sync_after(0);
+    assert!(log.take_back(piece.fill()).is_err());
+    let again = log.append(&batch(1, 2..=2, 1)).unwrap_err();
+    assert!(matches!(again, LogError::Poisoned(_)), "{again}");
+}
+
+/// As after the end of a process.
+#[test]
+fn a_piece_that_is_dropped_is_cleared_away_by_the_next_opening() {
+    let disk = MemoryDisk::new();
+    let mut log = open(&disk);
+    append(&mut log, 1);
+    drop(next(&mut log));
+    assert_eq!(disk.list().unwrap().len(), 2);
+    drop(log);
+    let (_, recovered) = Log::open(disk.clone(), options()).unwrap();
+    assert_eq!(recovered.last_index, Index(1));
+    assert_eq!(disk.list().unwrap().len(), 1);
+}
