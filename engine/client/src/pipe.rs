@@ -94,7 +94,16 @@ pub enum PipeError {
     Answered(#[from] Box<Status>),
 }
 
-type Outcome = Result<Answer, PipeError>;
+/// What came of a call.
+#[derive(Debug)]
+pub struct Answered {
+    /// Never an error.
+    pub answer: Answer,
+    /// See [`PipelinedAnswer::others_waited_for`].
+    pub others_waited_for: u64,
+}
+
+type Outcome = Result<Answered, PipeError>;
 
 /// What the sending side of a stream hears.
 #[derive(Debug)]
@@ -155,8 +164,8 @@ impl Pipe {
         if request.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX {
             return self.call_alone(request, patience).await;
         }
-        let answer = self.call_framed(request.framed(), patience).await?;
-        C::unframed(answer).map_err(|_| {
+        let answered = self.call_framed(request.framed(), patience).await?;
+        C::unframed(answered.answer).map_err(|_| {
             let message = "the member answered another question than was asked";
             PipeError::from(Box::new(Status::internal(message)))
         })
@@ -170,7 +179,7 @@ impl Pipe {
         &self,
         call: Call,
         patience: Option<Duration>,
-    ) -> Result<Answer, PipeError> {
+    ) -> Result<Answered, PipeError> {
         let (sender, outcome) = oneshot::channel();
         self.submit(Queued {
             call,
@@ -348,7 +357,10 @@ impl Waiting {
         };
         let _ = sent.caller.send(match answered.answer {
             Some(Answer::Error(error)) => Err(PipeError::from(Box::new(status(error)))),
-            Some(answer) => Ok(answer),
+            Some(answer) => Ok(Answered {
+                answer,
+                others_waited_for: answered.others_waited_for,
+            }),
             None => Err(PipeError::from(Box::new(Status::internal(
                 "the member's answer is missing, or of a kind that this client does not know",
             )))),

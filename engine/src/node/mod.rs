@@ -204,6 +204,11 @@ impl Node {
         }
     }
 
+    /// As far as this member has applied it.
+    pub(crate) fn membership(&self) -> Result<Arc<Membership>, RequestError> {
+        Ok(self.running()?.membership())
+    }
+
     /// Waits until [`Node::reader`] shows every write that was acknowledged before this call.
     ///
     /// # Errors
@@ -483,7 +488,7 @@ impl Node {
 
     async fn current_membership(&self) -> Result<Arc<Membership>, RequestError> {
         self.read_barrier().await?;
-        Ok(self.running()?.membership())
+        self.membership()
     }
 
     /// Whether the folder is still to be given this identity; `false` if it has it already.

@@ -13,11 +13,9 @@ use std::{
 
 use dengine_api::{
     FORWARDED_METADATA, LEADER_HINT_METADATA,
-    v1::{
-        StatusRequest, admin_client::AdminClient, pipelined_answer::Answer, pipelined_call::Call,
-    },
+    v1::{StatusRequest, admin_client::AdminClient, pipelined_call::Call},
 };
-use dengine_client::{Pipe, PipeError};
+use dengine_client::{Answered, Pipe, PipeError};
 use dengine_wire::status::request_status;
 use metrics::counter;
 use tokio::time::timeout;
@@ -101,7 +99,7 @@ impl Forwarder {
         method: &'static str,
         call: Call,
         until: Option<Instant>,
-    ) -> Result<Answer, Status> {
+    ) -> Result<Answered, Status> {
         let leader = to_ask(error, origin)?;
         let link = self.link(&leader.client_address)?;
         counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => method).increment(1);
@@ -109,7 +107,7 @@ impl Forwarder {
         let patience = left.unwrap_or(self.timeout).min(self.timeout);
         let answer = link.pipe.call_framed(call, Some(patience));
         match timeout(patience, answer).await {
-            Ok(Ok(answer)) => Ok(answer),
+            Ok(Ok(answered)) => Ok(answered),
             Ok(Err(PipeError::Answered(status))) => {
                 Err(self.judge(&status, &leader, Effect::Writes))
             }

@@ -3,8 +3,9 @@
 
 use std::{
     future::Future,
+    net::IpAddr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -46,6 +47,7 @@ pub(super) struct Gate {
     places: Places,
     writes: Places,
     waiting: Places,
+    lately: Arc<Lately>,
     in_flight: Gauge,
     slow: Arc<SlowLog>,
     /// Of the methods that are called most, so that they need not be looked up each time.
@@ -74,6 +76,32 @@ pub(super) struct Waiting {
 pub(super) struct OfStream {
     reads: Arc<()>,
     writes: Arc<()>,
+}
+
+/// The two clients that were let in last, the last one first, and when each was: enough to tell whether there are others
+/// than one.
+#[derive(Default)]
+struct Lately(Mutex<[Option<(IpAddr, Instant)>; 2]>);
+
+impl Lately {
+    /// For so long after its last request a client counts.
+    const REMEMBERED: Duration = Duration::from_secs(1);
+
+    fn note(&self, client: IpAddr, now: Instant) {
+        let mut two = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if two[0].is_some_and(|(last, _)| last != client) {
+            two.swap(0, 1);
+        }
+        two[0] = Some((client, now));
+    }
+
+    fn others_than(&self, client: IpAddr, now: Instant) -> bool {
+        let two = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_other = |(other, at): (IpAddr, Instant)| {
+            other != client && now.saturating_duration_since(at) < Self::REMEMBERED
+        };
+        two.iter().copied().flatten().any(is_other)
+    }
 }
 
 /// Places of one kind.
@@ -134,6 +162,7 @@ impl Gate {
             places: Places::new(requests, SHARE),
             writes: Places::new(writes, SHARE_OF_WRITES),
             waiting: Places::new(waiting.div_ceil(WAITING_UNIT_BYTES), SHARE),
+            lately: Arc::default(),
             in_flight: gauge!(names::REQUESTS_IN_FLIGHT),
             slow: Arc::new(SlowLog::new(slow)),
             answered: ["Get", "Put", "Range", "Batch", "CompareAndSwap", "Delete"]
@@ -189,6 +218,7 @@ impl Gate {
         }
         all.push(places);
         source.requests.fetch_add(admitted, Ordering::Relaxed);
+        self.lately.note(source.address(), Instant::now());
         self.in_flight.increment(admitted as f64);
         Ok(Admitted {
             gate: self.clone(),
@@ -213,6 +243,11 @@ impl Gate {
             source: Arc::clone(source),
             units,
         })
+    }
+
+    /// Whether other clients than this one are served too, or were a moment ago.
+    pub(super) fn others_than(&self, client: IpAddr) -> bool {
+        self.lately.others_than(client, Instant::now())
     }
 
     /// What those are told for whom there was no place.

@@ -185,6 +185,10 @@ impl Lines {
         if line.waiting.is_empty() {
             self.round.push_back(whose);
         }
+        // Those that left, now and then: nobody has a turn while its address rests.
+        if line.waiting.len().is_power_of_two() {
+            line.waiting.retain(|waiting| !waiting.is_closed());
+        }
         line.waiting.push_back(give);
         waits
     }

@@ -249,6 +249,7 @@ pub fn found(id: u64, answer: Answer) -> PipelinedAnswer {
     PipelinedAnswer {
         id,
         answer: Some(answer),
+        others_waited_for: 0,
     }
 }
 

@@ -546,6 +546,7 @@ impl Peer {
         PipelinedAnswer {
             id: call.id,
             answer: Some(result.unwrap_or_else(error)),
+            others_waited_for: 0,
         }
     }
 }

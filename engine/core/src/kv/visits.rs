@@ -5,12 +5,12 @@
 use super::{RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
 use std::ops::ControlFlow;
 
-/// What the ranges of a command may still visit.
+/// What the ranges of a command have visited.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visits {
+    had: VisitBounds,
     /// `None`: all they like.
-    left: Option<VisitBounds>,
-    bounds: VisitBounds,
+    bounds: Option<VisitBounds>,
     exceeded: bool,
 }
 
@@ -33,16 +33,16 @@ impl VisitBounds {
 
 impl Visits {
     /// Of a command that was encoded before there was a bound.
-    pub(super) const UNBOUNDED: Self = Self {
-        left: None,
-        bounds: VisitBounds::ALL,
-        exceeded: false,
-    };
+    pub(super) const UNBOUNDED: Self = Self::new(None);
 
     /// Of every other command.
-    pub(super) fn within(bounds: VisitBounds) -> Self {
+    pub(super) const fn within(bounds: VisitBounds) -> Self {
+        Self::new(Some(bounds))
+    }
+
+    const fn new(bounds: Option<VisitBounds>) -> Self {
         Self {
-            left: Some(bounds),
+            had: VisitBounds { keys: 0, bytes: 0 },
             bounds,
             exceeded: false,
         }
@@ -50,41 +50,36 @@ impl Visits {
 
     /// Takes note of one more key, with its value. Breaks if that is too much.
     pub(super) fn add(&mut self, bytes: usize) -> ControlFlow<()> {
-        let Some(left) = &mut self.left else {
-            return ControlFlow::Continue(());
+        let had = VisitBounds {
+            keys: self.had.keys + 1,
+            bytes: self.had.bytes.saturating_add(bytes),
         };
-        match (left.keys.checked_sub(1), left.bytes.checked_sub(bytes)) {
-            (Some(keys), Some(bytes)) => {
-                *left = VisitBounds { keys, bytes };
-                ControlFlow::Continue(())
-            }
-            _ => {
-                self.exceeded = true;
-                ControlFlow::Break(())
-            }
+        let beyond = |most: VisitBounds| had.keys > most.keys || had.bytes > most.bytes;
+        if self.bounds.is_some_and(beyond) {
+            self.exceeded = true;
+            return ControlFlow::Break(());
         }
+        self.had = had;
+        ControlFlow::Continue(())
     }
 
-    /// How many keys were visited, or KiB of them if these are more; 0 where nothing bounds them.
+    /// How many keys were visited, or KiB of them if these are more.
     pub(super) fn visited(&self) -> usize {
-        self.left.map_or(0, |left| {
-            let keys = self.bounds.keys - left.keys;
-            keys.max((self.bounds.bytes - left.bytes) >> 10)
-        })
+        self.had.keys.max(self.had.bytes >> 10)
     }
 
     /// Whether a read goes on to count what it does not return, as it did before there was a bound.
     pub(super) fn count_all(&self) -> bool {
-        self.left.is_none()
+        self.bounds.is_none()
     }
 
     /// Refuses the command if it visited too much.
     pub(super) fn check(&self) -> Result<(), Refusal> {
-        match self.exceeded {
-            false => Ok(()),
-            true => Err(Refusal::RangesTooLarge {
-                keys_max: self.bounds.keys as u64,
-                bytes_max: self.bounds.bytes as u64,
+        match self.bounds.filter(|_| self.exceeded) {
+            None => Ok(()),
+            Some(bounds) => Err(Refusal::RangesTooLarge {
+                keys_max: bounds.keys as u64,
+                bytes_max: bounds.bytes as u64,
             }),
         }
     }

@@ -231,7 +231,6 @@ mod tests {
             index: entry.index,
             context: entry.context.clone(),
             caller: Waits(answers.clone()),
-            shared: false,
         });
         let expect = ApplyJob::Expect(expect.collect());
         let machine = StateMachine::open(MemoryStore::default()).unwrap();

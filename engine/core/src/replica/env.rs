@@ -11,9 +11,8 @@ pub struct Written {
     pub term: Term,
     /// The state machine's answer.
     pub outcome: Outcome,
-    /// Keys that its ranges visited, or KiB of them if these are more, while calls of other clients waited; 0 if nobody else
-    /// wrote when it was proposed.
-    pub others_waited_for: usize,
+    /// Keys that its ranges visited, or KiB of them if these are more: for so long everything behind it waited.
+    pub visited: usize,
 }
 
 /// Waits for one answer.

@@ -16,7 +16,7 @@ const EXPIRED_KEYS_MAX: usize = 96;
 const EXPIRIES_PER_TURN: usize = 2;
 /// Such commands under way at least and at most: one more for every [`LATER_BY`] that keys have been due, so that it keeps up
 /// even where a commit takes long. What is left follows as they are applied.
-const EXPIRIES_UNDER_WAY: RangeInclusive<usize> = 4..=16;
+const EXPIRIES_UNDER_WAY: RangeInclusive<usize> = 4..=128;
 const LATER_BY: Duration = Duration::from_millis(100);
 /// How late an expiry may be noticed.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -147,8 +147,6 @@ mod tests {
 
     /// The puts that README.md measures, in a second: a cluster can make so many keys due.
     const PUTS_PER_SECOND: u64 = 48_461;
-    /// From a proposal until it is applied.
-    const COMMIT: Duration = Duration::from_millis(10);
 
     fn apply(machine: &mut Machine, commands: impl IntoIterator<Item = Bytes>) {
         let first = machine.applied().0.next();
@@ -187,8 +185,8 @@ mod tests {
         commands.expect("work")
     }
 
-    /// How many keys of such a length expire in a second of turns.
-    fn expired_per_second(keys: usize, key_bytes: usize) -> u64 {
+    /// How many keys of such a length expire in a second of turns, if each command takes so many milliseconds until it is applied.
+    fn expired_per_second(keys: usize, key_bytes: usize, to_apply: u64) -> u64 {
         let (mut machine, mut keeper) = filled(keys, key_bytes);
         let mut now = Moment(0);
         assert!(work(&mut keeper, now).is_empty(), "never early");
@@ -209,7 +207,7 @@ mod tests {
             for command in &commands {
                 assert!(command.len() <= (256 << 10) + key_bytes + 64 * 1024);
             }
-            under_way.push_back((now.after(COMMIT), commands));
+            under_way.push_back((now.after(Duration::from_millis(to_apply)), commands));
             // Not `pause`: in the end it waits for nothing but these.
             now = now.after(PAUSE_WHILE_BEHIND);
         }
@@ -219,13 +217,15 @@ mod tests {
 
     #[test]
     fn expiry_keeps_up_with_the_writes_whatever_the_length_of_keys() {
-        for (keys, key_bytes, per_second) in [
-            (60_000, 20, PUTS_PER_SECOND),
-            (12_000, 1 << 10, PUTS_PER_SECOND),
+        for (keys, key_bytes, to_apply, per_second) in [
+            (60_000, 20, 10, PUTS_PER_SECOND),
+            (12_000, 1 << 10, 10, PUTS_PER_SECOND),
             // Keys alone of 32 MiB a second.
-            (600, 32 << 10, 1_000),
+            (600, 32 << 10, 10, 1_000),
+            // On a slow disk. 12,000 a second of those that are put in batches were accepted on such a one.
+            (60_000, 20, 150, 12_000),
         ] {
-            let reached = expired_per_second(keys, key_bytes);
+            let reached = expired_per_second(keys, key_bytes, to_apply);
             assert!(
                 reached >= per_second,
                 "{reached} keys of {key_bytes} bytes a second"
@@ -251,9 +251,7 @@ mod tests {
         assert!(work(&mut keeper, at(58)).is_empty());
         assert_eq!(work(&mut keeper, at(158)).len(), 1);
         let commands = (0..20).map(|turn| work(&mut keeper, at(1_900 + 2 * turn)).len());
-        assert_eq!(commands.sum::<usize>(), 16, "the earlier ones got lost");
-        assert!(work(&mut keeper, at(2_890)).is_empty());
-        assert_eq!(work(&mut keeper, at(2_901)).len(), 2, "and these");
+        assert_eq!(commands.sum::<usize>(), 23, "the earlier ones got lost");
         // Who does not lead waits for nothing.
         let idle = keeper.work(None, CommandVersion::CURRENT, || at(1_130));
         assert!(idle.expect("work").is_empty());

@@ -230,8 +230,13 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.lower_proposals();
         let proposals = std::mem::take(&mut self.proposals);
         if !proposals.is_empty() {
+            let before = self.consensus.last_index();
             self.step(Event::Propose(proposals));
-            self.pace.proposed(self.consensus.last_index(), self.now);
+            let last = self.consensus.last_index();
+            // Where all are refused nothing is on its way to be committed.
+            if last > before {
+                self.pace.proposed(last, self.now);
+            }
         }
         for action in self.consensus.actions() {
             self.on_action(action);
@@ -419,7 +424,6 @@ impl<L: LogRead, E: Env> Replica<L, E> {
                 index,
                 context: proposed.context,
                 caller: proposed.caller,
-                shared: self.turns.are_shared(),
             });
         }
     }

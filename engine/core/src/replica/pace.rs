@@ -1,6 +1,6 @@
 //! How many entries keep a member busy: as many as it applies in the time in which one is committed, and in two
-//! milliseconds more. With fewer, the applier would wait for the disk and for the peers; what is beyond waits for the applier, and
-//! everything behind it with it.
+//! milliseconds more, or half of that time. With fewer, the applier would wait for the disk and for the peers; what is beyond waits for
+//! the applier, and everything behind it with it. From where a few are under way, each commit has half as many more.
 //!
 //! Both times are measured. Of those to commit the shortest of the last seconds counts, and of the rates the highest, so that a
 //! member which was held up does not take this for its pace.
@@ -9,7 +9,7 @@ use crate::types::{Index, Moment};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What may wait for the applier, in time.
+/// What may wait for the applier, in time, at least.
 const AHEAD: Duration = Duration::from_millis(2);
 /// Over how long a rate is measured, at least.
 const SLOT: Duration = Duration::from_millis(50);
@@ -90,8 +90,9 @@ impl Pace {
     /// So many entries.
     pub(super) fn entries(&self) -> usize {
         let rate = self.applied.lowest().map_or(0, |rate| rate.0);
-        let time = self.to_commit.lowest().unwrap_or_default() + AHEAD;
-        let entries = u128::from(rate) * time.as_micros() / 1_000_000;
+        let to_commit = self.to_commit.lowest().unwrap_or_default();
+        let time = to_commit + AHEAD.max(to_commit / 2);
+        let entries = (u128::from(rate) * time.as_micros()).div_ceil(1_000_000);
         usize::try_from(entries).unwrap_or(usize::MAX)
     }
 }
@@ -131,9 +132,9 @@ mod tests {
     #[test]
     fn the_applier_never_waits_and_little_waits_for_it() {
         // At 20 entries a millisecond, 3 ms are 60 entries, and 2 more are 40.
-        for (rate, to_commit) in [(20, 3), (100, 1), (100, 20), (5, 20)] {
+        for (rate, to_commit) in [(20, 3), (100, 1), (100, 20), (5, 20), (20, 60), (20, 200)] {
             let entries = settles_at(rate, to_commit, 16) as u64;
-            let ideal = rate * (to_commit + 2);
+            let ideal = rate * (to_commit + (to_commit / 2).max(2));
             assert!(
                 (ideal * 8 / 10..=ideal * 14 / 10).contains(&entries),
                 "{entries} for {rate} a millisecond and {to_commit} ms"

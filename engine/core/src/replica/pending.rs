@@ -17,8 +17,6 @@ pub struct Expected<C> {
     pub context: Bytes,
     /// Who waits.
     pub caller: C,
-    /// Whether several clients wrote when it was proposed.
-    pub shared: bool,
 }
 
 /// The callers whose proposals are in the log and not yet applied.
@@ -55,7 +53,7 @@ impl<C: Caller<Written>> Pending<C> {
             expected.caller.answer(Ok(Written {
                 term: applied.term,
                 outcome: applied.outcome,
-                others_waited_for: if expected.shared { applied.visited } else { 0 },
+                visited: applied.visited,
             }));
         } else {
             expected.overwritten();
@@ -105,7 +103,6 @@ mod tests {
             index: Index(index),
             context: Bytes::from_static(name.as_bytes()),
             caller: Named(name, Rc::clone(told)),
-            shared: false,
         }
     }
 

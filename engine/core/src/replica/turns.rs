@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::kv::{Command, CommandVersion, Request};
     use crate::replica::lone::{LoneLeader, Somebody};
-    use crate::replica::{ApplyJob, Effect, Input, LogJob, Request as Asked};
+    use crate::replica::{Effect, Input, LogJob, Request as Asked};
     use crate::types::{Entry, Revision};
 
     fn from(last: u8) -> IpAddr {
@@ -272,30 +272,6 @@ mod tests {
         }
         let proposed: Vec<_> = (0..20).flat_map(|_| leader.next()).collect();
         assert!(proposed.len() > 4_000, "{}", proposed.len());
-    }
-
-    /// Whether those who are expected next would be told that others waited for them.
-    fn shared(leader: &mut Alone) -> Vec<bool> {
-        let effects = leader.0.replica.effects(leader.0.now);
-        let expected = effects.iter().flat_map(|effect| match effect {
-            Effect::Apply(ApplyJob::Expect(expected)) => expected.as_slice(),
-            _ => &[],
-        });
-        let shared = expected.map(|it| it.shared).collect();
-        for effect in effects {
-            leader.0.carry_out(effect);
-        }
-        shared
-    }
-
-    #[test]
-    fn a_write_says_whether_it_shares_the_member_with_other_clients() {
-        let mut leader = Alone::new();
-        leader.write(1, [1, 2]);
-        assert_eq!(shared(&mut leader), [false, false]);
-        leader.0.settle();
-        leader.write(2, [3]);
-        assert_eq!(shared(&mut leader), [true]);
     }
 
     #[test]

@@ -182,7 +182,7 @@ mod tests {
         Ok(Written {
             term: Term(term),
             outcome: Outcome::Empty,
-            others_waited_for: 0,
+            visited: 0,
         })
     }
 
@@ -247,7 +247,7 @@ mod tests {
         let whole = Written {
             term: Term(1),
             outcome,
-            others_waited_for: 0,
+            visited: 0,
         };
         let budget = AnswerBudget::new(15_000);
         let (replies, answers) = WriteAnswers::of(2, Some(budget.none()));

@@ -4,13 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use dengine_api::{
     KvCall,
-    v1::{
-        Consistency, OpenSessionRequest, OpenSessionResponse, pipelined_answer::Answer,
-        pipelined_call::Call,
-    },
+    v1::{Consistency, OpenSessionRequest, OpenSessionResponse, pipelined_call::Call},
 };
+use dengine_client::Answered;
 use dengine_core::{
-    kv::{Batch, KeyRange, Outcome, RangeQuery, Reader},
+    kv::{self, Batch, KeyRange, Outcome, RangeQuery, Reader},
     types::SessionId,
 };
 use dengine_wire::{
@@ -26,41 +24,58 @@ use super::{
     reads::no_room,
 };
 use crate::{
-    connections::Source,
+    connections::{Source, one_client},
     error::RequestError,
     node::{Written, answers::Held},
     server::{
+        forward::Origin,
         gate::{Admitted, Kind},
         turns::{Turn, Whose},
     },
     storage::RocksStore,
 };
 
+/// What became of a write.
+pub(super) struct Proposed<T> {
+    pub(super) answer: T,
+    pub(super) held: Option<Held>,
+    /// What its ranges visited ([`Written::visited`]).
+    visited: usize,
+    /// Whether other clients were served meanwhile.
+    others_waited: bool,
+}
+
+impl<T> Proposed<T> {
+    /// What a member is told that has passed it on.
+    pub(super) fn others_waited_for(&self) -> u64 {
+        match self.others_waited {
+            true => self.visited as u64,
+            false => 0,
+        }
+    }
+}
+
 impl Serving {
     /// Proposes what `request` asks for, or has the leader answer instead.
     pub(super) async fn write<M: Mutation>(
-        &self,
+        self: &Arc<Self>,
         request: M,
         caller: &Caller,
     ) -> Result<(M::Answer, Option<Held>), Status> {
         let source = &caller.source;
-        self.gate
-            .pass(
-                M::METHOD,
-                Kind::Write,
-                source,
-                self.propose(request, caller),
-            )
-            .await
+        let proposed = self.propose(request, caller);
+        let gate = &self.gate;
+        let proposed = gate.pass(M::METHOD, Kind::Write, source, proposed).await?;
+        Ok((proposed.answer, proposed.held))
     }
 
     /// The same for a write that was let in.
     pub(super) async fn write_admitted<M: Mutation>(
-        &self,
+        self: &Arc<Self>,
         request: M,
         caller: &Caller,
         admitted: &Admitted,
-    ) -> Result<(M::Answer, Option<Held>), Status> {
+    ) -> Result<Proposed<M::Answer>, Status> {
         let written = self.propose(request, caller).await;
         admitted.came_to(M::METHOD, &written);
         written
@@ -78,7 +93,7 @@ impl Serving {
             let source = &caller.source;
             let open = async {
                 let opening = self.place_for_session(&caller).await?;
-                let (opened, _) = self.propose(request, &caller).await?;
+                let opened = self.propose(request, &caller).await?.answer;
                 opening.opened(SessionId(opened.session_id));
                 Ok(opened)
             };
@@ -130,10 +145,10 @@ impl Serving {
     }
 
     async fn propose<M: Mutation>(
-        &self,
+        self: &Arc<Self>,
         request: M,
         caller: &Caller,
-    ) -> Result<(M::Answer, Option<Held>), Status> {
+    ) -> Result<Proposed<M::Answer>, Status> {
         let whose = Some(caller.source.address());
         let command = writes::command(&request, &self.request_limits)?;
         if let Some(batch) = command.read_only() {
@@ -145,33 +160,109 @@ impl Serving {
         };
         // Right before it is proposed: what it looks at changes.
         self.check_returned(request.returned(), whose).await?;
+        match turn {
+            None => self.order(request, command, caller).await,
+            Some(turn) => self.order_in_turn(turn, request, command, caller).await,
+        }
+    }
+
+    /// Has it ordered here, or by the leader.
+    async fn order<M: Mutation>(
+        &self,
+        request: M,
+        command: kv::Request,
+        caller: &Caller,
+    ) -> Result<Proposed<M::Answer>, Status> {
+        let whose = caller.source.address();
         let held = Some(self.answers.none());
-        let (mut written, held) = self.node.write_held(vec![command], whose, held, None).await;
+        let written = self.node.write_held(vec![command], Some(whose), held, None);
+        let (mut written, held) = written.await;
         match written.pop().expect("one answer to one write") {
             Ok(Written {
                 term,
                 outcome,
-                others_waited_for,
+                visited,
             }) => {
-                if let Some((turn, rest)) = turn.zip(rest_after(others_waited_for)) {
-                    turn.rest(rest);
-                }
                 let header = self.headers.in_term(term);
                 let answer = writes::answer(&request, header, outcome);
-                let answer = answer.map_err(|why| no_answer(M::METHOD, why))?;
-                Ok((answer, held))
+                Ok(Proposed {
+                    answer: answer.map_err(|why| no_answer(M::METHOD, why))?,
+                    held,
+                    visited,
+                    others_waited: self.gate.others_than(whose),
+                })
             }
             Err(error) => {
-                // The leader has turns of its own.
-                drop(turn);
                 let forwarded = self.forward(error, caller, M::METHOD, request.framed());
-                let (answer, held) = forwarded.await?;
-                let answer = M::unframed(answer).map_err(|_| {
+                let (answered, held) = forwarded.await?;
+                let visited = usize::try_from(answered.others_waited_for).unwrap_or(usize::MAX);
+                let answer = M::unframed(answered.answer).map_err(|_| {
                     Status::internal("the leader answered another question than was asked")
                 })?;
-                Ok((answer, held))
+                Ok(Proposed {
+                    answer,
+                    held,
+                    visited,
+                    others_waited: visited > 0,
+                })
             }
         }
+    }
+
+    /// The same in a turn, after which its client rests if others waited long for it. Whether that one stays or leaves: what is
+    /// proposed is applied, and who leaves early would have any number of them applied.
+    async fn order_in_turn<M: Mutation>(
+        self: &Arc<Self>,
+        turn: Turn,
+        request: M,
+        command: kv::Request,
+        caller: &Caller,
+    ) -> Result<Proposed<M::Answer>, Status> {
+        let (serving, caller) = (Arc::clone(self), caller.clone());
+        let ordered = tokio::spawn(async move {
+            let proposed = serving.order(request, command, &caller).await;
+            if let Some(rest) = serving.rest_after(&proposed)
+                && !serving.is_for_another(&caller).await
+            {
+                turn.rest(rest);
+            }
+            proposed
+        });
+        let ordered = ordered.await;
+        ordered.map_err(|_| Status::unavailable("this member is shutting down"))?
+    }
+
+    /// For how long whoever had others wait for that has none of its writes of ranges under way: no longer than a request
+    /// waits for its turn, so that who has one after the other is served.
+    fn rest_after<T>(&self, proposed: &Result<Proposed<T>, Status>) -> Option<Duration> {
+        let longest = self.limits.request_timeout() * 3 / 4;
+        match proposed {
+            Ok(proposed) if proposed.others_waited => {
+                Some(rest_after(proposed.visited)?.min(longest))
+            }
+            // It may yet be applied, and nobody is told then.
+            Err(status) if status.code() == Code::DeadlineExceeded => Some(longest),
+            _ => None,
+        }
+    }
+
+    /// Whether a member has passed it on, which has its client rest. Whoever says that it is a member has to have the
+    /// address of one.
+    async fn is_for_another(&self, caller: &Caller) -> bool {
+        if caller.origin == Origin::Client {
+            return false;
+        }
+        let Ok(membership) = self.node.membership() else {
+            return false;
+        };
+        for member in membership.members.values() {
+            let addresses = tokio::net::lookup_host(member.peer_address.as_str()).await;
+            let address = caller.source.address();
+            if addresses.is_ok_and(|mut all| all.any(|it| one_client(it.ip()) == address)) {
+                return true;
+            }
+        }
+        false
     }
 
     async fn turn_to_visit<M: Mutation>(
@@ -191,7 +282,7 @@ impl Serving {
         turn.await.map_err(|_| {
             let at_once = self.range_writes.limit();
             Status::unavailable(format!(
-                "this member has {at_once} writes of ranges under way at a time, and fewer for one address; the turn of this one did not come in time, and nothing was changed: send fewer at once, or try again"
+                "this member has {at_once} writes of ranges under way at a time, fewer for one address, and none for a while after one that visited {RANGE_WRITE_KEYS} keys or more while others waited; the turn of this one did not come in time, and nothing was changed: send fewer at once, or of smaller ranges, or try again"
             ))
         })
     }
@@ -203,15 +294,15 @@ impl Serving {
         caller: &Caller,
         method: &'static str,
         call: Call,
-    ) -> Result<(Answer, Option<Held>), Status> {
+    ) -> Result<(Answered, Option<Held>), Status> {
         let Caller { origin, until, .. } = *caller;
         let forwarded = self.forwarder.write(error, origin, method, call, until);
-        let mut answer = forwarded.await?;
-        let held = self.answers.hold(answer.encoded_len());
+        let mut answered = forwarded.await?;
+        let held = self.answers.hold(answered.answer.encoded_len());
         if held.is_none() {
-            frame::leave_out_pairs(&mut answer);
+            frame::leave_out_pairs(&mut answered.answer);
         }
-        Ok((answer, held))
+        Ok((answered, held))
     }
 
     /// A batch that changes nothing: costs no entry of the log, on any member.
@@ -220,7 +311,7 @@ impl Serving {
         request: &M,
         batch: Batch,
         whose: Whose,
-    ) -> Result<(M::Answer, Option<Held>), Status> {
+    ) -> Result<Proposed<M::Answer>, Status> {
         self.freshen(Consistency::Linearizable).await?;
         let patience = self.limits.request_timeout();
         let budget = self.answers.clone();
@@ -235,7 +326,12 @@ impl Serving {
             read.ok_or_else(|| Status::internal("the batch changes something"))?;
         let held = held.ok_or_else(no_room)?;
         let answer = writes::answer(request, self.headers.now(), outcome);
-        Ok((answer.map_err(|why| no_answer(M::METHOD, why))?, Some(held)))
+        Ok(Proposed {
+            answer: answer.map_err(|why| no_answer(M::METHOD, why))?,
+            held: Some(held),
+            visited: 0,
+            others_waited: false,
+        })
     }
 
     /// What a delete returns is gathered while it is applied, by every member: it must not be large. Judged
@@ -260,8 +356,7 @@ impl Serving {
     }
 }
 
-/// How long whoever had others wait for so many keys has none of its writes of ranges under way: so long that less than one
-/// in two hundred calls of others waits for such a write. Those below [`RANGE_WRITE_KEYS`] are short enough.
+/// How long is long enough after a write that visited so many keys: less than one in two hundred calls of others waits for it.
 fn rest_after(keys: usize) -> Option<Duration> {
     /// Visiting a key takes 0.4 µs, and deleting it three.
     const FOR_EACH_KEY: Duration = Duration::from_micros(200);

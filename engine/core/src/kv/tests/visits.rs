@@ -286,7 +286,9 @@ fn version_2_has_no_bound_and_counts_all() {
     let data = Request::from(read).encode(CommandVersion::OLDEST);
     let index = machine.applied().0.next().0;
     let applied = machine.apply(&[entry(index, EntryKind::Command, data)]);
-    let outcome = applied.expect("apply").remove(0).outcome;
+    let applied = applied.expect("apply").remove(0);
+    assert_eq!(applied.visited, RANGE_VISIT_KEYS_MAX + 1);
+    let outcome = applied.outcome;
     let Outcome::Batch { answers, .. } = outcome else {
         panic!("{outcome:?}");
     };

@@ -12,7 +12,7 @@ fn written(term: u64) -> Result<Written, RequestError> {
     Ok(Written {
         term: Term(term),
         outcome: Outcome::Empty,
-        others_waited_for: 0,
+        visited: 0,
     })
 }
 

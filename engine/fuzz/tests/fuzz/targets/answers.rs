@@ -40,7 +40,7 @@ fn calls(frame: &[u8]) -> String {
     let (policy, deadline) = (RetryPolicy::STANDARD, Duration::from_secs(60));
     let mut attempts = Attempts::new(policy, Operation::Once, 0, deadline);
     let mut became = String::new();
-    for PipelinedAnswer { id, answer } in frame.answers {
+    for PipelinedAnswer { id, answer, .. } in frame.answers {
         became = match answer {
             Some(Answer::Error(error)) => {
                 let leader = Some(error.leader).filter(|leader| !leader.is_empty());
@@ -129,6 +129,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let answers = answers.map(|(id, answer)| PipelinedAnswer {
         id,
         answer: Some(answer),
+        ..PipelinedAnswer::default()
     });
     let frame = PipelineResponse {
         answers: answers.collect(),

@@ -32,6 +32,7 @@ use crate::{
     server::{
         forward::Origin,
         gate::{Admitted, Kind},
+        kv::writes::Proposed,
     },
 };
 
@@ -346,14 +347,20 @@ impl Serving {
         admitted: Admitted,
     ) -> (PipelinedAnswer, Option<Held>) {
         async fn write<M: Mutation>(
-            serving: &Serving,
+            serving: &Arc<Serving>,
             id: u64,
             request: M,
             caller: &Caller,
             admitted: &Admitted,
         ) -> (PipelinedAnswer, Option<Held>) {
-            let (result, held) = apart(serving.write_admitted(request, caller, admitted).await);
-            (framed::<M>(id, result), held)
+            let proposed = serving.write_admitted(request, caller, admitted).await;
+            let others_waited_for = proposed.as_ref().map_or(0, Proposed::others_waited_for);
+            let (result, held) = apart(proposed.map(|it| (it.answer, it.held)));
+            let framed = PipelinedAnswer {
+                others_waited_for,
+                ..framed::<M>(id, result)
+            };
+            (framed, held)
         }
         if let Call::OpenSession(open) = call {
             let opened = self.open_session(open, caller, Some(admitted)).await;

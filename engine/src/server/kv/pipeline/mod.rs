@@ -222,7 +222,7 @@ impl Pipeline {
             let forwarded = serving.forward(error, &caller, method, call).await;
             admitted.answered(method, code(&forwarded));
             match forwarded {
-                Ok((answer, held)) => Done::Answered(found(id, answer), held),
+                Ok((answered, held)) => Done::Answered(found(id, answered.answer), held),
                 Err(status) => Done::Answered(failed(id, &status), None),
             }
         });

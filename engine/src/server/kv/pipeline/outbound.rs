@@ -142,6 +142,7 @@ mod tests {
                 header: None,
                 kv: Some(kv),
             })),
+            others_waited_for: 0,
         }
     }
 
