@@ -20,6 +20,7 @@ mod older;
 mod overload;
 mod pipeline;
 mod reads;
+mod rests;
 mod sessions;
 mod snapshot;
 mod space;
