@@ -164,7 +164,7 @@ impl World {
     }
 
     /// Nobody hears this member, and it hears nobody.
-    fn isolate(&mut self, id: MemberId, duration: u64) {
+    pub(super) fn isolate(&mut self, id: MemberId, duration: u64) {
         if self.is_stormy() {
             let others = self.members.keys().filter(|other| **other != id);
             let links = others.flat_map(|other| [(id, *other), (*other, id)]);

@@ -25,10 +25,14 @@ pub(super) enum Focus {
     SilentLearner,
     /// Members that are so far behind that they need a snapshot.
     Snapshot,
+    /// `memory-first`, and sites that lose power: some have what the others go on without.
+    SiteLoss,
 }
 
 impl Focus {
-    const ALL: [Self; 8] = [
+    /// Each as often as it stands here.
+    const ALL: [Self; 10] = [
+        Self::Usurper,
         Self::Usurper,
         Self::LeaderCut,
         Self::LateNews,
@@ -37,6 +41,7 @@ impl Focus {
         Self::Displacement,
         Self::SilentLearner,
         Self::Snapshot,
+        Self::SiteLoss,
     ];
 
     /// What the next seed is about, if about anything.
@@ -64,6 +69,7 @@ impl Focus {
             Self::Displacement => (Fault::Displacement, often(random, 4, 8)),
             Self::SilentLearner => (Fault::SilentLearner, often(random, 2, 6)),
             Self::Snapshot => (Fault::Kill, often(random, 1, 4)),
+            Self::SiteLoss => (Fault::SiteLoss, often(random, 6, 12)),
         };
         plan.faults.retain(|(kind, _)| *kind != fault);
         plan.faults.push((fault, mean));
@@ -80,6 +86,7 @@ impl Focus {
             Self::Displacement => self.crowd(plan, random),
             Self::SilentLearner => plan.faults.retain(|(kind, _)| !kind.comes_late()),
             Self::Snapshot => self.shorten(plan, random),
+            Self::SiteLoss => plan.memory_first = true,
         }
     }
 

@@ -269,7 +269,7 @@ impl Plan {
         if let Some(focus) = Focus::draw(random) {
             focus.narrow(&mut plan, random);
         }
-        if plan.memory_first && random.chance(700_000) {
+        if plan.memory_first && !plan.has(Fault::SiteLoss) && random.chance(700_000) {
             super::loss::plan_site_losses(&mut plan, random);
         }
         plan
