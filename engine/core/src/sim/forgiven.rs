@@ -33,6 +33,11 @@ struct Fate {
 }
 
 impl Losses {
+    /// Whether none was accepted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn add(&mut self, at: Nanos, safe: Revision, before: Changes) {
         self.0.push(Loss { at, safe, before });
     }

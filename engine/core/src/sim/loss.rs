@@ -10,7 +10,7 @@
 
 use super::forgiven::Changes;
 use super::invariants::Seen;
-use super::member::Health;
+use super::member::{Health, Member};
 use super::plan::{Fault, Plan};
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
@@ -150,6 +150,18 @@ impl World {
         }
         ids.into_iter().for_each(|id| self.lose_power(id));
         true
+    }
+
+    /// Whether, after an accepted loss, nobody who runs sees a majority of the voters that it knows of: one of two has given its
+    /// history up, or what was lost is that a member, which is gone, was removed. The runbook goes on with a copy then.
+    pub(super) fn loss_took_the_quorum(&self) -> bool {
+        let up = |id: &MemberId| self.members.get(id).is_some_and(Member::is_up);
+        let lacks_quorum = |known: Arc<Membership>| {
+            let voters: Vec<_> = known.voters().map(|m| m.id).collect();
+            voters.iter().filter(|id| up(id)).count() <= voters.len() / 2
+        };
+        let mut known = self.members.values().filter_map(Member::membership);
+        !self.losses.is_empty() && known.all(lacks_quorum)
     }
 
     /// Goes on with what is there.

@@ -50,6 +50,8 @@ enum Phase {
     /// Since when it was calm.
     Rest(Nanos),
     Over,
+    /// An accepted loss has left a cluster that nobody can bring back ([`World::loss_took_the_quorum`]): there is no end to judge.
+    Lost,
 }
 
 pub(super) struct World {
@@ -123,13 +125,13 @@ impl World {
 
     /// Runs to the end, or to the first thing that is wrong.
     pub(super) fn run(mut self, seed: u64) -> Report {
-        while self.sim.broken.is_none() && self.phase != Phase::Over {
+        while self.sim.broken.is_none() && !matches!(self.phase, Phase::Over | Phase::Lost) {
             let (at, event) = self.sim.queue.pop().expect("the watch goes on");
             self.sim.now = at;
             self.sim.mailbox.set_time(at);
             self.on(event);
         }
-        if self.sim.broken.is_none() {
+        if self.sim.broken.is_none() && self.phase == Phase::Over {
             self.judge();
         }
         self.report(seed)
@@ -414,6 +416,10 @@ impl World {
         match self.phase {
             Phase::Storm if now >= self.sim.plan.safety => self.calm_down(),
             Phase::Calm(since) if self.was_written_since(since) => self.phase = Phase::Rest(since),
+            Phase::Calm(since) if now > since + WRITE_WITHIN && self.loss_took_the_quorum() => {
+                self.sim.count("clusters that an accepted loss has ended");
+                self.phase = Phase::Lost;
+            }
             Phase::Calm(since) if now > since + WRITE_WITHIN => {
                 self.sim.fail((
                     "liveness",
