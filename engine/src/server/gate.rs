@@ -406,6 +406,25 @@ mod tests {
         assert_eq!(again.expect("there is room").count(), 75);
     }
 
+    #[test]
+    fn there_are_others_for_a_second_after_they_were_let_in() {
+        let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([127, 0, 0, last]));
+        let (lately, begun) = (Lately::default(), Instant::now());
+        let at = |millis| begun + Duration::from_millis(millis);
+        let others = |millis| [a, b, c].map(|than| lately.others_than(than, at(millis)));
+        assert_eq!(others(0), [false; 3], "nobody was");
+        lately.note(a, at(0));
+        lately.note(a, at(100));
+        assert_eq!(others(100), [false, true, true]);
+        lately.note(b, at(500));
+        assert_eq!(others(500), [true; 3]);
+        lately.note(c, at(600));
+        lately.note(c, at(900));
+        assert_eq!(others(1_400), [true; 3], "b and c were");
+        assert_eq!(others(1_500), [true, true, false]);
+        assert_eq!(others(1_900), [false; 3]);
+    }
+
     /// Who has many writes under way had others refused, and those let in wait for all of them.
     #[test]
     fn of_writes_one_client_has_half_and_reads_go_on_beside_them() {
