@@ -357,6 +357,7 @@ impl Peer {
         PipelinedAnswer {
             id: call.id,
             answer: Some(answered.unwrap_or_else(refused)),
+            others_waited_for: 0,
         }
     }
 }

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use dengine_api::v1::{DeleteRequest, PutRequest, kv_client::KvClient};
 use futures::future::join_all;
 use tokio::{task::JoinHandle, time::timeout};
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint},
+};
 
 use crate::harness::{Cluster, Member};
 
@@ -99,6 +102,33 @@ async fn who_goes_through_a_follower_rests_there_and_others_do_not() {
     assert!(took(&mut heavy, deletes("many")).await < LONG);
     assert!(took(&mut other, deletes("few")).await < LONG);
     assert!(took(&mut heavy, deletes("few")).await > LONG);
+    somebody.abort();
+}
+
+/// It visited as many keys as it may before it was refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_refused_rests_as_well() {
+    let cluster = Cluster::form(1).await;
+    let member = &cluster.members[0];
+    let kv = from(member, 1).await;
+    // Together beyond the bytes that one may visit.
+    for part in 0..14 {
+        let puts = (0..10).map(|n| PutRequest {
+            key: format!("large-{part}-{n}").into(),
+            value: vec![0; 1_000_000].into(),
+            ..PutRequest::default()
+        });
+        let puts = puts.map(|put| {
+            let mut kv = kv.clone();
+            async move { kv.put(put).await.unwrap() }
+        });
+        join_all(puts).await;
+    }
+    let somebody = somebody(member).await;
+    let mut greedy = from(member, 2).await;
+    let refused = greedy.delete(deletes("large")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(took(&mut greedy, deletes("few")).await > LONG);
     somebody.abort();
 }
 

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// Keys that one command expires at most: whatever is behind it waits while it is applied.
 const EXPIRED_KEYS_MAX: usize = 96;
+/// Sessions that end in one turn, at most, each by a command of its own.
+const SESSIONS_PER_TURN: usize = 256;
 /// Commands that expire keys in one turn, at most: a burst of them holds up everything else together.
 const EXPIRIES_PER_TURN: usize = 2;
 /// Such commands under way at least and at most: one more for every [`LATER_BY`] that keys have been due, so that it keeps up
@@ -95,7 +97,7 @@ impl<S: Store> Keeper<S> {
             other => &mut other.insert((term, Expiry::default())).1,
         };
         expiry.observe(&self.reader, &mut clock)?;
-        let mut commands = expiry.due_sessions(&self.reader, &mut clock, EXPIRED_KEYS_MAX)?;
+        let mut commands = expiry.due_sessions(&self.reader, &mut clock, SESSIONS_PER_TURN)?;
         while let Some((last, at)) = self.under_way.front() {
             if now.since(*at) < PATIENCE && self.reader.may_expire(&last.key, last.mod_revision)? {
                 break;

@@ -206,7 +206,7 @@ impl Operator {
             .find(|id| sound && self.condemned.contains(id));
         let useless = lost.or(condemned);
         if let Some(id) = useless.copied() {
-            if !alone {
+            if !alone || now.voters().all(|voter| voter.id != id) {
                 return Some(self.remove(id, leader));
             }
             // The last voter cannot go before another can take its place.

@@ -39,20 +39,8 @@ use crate::{
 pub(super) struct Proposed<T> {
     pub(super) answer: T,
     pub(super) held: Option<Held>,
-    /// What its ranges visited ([`Written::visited`]).
-    visited: usize,
-    /// Whether other clients were served meanwhile.
-    others_waited: bool,
-}
-
-impl<T> Proposed<T> {
-    /// What a member is told that has passed it on.
-    pub(super) fn others_waited_for(&self) -> u64 {
-        match self.others_waited {
-            true => self.visited as u64,
-            false => 0,
-        }
-    }
+    /// See [`PipelinedAnswer::others_waited_for`](dengine_api::v1::PipelinedAnswer::others_waited_for).
+    pub(super) others_waited_for: u64,
 }
 
 impl Serving {
@@ -160,19 +148,25 @@ impl Serving {
         };
         // Right before it is proposed: what it looks at changes.
         self.check_returned(request.returned(), whose).await?;
-        match turn {
+        let (answer, others_waited_for) = match turn {
             None => self.order(request, command, caller).await,
             Some(turn) => self.order_in_turn(turn, request, command, caller).await,
-        }
+        };
+        let (answer, held) = answer?;
+        Ok(Proposed {
+            answer,
+            held,
+            others_waited_for,
+        })
     }
 
-    /// Has it ordered here, or by the leader.
+    /// Has it ordered here, or by the leader; and for how much others waited ([`Proposed::others_waited_for`]).
     async fn order<M: Mutation>(
         &self,
         request: M,
         command: kv::Request,
         caller: &Caller,
-    ) -> Result<Proposed<M::Answer>, Status> {
+    ) -> (Result<(M::Answer, Option<Held>), Status>, u64) {
         let whose = caller.source.address();
         let held = Some(self.answers.none());
         let written = self.node.write_held(vec![command], Some(whose), held, None);
@@ -185,26 +179,33 @@ impl Serving {
             }) => {
                 let header = self.headers.in_term(term);
                 let answer = writes::answer(&request, header, outcome);
-                Ok(Proposed {
-                    answer: answer.map_err(|why| no_answer(M::METHOD, why))?,
-                    held,
-                    visited,
-                    others_waited: self.gate.others_than(whose),
-                })
+                let answer = answer.map_err(|why| no_answer(M::METHOD, why));
+                let others_waited_for = match self.gate.others_than(whose) {
+                    true => visited as u64,
+                    false => 0,
+                };
+                (answer.map(|answer| (answer, held)), others_waited_for)
             }
             Err(error) => {
+                let is_elsewhere = self.node.other_leader().is_some();
                 let forwarded = self.forward(error, caller, M::METHOD, request.framed());
-                let (answered, held) = forwarded.await?;
-                let visited = usize::try_from(answered.others_waited_for).unwrap_or(usize::MAX);
-                let answer = M::unframed(answered.answer).map_err(|_| {
-                    Status::internal("the leader answered another question than was asked")
-                })?;
-                Ok(Proposed {
-                    answer,
-                    held,
-                    visited,
-                    others_waited: visited > 0,
-                })
+                match forwarded.await {
+                    Ok((answered, held)) => {
+                        let answer = M::unframed(answered.answer).map_err(|_| {
+                            Status::internal("the leader answered another question than was asked")
+                        });
+                        let answer = answer.map(|answer| (answer, held));
+                        (answer, answered.others_waited_for)
+                    }
+                    Err(status) => {
+                        let others_waited = is_elsewhere || self.gate.others_than(whose);
+                        let cost = match may_have_cost(&status) && others_waited {
+                            true => u64::MAX,
+                            false => 0,
+                        };
+                        (Err(status), cost)
+                    }
+                }
             }
         }
     }
@@ -217,33 +218,21 @@ impl Serving {
         request: M,
         command: kv::Request,
         caller: &Caller,
-    ) -> Result<Proposed<M::Answer>, Status> {
+    ) -> (Result<(M::Answer, Option<Held>), Status>, u64) {
         let (serving, caller) = (Arc::clone(self), caller.clone());
         let ordered = tokio::spawn(async move {
-            let proposed = serving.order(request, command, &caller).await;
-            if let Some(rest) = serving.rest_after(&proposed)
+            let (answer, others_waited_for) = serving.order(request, command, &caller).await;
+            // No longer than a request waits for its turn: who has one after the other is served.
+            let longest = serving.limits.request_timeout() * 3 / 4;
+            if let Some(rest) = rest_after(others_waited_for)
                 && !serving.is_for_another(&caller).await
             {
-                turn.rest(rest);
+                turn.rest(rest.min(longest));
             }
-            proposed
+            (answer, others_waited_for)
         });
-        let ordered = ordered.await;
-        ordered.map_err(|_| Status::unavailable("this member is shutting down"))?
-    }
-
-    /// For how long whoever had others wait for that has none of its writes of ranges under way: no longer than a request
-    /// waits for its turn, so that who has one after the other is served.
-    fn rest_after<T>(&self, proposed: &Result<Proposed<T>, Status>) -> Option<Duration> {
-        let longest = self.limits.request_timeout() * 3 / 4;
-        match proposed {
-            Ok(proposed) if proposed.others_waited => {
-                Some(rest_after(proposed.visited)?.min(longest))
-            }
-            // It may yet be applied, and nobody is told then.
-            Err(status) if status.code() == Code::DeadlineExceeded => Some(longest),
-            _ => None,
-        }
+        let stopping = || Err(Status::unavailable("this member is shutting down"));
+        ordered.await.unwrap_or_else(|_| (stopping(), 0))
     }
 
     /// Whether a member has passed it on, which has its client rest. Whoever says that it is a member has to have the
@@ -329,8 +318,7 @@ impl Serving {
         Ok(Proposed {
             answer: answer.map_err(|why| no_answer(M::METHOD, why))?,
             held: Some(held),
-            visited: 0,
-            others_waited: false,
+            others_waited_for: 0,
         })
     }
 
@@ -356,12 +344,21 @@ impl Serving {
     }
 }
 
-/// How long is long enough after a write that visited so many keys: less than one in two hundred calls of others waits for it.
-fn rest_after(keys: usize) -> Option<Duration> {
+/// How long is long enough after a write for whose visit of so many keys others waited: less than one in two hundred of their
+/// calls waits for such a one. Those below [`RANGE_WRITE_KEYS`] are short enough.
+fn rest_after(keys: u64) -> Option<Duration> {
     /// Visiting a key takes 0.4 µs, and deleting it three.
     const FOR_EACH_KEY: Duration = Duration::from_micros(200);
-    let beyond = keys.checked_sub(RANGE_WRITE_KEYS)?;
+    let beyond = keys.checked_sub(RANGE_WRITE_KEYS as u64)?;
     Some(FOR_EACH_KEY * u32::try_from(beyond).unwrap_or(u32::MAX))
+}
+
+/// Whether a write that failed may have visited all that it may, or do so yet: it was beyond the bound, or nobody knows.
+fn may_have_cost(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::InvalidArgument | Code::DeadlineExceeded
+    )
 }
 
 /// What the caller is told when the outcome of a write is no answer to it.

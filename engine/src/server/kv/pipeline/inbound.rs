@@ -32,7 +32,6 @@ use crate::{
     server::{
         forward::Origin,
         gate::{Admitted, Kind},
-        kv::writes::Proposed,
     },
 };
 
@@ -354,7 +353,7 @@ impl Serving {
             admitted: &Admitted,
         ) -> (PipelinedAnswer, Option<Held>) {
             let proposed = serving.write_admitted(request, caller, admitted).await;
-            let others_waited_for = proposed.as_ref().map_or(0, Proposed::others_waited_for);
+            let others_waited_for = proposed.as_ref().map_or(0, |it| it.others_waited_for);
             let (result, held) = apart(proposed.map(|it| (it.answer, it.held)));
             let framed = PipelinedAnswer {
                 others_waited_for,
