@@ -48,6 +48,8 @@ struct Line {
     waiting: VecDeque<oneshot::Sender<Turn>>,
     /// Until then it has no further turn.
     rests: Option<Instant>,
+    /// Until then it has one at a time: two that all others wait for, one after the other, are twice as long.
+    single: Option<Instant>,
 }
 
 /// A turn, until it is dropped.
@@ -90,22 +92,28 @@ impl Turns {
 }
 
 impl Turn {
-    /// Gives it back; those of the same address have the next one only after so long.
+    /// Gives it back; those of the same address have the next one only after so long, and for as long after that one at a
+    /// time.
     pub(super) fn rest(self, time: Duration) {
         let until = Instant::now() + time;
-        let rests = {
+        let longer = {
             let mut lines = self.shared.lines();
             let line = lines.by_address.entry(self.whose).or_default();
             // Several may end at once: whoever makes it longer looks after its end.
             let longer = line.rests.is_none_or(|rests| rests < until);
-            longer.then(|| line.rests = Some(until)).is_some()
+            if longer {
+                (line.rests, line.single) = (Some(until), Some(until + time));
+            }
+            longer
         };
-        if rests {
+        if longer {
             let (shared, whose) = (Arc::clone(&self.shared), self.whose);
             tokio::spawn(async move {
-                sleep_until(until).await;
-                shared.lines().rested(whose);
-                shared.give();
+                for at in [until, until + time] {
+                    sleep_until(at).await;
+                    shared.lines().rested(whose);
+                    shared.give();
+                }
             });
         }
     }
@@ -141,20 +149,24 @@ impl Lines {
         let line = self.by_address.get(&whose);
         let rests = line.is_some_and(|line| line.rests.is_some());
         let own = line.map_or(0, |line| line.taken);
-        !rests && bounds.share.more(bounds.limit, self.taken, own) > 0
+        let has_one = own > 0 && line.is_some_and(|line| line.single.is_some());
+        !rests && !has_one && bounds.share.more(bounds.limit, self.taken, own) > 0
     }
 
     /// Ends a rest, unless it has become longer.
     fn rested(&mut self, whose: Whose) {
         if let Some(line) = self.by_address.get_mut(&whose) {
-            line.rests = line.rests.filter(|rests| *rests > Instant::now());
+            let now = Instant::now();
+            line.rests = line.rests.filter(|until| *until > now);
+            line.single = line.single.filter(|until| *until > now);
             self.forget_idle(whose);
         }
     }
 
     /// Forgets an address that has, wants and waits for nothing.
     fn forget_idle(&mut self, whose: Whose) {
-        let idle = |line: &Line| line.taken == 0 && line.waiting.is_empty() && line.rests.is_none();
+        let rested = |line: &Line| line.rests.is_none() && line.single.is_none();
+        let idle = |line: &Line| line.taken == 0 && line.waiting.is_empty() && rested(line);
         if self.by_address.get(&whose).is_some_and(idle) {
             self.by_address.remove(&whose);
         }
@@ -285,7 +297,10 @@ mod tests {
         assert!(now(&turns, from(2)).is_some(), "others have it at once");
         let rested = turns.take(from(1)).await;
         assert!(begun.elapsed() >= Duration::from_millis(59));
-        drop(rested);
+        assert!(now(&turns, from(1)).is_none(), "one at a time");
+        let second = turns.take(from(1)).await;
+        assert!(begun.elapsed() >= Duration::from_millis(119));
+        drop((rested, second));
         let lines = turns.0.lines();
         assert!(lines.taken == 0 && lines.by_address.is_empty() && lines.round.is_empty());
     }

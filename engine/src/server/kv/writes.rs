@@ -223,7 +223,7 @@ impl Serving {
         let ordered = tokio::spawn(async move {
             let (answer, others_waited_for) = serving.order(request, command, &caller).await;
             // No longer than a request waits for its turn: who has one after the other is served.
-            let longest = serving.limits.request_timeout() * 3 / 4;
+            let longest = serving.limits.request_timeout() * 9 / 10;
             if let Some(rest) = rest_after(others_waited_for)
                 && !serving.is_for_another(&caller).await
             {
