@@ -15,6 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::{EXIT_FAILED, EXIT_OK, say};
+use crate::allocator;
 
 /// What `dengine serve` takes.
 #[derive(Debug, Args)]
@@ -90,7 +91,8 @@ async fn serve(config: Config) -> anyhow::Result<End> {
         "member started"
     );
     let stop = CancellationToken::new();
-    let serving = server::serve(node.clone(), &config, listeners, metrics, stop.clone());
+    let (member, give_back) = (node.clone(), allocator::give_back);
+    let serving = server::serve(member, &config, listeners, metrics, give_back, stop.clone());
     let code = until_stopped(&node, &config, serving, stop, stop_signals).await;
     // Whoever drops the last handle waits for the member's threads. A disk that hangs may keep them for ever, so this is
     // left to where `run` waits for so long and no longer.

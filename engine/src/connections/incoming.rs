@@ -166,10 +166,14 @@ impl Guarded {
     }
 
     /// Whoever asks for most waits while memory is short, but not for ever: what it was sent may be what ends the shortage.
-    /// Not a member, whose log would fall behind: what is held for members is counted ([`memory`]).
+    /// So does whoever came as a peer and is no member, as far as anybody knows. Not a member, whose log would fall behind:
+    /// what is held for members is counted ([`memory`]).
     fn hold_back(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let is_client = !self.must_be_greeted;
-        let must_wait = is_client && memory::is_short() && self.source().asks_for_most();
+        let is_concerned = || match self.must_be_greeted {
+            false => self.source().asks_for_most(),
+            true => !self.connection.is_proven(),
+        };
+        let must_wait = memory::is_short() && is_concerned();
         if self.held_back.is_none() && must_wait {
             self.held_back = Some(Box::pin(sleep(HELD_BACK)));
         }

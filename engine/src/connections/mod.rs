@@ -105,13 +105,15 @@ pub(crate) struct PipelinePlace(Arc<Connection>);
 impl Connections {
     /// At most `limit`, and from one address at most half of them.
     pub(crate) fn new(limit: usize, when_full: WhenFull, sources: &Sources) -> Self {
-        Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             limit,
             when_full,
             sources: sources.clone(),
             open: Mutex::default(),
             epoch: Instant::now(),
-        }))
+        });
+        sources.come_by(&inner);
+        Self(inner)
     }
 
     /// Closes the connections of clients that read nothing for `patience`, until `stop` is cancelled.
@@ -149,6 +151,26 @@ impl Connections {
 
     fn open(&self) -> MutexGuard<'_, Open> {
         lock(&self.0.open)
+    }
+
+    /// How many there are from where, of those that are not being closed.
+    fn by_address(&self) -> HashMap<IpAddr, usize> {
+        let mut by_address = HashMap::new();
+        for connection in self.open().all.values().filter(|it| !it.is_closed()) {
+            let own = by_address.entry(connection.source.address());
+            *own.or_default() += 1;
+        }
+        by_address
+    }
+
+    /// Closes half of those from there, the newest ones, and says how many.
+    fn close_half(&self, from: IpAddr) -> usize {
+        let open = self.open();
+        let is_one = |it: &&Arc<Connection>| it.source.address() == from && !it.is_closed();
+        let own: Vec<_> = open.all.values().rev().filter(is_one).collect();
+        let half = own.len().div_ceil(2);
+        own.into_iter().take(half).for_each(|it| it.close());
+        half
     }
 
     /// A place for one more from there.
@@ -429,6 +451,29 @@ mod tests {
         drop((ports, again, other));
         assert!(left.upgrade().is_none());
         assert!(sources.is_empty());
+    }
+
+    #[test]
+    fn who_has_most_connections_loses_the_newest_half_of_them_on_each_port() {
+        let sources = Sources::default();
+        let ports = [(); 2].map(|()| Connections::new(100, WhenFull::Refuse, &sources));
+        let many = |port: &Connections, from, count| -> Vec<_> {
+            let one = |_| port.admit(address(from)).unwrap().1;
+            (0..count).map(one).collect()
+        };
+        let most = [many(&ports[0], 1, 4), many(&ports[1], 1, 3)];
+        // More than the other has on either port.
+        let others = many(&ports[0], 2, 6);
+        assert_eq!(sources.shed(), 4);
+        let closed = most.map(|it| it.iter().map(|it| it.is_closed()).collect::<Vec<_>>());
+        assert_eq!(closed[0], [false, false, true, true]);
+        assert_eq!(closed[1], [false, true, true]);
+        assert!(others.iter().all(|it| !it.is_closed()));
+        // What is being closed does not count.
+        assert_eq!(sources.shed(), 3);
+        assert!(others.iter().any(|it| it.is_closed()));
+        drop(ports);
+        assert_eq!(sources.shed(), 0, "nobody is left");
     }
 
     #[test]

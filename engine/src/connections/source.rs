@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicUsize},
 };
 
-use super::{lanes::Lanes, turn::Threads};
+use super::{Connections, Inner, lanes::Lanes, lock, turn::Threads};
 
 /// The address by which a client is told from others.
 pub(crate) fn one_client(from: IpAddr) -> IpAddr {
@@ -32,6 +32,8 @@ pub(crate) struct Sources(Arc<Known>);
 #[derive(Default)]
 struct Known {
     by_address: Mutex<HashMap<IpAddr, Weak<Source>>>,
+    /// By which they come.
+    ports: Mutex<Vec<Weak<Inner>>>,
     /// What all of them share.
     threads: Threads,
 }
@@ -65,6 +67,29 @@ impl Sources {
             threads,
             ..Known::default()
         })))
+    }
+
+    /// They come by this port as well.
+    pub(super) fn come_by(&self, port: &Arc<Inner>) {
+        lock(&self.0.ports).push(Arc::downgrade(port));
+    }
+
+    /// Closes half of the connections, on all ports, of the address that has most, the newest ones, and says how many. What one
+    /// connection can hold has a bound, so who holds much has many of them; called again and again, it gets to everybody.
+    pub(crate) fn shed(&self) -> usize {
+        let ports = lock(&self.0.ports);
+        let ports: Vec<_> = ports.iter().filter_map(Weak::upgrade).collect();
+        let ports: Vec<_> = ports.into_iter().map(Connections).collect();
+        let mut by_address = HashMap::<IpAddr, usize>::new();
+        for (address, count) in ports.iter().flat_map(Connections::by_address) {
+            *by_address.entry(address).or_default() += count;
+        }
+        // Of two that have as many, always the same.
+        let most = by_address.into_iter().max_by_key(|it| (it.1, it.0));
+        most.map_or(0, |(address, _)| {
+            let closed = ports.iter().map(|port| port.close_half(address));
+            closed.sum()
+        })
     }
 
     /// That of an address.

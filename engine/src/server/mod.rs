@@ -148,18 +148,27 @@ async fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListene
 /// serving" at once, new connections are refused, and who outlasts the caller's patience is cut off by
 /// dropping this future.
 ///
+/// While memory is scarce, `give_back` is called, again and again: it has the process's allocator give back to the system what
+/// is free.
+///
 /// # Errors
-/// A port fails for good.
+/// A port fails for good, or the system gives no more threads.
 pub async fn serve(
     node: Node,
     config: &Config,
     listeners: Listeners,
     metrics: PrometheusHandle,
+    give_back: fn(),
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let health = HealthReport::start(&node, stop.clone()).await;
-    tokio::spawn(memory::watch_over(stop.clone()));
     let sources = Sources::start().map_err(ServeError::Threads)?;
+    let heaviest = sources.clone();
+    let remedies = memory::Remedies {
+        give_back,
+        shed: Box::new(move || heaviest.shed()),
+    };
+    memory::watch_over(remedies, stop.clone()).map_err(ServeError::Threads)?;
     let most = files::most(Use::SidePort, MONITOR_CONNECTIONS_MAX);
     let monitor = monitor::serve(
         Incoming::new(
