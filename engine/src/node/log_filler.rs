@@ -44,10 +44,8 @@ impl LogFiller {
         while let Ok(filled) = self.filled.try_recv() {
             unless_usable(log.take_back(filled))?;
         }
-        if log.awaits_piece()
-            && let Ok(filled) = self.filled.recv()
-        {
-            unless_usable(log.take_back(filled))?;
+        if log.awaits_piece() {
+            self.take_back(log)?;
         }
         let next = log.next_piece().map(|piece| {
             if let (Some(piece), Some(pieces)) = (piece, &self.pieces) {
@@ -56,6 +54,20 @@ impl LogFiller {
             }
         });
         unless_usable(next)
+    }
+
+    /// Waits for the piece that is away, if one is, and takes it back. Says whether there was one.
+    ///
+    /// # Errors
+    /// The log can no longer be used.
+    pub(super) fn take_back(&self, log: &mut Log<RealDisk>) -> Result<bool, LogError> {
+        if !log.is_piece_away() {
+            return Ok(false);
+        }
+        let Ok(filled) = self.filled.recv() else {
+            return Ok(false);
+        };
+        unless_usable(log.take_back(filled)).map(|()| true)
     }
 }
 

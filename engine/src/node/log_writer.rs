@@ -124,6 +124,10 @@ impl LogThread {
         let mut told = false;
         loop {
             let full = match work.write(&mut self.log) {
+                // The next segment's file has space that this may have.
+                Err(error) if error.is_no_space() && self.filler.take_back(&mut self.log)? => {
+                    continue;
+                }
                 Err(error) if error.is_no_space() => error,
                 result => return result,
             };

@@ -111,12 +111,19 @@ impl<D: Disk> Log<D> {
         }))
     }
 
+    /// Whether a piece is away. Its file takes space: an append that found none takes it back before it waits for more.
+    #[must_use]
+    pub fn is_piece_away(&self) -> bool {
+        matches!(self.next, Next::Away { .. })
+    }
+
     /// Whether a piece is away without which the next segment may not be there in time: whoever goes on appending writes all
     /// of another one at once.
     #[must_use]
     pub fn awaits_piece(&self) -> bool {
-        let away = matches!(self.next, Next::Away { .. });
-        away && self.spares.is_empty() && self.offset > self.current.capacity / 4 * 3
+        self.is_piece_away()
+            && self.spares.is_empty()
+            && self.offset > self.current.capacity / 4 * 3
     }
 
     /// Takes a piece back that was filled.

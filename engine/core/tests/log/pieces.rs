@@ -122,3 +122,21 @@ fn a_piece_that_is_dropped_is_cleared_away_by_the_next_opening() {
     assert_eq!(recovered.last_index, Index(1));
     assert_eq!(disk.list().unwrap().len(), 1);
 }
+
+/// An append that does not fit into the present segment needs a file, and the disk has space for one more: the one that is away.
+#[test]
+fn a_log_without_space_finds_what_its_own_piece_holds() {
+    let disk = MemoryDisk::new();
+    let mut log = open(&disk);
+    disk.set_space_bytes(Some(2 * u64::from(SEGMENT)));
+    log.append(&batch(1, 1..=9, 3_900)).unwrap();
+    let piece = next(&mut log);
+    let filled = piece.fill();
+    let large = batch(1, 10..=18, 3_900);
+    let full = log.append(&large).unwrap_err();
+    assert!(matches!(full, LogError::NoSpace(_)), "{full}");
+    assert!(log.is_piece_away() && !log.awaits_piece());
+    log.take_back(filled).unwrap();
+    assert!(!log.is_piece_away());
+    log.append(&large).unwrap();
+}
