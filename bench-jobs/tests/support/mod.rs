@@ -357,7 +357,8 @@ impl Peer {
         PipelinedAnswer {
             id: call.id,
             answer: Some(answered.unwrap_or_else(refused)),
-            others_waited_for: 0,
+            visited: 0,
+            others_waited: false,
         }
     }
 }

@@ -99,8 +99,10 @@ pub enum PipeError {
 pub struct Answered {
     /// Never an error.
     pub answer: Answer,
-    /// See [`PipelinedAnswer::others_waited_for`].
-    pub others_waited_for: u64,
+    /// See [`PipelinedAnswer::visited`].
+    pub visited: u64,
+    /// See [`PipelinedAnswer::others_waited`].
+    pub others_waited: bool,
 }
 
 type Outcome = Result<Answered, PipeError>;
@@ -359,7 +361,8 @@ impl Waiting {
             Some(Answer::Error(error)) => Err(PipeError::from(Box::new(status(error)))),
             Some(answer) => Ok(Answered {
                 answer,
-                others_waited_for: answered.others_waited_for,
+                visited: answered.visited,
+                others_waited: answered.others_waited,
             }),
             None => Err(PipeError::from(Box::new(Status::internal(
                 "the member's answer is missing, or of a kind that this client does not know",

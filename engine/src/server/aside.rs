@@ -43,7 +43,15 @@ struct Shared {
 }
 
 /// Ends the read when it is dropped, as it is with whoever waits.
-struct Waiting(Arc<AtomicBool>);
+pub(super) struct Waiting(Arc<AtomicBool>);
+
+impl Waiting {
+    /// With what it waits for.
+    pub(super) fn with<S>(reader: Reader<S>) -> (Self, Reader<S>) {
+        let stop = Arc::new(AtomicBool::new(false));
+        (Self(Arc::clone(&stop)), reader.stopped_by(stop))
+    }
+}
 
 impl Drop for Waiting {
     fn drop(&mut self) {
@@ -79,10 +87,8 @@ impl Aside {
         let begun = Instant::now();
         let turn = timeout(patience, self.0.turns.take(whose)).await;
         let turn = turn.map_err(|_| self.no_turn())?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let waiting = Waiting(Arc::clone(&stop));
         let reader = node.reader().map_err(|error| request_status(&error))?;
-        let reader = reader.stopped_by(stop);
+        let (waiting, reader) = Waiting::with(reader);
         let threads = self.0.threads.handle();
         let mut done = threads.spawn_blocking(move || {
             // Until the thread is free, whether or not anybody still waits.

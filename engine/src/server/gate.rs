@@ -95,10 +95,10 @@ impl Lately {
         two[0] = Some((client, now));
     }
 
-    fn others_than(&self, client: IpAddr, now: Instant) -> bool {
+    fn others_than(&self, client: IpAddr, since: Instant) -> bool {
         let two = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_other = |(other, at): (IpAddr, Instant)| {
-            other != client && now.saturating_duration_since(at) < Self::REMEMBERED
+            other != client && since.saturating_duration_since(at) < Self::REMEMBERED
         };
         two.iter().copied().flatten().any(is_other)
     }
@@ -245,9 +245,10 @@ impl Gate {
         })
     }
 
-    /// Whether other clients than this one are served too, or were a moment ago.
-    pub(super) fn others_than(&self, client: IpAddr) -> bool {
-        self.lately.others_than(client, Instant::now())
+    /// Whether other clients than this one were let in since then, or a moment before. Those that have waited all the time
+    /// since are not let in anew.
+    pub(super) fn others_than(&self, client: IpAddr, since: Instant) -> bool {
+        self.lately.others_than(client, since)
     }
 
     /// What those are told for whom there was no place.

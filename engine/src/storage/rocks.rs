@@ -11,7 +11,9 @@ use dengine_core::kv::layout::version_prefix;
 use dengine_core::kv::store::{Cursor, Operation, Scope, Store, StoreError, WriteBatch};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
-    LogLevel, Options, ReadOptions, SliceTransform, WriteOptions, properties,
+    LogLevel, Options, ReadOptions, SliceTransform, WriteOptions,
+    perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats},
+    properties,
 };
 use std::io;
 use std::path::Path;
@@ -26,6 +28,9 @@ const BLOCK_BYTES: usize = 8 << 10;
 /// Filling, full and being flushed. With one more, memory grows; with one less, a slow flush stops writes.
 const WRITE_BUFFERS_MAX: i32 = 3;
 const OPEN_FILES_MAX: usize = 512;
+/// A file with more than so many deleted records among so many in a row is merged soon: whoever reads a range steps over each.
+const DELETED_MAX: usize = 8 << 10;
+const DELETED_AMONG: usize = 16 << 10;
 /// Hands dirty pages to the disk as they are made, or a long file's sync would hold up the log's.
 const BYTES_PER_SYNC: u64 = 1 << 20;
 const INFO_LOG_BYTES: usize = 1 << 20;
@@ -138,16 +143,21 @@ impl Store for RocksStore {
 
     fn cursor(&self, scope: Scope) -> RocksCursor<'_> {
         let mut options = ReadOptions::default();
-        match scope {
-            Scope::OneKey => options.set_prefix_same_as_start(true),
+        let stepped_over_before = match scope {
+            Scope::OneKey => {
+                options.set_prefix_same_as_start(true);
+                None
+            }
             Scope::Between(range) => {
                 options.set_total_order_seek(true);
                 options.set_iterate_lower_bound(range.start);
                 options.set_iterate_upper_bound(range.end);
+                Some(stepped_over_by_this_thread())
             }
-        }
+        };
         RocksCursor {
             iterator: self.db.raw_iterator_opt(options),
+            stepped_over_before,
         }
     }
 
@@ -185,6 +195,14 @@ impl Store for RocksStore {
 /// The [`Cursor`] of a [`RocksStore`].
 pub struct RocksCursor<'a> {
     iterator: DBRawIterator<'a>,
+    /// By its thread; `None` if it stays among the versions of a key.
+    stepped_over_before: Option<u64>,
+}
+
+/// Deletions that RocksDB's iterators on this thread had to pass. RocksDB counts them once it was asked to: an addition for each.
+fn stepped_over_by_this_thread() -> u64 {
+    set_perf_stats(PerfStatsLevel::EnableCount);
+    PerfContext::default().metric(PerfMetric::InternalDeleteSkippedCount)
 }
 
 impl RocksCursor<'_> {
@@ -213,6 +231,12 @@ impl Cursor for RocksCursor<'_> {
     fn record(&self) -> Option<(&[u8], &[u8])> {
         self.iterator.item()
     }
+
+    fn stepped_over(&self) -> usize {
+        let before = self.stepped_over_before;
+        let now = stepped_over_by_this_thread();
+        before.map_or(0, |before| now.saturating_sub(before) as usize)
+    }
 }
 
 fn db_options(wanted: &RocksOptions) -> Options {
@@ -230,6 +254,7 @@ fn db_options(wanted: &RocksOptions) -> Options {
     // One thread applies, so there is nothing to make concurrent.
     options.set_allow_concurrent_memtable_write(false);
     options.set_compression_type(DBCompressionType::Lz4);
+    options.add_compact_on_deletion_collector_factory(DELETED_AMONG, DELETED_MAX, 0.0);
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_max_background_jobs(2);
     options.set_bytes_per_sync(BYTES_PER_SYNC);

@@ -377,3 +377,39 @@ fn flipped_bits_are_damage_and_never_other_data() {
     }
     assert!(noticed > 0);
 }
+
+/// Whoever walks over them takes as long as if they were there.
+#[test]
+fn a_cursor_says_how_many_deleted_records_it_stepped_over() {
+    const RECORDS: u8 = 100;
+    let owned = Owned::new(&SMALL);
+    let write = |put: bool, records: std::ops::Range<u8>| {
+        let mut batch = WriteBatch::default();
+        for record in records {
+            match put {
+                true => batch.put(&[record], b"value"),
+                false => batch.delete(&[record]),
+            }
+        }
+        owned.store.write(&batch).expect("written");
+    };
+    let walk = || {
+        let mut cursor = owned.store.cursor(Scope::Between(vec![0]..vec![u8::MAX]));
+        assert_eq!(cursor.stepped_over(), 0);
+        cursor.seek(&[0]).expect("sought");
+        while cursor.record().is_some() {
+            cursor.next().expect("moved");
+        }
+        cursor.stepped_over()
+    };
+    write(true, 0..RECORDS);
+    assert_eq!(walk(), 0);
+    write(false, 10..60);
+    assert_eq!(walk(), 50);
+    owned.store.flush().expect("flushed");
+    assert_eq!(
+        walk(),
+        50,
+        "older ones lie in no other file that hides them"
+    );
+}

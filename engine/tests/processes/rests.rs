@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dengine_api::v1::{DeleteRequest, PutRequest, kv_client::KvClient};
+use dengine_api::v1::{CompactRequest, DeleteRequest, PutRequest, kv_client::KvClient};
 use futures::future::join_all;
 use tokio::{task::JoinHandle, time::timeout};
 use tonic::{
@@ -101,6 +101,46 @@ async fn who_goes_through_a_follower_rests_there_and_others_do_not() {
     let (mut heavy, mut other) = (from(follower, 2).await, from(follower, 3).await);
     assert!(took(&mut heavy, deletes("many")).await < LONG);
     assert!(took(&mut other, deletes("few")).await < LONG);
+    assert!(took(&mut heavy, deletes("few")).await > LONG);
+    somebody.abort();
+}
+
+/// The leader serves nobody else, as far as it can see.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_goes_through_the_same_follower_as_all_others_rests() {
+    let cluster = Cluster::form(3).await;
+    let leader = cluster.leader().await;
+    fill(&cluster.members[leader]).await;
+    let follower = &cluster.members[cluster.follower().await];
+    let somebody = somebody(follower).await;
+    let mut heavy = from(follower, 2).await;
+    // Who filled was served by the leader a moment ago.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(took(&mut heavy, deletes("many")).await < LONG);
+    assert!(took(&mut heavy, deletes("few")).await > LONG);
+    somebody.abort();
+}
+
+/// No bound counts what was deleted and compacted, and it takes as long to step over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_steps_over_what_is_gone_rests_as_well() {
+    let cluster = Cluster::form(1).await;
+    let member = &cluster.members[0];
+    fill(member).await;
+    let somebody = somebody(member).await;
+    let mut other = from(member, 3).await;
+    other.delete(deletes("many")).await.unwrap();
+    let revision = other.put(put("later".into())).await.unwrap().into_inner();
+    let revision = revision.header.unwrap().revision;
+    other
+        .compact(CompactRequest {
+            revision,
+            ..CompactRequest::default()
+        })
+        .await
+        .unwrap();
+    let mut heavy = from(member, 2).await;
+    assert!(took(&mut heavy, deletes("many")).await < LONG);
     assert!(took(&mut heavy, deletes("few")).await > LONG);
     somebody.abort();
 }

@@ -249,7 +249,8 @@ pub fn found(id: u64, answer: Answer) -> PipelinedAnswer {
     PipelinedAnswer {
         id,
         answer: Some(answer),
-        others_waited_for: 0,
+        visited: 0,
+        others_waited: false,
     }
 }
 

@@ -546,7 +546,8 @@ impl Peer {
         PipelinedAnswer {
             id: call.id,
             answer: Some(result.unwrap_or_else(error)),
-            others_waited_for: 0,
+            visited: 0,
+            others_waited: false,
         }
     }
 }

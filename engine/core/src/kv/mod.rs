@@ -46,7 +46,7 @@ pub use membership::{Member, Membership, MembershipChange, MembershipRefusal};
 pub use outcome::{Applied, BatchAnswer, Outcome, Refusal};
 pub use reader::{
     Changes, ChangesQuery, Event, EventKind, ExpiringKey, Gets, LogicalHash, PageLimits,
-    RangeQuery, RangeResult, ReadError, Reader, SessionInfo, Want,
+    RangeQuery, RangeResult, ReadError, Reader, SessionInfo, Survey, Want,
 };
 pub use retention::{Retention, RetentionSetting};
 pub use store::{Store, StoreError};

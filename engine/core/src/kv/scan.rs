@@ -120,21 +120,22 @@ impl<'k, C: Cursor> Scan<'k, C> {
     }
 
     /// Shows every key, as `at` sees it, in the order of the keys, until `visit` has seen enough. Keys that do not
-    /// exist are shown too where that takes time, so that whoever counts what is shown bounds the time.
+    /// exist are shown too where that takes time, so that whoever counts what is shown bounds the time. Says how many
+    /// [were not](Cursor::stepped_over).
     pub(super) fn run(
         mut self,
         at: Revision,
         mut visit: impl FnMut(&Seen<'_>) -> Result<ControlFlow<()>, StoreError>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
         match self.way {
             Way::One(key) => {
                 if let Some(found) = find(&mut self.cursor, &mut Vec::new(), key, at)? {
                     let _: ControlFlow<()> = visit(&Seen::Live(found))?;
                 }
-                Ok(())
             }
-            Way::Range(start) => walk(&mut self.cursor, start, at, visit),
+            Way::Range(start) => walk(&mut self.cursor, start, at, visit)?,
         }
+        Ok(self.cursor.stepped_over())
     }
 }
 

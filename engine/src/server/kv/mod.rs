@@ -1,6 +1,6 @@
 //! The `Kv` service.
 //!
-//! - [`writes`]: what changes something. [`reads`]: how fresh a read is, and the reading.
+//! - [`writes`]: what changes something. [`range_writes`]: what has all others wait for it. [`reads`]: how fresh a read is, and the reading.
 //! - [`catch_up`]: session reads that wait. [`pipeline`]: many calls over one stream. [`header`]: where and when an answer was made.
 //! - [`openers`]: whose sessions are open.
 //!
@@ -10,6 +10,7 @@ mod catch_up;
 pub(super) mod header;
 pub(super) mod openers;
 mod pipeline;
+mod range_writes;
 mod reads;
 mod writes;
 
@@ -25,6 +26,7 @@ use dengine_api::{
         RangeRequest, RangeResponse, kv_server::Kv,
     },
 };
+use dengine_core::kv::RANGE_VISIT_KEYS_MAX;
 use dengine_wire::{Mutation, RequestLimits};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
@@ -53,6 +55,8 @@ const RANGE_WRITES_MAX: usize = 4;
 /// One that visits more keys, or KiB of them, than this, which takes some 3 ms, has its address rest before the next one while
 /// others write, too.
 const RANGE_WRITE_KEYS: usize = 1 << 13;
+/// One whose ranges hold more keys that are gone than this, and that no bound of commands counts, is refused.
+const GONE_KEYS_MAX: usize = RANGE_VISIT_KEYS_MAX;
 
 /// Serves `Kv` from a node.
 pub(super) struct KvService {

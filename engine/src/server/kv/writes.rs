@@ -1,6 +1,6 @@
 //! Calls that change something: proposed here, or passed on to the leader.
 
-use std::{sync::Arc, time::Duration};
+use std::{sync::Arc, time::Instant};
 
 use dengine_api::{
     KvCall,
@@ -15,22 +15,20 @@ use dengine_wire::{
     Mutation, frame,
     writes::{self, NoAnswer},
 };
-use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::{
-    Caller, RANGE_WRITE_KEYS, Serving,
+    Caller, Serving,
     openers::{OpenNow, Opening, TooMany},
+    range_writes::Cost,
     reads::no_room,
 };
 use crate::{
-    connections::{Source, one_client},
     error::RequestError,
     node::{Written, answers::Held},
     server::{
-        forward::Origin,
         gate::{Admitted, Kind},
-        turns::{Turn, Whose},
+        turns::Whose,
     },
     storage::RocksStore,
 };
@@ -39,8 +37,7 @@ use crate::{
 pub(super) struct Proposed<T> {
     pub(super) answer: T,
     pub(super) held: Option<Held>,
-    /// See [`PipelinedAnswer::others_waited_for`](dengine_api::v1::PipelinedAnswer::others_waited_for).
-    pub(super) others_waited_for: u64,
+    pub(super) cost: Cost,
 }
 
 impl Serving {
@@ -142,32 +139,25 @@ impl Serving {
         if let Some(batch) = command.read_only() {
             return self.read_batch(&request, batch.clone(), whose).await;
         }
-        let turn = match command.command.visits_ranges() {
-            true => Some(self.turn_to_visit(&request, &caller.source).await?),
-            false => None,
-        };
-        // Right before it is proposed: what it looks at changes.
+        // Without a turn in hand: it waits behind other long reads of its client.
         self.check_returned(request.returned(), whose).await?;
-        let (answer, others_waited_for) = match turn {
-            None => self.order(request, command, caller).await,
-            Some(turn) => self.order_in_turn(turn, request, command, caller).await,
+        let (answer, cost) = match command.command.visits_ranges() {
+            false => self.order(request, command, caller).await,
+            true => self.order_in_turn(request, command, caller).await?,
         };
         let (answer, held) = answer?;
-        Ok(Proposed {
-            answer,
-            held,
-            others_waited_for,
-        })
+        Ok(Proposed { answer, held, cost })
     }
 
-    /// Has it ordered here, or by the leader; and for how much others waited ([`Proposed::others_waited_for`]).
-    async fn order<M: Mutation>(
+    /// Has it ordered here, or by the leader; and what it cost.
+    pub(super) async fn order<M: Mutation>(
         &self,
         request: M,
         command: kv::Request,
         caller: &Caller,
-    ) -> (Result<(M::Answer, Option<Held>), Status>, u64) {
-        let whose = caller.source.address();
+    ) -> (Result<(M::Answer, Option<Held>), Status>, Cost) {
+        let (whose, begun) = (caller.source.address(), Instant::now());
+        let others_waited = || self.gate.others_than(whose, begun);
         let held = Some(self.answers.none());
         let written = self.node.write_held(vec![command], Some(whose), held, None);
         let (mut written, held) = written.await;
@@ -180,11 +170,11 @@ impl Serving {
                 let header = self.headers.in_term(term);
                 let answer = writes::answer(&request, header, outcome);
                 let answer = answer.map_err(|why| no_answer(M::METHOD, why));
-                let others_waited_for = match self.gate.others_than(whose) {
-                    true => visited as u64,
-                    false => 0,
+                let cost = Cost {
+                    visited: visited as u64,
+                    others_waited: others_waited(),
                 };
-                (answer.map(|answer| (answer, held)), others_waited_for)
+                (answer.map(|answer| (answer, held)), cost)
             }
             Err(error) => {
                 let is_elsewhere = self.node.other_leader().is_some();
@@ -194,86 +184,30 @@ impl Serving {
                         let answer = M::unframed(answered.answer).map_err(|_| {
                             Status::internal("the leader answered another question than was asked")
                         });
-                        let answer = answer.map(|answer| (answer, held));
-                        (answer, answered.others_waited_for)
+                        let cost = Cost {
+                            visited: answered.visited,
+                            // To the leader, all clients of this member are one.
+                            others_waited: answered.others_waited || others_waited(),
+                        };
+                        (answer.map(|answer| (answer, held)), cost)
                     }
                     Err(status) => {
-                        let others_waited = is_elsewhere || self.gate.others_than(whose);
-                        let cost = match may_have_cost(&status) && others_waited {
-                            true => u64::MAX,
-                            false => 0,
+                        // Too large a range is refused after all that may be visited was.
+                        let is_refused = status.code() == Code::InvalidArgument;
+                        let is_unknown = status.code() == Code::DeadlineExceeded;
+                        let cost = Cost {
+                            visited: if is_refused || is_unknown {
+                                u64::MAX
+                            } else {
+                                0
+                            },
+                            others_waited: others_waited() || is_refused && is_elsewhere,
                         };
                         (Err(status), cost)
                     }
                 }
             }
         }
-    }
-
-    /// The same in a turn, after which its client rests if others waited long for it. Whether that one stays or leaves: what is
-    /// proposed is applied, and who leaves early would have any number of them applied.
-    async fn order_in_turn<M: Mutation>(
-        self: &Arc<Self>,
-        turn: Turn,
-        request: M,
-        command: kv::Request,
-        caller: &Caller,
-    ) -> (Result<(M::Answer, Option<Held>), Status>, u64) {
-        let (serving, caller) = (Arc::clone(self), caller.clone());
-        let ordered = tokio::spawn(async move {
-            let (answer, others_waited_for) = serving.order(request, command, &caller).await;
-            // No longer than a request waits for its turn: who has one after the other is served.
-            let longest = serving.limits.request_timeout() * 9 / 10;
-            if let Some(rest) = rest_after(others_waited_for)
-                && !serving.is_for_another(&caller).await
-            {
-                turn.rest(rest.min(longest));
-            }
-            (answer, others_waited_for)
-        });
-        let stopping = || Err(Status::unavailable("this member is shutting down"));
-        ordered.await.unwrap_or_else(|_| (stopping(), 0))
-    }
-
-    /// Whether a member has passed it on, which has its client rest. Whoever says that it is a member has to have the
-    /// address of one.
-    async fn is_for_another(&self, caller: &Caller) -> bool {
-        if caller.origin == Origin::Client {
-            return false;
-        }
-        let Ok(membership) = self.node.membership() else {
-            return false;
-        };
-        for member in membership.members.values() {
-            let addresses = tokio::net::lookup_host(member.peer_address.as_str()).await;
-            let address = caller.source.address();
-            if addresses.is_ok_and(|mut all| all.any(|it| one_client(it.ip()) == address)) {
-                return true;
-            }
-        }
-        false
-    }
-
-    async fn turn_to_visit<M: Mutation>(
-        &self,
-        request: &M,
-        source: &Arc<Source>,
-    ) -> Result<Turn, Status> {
-        // What waits is as large as a write may be.
-        let waiting = self.gate.wait(request.encoded_len(), source);
-        let _waiting = waiting.ok_or_else(|| {
-            Status::resource_exhausted(
-                "the writes of ranges that wait for their turn hold as many bytes as they may, or those of your address do; nothing was changed: send fewer at once, or smaller ones",
-            )
-        })?;
-        let whose = Some(source.address());
-        let turn = timeout(self.limits.request_timeout(), self.range_writes.take(whose));
-        turn.await.map_err(|_| {
-            let at_once = self.range_writes.limit();
-            Status::unavailable(format!(
-                "this member has {at_once} writes of ranges under way at a time, fewer for one address, and none for a while after one that visited {RANGE_WRITE_KEYS} keys or more while others waited; the turn of this one did not come in time, and nothing was changed: send fewer at once, or of smaller ranges, or try again"
-            ))
-        })
     }
 
     /// Has the leader answer a write that this member refused with `error`.
@@ -318,7 +252,7 @@ impl Serving {
         Ok(Proposed {
             answer: answer.map_err(|why| no_answer(M::METHOD, why))?,
             held: Some(held),
-            others_waited_for: 0,
+            cost: Cost::NONE,
         })
     }
 
@@ -342,23 +276,6 @@ impl Serving {
         }
         Ok(())
     }
-}
-
-/// How long is long enough after a write for whose visit of so many keys others waited: less than one in two hundred of their
-/// calls waits for such a one. Those below [`RANGE_WRITE_KEYS`] are short enough.
-fn rest_after(keys: u64) -> Option<Duration> {
-    /// Visiting a key takes 0.4 µs, and deleting it three.
-    const FOR_EACH_KEY: Duration = Duration::from_micros(200);
-    let beyond = keys.checked_sub(RANGE_WRITE_KEYS as u64)?;
-    Some(FOR_EACH_KEY * u32::try_from(beyond).unwrap_or(u32::MAX))
-}
-
-/// Whether a write that failed may have visited all that it may, or do so yet: it was beyond the bound, or nobody knows.
-fn may_have_cost(status: &Status) -> bool {
-    matches!(
-        status.code(),
-        Code::InvalidArgument | Code::DeadlineExceeded
-    )
 }
 
 /// What the caller is told when the outcome of a write is no answer to it.

@@ -163,12 +163,20 @@ impl Command {
     /// Whether it may visit more records than it names keys, while it is applied.
     #[must_use]
     pub fn visits_ranges(&self) -> bool {
-        let is_range = |keys: &KeyRange| !matches!(keys, KeyRange::One(_));
-        match self {
-            Self::Delete { keys, .. } => is_range(keys),
-            Self::Batch(batch) => batch.keys().any(is_range),
-            _ => false,
-        }
+        self.ranges().next().is_some()
+    }
+
+    /// The ranges that it visits.
+    pub fn ranges(&self) -> impl Iterator<Item = &KeyRange> {
+        let (one, batch) = match self {
+            Self::Delete { keys, .. } => (Some(keys), None),
+            Self::Batch(batch) => (None, Some(batch)),
+            _ => (None, None),
+        };
+        let all = one
+            .into_iter()
+            .chain(batch.into_iter().flat_map(Batch::keys));
+        all.filter(|keys| !matches!(keys, KeyRange::One(_)))
     }
 
     /// Whether [`Request::session`] may be given with it. Commands about sessions cannot, and those that

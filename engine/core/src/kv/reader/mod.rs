@@ -10,10 +10,12 @@ mod batch;
 mod changes;
 mod expiring;
 mod hash;
+mod survey;
 
 pub use changes::{Changes, ChangesQuery, Event, EventKind, PageLimits, Want};
 pub use expiring::{ExpiringKey, SessionInfo};
 pub use hash::LogicalHash;
+pub use survey::Survey;
 
 use super::machine::Shared;
 use super::scan::{Found, Scan, Seen, find};

@@ -74,6 +74,11 @@ pub trait Cursor {
 
     /// Key and value of the record it stands on; `None` behind the last.
     fn record(&self) -> Option<(&[u8], &[u8])>;
+
+    /// How many records that were deleted it had to step over so far, if the storage knows.
+    fn stepped_over(&self) -> usize {
+        0
+    }
 }
 
 /// Why the storage could not do what was asked. All of these end the member: it cannot go on

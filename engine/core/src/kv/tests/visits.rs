@@ -1,6 +1,6 @@
 //! How many records reads and commands look at: as few as they need, and never more than a bound.
 
-use super::{between, bytes, command_entry, delete_keys, entry, everything, put};
+use super::{between, bytes, command_entry, compact, delete_keys, entry, everything, put};
 use crate::kv::store::{Cursor, MemoryStore, Scope, Store, StoreError, WriteBatch};
 use crate::kv::{
     Batch, BatchAnswer, BatchOperation, Command, CommandVersion, Compare, CompareTarget, KeyRange,
@@ -118,11 +118,15 @@ fn exist(keys: KeyRange) -> Compare {
     }
 }
 
-fn too_large() -> Outcome {
-    Outcome::Refused(Refusal::RangesTooLarge {
+fn too_large_refusal() -> Refusal {
+    Refusal::RangesTooLarge {
         keys_max: RANGE_VISIT_KEYS_MAX as u64,
         bytes_max: RANGE_VISIT_BYTES_MAX as u64,
-    })
+    }
+}
+
+fn too_large() -> Outcome {
+    Outcome::Refused(too_large_refusal())
 }
 
 #[test]
@@ -327,4 +331,46 @@ fn values_count_too() {
     ));
     apply(&mut machine, put("one more", &value));
     assert_eq!(apply(&mut machine, count()), too_large());
+}
+
+/// What a command steps over that no bound counts, for members differ in it.
+#[test]
+fn keys_that_are_gone_are_counted_until_they_are_collected() {
+    const KEYS: usize = 100;
+    let (store, mut machine) = filled(KEYS);
+    let ranges = [
+        between("00000000", "00000050"),
+        between("00000050", "00000090"),
+    ];
+    let survey = |machine: &Machine, most| machine.reader().survey(&ranges, most);
+    let gone = |machine: &Machine, most| survey(machine, most).expect("look").gone;
+    let deleted = apply(&mut machine, delete_keys(between("00000010", "00000060")));
+    assert!(matches!(deleted, Outcome::Delete { .. }));
+    let all = survey(&machine, KEYS).expect("look");
+    assert_eq!((all.gone, all.keys), (0, 90), "history holds them");
+    apply(&mut machine, put("later", "v"));
+    let revision = machine.revision().0;
+    apply(&mut machine, compact(revision));
+    assert_eq!(gone(&machine, KEYS), 50);
+    let (moves, found) = store.moves_of(|| gone(&machine, 5));
+    assert!(found > 5 && moves < 30, "{found} found, {moves} moves");
+    while !machine.collector().step(10).expect("collect").done {}
+    let all = survey(&machine, KEYS).expect("look");
+    assert_eq!((all.gone, all.keys), (0, 40));
+}
+
+/// Commands of version 2 have no bound of their own.
+#[test]
+fn a_survey_finds_what_is_more_than_a_command_may_visit() {
+    let (store, machine) = filled(RANGE_VISIT_KEYS_MAX + 1_000);
+    let survey = |ranges: &[KeyRange]| machine.reader().survey(ranges, 0).expect("look");
+    let half = [everything(), everything()];
+    let (moves, all) = store.moves_of(|| survey(&half));
+    assert_eq!(all.check(), Err(too_large_refusal()));
+    assert!(
+        moves <= 2 * (RANGE_VISIT_KEYS_MAX as u64 + 10),
+        "{moves} moves"
+    );
+    let some = between("00000000", &format!("{:08}", RANGE_VISIT_KEYS_MAX));
+    assert_eq!(survey(&[some]).check(), Ok(()));
 }

@@ -32,6 +32,7 @@ use crate::{
     server::{
         forward::Origin,
         gate::{Admitted, Kind},
+        kv::range_writes::Cost,
     },
 };
 
@@ -353,10 +354,11 @@ impl Serving {
             admitted: &Admitted,
         ) -> (PipelinedAnswer, Option<Held>) {
             let proposed = serving.write_admitted(request, caller, admitted).await;
-            let others_waited_for = proposed.as_ref().map_or(0, |it| it.others_waited_for);
+            let cost = proposed.as_ref().map_or(Cost::NONE, |it| it.cost);
             let (result, held) = apart(proposed.map(|it| (it.answer, it.held)));
             let framed = PipelinedAnswer {
-                others_waited_for,
+                visited: cost.visited,
+                others_waited: cost.others_waited,
                 ..framed::<M>(id, result)
             };
             (framed, held)

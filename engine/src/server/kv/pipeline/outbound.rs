@@ -142,7 +142,8 @@ mod tests {
                 header: None,
                 kv: Some(kv),
             })),
-            others_waited_for: 0,
+            visited: 0,
+            others_waited: false,
         }
     }
 
