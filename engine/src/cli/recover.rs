@@ -3,7 +3,7 @@
 use super::{EXIT_OK, say};
 use anyhow::bail;
 use clap::Args;
-use dengine_folder::Folder;
+use dengine_folder::{Folder, FolderError};
 use std::path::PathBuf;
 
 /// What `dengine recover` takes.
@@ -27,11 +27,12 @@ pub(super) fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     folder.check_history()?;
     match folder.check_power() {
         Ok(()) => say("this folder is not suspect; nothing was changed"),
-        Err(error) if !args.accept_lost_writes => return Err(error.into()),
-        Err(_) => {
+        Err(FolderError::Suspect { .. }) if args.accept_lost_writes => {
             folder.accept_lost_writes()?;
             say("this member will go on with what is in its folder");
         }
+        // Of a folder that can't be read nobody knows what is missing.
+        Err(error) => return Err(error.into()),
     }
     Ok(EXIT_OK)
 }

@@ -63,6 +63,25 @@ async fn a_member_that_lost_power_does_not_take_part_until_a_person_says_so() {
     member.ready().await;
 }
 
+/// Nobody knows what a folder lacks whose record can't be read, so nobody can accept it.
+#[tokio::test]
+async fn a_damaged_record_of_power_is_no_loss_to_accept() {
+    let mut cluster = Cluster::form(1).await;
+    let member = &mut cluster.members[0];
+    member.kill();
+    let record = member.data_dir.join("power.toml");
+    fs_err::write(&record, "format = 9\n").unwrap();
+    let mut recover = dengine();
+    let recover = recover.args(["recover", "--accept-lost-writes", "--data-dir"]);
+    let refused = recover.arg(&member.data_dir).output().unwrap();
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && complaint.contains("power.toml"),
+        "{complaint}"
+    );
+    assert_eq!(fs_err::read_to_string(&record).unwrap(), "format = 9\n");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_whose_history_was_given_up_is_refused_for_good() {
     let mut cluster = cluster().await;
