@@ -15,7 +15,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// In place of a boot id: no start of a machine has this one.
 const SYNC_FAILED: &str = "none, a sync failed";
 
-/// What `power.toml` holds; it is there only while a `memory-first` member runs or if one ran last.
+/// What `power.toml` holds; it is there while a `memory-first` member runs and if one ever ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PowerMark {
@@ -104,6 +104,15 @@ impl Folder {
             clean: false,
             lost_writes_accepted,
         })
+    }
+
+    /// Whether it ever was one, so that the cluster may have lost what it acknowledged, and a person may have accepted that. Also
+    /// if it is none any more.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub fn was_memory_first(&self) -> Result<bool, FolderError> {
+        Ok(self.power_mark()?.is_some())
     }
 
     /// A person has decided to go on without what may be missing: the member may start, also if its log lost
@@ -204,6 +213,18 @@ mod tests {
         folder.check_power().unwrap();
         folder.mark_clean().unwrap();
         assert!(!directory.path().join(RECORD).exists());
+    }
+
+    /// It meets those who lost writes long after: nobody accepts a loss and leaves all settings as they were.
+    #[test]
+    fn what_was_memory_first_once_is_known_for_good() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
+        assert!(!folder.was_memory_first().unwrap());
+        folder.mark_memory_first().unwrap();
+        folder.mark_clean().unwrap();
+        folder.forget_accepted_loss().unwrap();
+        assert!(folder.was_memory_first().unwrap());
     }
 
     #[test]

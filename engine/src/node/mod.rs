@@ -566,6 +566,7 @@ impl Node {
             state_path: folder.state_path(),
             snapshot_paths: folder.snapshot_paths(),
             lost_writes_accepted,
+            acknowledged_unsynced: folder.was_memory_first()?,
             power: folder.power_guard(),
             history: folder.history_guard(),
             status: inner.status.clone(),

@@ -2,7 +2,7 @@
 
 use super::input::Channels;
 use super::running::Start;
-use crate::config::{Config, Durability};
+use crate::config::Config;
 use crate::error::StartError;
 use crate::storage::{self, OpenWatch, RocksStore};
 use crate::transport;
@@ -162,7 +162,7 @@ pub(super) fn restore(
         boot_nonce: rand::random(),
         tick: start.config.tick(),
         lost_writes_accepted: start.lost_writes_accepted,
-        acknowledges_unsynced: start.config.durability == Durability::MemoryFirst,
+        acknowledges_unsynced: start.acknowledged_unsynced,
         ..ConsensusConfig::new(start.identity.member_id, rand::random())
     };
     let boot_nonce = config.boot_nonce;

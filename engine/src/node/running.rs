@@ -58,6 +58,8 @@ pub(super) struct Start {
     pub(super) snapshot_paths: SnapshotPaths,
     /// See [`Folder::lost_writes_accepted`](dengine_folder::Folder::lost_writes_accepted).
     pub(super) lost_writes_accepted: bool,
+    /// See [`Folder::was_memory_first`](dengine_folder::Folder::was_memory_first).
+    pub(super) acknowledged_unsynced: bool,
     pub(super) power: PowerGuard,
     pub(super) history: HistoryGuard,
     pub(super) status: watch::Sender<NodeStatus>,

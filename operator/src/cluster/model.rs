@@ -209,6 +209,13 @@ impl Observed {
         self.is_healthy(member) && member.lag_entries <= LAG_CAUGHT_UP_ENTRIES_MAX
     }
 
+    /// Would keep the cluster going if another member went: its pod serves, so that its disk takes what it has to
+    /// acknowledge, and it is close behind the leader. Heartbeats it would answer without.
+    pub fn carries(&self, member: &Member) -> bool {
+        let pod = member.ordinal.and_then(|ordinal| self.pods.get(&ordinal));
+        pod.is_some_and(|pod| pod.ready) && self.is_current(member)
+    }
+
     /// The API server does not let the claim of this pod be changed, for now.
     pub fn is_claim_refused(&self, ordinal: Ordinal) -> bool {
         let claim = self.claims.get(&ordinal);

@@ -45,8 +45,8 @@ pub struct ConsensusConfig {
     /// A person has accepted that this member's log may have lost its end. Others may have it still, so it leaves it to them
     /// to stand first.
     pub lost_writes_accepted: bool,
-    /// Members acknowledge before they sync, so that a power loss of many may take what was committed, and those who have it
-    /// still have to be told from the others. Without that there is no honest leader that contradicts what is committed.
+    /// Members acknowledge before they sync, or did once, so that a power loss of many may have taken what was committed, and those
+    /// who have it still have to be told from the others. Without that there is no honest leader that contradicts what is committed.
     pub acknowledges_unsynced: bool,
     /// Decides the election timeouts of this run together with the member's id, and nothing else.
     pub seed: u64,

@@ -273,6 +273,9 @@ pub struct Progress {
     pub matched: Index,
     /// Whether it was heard from within the last election timeout.
     pub recently_active: bool,
+    /// Whether its disk has all that the leader's log held one or two election timeouts ago. Who only answers, because its disk is
+    /// full, hangs, or has another history, does not.
+    pub keeps_up: bool,
     /// Whether it votes.
     pub voter: bool,
 }

@@ -70,7 +70,7 @@ fn may_promote(progress: &[Progress], last: Index, id: MemberId) -> Result<(), S
     let answering = answering(progress.iter().filter(|p| p.voter)) + 1;
     if answering < quorum(voters) {
         return Err(format!(
-            "with member {id}, only {answering} of {voters} voters would answer; {} are needed for a quorum",
+            "with member {id}, only {answering} of {voters} voters would answer and keep up with the log; {} are needed for a quorum",
             quorum(voters)
         ));
     }
@@ -92,15 +92,16 @@ fn may_remove(progress: &[Progress], leader: MemberId, id: MemberId) -> Result<(
     let left = voters.len() - 1;
     if left > 0 && answering < quorum(left) {
         return Err(format!(
-            "without member {id}, only {answering} of {left} voters answer; {} are needed for a quorum",
+            "without member {id}, only {answering} of {left} voters answer and keep up with the log; {} are needed for a quorum",
             quorum(left)
         ));
     }
     Ok(())
 }
 
+/// How many of them acknowledge entries, as far as it is known.
 fn answering<'a>(members: impl Iterator<Item = &'a Progress>) -> usize {
-    members.filter(|p| p.recently_active).count()
+    members.filter(|p| p.recently_active && p.keeps_up).count()
 }
 
 const fn quorum(voters: usize) -> usize {
@@ -111,12 +112,13 @@ const fn quorum(voters: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// `+` answers and `-` does not; a voter unless the id is in `learners`. Member 1 leads.
+    /// `+` answers, `-` does not, and `~` does but acknowledges nothing; a voter unless the id is in `learners`. Member 1 leads.
     fn members(answering: &str, learners: &[u64]) -> Vec<Progress> {
         let of = |(member, sign)| Progress {
             member: MemberId(member),
             matched: Index(100),
-            recently_active: sign == '+',
+            recently_active: sign != '-',
+            keeps_up: sign != '~',
             voter: !learners.contains(&member),
         };
         (1..).zip(answering.chars()).map(of).collect()
@@ -132,6 +134,15 @@ mod tests {
         assert_eq!(promote("++", 2), Ok(()));
         assert!(promote("+-", 2).unwrap_err().contains("does not answer"));
         assert!(promote("++--", 4).unwrap_err().contains("does not answer"));
+    }
+
+    /// Its disk is full, and it answers heartbeats all the same.
+    #[test]
+    fn who_acknowledges_nothing_is_no_quorum() {
+        let remove = |answering| may_remove(&members(answering, &[]), MemberId(1), MemberId(2));
+        assert_eq!(remove("+++"), Ok(()));
+        assert!(remove("++~").unwrap_err().contains("keep up with the log"));
+        assert!(promote("+~~+", 4).unwrap_err().contains("keep up"));
     }
 
     #[test]

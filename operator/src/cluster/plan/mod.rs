@@ -409,7 +409,7 @@ fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Opti
     let removal = give_up(observed, membership, surplus, ordinal, Removal::ScaleDown);
     // A smaller cluster survives fewer failures; one of those that stay is not to be the first.
     let mut voters = membership.voters();
-    let away = voters.find(|member| member.id != surplus.id && !observed.is_healthy(member));
+    let away = voters.find(|member| member.id != surplus.id && !observed.carries(member));
     Some(match away {
         _ if !removal.acts() => removal,
         Some(away) => Step::Blocked(Blocked::ScaleDown {
@@ -422,14 +422,6 @@ fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Opti
         }),
         None => removal,
     })
-}
-
-fn serves(observed: &Observed, member: &Member) -> bool {
-    let ready = member
-        .ordinal
-        .and_then(|ordinal| observed.pods.get(&ordinal))
-        .is_some_and(|pod| pod.ready);
-    ready && observed.is_current(member)
 }
 
 fn hand_over(
@@ -455,10 +447,10 @@ fn hand_over(
         )
 }
 
-/// Removing a member is safe if the voters that remain have a healthy majority among them.
+/// Removing a member is safe if a majority of the voters that remain carries the cluster.
 fn remove(observed: &Observed, membership: &Membership, member: &Member, why: Removal) -> Step {
     let remaining: Vec<&Member> = membership.voters().filter(|m| m.id != member.id).collect();
-    let healthy = remaining.iter().filter(|m| observed.is_healthy(m)).count();
+    let healthy = remaining.iter().filter(|m| observed.carries(m)).count();
     let safe = !member.voter || (!remaining.is_empty() && healthy >= quorum(remaining.len()));
     if safe {
         Step::Remove {

@@ -1,7 +1,7 @@
 //! Members whose data is gone, damaged or left over: they are replaced under a new id, with an empty folder.
 //! Comes before any growth, and never waits for the member that it is about.
 
-use super::{Blocked, Removal, Step, give_up, is_outdated, remove, reports, restart, serves};
+use super::{Blocked, Removal, Step, give_up, is_outdated, remove, reports, restart};
 use crate::cluster::model::{
     Broken, Claim, Identity, Member, Membership, Observed, OldVolume, Ordinal, Pod, Wanted,
 };
@@ -122,7 +122,7 @@ fn template_works(observed: &Observed, wanted: &Wanted, member: &Member, pod: &P
             .and_then(|ordinal| observed.pods.get(&ordinal));
         other.id != member.id
             && pod.is_some_and(|pod| !is_outdated(pod, wanted))
-            && serves(observed, other)
+            && observed.carries(other)
     };
     !is_outdated(pod, wanted)
         && observed

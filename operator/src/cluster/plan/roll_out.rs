@@ -2,9 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::{
-    Blocked, Step, Waiting, goes_with_its_pod, hand_over, is_outdated, reports, restart, serves,
-};
+use super::{Blocked, Step, Waiting, goes_with_its_pod, hand_over, is_outdated, reports, restart};
 use crate::cluster::model::{
     LAG_CAUGHT_UP_ENTRIES_MAX, Membership, Observed, Ordinal, Pod, Wanted, quorum,
 };
@@ -66,7 +64,7 @@ pub(super) fn roll_out(
         .members
         .iter()
         .filter(|other| other.id != member.id);
-    let Some(busy) = others.clone().find(|other| !serves(observed, other)) else {
+    let Some(busy) = others.clone().find(|other| !observed.carries(other)) else {
         let alone = membership.voters().count() == 1;
         let survivors = others.filter(|other| other.voter).count();
         let keeps_quorum = survivors >= quorum(membership.voters().count());

@@ -148,6 +148,18 @@ fn a_cluster_does_not_shrink_around_a_member_that_is_away() {
     ));
 }
 
+/// Its disk is full: it answers the leader's heartbeats, and acknowledges nothing.
+#[test]
+fn a_cluster_does_not_shrink_around_a_member_that_is_not_ready() {
+    let mut observed = healthy(4);
+    pod(&mut observed, 1).ready = false;
+    let blocked = Step::Blocked(Blocked::ScaleDown {
+        name: "demo-3".to_owned(),
+        away: "demo-1".to_owned(),
+    });
+    assert_eq!(plan(&observed, &wanted(3)), blocked);
+}
+
 #[test]
 fn without_a_quorum_the_stateful_set_does_not_shrink() {
     let mut observed = healthy(5);

@@ -4,7 +4,8 @@
 //! that lost them may elect one of themselves, and then write other entries in their place. A member that still has the old ones
 //! must never apply the new ones on top: all such messages are refused ([`validate`](crate::consensus::validate)), and a member
 //! to which its leader keeps on sending them ends for good. Only where acknowledged entries can be lost, and only by a leader
-//! that votes here: elsewhere such a leader lies, and a lie must end nobody.
+//! that votes here: elsewhere such a leader lies, and a lie must end nobody. Wherever, it serves no reads meanwhile: what
+//! it has is not what the cluster has.
 
 use super::Consensus;
 use crate::consensus::event::{Action, Divergence};
@@ -53,8 +54,7 @@ impl<L: LogRead> Consensus<L> {
     /// A message was refused because it contradicts the entry at `index`, which is committed here. It counts if it comes
     /// from whom this member follows; anybody could say it once.
     pub(super) fn note_contradiction(&mut self, leader: MemberId, term: Term, index: Index) {
-        let counts = self.follows(leader, term) && self.may_be_right(leader);
-        if !counts || planted!(ContradictionIgnored) {
+        if !self.follows(leader, term) || planted!(ContradictionIgnored) {
             return;
         }
         let tick = self.tick;
@@ -86,8 +86,18 @@ impl<L: LogRead> Consensus<L> {
         let long = noted.last_tick - noted.since_tick >= timeout - 1;
         if !self.follows(leader, term) {
             self.contradictions = Contradictions::None;
-        } else if long && self.tick - noted.since_tick >= timeout {
+        } else if long && self.tick - noted.since_tick >= timeout && self.may_be_right(leader) {
             self.contradictions = Contradictions::Settled(noted.divergence);
+        }
+    }
+
+    /// Whether this member's leader contradicted it within the last election timeout.
+    pub(super) fn is_contradicted(&self) -> bool {
+        let timeout = self.config.election_ticks as u64;
+        match &self.contradictions {
+            Contradictions::None => false,
+            Contradictions::Noted(noted) => self.tick - noted.last_tick <= timeout,
+            Contradictions::Settled(_) | Contradictions::HandedOut => true,
         }
     }
 

@@ -61,6 +61,8 @@ pub struct Consensus<L: LogRead> {
     apply_window: ApplyWindow,
     /// The tick at which each member was last heard from.
     heard: BTreeMap<u64, u64>,
+    /// Where its log ended when it last looked, as a leader, and when it looked before: once in an election timeout.
+    ended_at: [Index; 2],
     /// The heartbeat interval in which the crate last went on sending to each member that lagged.
     sent_again: BTreeMap<u64, u64>,
     actions: Vec<Action>,
@@ -134,6 +136,7 @@ impl<L: LogRead> Consensus<L> {
             node,
             outbox: Outbox::default(),
             heard: BTreeMap::new(),
+            ended_at: [Index(0); 2],
             sent_again: BTreeMap::new(),
             actions: Vec::new(),
             tick: 0,
@@ -242,7 +245,7 @@ impl<L: LogRead> Consensus<L> {
     }
 
     /// Whether a linearizable read would be confirmed now, as far as this member can tell: it leads and
-    /// has committed in its term, or it heard from a leader within the last election timeout.
+    /// has committed in its term, or it heard from a leader within the last election timeout, whose log goes on from its own.
     #[must_use]
     pub fn can_confirm_reads(&self) -> bool {
         match self.state.role {
@@ -250,6 +253,7 @@ impl<L: LogRead> Consensus<L> {
             Role::Follower => {
                 self.state.leader.is_some()
                     && self.node.raft.election_elapsed <= self.config.election_ticks
+                    && !self.is_contradicted()
             }
             Role::PreCandidate | Role::Candidate => false,
         }
@@ -284,6 +288,7 @@ impl<L: LogRead> Consensus<L> {
             self.timeouts += 1;
         }
         self.settle_contradiction();
+        self.note_end();
         self.renew_lease();
         let round_ticks = self.config.election_ticks as u64;
         self.reads.retry(self.tick, round_ticks);

@@ -19,11 +19,23 @@ impl<L: LogRead> Consensus<L> {
                 member: MemberId(id),
                 matched: Index(progress.matched),
                 recently_active: self.was_heard(id),
+                keeps_up: id == self.config.id.0 || progress.matched >= self.ended_at[1].0,
                 voter: tracker.conf().voters().contains(id),
             })
             .collect();
         progress.sort_by_key(|p| p.member);
         progress
+    }
+
+    /// Looks where a leader's log ends. Of one that was just elected it counts from now on: what others had before, it does
+    /// not know yet.
+    pub(super) fn note_end(&mut self) {
+        let end = self.last_index();
+        if self.state.role != Role::Leader {
+            self.ended_at = [end; 2];
+        } else if self.tick.is_multiple_of(self.config.election_ticks as u64) {
+            self.ended_at = [end, self.ended_at[0]];
+        }
     }
 
     pub(super) fn note_heard(&mut self, from: MemberId) {

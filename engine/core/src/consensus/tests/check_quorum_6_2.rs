@@ -1,6 +1,7 @@
 //! Raft thesis §6.2: a leader that hears from no majority for an election timeout steps down.
 
-use super::script::check;
+use super::cluster::Cluster;
+use super::script::{check, run};
 use expect_test::expect;
 
 #[test]
@@ -108,4 +109,29 @@ fn a_leader_knows_at_any_time_whom_it_heard_from() {
               1 heard from 1, 2
         "#]],
     );
+}
+
+/// Its disk is full: heartbeats need none.
+#[test]
+fn who_answers_and_acknowledges_nothing_does_not_keep_up() {
+    let round = "\n tick 1 1 \n deliver".repeat(10);
+    let begun = "
+            start 1 2 3
+            elect 1
+            propose 1 x
+            deliver
+            hold-disk 3
+            propose 1 y
+            deliver";
+    let keep_up = |script: &str| {
+        let cluster = run(Cluster::default(), script);
+        let progress = cluster.members[&1].consensus.progress();
+        assert!(progress.iter().all(|it| it.recently_active));
+        progress.iter().map(|it| it.keeps_up).collect::<Vec<_>>()
+    };
+    assert_eq!(keep_up(begun), [true; 3], "it may only be slow");
+    let later = format!("{begun}{}", round.repeat(3));
+    assert_eq!(keep_up(&later), [true, true, false]);
+    let healed = format!("{later}\n release-disk 3 \n deliver");
+    assert_eq!(keep_up(&healed), [true; 3]);
 }

@@ -204,7 +204,11 @@ fn a_liar_ends_nobody() {
         ..Cluster::default()
     };
     let rounds = "\n tick 2 1 \n deliver \n tick 1 1 \n deliver".repeat(30);
-    assert!(!ended(&run(synced, &format!("{LOSS}{rounds}"))));
+    let cluster = run(synced, &format!("{LOSS}{rounds}"));
+    assert!(!ended(&cluster));
+    // But who has another history than its leader serves no reads.
+    let serves = |id: u64| cluster.members[&id].consensus.can_confirm_reads();
+    assert_eq!([1, 2, 3].map(serves), [false, true, true]);
     let of_others = LOSS.replace("member 1 voters=1,2,3", "member 1 voters=1,3,4");
     let cluster = run(Cluster::default(), &format!("{of_others}{rounds}"));
     assert!(!ended(&cluster), "{}", cluster.transcript);
