@@ -26,25 +26,36 @@ use dengine_core::types::MemberId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// Addresses of members that introduced themselves before the log did; see `Hello.peer_address`.
+/// Addresses of members that introduced themselves before the log did; see `Hello.peer_address`. They do so with each of their
+/// frames, so that whoever floods this with made-up ids keeps no leader from being answered.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Introduced(Arc<Mutex<HashMap<MemberId, String>>>);
+pub(crate) struct Introduced(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    last: u64,
+    /// With a number that is the higher the later it was heard.
+    addresses: HashMap<MemberId, (u64, String)>,
+}
 
 impl Introduced {
     fn get(&self, member: MemberId) -> Option<String> {
-        self.0
-            .lock()
-            .expect("no holder panics")
-            .get(&member)
-            .cloned()
+        let known = self.0.lock().expect("no holder panics");
+        known.addresses.get(&member).map(|(_, it)| it.clone())
     }
 
     fn set(&self, member: MemberId, address: String) {
-        // A cluster has few members; whoever floods this with made-up ids gets no further entry.
+        /// A cluster has few members. Beyond, the one that was not heard for longest is forgotten.
         const INTRODUCED_MAX: usize = 64;
         let mut known = self.0.lock().expect("no holder panics");
-        if known.len() < INTRODUCED_MAX || known.contains_key(&member) {
-            known.insert(member, address);
+        known.last += 1;
+        let last = known.last;
+        known.addresses.insert(member, (last, address));
+        if known.addresses.len() > INTRODUCED_MAX {
+            let oldest = known.addresses.iter().min_by_key(|(_, (heard, _))| *heard);
+            if let Some(oldest) = oldest.map(|(member, _)| *member) {
+                known.addresses.remove(&oldest);
+            }
         }
     }
 }
@@ -79,4 +90,23 @@ fn queue_bytes(config: &Config) -> usize {
 
 fn largest_message(config: &Config) -> usize {
     message_bytes(config).max(config.limits.max_write_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_makes_up_ids_keeps_no_leader_from_being_answered() {
+        let introduced = Introduced::default();
+        let leader = MemberId(1);
+        for stranger in 100..1_000 {
+            introduced.set(leader, "leader:1".to_owned());
+            introduced.set(MemberId(stranger), "nobody:1".to_owned());
+        }
+        assert_eq!(introduced.get(leader).as_deref(), Some("leader:1"));
+        assert_eq!(introduced.get(MemberId(100)), None);
+        introduced.set(leader, "leader:2".to_owned());
+        assert_eq!(introduced.get(leader).as_deref(), Some("leader:2"));
+    }
 }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 
 /// Of so many members is remembered what they said; a cluster has at most 32. Some say it before the log has told of
-/// them, and whoever makes up ids finds no room.
+/// them, and whoever makes up ids takes no room from those with lower ones, as members have.
 const HEARD_MAX: usize = 64;
 
 /// In which version commands are to be encoded at present. The replica writes it, any thread reads it; a command that
@@ -55,8 +55,9 @@ pub enum Announcement {
     Ack,
 }
 
-/// What one member said last, each way. The two ways may overtake each other when it restarts as another program, so
-/// the lower one counts until both agree.
+/// What one member said last, each way. What it answers counts, for it was called where the log says that it is. Until then
+/// it counts what somebody said who called as that member: it may be anybody, who must not be able to hold back
+/// for ever what all members read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     hello: Option<CommandVersion>,
@@ -64,9 +65,9 @@ struct Heard {
 }
 
 impl Heard {
-    fn lowest(self) -> CommandVersion {
-        let heard = [self.hello, self.ack].into_iter().flatten();
-        heard.min().unwrap_or(CommandVersion::OLDEST)
+    fn version(self) -> CommandVersion {
+        let heard = self.ack.or(self.hello);
+        heard.unwrap_or(CommandVersion::OLDEST)
     }
 }
 
@@ -87,13 +88,13 @@ impl Announced {
 
     /// `member` says that it reads commands up to `version`.
     pub(super) fn hear(&mut self, member: MemberId, by: Announcement, version: CommandVersion) {
-        if self.heard.len() >= HEARD_MAX && !self.heard.contains_key(&member) {
-            return;
-        }
         let heard = self.heard.entry(member).or_default();
         match by {
             Announcement::Hello => heard.hello = Some(version),
             Announcement::Ack => heard.ack = Some(version),
+        }
+        if self.heard.len() > HEARD_MAX {
+            self.heard.pop_last();
         }
     }
 
@@ -107,7 +108,7 @@ impl Announced {
     /// Up to which version `member` reads commands.
     pub(super) fn of(&self, member: MemberId) -> CommandVersion {
         let heard = self.heard.get(&member);
-        heard.map_or(CommandVersion::OLDEST, |heard| heard.lowest())
+        heard.map_or(CommandVersion::OLDEST, |heard| heard.version())
     }
 
     /// The newest version that `me` and all `members` read.
@@ -247,16 +248,14 @@ mod tests {
         leader.check(V2);
         leader.hear(2, Hello, V3);
         leader.check(V3);
-        // It came back as an older program; each way may tell first.
+        // It came back as an older program, and as a newer one.
         leader.hear(2, Ack, V2);
         leader.check(V2);
-        leader.hear(2, Hello, V2);
         leader.hear(2, Ack, V3);
-        leader.check(V2);
-        leader.hear(2, Hello, V3);
         leader.check(V3);
+        // Whoever calls as a member may be somebody else.
         leader.hear(2, Hello, V2);
-        leader.check(V2);
+        leader.check(V3);
         leader.change(MembershipChange::Remove(MemberId(2)));
         leader.0.settle();
         leader.check(V3);
@@ -295,16 +294,22 @@ mod tests {
             announced.hear(MemberId(stranger), Hello, V3);
         }
         assert_eq!(announced.heard.len(), HEARD_MAX);
-        announced.hear(MemberId(2), Hello, V2);
-        assert_eq!(announced.of(MemberId(2)), V2);
         assert_eq!(announced.of(MemberId(299)), V2);
+        // A member that joins later is heard all the same.
+        announced.hear(MemberId(3), Ack, V3);
+        assert_eq!(announced.heard.len(), HEARD_MAX);
+        assert_eq!([2, 3].map(|id| announced.of(MemberId(id))), [V3; 2]);
         let members = Membership {
             cluster_id: ClusterId(1),
             members: [(MemberId(2), record(2))].into(),
             last_member_id: MemberId(200),
         };
         announced.retain(&members);
-        assert_eq!(announced.heard.len(), 1);
+        assert_eq!(
+            announced.heard.len(),
+            1,
+            "3 was removed, and the others are made up"
+        );
     }
 
     #[test]
