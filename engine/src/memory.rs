@@ -1,14 +1,15 @@
 //! Memory: a process that wants more than it may have is killed, so what comes in from outside may have a part of it only.
 //!
 //! Of what the process may have, its control group's limit or the machine's memory, writes that wait get an eighth;
-//! connections, what has arrived of requests, and requests that wait, a sixteenth each; answers that wait, what waits for
-//! each peer, messages of peers, and what has arrived on the admin port, a thirty-second each; what watches hold, half of
-//! that: if they want as much. The rest, half of it in a cluster of three, is for the store's tables and caches, and for what is
+//! connections, what has arrived of requests, and requests that wait, a sixteenth each; answers that wait, calls that are open, what
+//! waits for each peer, and messages of peers, a thirty-second each; what watches hold, and what has arrived on the
+//! admin port, half of that: if they want as much. The rest, half of it in a cluster of three, is for the store's tables and caches, and for what is
 //! neither counted nor large, and for what those that are counted take besides.
 //!
 //! That is an estimate, and what is on its way between two counts is in neither. So it is also measured what the process has.
 //! Above half of what it may have, the allocator gives back at once what is free; where that is not enough, less is taken in
-//! from whoever asks for most ([`is_short`]); and at last its connections are closed, for the system would end them all.
+//! from whoever sends much ([`is_short`]); and where that does not end it within a second, or there is hardly any left, connections
+//! of whoever has most are closed, for the system would end them all.
 
 use std::{
     fs, io,
@@ -18,7 +19,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::{param::page_size, system::sysinfo};
@@ -45,6 +46,8 @@ pub(crate) enum Use {
     Requests,
     /// The same on the admin port.
     AdminRequests,
+    /// Calls that are open, whatever they ask for, until their answers are sent.
+    Calls,
     /// Requests that wait for a place or for their turn.
     Waiting,
     /// Messages of peers that wait for the replica.
@@ -82,8 +85,8 @@ fn part(of: Use, memory: u64) -> usize {
     let of_all = match of {
         Use::Writes => 8,
         Use::Connections | Use::Requests | Use::Waiting => 16,
-        Use::Answers | Use::AdminRequests | Use::FromPeers | Use::ToPeer => 32,
-        Use::Watches => 64,
+        Use::Answers | Use::Calls | Use::FromPeers | Use::ToPeer => 32,
+        Use::Watches | Use::AdminRequests => 64,
     };
     usize::try_from(memory / of_all).unwrap_or(usize::MAX)
 }
@@ -98,7 +101,7 @@ pub(crate) fn is_short() -> bool {
 pub(crate) struct Remedies {
     /// Has the process's allocator give back to the system what is free. Called as long as much is used.
     pub(crate) give_back: fn(),
-    /// Closes some of the connections of whoever asks for most, and says how many. Called where nothing else has helped.
+    /// Closes some of the connections of whoever has most, and says how many. Called where nothing else has helped.
     pub(crate) shed: Box<dyn Fn() -> usize + Send>,
 }
 
@@ -112,14 +115,15 @@ pub(crate) struct Remedies {
 pub(crate) fn watch_over(remedies: Remedies, stop: CancellationToken) -> io::Result<()> {
     let looks = move || {
         let mut told = Level::Much;
+        let mut shortage = Shortage::default();
         while !stop.is_cancelled() {
-            let (level, has) = remedies.apply();
+            let (level, has) = remedies.apply(&mut shortage);
             if level > told {
                 told = level;
                 tracing::warn!(
                     has,
                     may_have = memory(),
-                    "memory is short: less is taken in from clients that ask for more than others; give the process more if they should have it"
+                    "memory is short: less is taken in from clients that send much; give the process more if they should have it"
                 );
             }
             thread::sleep(LOOK_EVERY);
@@ -130,9 +134,30 @@ pub(crate) fn watch_over(remedies: Remedies, stop: CancellationToken) -> io::Res
     thread.spawn(looks).map(drop)
 }
 
+/// Since when memory is short, or since connections were last closed for that.
+#[derive(Default)]
+struct Shortage(Option<Instant>);
+
+impl Shortage {
+    /// Whether connections are to be closed at this level: at the last, or because it has lasted. Who holds much and does
+    /// nothing is not slowed down by waiting.
+    fn must_end(&mut self, level: Level, now: Instant) -> bool {
+        const LONG: Duration = Duration::from_secs(1);
+        if level < Level::Short {
+            self.0 = None;
+            return false;
+        }
+        let lasts = now - *self.0.get_or_insert(now) >= LONG;
+        if lasts {
+            self.0 = Some(now);
+        }
+        lasts || level == Level::Last
+    }
+}
+
 impl Remedies {
     /// As far as it has come, and what the process has.
-    fn apply(&self) -> (Level, u64) {
+    fn apply(&self, shortage: &mut Shortage) -> (Level, u64) {
         let look = || {
             let has = anonymous_bytes().unwrap_or(0);
             (Level::of(has, memory()), has)
@@ -143,12 +168,12 @@ impl Remedies {
             seen = look();
         }
         SHORT.store(seen.0 >= Level::Short, Ordering::Relaxed);
-        if seen.0 == Level::Last {
+        if shortage.must_end(seen.0, Instant::now()) {
             let closed = (self.shed)();
             tracing::warn!(
                 closed,
                 has = seen.1,
-                "connections of whoever has most were closed, for memory is nearly used up"
+                "connections of whoever has most were closed, for memory is short"
             );
         }
         seen
@@ -241,6 +266,7 @@ mod tests {
             Use::Answers,
             Use::Watches,
             Use::Requests,
+            Use::Calls,
             Use::Waiting,
             Use::AdminRequests,
             Use::FromPeers,
@@ -267,6 +293,22 @@ mod tests {
         use Level::{Last, Little, Much, Short};
         assert_eq!(levels, [Little, Much, Much, Short, Short, Last]);
         assert!(Little < Much && Much < Short && Short < Last);
+    }
+
+    #[test]
+    fn a_shortage_that_lasts_ends_like_the_last_one() {
+        let (mut shortage, begun) = (Shortage::default(), Instant::now());
+        let at = |millis| begun + Duration::from_millis(millis);
+        assert!(!shortage.must_end(Level::Short, at(0)));
+        assert!(shortage.must_end(Level::Last, at(10)));
+        assert!(!shortage.must_end(Level::Short, at(900)));
+        assert!(shortage.must_end(Level::Short, at(1_000)));
+        assert!(!shortage.must_end(Level::Short, at(1_900)), "once a second");
+        assert!(!shortage.must_end(Level::Much, at(2_000)));
+        assert!(
+            !shortage.must_end(Level::Short, at(2_900)),
+            "it is another one"
+        );
     }
 
     fn limits(files: &[(&str, &str)], groups: &str) -> Option<u64> {

@@ -22,7 +22,7 @@ use crate::memory;
 
 /// A client says something as soon as it is connected, and a peer who it is.
 const FIRST_WORD_PATIENCE: Duration = Duration::from_secs(10);
-/// While memory is short, a connection of whoever asks for most takes something in so often at most.
+/// While memory is short, a connection of whoever sends much takes something in so often at most.
 const HELD_BACK: Duration = Duration::from_millis(250);
 /// The preface of HTTP/2 (RFC 9113, section 3.4) with the head of the frame that ends it, and less than any request of
 /// HTTP/1.1 with a header. What has said less is held by nobody else to account.
@@ -165,12 +165,12 @@ impl Guarded {
         Ok(())
     }
 
-    /// Whoever asks for most waits while memory is short, but not for ever: what it was sent may be what ends the shortage.
+    /// Whoever sends much waits while memory is short, but not for ever: what it was sent may be what ends the shortage.
     /// So does whoever came as a peer and is no member, as far as anybody knows. Not a member, whose log would fall behind:
     /// what is held for members is counted ([`memory`]).
     fn hold_back(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let is_concerned = || match self.must_be_greeted {
-            false => self.source().asks_for_most(),
+            false => self.source().sends_much(),
             true => !self.connection.is_proven(),
         };
         let must_wait = memory::is_short() && is_concerned();
@@ -222,6 +222,7 @@ impl AsyncRead for Guarded {
         let bytes = buffer.filled().len() - before;
         if bytes > 0 {
             self.held_back = None;
+            self.source().sends(bytes);
         }
         self.hear(bytes);
         read

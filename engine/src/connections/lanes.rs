@@ -121,11 +121,6 @@ impl Lanes {
         self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
     }
 
-    /// Whether nobody has clearly more of the threads.
-    pub(super) fn have_most(&self) -> bool {
-        self.lanes.first().is_some_and(|lane| lane.time.is_most())
-    }
-
     /// Does this in one of them. If it panics, nothing else ends. Dropped if all have ended, which is when the runtime has.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let work = AssertUnwindSafe(work).catch_unwind().map(drop);

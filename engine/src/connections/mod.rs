@@ -56,8 +56,8 @@ struct Inner {
 pub(crate) enum WhenFull {
     /// It is refused. Its client may ask another member, and those who were here first go on.
     Refuse,
-    /// The oldest makes room that has not proven whose it is ([`Connection::prove`]). Whoever holds connections open to keep
-    /// others away loses them first.
+    /// The oldest makes room of the address with most of those that have not proven whose they are ([`Connection::prove`]).
+    /// Whoever holds connections open to keep others away loses them first.
     MakeRoom,
 }
 
@@ -205,10 +205,18 @@ impl Connections {
 }
 
 impl Open {
-    /// Closes the oldest connection, from there or from anywhere, of which nobody knows whose it is.
+    /// Closes the oldest connection of which nobody knows whose it is: from there, or from where most of these come. A
+    /// probe has one.
     fn make_room(&mut self, from: Option<IpAddr>) -> bool {
+        let mut strangers = HashMap::<IpAddr, usize>::new();
+        for it in self.all.values().filter(|it| !it.is_proven()) {
+            *strangers.entry(it.source.address()).or_default() += 1;
+        }
+        let most = strangers.values().copied().max();
+        let has_most = |address: IpAddr| strangers.get(&address).copied() == most;
         let strange = |it: &Connection| {
-            !it.is_proven() && from.is_none_or(|from| from == it.source.address())
+            let address = it.source.address();
+            !it.is_proven() && from.map_or(has_most(address), |from| from == address)
         };
         let oldest = self.all.iter().find(|(_, it)| strange(it));
         let Some(number) = oldest.map(|(number, _)| *number) else {
@@ -411,7 +419,7 @@ mod tests {
         // Half is what one address has: of its own the oldest goes that is strange.
         assert!(connections.admit(address(1)).is_some());
         assert!(!known.closed.is_cancelled() && strange.closed.is_cancelled());
-        // All places are taken: the oldest of all strange ones goes.
+        // All places are taken: the oldest goes of who has most strange ones.
         let (newest, _) = connections.admit(address(3)).unwrap();
         assert!(others[0].1.closed.is_cancelled() && !others[1].1.closed.is_cancelled());
         assert_eq!(connections.open().all.len(), 4);
@@ -422,6 +430,17 @@ mod tests {
         connections.leave(first);
         assert_eq!(connections.open().all.len(), 2);
         assert_eq!(connections.open().by_address.len(), 2);
+    }
+
+    /// However many come from elsewhere, as fast as they can.
+    #[test]
+    fn a_single_connection_makes_no_room_for_who_has_several() {
+        let connections = Connections::new(6, WhenFull::MakeRoom, &Sources::default());
+        let (_, probe) = connections.admit(address(9)).unwrap();
+        for from in [1, 2, 3].into_iter().cycle().take(100) {
+            assert!(connections.admit(address(from)).is_some());
+        }
+        assert!(!probe.is_closed());
     }
 
     #[test]

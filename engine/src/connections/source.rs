@@ -10,6 +10,7 @@ use std::{
     io,
     net::{IpAddr, Ipv6Addr},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicUsize},
+    time::Instant,
 };
 
 use super::{Connections, Inner, lanes::Lanes, lock, turn::Threads};
@@ -38,11 +39,44 @@ struct Known {
     threads: Threads,
 }
 
+/// In the present second and the one before. The load of an ordinary client is a tenth of it.
+const MUCH_BYTES: usize = 2 << 20;
+
+/// Bytes of the present second and of the one before.
+#[derive(Default)]
+struct Lately(Mutex<(u64, [usize; 2])>);
+
+impl Lately {
+    fn add(&self, second: u64, bytes: usize) {
+        let mut counted = lock(&self.0);
+        let (of, [now, before]) = *counted;
+        *counted = match second - of.min(second) {
+            0 => (of, [now + bytes, before]),
+            1 => (second, [bytes, now]),
+            _ => (second, [bytes, 0]),
+        };
+    }
+
+    fn of_late(&self, second: u64) -> usize {
+        let (of, [now, before]) = *lock(&self.0);
+        match second - of.min(second) {
+            0 => now + before,
+            1 => now,
+            _ => 0,
+        }
+    }
+}
+
 /// One address, and what its connections have.
 pub(crate) struct Source {
     address: IpAddr,
     /// Where it is forgotten when it ends.
     known: Weak<Known>,
+    /// What has arrived from there.
+    sent: Lately,
+    since: Instant,
+    /// Calls that are open, until all of their answers are sent.
+    pub(crate) calls: AtomicUsize,
     /// Requests that are being served.
     pub(crate) requests: AtomicUsize,
     /// Those of them that are writes.
@@ -144,6 +178,9 @@ impl Source {
             address,
             known,
             threads,
+            sent: Lately::default(),
+            since: Instant::now(),
+            calls: AtomicUsize::new(0),
             requests: AtomicUsize::new(0),
             writes: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
@@ -157,9 +194,15 @@ impl Source {
         self.lanes.get().is_some_and(Lanes::are_behind)
     }
 
-    /// Whether nobody asks for clearly more.
-    pub(super) fn asks_for_most(&self) -> bool {
-        self.lanes.get().is_some_and(Lanes::have_most)
+    /// So much has arrived from there.
+    pub(super) fn sends(&self, bytes: usize) {
+        self.sent.add(self.since.elapsed().as_secs(), bytes);
+    }
+
+    /// Whether more than a little has arrived from there lately: who goes on like that makes a shortage worse. Who took the
+    /// memory may be idle by now, and those who are served need not wait for that.
+    pub(super) fn sends_much(&self) -> bool {
+        self.sent.of_late(self.since.elapsed().as_secs()) > MUCH_BYTES
     }
 
     /// Does this in turns with what is done for others. Within a runtime, as all that serves clients is.
@@ -226,6 +269,19 @@ mod tests {
         assert_ne!(one("2001:db8::1"), one("2001:db8:0:1::1"));
         assert_ne!(one("10.0.0.1"), one("10.0.0.2"));
         assert_eq!(one("::ffff:10.0.0.1"), one("10.0.0.1"));
+    }
+
+    #[test]
+    fn what_was_sent_counts_for_the_present_second_and_the_one_before() {
+        let sent = Lately::default();
+        let of_late = |second| sent.of_late(second);
+        sent.add(0, 5);
+        sent.add(0, 1);
+        assert_eq!([0, 1, 2].map(of_late), [6, 6, 0]);
+        sent.add(1, 10);
+        assert_eq!([1, 2, 3].map(of_late), [16, 10, 0]);
+        sent.add(7, 3);
+        assert_eq!([7, 8, 9].map(of_late), [3, 3, 0]);
     }
 
     #[test]

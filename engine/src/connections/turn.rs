@@ -60,8 +60,6 @@ struct Period {
     sources: u32,
     /// Who had more than this in the period before is heavy.
     heavy_above: Option<Duration>,
-    /// Only one was served in the period before.
-    alone: bool,
 }
 
 /// What one source has of them.
@@ -70,8 +68,6 @@ pub(super) struct Time {
     /// The threads that it has unless it is heavy.
     usual: Handle,
     heavy: AtomicBool,
-    /// It is heavy, or nobody else was served in the period before.
-    most: AtomicBool,
     in_period: Mutex<InPeriod>,
     /// How many of its lanes want a thread.
     ready: AtomicUsize,
@@ -103,7 +99,6 @@ impl Default for Period {
             had: Duration::ZERO,
             sources: 0,
             heavy_above: None,
-            alone: true,
         }
     }
 }
@@ -118,7 +113,6 @@ impl Period {
         let is_shared = self.sources > 1 && self.had > BUSY;
         *self = Self {
             number: self.number + 1,
-            alone: self.sources == 1,
             heavy_above: is_shared.then(|| share * 6 / 5),
             ..Self::default()
         };
@@ -151,7 +145,6 @@ impl Threads {
             all: Arc::clone(&self.0),
             usual: Handle::current(),
             heavy: AtomicBool::new(false),
-            most: AtomicBool::new(false),
             in_period: Mutex::default(),
             ready: AtomicUsize::new(0),
             had: AtomicU64::new(0),
@@ -173,11 +166,6 @@ impl Time {
     fn others_wait(&self) -> bool {
         let own = self.ready.load(Ordering::Relaxed);
         self.all.ready.load(Ordering::Relaxed) > own
-    }
-
-    /// Whether nobody has clearly more.
-    pub(super) fn is_most(&self) -> bool {
-        self.most.load(Ordering::Relaxed)
     }
 
     /// The threads that are to serve it, if it is served by others now.
@@ -209,7 +197,6 @@ impl Time {
                 .zip(period.heavy_above)
                 .is_some_and(|(had, most)| had > most);
             self.heavy.store(heavy, Ordering::Relaxed);
-            self.most.store(heavy || period.alone, Ordering::Relaxed);
             period.sources += 1;
             *own = InPeriod {
                 number: period.number,
@@ -341,7 +328,6 @@ mod tests {
             [&greedy, &modest].map(|it| it.heavy.load(Ordering::Relaxed))
         };
         assert_eq!(period(60, 5), [true, false]);
-        assert!(greedy.is_most() && !modest.is_most());
         assert!(greedy.elsewhere(false).is_some() && greedy.elsewhere(true).is_none());
         assert_eq!(period(30, 30), [false, false], "as much as the other");
         assert!(greedy.elsewhere(true).is_some());
@@ -349,7 +335,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_alone_is_never_heavy_and_asks_for_most() {
+    async fn who_is_alone_is_never_heavy() {
         let threads = Threads::with_nicer().unwrap();
         let alone = threads.one();
         for _ in 0..2 {
@@ -358,6 +344,6 @@ mod tests {
             drop(turn);
         }
         drop(alone.begin());
-        assert!(alone.is_most() && alone.elsewhere(false).is_none());
+        assert!(alone.elsewhere(false).is_none());
     }
 }

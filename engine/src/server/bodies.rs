@@ -2,7 +2,8 @@
 //!
 //! - A message that arrives in parts is bounded in bytes and in time: when all of them together take too much, the
 //!   oldest is given up, which is never that of a client that just sends.
-//! - An answer counts until it is sent; see [`connections`](crate::connections).
+//! - An answer counts until it is sent; see [`connections`](crate::connections). So does its call, however small it is
+//!   ([`calls`](super::calls)).
 //! - The time that a caller gives its call (`grpc-timeout`) ends it with DEADLINE_EXCEEDED, as the API promises.
 
 use std::{
@@ -26,6 +27,7 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
+use super::calls::{Calls, Open};
 use crate::{
     connections::{OnConnection, PipelinePlace, Sending, give_way},
     memory::{self, Use},
@@ -44,20 +46,18 @@ const SENDING_BYTES_A_SECOND: usize = 16 * 1024;
 #[derive(Clone)]
 pub(super) struct BodiesLayer {
     parts: Parts,
+    calls: Calls,
     patience: Duration,
 }
 
 impl BodiesLayer {
     /// A message must arrive within `patience`, or longer if it is large. What has arrived takes that part of
     /// the memory, and there is room for the largest.
-    pub(super) fn new(of: Use, largest_bytes: usize, patience: Duration) -> Self {
+    pub(super) fn new(of: Use, largest_bytes: usize, calls: Calls, patience: Duration) -> Self {
         let bytes_max = memory::most(of, PARTS_BYTES_MAX, largest_bytes);
-        Self::with(bytes_max, patience)
-    }
-
-    fn with(bytes_max: usize, patience: Duration) -> Self {
         Self {
             parts: Parts::new(bytes_max),
+            calls,
             patience,
         }
     }
@@ -103,6 +103,14 @@ where
         if let Some(OnConnection { tcp, .. }) = &connection {
             request.extensions_mut().insert(tcp.clone());
         }
+        let opened = connection.as_ref().map(|it| {
+            let source = it.connection.source();
+            self.layer.calls.open(source)
+        });
+        let open = match opened.transpose() {
+            Ok(open) => open,
+            Err(full) => return Box::pin(async { Ok(full.into_http()) }),
+        };
         let streams = connection.as_ref().filter(|_| due == Due::First);
         let place = streams.map(|it| it.connection.pipeline());
         if let Some(None) = place {
@@ -138,10 +146,8 @@ where
                 .filter(|_| alone)
                 .map(|it| it.connection.send(bytes));
             let place = place.flatten();
-            if held.is_none() && sending.is_none() && parts.is_none() && place.is_none() {
-                return Ok(response.map(Body::new));
-            }
             let counted = Arc::new(Counted {
+                _open: open,
                 _held: held,
                 _sending: sending,
                 _place: place,
@@ -366,6 +372,7 @@ struct Leaving<B> {
 
 /// What counts an answer, until it is sent or given up.
 struct Counted {
+    _open: Option<Open>,
     _held: Option<Arc<Held>>,
     _sending: Option<Sending>,
     _place: Option<PipelinePlace>,
@@ -419,6 +426,14 @@ mod tests {
     use super::*;
     use crate::connections::Connection;
 
+    fn layer(patience: Duration) -> BodiesLayer {
+        BodiesLayer {
+            parts: Parts::new(PARTS_BYTES_MAX),
+            calls: Calls::with(8),
+            patience,
+        }
+    }
+
     #[test]
     fn the_time_of_a_caller_is_read_in_every_unit() {
         let given = |text: &str| {
@@ -453,7 +468,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_whose_time_is_over_ends_as_the_api_promises() {
-        let mut service = BodiesLayer::with(PARTS_BYTES_MAX, Duration::from_secs(9)).layer(Silent);
+        let mut service = layer(Duration::from_secs(9)).layer(Silent);
         let request = Request::builder()
             .uri("/dengine.v1.Kv/Put")
             .header("grpc-timeout", "50m")
@@ -471,7 +486,7 @@ mod tests {
             call_bytes: CALL_BYTES,
             part: None,
             waiting: None,
-            layer: BodiesLayer::with(PARTS_BYTES_MAX, patience),
+            layer: layer(patience),
         }
     }
 
@@ -494,7 +509,7 @@ mod tests {
     /// A client may begin calls by the hundred thousand, of which nothing but headers ever comes.
     #[tokio::test]
     async fn calls_of_which_only_headers_came_are_bounded_together() {
-        let layer = BodiesLayer::with(PARTS_BYTES_MAX, 60 * PATIENCE);
+        let layer = layer(60 * PATIENCE);
         let bodies: Vec<_> = (0..=PARTS_BYTES_MAX / CALL_BYTES).map(|_| body()).collect();
         let mut calls: Vec<_> = bodies
             .into_iter()
@@ -567,6 +582,7 @@ mod tests {
     async fn an_answer_counts_for_as_long_as_its_bytes_are_kept() {
         let connection = Arc::new(Connection::alone());
         let counted = Arc::new(Counted {
+            _open: None,
             _held: None,
             _sending: Some(connection.send(3)),
             _place: None,

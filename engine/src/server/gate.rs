@@ -106,14 +106,14 @@ impl Lately {
 
 /// Places of one kind.
 #[derive(Clone)]
-struct Places {
+pub(super) struct Places {
     free: Arc<Semaphore>,
     limit: usize,
     share: Share,
 }
 
 impl Places {
-    fn new(limit: usize, share: Share) -> Self {
+    pub(super) fn new(limit: usize, share: Share) -> Self {
         Self {
             free: Arc::new(Semaphore::new(limit)),
             limit,
@@ -132,7 +132,7 @@ impl Places {
     }
 
     /// As many of `count` as there are and who has `own` may have; `None` if it is not one.
-    fn take(&self, count: u32, own: usize) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn take(&self, count: u32, own: usize) -> Option<OwnedSemaphorePermit> {
         loop {
             let taken = self.limit.saturating_sub(self.free.available_permits());
             let more = self.share.more(self.limit, taken, own).min(count as usize);

@@ -5,7 +5,7 @@
 //!
 //! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`messages`]: what a member tells of itself.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
-//! - [`bodies`]: requests that arrive, and answers that leave.
+//! - [`bodies`]: requests that arrive, and answers that leave. [`calls`]: how many are open.
 //! - [`slow`]: log lines for requests that took long.
 //! - [`turns`]: whose turn it is of those who want what takes long. [`aside`]: reads that do. [`forward`]: to the leader, once.
 //! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond any limit.
@@ -13,6 +13,7 @@
 mod admin;
 mod aside;
 mod bodies;
+mod calls;
 mod forward;
 mod gate;
 mod health;
@@ -40,6 +41,7 @@ use self::{
     admin::AdminService,
     aside::Aside,
     bodies::BodiesLayer,
+    calls::Calls,
     forward::Forwarder,
     gate::Gate,
     health::HealthReport,
@@ -193,14 +195,21 @@ pub async fn serve(
         aside.clone(),
     );
     let admin_port = (listeners.admin, &sources);
-    let admins = serve_admin(admin.clone(), admin_port, &health, stop.clone());
+    let calls = Calls::new();
+    let admins = serve_admin(
+        admin.clone(),
+        admin_port,
+        &health,
+        calls.clone(),
+        stop.clone(),
+    );
     let clients = ClientServices {
         kv: kv_service(node, config, forwarder, openers, aside, stop.clone()),
         watch,
         admin: admin.for_clients(),
     };
     let client_port = (listeners.client, &sources);
-    let clients = serve_clients(clients, config, client_port, &health, stop.clone());
+    let clients = serve_clients(clients, config, client_port, &health, calls, stop.clone());
     let monitor = async {
         monitor.await;
         Ok(())
@@ -235,6 +244,7 @@ async fn serve_clients(
     config: &Config,
     (listener, sources): (TcpListener, &Sources),
     health: &HealthReport,
+    calls: Calls,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let limits = &config.limits;
@@ -255,6 +265,7 @@ async fn serve_clients(
         .layer(BodiesLayer::new(
             memory::Use::Requests,
             message_bytes,
+            calls,
             patience,
         ))
         .layer(OversizeLayer::new(limits))
@@ -274,6 +285,7 @@ async fn serve_admin(
     admin: AdminService,
     (listener, sources): (TcpListener, &Sources),
     health: &HealthReport,
+    calls: Calls,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let most = files::most(Use::SidePort, ADMIN_CONNECTIONS_MAX);
@@ -287,6 +299,7 @@ async fn serve_admin(
         .layer(BodiesLayer::new(
             memory::Use::AdminRequests,
             ADMIN_REQUEST_BYTES_MAX,
+            calls,
             ADMIN_PATIENCE,
         ))
         .service(routes.prepare());

@@ -65,6 +65,12 @@ pub(super) const ATTACKERS: &[Attacker] = &[
         ],
         run: probes,
     },
+    Attacker {
+        name: "health-streams",
+        does: "128,000 streams of health that stay, over 128 connections",
+        on: &["grpc.health.v1.Health/Watch"],
+        run: health_streams,
+    },
 ];
 
 /// An order: the path and its request.
@@ -169,6 +175,19 @@ fn probes(arena: Arena) -> BoxFuture<'static, ()> {
                     _ => reflect(link).await,
                 }
             }
+        })
+        .await
+    })
+}
+
+fn health_streams(arena: Arena) -> BoxFuture<'static, ()> {
+    crowd(arena, 128, |arena, _| async move {
+        let link = Link::open(arena.doors.client).await?;
+        let ready = framed(&HealthCheckRequest {
+            service: dengine_api::health::READY.to_owned(),
+        });
+        hold(&arena, &link, 1_000, |_| {
+            stays(&link, "/grpc.health.v1.Health/Watch", ready.clone())
         })
         .await
     })

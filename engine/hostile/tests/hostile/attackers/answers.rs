@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use dengine_api::v1::{
     BatchRequest, CompareAndSwapRequest, Consistency, GetRequest, Operation, PipelineRequest,
-    PipelinedCall, RangeRequest, compare_and_swap_request::Expected, operation,
+    PipelinedCall, PutRequest, RangeRequest, compare_and_swap_request::Expected, operation,
     pipelined_call::Call,
 };
 use futures::future::BoxFuture;
@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use super::{Arena, Attacker, LARGE, LARGE_KEYS, crowd, end_of, hold, large_key};
 use crate::link::{Link, framed, read_some};
 
+const SMALL_KEY: &str = "hostile/small";
 /// Of each unread answer a byte may be sent.
 const NARROW: u32 = 1;
 /// Longer than a member is patient.
@@ -26,6 +27,12 @@ pub(super) const ATTACKERS: &[Attacker] = &[
         does: "3,200 reads of 1 MiB whose answers are not read, begun again whenever they are given up",
         on: &["dengine.v1.Kv/Get"],
         run: unread_gets,
+    },
+    Attacker {
+        name: "unread-small-gets",
+        does: "128,000 reads of 4 kB at a time, too small to be counted by their bytes, whose answers are not read",
+        on: &["dengine.v1.Kv/Get"],
+        run: unread_small_gets,
     },
     Attacker {
         name: "unread-ranges",
@@ -56,6 +63,33 @@ pub(super) const ATTACKERS: &[Attacker] = &[
 fn unread_gets(arena: Arena) -> BoxFuture<'static, ()> {
     unread(arena, "/dengine.v1.Kv/Get", |number| {
         get(number).encode_to_vec()
+    })
+}
+
+fn unread_small_gets(arena: Arena) -> BoxFuture<'static, ()> {
+    crowd(arena, 128, |arena, _| async move {
+        let link = Link::with_window(arena.doors.client, NARROW).await?;
+        let put = PutRequest {
+            key: SMALL_KEY.into(),
+            value: vec![7; 4_000].into(),
+            ..PutRequest::default()
+        };
+        arena
+            .tally
+            .told(&link.told("/dengine.v1.Kv/Put", &put).await?);
+        hold(&arena, &link, 1_000, |_| async {
+            let get = GetRequest {
+                key: SMALL_KEY.into(),
+                ..GetRequest::default()
+            };
+            let get = get.encode_to_vec();
+            let call = link.ask_encoded("/dengine.v1.Kv/Get", &get).await?;
+            let (_request, answer) = call.answers().await?;
+            sleep(UNREAD).await;
+            drop(answer);
+            Ok("a small answer, kept for 20 s".to_owned())
+        })
+        .await
     })
 }
 
