@@ -584,7 +584,9 @@ impl Node {
             match &*stage {
                 Stage::Stopped => Some(running),
                 Stage::Waiting | Stage::Restarting => {
-                    inner.gate.open(running.peer_entrance());
+                    let status = inner.status.subscribe();
+                    let leader = move || status.borrow().leader.as_ref().map(|it| it.id);
+                    inner.gate.open(running.peer_entrance(Arc::new(leader)));
                     *stage = Stage::Running(Arc::new(running));
                     None
                 }

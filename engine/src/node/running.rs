@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
 use crate::memory::{self, Use};
 use crate::storage::{OpenWatch, RocksStore};
-use crate::transport::{Incoming, PeerEntrance, Peers};
+use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
 use dengine_core::answers::Held;
 use dengine_core::kv::{
     self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting,
@@ -233,7 +233,7 @@ impl Running {
     }
 
     /// What the listener needs to let peers in.
-    pub(super) fn peer_entrance(&self) -> PeerEntrance {
+    pub(super) fn peer_entrance(&self, leader: LeaderNow) -> PeerEntrance {
         // One message is always let in, however large.
         let queue_bytes = memory::most(Use::FromPeers, PEER_QUEUE_BYTES, PERMIT_BYTES);
         let permits = queue_bytes / PERMIT_BYTES;
@@ -241,6 +241,7 @@ impl Running {
             identity: self.identity,
             membership: self.membership.clone(),
             introduced: self.introduced.clone(),
+            leader,
             inbox: self.inbox.clone(),
             permits: Arc::new(Semaphore::new(permits)),
             permits_max: permits as u32,

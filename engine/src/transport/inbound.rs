@@ -1,6 +1,6 @@
 //! Lets peers in.
 
-use super::snapshot::{Incoming, SnapshotAnswers};
+use super::snapshot::{Incoming, Sender, SnapshotAnswers};
 use super::strangers::{Newcomers, StrangersLayer};
 use super::{FRAME_BYTES_MAX, Introduced, PeerRuntime};
 use crate::config::Config;
@@ -42,11 +42,16 @@ const HTTP: Http = Http {
     keepalive_timeout: Duration::from_secs(20),
 };
 
+/// Tells whom this member follows at present, if anybody.
+pub(crate) type LeaderNow = Arc<dyn Fn() -> Option<MemberId> + Send + Sync>;
+
 /// The way from a peer's stream to the replica thread.
 pub(crate) struct PeerEntrance {
     pub(crate) identity: Identity,
     pub(crate) membership: watch::Receiver<Arc<Membership>>,
     pub(crate) introduced: Introduced,
+    /// Whom this member follows.
+    pub(crate) leader: LeaderNow,
     pub(crate) inbox: mpsc::Sender<Input>,
     /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its peer.
     pub(crate) permits: Arc<Semaphore>,
@@ -299,8 +304,19 @@ impl PeerEntrance {
         frames: Streaming<SnapshotFrame>,
         answers: &SnapshotAnswers,
     ) -> Result<(), Status> {
-        let from = self.admit(hello)?.member;
-        let message = self.incoming.receive(from, frames, answers).await?;
+        let Admitted {
+            member: from,
+            introduced,
+            ..
+        } = self.admit(hello)?;
+        if introduced {
+            may_offer((self.leader)(), from)?;
+        }
+        let sender = Sender {
+            member: from,
+            introduced,
+        };
+        let message = self.incoming.receive(sender, frames, answers).await?;
         // The log may have told something new about the peer meanwhile.
         self.admit(hello)?;
         let staged = replica::Input::SnapshotStaged { from, message };
@@ -355,5 +371,28 @@ impl PeerEntrance {
             self.inbox.send(message).map_err(|_| stopping())?;
         }
         Ok(())
+    }
+}
+/// Whether somebody may send a snapshot of whom the log has not told. It is the leader of this member, which does not know it
+/// yet; to one that follows another, or leads, it could only fill the disk.
+fn may_offer(leader: Option<MemberId>, from: MemberId) -> Result<(), Status> {
+    match leader {
+        Some(leader) if leader != from => Err(Status::permission_denied(format!(
+            "member {leader} leads here, and member {from} is not in the log: its snapshot is not wanted"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_fills_the_disk_of_a_member_that_has_a_leader() {
+        let [leader, stranger] = [MemberId(1), MemberId(1 << 40)];
+        assert!(may_offer(Some(leader), stranger).is_err());
+        assert!(may_offer(None, stranger).is_ok(), "it joins, or was away");
+        assert!(may_offer(Some(leader), leader).is_ok());
     }
 }

@@ -14,7 +14,7 @@ mod runtime;
 mod snapshot;
 mod strangers;
 
-pub(crate) use inbound::{Listener, PeerEntrance, PeerGate};
+pub(crate) use inbound::{LeaderNow, Listener, PeerEntrance, PeerGate};
 pub(crate) use outbound::Peers;
 pub(crate) use runtime::PeerRuntime;
 pub(crate) use snapshot::{CheckpointFolder, Incoming, OutgoingSnapshot};

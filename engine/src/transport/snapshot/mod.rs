@@ -8,6 +8,6 @@ mod receive;
 mod send;
 
 pub(crate) use receive::Incoming;
-pub(super) use receive::SnapshotAnswers;
+pub(super) use receive::{Sender, SnapshotAnswers};
 pub(super) use send::SnapshotSender;
 pub(crate) use send::{CheckpointFolder, OutgoingSnapshot};

@@ -37,7 +37,15 @@ pub(crate) struct Incoming {
     bytes_max: u64,
     slot: Arc<AsyncMutex<Slot>>,
     /// Who is sending, and what ends that.
-    current: Arc<Mutex<Option<(MemberId, CancellationToken)>>>,
+    current: Arc<Mutex<Option<(Sender, CancellationToken)>>>,
+}
+
+/// Who sends a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sender {
+    pub(crate) member: MemberId,
+    /// The log has not told of it: it may be anybody.
+    pub(crate) introduced: bool,
 }
 
 enum Slot {
@@ -66,7 +74,7 @@ impl Incoming {
     /// It is refused or did not arrive whole. What has arrived stays, in case the sender tries again.
     pub(crate) async fn receive(
         &self,
-        from: MemberId,
+        from: Sender,
         mut frames: Streaming<SnapshotFrame>,
         answers: &SnapshotAnswers,
     ) -> Result<Bytes, Status> {
@@ -78,16 +86,19 @@ impl Incoming {
             .map_err(|_| Status::unavailable("another snapshot is being received"))?;
         let done = end.run_until_cancelled(self.receive_into(slot, offer, frames, answers));
         let done = done.await;
-        done.unwrap_or_else(|| Err(Status::aborted("the same member has begun another stream")))
+        let other = || Status::aborted("another stream takes its place");
+        done.unwrap_or_else(|| Err(other()))
     }
 
-    /// A member that comes back has lost its earlier stream; any other has to wait for that one's end.
-    fn take_turn(&self, from: MemberId) -> Result<CancellationToken, Status> {
+    /// A member that comes back has lost its earlier stream; any other has to wait for that one's end, unless it is a member and
+    /// that one may be anybody.
+    fn take_turn(&self, from: Sender) -> Result<CancellationToken, Status> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((other, end)) = current.take() {
-            if other != from && self.slot.try_lock().is_err() {
+            let comes_first = other.member == from.member || other.introduced && !from.introduced;
+            if !comes_first && self.slot.try_lock().is_err() {
                 *current = Some((other, end));
-                let reason = format!("member {other} is sending a snapshot");
+                let reason = format!("member {} is sending a snapshot", other.member);
                 return Err(Status::unavailable(reason));
             }
             end.cancel();
@@ -255,4 +266,32 @@ async fn next(frames: &mut Streaming<SnapshotFrame>) -> Result<SnapshotFrame, St
     let frame = tokio::time::timeout(SILENCE_MAX, frames.message()).await;
     let frame = frame.map_err(|_| Status::deadline_exceeded("the sender went silent"))??;
     frame.ok_or_else(|| Status::cancelled("the sender ended the stream early"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dengine_folder::Folder;
+
+    /// The one place is not a stranger's for as long as it likes.
+    #[tokio::test]
+    async fn a_member_takes_the_turn_of_who_may_be_anybody() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = Folder::open(directory.path()).unwrap();
+        let incoming = Incoming::new(folder.snapshot_paths(), ClusterId(1), u64::MAX);
+        let sender = |member, introduced| Sender {
+            member: MemberId(member),
+            introduced,
+        };
+        let turn = incoming.take_turn(sender(100, true)).unwrap();
+        let receives = Arc::clone(&incoming.slot).lock_owned().await;
+        assert!(incoming.take_turn(sender(101, true)).is_err());
+        let member = incoming.take_turn(sender(2, false)).unwrap();
+        assert!(turn.is_cancelled());
+        assert!(incoming.take_turn(sender(3, false)).is_err());
+        assert!(incoming.take_turn(sender(100, true)).is_err());
+        assert!(!member.is_cancelled());
+        drop(receives);
+        assert!(incoming.take_turn(sender(3, false)).is_ok());
+    }
 }
