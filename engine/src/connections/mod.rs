@@ -142,7 +142,7 @@ impl Connections {
             );
         }
         for connection in all {
-            if connection.is_unread(patience) {
+            if !connection.is_closed() && connection.is_unread(patience) {
                 tracing::info!("a connection is closed: its client does not read its answers");
                 connection.closed.cancel();
             }

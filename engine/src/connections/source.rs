@@ -103,6 +103,15 @@ impl Sources {
         })))
     }
 
+    /// The same addresses on a port for probes: they have turns of their own on the same threads, for a probe that comes from where
+    /// a busy client does need not wait behind it.
+    pub(crate) fn for_probes(&self) -> Self {
+        Self(Arc::new(Known {
+            threads: self.0.threads.clone(),
+            ..Known::default()
+        }))
+    }
+
     /// They come by this port as well.
     pub(super) fn come_by(&self, port: &Arc<Inner>) {
         lock(&self.0.ports).push(Arc::downgrade(port));

@@ -175,7 +175,7 @@ pub async fn serve(
     let monitor = monitor::serve(
         Incoming::new(
             listeners.monitor,
-            Connections::new(most, WhenFull::MakeRoom, &sources),
+            Connections::new(most, WhenFull::MakeRoom, &sources.for_probes()),
         ),
         node.clone(),
         health.service(),
