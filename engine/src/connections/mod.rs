@@ -20,7 +20,7 @@ pub(crate) use serve::{Http, serve};
 pub(crate) use source::{Share, Source, Sources, one_client};
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -67,6 +67,8 @@ struct Open {
     /// The oldest first.
     all: BTreeMap<u64, Arc<Connection>>,
     by_address: HashMap<IpAddr, usize>,
+    /// Those that had to make room, and have their file descriptors still.
+    closing: HashSet<u64>,
     /// Connections that were refused since it was last told.
     refused: u64,
 }
@@ -181,6 +183,8 @@ impl Connections {
         let own = open.by_address.get(&from);
         let full_of_one = own.is_some_and(|own| *own >= of_one);
         let room = match (open.all.len() >= limit || full_of_one, self.0.when_full) {
+            // However fast they come and have to make room for each other, there are so many descriptors at most.
+            _ if open.closing.len() >= limit => false,
             (false, _) => true,
             (true, WhenFull::Refuse) => false,
             (true, WhenFull::MakeRoom) => open.make_room(full_of_one.then_some(from)),
@@ -200,7 +204,10 @@ impl Connections {
 
     /// Gives its place back, unless it had to make room before.
     fn leave(&self, number: u64) {
-        self.open().remove(number);
+        let mut open = self.open();
+        if !open.closing.remove(&number) {
+            open.remove(number);
+        }
     }
 }
 
@@ -224,6 +231,7 @@ impl Open {
         };
         self.refused += 1;
         if let Some(connection) = self.remove(number) {
+            self.closing.insert(number);
             connection.closed.cancel();
         }
         true
@@ -438,9 +446,24 @@ mod tests {
         let connections = Connections::new(6, WhenFull::MakeRoom, &Sources::default());
         let (_, probe) = connections.admit(address(9)).unwrap();
         for from in [1, 2, 3].into_iter().cycle().take(100) {
-            assert!(connections.admit(address(from)).is_some());
+            let (number, _) = connections.admit(address(from)).unwrap();
+            // Whoever made room ends soon.
+            let ended = std::mem::take(&mut connections.open().closing);
+            assert!(!ended.contains(&number));
         }
         assert!(!probe.is_closed());
+    }
+
+    /// A socket that has to make room is there until its thread has noticed.
+    #[test]
+    fn as_many_sockets_as_there_are_places_may_be_closing() {
+        let connections = Connections::new(2, WhenFull::MakeRoom, &Sources::default());
+        let admit = || connections.admit(address(1)).map(|(number, _)| number);
+        let first = admit().unwrap();
+        assert!(admit().is_some() && admit().is_some(), "each makes room");
+        assert!(admit().is_none());
+        connections.leave(first);
+        assert!(admit().is_some());
     }
 
     #[test]

@@ -85,6 +85,8 @@ where
     let mut serving = pin!(builder.serve_connection(io, services));
     let ended = tokio::select! {
         ended = &mut serving => ended,
+        // HTTP/1.1 neither reads nor writes while an answer without an end has nothing to say.
+        () = connected.closed.cancelled() => return,
         () = stop.cancelled() => {
             // Who has not begun has nothing to lose, and may never begin.
             if !connected.speaks.load(Ordering::Relaxed) {
