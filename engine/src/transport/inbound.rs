@@ -309,9 +309,7 @@ impl PeerEntrance {
             introduced,
             ..
         } = self.admit(hello)?;
-        if introduced {
-            may_offer((self.leader)(), from)?;
-        }
+        self.check_stranger(from, introduced)?;
         let sender = Sender {
             member: from,
             introduced,
@@ -345,9 +343,18 @@ impl PeerEntrance {
             if !introduced {
                 connection.prove();
             }
+            self.check_stranger(from, introduced)?;
             self.deliver(from, &stream, peer::batch(frame)?).await?;
         }
         Ok(())
+    }
+
+    /// Refuses whom the log has not told of, unless it may be the leader that this member lacks.
+    fn check_stranger(&self, from: MemberId, introduced: bool) -> Result<(), Status> {
+        match introduced {
+            true => may_speak((self.leader)(), from),
+            false => Ok(()),
+        }
     }
 
     async fn deliver(
@@ -373,12 +380,12 @@ impl PeerEntrance {
         Ok(())
     }
 }
-/// Whether somebody may send a snapshot of whom the log has not told. It is the leader of this member, which does not know it
-/// yet; to one that follows another, or leads, it could only fill the disk.
-fn may_offer(leader: Option<MemberId>, from: MemberId) -> Result<(), Status> {
+/// Whether somebody may send messages or a snapshot of whom the log has not told. It may be the leader of this member, which does
+/// not know it yet; one that follows another, or leads, it could only depose, or fill its disk.
+fn may_speak(leader: Option<MemberId>, from: MemberId) -> Result<(), Status> {
     match leader {
         Some(leader) if leader != from => Err(Status::permission_denied(format!(
-            "member {leader} leads here, and member {from} is not in the log: its snapshot is not wanted"
+            "member {leader} leads here, and the log has not told of member {from}: come back when it has"
         ))),
         _ => Ok(()),
     }
@@ -389,10 +396,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_fills_the_disk_of_a_member_that_has_a_leader() {
+    fn strangers_say_nothing_to_a_member_that_has_a_leader() {
         let [leader, stranger] = [MemberId(1), MemberId(1 << 40)];
-        assert!(may_offer(Some(leader), stranger).is_err());
-        assert!(may_offer(None, stranger).is_ok(), "it joins, or was away");
-        assert!(may_offer(Some(leader), leader).is_ok());
+        assert!(may_speak(Some(leader), stranger).is_err());
+        assert!(may_speak(None, stranger).is_ok(), "it joins, or was away");
+        assert!(may_speak(Some(leader), leader).is_ok());
     }
 }
