@@ -101,6 +101,25 @@ impl World {
         Ok(())
     }
 
+    /// Waits until the pod's container has ended with an error.
+    pub(crate) async fn await_failed(&self, name: &str) -> Result<()> {
+        let begun = std::time::Instant::now();
+        loop {
+            let pod = self.api::<Pod>().get_opt(name).await?;
+            let containers = pod.and_then(|pod| pod.status?.container_statuses);
+            let ended = containers.into_iter().flatten().any(|it| {
+                let states = [it.state, it.last_state].into_iter().flatten();
+                let mut ends = states.filter_map(|state| state.terminated);
+                ends.any(|end| end.exit_code != 0)
+            });
+            if ended {
+                return Ok(());
+            }
+            anyhow::ensure!(begun.elapsed() < CHANGE_PATIENCE, "{name} runs");
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    }
+
     pub(crate) async fn pod_ip(&self, name: &str) -> Result<String> {
         let pod = self.api::<Pod>().get(name).await?;
         let ip = pod.status.and_then(|status| status.pod_ip);
