@@ -8,12 +8,21 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 /// A directory of the operating system, locked (`flock`) for as long as this value lives.
 #[derive(Debug)]
 pub struct RealDisk {
     path: PathBuf,
-    directory: File,
+    directory: Directory,
+}
+
+/// Tells of a failed sync again and again. The system tells of it once, to whichever thread asks first; the others might
+/// take their own names for durable.
+#[derive(Debug)]
+struct Directory {
+    file: File,
+    failed: Mutex<Option<DiskError>>,
 }
 
 /// A file in a [`RealDisk`].
@@ -44,6 +53,10 @@ impl RealDisk {
                 DiskError::new("lock directory", &path, error)
             },
         )?;
+        let directory = Directory {
+            file: directory,
+            failed: Mutex::default(),
+        };
         Ok(Self { path, directory })
     }
 
@@ -101,13 +114,26 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self) -> Result<(), DiskError> {
-        self.directory
-            .sync_all()
-            .map_err(|error| DiskError::new("sync directory", &self.path, error))
+        let sync = |directory: &File| {
+            let synced = directory.sync_all();
+            synced.map_err(|error| DiskError::new("sync directory", &self.path, error))
+        };
+        self.directory.sync(sync)
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+}
+
+impl Directory {
+    /// One at a time: nobody is told that all is well while another one is about to hear that it is not.
+    fn sync(&self, sync: impl FnOnce(&File) -> Result<(), DiskError>) -> Result<(), DiskError> {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &*failed {
+            return Err(error.clone());
+        }
+        sync(&self.file).inspect_err(|error| *failed = Some(error.clone()))
     }
 }
 
@@ -166,5 +192,28 @@ impl DiskFile for RealFile {
         self.file
             .set_len(bytes)
             .map_err(|error| self.fail("truncate", error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever syncs the directory besides the log's own thread must not be the only one who hears that it failed.
+    #[test]
+    fn a_failed_sync_of_the_directory_is_told_to_everybody() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = RealDisk::open(directory.path()).unwrap();
+        disk.sync_dir().unwrap();
+        let broken = || {
+            DiskError::new(
+                "sync directory",
+                directory.path(),
+                io::Error::other("broken"),
+            )
+        };
+        disk.directory.sync(|_| Err(broken())).unwrap_err();
+        let told = disk.sync_dir().unwrap_err();
+        assert_eq!(told.to_string(), broken().to_string());
     }
 }
