@@ -6,6 +6,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     tonic_prost_build::configure()
         .bytes(".")
+        .codec_path("crate::codec::Codec")
         .file_descriptor_set_path(out.join("dengine_descriptor.bin"))
         .compile_protos(
             &[

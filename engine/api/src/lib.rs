@@ -1,9 +1,10 @@
 //! The wire contract of DEngine: messages, clients and servers generated from `proto/`.
 //!
 //! What may live here: generated code and the constants that both ends of a connection must agree
-//! on, and the calls of `Kv` as types ([`KvCall`]). What may not: behaviour. Retrying belongs to `dengine-client`, serving to `dengine`.
+//! on, the calls of `Kv` as types ([`KvCall`]), and how messages are decoded ([`codec`]). What may not: other behaviour. Retrying belongs to `dengine-client`, serving to `dengine`.
 
 mod call;
+pub mod codec;
 
 pub use call::KvCall;
 
@@ -39,6 +40,9 @@ pub const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 /// Most calls in a frame of `Kv.Pipeline`.
 pub const FRAME_CALLS_MAX: usize = 4096;
+
+/// Most operations in a list of a batch, and most compares; a server may be set to fewer.
+pub const BATCH_OPERATIONS_MAX: usize = 16 * 1024;
 
 /// Service names of the gRPC health protocol on the monitor port.
 pub mod health {

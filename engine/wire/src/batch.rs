@@ -185,7 +185,7 @@ fn operation(operation: &v1::Operation, limits: &RequestLimits) -> Result<BatchO
 }
 
 fn keys(key: &Bytes, range_end: &Bytes) -> KeyRange {
-    KeyRange::from_wire(key.clone(), range_end.clone())
+    KeyRange::from_wire(key, range_end)
 }
 
 fn result(answer: BatchAnswer) -> v1::OperationResult {

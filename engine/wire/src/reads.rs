@@ -20,19 +20,28 @@ const BYTES_FOR_EACH_PAIR: usize = 256;
 /// # Errors
 /// A key is empty or too long.
 pub fn range_query(range: RangeRequest, limits: &RequestLimits) -> Result<RangeQuery, Status> {
-    limits.check_range_start(&range.key, &range.range_end)?;
-    limits.check_range_end(&range.range_end)?;
+    let RangeRequest {
+        key,
+        range_end,
+        limit,
+        keys_only,
+        count_only,
+        revision,
+        ..
+    } = range;
+    limits.check_range_start(&key, &range_end)?;
+    limits.check_range_end(&range_end)?;
     let pairs_max = (limits.max_range_bytes / BYTES_FOR_EACH_PAIR).max(1);
     Ok(RangeQuery {
-        keys: KeyRange::from_wire(range.key, range.range_end),
-        limit: match range.limit {
+        keys: KeyRange::from_wire(&key, &range_end),
+        limit: match limit {
             0 => pairs_max,
             limit => pairs_max.min(limit as usize),
         },
         max_bytes: limits.max_range_bytes,
-        keys_only: range.keys_only,
-        count_only: range.count_only,
-        revision: requested(range.revision),
+        keys_only,
+        count_only,
+        revision: requested(revision),
     })
 }
 

@@ -1,6 +1,5 @@
 //! Watches: what a client asks for, and what it is told.
 
-use bytes::Bytes;
 use dengine_api::v1::{CancelCause, Event, WatchCreate, WatchResponse, event::Kind};
 use dengine_core::{
     kv::{self, EventKind, KeyRange},
@@ -21,9 +20,7 @@ const MESSAGE_BYTES: usize = 512 * 1024;
 pub fn spec(create: &WatchCreate, limits: &RequestLimits) -> Result<WatchSpec, Status> {
     limits.check_key(&create.key)?;
     limits.check_range_end(&create.range_end)?;
-    // Copies, for a watch lasts: the others would keep all of the message that they came in.
-    let [key, range_end] = [&create.key, &create.range_end].map(|it| Bytes::copy_from_slice(it));
-    let keys = KeyRange::from_wire(key, range_end);
+    let keys = KeyRange::from_wire(&create.key, &create.range_end);
     if matches!(&keys, KeyRange::Between { start, end } if end <= start) {
         return Err(Status::invalid_argument(
             "the range holds no key, so nothing could ever be told of it: range_end must lie behind key",

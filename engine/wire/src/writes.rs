@@ -141,7 +141,7 @@ impl Mutation for DeleteRequest {
         limits.check_range_end(&self.range_end)?;
         check_stamp(self.session)?;
         Ok(Command::Delete {
-            keys: KeyRange::from_wire(self.key.clone(), self.range_end.clone()),
+            keys: KeyRange::from_wire(&self.key, &self.range_end),
             prev_kv: self.prev_kv,
         })
     }
@@ -154,10 +154,7 @@ impl Mutation for DeleteRequest {
         if !self.prev_kv || self.range_end.is_empty() {
             return Vec::new();
         }
-        vec![KeyRange::from_wire(
-            self.key.clone(),
-            self.range_end.clone(),
-        )]
+        vec![KeyRange::from_wire(&self.key, &self.range_end)]
     }
 
     fn answer(&self, header: Header, outcome: Outcome) -> Result<DeleteResponse, Outcome> {

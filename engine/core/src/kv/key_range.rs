@@ -20,16 +20,15 @@ pub enum KeyRange {
 
 impl KeyRange {
     /// Reads the convention of the wire: an empty `range_end` means `key` alone, a
-    /// single zero byte means to the end.
+    /// single zero byte means to the end. A range may be waited for: it is a copy, and keeps nothing of the message that it
+    /// came in.
     #[must_use]
-    pub fn from_wire(key: Bytes, range_end: Bytes) -> Self {
-        match &range_end[..] {
+    pub fn from_wire(key: &[u8], range_end: &[u8]) -> Self {
+        let [key, end] = [key, range_end].map(Bytes::copy_from_slice);
+        match range_end {
             [] => Self::One(key),
             [0] => Self::From(key),
-            _ => Self::Between {
-                start: key,
-                end: range_end,
-            },
+            _ => Self::Between { start: key, end },
         }
     }
 

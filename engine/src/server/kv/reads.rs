@@ -1,5 +1,6 @@
 //! Reads, as fresh as was asked for.
 
+use bytes::Bytes;
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
@@ -26,6 +27,11 @@ impl Serving {
         source: &Source,
     ) -> Result<(GetResponse, Option<Held>), Status> {
         self.request_limits.check_key(&get.key)?;
+        // It may be waited for, and must not keep the frame that it came in.
+        let get = GetRequest {
+            key: Bytes::copy_from_slice(&get.key),
+            ..get
+        };
         self.freshen_for(get.consistency, get.at_least, source)
             .await?;
         let reader = self.reader()?;

@@ -372,7 +372,7 @@ fn a_session_of_impossible_sizes_does_not_panic() {
 #[test]
 fn the_wire_says_ranges_by_their_end() {
     let (key, end) = (Bytes::from_static(b"a"), Bytes::from_static(b"b"));
-    let range = |end: &Bytes| KeyRange::from_wire(key.clone(), end.clone());
+    let range = |end: &Bytes| KeyRange::from_wire(&key, end);
     assert_eq!(range(&Bytes::new()), KeyRange::One(key.clone()));
     assert_eq!(
         range(&Bytes::from_static(&[0])),

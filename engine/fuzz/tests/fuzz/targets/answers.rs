@@ -11,7 +11,7 @@ use dengine_client_core::{
 };
 use prost::Message as _;
 
-use super::{joined, parts, words};
+use super::{joined, parts, received, words};
 use crate::driver::Target;
 
 /// The first byte says whether it is a frame of answers, or what a watch is told, with lengths before it.
@@ -33,9 +33,9 @@ fn run(input: &[u8]) -> String {
 
 /// One call that is answered again and again.
 fn calls(frame: &[u8]) -> String {
-    let frame = match PipelineResponse::decode(frame) {
+    let frame: PipelineResponse = match received(frame) {
         Ok(frame) => frame,
-        Err(error) => return words(&error),
+        Err(error) => return words(&error.message()),
     };
     let (policy, deadline) = (RetryPolicy::STANDARD, Duration::from_secs(60));
     let mut attempts = Attempts::new(policy, Operation::Once, 0, deadline);
@@ -71,8 +71,8 @@ fn watch(responses: &[u8]) -> String {
     let (mut taken, mut broken) = (0, String::new());
     for bytes in parts(responses) {
         let before = cursor.next_revision();
-        match WatchResponse::decode(bytes) {
-            Err(error) => return words(&error),
+        match received::<WatchResponse>(bytes) {
+            Err(error) => return words(&error.message()),
             Ok(response) => match take(&mut cursor, &mut position, &response) {
                 Ok(()) => taken += 1,
                 Err(Broken(why)) => {

@@ -11,6 +11,13 @@ mod samples;
 pub(crate) mod snapshot;
 pub(crate) mod watch;
 
+use tonic::Status;
+
+/// A message as whoever serves it decodes it.
+fn received<M: prost::Message + Default + 'static>(bytes: &[u8]) -> Result<M, Status> {
+    dengine_api::codec::decode(bytes::Bytes::copy_from_slice(bytes))
+}
+
 /// An error in a few words.
 fn words(error: &impl std::fmt::Debug) -> String {
     let text = format!("{error:?}");

@@ -23,7 +23,7 @@ use super::{
     consensus::{Heard, ME, Member, heard},
     joined,
     kv::filled,
-    parts,
+    parts, received,
     snapshot::mend,
     words,
 };
@@ -62,7 +62,7 @@ fn told(status: &Status) -> String {
 
 fn frames(input: &[u8]) -> Result<String, Status> {
     let mut parts = parts(input);
-    let hello = peer::hello(parts.next().map(decode::<Frame>).transpose()?)?;
+    let hello = peer::hello(parts.next().map(received::<Frame>).transpose()?)?;
     let membership = membership();
     let first = peer::admit(CLUSTER, ME, &membership, &hello)?;
     assert!(CommandVersion::ALL.contains(&first.reads_max));
@@ -74,7 +74,7 @@ fn frames(input: &[u8]) -> Result<String, Status> {
         let mut events = vec![Event::Tick];
         if !bytes.is_empty() {
             let from = peer::admit(CLUSTER, ME, &membership, &hello)?.member;
-            let batch = peer::batch(decode(bytes)?)?;
+            let batch = peer::batch(received(bytes)?)?;
             let event = |bytes| Event::Message { from, bytes };
             events = batch.messages.into_iter().map(event).collect();
         }
@@ -95,17 +95,13 @@ fn frames(input: &[u8]) -> Result<String, Status> {
     ))
 }
 
-fn decode<M: prost::Message + Default>(bytes: &[u8]) -> Result<M, Status> {
-    M::decode(bytes).map_err(|error| Status::internal(error.to_string()))
-}
-
 fn snapshot(input: &[u8]) -> Result<String, Status> {
     let Some((mode, rest)) = input.split_first() else {
         return Ok("nothing".to_owned());
     };
     let mut parts = parts(rest);
     let mut next = || {
-        let frame = parts.next().map(decode::<SnapshotFrame>).transpose()?;
+        let frame = parts.next().map(received::<SnapshotFrame>).transpose()?;
         frame.ok_or_else(|| Status::cancelled("the sender ended the stream early"))
     };
     let hello = wire::hello(Some(next()?))?;

@@ -23,6 +23,7 @@ use tonic::Status;
 
 use super::{
     kv::{entry, filled},
+    received,
     samples::calls,
     words,
 };
@@ -77,11 +78,11 @@ fn one(input: &[u8]) -> String {
     }
 }
 
-fn decoded<M: Message + Default>(bytes: &[u8]) -> Result<M, String> {
-    M::decode(bytes).map_err(|error| words(&error))
+fn decoded<M: Message + Default + 'static>(bytes: &[u8]) -> Result<M, String> {
+    received(bytes).map_err(|error| words(&error.message()))
 }
 
-fn write<M: Mutation + Default>(bytes: &[u8]) -> String
+fn write<M: Mutation + Default + 'static>(bytes: &[u8]) -> String
 where
     M::Answer: Debug,
 {
@@ -196,9 +197,9 @@ fn became<T: Debug>(result: Result<T, Status>) -> String {
 }
 
 fn many(input: &[u8]) -> String {
-    let frame = match PipelineRequest::decode(input) {
+    let frame: PipelineRequest = match decoded(input) {
         Ok(frame) => frame,
-        Err(error) => return words(&error),
+        Err(error) => return error,
     };
     let mut asked: Vec<_> = frame.calls.iter().map(|it| it.id).collect();
     let calls = match Calls::sort(frame, &LIMITS) {

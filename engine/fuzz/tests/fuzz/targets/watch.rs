@@ -22,7 +22,7 @@ use prost::Message as _;
 use super::{
     joined,
     kv::{entry, filled},
-    parts,
+    parts, received,
     requests::LIMITS,
     words,
 };
@@ -75,9 +75,9 @@ fn run(input: &[u8]) -> String {
         endings: String::new(),
     };
     for bytes in parts(input) {
-        match WatchRequest::decode(bytes) {
+        match received::<WatchRequest>(bytes) {
             Ok(request) => stream.request(request),
-            Err(error) => return words(&error),
+            Err(error) => return words(&error.message()),
         }
     }
     stream.tell();

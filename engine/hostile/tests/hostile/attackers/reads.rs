@@ -61,11 +61,30 @@ pub(super) const ATTACKERS: &[Attacker] = &[
         on: &["dengine.v1.Kv/Get", "dengine.v1.Kv/Range"],
         run: future_reads,
     },
+    Attacker {
+        name: "padded-reads",
+        does: "800 of these, each with a MiB that nobody asked for",
+        on: &["dengine.v1.Kv/Get"],
+        run: padded_reads,
+    },
+    Attacker {
+        name: "hollow-batches",
+        does: "batches of half a million operations without anything in them",
+        on: &["dengine.v1.Kv/Batch"],
+        run: hollow_batches,
+    },
+    Attacker {
+        name: "hollow-frames",
+        does: "frames of half a million calls without anything in them",
+        on: &["dengine.v1.Kv/Pipeline"],
+        run: hollow_frames,
+    },
 ];
 
 const GET: &str = "/dengine.v1.Kv/Get";
 const RANGE: &str = "/dengine.v1.Kv/Range";
 const BATCH: &str = "/dengine.v1.Kv/Batch";
+const PIPELINE: &str = "/dengine.v1.Kv/Pipeline";
 
 /// The same request so many times at once on each of so many connections.
 fn repeat(
@@ -75,7 +94,17 @@ fn repeat(
     path: &'static str,
     request: &impl Message,
 ) -> BoxFuture<'static, ()> {
-    let request = Bytes::from(request.encode_to_vec());
+    repeat_encoded(arena, connections, calls, path, request.encode_to_vec())
+}
+
+fn repeat_encoded(
+    arena: Arena,
+    connections: usize,
+    calls: usize,
+    path: &'static str,
+    request: Vec<u8>,
+) -> BoxFuture<'static, ()> {
+    let request = Bytes::from(request);
     crowd(arena, connections, move |arena, _| {
         let request = request.clone();
         async move {
@@ -184,7 +213,7 @@ fn pipelines(arena: Arena) -> BoxFuture<'static, ()> {
             ..PipelineRequest::default()
         });
         let link = Link::open(arena.doors.client).await?;
-        let mut call = link.begin("/dengine.v1.Kv/Pipeline").await?;
+        let mut call = link.begin(PIPELINE).await?;
         call.body.send_data(frame.clone(), false)?;
         let (mut requests, mut answers) = call.answers().await?;
         loop {
@@ -207,14 +236,33 @@ async fn read_bytes(answers: &mut h2::RecvStream, bytes: usize) -> Result<()> {
 }
 
 fn future_reads(arena: Arena) -> BoxFuture<'static, ()> {
+    let read = future_read(&arena);
+    repeat(arena, 20, 1_000, GET, &read)
+}
+
+fn future_read(arena: &Arena) -> GetRequest {
     let position = Position {
         cluster_id: arena.lead.cluster,
         revision: u64::MAX,
     };
-    let read = GetRequest {
+    GetRequest {
         consistency: Consistency::Session.into(),
         at_least: Some(position),
         ..get(one_of_many(1))
-    };
-    repeat(arena, 20, 1_000, GET, &read)
+    }
+}
+
+/// Of a field that is sent twice, the second one counts.
+fn padded_reads(arena: Arena) -> BoxFuture<'static, ()> {
+    let padding = get(vec![7; 1 << 20].into());
+    let read = [padding.encode_to_vec(), future_read(&arena).encode_to_vec()].concat();
+    repeat_encoded(arena, 8, 100, GET, read)
+}
+
+fn hollow_batches(arena: Arena) -> BoxFuture<'static, ()> {
+    repeat_encoded(arena, 16, 4, BATCH, [0x12, 0].repeat(1 << 19))
+}
+
+fn hollow_frames(arena: Arena) -> BoxFuture<'static, ()> {
+    repeat_encoded(arena, 16, 4, PIPELINE, [0x0a, 0].repeat(1 << 19))
 }
