@@ -158,6 +158,16 @@ impl<D: Disk> Staging<D> {
         self.staged.as_ref().map(|staged| &staged.manifest)
     }
 
+    /// How many bytes of the disk the files have, of whichever snapshot.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn bytes(&self) -> Result<u64, DiskError> {
+        let names = self.disk.list()?;
+        let sizes = names.iter().map(|name| self.disk.open(name)?.len());
+        sizes.sum()
+    }
+
     /// Where it is staged.
     #[must_use]
     pub fn disk(&self) -> &D {

@@ -159,7 +159,7 @@ impl Incoming {
     ) -> Result<bool, SnapshotError> {
         let path = self.paths.incoming();
         let staging = self.open(&mut slot)?;
-        check_space(&path, &manifest, staging.manifest() == Some(&manifest))?;
+        check_space(&path, &manifest, staging)?;
         // If nobody waits for the place any more, the queue has ended too.
         let _ = begun.send(staging.begin(manifest)?);
         while let Some(piece) = queue.blocking_recv() {
@@ -231,15 +231,22 @@ fn give_space_back(staging: &mut Staging<RealDisk>, error: SnapshotError) -> Sna
     error
 }
 
-/// Refuses what would fill the disk. What is there of the same snapshot needs no space again.
-fn check_space(path: &Path, manifest: &Manifest, begun: bool) -> Result<(), SnapshotError> {
+/// Refuses what would fill the disk.
+fn check_space(
+    path: &Path,
+    manifest: &Manifest,
+    staging: &Staging<RealDisk>,
+) -> Result<(), SnapshotError> {
     // Where the system cannot tell, writing will.
     let Ok(found) = rustix::fs::statvfs(path) else {
         return Ok(());
     };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
-    let limit = free.saturating_sub(RESERVE_BYTES);
-    if !begun && manifest.bytes() > limit {
+    // What is there of the same snapshot needs no space again; what is there of another one makes room.
+    let limit = free
+        .saturating_add(staging.bytes()?)
+        .saturating_sub(RESERVE_BYTES);
+    if manifest.bytes() > limit {
         return Err(SnapshotError::TooLarge {
             bytes: manifest.bytes(),
             limit,

@@ -62,6 +62,21 @@ fn another_snapshot_replaces_what_is_staged() {
     assert_eq!(disk.list().unwrap(), Vec::<String>::new());
 }
 
+/// Whoever looks for space must know what giving this up would bring.
+#[test]
+fn what_is_staged_says_how_much_it_has() {
+    let (from, disk) = (outgoing(1), MemoryDisk::new());
+    let mut to = open(disk);
+    assert_eq!(to.bytes().unwrap(), 0);
+    let place = to.begin(from.manifest().clone()).unwrap();
+    let announced = to.bytes().unwrap();
+    let first = from.read(place, CHUNK).unwrap().unwrap();
+    to.receive(&first).unwrap();
+    assert_eq!(to.bytes().unwrap(), announced + first.bytes.len() as u64);
+    to.clear().unwrap();
+    assert_eq!(to.bytes().unwrap(), 0);
+}
+
 fn refused<T: std::fmt::Debug>(result: Result<T, SnapshotError>, expected: &str) {
     let error = result.unwrap_err();
     assert!(error.is_senders_fault(), "{error}");
