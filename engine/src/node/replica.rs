@@ -10,6 +10,7 @@ use super::{clock, metrics};
 use crate::config::Config;
 use crate::error::{Fatal, LeaderHint, RequestError};
 use crate::storage::RocksStore;
+use crate::telemetry::lines::Lines;
 use crate::transport::Peers;
 use dengine_core::consensus::{Divergence, Role as RaftRole, State, snapshot_position};
 use dengine_core::kv::Reader;
@@ -47,6 +48,8 @@ pub(super) struct ReplicaThread {
     /// What the metrics were told of already.
     pub(super) counted: Counts,
     pub(super) stages: Stages,
+    /// Of messages that were refused: whoever reaches the port of peers decides how many.
+    pub(super) refusals: Lines,
     /// The keeper's thread ends with this one.
     pub(super) _keeper_lives: Sender<()>,
 }
@@ -146,7 +149,9 @@ impl ReplicaThread {
             Effect::StateChanged(state) => self.on_state(state),
             Effect::PeerRefused(refusal) => {
                 ::metrics::counter!(metrics::PEER_MESSAGES_REFUSED_TOTAL).increment(1);
-                tracing::warn!(%refusal, "refused a peer's message");
+                if let Some(unlogged) = self.refusals.next() {
+                    tracing::warn!(%refusal, unlogged, "refused a peer's message");
+                }
             }
             Effect::MakeSnapshot => self.snapshots.make(),
             // Another one may have been made since the message was.

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
 use crate::memory::{self, Use};
 use crate::storage::{OpenWatch, RocksStore};
+use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
 use dengine_core::answers::Held;
 use dengine_core::kv::{
@@ -171,6 +172,7 @@ impl Running {
             snapshots,
             installs: start.installs,
             counted: Counts::default(),
+            refusals: Lines::default(),
             stages: Stages::default(),
             _keeper_lives: keeper_lives,
         };

@@ -3,6 +3,7 @@
 //! Recording needs nothing from here but the names in [`metrics`]; only a program that wants to see the
 //! numbers calls [`install_metrics`]. An embedding program brings its own subscriber and recorder, or none.
 
+pub(crate) mod lines;
 pub mod metrics;
 
 pub use metrics_exporter_prometheus::PrometheusHandle;
