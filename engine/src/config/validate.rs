@@ -1,9 +1,12 @@
 //! Judges a whole configuration at once: every problem is reported, each with what to do about it.
 
+use dengine_api::BATCH_OPERATIONS_MAX;
+use dengine_core::log::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT};
 use dengine_wire::RequestLimits;
 use std::net::SocketAddr;
 
 use super::{Config, Limits};
+use crate::telemetry;
 
 /// Why a configuration was refused. Nothing was started and nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -40,8 +43,6 @@ const NAME_LEN_MAX: usize = 63;
 const KEY_BYTES_MAX: usize = 1024 * 1024;
 /// A value travels in one message and one log batch, and with its key in one answer, of which clients take 64 MiB.
 const VALUE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// A batch is applied as one, and holds up everything behind it.
-const BATCH_OPERATIONS_MAX: usize = 16 * 1024;
 /// The largest write that any configuration lets in.
 pub(crate) const WRITE_BYTES_MAX: usize = RequestLimits {
     max_key_bytes: KEY_BYTES_MAX,
@@ -55,6 +56,8 @@ pub(crate) const WRITE_BYTES_MAX: usize = RequestLimits {
 const BATCH_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Far above any machine this runs on, so that only slips of the keyboard meet it.
 const PENDING_BYTES_MAX: usize = 1 << 40;
+/// The same of disks.
+const MIN_FREE_BYTES_MAX: u64 = 1 << 50;
 
 impl Config {
     /// Fills what is derived from other settings, and judges the whole.
@@ -74,6 +77,10 @@ impl Config {
         self.check_clock(&mut problems);
         self.limits.check(&mut problems);
         self.check_log(&mut problems);
+        self.check_folder(&mut problems);
+        if let Err(error) = telemetry::filter(&self.log_level) {
+            problems.add(error.to_string());
+        }
         match problems.0 {
             problems if problems.is_empty() => Ok(self),
             problems => Err(ConfigError::Invalid { problems }),
@@ -150,11 +157,12 @@ impl Config {
     }
 
     fn check_log(&self, problems: &mut Problems) {
-        let least = 2 * self.limits.max_batch_bytes as u64;
-        problems.require(self.log.segment_bytes >= least, || {
+        let least = (2 * self.limits.max_batch_bytes.min(BATCH_BYTES_MAX)) as u64;
+        let segment = self.log.segment_bytes;
+        let fits = (least..=u64::from(SEGMENT_BYTES_MAX)).contains(&segment);
+        problems.require(fits && segment.is_multiple_of(SEGMENT_BYTES_UNIT.into()), || {
             format!(
-                "log.segment_bytes is {}: it must be at least twice limits.max_batch_bytes ({least})",
-                self.log.segment_bytes
+                "log.segment_bytes is {segment}: it must be a multiple of {SEGMENT_BYTES_UNIT}, at least twice limits.max_batch_bytes ({least}) and at most {SEGMENT_BYTES_MAX}"
             )
         });
         problems.require((1..=60_000).contains(&self.log.sync_interval_ms), || {
@@ -178,6 +186,15 @@ impl Config {
                 )
             },
         );
+    }
+
+    fn check_folder(&self, problems: &mut Problems) {
+        problems.require(self.min_free_bytes <= MIN_FREE_BYTES_MAX, || {
+            format!(
+                "min_free_bytes is {}: it must be at most {MIN_FREE_BYTES_MAX}",
+                self.min_free_bytes
+            )
+        });
         problems.require(self.snapshot.bytes_per_second >= 1024 * 1024, || {
             format!(
                 "snapshot.bytes_per_second is {}: below 1 MiB a snapshot takes longer than its receiver waits",
@@ -434,6 +451,14 @@ mod tests {
     }
 
     #[test]
+    fn what_the_log_and_the_disk_can_not_do_is_said_before_anything_is_made() {
+        check(|c| c.log.segment_bytes += 1, &["multiple of 4096"]);
+        check(|c| c.log.segment_bytes = 8 << 30, &["at most 1073741824"]);
+        check(|c| c.min_free_bytes = u64::MAX, &["min_free_bytes"]);
+        check(|c| c.log_level = "loud=very".into(), &["log_level"]);
+    }
+
+    #[test]
     fn what_must_hold_something_is_large_enough_for_it() {
         check(|c| c.limits.max_value_bytes = 8 << 20, &["max_batch_bytes"]);
         check(
@@ -445,6 +470,10 @@ mod tests {
             &["max_range_bytes"],
         );
         check(|c| c.log.segment_bytes = 1 << 20, &["segment_bytes"]);
+        check(
+            |c| c.limits.max_batch_bytes = usize::MAX,
+            &["max_batch_bytes", "segment_bytes"],
+        );
         check(
             |c| c.limits.max_value_bytes = usize::MAX,
             &["max_value_bytes"],

@@ -45,10 +45,7 @@ pub enum TelemetryError {
 /// # Errors
 /// The level is not understood, or lines go somewhere already.
 pub fn install_log_lines(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
-    let filter = EnvFilter::try_new(level).map_err(|error| TelemetryError::Level {
-        level: level.to_owned(),
-        reason: error.to_string(),
-    })?;
+    let filter = filter(level)?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = match format {
         LogFormat::Text => lines.with_target(false).boxed(),
@@ -56,6 +53,18 @@ pub fn install_log_lines(format: LogFormat, level: &str) -> Result<(), Telemetry
     };
     let subscriber = Registry::default().with(lines.with_filter(filter));
     tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::LinesInstalled)
+}
+
+/// What lines of at least `level` are. Of those that a client causes at will in HTTP/2 only errors, unless they are named.
+///
+/// # Errors
+/// It is not understood.
+pub(crate) fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
+    let directives = format!("h2=error,{level}");
+    EnvFilter::try_new(directives).map_err(|error| TelemetryError::Level {
+        level: level.to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 /// Collects the numbers of the whole process; the handle renders them.

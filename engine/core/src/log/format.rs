@@ -10,8 +10,10 @@ use bytes::Bytes;
 /// The format this code writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// A segment's length is a multiple of this.
+pub const SEGMENT_BYTES_UNIT: u32 = 4096;
 /// A segment's header has a whole block of its own, so that no later write touches its sectors.
-pub(super) const SEGMENT_HEADER_BYTES: u32 = 4096;
+pub(super) const SEGMENT_HEADER_BYTES: u32 = SEGMENT_BYTES_UNIT;
 /// A batch's header.
 pub(super) const BATCH_HEADER_BYTES: usize = 48;
 /// Batches begin at multiples of this.

@@ -53,7 +53,7 @@ pub use anew::begin_anew;
 pub use disk::{Disk, DiskError, DiskFile};
 pub use error::LogError;
 pub(crate) use format::entry_bytes;
-pub use format::{CONTEXT_BYTES_MAX, FORMAT_VERSION, SEGMENT_BYTES_MAX};
+pub use format::{CONTEXT_BYTES_MAX, FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT};
 pub use pieces::{Filled, Piece};
 pub use reader::LogReader;
 pub use real::{RealDisk, RealFile};
@@ -99,10 +99,8 @@ impl LogOptions {
     }
 
     fn validate(&self) -> Result<(), LogError> {
-        let least = 2 * format::SEGMENT_HEADER_BYTES;
-        let blocks = self
-            .segment_bytes
-            .is_multiple_of(format::SEGMENT_HEADER_BYTES);
+        let least = 2 * SEGMENT_BYTES_UNIT;
+        let blocks = self.segment_bytes.is_multiple_of(SEGMENT_BYTES_UNIT);
         if !(least..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes) || !blocks {
             return Err(LogError::InvalidOptions(
                 "segment_bytes has to be a multiple of 4 KiB from 8 KiB to 1 GiB",
