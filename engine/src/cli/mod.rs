@@ -87,10 +87,22 @@ pub(crate) fn run() -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            complain(&format!("error: {error:#}"));
+            complain(&format!("error: {}", told(&error)));
             ExitCode::from(code_of(&error))
         }
     }
+}
+
+/// The error and what it came of, each once: some errors have their cause in their own words.
+fn told(error: &anyhow::Error) -> String {
+    let mut told = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !told.contains(&cause) {
+            told = format!("{told}: {cause}");
+        }
+    }
+    told
 }
 
 fn code_of(error: &anyhow::Error) -> u8 {
@@ -150,10 +162,23 @@ fn complain(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dengine::error::FolderError;
 
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let damaged = FolderError::Io {
+            path: "/data".into(),
+            what: "open it",
+            source: io::Error::other("broken"),
+        };
+        let error = anyhow::Error::from(StartError::Folder(damaged)).context("it does not start");
+        let whole = "it does not start: data folder /data: cannot open it: broken";
+        assert_eq!(told(&error), whole);
     }
 
     #[test]
