@@ -19,6 +19,8 @@ use serde_json::{Value, json};
 
 use crate::{load::say, support::World};
 
+/// With which the server ends if its member has to be replaced.
+const EXIT_REPLACE: i32 = 3;
 /// How long a change of up to four members may take on a busy machine.
 pub(crate) const CHANGE_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -101,8 +103,8 @@ impl World {
         Ok(())
     }
 
-    /// Waits until the pod's container has ended with an error.
-    pub(crate) async fn await_failed(&self, name: &str) -> Result<()> {
+    /// Waits until the pod's server has ended by itself, for its folder is of no use any more.
+    pub(crate) async fn await_refusal_of_folder(&self, name: &str) -> Result<()> {
         let begun = std::time::Instant::now();
         loop {
             let pod = self.api::<Pod>().get_opt(name).await?;
@@ -110,7 +112,7 @@ impl World {
             let ended = containers.into_iter().flatten().any(|it| {
                 let states = [it.state, it.last_state].into_iter().flatten();
                 let mut ends = states.filter_map(|state| state.terminated);
-                ends.any(|end| end.exit_code != 0)
+                ends.any(|end| end.exit_code == EXIT_REPLACE)
             });
             if ended {
                 return Ok(());

@@ -27,7 +27,7 @@ async fn a_member_with_a_damaged_log_is_replaced_before_the_cluster_grows() {
                 damage_log(folder)?;
                 world.kill_pod(pod).await?;
                 // While its pod is only away, the cluster may grow.
-                world.await_failed(pod).await?;
+                world.await_refusal_of_folder(pod).await?;
                 // Asked for meanwhile; it has to wait.
                 world.edit("m", json!({"spec": {"replicas": 5}})).await
             },
