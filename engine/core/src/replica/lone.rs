@@ -54,7 +54,12 @@ pub(super) struct LoneLeader {
 
 impl LoneLeader {
     pub(super) fn new(reads_max: CommandVersion) -> Self {
-        Self::of(record(1), reads_max)
+        Self::of(record(1), reads_max, 1)
+    }
+
+    /// One of whose entries without bytes so many may be under way while clients share.
+    pub(super) fn sharing(entries: usize) -> Self {
+        Self::of(record(1), CommandVersion::CURRENT, entries)
     }
 
     /// One of a cluster in which nobody votes.
@@ -63,10 +68,10 @@ impl LoneLeader {
             voter: false,
             ..record(1)
         };
-        Self::of(learner, CommandVersion::CURRENT)
+        Self::of(learner, CommandVersion::CURRENT, 1)
     }
 
-    fn of(member: Member, reads_max: CommandVersion) -> Self {
+    fn of(member: Member, reads_max: CommandVersion, shared_entries_min: usize) -> Self {
         let bootstrap = MembershipChange::Bootstrap {
             cluster_id: ClusterId(1),
             member,
@@ -99,7 +104,7 @@ impl LoneLeader {
             max_waiting_reads: 1,
             log_keep_bytes: 0,
             log_keep_bytes_for_followers: 0,
-            shared_entries_min: 1,
+            shared_entries_min,
         };
         let consensus = ConsensusConfig::new(MemberId(1), 1);
         let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine).unwrap();

@@ -1,11 +1,14 @@
 //! Whose write is proposed next.
 //!
 //! Entries have one order, and each waits for all before it, as every linearizable read does: whoever has thousands of writes
-//! under way has everybody else wait for thousands. So while several clients write, no more entries are under way than
-//! keep the member busy ([`super::pace`]). The writes that are left wait here, and are proposed round by client.
+//! under way has everybody else wait for thousands, or for as many MiB. So while several clients write, no more is under way than
+//! keeps the member busy ([`super::pace`]). The writes that are left wait here. Clients that wait have equal shares, by what their
+//! writes ask of the member: of two, one with entries of 16 KiB and one with small ones, the second has some sixteen for each of the first
+//! (start-time fair queueing: Goyal, Vin, Cheng, 1996).
 
+use super::pace::load;
 use super::{Caller, Env, Replica};
-use crate::consensus::{LogRead, Role};
+use crate::consensus::{LogRead, Proposal, Role};
 use crate::types::Moment;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,46 +23,74 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 pub(super) struct Turns<T> {
     clients: BTreeMap<IpAddr, Client<T>>,
     /// Those with writes that wait, each once; the next first.
-    round: VecDeque<IpAddr>,
+    round: BTreeMap<Place, IpAddr>,
+    /// What the writer had had whose turn was last. Whoever begins to wait is as far, at least: what it did not
+    /// ask for is nobody's debt.
+    had: u64,
+    places: u64,
 }
 
+/// Where a client stands among those that wait: by what it has had, then by when it took the place.
+type Place = (u64, u64);
+
 struct Client<T> {
-    waiting: VecDeque<T>,
+    waiting: VecDeque<Write<T>>,
+    /// What it has had: the loads of its writes, from where it began.
+    had: u64,
     last_wrote: Moment,
+}
+
+struct Write<T> {
+    load: u64,
+    write: T,
 }
 
 impl<T> Default for Turns<T> {
     fn default() -> Self {
         Self {
             clients: BTreeMap::new(),
-            round: VecDeque::new(),
+            round: BTreeMap::new(),
+            had: 0,
+            places: 0,
         }
     }
 }
 
 impl<T> Turns<T> {
-    /// A client's write waits.
-    pub(super) fn wait(&mut self, from: IpAddr, write: T, now: Moment) {
+    /// A client's write waits, which asks so much of a member ([`super::pace::load`]).
+    pub(super) fn wait(&mut self, from: IpAddr, load: u64, write: T, now: Moment) {
         let client = self.clients.entry(from).or_insert_with(|| Client {
             waiting: VecDeque::new(),
+            had: 0,
             last_wrote: now,
         });
         client.last_wrote = now;
-        if client.waiting.is_empty() {
-            self.round.push_back(from);
+        let begins = client.waiting.is_empty();
+        client.waiting.push_back(Write { load, write });
+        if begins {
+            client.had = client.had.max(self.had);
+            let had = client.had;
+            self.stand(from, had);
         }
-        client.waiting.push_back(write);
     }
 
-    /// The write whose turn it is.
-    pub(super) fn next(&mut self) -> Option<T> {
-        let from = self.round.pop_front()?;
+    /// The write whose turn it is, and its load.
+    pub(super) fn next(&mut self) -> Option<(u64, T)> {
+        let ((had, _), from) = self.round.pop_first()?;
+        self.had = had;
         let client = self.clients.get_mut(&from)?;
-        let write = client.waiting.pop_front();
+        let Write { load, write } = client.waiting.pop_front()?;
+        client.had = had.saturating_add(load);
         if !client.waiting.is_empty() {
-            self.round.push_back(from);
+            let had = client.had;
+            self.stand(from, had);
         }
-        write
+        Some((load, write))
+    }
+
+    fn stand(&mut self, from: IpAddr, had: u64) {
+        self.places += 1;
+        self.round.insert((had, self.places), from);
     }
 
     /// Whether more than one client writes.
@@ -71,13 +102,13 @@ impl<T> Turns<T> {
     /// ago. Called once a tick.
     pub(super) fn forget(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) {
         for client in self.clients.values_mut() {
-            client.waiting.retain(|write| !is_gone(write));
+            client.waiting.retain(|it| !is_gone(&it.write));
         }
         self.clients.retain(|_, client| {
             !client.waiting.is_empty() || now.since(client.last_wrote) < REMEMBERED
         });
         let waits = |from: &IpAddr| self.clients.get(from).map(|it| !it.waiting.is_empty());
-        self.round.retain(|from| waits(from) == Some(true));
+        self.round.retain(|_, from| waits(from) == Some(true));
     }
 }
 
@@ -91,8 +122,13 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     pub(super) fn on_write(&mut self, data: Bytes, caller: E::Write, from: Option<IpAddr>) {
         let queued = QueuedWrite { data, caller };
         match from {
-            Some(from) => self.turns.wait(from, queued, self.now),
-            None => self.begin(queued),
+            Some(from) => {
+                let load = load(1, queued.data.len() as u64);
+                self.turns.wait(from, load, queued, self.now);
+            }
+            None => {
+                self.begin(queued);
+            }
         }
     }
 
@@ -104,31 +140,50 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             self.pace.lost_lead();
         }
         let most = match leads && self.turns.are_shared() {
-            true => self.pace.entries().max(self.config.shared_entries_min),
-            false => usize::MAX,
+            true => {
+                let least = load(self.config.shared_entries_min, 0);
+                self.pace.load().max(least)
+            }
+            false => u64::MAX,
         };
-        let under_way = self.consensus.last_index().0.saturating_sub(self.applied.0);
-        let under_way = usize::try_from(under_way).unwrap_or(usize::MAX);
-        while self.proposals.len().saturating_add(under_way) < most {
-            let Some(queued) = self.turns.next() else {
+        let mut under_way = self.under_way();
+        while under_way < most {
+            let Some((load, queued)) = self.turns.next() else {
                 return;
             };
-            self.begin(queued);
+            if self.begin(queued) {
+                under_way = under_way.saturating_add(load);
+            }
         }
+    }
+
+    /// The load of what is proposed or will be with the next effects, and is not applied.
+    fn under_way(&self) -> u64 {
+        let logged = self.consensus.last_index().0.saturating_sub(self.applied.0);
+        let entries = usize::try_from(logged).unwrap_or(usize::MAX);
+        let entries = entries.saturating_add(self.proposals.len());
+        let bytes = self.pace.unapplied_bytes() + bytes_of(&self.proposals);
+        load(entries, bytes)
     }
 
     pub(super) fn forget_writes(&mut self) {
         self.turns.forget(self.now, |write| write.caller.is_gone());
     }
 
-    /// Proposes a write, unless nobody waits for it any more.
-    fn begin(&mut self, write: QueuedWrite<E::Write>) {
+    /// Proposes a write, unless nobody waits for it any more; whether it does.
+    fn begin(&mut self, write: QueuedWrite<E::Write>) -> bool {
         if write.caller.is_gone() {
-            return;
+            return false;
         }
         let proposal = self.proposal(write.data, Some(write.caller));
         self.proposals.push(proposal);
+        true
     }
+}
+
+/// What they hold together.
+pub(super) fn bytes_of(proposals: &[Proposal]) -> u64 {
+    proposals.iter().map(|it| it.data.len() as u64).sum()
 }
 
 #[cfg(test)]
@@ -149,29 +204,51 @@ mod tests {
     fn the_writes_of_a_client_keep_their_order_and_clients_take_turns() {
         let mut turns = Turns::default();
         for (client, write) in [(1, "a"), (1, "b"), (1, "c"), (2, "x"), (3, "y"), (2, "z")] {
-            turns.wait(from(client), write, SECOND);
+            turns.wait(from(client), 1, write, SECOND);
         }
-        let order: Vec<_> = std::iter::from_fn(|| turns.next()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| turns.next()).map(|it| it.1).collect();
         assert_eq!(order, ["a", "x", "y", "b", "z", "c"]);
-        turns.wait(from(2), "again", SECOND);
-        assert_eq!(turns.next(), Some("again"));
+        turns.wait(from(2), 1, "again", SECOND);
+        assert_eq!(turns.next(), Some((1, "again")));
+    }
+
+    /// Behind thirty-two of 16 KiB it would have waited for half a MiB.
+    #[test]
+    fn clients_have_equal_shares_by_what_their_writes_ask_for() {
+        let mut turns = Turns::default();
+        for write in ["large 1", "large 2", "large 3"] {
+            turns.wait(from(1), 4, write, SECOND);
+        }
+        for write in ["a", "b", "c", "d", "e", "f"] {
+            turns.wait(from(2), 1, write, SECOND);
+        }
+        let order: Vec<_> = (0..7).filter_map(|_| turns.next()).map(|it| it.1).collect();
+        assert_eq!(order, ["large 1", "a", "b", "c", "d", "large 2", "e"]);
+        // Who comes back has saved nothing, and who had much is not forgiven.
+        turns.wait(from(3), 1, "new", SECOND);
+        let order: Vec<_> = std::iter::from_fn(|| turns.next()).map(|it| it.1).collect();
+        assert_eq!(order, ["new", "f", "large 3"]);
+        turns.wait(from(3), 1, "later", SECOND);
+        turns.wait(from(1), 1, "large 4", SECOND);
+        let order: Vec<_> = std::iter::from_fn(|| turns.next()).map(|it| it.1).collect();
+        assert_eq!(order, ["later", "large 4"]);
     }
 
     #[test]
     fn a_client_counts_for_a_second_and_while_its_writes_wait() {
         let mut turns = Turns::default();
-        turns.wait(from(1), (), Moment(0));
+        turns.wait(from(1), 1, (), Moment(0));
         assert!(!turns.are_shared());
-        turns.wait(from(2), (), SECOND);
+        turns.wait(from(2), 1, (), SECOND);
         turns.next();
         turns.next();
         turns.forget(Moment(999_999_999), |()| false);
         assert!(turns.are_shared());
         turns.forget(SECOND, |()| false);
         assert!(!turns.are_shared(), "the first one is silent");
-        turns.wait(from(1), (), SECOND);
+        turns.wait(from(1), 1, (), SECOND);
         turns.forget(Moment(SECOND.0 * 9), |()| false);
-        assert_eq!(turns.next(), Some(()));
+        assert_eq!(turns.next(), Some((1, ())));
         turns.forget(Moment(SECOND.0 * 9), |()| false);
         assert!(turns.clients.is_empty());
     }
@@ -187,12 +264,12 @@ mod tests {
             (3, "gone"),
             (3, "gone"),
         ] {
-            turns.wait(from(client), write, SECOND);
+            turns.wait(from(client), 1, write, SECOND);
         }
         turns.forget(SECOND, |write| *write == "gone");
         assert_eq!((turns.round.len(), turns.clients.len()), (1, 3));
-        turns.wait(from(2), "again", SECOND);
-        let order: Vec<_> = std::iter::from_fn(|| turns.next()).collect();
+        turns.wait(from(2), 1, "again", SECOND);
+        let order: Vec<_> = std::iter::from_fn(|| turns.next()).map(|it| it.1).collect();
         assert_eq!(order, ["awaited", "again"]);
     }
 
@@ -201,7 +278,12 @@ mod tests {
 
     impl Alone {
         fn new() -> Self {
-            let mut leader = LoneLeader::new(CommandVersion::CURRENT);
+            Self::sharing(1)
+        }
+
+        /// Of whose entries without bytes so many may.
+        fn sharing(entries: usize) -> Self {
+            let mut leader = LoneLeader::sharing(entries);
             leader.elect();
             leader.settle();
             Self(leader)
@@ -212,13 +294,28 @@ mod tests {
             for number in numbers {
                 let revision = Revision(number);
                 let command = Command::Compact { revision };
-                let write = Asked::Write {
-                    data: Request::from(command).encode(CommandVersion::CURRENT),
-                    caller: Somebody,
-                    from: Some(from(client)),
-                };
-                self.0.replica.handle(Input::Request(write), self.0.now);
+                let data = Request::from(command).encode(CommandVersion::CURRENT);
+                self.write_data(client, data);
             }
+        }
+
+        fn write_data(&mut self, client: u8, data: Bytes) {
+            let write = Asked::Write {
+                data,
+                caller: Somebody,
+                from: Some(from(client)),
+            };
+            self.0.replica.handle(Input::Request(write), self.0.now);
+        }
+
+        /// How many bytes the entries have that are proposed together next.
+        fn next_bytes(&mut self) -> Vec<usize> {
+            let effects = self.0.replica.effects(self.0.now);
+            let entries = effects.iter().flat_map(|effect| match effect {
+                Effect::Log(LogJob::Append { entries, .. }) => entries.as_slice(),
+                _ => &[],
+            });
+            entries.map(|it| it.data.len()).collect()
         }
 
         /// The writes that are proposed together next.
@@ -272,6 +369,23 @@ mod tests {
         }
         let proposed: Vec<_> = (0..20).flat_map(|_| leader.next()).collect();
         assert!(proposed.len() > 4_000, "{}", proposed.len());
+    }
+
+    /// Sixty-four of them were a MiB, and took fifteen milliseconds.
+    #[test]
+    fn of_large_entries_fewer_are_under_way() {
+        let mut leader = Alone::sharing(64);
+        leader.write(2, [1]);
+        leader.next();
+        leader.0.settle();
+        let large = 16 << 10;
+        for _ in 0..64 {
+            leader.write_data(1, Bytes::from(vec![0; large]));
+        }
+        leader.write_data(2, Bytes::from_static(b"small"));
+        // Until there are 64 KiB, with a KiB for each entry; what is not on the disk keeps the rest waiting.
+        assert_eq!(leader.next_bytes(), [large, 5, large, large, large]);
+        assert!(leader.next_bytes().is_empty());
     }
 
     #[test]
