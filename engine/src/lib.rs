@@ -17,6 +17,7 @@ pub mod server;
 pub mod storage;
 pub mod telemetry;
 mod transport;
+mod write_bytes;
 
 pub use config::Config;
 pub use dengine_core::{kv, types};

@@ -233,9 +233,9 @@ settings! {
 
         /// Most bytes of writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
         ///
-        /// Bounds the memory a burst of writes may take, and is no more than an eighth of what the process may have. Must
-        /// hold at least one largest write.
-        max_pending_proposal_bytes: usize = 64 * 1024 * 1024,
+        /// Bounds the memory a burst of writes may take, and is no more than an eighth of what the process may have. One
+        /// address has at most three quarters of what others leave. Must hold at least one largest write.
+        max_pending_proposal_bytes: usize = 128 * 1024 * 1024,
             "max-pending-proposal-bytes", "DENGINE_MAX_PENDING_PROPOSAL_BYTES";
 
         /// Most linearizable reads that wait for a quorum; more are refused with RESOURCE_EXHAUSTED.

@@ -22,6 +22,7 @@ use crate::memory::{self, Use};
 use crate::storage::{OpenWatch, RocksStore};
 use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
+use crate::write_bytes::{Counting, WriteBytes};
 use dengine_core::answers::Held;
 use dengine_core::kv::{
     self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting,
@@ -76,8 +77,7 @@ pub(super) struct Running {
     config: Config,
     inbox: mpsc::Sender<Input>,
     writes: Semaphore,
-    write_bytes: Semaphore,
-    write_bytes_max: usize,
+    write_bytes: WriteBytes,
     reads: Semaphore,
     space: Arc<Space>,
     reader: Reader<RocksStore>,
@@ -211,12 +211,9 @@ impl Running {
             spawn("dengine-replica", &start.fatal, move || replica.run(&input))?,
         ];
         let limits = &start.config.limits;
-        let wanted = limits.max_pending_proposal_bytes;
-        let write_bytes_max = memory::most(Use::Writes, wanted, limits.max_write_bytes());
         Ok(Self {
             writes: Semaphore::new(limits.max_pending_proposals),
-            write_bytes: Semaphore::new(write_bytes_max.div_ceil(PERMIT_BYTES)),
-            write_bytes_max,
+            write_bytes: WriteBytes::to_be_acknowledged(limits),
             reads: Semaphore::new(limits.max_pending_reads),
             space,
             identity: start.identity,
@@ -300,10 +297,11 @@ impl Running {
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let mut results = Vec::with_capacity(requests.len());
         let (mut admitted, mut permits) = (Vec::with_capacity(requests.len()), None);
+        let mut bytes = self.write_bytes.count(from);
         for (place, request) in requests.into_iter().enumerate() {
             let space = self.space.check(&request.command);
             let data = request.encode(self.command_gate.version());
-            let permit = space.and_then(|()| self.admit(data.len()));
+            let permit = space.and_then(|()| self.admit(data.len(), &mut bytes));
             results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
             if let Ok(more) = permit {
                 merge(&mut permits, more);
@@ -329,21 +327,24 @@ impl Running {
         (results.into_iter().map(result).collect(), held)
     }
 
-    fn admit(&self, bytes: usize) -> Result<Permits<'_>, RequestError> {
+    /// A place for a write of so many bytes, which are counted with others of its client.
+    fn admit(
+        &self,
+        bytes: usize,
+        counting: &mut Counting,
+    ) -> Result<SemaphorePermit<'_>, RequestError> {
         let limits = &self.config.limits;
-        let count = self.writes.try_acquire().map_err(|_| RequestError::Busy {
+        let place = self.writes.try_acquire().map_err(|_| RequestError::Busy {
             what: "writes that wait to be acknowledged",
             limit: limits.max_pending_proposals,
         })?;
-        let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        let bytes = self
-            .write_bytes
-            .try_acquire_many(permits)
-            .map_err(|_| RequestError::Busy {
+        if !counting.more(bytes) {
+            return Err(RequestError::Busy {
                 what: "bytes of writes that wait to be acknowledged",
-                limit: self.write_bytes_max,
-            })?;
-        Ok((count, bytes))
+                limit: self.write_bytes.limit(),
+            });
+        }
+        Ok(place)
     }
 
     /// Proposes so many requests, and waits for their answers: as long as the settings say, but not beyond `until`.
@@ -398,7 +399,7 @@ impl Running {
 
     /// See [`Request::settle`].
     pub(super) async fn settle(&self) -> Result<(), RequestError> {
-        let _permits = self.admit(0)?;
+        let _place = self.admit(0, &mut self.write_bytes.count(None))?;
         let written = self.propose(1, None, None, Request::settle).await.0.pop();
         written.expect("one answer to one write").map(|_| ())
     }
@@ -474,14 +475,9 @@ fn join(threads: Vec<JoinHandle<()>>) {
 }
 
 /// What a write holds until it is answered: its place, and its bytes.
-type Permits<'a> = (SemaphorePermit<'a>, SemaphorePermit<'a>);
-
-fn merge<'a>(all: &mut Option<Permits<'a>>, more: Permits<'a>) {
+fn merge<'a>(all: &mut Option<SemaphorePermit<'a>>, more: SemaphorePermit<'a>) {
     match all {
-        Some((count, bytes)) => {
-            count.merge(more.0);
-            bytes.merge(more.1);
-        }
+        Some(all) => all.merge(more),
         None => *all = Some(more),
     }
 }

@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     error::Error as _,
     future::Future,
+    net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -26,8 +27,10 @@ use tonic::{
 };
 
 use crate::{
+    config::Limits,
     error::{LeaderHint, RequestError},
     telemetry::metrics as names,
+    write_bytes::WriteBytes,
 };
 
 /// Longest wait for a connection to the leader.
@@ -52,6 +55,7 @@ pub(super) enum Effect {
 pub(super) struct Forwarder {
     links: Arc<Mutex<HashMap<String, Link>>>,
     timeout: Duration,
+    write_bytes: WriteBytes,
 }
 
 /// A leader, for calls of either kind.
@@ -81,26 +85,35 @@ impl Origin {
 }
 
 impl Forwarder {
-    /// Waits at most `timeout` for a leader's answer.
-    pub(super) fn new(timeout: Duration) -> Self {
+    /// With the bounds on requests: how long an answer of the leader is waited for, and for how many bytes of writes at
+    /// once.
+    pub(super) fn new(limits: &Limits) -> Self {
         Self {
             links: Arc::default(),
-            timeout,
+            timeout: limits.request_timeout(),
+            write_bytes: WriteBytes::to_be_passed_on(limits),
         }
     }
 
     /// What to answer a call of `Kv` that writes, and that this member refused with `error`: if only because
     /// another member leads, and the call was not forwarded before, it is made there, in one stream with all
-    /// others. The caller waits until `until`, if it says so.
+    /// others, where so many bytes of its client may wait. The caller waits until `until`, if it says so.
     pub(super) async fn write(
         &self,
         error: RequestError,
-        origin: Origin,
+        (origin, from): (Origin, IpAddr),
         method: &'static str,
         call: Call,
         until: Option<Instant>,
     ) -> Result<Answered, Status> {
         let leader = to_ask(error, origin)?;
+        let mut counting = self.write_bytes.count(Some(from));
+        if !counting.more(call.encoded_len()) {
+            return Err(request_status(&RequestError::Busy {
+                what: "bytes of writes that wait for the leader's answer",
+                limit: self.write_bytes.limit(),
+            }));
+        }
         let link = self.link(&leader.client_address)?;
         counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => method).increment(1);
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -292,8 +305,13 @@ mod tests {
             leader: Some(leader),
         };
         let put = PutRequest::default();
-        Forwarder::new(Duration::from_millis(300))
-            .write(error, origin, "Put", Call::Put(put), None)
+        let limits = Limits {
+            request_timeout_ms: 300,
+            ..Limits::default()
+        };
+        let from = IpAddr::from([10, 0, 0, 1]);
+        Forwarder::new(&limits)
+            .write(error, (origin, from), "Put", Call::Put(put), None)
             .await
             .unwrap_err()
     }

@@ -182,7 +182,7 @@ pub async fn serve(
         metrics,
         stop.clone(),
     );
-    let forwarder = Forwarder::new(config.limits.request_timeout());
+    let forwarder = Forwarder::new(&config.limits);
     let watch = WatchService::new(node.clone(), config.limits.clone(), stop.clone());
     let openers = Openers::default();
     let aside = Aside::start().map_err(ServeError::Threads)?;

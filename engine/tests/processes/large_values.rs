@@ -1,9 +1,20 @@
 //! Values of a megabyte: replicated like others, and nobody is deposed for them.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
+use dengine_api::v1::{PutRequest, kv_client::KvClient};
 use dengine_client::{Client, ClientOptions, RetryPolicy};
 use tokio::{task::JoinSet, time::Instant};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint},
+};
 
 use crate::harness::{Cluster, Member, eventually};
 
@@ -111,4 +122,57 @@ async fn a_follower_50_mb_behind_catches_up_under_10_mb_a_second() {
         !follower.contains("installing a snapshot"),
         "it was sent entries: {follower}"
     );
+}
+
+/// A client at that address.
+async fn from(member: &Member, last: u8) -> KvClient<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", member.address()));
+    let address = [127, 0, 0, last].into();
+    let endpoint = endpoint.unwrap().local_address(Some(address));
+    KvClient::new(endpoint.connect().await.unwrap())
+}
+
+/// They were all that may wait, and the writes of everybody else were refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_values_of_one_client_leave_room_for_others() {
+    const ALL_BYTES: &str = "8388608";
+    let limited =
+        |member: &mut Member| member.add_args(["--max-pending-proposal-bytes", ALL_BYTES]);
+    let cluster = Cluster::form_with(3, limited).await;
+    let put = |key: String, bytes: usize| PutRequest {
+        key: key.into(),
+        value: vec![0; bytes].into(),
+        ..PutRequest::default()
+    };
+    for member in [cluster.leader().await, cluster.follower().await] {
+        let member = &cluster.members[member];
+        let mut greedy = JoinSet::new();
+        let refused = Arc::new(AtomicUsize::new(0));
+        for writer in 0..24 {
+            let (mut client, refused) = (from(member, 1).await, Arc::clone(&refused));
+            greedy.spawn(async move {
+                for _ in 0..20 {
+                    match client.put(put(format!("greedy/{writer}"), MEGABYTE)).await {
+                        Err(status) if status.code() == Code::ResourceExhausted => {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            tokio::time::sleep(Duration::from_millis(20)).await;
+                        }
+                        written => drop(written.unwrap()),
+                    }
+                }
+            });
+        }
+        let mut other = from(member, 2).await;
+        while !greedy.is_empty() {
+            while let Some(done) = greedy.try_join_next() {
+                done.unwrap();
+            }
+            let put = other.put(put("other".to_owned(), MEGABYTE / 10)).await;
+            put.expect("there is room for others");
+        }
+        assert!(
+            refused.load(Ordering::Relaxed) > 0,
+            "it wanted more than there is"
+        );
+    }
 }

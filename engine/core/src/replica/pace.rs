@@ -4,8 +4,13 @@
 //!
 //! Entries are weighed, for one of a MiB keeps disk and applier busy for as long as a thousand small ones ([`load`]).
 //!
-//! Both times are measured. Of those to commit the shortest of the last seconds counts, and of the rates the highest, so that a
+//! Both are measured. Of the times to commit the shortest of the last seconds counts, and of the rates the highest, so that a
 //! member which was held up does not take this for its pace.
+//!
+//! Where a disk or a network takes longer the more is under way, and the applier waits for them however much that is, this would
+//! grow without end. So it is also measured, every ten seconds, how long a commit takes with little under way, and what is
+//! under way is never more than is applied in three times as long (as BBR bounds what is in flight by the least round-trip time: Cardwell et
+//! al., 2016).
 
 use crate::types::{Index, Moment};
 use std::collections::VecDeque;
@@ -13,6 +18,10 @@ use std::time::Duration;
 
 /// What may wait for the applier, in time, at least.
 const AHEAD: Duration = Duration::from_millis(2);
+/// Of the time that a commit takes with little under way, so much may be under way, besides [`AHEAD`].
+const UNLOADED_TIMES: u32 = 3;
+/// How often it is measured how long that is.
+const PROBE_EVERY: Duration = Duration::from_secs(10);
 /// Over how long a rate is measured, at least.
 const SLOT: Duration = Duration::from_millis(50);
 /// What was measured counts for one to two of these.
@@ -36,11 +45,24 @@ pub(super) struct Pace {
     unapplied_bytes: u64,
     /// From being proposed to being committed.
     to_commit: Recent<Duration>,
+    /// The same with little under way, or the shortest since that was measured.
+    unloaded: Option<Duration>,
+    probe: Option<Probe>,
+    probed: Option<Moment>,
     slot_since: Moment,
     slot_load: u64,
     /// Load a second; reversed, for the lowest counts.
     applied: Recent<std::cmp::Reverse<u64>>,
     period_since: Moment,
+}
+
+/// While little is under way, so that it is measured how long a commit takes then.
+#[derive(Clone, Copy, Debug)]
+enum Probe {
+    /// What was proposed before has to be committed first, up to this entry.
+    Draining(Index),
+    /// The first that was proposed since is measured.
+    Measuring(Moment),
 }
 
 /// The lowest of the present period and of the one before.
@@ -77,13 +99,27 @@ impl Pace {
         self.proposed.clear();
         self.unapplied.clear();
         self.unapplied_bytes = 0;
+        self.probe = None;
     }
 
     /// Those up to this one are committed.
     pub(super) fn committed(&mut self, index: Index, now: Moment) {
         while let Some((_, since)) = self.proposed.front().filter(|it| it.0 <= index) {
-            self.to_commit.note(now.since(*since));
+            let took = now.since(*since);
+            self.to_commit.note(took);
+            self.unloaded = match self.probe {
+                Some(Probe::Measuring(drained)) if drained <= *since => {
+                    self.probe = None;
+                    Some(took)
+                }
+                _ => self.unloaded.map(|shortest| shortest.min(took)),
+            };
             self.proposed.pop_front();
+        }
+        if let Some(Probe::Draining(last)) = self.probe
+            && last <= index
+        {
+            self.probe = Some(Probe::Measuring(now));
         }
     }
 
@@ -115,11 +151,21 @@ impl Pace {
         self.unapplied_bytes
     }
 
-    /// So much.
-    pub(super) fn load(&self) -> u64 {
+    /// So much; nothing while it is measured how long a commit takes with little under way. Only called while there is a bound.
+    pub(super) fn load(&mut self, now: Moment) -> u64 {
+        if self.probed.is_none_or(|at| now.since(at) >= PROBE_EVERY) {
+            self.probed = Some(now);
+            let last = self.proposed.back().map_or(Index(0), |it| it.0);
+            self.probe = Some(Probe::Draining(last));
+        }
+        if self.probe.is_some() {
+            return 0;
+        }
         let rate = self.applied.lowest().map_or(0, |rate| rate.0);
         let to_commit = self.to_commit.lowest().unwrap_or_default();
-        let time = to_commit + AHEAD.max(to_commit / 2);
+        let unloaded = self.unloaded.unwrap_or(to_commit);
+        let wanted = to_commit + AHEAD.max(to_commit / 2);
+        let time = wanted.min(unloaded * UNLOADED_TIMES + AHEAD);
         let load = (u128::from(rate) * time.as_micros()).div_ceil(1_000_000);
         u64::try_from(load).unwrap_or(u64::MAX)
     }
@@ -140,7 +186,7 @@ mod tests {
         let mut proposed = VecDeque::new();
         for milli in 0..20_000 {
             let under_way = last - applied;
-            let room = pace.load().max(least).saturating_sub(under_way);
+            let room = pace.load(at(milli)).max(least).saturating_sub(under_way);
             if room > 0 {
                 last += room;
                 pace.proposed(Index(last), 0, at(milli));
@@ -154,7 +200,32 @@ mod tests {
             applied += more;
             pace.applied(Index(applied), more, at(milli));
         }
-        pace.load().max(least)
+        pace.load(at(19_999)).max(least)
+    }
+
+    /// The same with a disk that takes a millisecond for what it is given at once, and one more for each `disk` entries. Also how many were applied, a millisecond.
+    fn settles_with_a_disk_at(rate: u64, disk: u64, seconds: u64) -> (u64, u64) {
+        let (mut pace, mut last, mut applied) = (Pace::default(), 0, 0);
+        let (mut committed, mut begun, mut done) = (0, 0, 0);
+        for milli in 0..seconds * 1_000 {
+            if committed < begun && done <= milli {
+                committed = begun;
+                pace.committed(Index(committed), at(milli));
+            }
+            let more = rate.min(committed - applied);
+            applied += more;
+            pace.applied(Index(applied), more, at(milli));
+            let room = pace.load(at(milli)).max(64).saturating_sub(last - applied);
+            if room > 0 {
+                last += room;
+                pace.proposed(Index(last), 0, at(milli));
+            }
+            if committed == begun && begun < last {
+                done = milli + 1 + (last - begun).div_ceil(disk);
+                begun = last;
+            }
+        }
+        (last - applied, applied / (seconds * 1_000))
     }
 
     #[test]
@@ -170,23 +241,48 @@ mod tests {
         }
     }
 
+    /// A commit took longer because of what was under way, and because it did more was under way: within a minute as much as
+    /// the disk takes in seconds.
+    #[test]
+    fn behind_a_disk_that_is_slower_than_the_applier_little_waits() {
+        for (rate, disk) in [(300, 100), (101, 100), (1_000, 20)] {
+            let (under_way, throughput) = settles_with_a_disk_at(rate, disk, 90);
+            assert!(
+                under_way <= disk * 25,
+                "{under_way} of {disk} a millisecond"
+            );
+            assert!(throughput >= disk / 2, "{throughput} of {disk}");
+        }
+    }
+
     #[test]
     fn what_was_long_ago_does_not_count_and_a_lost_lead_is_not_measured() {
         let mut pace = Pace::default();
+        assert_eq!(pace.load(at(0)), 0, "it is measured first");
+        pace.committed(Index(0), at(0));
         pace.proposed(Index(1), 0, at(0));
         pace.committed(Index(1), at(3));
         pace.applied(Index(1), 1_000, at(50));
-        assert_eq!(pace.load(), 100, "20,000 a second, for 3 ms and 2");
+        assert_eq!(pace.load(at(50)), 100, "20,000 a second, for 3 ms and 2");
         pace.proposed(Index(2), 7, at(60));
         assert_eq!(pace.unapplied_bytes(), 7);
         pace.lost_lead();
         assert_eq!(pace.unapplied_bytes(), 0);
         pace.committed(Index(2), at(60));
         pace.applied(Index(2), 0, at(1_050));
-        assert_eq!(pace.load(), 100);
+        assert_eq!(pace.load(at(1_050)), 100);
         pace.applied(Index(2), 0, at(2_100));
         pace.applied(Index(2), 0, at(3_200));
-        assert_eq!(pace.load(), 0);
+        assert_eq!(pace.load(at(3_200)), 0);
+        pace.proposed(Index(3), 0, at(9_999));
+        assert_eq!(pace.load(at(10_000)), 0, "it is measured again");
+        pace.lost_lead();
+        pace.applied(Index(3), 1_000, at(10_050));
+        assert_ne!(
+            pace.load(at(10_050)),
+            0,
+            "what it waited for may never be committed"
+        );
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) struct Turns<T> {
     /// What the writer had had whose turn was last. Whoever begins to wait is as far, at least: what it did not
     /// ask for is nobody's debt.
     had: u64,
+    /// The most that any client has had.
+    most_had: u64,
     places: u64,
 }
 
@@ -37,6 +39,7 @@ struct Client<T> {
     waiting: VecDeque<Write<T>>,
     /// What it has had: the loads of its writes, from where it began.
     had: u64,
+    /// When a write of it came, or was proposed, whichever was later.
     last_wrote: Moment,
 }
 
@@ -51,6 +54,7 @@ impl<T> Default for Turns<T> {
             clients: BTreeMap::new(),
             round: BTreeMap::new(),
             had: 0,
+            most_had: 0,
             places: 0,
         }
     }
@@ -74,18 +78,33 @@ impl<T> Turns<T> {
         }
     }
 
-    /// The write whose turn it is, and its load.
-    pub(super) fn next(&mut self) -> Option<(u64, T)> {
-        let ((had, _), from) = self.round.pop_first()?;
-        self.had = had;
-        let client = self.clients.get_mut(&from)?;
-        let Write { load, write } = client.waiting.pop_front()?;
-        client.had = had.saturating_add(load);
-        if !client.waiting.is_empty() {
-            let had = client.had;
-            self.stand(from, had);
+    /// The write whose turn it is, and its load. Those that nobody waits for are dropped, and their clients have had
+    /// nothing.
+    pub(super) fn next(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) -> Option<(u64, T)> {
+        while let Some(((had, _), from)) = self.round.pop_first() {
+            self.had = had;
+            let Some(client) = self.clients.get_mut(&from) else {
+                continue;
+            };
+            let awaited = client.waiting.iter().position(|it| !is_gone(&it.write));
+            client
+                .waiting
+                .drain(..awaited.unwrap_or(client.waiting.len()));
+            let Some(Write { load, write }) = client.waiting.pop_front() else {
+                continue;
+            };
+            client.had = had.saturating_add(load);
+            client.last_wrote = now;
+            self.most_had = self.most_had.max(client.had);
+            if !client.waiting.is_empty() {
+                let had = client.had;
+                self.stand(from, had);
+            }
+            return Some((load, write));
         }
-        Some((load, write))
+        // There is enough for all that write, so nobody has had anything at the expense of others.
+        self.had = self.most_had;
+        None
     }
 
     fn stand(&mut self, from: IpAddr, had: u64) {
@@ -100,12 +119,16 @@ impl<T> Turns<T> {
 
     /// Forgets writes that nobody waits for, which would gather behind a disk that hangs, and those who wrote last long
     /// ago. Called once a tick.
+    ///
+    /// Who has had more than those that wait stays: else each of many who write much, but seldom, would be before them every time.
     pub(super) fn forget(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) {
         for client in self.clients.values_mut() {
             client.waiting.retain(|it| !is_gone(&it.write));
         }
+        let had = self.had;
         self.clients.retain(|_, client| {
-            !client.waiting.is_empty() || now.since(client.last_wrote) < REMEMBERED
+            let lately = now.since(client.last_wrote) < REMEMBERED;
+            !client.waiting.is_empty() || lately || client.had > had
         });
         let waits = |from: &IpAddr| self.clients.get(from).map(|it| !it.waiting.is_empty());
         self.round.retain(|_, from| waits(from) == Some(true));
@@ -126,9 +149,8 @@ impl<L: LogRead, E: Env> Replica<L, E> {
                 let load = load(1, queued.data.len() as u64);
                 self.turns.wait(from, load, queued, self.now);
             }
-            None => {
-                self.begin(queued);
-            }
+            None if queued.caller.is_gone() => {}
+            None => self.begin(queued),
         }
     }
 
@@ -142,18 +164,18 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         let most = match leads && self.turns.are_shared() {
             true => {
                 let least = load(self.config.shared_entries_min, 0);
-                self.pace.load().max(least)
+                self.pace.load(self.now).max(least)
             }
             false => u64::MAX,
         };
         let mut under_way = self.under_way();
         while under_way < most {
-            let Some((load, queued)) = self.turns.next() else {
+            let next = self.turns.next(self.now, |it| it.caller.is_gone());
+            let Some((load, queued)) = next else {
                 return;
             };
-            if self.begin(queued) {
-                under_way = under_way.saturating_add(load);
-            }
+            self.begin(queued);
+            under_way = under_way.saturating_add(load);
         }
     }
 
@@ -167,17 +189,13 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     }
 
     pub(super) fn forget_writes(&mut self) {
-        self.turns.forget(self.now, |write| write.caller.is_gone());
+        self.turns.forget(self.now, |it| it.caller.is_gone());
     }
 
-    /// Proposes a write, unless nobody waits for it any more; whether it does.
-    fn begin(&mut self, write: QueuedWrite<E::Write>) -> bool {
-        if write.caller.is_gone() {
-            return false;
-        }
+    /// Proposes a write.
+    fn begin(&mut self, write: QueuedWrite<E::Write>) {
         let proposal = self.proposal(write.data, Some(write.caller));
         self.proposals.push(proposal);
-        true
     }
 }
 
@@ -200,16 +218,23 @@ mod tests {
 
     const SECOND: Moment = Moment(1_000_000_000);
 
+    fn next<T>(turns: &mut Turns<T>) -> Option<T> {
+        turns.next(SECOND, |_| false).map(|it| it.1)
+    }
+
+    fn all<T>(turns: &mut Turns<T>) -> Vec<T> {
+        std::iter::from_fn(|| next(turns)).collect()
+    }
+
     #[test]
     fn the_writes_of_a_client_keep_their_order_and_clients_take_turns() {
         let mut turns = Turns::default();
         for (client, write) in [(1, "a"), (1, "b"), (1, "c"), (2, "x"), (3, "y"), (2, "z")] {
             turns.wait(from(client), 1, write, SECOND);
         }
-        let order: Vec<_> = std::iter::from_fn(|| turns.next()).map(|it| it.1).collect();
-        assert_eq!(order, ["a", "x", "y", "b", "z", "c"]);
-        turns.wait(from(2), 1, "again", SECOND);
-        assert_eq!(turns.next(), Some((1, "again")));
+        assert_eq!(all(&mut turns), ["a", "x", "y", "b", "z", "c"]);
+        turns.wait(from(2), 7, "again", SECOND);
+        assert_eq!(turns.next(SECOND, |_| false), Some((7, "again")));
     }
 
     /// Behind thirty-two of 16 KiB it would have waited for half a MiB.
@@ -222,16 +247,52 @@ mod tests {
         for write in ["a", "b", "c", "d", "e", "f"] {
             turns.wait(from(2), 1, write, SECOND);
         }
-        let order: Vec<_> = (0..7).filter_map(|_| turns.next()).map(|it| it.1).collect();
+        let order: Vec<_> = (0..7).filter_map(|_| next(&mut turns)).collect();
         assert_eq!(order, ["large 1", "a", "b", "c", "d", "large 2", "e"]);
-        // Who comes back has saved nothing, and who had much is not forgiven.
+        // Who comes has saved nothing.
         turns.wait(from(3), 1, "new", SECOND);
-        let order: Vec<_> = std::iter::from_fn(|| turns.next()).map(|it| it.1).collect();
-        assert_eq!(order, ["new", "f", "large 3"]);
+        assert_eq!(all(&mut turns), ["new", "f", "large 3"]);
+        // Nobody waited, so nobody has had too much.
+        turns.wait(from(1), 4, "large 4", SECOND);
         turns.wait(from(3), 1, "later", SECOND);
-        turns.wait(from(1), 1, "large 4", SECOND);
-        let order: Vec<_> = std::iter::from_fn(|| turns.next()).map(|it| it.1).collect();
-        assert_eq!(order, ["later", "large 4"]);
+        assert_eq!(next(&mut turns), Some("large 4"));
+        // Since then somebody waits, and who had much is not forgiven.
+        turns.wait(from(1), 4, "large 5", SECOND);
+        turns.wait(from(3), 1, "latest", SECOND);
+        assert_eq!(all(&mut turns), ["later", "latest", "large 5"]);
+    }
+
+    /// Each was before all that waited, for what it had had was forgotten when its next write came.
+    #[test]
+    fn who_writes_much_but_seldom_is_not_always_first() {
+        let milli = |at: u64| Moment(at * 1_000_000);
+        let (small, mut small_had) = (from(0), 0);
+        let mut turns = Turns::default();
+        // When the next write comes of each of the forty: a little more than a second after the last one was proposed.
+        let mut due: Vec<_> = (1_000..1_040).map(Some).collect();
+        for at in 1_000..11_000 {
+            if at % 100 == 0 {
+                turns.forget(milli(at), |_| false);
+            }
+            for (client, due) in (1..).zip(&mut due) {
+                if due.take_if(|due| *due <= at).is_some() {
+                    turns.wait(from(client), 1_024, client, milli(at));
+                }
+            }
+            // A member that proposes a load of 32 in a millisecond.
+            let mut proposed = 0;
+            while proposed < 32 {
+                turns.wait(small, 1, 0, milli(at));
+                let (load, client) = turns.next(milli(at), |_| false).unwrap();
+                proposed += load;
+                match client {
+                    0 => small_had += load,
+                    _ => due[usize::from(client) - 1] = Some(at + 1_100),
+                }
+            }
+        }
+        let fair = 10_000 * 32 / 41;
+        assert!(small_had > fair / 2, "{small_had} of {fair}");
     }
 
     #[test]
@@ -240,16 +301,25 @@ mod tests {
         turns.wait(from(1), 1, (), Moment(0));
         assert!(!turns.are_shared());
         turns.wait(from(2), 1, (), SECOND);
-        turns.next();
-        turns.next();
+        for at in [Moment(0), SECOND] {
+            turns.next(at, |()| false);
+        }
         turns.forget(Moment(999_999_999), |()| false);
         assert!(turns.are_shared());
         turns.forget(SECOND, |()| false);
+        assert!(turns.are_shared(), "it has had what others have not");
+        assert_eq!(next(&mut turns), None);
+        turns.forget(SECOND, |()| false);
         assert!(!turns.are_shared(), "the first one is silent");
         turns.wait(from(1), 1, (), SECOND);
-        turns.forget(Moment(SECOND.0 * 9), |()| false);
-        assert_eq!(turns.next(), Some((1, ())));
-        turns.forget(Moment(SECOND.0 * 9), |()| false);
+        let late = Moment(SECOND.0 * 9);
+        turns.forget(late, |()| false);
+        // A disk hung; whoever's write is proposed at last writes.
+        assert!(turns.next(late, |()| false).is_some());
+        assert!(turns.next(late, |()| false).is_none());
+        turns.forget(late, |()| false);
+        assert_eq!(turns.clients.len(), 1);
+        turns.forget(Moment(SECOND.0 * 10), |()| false);
         assert!(turns.clients.is_empty());
     }
 
@@ -269,8 +339,28 @@ mod tests {
         turns.forget(SECOND, |write| *write == "gone");
         assert_eq!((turns.round.len(), turns.clients.len()), (1, 3));
         turns.wait(from(2), 1, "again", SECOND);
-        let order: Vec<_> = std::iter::from_fn(|| turns.next()).map(|it| it.1).collect();
-        assert_eq!(order, ["awaited", "again"]);
+        assert_eq!(all(&mut turns), ["awaited", "again"]);
+    }
+
+    /// Of a client whose writes are late because it waits, ever more were gone when their turn came, and it waited longer
+    /// because of them.
+    #[test]
+    fn what_nobody_waits_for_is_on_no_clients_account() {
+        let mut turns = Turns::default();
+        for (client, write) in [
+            (1, "gone"),
+            (1, "gone"),
+            (1, "a"),
+            (1, "b"),
+            (2, "x"),
+            (3, "gone"),
+            (2, "y"),
+        ] {
+            turns.wait(from(client), 1, write, SECOND);
+        }
+        let awaited = || turns.next(SECOND, |it| *it == "gone").map(|it| it.1);
+        let order: Vec<_> = std::iter::from_fn(awaited).collect();
+        assert_eq!(order, ["a", "x", "b", "y"]);
     }
 
     /// A member of whose entries one at a time may be under way while clients share.
@@ -362,7 +452,7 @@ mod tests {
         leader.write(2, [2]);
         let mut proposed: Vec<_> = (0..20).flat_map(|_| leader.next()).collect();
         proposed.truncate(3);
-        assert_eq!(proposed, [101, 2, 102]);
+        assert_eq!(proposed, [2, 101, 102]);
         // Nobody has come back for a second.
         for _ in 0..11 {
             leader.0.tick();
@@ -395,6 +485,6 @@ mod tests {
             member.write(client, 100..1_100);
         }
         member.next();
-        assert!(member.0.replica.turns.next().is_none());
+        assert!(next(&mut member.0.replica.turns).is_none());
     }
 }

@@ -219,7 +219,10 @@ impl Serving {
         call: Call,
     ) -> Result<(Answered, Option<Held>), Status> {
         let Caller { origin, until, .. } = *caller;
-        let forwarded = self.forwarder.write(error, origin, method, call, until);
+        let from = caller.source.address();
+        let forwarded = self
+            .forwarder
+            .write(error, (origin, from), method, call, until);
         let mut answered = forwarded.await?;
         let held = self.answers.hold(answered.answer.encoded_len());
         if held.is_none() {

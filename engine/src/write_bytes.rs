@@ -1,0 +1,154 @@
+//! Bytes of writes that wait: bounded, and no client has all of them.
+//!
+//! Without shares, sixty-four puts of a MiB by one client have everybody else's writes refused.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    config::Limits,
+    connections::Share,
+    memory::{self, Use},
+};
+
+/// What one client may have of the bytes that no other has.
+const SHARE: Share = Share::THREE_QUARTERS;
+
+/// Counts them. Clones share the count.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteBytes {
+    limit: usize,
+    counted: Arc<Mutex<Counted>>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    taken: usize,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+/// The bytes of one client's writes that wait together, until this is dropped.
+pub(crate) struct Counting {
+    of: WriteBytes,
+    from: Option<IpAddr>,
+    bytes: usize,
+}
+
+impl WriteBytes {
+    /// Of those that wait to be acknowledged.
+    pub(crate) fn to_be_acknowledged(limits: &Limits) -> Self {
+        let (wanted, least) = (limits.max_pending_proposal_bytes, limits.max_write_bytes());
+        Self::new(memory::most(Use::Writes, wanted, least))
+    }
+
+    /// Of those that are passed on to the leader. To the leader, all clients of this member are one: what that one may have is
+    /// shared out here.
+    pub(crate) fn to_be_passed_on(limits: &Limits) -> Self {
+        let all = Self::to_be_acknowledged(limits).limit;
+        Self::new(SHARE.more(all, 0, 0).max(limits.max_write_bytes()))
+    }
+
+    fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            counted: Arc::default(),
+        }
+    }
+
+    /// How many there may be.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Counts the bytes of a client's writes; of none so far. `None`: of this member's own.
+    pub(crate) fn count(&self, from: Option<IpAddr>) -> Counting {
+        Counting {
+            of: self.clone(),
+            from,
+            bytes: 0,
+        }
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counting {
+    /// So many more, unless its client may not have them: then false, and nothing is counted.
+    ///
+    /// Who has none may have a write of any size for which there is room.
+    #[must_use]
+    pub(crate) fn more(&mut self, bytes: usize) -> bool {
+        let limit = self.of.limit;
+        let mut counted = self.of.counted();
+        let own = self.from.and_then(|from| counted.by_address.get(&from));
+        let room = match own {
+            Some(&own) => SHARE.more(limit, counted.taken, own),
+            None => limit.saturating_sub(counted.taken),
+        };
+        if room < bytes {
+            return false;
+        }
+        counted.taken += bytes;
+        if let Some(from) = self.from.filter(|_| bytes > 0) {
+            *counted.by_address.entry(from).or_default() += bytes;
+        }
+        drop(counted);
+        self.bytes += bytes;
+        true
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        let mut counted = self.of.counted();
+        counted.taken -= self.bytes;
+        let Some(from) = self.from else {
+            return;
+        };
+        if let Some(own) = counted.by_address.get_mut(&from) {
+            *own -= self.bytes;
+            if *own == 0 {
+                counted.by_address.remove(&from);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([10, 0, 0, last]))
+    }
+
+    #[test]
+    fn one_client_leaves_bytes_to_others_and_gives_its_own_back() {
+        let all = WriteBytes::new(100);
+        let mut greedy = all.count(from(1));
+        while greedy.more(5) {}
+        assert_eq!(greedy.bytes, 75);
+        let (mut again, mut other, mut own) =
+            (all.count(from(1)), all.count(from(2)), all.count(None));
+        assert!(!again.more(1), "its streams and calls count together");
+        assert!(other.more(15) && !other.more(5) && other.more(3));
+        assert!(own.more(7) && !own.more(1), "not even a member's own");
+        drop((greedy, other, own));
+        assert_eq!(all.counted().taken, 0);
+        assert!(all.counted().by_address.is_empty());
+        assert!(again.more(75));
+    }
+
+    /// Else a write as large as the limits allow would never be let in while others have some.
+    #[test]
+    fn who_has_none_may_have_one_of_any_size() {
+        let all = WriteBytes::new(100);
+        let (mut one, mut other) = (all.count(from(1)), all.count(from(2)));
+        assert!(one.more(20) && other.more(80) && !one.more(1));
+    }
+}
