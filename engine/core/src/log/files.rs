@@ -247,7 +247,7 @@ mod tests {
             let disk = MemoryDisk::new();
             let mut options = small_options();
             options.spares_max = spares_max;
-            let (mut log, _) = Log::open(disk.clone(), options).unwrap();
+            let (mut log, _) = Log::open(disk.clone(), options.clone()).unwrap();
             for index in 1..=120 {
                 log.append(&batch(1, index..=index, 400)).unwrap();
             }
@@ -258,6 +258,13 @@ mod tests {
             assert!(count(".segment") > 5);
             log.truncate_prefix(Index(120)).unwrap();
             assert_eq!((count(".segment"), count(".spare")), (1, spares_max));
+            // And no more than are wanted from now on.
+            drop(log);
+            options.spares_max = 1;
+            Log::open(disk.clone(), options).unwrap();
+            let left = disk.list().unwrap();
+            let left = left.iter().filter(|name| name.ends_with(".spare"));
+            assert_eq!(left.count(), spares_max.min(1));
         }
     }
 }

@@ -235,6 +235,16 @@ mod tests {
         }
     }
 
+    /// Its predecessor may have seen the change long before a clock that stopped.
+    #[test]
+    fn who_leads_anew_counts_times_to_live_anew() {
+        let (_, mut keeper) = filled(1, 8);
+        assert!(work(&mut keeper, Moment(0)).is_empty());
+        let later = Moment(60_000_000_000);
+        let commands = keeper.work(Some(Term(2)), CommandVersion::CURRENT, || later);
+        assert_eq!(commands.expect("work"), Vec::<Bytes>::new(), "never early");
+    }
+
     #[test]
     fn few_commands_are_under_way_and_more_the_later_it_is() {
         let (mut machine, mut keeper) = filled(20_000, 8);

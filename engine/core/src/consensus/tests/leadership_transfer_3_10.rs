@@ -108,3 +108,47 @@ fn only_a_leader_can_transfer() {
         "#]],
     );
 }
+
+/// Who restarted grants no vote for an election timeout, for the leader may hold a lease; a leader that hands over has given it up.
+#[test]
+fn who_restarted_votes_at_once_for_the_one_that_the_leader_named() {
+    check(
+        "
+            start 1 2 3
+            elect 1
+            restart 2
+            transfer 1 3
+            deliver 1->3
+            cut 1
+            deliver
+            state
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > restart 2
+            > transfer 1 3
+            > deliver 1->3
+              1->3 TimeoutNow: term 1
+              3 is a candidate in term 2
+              3 writes term 2 and vote 3
+            > cut 1
+            > deliver
+              1 knows no leader in term 2
+              1 writes term 2 and vote 3
+              2 knows no leader in term 2
+              2 writes term 2 and vote 3
+              3 leads term 2
+              3 writes 2@2
+              2 follows 3 in term 2
+              2 writes 2@2
+              3 applies 2, which is empty
+              2 applies 2, which is empty
+            > state
+              1 knows no leader in term 2; log [1], committed 1, applied 1
+              2 follows 3 in term 2; log [1 2], committed 2, applied 2
+              3 leads term 2; log [1 2], committed 2, applied 2
+        "#]],
+    );
+}

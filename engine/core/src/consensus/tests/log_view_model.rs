@@ -154,3 +154,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_read_from_memory_has_as_many_bytes_as_are_asked_for() {
+    let mut model = Model::new(0, u64::MAX);
+    model.append(0, &[10, 10, 10]);
+    let two = 2 * entry_bytes(&model.log[0]);
+    let read = |max_bytes| {
+        let context = GetEntriesContext::empty(false);
+        model.view.entries(1, 4, max_bytes, context).unwrap().len()
+    };
+    assert_eq!([two - 1, two, two + 1].map(read), [1, 2, 2]);
+}

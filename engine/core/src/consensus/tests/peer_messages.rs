@@ -745,6 +745,18 @@ fn what_is_committed_stays() {
         refusal(follower, &after),
         "contradicts the committed entry 2"
     );
+    // Terms never fall along a log, so what is before the third entry, of term 2, has no later one.
+    let compacted = "member 1 voters=1,2,3 log=1,1,2,3,3 term=3 commit=5 applied=5
+                     truncate 1 3";
+    let before = Message {
+        log_term: 3,
+        entries: vec![],
+        ..append.clone()
+    };
+    assert_eq!(
+        refusal(compacted, &before),
+        "contradicts the committed entry 1"
+    );
     // One of an earlier term is answered, so that its sender learns of the later one.
     let mut cluster = run(Cluster::default(), follower);
     let stale = Message {
@@ -905,4 +917,12 @@ fn nobody_makes_a_member_lead_before_its_log_is_on_disk() {
         refusal(alone, &timeout_now),
         "comes before this member's log is on disk"
     );
+    // With others it stands for election once it is, and they judge by what it has then.
+    let with_others = "start 1 2 3
+                       elect 2
+                       hold-disk 1
+                       propose 2 x
+                       deliver 2->1";
+    let mut cluster = run(Cluster::default(), with_others);
+    offer(&mut cluster, 2, encode(&timeout_now)).unwrap();
 }

@@ -237,3 +237,43 @@ pub enum Refusal {
     #[error("this kind of command takes no session")]
     NotForSessions,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn what_is_too_large_is_kept_without_pairs_and_says_so() {
+        let revision = Revision(3);
+        let pair = || KeyValue {
+            key: Bytes::from_static(b"key"),
+            value: Bytes::from_static(b"value"),
+            create_revision: revision,
+            mod_revision: revision,
+            version: 1,
+            ttl_ms: 0,
+        };
+        let put = |prev| Outcome::Put { revision, prev };
+        assert_eq!(
+            put(Some(pair())).without_pairs(),
+            Outcome::Trimmed(Box::new(put(None)))
+        );
+        let batch = |answers| Outcome::Batch {
+            revision,
+            succeeded: true,
+            answers,
+        };
+        let answers = vec![BatchAnswer::Get {
+            kvs: vec![pair()],
+            more: false,
+            count: 1,
+        }];
+        assert_eq!(
+            batch(answers).without_pairs(),
+            Outcome::Trimmed(Box::new(batch(vec![])))
+        );
+        let kept = Outcome::Compact { revision };
+        assert_eq!(kept.clone().without_pairs(), kept);
+    }
+}

@@ -224,6 +224,17 @@ fn everything_else_counts_in_the_hash() {
     assert_eq!(hash(&base()), hash(&base()));
 }
 
+/// A read at the compacted revision shows it.
+#[test]
+fn a_value_older_than_the_compacted_revision_counts_in_the_hash() {
+    let [one, other] = ["1", "2"].map(|value| {
+        let mut machine = machine();
+        run(&mut machine, [put("a", value), put("b", "1"), compact(2)]);
+        hash(&machine)
+    });
+    assert_ne!(one.hash, other.hash);
+}
+
 /// A store in which something happens whenever somebody makes a cursor.
 #[derive(Clone, Default)]
 struct Interrupted {

@@ -374,3 +374,11 @@ fn a_survey_finds_what_is_more_than_a_command_may_visit() {
     let some = between("00000000", &format!("{:08}", RANGE_VISIT_KEYS_MAX));
     assert_eq!(survey(&[some]).check(), Ok(()));
 }
+
+#[test]
+fn what_names_no_range_visits_none() {
+    for command in [put("a", "1"), super::delete("a"), compact(1)] {
+        assert!(!command.visits_ranges(), "{command:?}");
+    }
+    assert!(delete_keys(between("a", "c")).visits_ranges());
+}

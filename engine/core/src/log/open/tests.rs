@@ -330,3 +330,42 @@ fn what_no_batch_proves_to_be_durable_is_written_once_more() {
         assert_eq!(*file.file.writes.lock().unwrap(), expected);
     }
 }
+
+/// Checksums hold whether or not it continues what was there.
+#[test]
+fn a_segment_that_does_not_continue_the_one_before_is_refused() {
+    let full = MemoryDisk::new();
+    let (mut log, _) = Log::open(full.clone(), small_options()).unwrap();
+    for index in 1..=20 {
+        log.append(&batch(1, index..=index, 400)).unwrap();
+    }
+    drop(log);
+    let names = full.list().unwrap();
+    let last = names.iter().filter(|name| name.ends_with(".segment")).max();
+    let last = last.unwrap();
+    let bytes = full.contents(last);
+    let header = SegmentHeader::decode(&bytes[..SEGMENT_HEADER_BYTES as usize]).unwrap();
+    let refused = |changed: SegmentHeader| {
+        let file = full.open(last).unwrap();
+        file.write_at(0, &changed.encode()).unwrap();
+        match Log::open(full.clone(), small_options()) {
+            Err(LogError::Corrupt { what, .. }) => what,
+            Err(error) => panic!("{error}"),
+            Ok(_) => String::new(),
+        }
+    };
+    let mut base = header.clone();
+    base.base.term = Term(2);
+    base.hard_state.term = header.hard_state.term.max(Term(2));
+    let mut hard_state = header.clone();
+    hard_state.hard_state.vote = MemberId(9);
+    let mut only_base = header.clone();
+    only_base.base.index = only_base.base.index.next();
+    for changed in [base, hard_state, only_base] {
+        assert_eq!(
+            refused(changed),
+            "the next segment does not continue this one"
+        );
+    }
+    assert_eq!(refused(header), "");
+}
