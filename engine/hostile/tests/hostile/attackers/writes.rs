@@ -9,7 +9,7 @@ use dengine_api::v1::{
     CompactRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, GetResponse, PipelineRequest,
     PipelinedCall, PutRequest, compare_and_swap_request::Expected, pipelined_call::Call,
 };
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Arena, Attacker, crowd, end_of, hold};
@@ -33,6 +33,12 @@ pub(super) const ATTACKERS: &[Attacker] = &[
         does: "puts of 1.5 MiB, 48 MiB a second",
         on: &["dengine.v1.Kv/Put"],
         run: large,
+    },
+    Attacker {
+        name: "bursts-of-writes",
+        does: "64 puts of 1.5 MiB at once, every two seconds: more than may wait",
+        on: &["dengine.v1.Kv/Put"],
+        run: bursts,
     },
     Attacker {
         name: "expiring-keys",
@@ -146,6 +152,27 @@ fn large(arena: Arena) -> BoxFuture<'static, ()> {
                 .told(&link.told(PUT, &put(key, value.clone(), 0)).await?);
         }
         Ok(())
+    })
+}
+
+fn bursts(arena: Arena) -> BoxFuture<'static, ()> {
+    crowd(arena, 8, |arena, number| async move {
+        let link = Link::open(arena.doors.client).await?;
+        let value = Bytes::from(vec![7; 3 << 19]);
+        let mut turns = interval(Duration::from_secs(2));
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            let puts = (0..8).map(|n| {
+                let put = put(format!("hostile/{number}/{n}"), value.clone(), 0);
+                let link = &link;
+                async move { link.told(PUT, &put).await }
+            });
+            for told in try_join_all(puts).await? {
+                arena.tally.did(1);
+                arena.tally.told(&told);
+            }
+        }
     })
 }
 
