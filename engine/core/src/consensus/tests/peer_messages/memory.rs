@@ -1,0 +1,89 @@
+//! Entries that wait for the disk have a bound, whatever their sender thinks of acknowledgements.
+
+use super::{Cluster, encode, from_2, offer, past_entry, run};
+use crate::consensus::{ConsensusConfig, Event};
+use crate::types::MemberId;
+use bytes::Bytes;
+use raft::eraftpb::{Entry, Message, MessageType};
+
+/// Member 1 follows member 2, and its disk stands still.
+fn with_a_stuck_disk() -> Cluster {
+    let small = |config: &mut ConsensusConfig| {
+        config.cache_bytes = 1 << 10;
+        config.max_message_bytes = 1 << 10;
+        config.max_inflight_messages = 4;
+    };
+    let cluster = Cluster {
+        configure: Some(small),
+        ..Cluster::default()
+    };
+    let script = "start 1 2 3
+                  elect 2
+                  hold-disk 1";
+    run(cluster, script)
+}
+
+/// An append of one entry of so many bytes behind `index`.
+fn append_of(index: u64, bytes: usize) -> Bytes {
+    encode(&Message {
+        index,
+        log_term: 1,
+        entries: vec![Entry {
+            data: vec![0; bytes],
+            ..past_entry(index + 1, 1)
+        }],
+        ..from_2(MessageType::MsgAppend)
+    })
+}
+
+fn large_append(index: u64) -> Bytes {
+    append_of(index, 1 << 10)
+}
+
+fn log_end(cluster: &Cluster) -> usize {
+    cluster.members[&1].disk.whole_log().len()
+}
+
+/// Whatever its sender thinks of acknowledgements.
+#[test]
+fn entries_that_wait_for_the_disk_are_bounded() {
+    let mut cluster = with_a_stuck_disk();
+    for index in 1..100 {
+        offer(&mut cluster, 2, large_append(index)).unwrap();
+    }
+    let taken = log_end(&cluster);
+    assert!(taken < 10, "{}", cluster.status(1));
+    // What was dropped is taken once there is room.
+    let mut cluster = run(cluster, "release-disk 1");
+    let next = u64::try_from(taken).unwrap();
+    offer(&mut cluster, 2, large_append(next)).unwrap();
+    assert!(log_end(&cluster) > taken, "{}", cluster.status(1));
+}
+
+/// What fits into the cache, and four messages.
+#[test]
+fn entries_are_taken_as_long_as_no_more_wait_than_a_leader_may_send() {
+    const BOUND: usize = 5 << 10;
+    // What an entry counts for beside its data; the first one, of the election, is in memory too.
+    const ENTRY: usize = 32;
+    for (bytes, taken) in [(BOUND - 2 * ENTRY, 3), (BOUND - 2 * ENTRY + 1, 2)] {
+        let mut cluster = with_a_stuck_disk();
+        offer(&mut cluster, 2, append_of(1, bytes)).unwrap();
+        offer(&mut cluster, 2, append_of(2, 0)).unwrap();
+        assert_eq!(log_end(&cluster), taken, "{}", cluster.status(1));
+    }
+}
+
+/// Those that the disk was not even given yet count too.
+#[test]
+fn entries_that_come_at_once_are_bounded() {
+    let mut cluster = with_a_stuck_disk();
+    for index in 1..100 {
+        let (from, bytes) = (MemberId(2), large_append(index));
+        let consensus = &mut cluster.member(1).consensus;
+        consensus.step(Event::Message { from, bytes }).unwrap();
+    }
+    cluster.settle(1);
+    let taken = log_end(&cluster);
+    assert!((5..10).contains(&taken), "{}", cluster.status(1));
+}

@@ -1,0 +1,451 @@
+//! Whatever a peer sends, the process goes on; and a message that is refused changes nothing.
+
+mod memory;
+mod random;
+mod snapshots;
+mod terms;
+
+use super::cluster::Cluster;
+use super::script::run;
+use crate::consensus::{Event, PeerMessageError};
+use crate::log::CONTEXT_BYTES_MAX;
+use crate::types::{HardState, MemberId, NUMBER_MAX};
+use bytes::Bytes;
+use prost_raft::Message as _;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
+
+/// Everything of member 1 that a message could change.
+type Fingerprint = (String, HardState, String);
+
+fn fingerprint(cluster: &Cluster) -> Fingerprint {
+    let member = &cluster.members[&1];
+    let raft = member.consensus.hard_state();
+    (
+        cluster.status(1),
+        raft,
+        format!("{:?}", member.consensus.progress()),
+    )
+}
+
+/// Offers a message to member 1 and checks that a refusal changed nothing.
+fn offer(cluster: &mut Cluster, stream: u64, bytes: Bytes) -> Result<(), PeerMessageError> {
+    let before = fingerprint(cluster);
+    let from = MemberId(stream);
+    let taken = cluster
+        .member(1)
+        .consensus
+        .step(Event::Message { from, bytes });
+    if taken.is_err() {
+        assert_eq!(cluster.member(1).consensus.actions(), []);
+        assert_eq!(fingerprint(cluster), before);
+    }
+    cluster.settle(1);
+    taken
+}
+
+fn encode(message: &Message) -> Bytes {
+    Bytes::from(message.encode_to_vec())
+}
+
+/// A message from member 2 to member 1 in term 1.
+fn from_2(kind: MessageType) -> Message {
+    let term = u64::from(kind != MessageType::MsgReadIndex);
+    Message {
+        msg_type: kind.into(),
+        from: 2,
+        to: 1,
+        term,
+        ..Message::default()
+    }
+}
+
+fn past_entry(index: u64, term: u64) -> Entry {
+    Entry {
+        index,
+        term,
+        ..Entry::default()
+    }
+}
+
+/// Offers `message` to member 1 after `setup`, and returns why it was refused.
+fn refusal(setup: &str, message: &Message) -> String {
+    let mut cluster = run(Cluster::default(), setup);
+    let error = offer(&mut cluster, 2, encode(message)).expect_err("it must be refused");
+    error.to_string()
+}
+
+const FOLLOWER: &str = "start 1 2 3
+                        elect 2";
+const LEADER: &str = "start 1 2 3
+                      elect 1";
+
+#[test]
+fn whose_it_is() {
+    let heartbeat = from_2(MessageType::MsgHeartbeat);
+    let of_3 = Message {
+        from: 3,
+        ..heartbeat.clone()
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &of_3),
+        "claims to be from member 3 on a stream of member 2"
+    );
+    let to_3 = Message {
+        to: 3,
+        ..heartbeat.clone()
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &to_3),
+        "is for member 3, this is member 1"
+    );
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    for own in [0, 1] {
+        let message = Message {
+            from: own,
+            ..heartbeat.clone()
+        };
+        let error = offer(&mut cluster, own, encode(&message)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("comes from {own}, which is no peer")
+        );
+    }
+}
+
+#[test]
+fn what_kind_it_is() {
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    let error = offer(&mut cluster, 2, Bytes::from_static(b"\xff")).unwrap_err();
+    assert!(matches!(error, PeerMessageError::Decode(_)), "{error}");
+    let local = [
+        MessageType::MsgHup,
+        MessageType::MsgBeat,
+        MessageType::MsgPropose,
+        MessageType::MsgSnapshot,
+        MessageType::MsgUnreachable,
+        MessageType::MsgSnapStatus,
+        MessageType::MsgCheckQuorum,
+        MessageType::MsgTransferLeader,
+    ];
+    for kind in local {
+        let expected = format!(
+            "message type {} is not one that members exchange",
+            kind as i32
+        );
+        assert_eq!(refusal(FOLLOWER, &from_2(kind)), expected);
+    }
+    let unknown = Message {
+        msg_type: 99,
+        ..from_2(MessageType::MsgHeartbeat)
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &unknown),
+        "message type 99 is not one that members exchange"
+    );
+}
+
+#[test]
+fn which_term_it_is_of() {
+    let without = Message {
+        term: 0,
+        ..from_2(MessageType::MsgHeartbeat)
+    };
+    assert_eq!(refusal(FOLLOWER, &without), "has the impossible term 0");
+    let read = Message {
+        term: 1,
+        ..from_2(MessageType::MsgReadIndex)
+    };
+    assert_eq!(refusal(LEADER, &read), "has the impossible term 1");
+}
+
+#[test]
+fn what_it_has_no_use_for() {
+    let entry = Entry::default();
+    for message in [
+        Message {
+            context: vec![0; 25],
+            ..from_2(MessageType::MsgHeartbeat)
+        },
+        Message {
+            entries: vec![entry],
+            ..from_2(MessageType::MsgHeartbeat)
+        },
+        Message {
+            snapshot: Some(Snapshot::default()),
+            ..from_2(MessageType::MsgReadIndex)
+        },
+    ] {
+        let expected = format!(
+            "carries what messages of type {} never do",
+            message.msg_type
+        );
+        assert_eq!(refusal(FOLLOWER, &message), expected);
+    }
+}
+
+#[test]
+fn which_entries_it_carries() {
+    let append = |index, log_term, entries: &[Entry]| Message {
+        index,
+        log_term,
+        entries: entries.to_vec(),
+        ..from_2(MessageType::MsgAppend)
+    };
+    let broken = [
+        // A gap, an overflow, terms that go down, a term after the message's, no term.
+        append(1, 1, &[past_entry(3, 1)]),
+        append(u64::MAX, 1, &[past_entry(0, 1)]),
+        append(1, 1, &[past_entry(2, 0)]),
+        append(1, 1, &[past_entry(2, 2)]),
+        append(0, 0, &[past_entry(1, 0)]),
+        // The crate reads the term of an entry it does not have as 0, and would find a match.
+        append(7, 0, &[past_entry(8, 1)]),
+        append(0, 1, &[]),
+        append(1, 2, &[]),
+    ];
+    for message in broken {
+        let expected = format!(
+            "entries do not follow from index {} in term 1",
+            message.index
+        );
+        assert_eq!(refusal(FOLLOWER, &message), expected);
+    }
+    let with_context = |bytes| Entry {
+        context: vec![0; bytes],
+        ..past_entry(2, 1)
+    };
+    let largest = append(1, 1, &[with_context(CONTEXT_BYTES_MAX)]);
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    offer(&mut cluster, 2, encode(&largest)).expect("a log takes it");
+    let no_log_takes_it = with_context(CONTEXT_BYTES_MAX + 1);
+    assert_eq!(
+        refusal(FOLLOWER, &append(1, 1, &[no_log_takes_it])),
+        "entry 2 cannot be read"
+    );
+    let last = NUMBER_MAX;
+    assert_eq!(
+        refusal(FOLLOWER, &append(last, 1, &[past_entry(last + 1, 1)])),
+        format!("entries do not follow from index {last} in term 1")
+    );
+    for (kind, data) in [
+        (EntryType::EntryConfChange as i32, &b""[..]),
+        (2, b"\xff"),
+        (9, b""),
+    ] {
+        let entry = Entry {
+            entry_type: kind,
+            data: data.to_vec(),
+            ..past_entry(2, 1)
+        };
+        assert_eq!(
+            refusal(FOLLOWER, &append(1, 1, &[entry])),
+            "entry 2 cannot be read"
+        );
+    }
+}
+
+#[test]
+fn what_is_committed_stays() {
+    let follower = "member 1 voters=1,2,3 log=1,1,2 term=2 commit=2 applied=2";
+    let append = Message {
+        term: 3,
+        index: 1,
+        log_term: 1,
+        entries: vec![past_entry(2, 3)],
+        ..from_2(MessageType::MsgAppend)
+    };
+    assert_eq!(
+        refusal(follower, &append),
+        "contradicts the committed entry 2"
+    );
+    let after = Message {
+        index: 2,
+        log_term: 2,
+        entries: vec![],
+        ..append.clone()
+    };
+    assert_eq!(
+        refusal(follower, &after),
+        "contradicts the committed entry 2"
+    );
+    // Terms never fall along a log, so what is before the third entry, of term 2, has no later one.
+    let compacted = "member 1 voters=1,2,3 log=1,1,2,3,3 term=3 commit=5 applied=5
+                     truncate 1 3";
+    let before = Message {
+        log_term: 3,
+        entries: vec![],
+        ..append.clone()
+    };
+    assert_eq!(
+        refusal(compacted, &before),
+        "contradicts the committed entry 1"
+    );
+    // One of an earlier term is answered, so that its sender learns of the later one.
+    let mut cluster = run(Cluster::default(), follower);
+    let stale = Message {
+        term: 1,
+        entries: vec![past_entry(2, 1)],
+        ..append
+    };
+    offer(&mut cluster, 2, encode(&stale)).unwrap();
+}
+
+#[test]
+fn what_is_beyond_the_log() {
+    let heartbeat = Message {
+        commit: 9,
+        ..from_2(MessageType::MsgHeartbeat)
+    };
+    assert_eq!(
+        refusal(FOLLOWER, &heartbeat),
+        "speaks of entry 9; the log here ends at 1"
+    );
+    let response = Message {
+        index: 9,
+        ..from_2(MessageType::MsgAppendResponse)
+    };
+    assert_eq!(
+        refusal(LEADER, &response),
+        "speaks of entry 9; the log here ends at 1"
+    );
+    let rejection = Message {
+        reject: true,
+        ..response
+    };
+    assert_eq!(
+        refusal(LEADER, &rejection),
+        "speaks of entry 9; the log here ends at 1"
+    );
+    let hint = Message {
+        index: 1,
+        reject_hint: u64::MAX,
+        ..rejection.clone()
+    };
+    let expected = format!(
+        "rejects the append after entry 1 and suggests entry {}",
+        u64::MAX
+    );
+    assert_eq!(refusal(LEADER, &hint), expected);
+    let snapshot = Message {
+        index: 1,
+        request_snapshot: 1,
+        ..rejection
+    };
+    assert_eq!(refusal(LEADER, &snapshot), "asks for a snapshot");
+}
+
+#[test]
+fn a_term_has_one_leader() {
+    let follower = "start 1 2 3
+                    elect 3";
+    let read = Message {
+        entries: vec![Entry {
+            data: [1_u64, 1, 1].map(u64::to_be_bytes).concat(),
+            ..Entry::default()
+        }],
+        ..from_2(MessageType::MsgReadIndexResp)
+    };
+    let kinds = [
+        MessageType::MsgAppend,
+        MessageType::MsgHeartbeat,
+        MessageType::MsgTimeoutNow,
+    ];
+    for message in kinds.map(from_2).into_iter().chain([read]) {
+        let expected = "comes from member 2, which does not lead here";
+        assert_eq!(refusal(follower, &message), expected);
+        assert_eq!(refusal(LEADER, &message), expected);
+    }
+}
+
+#[test]
+fn a_read_carries_its_senders_context() {
+    let entry = |member: u64| Entry {
+        data: [member, 1, 1].map(u64::to_be_bytes).concat(),
+        ..Entry::default()
+    };
+    let cases = [
+        vec![],
+        vec![Entry::default()],
+        vec![entry(3)],
+        vec![entry(2), entry(2)],
+    ];
+    for entries in cases {
+        let read = Message {
+            entries,
+            ..from_2(MessageType::MsgReadIndex)
+        };
+        assert_eq!(
+            refusal(LEADER, &read),
+            "carries a read context that is not its sender's"
+        );
+    }
+    let mut cluster = run(Cluster::default(), LEADER);
+    let mut read = from_2(MessageType::MsgReadIndex);
+    for count in 0..1024_u64 {
+        let data = [2, 1, count].map(u64::to_be_bytes).concat();
+        read.entries = vec![Entry {
+            data,
+            ..Entry::default()
+        }];
+        offer(&mut cluster, 2, encode(&read)).unwrap();
+    }
+    let error = offer(&mut cluster, 2, encode(&read)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "is a read beyond the 1024 that are being confirmed"
+    );
+}
+
+#[test]
+fn nobody_makes_a_member_lead_before_its_log_is_on_disk() {
+    let vote = |term| Message {
+        term,
+        ..from_2(MessageType::MsgRequestVoteResponse)
+    };
+    let candidate = "start 1 2 3
+                     elect 3
+                     hold-disk 1
+                     propose 3 x
+                     deliver 3->1
+                     tick 2 10
+                     timeout 1";
+    let mut cluster = run(Cluster::default(), candidate);
+    offer(&mut cluster, 2, encode(&vote(1))).expect("it is no candidate yet");
+    let granted = Message {
+        term: 2,
+        ..from_2(MessageType::MsgRequestPreVoteResponse)
+    };
+    offer(&mut cluster, 2, encode(&granted)).unwrap();
+    let refused = Message {
+        reject: true,
+        ..vote(2)
+    };
+    offer(&mut cluster, 2, encode(&refused)).expect("that makes nobody lead");
+    let error = offer(&mut cluster, 2, encode(&vote(2))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "comes before this member's log is on disk"
+    );
+
+    let alone = "start 2 1
+                 elect 2
+                 hold-apply 2
+                 remove 2 2
+                 deliver
+                 hold-disk 1
+                 propose 2 x
+                 deliver 2->1";
+    let timeout_now = from_2(MessageType::MsgTimeoutNow);
+    assert_eq!(
+        refusal(alone, &timeout_now),
+        "comes before this member's log is on disk"
+    );
+    // With others it stands for election once it is, and they judge by what it has then.
+    let with_others = "start 1 2 3
+                       elect 2
+                       hold-disk 1
+                       propose 2 x
+                       deliver 2->1";
+    let mut cluster = run(Cluster::default(), with_others);
+    offer(&mut cluster, 2, encode(&timeout_now)).unwrap();
+}
