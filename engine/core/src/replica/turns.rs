@@ -19,6 +19,10 @@ use std::time::Duration;
 /// thousand when its next one comes.
 const REMEMBERED: Duration = Duration::from_secs(1);
 
+/// The load that may be under way of a client that writes alone: more than any disk or network needs to be busy, and
+/// what whoever writes less than once in [`REMEMBERED`] has before it.
+const LONE_LOAD_MAX: u64 = 16 << 20;
+
 /// Writes that wait to be proposed, of each client in their order.
 pub(super) struct Turns<T> {
     clients: BTreeMap<IpAddr, Client<T>>,
@@ -154,19 +158,19 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
     }
 
-    /// Of the writes that wait, begins as many as may be under way. A lone client's are, all of them; and whoever does not
-    /// lead refuses them all at once.
+    /// Of the writes that wait, begins as many as may be under way. Whoever does not lead refuses them all at once.
     pub(super) fn take_turns(&mut self) {
         let leads = self.consensus.state().role == Role::Leader;
         if !leads {
             self.pace.lost_lead();
         }
-        let most = match leads && self.turns.are_shared() {
+        let most = match self.turns.are_shared() {
+            _ if !leads => u64::MAX,
             true => {
                 let least = load(self.config.shared_entries_min, 0);
                 self.pace.load(self.now).max(least)
             }
-            false => u64::MAX,
+            false => LONE_LOAD_MAX,
         };
         let mut under_way = self.under_way();
         while under_way < most {
@@ -438,6 +442,18 @@ mod tests {
         let mut leader = Alone::new();
         leader.write(1, 100..1_100);
         assert_eq!(leader.next().len(), 1_000);
+    }
+
+    /// Who wrote once in two seconds waited for a hundred MiB of it each time.
+    #[test]
+    fn a_client_alone_has_no_more_under_way_than_keeps_a_member_busy() {
+        let mut leader = Alone::new();
+        for _ in 0..64 {
+            leader.write_data(1, Bytes::from(vec![0; 1 << 20]));
+        }
+        assert_eq!(leader.next_bytes().len(), 16);
+        leader.write_data(2, Bytes::from_static(b"small"));
+        assert!(leader.next_bytes().is_empty());
     }
 
     /// It waited for all of them.
