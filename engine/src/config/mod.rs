@@ -138,6 +138,9 @@ settings! {
         /// The write-ahead log.
         log: LogConfig, LogOverrides;
 
+        /// The state machine's store on disk.
+        state: StateConfig, StateOverrides;
+
         /// Snapshots, which members get that need entries the log no longer has.
         snapshot: SnapshotConfig, SnapshotOverrides;
 
@@ -289,6 +292,21 @@ settings! {
 
         /// With `memory-first`: most bytes of writes that stay off the disk.
         sync_bytes: u64 = 16 * 1024 * 1024, "log-sync-bytes", "DENGINE_LOG_SYNC_BYTES";
+    } sections {}
+}
+
+settings! {
+    /// The state machine's store on disk, which is RocksDB.
+    StateConfig, StateOverrides {
+        /// Memory for blocks of the state's files, their indexes and filters, in bytes.
+        ///
+        /// Reads of what is not in it go to the system's cache of files, or to the disk. It is in use before long.
+        block_cache_bytes: u64 = 64 * 1024 * 1024, "state-block-cache-bytes", "DENGINE_STATE_BLOCK_CACHE_BYTES";
+
+        /// Size of a table of writes in memory, in bytes; up to three exist.
+        ///
+        /// A full one becomes a file. Smaller ones make many files to merge, and larger ones take longer to write.
+        write_buffer_bytes: u64 = 16 * 1024 * 1024, "state-write-buffer-bytes", "DENGINE_STATE_WRITE_BUFFER_BYTES";
     } sections {}
 }
 

@@ -58,6 +58,12 @@ const BATCH_BYTES_MAX: usize = 256 * 1024 * 1024;
 const PENDING_BYTES_MAX: usize = 1 << 40;
 /// The same of disks.
 const MIN_FREE_BYTES_MAX: u64 = 1 << 50;
+/// With less of a cache or a table of writes the disk does little else.
+const STATE_BYTES_MIN: u64 = 1 << 20;
+/// RocksDB reserves addresses for the index of a cache of this size, a seventh of it.
+const BLOCK_CACHE_BYTES_MAX: u64 = 1 << 38;
+/// It allocates a twentieth of a table of writes at once, for its filter.
+const WRITE_BUFFER_BYTES_MAX: u64 = 1 << 30;
 
 impl Config {
     /// Fills what is derived from other settings, and judges the whole.
@@ -77,6 +83,7 @@ impl Config {
         self.check_clock(&mut problems);
         self.limits.check(&mut problems);
         self.check_log(&mut problems);
+        self.check_state(&mut problems);
         self.check_folder(&mut problems);
         if let Err(error) = telemetry::filter(&self.log_level) {
             problems.add(error.to_string());
@@ -186,6 +193,18 @@ impl Config {
                 )
             },
         );
+    }
+
+    fn check_state(&self, problems: &mut Problems) {
+        let (cache, buffer) = (self.state.block_cache_bytes, self.state.write_buffer_bytes);
+        for (name, value, most) in [
+            ("block_cache_bytes", cache, BLOCK_CACHE_BYTES_MAX),
+            ("write_buffer_bytes", buffer, WRITE_BUFFER_BYTES_MAX),
+        ] {
+            problems.require((STATE_BYTES_MIN..=most).contains(&value), || {
+                format!("state.{name} is {value}: it must be {STATE_BYTES_MIN} to {most}")
+            });
+        }
     }
 
     fn check_folder(&self, problems: &mut Problems) {
@@ -404,6 +423,20 @@ mod tests {
             },
             &["tick_ms", "three times", "max_key_bytes"],
         );
+    }
+
+    #[test]
+    fn the_state_has_some_memory_and_no_more_than_can_be_reserved() {
+        for value in [0, STATE_BYTES_MIN - 1, u64::MAX] {
+            check(
+                |c| {
+                    c.state.block_cache_bytes = value;
+                    c.state.write_buffer_bytes = value;
+                },
+                &["state.block_cache_bytes", "state.write_buffer_bytes"],
+            );
+        }
+        check(|c| c.state.write_buffer_bytes = WRITE_BUFFER_BYTES_MAX, &[]);
     }
 
     #[test]

@@ -120,7 +120,7 @@ fn open_store(start: &Start) -> Result<(StateMachine<RocksStore>, OpenWatch), St
         path: start.state_path.clone(),
         source,
     };
-    let store = storage::open(&start.state_path).map_err(failed)?;
+    let store = storage::open(&start.state_path, &start.config.state).map_err(failed)?;
     let watch = store.watch();
     Ok((StateMachine::open(store).map_err(failed)?, watch))
 }

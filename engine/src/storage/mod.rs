@@ -11,10 +11,17 @@ mod tests;
 pub(crate) use rocks::OpenWatch;
 pub use rocks::{RocksCursor, RocksOptions, RocksStore};
 
+use crate::config::StateConfig;
 use dengine_core::kv::StoreError;
 use std::path::Path;
 
 /// Opens the store of a member.
-pub(crate) fn open(folder: &Path) -> Result<RocksStore, StoreError> {
-    RocksStore::open(folder, &RocksOptions::default())
+pub(crate) fn open(folder: &Path, settings: &StateConfig) -> Result<RocksStore, StoreError> {
+    // Beyond what a processor can address there is nothing to have.
+    let bytes = |setting| usize::try_from(setting).unwrap_or(usize::MAX);
+    let options = RocksOptions {
+        write_buffer_bytes: bytes(settings.write_buffer_bytes),
+        block_cache_bytes: bytes(settings.block_cache_bytes),
+    };
+    RocksStore::open(folder, &options)
 }
