@@ -1,5 +1,7 @@
 //! Reads, as fresh as was asked for.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
@@ -71,18 +73,21 @@ impl Serving {
         let (consistency, at_least) = (range.consistency, range.at_least);
         let query = reads::range_query(range, &self.request_limits)?;
         self.freshen_for(consistency, at_least, source).await?;
-        let (result, held) = self.read(query, Some(source.address())).await?;
+        let patience = self.limits.request_timeout();
+        let read = self.read(query, Some(source.address()), patience).await;
+        let (result, held) = read?;
         Ok((
             reads::range_response(self.headers.now(), result),
             Some(held),
         ))
     }
 
-    /// A single key is read at once; a real range takes its time, and takes it where it holds up nobody else.
+    /// A single key is read at once; a real range takes its time, at most `patience`, and takes it where it holds up nobody else.
     pub(super) async fn read(
         &self,
         query: RangeQuery,
         whose: Whose,
+        patience: Duration,
     ) -> Result<(RangeResult, Held), Status> {
         let budget = self.answers.clone();
         match query.keys {
@@ -91,7 +96,6 @@ impl Serving {
                 counted(&budget, result.map_err(|error| read_status(&error))?)
             }
             KeyRange::Between { .. } | KeyRange::From(_) => {
-                let patience = self.limits.request_timeout();
                 let read = move |reader: &Reader<RocksStore>| {
                     // Counted where it is read: what is read may wait to be fetched from here.
                     Ok(counted(&budget, reader.range(&query)?))

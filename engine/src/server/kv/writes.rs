@@ -1,6 +1,9 @@
 //! Calls that change something: proposed here, or passed on to the leader.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use dengine_api::{
     KvCall,
@@ -26,10 +29,7 @@ use super::{
 use crate::{
     error::RequestError,
     node::{Written, answers::Held},
-    server::{
-        gate::{Admitted, Kind},
-        turns::Whose,
-    },
+    server::gate::{Admitted, Kind},
     storage::RocksStore,
 };
 
@@ -134,13 +134,12 @@ impl Serving {
         request: M,
         caller: &Caller,
     ) -> Result<Proposed<M::Answer>, Status> {
-        let whose = Some(caller.source.address());
         let command = writes::command(&request, &self.request_limits)?;
         if let Some(batch) = command.read_only() {
-            return self.read_batch(&request, batch.clone(), whose).await;
+            return self.read_batch(&request, batch.clone(), caller).await;
         }
         // Without a turn in hand: it waits behind other long reads of its client.
-        self.check_returned(request.returned(), whose).await?;
+        self.check_returned(request.returned(), caller).await?;
         let (answer, cost) = match command.command.visits_ranges() {
             false => self.order(request, command, caller).await,
             true => self.order_in_turn(request, command, caller).await?,
@@ -236,10 +235,12 @@ impl Serving {
         &self,
         request: &M,
         batch: Batch,
-        whose: Whose,
+        caller: &Caller,
     ) -> Result<Proposed<M::Answer>, Status> {
+        let (whose, patience) = (Some(caller.source.address()), self.patience_of(caller));
+        let begun = Instant::now();
         self.freshen(Consistency::Linearizable).await?;
-        let patience = self.limits.request_timeout();
+        let patience = patience.saturating_sub(begun.elapsed());
         let budget = self.answers.clone();
         let read = move |reader: &Reader<RocksStore>| {
             let outcome = reader.batch(&batch)?;
@@ -247,7 +248,13 @@ impl Serving {
             let held = outcome.as_ref().map(|it| budget.hold(it.pairs_bytes()));
             Ok(outcome.zip(held))
         };
-        let read = self.aside.read(&self.node, whose, patience, read).await?;
+        let read = self.aside.read(&self.node, whose, patience, read).await;
+        let read = read.map_err(|status| {
+            unread(
+                &status,
+                "the batch's ranges could not be read in time; ask for less of them at once",
+            )
+        })?;
         let (outcome, held) =
             read.ok_or_else(|| Status::internal("the batch changes something"))?;
         let held = held.ok_or_else(no_room)?;
@@ -262,14 +269,22 @@ impl Serving {
     /// What a delete returns is gathered while it is applied, by every member: it must not be large. Judged
     /// by what this member sees now, which is all that can be known before the delete has its place in the
     /// log.
-    async fn check_returned(&self, ranges: Vec<KeyRange>, whose: Whose) -> Result<(), Status> {
+    async fn check_returned(&self, ranges: Vec<KeyRange>, caller: &Caller) -> Result<(), Status> {
+        let (whose, patience) = (Some(caller.source.address()), self.patience_of(caller));
+        let begun = Instant::now();
         for keys in ranges {
             let query = RangeQuery {
                 max_bytes: self.request_limits.max_range_bytes,
                 ..RangeQuery::new(keys)
             };
-            let found = self.read(query, whose).await;
-            let (found, _held) = found.map_err(|status| unread(&status))?;
+            let left = patience.saturating_sub(begun.elapsed());
+            let found = self.read(query, whose, left).await;
+            let (found, _held) = found.map_err(|status| {
+                unread(
+                    &status,
+                    "prev_kv: the range could not be read in time; delete it in parts, or without prev_kv",
+                )
+            })?;
             if found.more {
                 return Err(Status::invalid_argument(format!(
                     "prev_kv: the range holds more than {} bytes (--max-range-bytes); delete it in parts, or without prev_kv",
@@ -279,6 +294,20 @@ impl Serving {
         }
         Ok(())
     }
+
+    /// For how long is read what a write needs to know before it is proposed, or what a batch reads that changes nothing.
+    fn patience_of(&self, caller: &Caller) -> Duration {
+        let left = caller
+            .until
+            .map(|until| until.saturating_duration_since(Instant::now()));
+        reading_patience(left, self.limits.request_timeout())
+    }
+}
+
+/// Clearly less than its caller waits: who gives up a write before it is told that nothing was changed has to take it for
+/// one of unknown outcome.
+fn reading_patience(left: Option<Duration>, longest: Duration) -> Duration {
+    left.map_or(longest, |left| left.min(longest)) * 3 / 4
 }
 
 /// What the caller is told when the outcome of a write is no answer to it.
@@ -295,11 +324,11 @@ pub(super) fn no_answer(method: &str, why: NoAnswer) -> Status {
     why.into()
 }
 
-/// The range that a delete was to return could not be read: the delete was not proposed, so nothing was changed.
-fn unread(status: &Status) -> Status {
+/// What is read for a write could not be: it was not proposed, so nothing was changed, which `DEADLINE_EXCEEDED` would not say.
+fn unread(status: &Status, late: &str) -> Status {
     match status.code() {
         Code::DeadlineExceeded => Status::failed_precondition(format!(
-            "prev_kv: the range could not be read in time, and nothing was changed; delete it in parts, or without prev_kv ({})",
+            "{late} (nothing was changed; {})",
             status.message()
         )),
         code => Status::new(code, status.message()),
@@ -316,5 +345,32 @@ fn kind(outcome: &Outcome) -> &'static str {
         Outcome::Compact { .. } => "Compact",
         Outcome::Trimmed(outcome) => kind(outcome),
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client had given up when the server did, and took a delete that was never proposed for one that may take effect.
+    #[test]
+    fn what_is_read_before_a_write_ends_before_its_caller_does() {
+        let longest = Duration::from_secs(5);
+        for left in [None, Some(4_999), Some(1_000), Some(60_000)] {
+            let left = left.map(Duration::from_millis);
+            let waits = left.unwrap_or(longest).min(longest);
+            assert!(reading_patience(left, longest) <= waits * 4 / 5, "{left:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_whose_ranges_were_not_read_changed_nothing() {
+        let late = unread(&Status::deadline_exceeded("given up"), "too slow");
+        assert_eq!(late.code(), Code::FailedPrecondition);
+        let busy = unread(&Status::unavailable("no turn"), "too slow");
+        assert_eq!(
+            (busy.code(), busy.message()),
+            (Code::Unavailable, "no turn")
+        );
     }
 }
