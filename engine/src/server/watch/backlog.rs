@@ -246,6 +246,22 @@ impl Backlog {
         }
     }
 
+    /// Once its client had the time to read what waits for it, and did not ([`Connection::is_overdue`]).
+    pub(super) async fn overdue(&self, patience: Duration) {
+        while !self.is_overdue(patience) {
+            sleep(patience / 8).await;
+        }
+    }
+
+    fn is_overdue(&self, patience: Duration) -> bool {
+        let state = self.all.state();
+        let own = state.streams.get(&self.number);
+        own.is_some_and(|it| {
+            it.connection
+                .is_overdue(it.read_at, it.unread_bytes, patience)
+        })
+    }
+
     /// Once others have waited for its client.
     pub(super) async fn given_up(&self) {
         self.given_up.cancelled().await;
@@ -358,6 +374,27 @@ mod tests {
         assert!(!quick.given_up.is_cancelled());
         let (waited, ()) = tokio::join!(quick.room(), async { drop(unread) });
         drop(waited);
+    }
+
+    /// A stream over a link of 40 KB a second ended, though its client read all the time.
+    #[tokio::test]
+    async fn who_reads_slowly_is_waited_for_and_who_reads_nothing_is_not() {
+        const PATIENCE: Duration = Duration::from_millis(40);
+        let backlogs = Backlogs::new(MAX);
+        let (slow_on, silent_on) = (connection(1), connection(2));
+        let (slow, silent) = (backlogs.begin(&slow_on), backlogs.begin(&silent_on));
+        let _unread = [&slow, &silent].map(|it| it.unread(WORK_BYTES));
+        let reads = async {
+            loop {
+                sleep(PATIENCE / 8).await;
+                slow_on.took();
+            }
+        };
+        tokio::select! {
+            () = silent.overdue(PATIENCE) => {}
+            () = reads => {}
+        }
+        assert!(!slow.is_overdue(PATIENCE));
     }
 
     /// What an address has not taken itself, it need not give back.

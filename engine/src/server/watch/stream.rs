@@ -1,6 +1,6 @@
 //! The watches of one client: one task that tells them in order, and the stream that the client reads.
 
-use std::{collections::BTreeMap, future::poll_fn, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::poll_fn, sync::Arc};
 
 use dengine_api::v1::{
     CancelCause, Event, KeyValue, WatchCreate, WatchRequest, WatchResponse,
@@ -19,7 +19,7 @@ use futures::{Stream, StreamExt, stream};
 use metrics::{counter, gauge};
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -419,18 +419,15 @@ impl StreamTask {
         self.send(messages::progress(0, header, newest)).await
     }
 
-    /// Queues a message, as soon as there is room, which depends on the client alone.
+    /// Queues a message, as soon as there is room, which depends on the client alone, and on a slow link takes longer.
     async fn send(&self, message: WatchResponse) -> Result<(), End> {
-        let patience: Duration = self.shared.limits.stream_stall_timeout();
+        let patience = self.shared.limits.stream_stall_timeout();
         let held = self.backlog.unread(memory_bytes(&message));
-        let sent = timeout(patience, self.out.send((message, held)));
         tokio::select! {
-            sent = sent => match sent {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(_)) => Err(End::Gone),
-                Err(_) => Err(End::TooSlow),
-            },
+            biased;
+            sent = self.out.send((message, held)) => sent.map_err(|_| End::Gone),
             () = self.backlog.given_up() => Err(End::InTheWay),
+            () = self.backlog.overdue(patience) => Err(End::TooSlow),
         }
     }
 
@@ -440,7 +437,7 @@ impl StreamTask {
             End::Gone => return Vec::new(),
             End::TooSlow => {
                 let reason = format!(
-                    "nothing was read for {:?} (--stream-stall-timeout-ms); begin anew at the revision named",
+                    "nothing was read for {:?} (--stream-stall-timeout-ms), or too little; begin anew at the revision named",
                     self.shared.limits.stream_stall_timeout()
                 );
                 too_slow(reason)
