@@ -183,7 +183,11 @@ impl Node {
         waiters: Option<Arc<Waiters>>,
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let refused = match (self.other_leader(), self.running()) {
-            (None, Ok(running)) => return running.write_all(requests, from, held, waiters).await,
+            (None, Ok(running)) => {
+                let (written, held) = running.write_all(requests, from, held, waiters).await;
+                let written = written.into_iter().map(|it| self.unless_stopped(it));
+                return (written.collect(), held);
+            }
             (Some(leader), Ok(_)) => RequestError::NotLeader {
                 leader: Some(leader),
             },
@@ -268,7 +272,7 @@ impl Node {
     /// # Errors
     /// The store failed; the member is about to end.
     pub async fn snapshot(&self) -> Result<Index, RequestError> {
-        self.running()?.snapshot().await
+        self.unless_stopped(self.running()?.snapshot().await)
     }
 
     /// Makes this empty member the first voter of a new cluster. Idempotent.
@@ -328,7 +332,7 @@ impl Node {
     /// This member does not lead.
     pub async fn members(&self) -> Result<MembersView, RequestError> {
         self.read_barrier().await?;
-        self.running()?.request(REQUESTS, Input::Members).await
+        self.unless_stopped(self.running()?.request(REQUESTS, Input::Members).await)
     }
 
     /// Adds a member that gets the log and does not vote. Idempotent by folder id. This member must lead.
@@ -407,7 +411,7 @@ impl Node {
 
     async fn transfer(&self, to: Option<MemberId>) -> Result<Term, RequestError> {
         let transfer = |caller| Request::Transfer { to, caller }.into();
-        self.running()?.request(REQUESTS, transfer).await
+        self.unless_stopped(self.running()?.request(REQUESTS, transfer).await)
     }
 
     /// Hands leadership to whoever suits best, if this member leads: whoever is about to stop should, so that
@@ -458,7 +462,7 @@ impl Node {
     }
 
     /// The threads end as well when a snapshot is to become the state, and then the member does not.
-    fn unless_stopped(&self, result: Result<(), RequestError>) -> Result<(), RequestError> {
+    fn unless_stopped<T>(&self, result: Result<T, RequestError>) -> Result<T, RequestError> {
         let stopped = || {
             let stage = self.inner.stage.read().expect("no holder panics");
             matches!(*stage, Stage::Stopped) || !self.is_live()

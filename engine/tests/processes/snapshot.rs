@@ -6,7 +6,7 @@ use dengine_api::peer::{
     Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, peer_client::PeerClient,
     snapshot_answer, snapshot_frame::Kind,
 };
-use dengine_api::v1::{GetRequest, kv_client::KvClient};
+use dengine_api::v1::{GetRequest, PutRequest, kv_client::KvClient};
 use dengine_client::{
     Client, Consistency, KeyRange, RangeQuery,
     proto::{AddLearnerRequest, JoinRequest},
@@ -145,8 +145,8 @@ async fn the_log_stays_bounded_under_writes() {
     }
 }
 
-/// Reads at one member, again and again, until it has answered a hundred times; what it was told instead.
-async fn read_on(address: String) -> Vec<tonic::Status> {
+/// Reads and writes at one member, in turn, until it has answered a hundred times; what it was told instead.
+async fn call_on(address: String) -> Vec<tonic::Status> {
     let address = format!("http://{address}");
     let (mut refused, mut answered) = (Vec::new(), 0);
     while answered < 100 {
@@ -158,8 +158,16 @@ async fn read_on(address: String) -> Vec<tonic::Status> {
             key: "key 00001".into(),
             ..GetRequest::default()
         };
-        match kv.get(get).await {
-            Ok(_) => answered += 1,
+        let put = PutRequest {
+            key: "called meanwhile".into(),
+            ..PutRequest::default()
+        };
+        let told = match answered % 2 {
+            0 => kv.get(get).await.map(drop),
+            _ => kv.put(put).await.map(drop),
+        };
+        match told {
+            Ok(()) => answered += 1,
             Err(status) => refused.push(status),
         }
     }
@@ -176,15 +184,15 @@ async fn a_member_that_was_down_while_the_log_was_truncated_catches_up() {
     outrun(&cluster, down, 20..600).await;
     let member = &mut cluster.members[down];
     member.start();
-    let readers: Vec<_> = (0..8)
-        .map(|_| tokio::spawn(read_on(member.address())))
+    let callers: Vec<_> = (0..8)
+        .map(|_| tokio::spawn(call_on(member.address())))
         .collect();
     check_state(member, 0..600).await;
     assert_eq!(count(member, INSTALLED), 1);
     member.ready().await;
-    // It did not stop: whoever read meanwhile was told to try again, and why.
-    for reader in readers {
-        for status in reader.await.unwrap() {
+    // It did not stop: whoever called meanwhile was told to try again, and why.
+    for caller in callers {
+        for status in caller.await.unwrap() {
             assert!(!status.message().contains("shutting down"), "{status}");
         }
     }
