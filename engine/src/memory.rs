@@ -170,11 +170,13 @@ impl Remedies {
         SHORT.store(seen.0 >= Level::Short, Ordering::Relaxed);
         if shortage.must_end(seen.0, Instant::now()) {
             let closed = (self.shed)();
-            tracing::warn!(
-                closed,
-                has = seen.1,
-                "connections of whoever has most were closed, for memory is short"
-            );
+            if closed > 0 {
+                tracing::warn!(
+                    closed,
+                    has = seen.1,
+                    "connections of whoever has most were closed, for memory is short"
+                );
+            }
         }
         seen
     }

@@ -97,6 +97,9 @@ impl Stream for Incoming {
                             connections: Arc::downgrade(&this.connections.0),
                         })));
                     }
+                    // The next one when others have had the thread: a flood of them is refused at no end.
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
                 Poll::Ready(Err(error)) => {
                     tracing::debug!(%error, "a connection was not accepted");

@@ -20,7 +20,7 @@ pub(crate) use serve::{Http, serve};
 pub(crate) use source::{Share, Source, Sources, one_client};
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -67,8 +67,9 @@ struct Open {
     /// The oldest first.
     all: BTreeMap<u64, Arc<Connection>>,
     by_address: HashMap<IpAddr, usize>,
-    /// Those that had to make room, and have their file descriptors still.
-    closing: HashSet<u64>,
+    /// Those that had to make room, and have their file descriptors still; by address, for who comes again and again would have all
+    /// places of these.
+    closing: HashMap<u64, IpAddr>,
     /// Connections that were refused since it was last told.
     refused: u64,
 }
@@ -165,6 +166,12 @@ impl Connections {
         by_address
     }
 
+    /// Whether one is being closed, and has its socket still.
+    fn has_closing(&self) -> bool {
+        let open = self.open();
+        !open.closing.is_empty() || open.all.values().any(|it| it.is_closed())
+    }
+
     /// Closes half of those from there, the newest ones, and says how many.
     fn close_half(&self, from: IpAddr) -> usize {
         let open = self.open();
@@ -184,7 +191,7 @@ impl Connections {
         let full_of_one = own.is_some_and(|own| *own >= of_one);
         let room = match (open.all.len() >= limit || full_of_one, self.0.when_full) {
             // However fast they come and have to make room for each other, there are so many descriptors at most.
-            _ if open.closing.len() >= limit => false,
+            _ if open.closing.len() >= limit || open.closing_of(from) >= of_one => false,
             (false, _) => true,
             (true, WhenFull::Refuse) => false,
             (true, WhenFull::MakeRoom) => open.make_room(full_of_one.then_some(from)),
@@ -205,7 +212,7 @@ impl Connections {
     /// Gives its place back, unless it had to make room before.
     fn leave(&self, number: u64) {
         let mut open = self.open();
-        if !open.closing.remove(&number) {
+        if open.closing.remove(&number).is_none() {
             open.remove(number);
         }
     }
@@ -231,10 +238,14 @@ impl Open {
         };
         self.refused += 1;
         if let Some(connection) = self.remove(number) {
-            self.closing.insert(number);
+            self.closing.insert(number, connection.source.address());
             connection.closed.cancel();
         }
         true
+    }
+
+    fn closing_of(&self, address: IpAddr) -> usize {
+        self.closing.values().filter(|it| **it == address).count()
     }
 
     fn remove(&mut self, number: u64) -> Option<Arc<Connection>> {
@@ -316,7 +327,8 @@ impl Connection {
         self.closed.is_cancelled()
     }
 
-    fn took(&self) {
+    /// Its client has taken something.
+    pub(crate) fn took(&self) {
         let now = self.epoch.elapsed().as_millis() as u64;
         self.taken_at.store(now, Ordering::Relaxed);
     }
@@ -449,21 +461,25 @@ mod tests {
             let (number, _) = connections.admit(address(from)).unwrap();
             // Whoever made room ends soon.
             let ended = std::mem::take(&mut connections.open().closing);
-            assert!(!ended.contains(&number));
+            assert!(!ended.contains_key(&number));
         }
         assert!(!probe.is_closed());
     }
 
     /// A socket that has to make room is there until its thread has noticed.
     #[test]
-    fn as_many_sockets_as_there_are_places_may_be_closing() {
-        let connections = Connections::new(2, WhenFull::MakeRoom, &Sources::default());
-        let admit = || connections.admit(address(1)).map(|(number, _)| number);
-        let first = admit().unwrap();
-        assert!(admit().is_some() && admit().is_some(), "each makes room");
-        assert!(admit().is_none());
+    fn half_as_many_sockets_as_there_are_places_may_be_closing_of_one_address() {
+        let connections = Connections::new(4, WhenFull::MakeRoom, &Sources::default());
+        let admit = |from| connections.admit(address(from)).map(|(number, _)| number);
+        let first = admit(1).unwrap();
+        assert!((0..3).all(|_| admit(1).is_some()), "two made room");
+        assert!(admit(1).is_none());
         connections.leave(first);
-        assert!(admit().is_some());
+        assert!(admit(1).is_some());
+        assert!(admit(1).is_none());
+        // Nobody else has to wait for them: a probe was refused because of them.
+        assert!((0..4).all(|_| admit(2).is_some()));
+        assert!(admit(3).is_none(), "there are as many in all");
     }
 
     #[test]
@@ -495,27 +511,47 @@ mod tests {
         assert!(sources.is_empty());
     }
 
+    /// So many connections from there.
+    fn many(port: &Connections, from: u8, count: usize) -> Vec<(u64, Arc<Connection>)> {
+        let one = |_| port.admit(address(from)).unwrap();
+        (0..count).map(one).collect()
+    }
+
     #[test]
     fn who_has_most_connections_loses_the_newest_half_of_them_on_each_port() {
         let sources = Sources::default();
-        let ports = [(); 2].map(|()| Connections::new(100, WhenFull::Refuse, &sources));
-        let many = |port: &Connections, from, count| -> Vec<_> {
-            let one = |_| port.admit(address(from)).unwrap().1;
-            (0..count).map(one).collect()
-        };
+        let ports = [&sources, &sources.for_probes()]
+            .map(|sources| Connections::new(100, WhenFull::Refuse, sources));
         let most = [many(&ports[0], 1, 4), many(&ports[1], 1, 3)];
         // More than the other has on either port.
         let others = many(&ports[0], 2, 6);
         assert_eq!(sources.shed(), 4);
-        let closed = most.map(|it| it.iter().map(|it| it.is_closed()).collect::<Vec<_>>());
-        assert_eq!(closed[0], [false, false, true, true]);
-        assert_eq!(closed[1], [false, true, true]);
-        assert!(others.iter().all(|it| !it.is_closed()));
-        // What is being closed does not count.
+        let closed = |of: &[(u64, Arc<Connection>)]| {
+            of.iter().map(|(_, it)| it.is_closed()).collect::<Vec<_>>()
+        };
+        assert_eq!(closed(&most[0]), [false, false, true, true]);
+        assert_eq!(closed(&most[1]), [false, true, true]);
+        assert!(others.iter().all(|(_, it)| !it.is_closed()));
+        // Others had to go within 20 ms, for what these had not given back yet.
+        assert_eq!(sources.shed(), 0);
+        for (port, most) in ports.iter().zip(&most) {
+            most.iter().for_each(|(number, _)| port.leave(*number));
+        }
         assert_eq!(sources.shed(), 3);
-        assert!(others.iter().any(|it| it.is_closed()));
+        assert!(others.iter().any(|(_, it)| it.is_closed()));
         drop(ports);
         assert_eq!(sources.shed(), 0, "nobody is left");
+    }
+
+    /// Who held most had one connection, and those of everybody else were closed.
+    #[test]
+    fn who_holds_much_on_one_connection_has_more_than_who_has_some() {
+        let sources = Sources::default();
+        let port = Connections::new(100, WhenFull::Refuse, &sources);
+        let (one, others) = (many(&port, 1, 1), many(&port, 2, 4));
+        one[0].1.source().sends(16 << 20);
+        assert_eq!(sources.shed(), 1);
+        assert!(one[0].1.is_closed() && others.iter().all(|(_, it)| !it.is_closed()));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use hyper_util::{
     server::conn::auto,
     service::TowerToHyperService,
 };
+use tokio::task::yield_now;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{
     body::Body,
@@ -60,6 +61,8 @@ pub(crate) async fn serve<S>(
             let serving = serve_one(connection, http, services.clone(), stop.clone());
             source.spawn(connections.track_future(serving));
         }
+        // However many wait at the port: tokio would have a hundred taken in, for milliseconds, before others have the thread.
+        yield_now().await;
     }
     // So that the port is free, and nobody waits at it.
     drop(incoming);
@@ -172,6 +175,29 @@ mod tests {
         let services = tower::service_fn(async |_| Ok(Response::new(Body::empty())));
         let served = tokio::spawn(serve(incoming, HTTP, services, stop.clone()));
         (TcpStream::connect(address).await.unwrap(), served)
+    }
+
+    /// A hundred were taken in or refused at one go, and whoever else wanted the thread waited for milliseconds.
+    #[tokio::test]
+    async fn others_have_the_thread_between_two_connections() {
+        const MANY: usize = 64;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // Half of these places are for one address, so half of those who come are refused.
+        let connections = Connections::new(MANY, WhenFull::Refuse, &Sources::default());
+        let come = |_| std::net::TcpStream::connect(address).unwrap();
+        let _clients: Vec<_> = (0..MANY).map(come).collect();
+        let services = tower::service_fn(async |_| Ok(Response::new(Body::empty())));
+        let incoming = Incoming::new(listener, connections.clone());
+        tokio::spawn(serve(incoming, HTTP, services, CancellationToken::new()));
+        let (mut seen, mut most_at_once) = (0, 0);
+        while seen < MANY as u64 {
+            yield_now().await;
+            let now = connections.open().last + connections.open().refused;
+            most_at_once = most_at_once.max(now - seen);
+            seen = now;
+        }
+        assert_eq!(most_at_once, 1);
     }
 
     /// One byte of it kept a place for ever.

@@ -9,8 +9,11 @@ use std::{
     collections::HashMap,
     io,
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicUsize},
-    time::Instant,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use super::{Connections, Inner, lanes::Lanes, lock, turn::Threads};
@@ -33,11 +36,25 @@ pub(crate) struct Sources(Arc<Known>);
 #[derive(Default)]
 struct Known {
     by_address: Mutex<HashMap<IpAddr, Weak<Source>>>,
-    /// By which they come.
-    ports: Mutex<Vec<Weak<Inner>>>,
+    /// By which they come, those of probes included.
+    ports: Arc<Mutex<Ports>>,
     /// What all of them share.
     threads: Threads,
 }
+
+/// All ports by which somebody comes.
+#[derive(Default)]
+struct Ports {
+    all: Vec<Weak<Inner>>,
+    /// When connections were last closed because memory is short.
+    shed_at: Option<Instant>,
+}
+
+/// Within this time what was closed has given back what it held, or never will.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
+/// What a connection may hold that is counted nowhere else, and a request that is being served.
+const CONNECTION_BYTES: usize = 64 << 10;
+const REQUEST_BYTES: usize = 16 << 10;
 
 /// In the present second and the one before. The load of an ordinary client is a tenth of it.
 const MUCH_BYTES: usize = 2 << 20;
@@ -108,31 +125,48 @@ impl Sources {
     pub(crate) fn for_probes(&self) -> Self {
         Self(Arc::new(Known {
             threads: self.0.threads.clone(),
+            ports: Arc::clone(&self.0.ports),
             ..Known::default()
         }))
     }
 
     /// They come by this port as well.
     pub(super) fn come_by(&self, port: &Arc<Inner>) {
-        lock(&self.0.ports).push(Arc::downgrade(port));
+        lock(&self.0.ports).all.push(Arc::downgrade(port));
     }
 
-    /// Closes half of the connections, on all ports, of the address that has most, the newest ones, and says how many. What one
-    /// connection can hold has a bound, so who holds much has many of them; called again and again, it gets to everybody.
+    /// Closes half of the connections, on all ports, of the address that may hold most, the newest ones, and says how many. None while
+    /// those that it closed before may still give something back: others would go for what they held. Called again and again, it gets to
+    /// everybody.
     pub(crate) fn shed(&self) -> usize {
-        let ports = lock(&self.0.ports);
-        let ports: Vec<_> = ports.iter().filter_map(Weak::upgrade).collect();
+        let mut known = lock(&self.0.ports);
+        let ports: Vec<_> = known.all.iter().filter_map(Weak::upgrade).collect();
         let ports: Vec<_> = ports.into_iter().map(Connections).collect();
+        let lately = known
+            .shed_at
+            .is_some_and(|at| at.elapsed() < GIVEN_BACK_WITHIN);
+        if lately && ports.iter().any(Connections::has_closing) {
+            return 0;
+        }
         let mut by_address = HashMap::<IpAddr, usize>::new();
         for (address, count) in ports.iter().flat_map(Connections::by_address) {
-            *by_address.entry(address).or_default() += count;
+            *by_address.entry(address).or_default() += count * CONNECTION_BYTES;
         }
-        // Of two that have as many, always the same.
+        for (address, held) in &mut by_address {
+            *held += self.known(*address).map_or(0, |it| it.may_hold());
+        }
+        // Of two that hold as much, always the same.
         let most = by_address.into_iter().max_by_key(|it| (it.1, it.0));
-        most.map_or(0, |(address, _)| {
+        let closed = most.map_or(0, |(address, _)| {
             let closed = ports.iter().map(|port| port.close_half(address));
             closed.sum()
-        })
+        });
+        known.shed_at = (closed > 0).then(Instant::now);
+        closed
+    }
+
+    fn known(&self, address: IpAddr) -> Option<Arc<Source>> {
+        self.0.lock().get(&address).and_then(Weak::upgrade)
     }
 
     /// That of an address.
@@ -212,6 +246,12 @@ impl Source {
     /// memory may be idle by now, and those who are served need not wait for that.
     pub(super) fn sends_much(&self) -> bool {
         self.sent.of_late(self.since.elapsed().as_secs()) > MUCH_BYTES
+    }
+
+    /// What its requests may hold, roughly, and what arrived lately.
+    fn may_hold(&self) -> usize {
+        let requests = self.calls.load(Ordering::Relaxed) + self.requests.load(Ordering::Relaxed);
+        requests * REQUEST_BYTES + self.sent.of_late(self.since.elapsed().as_secs())
     }
 
     /// Does this in turns with what is done for others. Within a runtime, as all that serves clients is.

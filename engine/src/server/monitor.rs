@@ -34,12 +34,13 @@ struct Source {
     stop: CancellationToken,
 }
 
-/// Questions of a line, and answers of some kilobytes.
+/// Questions of a line, and answers of some kilobytes. Those that are not read are kept until their connection ends, so
+/// there are few on each.
 const HTTP: Http = Http {
     version_1: true,
     stream_window_bytes: 64 << 10,
     connection_window_bytes: 64 << 10,
-    streams_max: 64,
+    streams_max: 4,
     keepalive_interval: Duration::from_secs(20),
     keepalive_timeout: Duration::from_secs(10),
 };
