@@ -39,9 +39,9 @@ TESTS := $(filter-out $(OWN_TARGET), \
          $(basename $(notdir $(wildcard $(addsuffix /*.rs,$(TEST_FOLDERS))))) \
          $(notdir $(patsubst %/main.rs,%,$(wildcard $(addsuffix /*/main.rs,$(TEST_FOLDERS))))))
 
-# $(call part,NAME,COMMANDS): runs them, and notes how long it took.
+# $(call part,NAME,COMMANDS,TIME): runs them, and notes how long it took; TIME is what it takes on two cores.
 TIMES := $(CARGO_TARGET_DIR)/test-times
-part = SECONDS=0; echo "== $(1)"; ($(2)) || exit 1; printf '%-28s %3d min %2d s\n' "$(1)" $$((SECONDS / 60)) $$((SECONDS % 60)) >>$(TIMES)
+part = SECONDS=0; echo "== $(1): about $(3)"; ($(2)) || exit 1; printf '%-28s %3d min %2d s\n' "$(1)" $$((SECONDS / 60)) $$((SECONDS % 60)) >>$(TIMES)
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "%-19s  %s\n", $$1, $$2 }'
@@ -70,13 +70,13 @@ down: ## take the local Kubernetes down
 
 test: setup-test ## every test but the long ones, those on a real Kubernetes included (as root)
 	@mkdir -p $(CARGO_TARGET_DIR); rm -f $(TIMES)
-	@$(call part,Build,$(CARGO_TEST) --no-run)
-	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples)
-	@$(call part,Documentation,$(CARGO_TEST) --no-fail-fast --doc)
-	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))) -- --skip overload:: --skip under_attack_)
-	@$(call part,Simulation,$(SIM_TEST))
-	@$(call part,Models,$(MODELS_LOOM) && $(MODELS_SHUTTLE))
-	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes -- --skip full::)
+	@$(call part,Build,$(CARGO_TEST) --no-run,10 min the first time$(comma) 30 if RocksDB has not been compiled yet)
+	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples,15 s)
+	@$(call part,Documentation,$(CARGO_TEST) --no-fail-fast --doc,10 s)
+	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))) -- --skip overload:: --skip under_attack_,4 min)
+	@$(call part,Simulation,$(SIM_TEST),4 min)
+	@$(call part,Models,$(MODELS_LOOM) && $(MODELS_SHUTTLE),3 min)
+	@$(call part,Kubernetes,$(CARGO_TEST) --no-fail-fast --test kubernetes -- --skip full::,6 min$(comma) and 15 for Kubernetes the first time)
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
 torture: setup-torture ## real members under faults, checked for linearizability (DURATION=5m, SEED=; as root)
