@@ -156,7 +156,9 @@ pub fn plan(observed: &Observed) -> Step {
         Some(recorded) if recorded.run_id == observed.wanted_run => match &observed.job {
             Some(job) if !job.has_ttl => Step::SetTtl,
             _ if observed.expired => Step::Expire,
-            _ => skipped(observed).unwrap_or(Step::Done),
+            _ => invalid(observed)
+                .or_else(|| skipped(observed))
+                .unwrap_or(Step::Done),
         },
         _ => begin(observed),
     }
@@ -191,12 +193,17 @@ fn skipped(observed: &Observed) -> Option<Step> {
     Some(Step::Skip { words })
 }
 
+fn invalid(observed: &Observed) -> Option<Step> {
+    let message = observed.invalid.clone()?;
+    Some(Step::Refuse {
+        reason: reasons::INVALID_SPEC,
+        message,
+    })
+}
+
 fn refusal(observed: &Observed) -> Option<Step> {
-    if let Some(words) = &observed.invalid {
-        return Some(Step::Refuse {
-            reason: reasons::INVALID_SPEC,
-            message: words.clone(),
-        });
+    if let Some(step) = invalid(observed) {
+        return Some(step);
     }
     let (reason, message) = match &observed.target {
         Target::Ready => return None,

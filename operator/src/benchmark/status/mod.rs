@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::compare::{self, Row};
-use super::plan::{Ending, Observed, Step};
+use super::plan::{Ending, Observed, Step, Target};
 use super::verdict;
 use crate::conditions::{Conditions, State};
 use crate::limits::within_limits;
@@ -75,6 +75,7 @@ pub fn derive(
             }
         }
     }
+    conditions.keep_only(&types::OF_BENCHMARK);
     status.conditions = conditions.into_vec();
     within_limits(status)
 }
@@ -129,10 +130,7 @@ fn take(
                 skipped_runs: status.skipped_runs,
                 ..DEngineBenchmarkStatus::default()
             };
-            conditions.set(
-                types::TARGET_READY,
-                State::yes(reasons::TARGET_READY, "the target can be measured"),
-            );
+            conditions.set(types::TARGET_READY, target_is_ready());
             conditions.set(
                 types::COMPLETE,
                 State::no(reasons::STARTING, "the Job is about to be made"),
@@ -154,10 +152,7 @@ fn take(
             begin_with(status, observed);
             status.job_uid = Some(uid.clone());
             status.retry_at = None;
-            conditions.set(
-                types::TARGET_READY,
-                State::yes(reasons::TARGET_READY, "the target can be measured"),
-            );
+            conditions.set(types::TARGET_READY, target_is_ready());
             status.started_at.get_or_insert_with(|| now.0.to_string());
             status.phase = Some(BenchmarkPhase::Running);
             let what = runs(status);
@@ -172,8 +167,25 @@ fn take(
             status.skipped_runs = Some(status.skipped_runs.unwrap_or(0).saturating_add(1));
             conditions.set(types::TARGET_READY, State::no(reasons::RUN_SKIPPED, words));
         }
-        Step::BackOff { .. } | Step::SetTtl | Step::Expire | Step::Done => {}
+        Step::Done => end_of_waiting(conditions, observed),
+        Step::BackOff { .. } | Step::SetTtl | Step::Expire => {}
     }
+}
+
+/// What was waited for is not any more: the edit that asked for it was taken back. That a run was skipped stays true.
+fn end_of_waiting(conditions: &mut Conditions, observed: &Observed) {
+    let said = conditions.get(types::TARGET_READY);
+    if said.is_none_or(|said| said.status != "False" || said.reason == reasons::RUN_SKIPPED) {
+        return;
+    }
+    conditions.keep_only(&[types::COMPLETE, types::FAILED]);
+    if observed.target == Target::Ready {
+        conditions.set(types::TARGET_READY, target_is_ready());
+    }
+}
+
+fn target_is_ready() -> State {
+    State::yes(reasons::TARGET_READY, "the target can be measured")
 }
 
 /// Once: a crash may repeat the step, and the load begins only once.

@@ -2,7 +2,7 @@ use dengine_crds::benchmark::{MISSED_MAX, Report, RunResult};
 
 use super::*;
 use crate::benchmark::observe::recorded;
-use crate::benchmark::plan::{Target, plan, tests::report, tests::result};
+use crate::benchmark::plan::{plan, tests::report, tests::result};
 use crate::benchmark::thresholds::Threshold;
 
 fn at(second: i64) -> Time {
@@ -284,4 +284,68 @@ fn what_did_not_change_is_not_written() {
     resource.status = Some(derive(&resource, &outcome, &wanted("1"), &at(1)));
     let again = derive(&resource, &outcome, &wanted("1"), &at(2));
     assert_eq!(resource.status, Some(again));
+}
+
+#[test]
+fn an_edit_that_is_taken_back_leaves_no_condition() {
+    let ended = DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        phase: Some(BenchmarkPhase::Succeeded),
+        ..DEngineBenchmarkStatus::default()
+    };
+    let refused: [fn(&mut Observed); 3] = [
+        |edited| edited.suspended = true,
+        |edited| edited.invalid = Some("spec.schedule is no schedule".to_owned()),
+        |edited| edited.had_its_turn = true,
+    ];
+    for refuses in refused {
+        let mut resource = resource();
+        resource.status = Some(ended.clone());
+        let mut edited = wanted("2");
+        refuses(&mut edited);
+        look(&mut resource, &edited, 1);
+        assert_eq!(condition(&resource, types::TARGET_READY).0, "False");
+        assert_eq!(look(&mut resource, &wanted("1"), 2), Step::Done);
+        let (status, reason, _) = condition(&resource, types::TARGET_READY);
+        assert_eq!((&*status, &*reason), ("True", reasons::TARGET_READY));
+        look(&mut resource, &edited, 3);
+        let gone = Observed {
+            target: Target::NotFound("demo".to_owned()),
+            ..wanted("1")
+        };
+        look(&mut resource, &gone, 4);
+        let conditions = resource.status.unwrap().conditions;
+        assert_eq!(conditions, [], "nobody waits for it");
+    }
+}
+
+#[test]
+fn a_condition_of_another_version_goes() {
+    let mut resource = resource();
+    look(&mut resource, &wanted("1"), 1);
+    let status = resource.status.as_mut().unwrap();
+    status.conditions[0].type_ = "OfAnotherVersion".to_owned();
+    look(&mut resource, &wanted("1"), 2);
+    let conditions = resource.status.unwrap().conditions;
+    let mut types = conditions.iter().map(|condition| &*condition.type_);
+    assert!(!types.any(|type_| type_ == "OfAnotherVersion"));
+}
+
+/// A schedule that is none asks for no run, so that nothing else would ever say why none begins.
+#[test]
+fn an_edit_that_can_not_be_carried_out_is_said_although_nothing_begins() {
+    let mut resource = resource();
+    resource.status = Some(DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        phase: Some(BenchmarkPhase::Succeeded),
+        ..DEngineBenchmarkStatus::default()
+    });
+    let mut observed = wanted("1");
+    observed.invalid = Some("spec.schedule is no schedule".to_owned());
+    look(&mut resource, &observed, 1);
+    let (_, reason, message) = condition(&resource, types::TARGET_READY);
+    assert_eq!(reason, reasons::INVALID_SPEC);
+    assert_eq!(message, "spec.schedule is no schedule");
+    let status = resource.status.unwrap();
+    assert_eq!(status.phase, Some(BenchmarkPhase::Succeeded));
 }
