@@ -26,7 +26,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-use crate::apply::{ApplyError, by_us, ensure, exactly, gone_or_done, is_code};
+use crate::apply::{ApplyError, ensure, exactly, gone_or_done, is_code};
 use crate::cluster::bystander;
 use crate::context::{Context, Happening, now};
 use plan::{Ending, Step};
@@ -34,8 +34,6 @@ use resources::{Benchmark, job, role, role_binding, service_account};
 use status::Outcome;
 use turns::Others;
 
-/// How long a Job stays after its result is in, for its logs.
-const JOB_TTL_SECONDS: i32 = 3600;
 /// While the target can not be measured yet, or the Job runs (its end also triggers).
 const WHILE_WAITING: Duration = Duration::from_secs(2);
 /// After a step other than the Job's making that failed.
@@ -63,8 +61,8 @@ enum StepError {
     Apply(#[from] ApplyError),
     #[error("the Job: {0}")]
     Job(kube::Error),
-    #[error("deleting what has expired: {0}")]
-    Expire(kube::Error),
+    #[error(transparent)]
+    Api(kube::Error),
     #[error("waiting for {0}")]
     NotOurTurn(String),
     #[error(
@@ -132,6 +130,7 @@ pub async fn reconcile(
         written => written?,
     }
     runs::prune(context, &resource).await?;
+    runs::let_go(context, &resource, others.jobs).await?;
     tell_of_skipped(context, &resource, &outcome).await;
     if let Some(ending) = ending_of(&outcome) {
         let note = format!(
@@ -204,7 +203,8 @@ fn again(outcome: &Outcome) -> Duration {
             WHEN_DONE
         }
         Outcome::Taken(Step::Refuse { .. } | Step::Wait) => WHILE_WAITING,
-        Outcome::Taken(Step::Done) => WHEN_DONE,
+        // One that can not be deleted is tried again then.
+        Outcome::Taken(Step::Done | Step::Expire) => WHEN_DONE,
         Outcome::Taken(_) => AFTER_STEP,
     }
 }
@@ -237,30 +237,10 @@ async fn carry_out(
             others.take(benchmark).map_err(StepError::NotOurTurn)?;
             make_job(context, benchmark, resource).await
         }
-        // The Job has posted what it measured; nothing needs it any more but people who read its log.
-        Step::SetTtl | Step::NextLeg => set_ttl(context, benchmark, resource, job).await,
         Step::Cancel(_) => delete_job(context, benchmark, resource, job).await,
-        Step::Expire => expire(context, benchmark).await,
+        Step::Expire => expire(context, benchmark, resource).await,
         _ => Ok(()),
     }
-}
-
-/// Only of the Job that was seen to belong to this benchmark: what the status names may have been written by a Job.
-async fn set_ttl(
-    context: &Context,
-    benchmark: &Benchmark,
-    resource: &DEngineBenchmark,
-    job: Option<&plan::Job>,
-) -> Result<(), StepError> {
-    let Some(job) = job else { return Ok(()) };
-    let api: Api<Job> = Api::namespaced(context.client.clone(), &benchmark.namespace);
-    let patch = json!({
-        "metadata": {"uid": job.uid},
-        "spec": {"ttlSecondsAfterFinished": JOB_TTL_SECONDS},
-    });
-    let name = job_name(resource);
-    let answer = api.patch(&name, &by_us(), &Patch::Merge(patch)).await;
-    gone_or_done(answer).map_err(StepError::Job)
 }
 
 fn job_name(resource: &DEngineBenchmark) -> String {
@@ -287,12 +267,19 @@ async fn delete_job(
 }
 
 /// Deletes the resource, if it still is the one that was looked at; what it owns goes with it.
-async fn expire(context: &Context, benchmark: &Benchmark) -> Result<(), StepError> {
+async fn expire(
+    context: &Context,
+    benchmark: &Benchmark,
+    resource: &DEngineBenchmark,
+) -> Result<(), StepError> {
     let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &benchmark.namespace);
-    let answer = api
-        .delete(&benchmark.name, &exactly(&benchmark.owner.uid))
-        .await;
-    gone_or_done(answer).map_err(StepError::Expire)
+    let parameters = exactly(&benchmark.owner.uid);
+    let deleted = api.delete(&benchmark.name, &parameters);
+    let attempt = format!("expire {}", benchmark.owner.uid);
+    let what_fails = "the benchmark has expired and can not be deleted";
+    let about = resource.object_ref(&());
+    let done = context.beside(&about, &attempt, what_fails, deleted).await;
+    done.map_err(StepError::Api)
 }
 
 async fn make_job(

@@ -244,7 +244,7 @@ fn expires_in(resource: &DEngineBenchmark, now: &Time) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
 }
 
-/// Time until the clock asks for something.
+/// Time until the clock asks for something that it did not ask for before.
 pub(super) fn due_in(
     resource: &DEngineBenchmark,
     next: Option<Timestamp>,
@@ -254,7 +254,8 @@ pub(super) fn due_in(
         let seconds = next.as_second() - now.0.as_second();
         Duration::from_secs(u64::try_from(seconds).unwrap_or(0) + 1)
     };
-    let expires = expires_in(resource, now).map(|left| left + Duration::from_secs(1));
+    let expires = expires_in(resource, now).filter(|left| !left.is_zero());
+    let expires = expires.map(|left| left + Duration::from_secs(1));
     [next.map(until), expires].into_iter().flatten().min()
 }
 
@@ -362,10 +363,6 @@ fn view(job: &v1::Job) -> Job {
     Job {
         uid: job.uid().unwrap_or_default(),
         state: ended.unwrap_or(JobState::Running),
-        has_ttl: job
-            .spec
-            .as_ref()
-            .is_some_and(|spec| spec.ttl_seconds_after_finished.is_some()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use dengine_crds::DEngineBenchmark;
 use dengine_crds::benchmark::Leg;
+use dengine_crds::{conditions, names};
 use dengine_operator::benchmark;
 use dengine_operator::benchmark::turns::{Others, Turns};
 use k8s_openapi::api::batch::v1::Job;
@@ -10,12 +11,13 @@ use serde_json::{Value, json};
 use crate::World;
 
 const BENCHMARK: &str = "/apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/versus";
-const JOB: &str = "/apis/batch/v1/namespaces/test/jobs/a-job";
+const JOBS: &str = "/apis/batch/v1/namespaces/test/jobs";
 const EVENTS: &str = "/api/v1/namespaces/test/events";
 
-/// A benchmark under way whose status says that `a-job` is its Job.
+/// A benchmark under way.
 fn under_way(world: &World, status: &Value) {
-    let mut recorded = json!({"runId": "1", "phase": "Running", "jobName": "a-job", "jobUid": "u"});
+    let job = names::benchmark::job("versus", "1");
+    let mut recorded = json!({"runId": "1", "phase": "Running", "jobName": job, "jobUid": "u"});
     recorded
         .as_object_mut()
         .unwrap()
@@ -32,14 +34,14 @@ fn under_way(world: &World, status: &Value) {
     world.api.put(BENCHMARK, object);
 }
 
-/// The Job `a-job` of whoever has this UID.
+/// The Job that the status names, of whoever has this UID.
 fn job_of(world: &World, uid: &str) {
     let owner = json!({
         "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark", "name": "any", "uid": uid, "controller": true,
     });
-    let job =
-        json!({"metadata": {"name": "a-job", "namespace": "test", "ownerReferences": [owner]}});
-    world.api.put(JOB, job);
+    let name = names::benchmark::job("versus", "1");
+    let job = json!({"metadata": {"name": name, "namespace": "test", "ownerReferences": [owner]}});
+    world.api.put(&format!("{JOBS}/{name}"), job);
 }
 
 async fn look(world: &World) -> DEngineBenchmark {
@@ -81,10 +83,11 @@ async fn a_status_that_names_anothers_job_changes_nothing_of_it() {
         let seen = look(&world).await;
         let status = seen.status.unwrap();
         assert_eq!(status.leg, Some(Leg::Rival), "{owner}: {status:#?}");
+        look(&world).await;
         let requests = world.api.requests().split_off(before);
         let touched = requests
             .iter()
-            .filter(|request| request.contains("/jobs/") && !request.starts_with("GET"));
+            .filter(|request| request.starts_with(&format!("PATCH {JOBS}/")));
         assert_eq!(touched.count(), expected, "{owner}: {requests:#?}");
     }
 }
@@ -132,4 +135,80 @@ async fn why_kubernetes_refuses_a_jobs_pod_is_in_the_status() {
         complete.message.contains("exceeded quota: small"),
         "{complete:?}"
     );
+}
+
+/// Requests of five looks that begin with this.
+async fn five_looks(world: &World, beginning: &str) -> usize {
+    let before = world.api.requests().len();
+    for _ in 0..5 {
+        look(world).await;
+    }
+    let requests = world.api.requests().split_off(before);
+    let those = requests
+        .iter()
+        .filter(|request| request.starts_with(beginning));
+    those.count()
+}
+
+/// As by a webhook that lets nobody touch a Job.
+#[tokio::test]
+async fn a_job_that_can_not_be_let_go_keeps_nothing_from_going_on() {
+    let world = World::new().await;
+    under_way(&world, &results());
+    job_of(&world, "uid-of-versus");
+    world.api.refuse(&format!("{JOBS}/"), "not on a Friday");
+    look(&world).await;
+    // What an apply leaves out goes; a merge does not do that.
+    let not_made = json!({"status": {"jobUid": null}});
+    world.api.put(BENCHMARK, not_made);
+    let patches = five_looks(&world, &format!("PATCH {JOBS}/")).await;
+    assert_eq!(patches, 1, "once, then a pause");
+    let seen = look(&world).await;
+    let rivals = names::benchmark::job("versus", "1@etcd");
+    assert_eq!(seen.status.unwrap().job_name, Some(rivals));
+    let made = world.api.requests().into_iter();
+    let mut made = made.filter(|request| *request == format!("POST {JOBS}"));
+    assert!(made.next().is_some(), "the other system is never measured");
+}
+
+fn holds(benchmark: &DEngineBenchmark, type_: &str) -> bool {
+    let status = benchmark.status.as_ref().unwrap();
+    let mut those = status.conditions.iter();
+    those.any(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// Of a run that failed: its Job, and the benchmark when its time is over.
+#[tokio::test]
+async fn what_can_not_be_cleaned_away_changes_no_verdict_and_is_not_asked_for_all_the_time() {
+    let world = World::new().await;
+    under_way(&world, &json!({}));
+    let failed = json!({
+        "type": "Failed", "status": "True", "reason": "JobFailed", "message": "it did",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let ended = json!({
+        "phase": "Failed", "conditions": [failed], "finishedAt": "2026-01-01T00:00:00Z",
+    });
+    world.api.put(BENCHMARK, json!({ "status": ended }));
+    job_of(&world, "uid-of-versus");
+    let expires = json!({"ttlSecondsAfterFinished": 1});
+    for (refused, spec) in [
+        (format!("{JOBS}/"), json!({})),
+        ("/versus?".to_owned(), expires),
+    ] {
+        world.api.put(BENCHMARK, json!({ "spec": spec }));
+        world.api.refuse(&refused, "not on a Friday");
+        let told = five_looks(&world, "POST /apis/events.k8s.io").await;
+        assert_eq!(told, 1, "{refused}");
+        let seen = look(&world).await;
+        assert!(holds(&seen, conditions::FAILED), "{:#?}", seen.status);
+    }
+    let requests = world.api.requests();
+    let tries = |method: &str| {
+        let those = requests
+            .iter()
+            .filter(|request| request.starts_with(method) && !request.ends_with("/status"));
+        those.count()
+    };
+    assert_eq!((tries("PATCH"), tries("DELETE")), (1, 1), "{requests:#?}");
 }

@@ -88,8 +88,6 @@ pub struct Job {
     pub uid: String,
     /// How it stands.
     pub state: JobState,
-    /// It is set to be cleaned away.
-    pub has_ttl: bool,
 }
 
 /// How a Job stands.
@@ -130,8 +128,6 @@ pub enum Step {
     Skip { words: String },
     /// The recorded run is over.
     Finish(Ending),
-    /// Let Kubernetes clean the Job away.
-    SetTtl,
     /// Delete the resource: its time is over.
     Expire,
     /// Nothing.
@@ -153,13 +149,13 @@ pub struct Ending {
 pub fn plan(observed: &Observed) -> Step {
     match &observed.recorded {
         Some(recorded) if !recorded.is_final => run(observed, recorded),
-        Some(recorded) if recorded.run_id == observed.wanted_run => match &observed.job {
-            Some(job) if !job.has_ttl => Step::SetTtl,
-            _ if observed.expired => Step::Expire,
-            _ => invalid(observed)
-                .or_else(|| skipped(observed))
-                .unwrap_or(Step::Done),
-        },
+        Some(recorded) if recorded.run_id == observed.wanted_run => {
+            if observed.expired {
+                return Step::Expire;
+            }
+            let says = invalid(observed).or_else(|| skipped(observed));
+            says.unwrap_or(Step::Done)
+        }
         _ => begin(observed),
     }
 }

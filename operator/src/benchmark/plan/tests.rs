@@ -70,7 +70,6 @@ fn job(state: JobState) -> Option<Job> {
     Some(Job {
         uid: "u".to_owned(),
         state,
-        has_ttl: false,
     })
 }
 
@@ -267,16 +266,6 @@ fn a_result_without_a_workload_is_no_success() {
 }
 
 #[test]
-fn the_job_may_be_cleaned_away_only_after_the_end() {
-    let mut observed = new();
-    observed.recorded = recorded("1", true, false);
-    observed.job = job(JobState::Running);
-    assert_eq!(plan(&observed), Step::Wait);
-    observed.recorded = recorded("1", true, true);
-    assert_eq!(plan(&observed), Step::SetTtl);
-}
-
-#[test]
 fn a_started_run_ends_before_the_next_begins() {
     let mut observed = new();
     observed.wanted_run = "2".to_owned();
@@ -339,11 +328,11 @@ fn a_missed_threshold_is_an_end_of_its_own() {
 }
 
 #[test]
-fn an_expired_resource_goes_after_its_job_may() {
+fn an_expired_resource_goes_once_its_run_has_ended() {
     let mut observed = new();
-    (observed.recorded, observed.expired) = (recorded("1", true, true), true);
-    observed.job = job(JobState::Succeeded);
-    assert_eq!(plan(&observed), Step::SetTtl);
-    observed.job = None;
+    (observed.recorded, observed.expired) = (recorded("1", true, false), true);
+    observed.job = job(JobState::Running);
+    assert_eq!(plan(&observed), Step::Wait);
+    observed.recorded = recorded("1", true, true);
     assert_eq!(plan(&observed), Step::Expire);
 }

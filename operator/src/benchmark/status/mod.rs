@@ -168,7 +168,7 @@ fn take(
             conditions.set(types::TARGET_READY, State::no(reasons::RUN_SKIPPED, words));
         }
         Step::Done => end_of_waiting(conditions, observed),
-        Step::BackOff { .. } | Step::SetTtl | Step::Expire => {}
+        Step::BackOff { .. } | Step::Expire => {}
     }
 }
 

@@ -230,7 +230,6 @@ fn why_a_jobs_pod_does_not_run_is_said() {
         job: Some(crate::benchmark::plan::Job {
             uid: "u".to_owned(),
             state: crate::benchmark::plan::JobState::Running,
-            has_ttl: false,
         }),
         trouble: Some("Kubernetes refuses its pod: exceeded quota: small".to_owned()),
         ..wanted("1")
