@@ -105,8 +105,7 @@ pub async fn reconcile(
     }
     let benchmark = benchmark(context, &resource, namespace, owner);
     let now = now();
-    let (observed, next) =
-        observe::observe(context, &benchmark, &resource, job, others, &now).await?;
+    let observed = observe::observe(context, &benchmark, &resource, job, others, &now).await?;
     let step = plan::plan(&observed);
     let carried_out = carry_out(
         context,
@@ -122,8 +121,7 @@ pub async fn reconcile(
         Err(StepError::NotOurTurn(_)) => return Ok(Action::requeue(AFTER_STEP)),
         Err(error) => refused(context, &resource, &step, &error).await,
     };
-    let mut status = status::derive(&resource, &outcome, &observed, &now);
-    status.next_run_at = next.map(|next| next.to_string());
+    let status = status::derive(&resource, &outcome, &observed, &now);
     match write(context, &resource, &status).await {
         // The Job posted its result meanwhile: what follows from it is derived anew.
         Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
@@ -131,7 +129,10 @@ pub async fn reconcile(
     }
     runs::prune(context, &resource).await?;
     runs::let_go(context, &resource, others.jobs).await?;
-    tell_of_skipped(context, &resource, &outcome).await;
+    if let Some(skipped) = &observed.skipped {
+        let happening = Happening::warning(events::RUN_SKIPPED, skipped.words.clone());
+        context.tell(&resource.object_ref(&()), &happening).await;
+    }
     if let Some(ending) = ending_of(&outcome) {
         let note = format!(
             "run {}: {}",
@@ -147,7 +148,7 @@ pub async fn reconcile(
         context.tell(&resource.object_ref(&()), &happening).await;
     }
     let again = again(&outcome);
-    let due = observe::due_in(&resource, next, &now).unwrap_or(again);
+    let due = observe::due_in(&resource, observed.next, &now).unwrap_or(again);
     Ok(Action::requeue(again.min(due)))
 }
 
@@ -181,13 +182,6 @@ fn ending_of(outcome: &Outcome) -> Option<Ending> {
             retry_in: None,
         } => Some(status::given_up(reason, message)),
         _ => None,
-    }
-}
-
-async fn tell_of_skipped(context: &Context, resource: &DEngineBenchmark, outcome: &Outcome) {
-    if let Outcome::Taken(Step::Skip { words }) = outcome {
-        let happening = Happening::warning(events::RUN_SKIPPED, words.clone());
-        context.tell(&resource.object_ref(&()), &happening).await;
     }
 }
 

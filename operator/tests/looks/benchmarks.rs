@@ -1,11 +1,12 @@
 //! Looks at one benchmark.
 
 use dengine_crds::DEngineBenchmark;
-use dengine_crds::benchmark::Leg;
+use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::{conditions, names};
 use dengine_operator::benchmark;
 use dengine_operator::benchmark::turns::{Others, Turns};
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::World;
@@ -211,4 +212,67 @@ async fn what_can_not_be_cleaned_away_changes_no_verdict_and_is_not_asked_for_al
         those.count()
     };
     assert_eq!((tries("PATCH"), tries("DELETE")), (1, 1), "{requests:#?}");
+}
+
+/// The whole minute so many minutes ago.
+fn minutes_ago(minutes: i64) -> Timestamp {
+    let minute = Timestamp::now().as_second() / 60 - minutes;
+    Timestamp::from_second(minute * 60).unwrap()
+}
+
+/// A benchmark of every minute whose status says this.
+fn every_minute(world: &World, status: &Value) {
+    under_way(world, status);
+    let spec = json!({"schedule": "* * * * *", "startingDeadlineSeconds": 600});
+    let made = json!({"creationTimestamp": "2026-01-01T00:00:00Z"});
+    world
+        .api
+        .put(BENCHMARK, json!({"spec": spec, "metadata": made}));
+}
+
+#[tokio::test]
+async fn moments_that_pass_while_a_run_is_under_way_are_counted_once() {
+    let world = World::new().await;
+    every_minute(
+        &world,
+        &json!({"specRunId": "1", "nextRunAt": minutes_ago(60)}),
+    );
+    job_of(&world, "uid-of-versus");
+    for _ in 0..3 {
+        let status = look(&world).await.status.unwrap();
+        let skipped = status.skipped_runs.unwrap_or(0);
+        // The newest one still may begin, unless a minute passed meanwhile.
+        assert!((60..=61).contains(&skipped), "{status:#?}");
+        assert_eq!(status.run_id.as_deref(), Some("1"));
+    }
+}
+
+#[tokio::test]
+async fn a_run_of_the_schedule_that_could_not_begin_for_an_hour_is_skipped() {
+    let world = World::new().await;
+    let run = minutes_ago(60).strftime("%Y%m%dT%H%MZ").to_string();
+    let waits = json!({
+        "specRunId": "1", "nextRunAt": minutes_ago(-1), "runId": run, "phase": "Pending", "jobUid": null,
+    });
+    every_minute(&world, &waits);
+    let seen = look(&world).await;
+    let status = seen.status.as_ref().unwrap();
+    assert_eq!(status.phase, Some(BenchmarkPhase::Failed), "{status:#?}");
+    assert_eq!(status.skipped_runs, Some(1));
+    let requests = world.api.requests();
+    assert!(!requests.contains(&format!("POST {JOBS}")), "{requests:#?}");
+}
+
+/// The moment passed, and the run that the spec asks for next is taken back while nothing can begin.
+#[tokio::test]
+async fn a_run_id_that_is_taken_back_skipped_no_run_of_the_schedule() {
+    let world = World::new().await;
+    let waits = json!({
+        "type": "TargetReady", "status": "False", "reason": "TargetNotReady", "message": "1 of 3",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let ended = json!({"phase": "Succeeded", "specRunId": "1", "conditions": [waits]});
+    under_way(&world, &ended);
+    let status = look(&world).await.status.unwrap();
+    assert_eq!(status.skipped_runs, None, "{status:#?}");
 }

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 use super::compare::{self, Row};
 use super::plan::{Ending, Observed, Step, Target};
-use super::verdict;
+use super::{schedule, verdict};
 use crate::conditions::{Conditions, State};
 use crate::limits::within_limits;
 
@@ -53,6 +53,13 @@ pub fn derive(
         conditions: Vec::new(),
         ..previous
     };
+    if let Some(skipped) = &observed.skipped {
+        let before = status.skipped_runs.unwrap_or(0);
+        status.skipped_runs = Some(before.saturating_add(skipped.runs));
+        // What the step says of the target comes after it.
+        let words = State::no(reasons::RUN_SKIPPED, &skipped.words);
+        conditions.set(types::TARGET_READY, words);
+    }
     match outcome {
         Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, observed, now),
         Outcome::Failed { reason, message } => {
@@ -75,9 +82,16 @@ pub fn derive(
             }
         }
     }
+    status.next_run_at = awaited(&status, observed).map(|moment| moment.to_string());
     conditions.keep_only(&types::OF_BENCHMARK);
     status.conditions = conditions.into_vec();
     within_limits(status)
+}
+
+/// The moment of the schedule that is waited for; the one that is due, until its run is recorded.
+fn awaited(status: &DEngineBenchmarkStatus, observed: &Observed) -> Option<Timestamp> {
+    let waits = |due: &Timestamp| status.run_id != Some(schedule::run_id(*due));
+    observed.due.filter(waits).or(observed.next)
 }
 
 /// How a run ends whose Job the API server will not have.
@@ -163,10 +177,6 @@ fn take(
             finish(status, conditions, ending, observed, now);
         }
         Step::Wait => show_trouble(status, conditions, observed),
-        Step::Skip { words } => {
-            status.skipped_runs = Some(status.skipped_runs.unwrap_or(0).saturating_add(1));
-            conditions.set(types::TARGET_READY, State::no(reasons::RUN_SKIPPED, words));
-        }
         Step::Done => end_of_waiting(conditions, observed),
         Step::BackOff { .. } | Step::Expire => {}
     }

@@ -2,7 +2,7 @@ use dengine_crds::benchmark::{MISSED_MAX, Report, RunResult};
 
 use super::*;
 use crate::benchmark::observe::recorded;
-use crate::benchmark::plan::{plan, tests::report, tests::result};
+use crate::benchmark::plan::{Skipped, plan, tests::report, tests::result};
 use crate::benchmark::thresholds::Threshold;
 
 fn at(second: i64) -> Time {
@@ -254,22 +254,78 @@ fn why_a_jobs_pod_does_not_run_is_said() {
 }
 
 #[test]
-fn a_skipped_run_of_the_schedule_is_counted_once() {
+fn skipped_runs_of_the_schedule_are_counted_whatever_the_step_is() {
     let mut resource = resource();
-    resource.status = Some(DEngineBenchmarkStatus {
+    let running = DEngineBenchmarkStatus {
         run_id: Some("1".to_owned()),
-        phase: Some(BenchmarkPhase::Succeeded),
+        job_uid: Some("u".to_owned()),
+        phase: Some(BenchmarkPhase::Running),
+        skipped_runs: Some(1),
         ..DEngineBenchmarkStatus::default()
-    });
+    };
     let observed = Observed {
-        skipped: Some("1 of 3".to_owned()),
+        job: Some(crate::benchmark::plan::Job {
+            uid: "u".to_owned(),
+            state: crate::benchmark::plan::JobState::Running,
+        }),
+        skipped: Some(Skipped {
+            runs: 2,
+            words: "run 1 is under way".to_owned(),
+        }),
         ..wanted("1")
     };
-    let step = look(&mut resource, &observed, 1);
-    assert!(matches!(step, Step::Skip { .. }), "{step:?}");
-    assert_eq!(resource.status.as_ref().unwrap().skipped_runs, Some(1));
-    let (status, reason, _) = condition(&resource, types::TARGET_READY);
-    assert_eq!((&*status, &*reason), ("False", reasons::RUN_SKIPPED));
+    for (phase, expected) in [
+        (BenchmarkPhase::Running, Step::Wait),
+        (BenchmarkPhase::Succeeded, Step::Done),
+    ] {
+        resource.status = Some(DEngineBenchmarkStatus {
+            phase: Some(phase),
+            ..running.clone()
+        });
+        assert_eq!(look(&mut resource, &observed, 1), expected);
+        assert_eq!(resource.status.as_ref().unwrap().skipped_runs, Some(3));
+        let (status, reason, _) = condition(&resource, types::TARGET_READY);
+        assert_eq!((&*status, &*reason), ("False", reasons::RUN_SKIPPED));
+    }
+    let after = resource.status.clone();
+    look(&mut resource, &wanted("1"), 2);
+    assert_eq!(resource.status, after, "it stays true");
+    assert_eq!(look(&mut resource, &observed_run("2"), 3), Step::Record);
+    let status = resource.status.unwrap();
+    assert_eq!(
+        status.skipped_runs,
+        Some(4),
+        "with the first look at the next"
+    );
+}
+
+/// A run that is due while another was skipped before it.
+fn observed_run(run_id: &str) -> Observed {
+    Observed {
+        skipped: Some(Skipped {
+            runs: 1,
+            words: String::new(),
+        }),
+        ..wanted(run_id)
+    }
+}
+
+#[test]
+fn a_moment_is_waited_for_until_its_run_is_recorded() {
+    let mut resource = resource();
+    let moment: Timestamp = "2026-05-02T03:00:00Z".parse().unwrap();
+    let mut observed = Observed {
+        due: Some(moment),
+        next: "2026-05-03T03:00:00Z".parse().ok(),
+        target: Target::NotReady("1 of 3".to_owned()),
+        ..wanted("20260502T0300Z")
+    };
+    let next = |resource: &DEngineBenchmark| resource.status.as_ref()?.next_run_at.clone();
+    look(&mut resource, &observed, 1);
+    assert_eq!(next(&resource).as_deref(), Some("2026-05-02T03:00:00Z"));
+    observed.target = Target::Ready;
+    assert_eq!(look(&mut resource, &observed, 2), Step::Record);
+    assert_eq!(next(&resource).as_deref(), Some("2026-05-03T03:00:00Z"));
 }
 
 #[test]
