@@ -32,7 +32,7 @@ use crate::context::{Context, Happening, now};
 use plan::{Ending, Step};
 use resources::{Benchmark, job, role, role_binding, service_account};
 use status::Outcome;
-use turns::Others;
+use turns::Turns;
 
 /// While the target can not be measured yet, or the Job runs (its end also triggers).
 const WHILE_WAITING: Duration = Duration::from_secs(2);
@@ -78,13 +78,13 @@ enum StepError {
 pub async fn reconcile(
     resource: &DEngineBenchmark,
     context: &Context,
-    others: &Others<'_>,
+    turns: &Turns,
 ) -> Result<Action, ReconcileError> {
     let namespace = resource.namespace().unwrap_or_default();
     let recorded_job = |of: &DEngineBenchmark| of.status.as_ref().and_then(|s| s.job_name.clone());
     // First the Job, then the resource: a Job that has ended posted its result before.
     let job_name = recorded_job(resource);
-    let job = find_job(context, others.jobs, &namespace, job_name.as_deref()).await?;
+    let job = find_job(context, &turns.jobs, &namespace, job_name.as_deref()).await?;
     let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &namespace);
     let Some(resource) = api.get_opt(&resource.name_any()).await? else {
         return Ok(Action::await_change());
@@ -105,14 +105,14 @@ pub async fn reconcile(
     }
     let benchmark = benchmark(context, &resource, namespace, owner);
     let now = now();
-    let observed = observe::observe(context, &benchmark, &resource, job, others, &now).await?;
+    let observed = observe::observe(context, &benchmark, &resource, job, turns, &now).await?;
     let step = plan::plan(&observed);
     let carried_out = carry_out(
         context,
         &benchmark,
         &resource,
         observed.job.as_ref(),
-        others,
+        turns,
         &step,
     );
     let outcome = match carried_out.await {
@@ -128,7 +128,7 @@ pub async fn reconcile(
         written => written?,
     }
     runs::prune(context, &resource).await?;
-    runs::let_go(context, &resource, others.jobs).await?;
+    runs::let_go(context, &resource, &turns.jobs).await?;
     if let Some(skipped) = &observed.skipped {
         let happening = Happening::warning(events::RUN_SKIPPED, skipped.words.clone());
         context.tell(&resource.object_ref(&()), &happening).await;
@@ -223,12 +223,12 @@ async fn carry_out(
     benchmark: &Benchmark,
     resource: &DEngineBenchmark,
     job: Option<&plan::Job>,
-    others: &Others<'_>,
+    turns: &Turns,
     step: &Step,
 ) -> Result<(), StepError> {
     match step {
         Step::MakeJob => {
-            others.take(benchmark).map_err(StepError::NotOurTurn)?;
+            turns.take(benchmark).map_err(StepError::NotOurTurn)?;
             make_job(context, benchmark, resource).await
         }
         Step::Cancel(_) => delete_job(context, benchmark, resource, job).await,

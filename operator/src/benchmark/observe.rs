@@ -20,7 +20,7 @@ use super::plan::{Job, JobState, Observed, Recorded, Skipped, Target};
 use super::resources::{Benchmark, job};
 use super::schedule::{self, Clock, Due};
 use super::thresholds::Threshold;
-use super::turns::Others;
+use super::turns::Turns;
 use crate::conditions::is_true;
 use crate::context::Context;
 
@@ -30,7 +30,7 @@ pub(super) async fn observe(
     benchmark: &Benchmark,
     resource: &DEngineBenchmark,
     job: Option<v1::Job>,
-    others: &Others<'_>,
+    turns: &Turns,
     now: &Time,
 ) -> Result<Observed, ReconcileError> {
     let status = resource.status.clone().unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) async fn observe(
     let replace = benchmark.spec.concurrency_policy == ConcurrencyPolicy::Replace;
     Ok(Observed {
         suspended: benchmark.spec.suspend,
-        busy: others.busy(benchmark),
+        busy: turns.busy(benchmark),
         replaces: replace && asked.due.at.is_some(),
         due: asked.due.at,
         next: asked.due.next,

@@ -4,7 +4,7 @@ use dengine_crds::DEngineBenchmark;
 use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::{conditions, names};
 use dengine_operator::benchmark;
-use dengine_operator::benchmark::turns::{Others, Turns};
+use dengine_operator::benchmark::turns::Turns;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -46,13 +46,9 @@ fn job_of(world: &World, uid: &str) {
 }
 
 async fn look(world: &World) -> DEngineBenchmark {
-    let (jobs, turns) = (world.cached::<Job>("/jobs/"), Turns::default());
-    let others = Others {
-        jobs: &jobs,
-        turns: &turns,
-    };
+    let turns = Turns::new(world.cached::<Job>("/jobs/"));
     let seen = world.api.list::<DEngineBenchmark>(BENCHMARK).remove(0);
-    benchmark::reconcile(&seen, &world.context, &others)
+    benchmark::reconcile(&seen, &world.context, &turns)
         .await
         .unwrap();
     world.api.list::<DEngineBenchmark>(BENCHMARK).remove(0)

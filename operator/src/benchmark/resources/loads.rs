@@ -19,7 +19,10 @@ pub fn of(benchmark: &Benchmark) -> BTreeSet<String> {
 /// What this Job loads.
 pub fn by(job: &Job) -> BTreeSet<String> {
     let namespace = job.namespace().unwrap_or_default();
-    let template = job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    let template = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
     let containers = template.into_iter().flat_map(|spec| &spec.containers);
     let arguments = containers.flat_map(|container| container.args.iter().flatten());
     let endpoints = arguments.filter_map(|argument| argument.strip_prefix(job::ENDPOINTS));
