@@ -1,15 +1,15 @@
 //! Looks at one benchmark.
 
-use dengine_crds::DEngineBenchmark;
 use dengine_crds::benchmark::{BenchmarkPhase, Leg};
-use dengine_crds::{conditions, names};
+use dengine_crds::names::{self, annotations};
+use dengine_crds::{DEngineBenchmark, conditions};
 use dengine_operator::benchmark;
 use dengine_operator::benchmark::turns::Turns;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::{CLUSTER, World};
 
 const BENCHMARK: &str = "/apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/versus";
 const JOBS: &str = "/apis/batch/v1/namespaces/test/jobs";
@@ -271,4 +271,65 @@ async fn a_run_id_that_is_taken_back_skipped_no_run_of_the_schedule() {
     under_way(&world, &ended);
     let status = look(&world).await.status.unwrap();
     assert_eq!(status.skipped_runs, None, "{status:#?}");
+}
+
+/// A cluster whose manifest declares that the profile `quick` measures it.
+async fn declared() -> World {
+    let world = World::settled().await;
+    let applied = json!({"metadata": {"annotations": {annotations::BENCHMARK: "quick"}}});
+    let last = "kubectl.kubernetes.io/last-applied-configuration";
+    let asks = json!({annotations::BENCHMARK: "quick", last: applied.to_string()});
+    world
+        .api
+        .put(CLUSTER, json!({"metadata": {"annotations": asks}}));
+    assert_eq!(world.costs(1, ASKED).await.len(), 1);
+    world
+}
+
+const OF_DEMO: &str = "/apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/demo-quick";
+const ASKED: &str = "PATCH /apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/demo-quick";
+
+/// What a manifest declares stays there for ever; whoever deletes the benchmark does not want another load.
+#[tokio::test]
+async fn a_declared_benchmark_that_is_deleted_does_not_load_again() {
+    let world = declared().await;
+    world.api.remove(OF_DEMO);
+    assert_eq!(world.costs(5, ASKED).await, Vec::<String>::new());
+    let again = json!({annotations::BENCHMARK: "quick/2"});
+    world
+        .api
+        .put(CLUSTER, json!({"metadata": {"annotations": again}}));
+    assert_eq!(world.costs(5, ASKED).await.len(), 1, "another value");
+    let back = json!({annotations::BENCHMARK: "quick"});
+    world
+        .api
+        .put(CLUSTER, json!({"metadata": {"annotations": back}}));
+    assert_eq!(world.costs(5, ASKED).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_declared_benchmark_that_somebody_runs_by_hand_does_not_load_again() {
+    let world = declared().await;
+    world
+        .api
+        .put(OF_DEMO, json!({"spec": {"runId": "by-hand"}}));
+    assert_eq!(world.costs(5, ASKED).await, Vec::<String>::new());
+}
+
+/// As of a cluster of which nothing is noted yet, for an operator of an earlier version asked.
+#[tokio::test]
+async fn that_a_declared_benchmark_can_not_be_noted_does_not_make_it_load_again() {
+    let world = declared().await;
+    let notes = json!({annotations::BENCHMARKS_DECLARED: null});
+    world
+        .api
+        .put(CLUSTER, json!({"metadata": {"annotations": notes}}));
+    world.api.refuse("dengineclusters/demo?", "no");
+    let requests = world.costs(5, "").await;
+    let those = |beginning: &str| {
+        let those = requests.iter().filter(|one| one.starts_with(beginning));
+        those.count()
+    };
+    assert_eq!(those(ASKED), 0);
+    assert_eq!(those(&format!("PATCH {CLUSTER}")), 1, "once, then a pause");
 }
