@@ -457,6 +457,11 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub placement: Option<String>,
+    /// Keys of the run that stayed on what it measured because they could not be deleted, in words. A later run below the
+    /// same prefix deletes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub left_over: Option<String>,
     /// How often the leader changed during the run, if the server tells its term. With any, the run does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_changes: Option<u64>,

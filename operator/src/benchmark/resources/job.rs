@@ -19,7 +19,7 @@ use crate::pod;
 
 /// The tool keeps the run's time itself and posts what it has; Kubernetes ends only what hangs. The
 /// slack is for a node that has to come first, pulling the image, waiting for the target, deleting the keys and posting.
-const DEADLINE_SLACK_SECONDS: i64 = 900;
+const DEADLINE_SLACK_SECONDS: i64 = 1_200;
 /// After SIGTERM the tool posts what it has, and deletes its keys.
 const GRACE_SECONDS: i64 = 60;
 
@@ -272,7 +272,7 @@ mod tests {
         ));
         let spec = job.spec.unwrap();
         assert_eq!(spec.backoff_limit, Some(0));
-        assert_eq!(spec.active_deadline_seconds, Some(960));
+        assert_eq!(spec.active_deadline_seconds, Some(1_260));
         assert_eq!(spec.ttl_seconds_after_finished, None);
         assert_eq!(
             spec.template.spec.unwrap().restart_policy.as_deref(),

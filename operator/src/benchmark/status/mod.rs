@@ -60,6 +60,8 @@ pub fn derive(
         let words = State::no(reasons::RUN_SKIPPED, &skipped.words);
         conditions.set(types::TARGET_READY, words);
     }
+    // It may be told after the run has ended.
+    status.left_over = left_over(observed);
     match outcome {
         Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, observed, now),
         Outcome::Failed { reason, message } => {
@@ -86,6 +88,14 @@ pub fn derive(
     conditions.keep_only(&types::OF_BENCHMARK);
     status.conditions = conditions.into_vec();
     within_limits(status)
+}
+
+/// What the recorded run's Jobs could not delete.
+fn left_over(observed: &Observed) -> Option<String> {
+    let reports = [&observed.result, &observed.rival];
+    let told = reports.into_iter().flatten();
+    let words: Vec<&str> = told.filter_map(|one| one.left_over.as_deref()).collect();
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 /// The moment of the schedule that is waited for; the one that is due, until its run is recorded.
@@ -254,17 +264,16 @@ fn finish(
         status.comparison = rows.iter().map(Row::shown).collect();
     }
     status.placement.clone_from(&observed.placement);
-    let succeeded = ending.phase == BenchmarkPhase::Succeeded;
-    let (complete, failed) = if succeeded {
-        (
-            State::yes(ending.reason, &ending.message),
-            State::no(ending.reason, &ending.message),
-        )
-    } else {
-        (
-            State::no(ending.reason, &ending.message),
-            State::yes(ending.reason, &ending.message),
-        )
+    let left = status.left_over.iter();
+    let words: Vec<&str> = left.map(String::as_str).collect();
+    let words = [&[&*ending.message], &words[..]].concat().join("; ");
+    let (yes, no) = (
+        State::yes(ending.reason, &words),
+        State::no(ending.reason, &words),
+    );
+    let (complete, failed) = match ending.phase {
+        BenchmarkPhase::Succeeded => (yes, no),
+        _ => (no, yes),
     };
     conditions.set(types::COMPLETE, complete);
     conditions.set(types::FAILED, failed);

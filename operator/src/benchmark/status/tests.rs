@@ -404,3 +404,34 @@ fn an_edit_that_can_not_be_carried_out_is_said_although_nothing_begins() {
     let status = resource.status.unwrap();
     assert_eq!(status.phase, Some(BenchmarkPhase::Succeeded));
 }
+
+#[test]
+fn keys_that_a_run_left_are_told_of_also_after_its_end() {
+    let mut resource = resource();
+    resource.status = Some(DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        job_uid: Some("u".to_owned()),
+        phase: Some(BenchmarkPhase::Running),
+        ..DEngineBenchmarkStatus::default()
+    });
+    let left = |words: Option<&str>| Observed {
+        result: Some(Report {
+            left_over: words.map(str::to_owned),
+            ..report(result(0))
+        }),
+        ..wanted("1")
+    };
+    let words = "5 of 10 keys below dengine-bench/x/ were not deleted";
+    look(&mut resource, &left(Some(words)), 1);
+    let told = |resource: &DEngineBenchmark| resource.status.as_ref()?.left_over.clone();
+    assert_eq!(told(&resource).as_deref(), Some(words));
+    let (status, _, message) = condition(&resource, types::COMPLETE);
+    assert_eq!(status, "True");
+    assert!(message.ends_with(&format!("; {words}")), "{message}");
+    assert_eq!(look(&mut resource, &left(None), 2), Step::Done);
+    assert_eq!(told(&resource), None, "deleted after all");
+    look(&mut resource, &left(Some(words)), 3);
+    assert_eq!(told(&resource).as_deref(), Some(words));
+    assert_eq!(look(&mut resource, &wanted("2"), 4), Step::Record);
+    assert_eq!(told(&resource), None, "another run");
+}
