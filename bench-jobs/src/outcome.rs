@@ -274,6 +274,12 @@ fn names(facts: &Facts) -> Vec<String> {
         .collect()
 }
 
+/// As much of a text as a result has room for.
+#[must_use]
+pub fn in_words(text: &str) -> String {
+    shortened(text, ERROR_CHARS_MAX)
+}
+
 fn shortened(text: &str, chars_max: usize) -> String {
     text.chars().take(chars_max).collect()
 }

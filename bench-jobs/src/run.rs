@@ -56,17 +56,20 @@ pub async fn run(cli: Cli) -> ExitStatus {
 
 async fn measure(cli: &Cli) -> anyhow::Result<u8> {
     let mut session = Session::new(cli)?;
-    let report = session.measure_all().await;
+    let mut report = session.measure_all().await;
     let verdict = Verdict::of_all(&report);
     // Who waits for the result may load the cluster next. But of a run that is cut short there may not be time for both, and
     // a later one takes away what it leaves.
     let cut = session.was_cut();
-    if !cut {
-        tidy_up(&mut session).await;
-    }
-    let delivered = deliver(cli, &report).await;
-    if cut {
-        tidy_up(&mut session).await;
+    report.left_over = if cut {
+        session.not_yet_tidied()
+    } else {
+        tidy_up(&mut session).await
+    };
+    let mut delivered = deliver(cli, &report).await;
+    if cut && report.left_over.is_some() {
+        report.left_over = tidy_up(&mut session).await;
+        delivered = delivered.and(correct(cli, &report).await);
     }
     if let Err(error) = &delivered {
         say(&mut io::stderr(), format_args!("error: {error:#}\n"));
@@ -75,9 +78,27 @@ async fn measure(cli: &Cli) -> anyhow::Result<u8> {
     Ok(verdict.exit_status())
 }
 
-async fn tidy_up(session: &mut Session<'_>) {
-    if let Err(error) = session.tidy_up().await {
-        say(&mut io::stderr(), format_args!("warning: {error:#}\n"));
+async fn tidy_up(session: &mut Session<'_>) -> Option<String> {
+    let left = session.tidy_up().await?;
+    let words = format_args!("warning: {left}; a later run deletes them\n");
+    say(&mut io::stderr(), words);
+    Some(left)
+}
+
+/// Delivers what became known after the result was delivered.
+async fn correct(cli: &Cli, report: &Report) -> anyhow::Result<()> {
+    let to = &cli.options.result;
+    let written = match to.json.as_deref().filter(|path| *path != Path::new("-")) {
+        Some(path) => write_json(path, report),
+        None => Ok(()),
+    };
+    written.and(post(to, report).await)
+}
+
+async fn post(to: &ResultOptions, report: &Report) -> anyhow::Result<()> {
+    match (&to.report_to, &to.run_id) {
+        (Some(object), Some(run_id)) => post::post(object, run_id, report).await,
+        _ => Ok(()),
     }
 }
 
@@ -93,10 +114,7 @@ async fn deliver(cli: &Cli, report: &Report) -> anyhow::Result<()> {
         say(&mut io::stdout(), &summary);
     }
     let written = write_files(to, report);
-    let posted = match (&to.report_to, &to.run_id) {
-        (Some(object), Some(run_id)) => post::post(object, run_id, report).await,
-        _ => Ok(()),
-    };
+    let posted = post(to, report).await;
     written.and(posted)
 }
 

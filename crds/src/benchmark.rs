@@ -144,8 +144,8 @@ pub struct DEngineBenchmarkSpec {
         regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9_+/-]*$")
     )]
     pub time_zone: Option<String>,
-    /// How late a run of the schedule may begin, if its moment passed while the target was not ready, or another run was
-    /// under way; after that it is skipped.
+    /// How late a run of the schedule may begin, if its moment passed while the target was not ready or busy, another run was
+    /// under way, or nobody looked; after that it is skipped.
     #[serde(default = "default_starting_deadline_seconds")]
     #[schemars(range(min = 10, max = 86_400))]
     pub starting_deadline_seconds: u32,
@@ -431,7 +431,7 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 160)))]
     pub members: Vec<String>,
-    /// Runs of the schedule that were skipped because nothing could be measured in time.
+    /// Runs of the schedule that were skipped because they could not begin in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_runs: Option<u32>,
     /// When the Job was made, RFC 3339.
@@ -457,6 +457,11 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub placement: Option<String>,
+    /// Keys of the run that stayed on what it measured because they could not be deleted, in words. A later run below the
+    /// same prefix deletes them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub left_over: Option<String>,
     /// How often the leader changed during the run, if the server tells its term. With any, the run does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_changes: Option<u64>,
@@ -477,7 +482,7 @@ pub struct DEngineBenchmarkStatus {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["workload".into()]))]
     pub comparison: Vec<Comparison>,
-    /// When the schedule asks for the next run, RFC 3339.
+    /// When the schedule asks for the next run, RFC 3339. A moment in the past is one whose run waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub next_run_at: Option<String>,

@@ -35,3 +35,6 @@ pub const TARGET_READY: &str = "TargetReady";
 pub const COMPLETE: &str = "Complete";
 /// Benchmark: the run that the spec asks for ended otherwise.
 pub const FAILED: &str = "Failed";
+
+/// Every condition of a benchmark.
+pub const OF_BENCHMARK: [&str; 3] = [TARGET_READY, COMPLETE, FAILED];

@@ -59,6 +59,8 @@ pub mod annotations {
     /// On a cluster, by people: measures it with the profile of this name, which may have `/` and any text behind it. The
     /// operator removes it once the benchmark is there; one that a manifest declares stays, and runs once for each value.
     pub const BENCHMARK: &str = "dengine.io/benchmark";
+    /// On a cluster: the runs that an annotation of a manifest asked for, each of which has had its turn.
+    pub const BENCHMARKS_DECLARED: &str = "dengine.io/benchmarks-declared";
     /// On a StatefulSet: the operator that looks after the cluster, as `NAMESPACE/NAME` of its release. Another one leaves it
     /// alone; to hand a cluster over is to write the other one's name here. While there is no StatefulSet, the cluster's
     /// status says it.

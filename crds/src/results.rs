@@ -33,6 +33,10 @@ pub struct Report {
     /// One for each workload, in the order in which they were measured.
     #[schemars(length(max = 32))]
     pub results: Vec<RunResult>,
+    /// Keys on the target that should have been deleted and were not, in words. A later run below the same prefix does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub left_over: Option<String>,
 }
 
 /// The machine that the load came from.

@@ -68,7 +68,7 @@ impl Conditions {
             Some(false) => "False",
             None => "Unknown",
         };
-        let before = self.list.iter().find(|condition| condition.type_ == type_);
+        let before = self.get(type_);
         let since = before
             .filter(|condition| condition.status == status)
             .map_or_else(
@@ -97,6 +97,11 @@ impl Conditions {
     pub fn keep_only(&mut self, types: &[&str]) {
         self.list
             .retain(|condition| types.contains(&condition.type_.as_str()));
+    }
+
+    /// One condition, as it is by now.
+    pub fn get(&self, type_: &str) -> Option<&Condition> {
+        self.list.iter().find(|condition| condition.type_ == type_)
     }
 
     /// Whether a condition holds.

@@ -86,6 +86,10 @@ pub struct Options {
     )]
     pub ready_timeout: Duration,
 
+    /// Begin also if the members' disks may have no room for what is written, or a member can not be asked
+    #[arg(long, global = true, help_heading = "Bounds")]
+    pub ignore_space: bool,
+
     /// Where results go.
     #[command(flatten)]
     pub result: ResultOptions,

@@ -28,8 +28,8 @@ use crate::{
     target::{self, Facts, Target},
 };
 
-/// Longest time from the end of `--timeout` to that of the program.
-const TIDYING_SECONDS_MAX: u64 = 300;
+/// Longest time from the end of `--timeout` to that of the program: that of deleting, and for posting the result as much again.
+const TIDYING_SECONDS_MAX: u64 = 2 * tidy::TIME_MAX.as_secs();
 /// How long to ask for the leader after a run that failed.
 const AFTER_FAILURE_LIMIT: Duration = Duration::from_secs(3);
 
@@ -42,6 +42,8 @@ pub struct Session<'a> {
     folder: Bytes,
     /// What lies in the folder, and is taken away in the end.
     written: tidy::Written,
+    /// Why what others left there could not be taken away.
+    not_swept: Option<String>,
     /// It was seen that the run has room, and what others left was taken away.
     begun: bool,
     /// Keys that are known to be there.
@@ -62,6 +64,7 @@ impl<'a> Session<'a> {
             servers: Servers::new(&cli.options.server_pid)?,
             folder: folder_of(&cli.options),
             written: tidy::Written::default(),
+            not_swept: None,
             begun: false,
             filled: None,
             place: String::new(),
@@ -79,6 +82,7 @@ impl<'a> Session<'a> {
             machine: machine::machine(),
             idle: self.idle().await,
             results: Vec::new(),
+            left_over: None,
         };
         let tasks = self.cli.tasks();
         for (done, task) in tasks.iter().enumerate() {
@@ -95,20 +99,39 @@ impl<'a> Session<'a> {
         self.cut.is_over()
     }
 
-    /// Deletes what the run wrote. What is left if that fails is taken away by a later run.
-    ///
-    /// # Errors
-    /// In words, for people.
-    pub async fn tidy_up(&mut self) -> anyhow::Result<()> {
-        if self.folder.is_empty() || !self.begun {
-            return Ok(());
-        }
-        let mut lane = self.lane_for_tidying().await?;
-        let done = tidy::own(&mut lane, &self.folder, &self.written).await;
-        done.map_err(anyhow::Error::msg).with_context(|| {
-            let folder = String::from_utf8_lossy(&self.folder);
-            format!("deleting the keys below {folder}; a later run does")
-        })
+    /// Deletes what the run wrote. Answers what is left on the target then, its own and that of earlier runs, in words: a
+    /// later run takes it away.
+    pub async fn tidy_up(&mut self) -> Option<String> {
+        let own = match self.has_keys() {
+            false => None,
+            true => self.delete_own().await.err(),
+        };
+        self.left(own)
+    }
+
+    /// What is left if the run is ended before it has deleted anything.
+    #[must_use]
+    pub fn not_yet_tidied(&self) -> Option<String> {
+        let keys = self.written.keys();
+        let words = format!("up to {keys} keys were not deleted yet when this was told");
+        self.left(self.has_keys().then_some(words))
+    }
+
+    fn has_keys(&self) -> bool {
+        !self.folder.is_empty() && self.begun
+    }
+
+    async fn delete_own(&mut self) -> Result<(), String> {
+        let lane = self.lane_for_tidying().await;
+        let mut lane = lane.map_err(|error| format!("{error:#}"))?;
+        tidy::own(&mut lane, &self.folder, &self.written).await
+    }
+
+    fn left(&self, own: Option<String>) -> Option<String> {
+        let folder = String::from_utf8_lossy(&self.folder);
+        let own = own.map(|words| format!("below {folder} {words}"));
+        let words: Vec<String> = own.into_iter().chain(self.not_swept.clone()).collect();
+        (!words.is_empty()).then(|| outcome::in_words(&words.join("; ")))
     }
 
     /// Before the first key is written: is there room, and what did runs leave that were killed?
@@ -117,15 +140,19 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let (cli, options) = (self.cli, &self.cli.options);
-        let needed = space::needed(&cli.tasks(), self.folder.len(), options.load.repeat);
-        let room = Facts::room(options.protocol.into(), &options.endpoints).await;
-        space::check(needed, room.as_ref())?;
+        let need = space::needed(&cli.tasks(), self.folder.len(), options.load.repeat);
+        if need.is_worth_a_question() && !options.ignore_space {
+            let room = Facts::room(options.protocol.into(), &options.endpoints).await;
+            space::check(need, room)?;
+        }
         if !self.folder.is_empty() {
             let mut lane = self.lane_for_tidying().await?;
-            let swept = tidy::left_over(&mut lane, &options.load.key_prefix).await;
-            if let Err(error) = swept {
+            let prefix = &options.load.key_prefix;
+            let swept = tidy::left_over(&mut lane, prefix).await;
+            self.not_swept = swept.err().map(|error| {
                 tracing::warn!(error, "keys of earlier runs could not be deleted");
-            }
+                format!("keys of earlier runs below {prefix} were not deleted: {error}")
+            });
         }
         self.begun = true;
         Ok(())

@@ -1,21 +1,47 @@
 //! Whether what a run writes has room on the members' disks. Pure.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use dengine_crds::benchmark::{Shape, Workload};
 
 use crate::{cli::Task, keys, target::Room};
 
 /// What a record takes beside its key and value: in the log, and as a version in the store.
 const RECORD_BYTES: u64 = 64;
-/// Versions that a cluster with default settings keeps readable.
+/// Versions that a cluster with default settings keeps readable, and for how long: of the two, what is more.
 const HISTORY: u64 = 100_000;
+const HISTORY_SECONDS: f64 = 300.0;
+/// But no more than were written with this part of the volume.
+const HISTORY_OF_VOLUME: u64 = 4;
 /// A store that is compacted needs room for this part of itself once more.
 const COMPACTION: u64 = 4;
 /// Less is not worth a question.
 const ALWAYS_FITS_BYTES: u64 = 16 << 20;
 
-/// Bytes that the workloads write to each member, roughly: every key once, and the history of what is overwritten.
-pub(super) fn needed(tasks: &[Task], folder: usize, repeat: u32) -> u64 {
+/// What workloads write to each member, roughly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Need {
+    /// Bytes of every key once.
+    keys: u64,
+    /// Bytes of versions that stay readable.
+    history: u64,
+}
+
+impl Need {
+    pub(super) fn is_worth_a_question(self) -> bool {
+        self.keys.saturating_add(self.history) > ALWAYS_FITS_BYTES
+    }
+
+    /// Bytes on the disk of this member. Its volume is taken for what it has written there and what is free.
+    fn bytes(self, room: &Room) -> u64 {
+        let volume = room.bytes.saturating_add(room.used_bytes);
+        let history = self.history.min(volume / HISTORY_OF_VOLUME);
+        let bytes = self.keys.saturating_add(history);
+        bytes.saturating_add(bytes / COMPACTION)
+    }
+}
+
+/// What the workloads of a run write.
+pub(super) fn needed(tasks: &[Task], folder: usize, repeat: u32) -> Need {
     let entry = |shape: &Shape| {
         let bytes = folder as u64 + u64::from(shape.key_size) + u64::from(shape.value_size);
         bytes + RECORD_BYTES
@@ -30,20 +56,21 @@ pub(super) fn needed(tasks: &[Task], folder: usize, repeat: u32) -> u64 {
         };
         written + keys::of_repetition(shape, last)
     };
-    let kept = tasks
-        .iter()
-        .map(|task| distinct(&task.shape) * entry(&task.shape));
-    let writes = tasks
-        .iter()
-        .map(|task| writes(&task.shape, repeat))
-        .sum::<u64>();
-    let largest = tasks
-        .iter()
-        .map(|task| entry(&task.shape))
-        .max()
-        .unwrap_or(0);
-    let bytes = kept.max().unwrap_or(0) + writes.min(HISTORY) * largest;
-    bytes + bytes / COMPACTION
+    let shapes = || tasks.iter().map(|task| &task.shape);
+    let keys = shapes().map(|shape| distinct(shape) * entry(shape));
+    let history = shapes().map(|shape| kept(shape, repeat).saturating_mul(entry(shape)));
+    Need {
+        keys: keys.max().unwrap_or(0),
+        history: history.fold(0, u64::saturating_add),
+    }
+}
+
+/// Versions of a workload's writes that are kept at once, at most: how fast it writes without a rate is not known before.
+fn kept(shape: &Shape, repeat: u32) -> u64 {
+    let in_time = shape
+        .rate
+        .map_or(u64::MAX, |rate| (rate * HISTORY_SECONDS) as u64);
+    writes(shape, repeat).min(in_time.max(HISTORY))
 }
 
 fn writes(shape: &Shape, repeat: u32) -> u64 {
@@ -55,11 +82,14 @@ fn writes(shape: &Shape, repeat: u32) -> u64 {
     (shape.total * share / 100).saturating_mul(repeat.into())
 }
 
-/// Refuses what would fill the disk of the member that has the least room.
-pub(super) fn check(needed: u64, room: Option<&Room>) -> Result<()> {
-    let Some(room) = room.filter(|_| needed > ALWAYS_FITS_BYTES) else {
-        return Ok(());
-    };
+/// Refuses what would fill the disk of the member that has the least room, and what may.
+pub(super) fn check(need: Need, room: Result<Option<Room>>) -> Result<()> {
+    let room = room.context(
+        "nothing was written: whether this run has room is not known, for not every member can be asked (--ignore-space \
+         begins anyway)",
+    )?;
+    let Some(room) = room else { return Ok(()) };
+    let needed = need.bytes(&room);
     if needed <= room.bytes {
         return Ok(());
     }
@@ -95,8 +125,9 @@ mod tests {
         let room = Room {
             member: "demo-1".to_owned(),
             bytes: room,
+            used_bytes: 0,
         };
-        let error = check(needed(&tasks(name), 28, 1), Some(&room)).err()?;
+        let error = check(needed(&tasks(name), 28, 1), Ok(Some(room))).err()?;
         Some(error.to_string())
     }
 
@@ -115,14 +146,40 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_its_room_is_not_refused() {
-        assert!(check(u64::MAX, None).is_ok());
+    fn who_does_not_tell_its_room_is_not_refused_and_who_does_not_answer_is() {
+        let need = needed(&tasks("growth"), 28, 1);
+        assert!(need.is_worth_a_question());
+        assert!(check(need, Ok(None)).is_ok());
+        let error = check(need, Err(anyhow::anyhow!("demo-2 is silent"))).unwrap_err();
+        let words = format!("{error:#}");
+        assert!(words.starts_with("nothing was written"), "{words}");
+        assert!(words.ends_with("demo-2 is silent"), "{words}");
     }
 
+    /// Some 128 bytes each, for five minutes whatever their number, and then up to a quarter of the volume.
     #[test]
     fn overwriting_the_same_keys_needs_room_for_the_history_alone() {
         let mut task = tasks("quick").remove(1);
-        (task.shape.total, task.shape.key_space) = (1_000_000_000, 10);
-        assert!(needed(&[task], 0, 1) < 100 << 20);
+        let shape = &mut task.shape;
+        (shape.total, shape.key_space, shape.rate) = (1_000_000_000, 10, None);
+        let needed_of = |task: &Task, bytes| {
+            let (member, used_bytes) = ("demo-0".to_owned(), 1 << 30);
+            let room = Room {
+                member,
+                bytes,
+                used_bytes,
+            };
+            needed(std::slice::from_ref(task), 0, 1).bytes(&room)
+        };
+        let free = 7 << 30;
+        let quarter = (free + (1 << 30)) / 4;
+        let all = needed_of(&task, free);
+        assert!(all > quarter && all < 2 * quarter, "{all}");
+        task.shape.rate = Some(10_000.0);
+        let slow = needed_of(&task, free);
+        assert!(slow < all, "{slow}");
+        task.shape.rate = Some(1.0);
+        let slowest = needed_of(&task, free);
+        assert!(slowest > 10 << 20 && slowest < 100 << 20, "{slowest}");
     }
 }

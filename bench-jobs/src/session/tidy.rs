@@ -1,5 +1,6 @@
 //! Takes away what was written: the run's own keys when it has ended, and before it begins those of runs that were
-//! killed. In pieces, so that no request deletes much, and for a bounded time: what is left then is left to a later run.
+//! killed. In pieces, so that no request deletes much, and for a time that grows with the keys and has a bound: what is left
+//! then is told of, and left to a later run.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,8 +14,12 @@ use crate::{folder, keys, target::Lane};
 const PIECE_KEYS: u64 = 1_000;
 /// And bytes of keys: a server has a bound for that.
 const PIECE_BYTES_MAX: u64 = 1 << 20;
-/// For each of the two.
-const TIME_MAX: Duration = Duration::from_secs(60);
+/// For keys of others, and for the run's own besides what their number takes.
+const TIME_MIN: Duration = Duration::from_secs(60);
+/// For any number of the run's own. Its folder's name, and the Job, allow for it.
+pub(super) const TIME_MAX: Duration = Duration::from_secs(300);
+/// Slower than servers are found to be that have nothing else to do.
+const KEYS_PER_SECOND: u64 = 20_000;
 /// Folders that are looked at; what else lies below the prefix was put there by others.
 const FOLDERS_MAX: usize = 64;
 
@@ -27,10 +32,20 @@ impl Written {
         let end = self.0.entry(keys.size()).or_default();
         *end = keys.end().max(*end);
     }
+
+    /// How many keys that may be at most.
+    pub(super) fn keys(&self) -> u64 {
+        self.0.values().sum()
+    }
 }
 
 /// Deletes what the run wrote into its folder.
+///
+/// # Errors
+/// What is left, and why.
 pub(super) async fn own(lane: &mut Lane, folder: &Bytes, written: &Written) -> Result<(), String> {
+    let all = written.keys();
+    let mut left = all;
     let deleting = async {
         for (&size, &end) in &written.0 {
             let piece = (PIECE_BYTES_MAX / (folder.len() + size) as u64).clamp(1, PIECE_KEYS);
@@ -39,12 +54,19 @@ pub(super) async fn own(lane: &mut Lane, folder: &Bytes, written: &Written) -> R
                 let last = (first + piece).min(end) - 1;
                 let key = |number| keys::numbered(folder, size, number);
                 lane.delete(key(first), after(key(last))).await?;
+                left -= last + 1 - first;
                 first = last + 1;
             }
         }
         Ok::<(), String>(())
     };
-    bounded(deleting).await
+    let done = bounded(time_for(all), deleting).await;
+    done.map_err(|error| format!("{left} of {all} keys were not deleted: {error}"))
+}
+
+fn time_for(keys: u64) -> Duration {
+    let grown = TIME_MIN + Duration::from_secs(keys / KEYS_PER_SECOND);
+    grown.min(TIME_MAX)
 }
 
 /// Deletes the folders of runs that must be over.
@@ -67,7 +89,7 @@ pub(super) async fn left_over(lane: &mut Lane, prefix: &str) -> Result<(), Strin
         }
         Ok::<(), String>(())
     };
-    bounded(deleting).await
+    bounded(TIME_MIN, deleting).await
 }
 
 async fn empty(lane: &mut Lane, name: &[u8]) -> Result<(), String> {
@@ -87,7 +109,22 @@ fn after(mut key: Vec<u8>) -> Vec<u8> {
     key
 }
 
-async fn bounded(deleting: impl Future<Output = Result<(), String>>) -> Result<(), String> {
-    let late = |_| Err(format!("it was not done within {TIME_MAX:?}"));
-    timeout(TIME_MAX, deleting).await.unwrap_or_else(late)
+async fn bounded(
+    time: Duration,
+    deleting: impl Future<Output = Result<(), String>>,
+) -> Result<(), String> {
+    let late = |_| Err(format!("it was not done within {time:?}"));
+    timeout(time, deleting).await.unwrap_or_else(late)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_grows_with_the_keys_and_has_a_bound() {
+        assert_eq!(time_for(100), TIME_MIN);
+        assert_eq!(time_for(2_000_000), TIME_MIN + Duration::from_secs(100));
+        assert_eq!(time_for(1_000_000_000), TIME_MAX);
+    }
 }

@@ -1,6 +1,6 @@
 //! DEngine's own protocol, through `dengine-client`.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -145,38 +145,54 @@ pub(super) async fn facts(endpoints: &[String]) -> anyhow::Result<Facts> {
     Ok(facts)
 }
 
-/// The room of the member that has the least, of those that answer at the addresses that the cluster knows: an endpoint may
-/// stand for all of them.
-pub(super) async fn room(endpoints: &[String]) -> Option<Room> {
-    let options = AdminOptions {
-        connect_timeout: Duration::from_secs(2),
-        request_timeout: Duration::from_secs(2),
-    };
-    let mut addresses = endpoints.to_vec();
-    for endpoint in endpoints.iter().take(1) {
-        let admin = AdminClient::connect_with(endpoint, options).await.ok()?;
-        let members = admin.members().await.ok()?;
-        let of =
-            |progress: dengine_client::proto::MemberProgress| Some(progress.member?.client_address);
-        addresses.extend(members.members.into_iter().filter_map(of));
-    }
+/// How often a member is asked that does not answer: it may be slow for a moment.
+const ROOM_TRIES: u32 = 3;
+
+/// The room of the member that has the least, of all at the addresses that the cluster knows: an endpoint may stand for all of
+/// them.
+pub(super) async fn room(endpoints: &[String]) -> anyhow::Result<Option<Room>> {
     let mut least: Option<Room> = None;
-    for address in addresses {
-        let Ok(admin) = AdminClient::connect_with(&address, options).await else {
-            continue;
-        };
-        let status = admin.status().await.ok();
-        let room = status.and_then(|status| {
-            let bytes = status.free_bytes?;
-            let member = status.name;
-            Some(Room { member, bytes })
-        });
-        least = [least, room]
-            .into_iter()
-            .flatten()
-            .min_by_key(|room| room.bytes);
+    for address in addresses(endpoints).await? {
+        let mut told = room_of(&address).await;
+        for _ in 1..ROOM_TRIES {
+            if told.is_err() {
+                told = room_of(&address).await;
+            }
+        }
+        let told = told.with_context(|| format!("member at {address}"))?;
+        let both = [least, told].into_iter().flatten();
+        least = both.min_by_key(|room| room.bytes);
     }
-    least
+    Ok(least)
+}
+
+const ROOM_OPTIONS: AdminOptions = AdminOptions {
+    connect_timeout: Duration::from_secs(2),
+    request_timeout: Duration::from_secs(5),
+};
+
+/// Of all members, and of the endpoints.
+async fn addresses(endpoints: &[String]) -> anyhow::Result<BTreeSet<String>> {
+    let mut addresses: BTreeSet<String> = endpoints.iter().cloned().collect();
+    if let Some(endpoint) = endpoints.first() {
+        let admin = AdminClient::connect_with(endpoint, ROOM_OPTIONS).await?;
+        let members = admin.members().await.context("members of the cluster")?;
+        let members = members.members.into_iter();
+        let of = members.filter_map(|progress| Some(progress.member?.client_address));
+        addresses.extend(of.filter(|address| !address.is_empty()));
+    }
+    Ok(addresses)
+}
+
+async fn room_of(address: &str) -> anyhow::Result<Option<Room>> {
+    let admin = AdminClient::connect_with(address, ROOM_OPTIONS).await?;
+    let status = admin.status().await?;
+    let used_bytes = status.log_bytes.saturating_add(status.state_bytes);
+    Ok(status.free_bytes.map(|bytes| Room {
+        member: status.name,
+        bytes,
+        used_bytes,
+    }))
 }
 
 fn leader(members: &MembersResponse) -> Option<Leader> {

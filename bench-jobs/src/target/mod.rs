@@ -217,6 +217,8 @@ pub struct Room {
     pub member: String,
     /// Bytes that are free on its disk before it refuses writes.
     pub bytes: u64,
+    /// Bytes that it has written there.
+    pub used_bytes: u64,
 }
 
 /// The member that leads.
@@ -240,11 +242,14 @@ impl Facts {
         }
     }
 
-    /// The room of the member that has the least; `None` if it is not told. etcd tells of none.
-    pub async fn room(protocol: Protocol, endpoints: &[String]) -> Option<Room> {
+    /// The room of the member that has the least; `None` if none of them tells it, as etcd and earlier versions.
+    ///
+    /// # Errors
+    /// If a member does not answer: it may be the one that has the least.
+    pub async fn room(protocol: Protocol, endpoints: &[String]) -> anyhow::Result<Option<Room>> {
         match protocol {
             Protocol::Dengine => dengine::room(endpoints).await,
-            Protocol::Etcd => None,
+            Protocol::Etcd => Ok(None),
         }
     }
 

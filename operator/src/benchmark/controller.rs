@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use dengine_crds::DEngineBenchmark;
 use dengine_crds::names::labels;
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 use kube::runtime::controller::{self, Action, Controller};
-use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::{WatchStreamExt, watcher};
 
 use super::ReconcileError;
-use super::turns::{Others, Turns};
+use super::turns::Turns;
 use crate::cluster::controller::{PAGE, cached, slim};
 use crate::context::Context;
 use crate::guard::{self, Guarded};
@@ -27,8 +27,7 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 /// What every reconciliation of a benchmark gets.
 struct Shared {
     context: Context,
-    jobs: Store<Job>,
-    turns: Turns,
+    turns: Arc<Turns>,
 }
 
 /// Runs until `stop` resolves and what runs then has ended.
@@ -53,11 +52,10 @@ pub async fn run(
     .applied_objects();
     let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_BENCHMARK);
     let (jobs, changed) = cached(&scope, scope.api(&context.client), &selector, |_| {});
-    let shared = Shared {
-        context,
-        jobs,
-        turns: Turns::default(),
-    };
+    let turns = Arc::new(Turns::new(jobs));
+    let noted = Arc::clone(&turns);
+    let changed = changed.inspect_ok(move |job| noted.note(job));
+    let shared = Shared { context, turns };
     Controller::for_stream(benchmarks, reader)
         .with_config(
             controller::Config::default()
@@ -86,13 +84,9 @@ async fn reconcile(
         }
     };
     // An error means that the watch ended, and with it this process' work.
-    let _ = shared.jobs.wait_until_ready().await;
+    let _ = shared.turns.jobs.wait_until_ready().await;
     let started = Instant::now();
-    let others = Others {
-        jobs: &shared.jobs,
-        turns: &shared.turns,
-    };
-    let result = super::reconcile(benchmark, &shared.context, &others).await;
+    let result = super::reconcile(benchmark, &shared.context, &shared.turns).await;
     telemetry::reconciled(telemetry::BENCHMARK, started.elapsed());
     result
 }

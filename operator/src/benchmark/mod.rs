@@ -26,16 +26,14 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-use crate::apply::{ApplyError, by_us, ensure, exactly, gone_or_done, is_code};
+use crate::apply::{ApplyError, ensure, exactly, gone_or_done, is_code};
 use crate::cluster::bystander;
 use crate::context::{Context, Happening, now};
 use plan::{Ending, Step};
 use resources::{Benchmark, job, role, role_binding, service_account};
 use status::Outcome;
-use turns::Others;
+use turns::Turns;
 
-/// How long a Job stays after its result is in, for its logs.
-const JOB_TTL_SECONDS: i32 = 3600;
 /// While the target can not be measured yet, or the Job runs (its end also triggers).
 const WHILE_WAITING: Duration = Duration::from_secs(2);
 /// After a step other than the Job's making that failed.
@@ -63,8 +61,8 @@ enum StepError {
     Apply(#[from] ApplyError),
     #[error("the Job: {0}")]
     Job(kube::Error),
-    #[error("deleting what has expired: {0}")]
-    Expire(kube::Error),
+    #[error(transparent)]
+    Api(kube::Error),
     #[error("waiting for {0}")]
     NotOurTurn(String),
     #[error(
@@ -80,13 +78,13 @@ enum StepError {
 pub async fn reconcile(
     resource: &DEngineBenchmark,
     context: &Context,
-    others: &Others<'_>,
+    turns: &Turns,
 ) -> Result<Action, ReconcileError> {
     let namespace = resource.namespace().unwrap_or_default();
     let recorded_job = |of: &DEngineBenchmark| of.status.as_ref().and_then(|s| s.job_name.clone());
     // First the Job, then the resource: a Job that has ended posted its result before.
     let job_name = recorded_job(resource);
-    let job = find_job(context, others.jobs, &namespace, job_name.as_deref()).await?;
+    let job = find_job(context, &turns.jobs, &namespace, job_name.as_deref()).await?;
     let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &namespace);
     let Some(resource) = api.get_opt(&resource.name_any()).await? else {
         return Ok(Action::await_change());
@@ -107,15 +105,14 @@ pub async fn reconcile(
     }
     let benchmark = benchmark(context, &resource, namespace, owner);
     let now = now();
-    let (observed, next) =
-        observe::observe(context, &benchmark, &resource, job, others, &now).await?;
+    let observed = observe::observe(context, &benchmark, &resource, job, turns, &now).await?;
     let step = plan::plan(&observed);
     let carried_out = carry_out(
         context,
         &benchmark,
         &resource,
         observed.job.as_ref(),
-        others,
+        turns,
         &step,
     );
     let outcome = match carried_out.await {
@@ -124,15 +121,18 @@ pub async fn reconcile(
         Err(StepError::NotOurTurn(_)) => return Ok(Action::requeue(AFTER_STEP)),
         Err(error) => refused(context, &resource, &step, &error).await,
     };
-    let mut status = status::derive(&resource, &outcome, &observed, &now);
-    status.next_run_at = next.map(|next| next.to_string());
+    let status = status::derive(&resource, &outcome, &observed, &now);
     match write(context, &resource, &status).await {
         // The Job posted its result meanwhile: what follows from it is derived anew.
         Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
         written => written?,
     }
     runs::prune(context, &resource).await?;
-    tell_of_skipped(context, &resource, &outcome).await;
+    runs::let_go(context, &resource, &turns.jobs).await?;
+    if let Some(skipped) = &observed.skipped {
+        let happening = Happening::warning(events::RUN_SKIPPED, skipped.words.clone());
+        context.tell(&resource.object_ref(&()), &happening).await;
+    }
     if let Some(ending) = ending_of(&outcome) {
         let note = format!(
             "run {}: {}",
@@ -148,7 +148,7 @@ pub async fn reconcile(
         context.tell(&resource.object_ref(&()), &happening).await;
     }
     let again = again(&outcome);
-    let due = observe::due_in(&resource, next, &now).unwrap_or(again);
+    let due = observe::due_in(&resource, observed.next, &now).unwrap_or(again);
     Ok(Action::requeue(again.min(due)))
 }
 
@@ -185,13 +185,6 @@ fn ending_of(outcome: &Outcome) -> Option<Ending> {
     }
 }
 
-async fn tell_of_skipped(context: &Context, resource: &DEngineBenchmark, outcome: &Outcome) {
-    if let Outcome::Taken(Step::Skip { words }) = outcome {
-        let happening = Happening::warning(events::RUN_SKIPPED, words.clone());
-        context.tell(&resource.object_ref(&()), &happening).await;
-    }
-}
-
 fn again(outcome: &Outcome) -> Duration {
     match outcome {
         Outcome::Failed { .. } => AFTER_FAILURE,
@@ -204,7 +197,8 @@ fn again(outcome: &Outcome) -> Duration {
             WHEN_DONE
         }
         Outcome::Taken(Step::Refuse { .. } | Step::Wait) => WHILE_WAITING,
-        Outcome::Taken(Step::Done) => WHEN_DONE,
+        // One that can not be deleted is tried again then.
+        Outcome::Taken(Step::Done | Step::Expire) => WHEN_DONE,
         Outcome::Taken(_) => AFTER_STEP,
     }
 }
@@ -229,38 +223,18 @@ async fn carry_out(
     benchmark: &Benchmark,
     resource: &DEngineBenchmark,
     job: Option<&plan::Job>,
-    others: &Others<'_>,
+    turns: &Turns,
     step: &Step,
 ) -> Result<(), StepError> {
     match step {
         Step::MakeJob => {
-            others.take(benchmark).map_err(StepError::NotOurTurn)?;
+            turns.take(benchmark).map_err(StepError::NotOurTurn)?;
             make_job(context, benchmark, resource).await
         }
-        // The Job has posted what it measured; nothing needs it any more but people who read its log.
-        Step::SetTtl | Step::NextLeg => set_ttl(context, benchmark, resource, job).await,
         Step::Cancel(_) => delete_job(context, benchmark, resource, job).await,
-        Step::Expire => expire(context, benchmark).await,
+        Step::Expire => expire(context, benchmark, resource).await,
         _ => Ok(()),
     }
-}
-
-/// Only of the Job that was seen to belong to this benchmark: what the status names may have been written by a Job.
-async fn set_ttl(
-    context: &Context,
-    benchmark: &Benchmark,
-    resource: &DEngineBenchmark,
-    job: Option<&plan::Job>,
-) -> Result<(), StepError> {
-    let Some(job) = job else { return Ok(()) };
-    let api: Api<Job> = Api::namespaced(context.client.clone(), &benchmark.namespace);
-    let patch = json!({
-        "metadata": {"uid": job.uid},
-        "spec": {"ttlSecondsAfterFinished": JOB_TTL_SECONDS},
-    });
-    let name = job_name(resource);
-    let answer = api.patch(&name, &by_us(), &Patch::Merge(patch)).await;
-    gone_or_done(answer).map_err(StepError::Job)
 }
 
 fn job_name(resource: &DEngineBenchmark) -> String {
@@ -287,12 +261,19 @@ async fn delete_job(
 }
 
 /// Deletes the resource, if it still is the one that was looked at; what it owns goes with it.
-async fn expire(context: &Context, benchmark: &Benchmark) -> Result<(), StepError> {
+async fn expire(
+    context: &Context,
+    benchmark: &Benchmark,
+    resource: &DEngineBenchmark,
+) -> Result<(), StepError> {
     let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &benchmark.namespace);
-    let answer = api
-        .delete(&benchmark.name, &exactly(&benchmark.owner.uid))
-        .await;
-    gone_or_done(answer).map_err(StepError::Expire)
+    let parameters = exactly(&benchmark.owner.uid);
+    let deleted = api.delete(&benchmark.name, &parameters);
+    let attempt = format!("expire {}", benchmark.owner.uid);
+    let what_fails = "the benchmark has expired and can not be deleted";
+    let about = resource.object_ref(&());
+    let done = context.beside(&about, &attempt, what_fails, deleted).await;
+    done.map_err(StepError::Api)
 }
 
 async fn make_job(

@@ -16,23 +16,23 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 
 use super::ReconcileError;
-use super::plan::{Job, JobState, Observed, Recorded, Target};
+use super::plan::{Job, JobState, Observed, Recorded, Skipped, Target};
 use super::resources::{Benchmark, job};
-use super::schedule::{self, Due};
+use super::schedule::{self, Clock, Due};
 use super::thresholds::Threshold;
-use super::turns::Others;
+use super::turns::Turns;
 use crate::conditions::is_true;
 use crate::context::Context;
 
-/// What is known, and when the schedule asks for the next run.
+/// What is known.
 pub(super) async fn observe(
     context: &Context,
     benchmark: &Benchmark,
     resource: &DEngineBenchmark,
     job: Option<v1::Job>,
-    others: &Others<'_>,
+    turns: &Turns,
     now: &Time,
-) -> Result<(Observed, Option<Timestamp>), ReconcileError> {
+) -> Result<Observed, ReconcileError> {
     let status = resource.status.clone().unwrap_or_default();
     let job = job.filter(|job| {
         job.owner_references()
@@ -41,7 +41,7 @@ pub(super) async fn observe(
     });
     let (asked, invalid) = asked(resource, now);
     let posted = |run_id: &str| status.runs.get(run_id).cloned();
-    let had_its_turn = had_its_turn(resource, &status, asked.due.run_id.as_deref());
+    let overdue = job.is_none() && overdue(resource, &status, now);
     let pod = match &job {
         Some(job) => pod_of(context, benchmark, &job.name_any()).await?,
         None => None,
@@ -54,17 +54,21 @@ pub(super) async fn observe(
         (_, pod) => pod.as_ref().and_then(trouble),
     };
     let replace = benchmark.spec.concurrency_policy == ConcurrencyPolicy::Replace;
-    let observed = Observed {
+    Ok(Observed {
         suspended: benchmark.spec.suspend,
-        busy: others.busy(benchmark),
-        replaces: replace && asked.due.run_id.is_some(),
+        busy: turns.busy(benchmark),
+        replaces: replace && asked.due.at.is_some(),
+        due: asked.due.at,
+        next: asked.due.next,
+        overdue,
+        moved_on: moved_on(resource, &status),
         retry_in: retry_in(&status, now),
         members: members(context, benchmark, &status).await?,
-        skipped: skipped(&status),
+        skipped: skipped(&status, asked.due.skipped + u32::from(overdue)),
         trouble,
         was_stuck: was_stuck(&status),
-        wanted_run: wanted_run(resource, &status, asked.due.run_id),
-        had_its_turn,
+        wanted_run: wanted_run(resource, &status, asked.due.at),
+        had_its_turn: had_its_turn(resource, &status, asked.due.at),
         thresholds: asked.thresholds,
         compares: benchmark.spec.compare_with.is_some(),
         invalid,
@@ -78,8 +82,7 @@ pub(super) async fn observe(
         job: job.as_ref().map(view),
         result: posted(&benchmark.run_id),
         rival: posted(&names::benchmark::rival(&benchmark.run_id)),
-    };
-    Ok((observed, asked.due.next))
+    })
 }
 
 /// The run that this status speaks of.
@@ -102,16 +105,63 @@ fn retry_in(status: &DEngineBenchmarkStatus, now: &Time) -> Option<u64> {
     Some(u64::try_from(at.as_second() - now.0.as_second()).unwrap_or(0))
 }
 
-/// What the last run of the schedule waited for, if it was waited for in vain.
-fn skipped(status: &DEngineBenchmarkStatus) -> Option<String> {
-    let mut conditions = status.conditions.iter();
-    let target = conditions.find(|condition| condition.type_ == types::TARGET_READY)?;
-    let waited = [reasons::TARGET_NOT_READY, reasons::TARGET_NOT_FOUND];
-    let in_vain = target.status == "False" && waited.contains(&target.reason.as_str());
-    in_vain.then(|| {
-        let words = &target.message;
-        format!("a run of the schedule was skipped, for it could not begin in time: {words}")
-    })
+/// That runs of the schedule did not begin, and what they waited for as far as the status says.
+fn skipped(status: &DEngineBenchmarkStatus, runs: u32) -> Option<Skipped> {
+    let which = match runs {
+        0 => return None,
+        1 => "a run of the schedule was".to_owned(),
+        more => format!("{more} runs of the schedule were"),
+    };
+    let why = waited_for(status);
+    let words = format!("{which} skipped, for it was not possible to begin in time: {why}");
+    Some(Skipped { runs, words })
+}
+
+fn waited_for(status: &DEngineBenchmarkStatus) -> String {
+    let under_way = recorded(status).filter(|run| !run.is_final);
+    if let Some(run) = under_way.as_ref().filter(|run| run.job_made) {
+        return format!("run {} was still under way", run.run_id);
+    }
+    let said = |type_: &str, reasons: &[&str]| {
+        let mut conditions = status.conditions.iter();
+        let said = conditions.find(|condition| condition.type_ == type_)?;
+        let waits = said.status == "False" && reasons.contains(&&*said.reason);
+        waits.then(|| said.message.clone())
+    };
+    let target = said(types::TARGET_READY, &WAITS);
+    let refused = || said(types::FAILED, &[reasons::JOB_REFUSED, reasons::NAME_TAKEN]);
+    let unseen = || "nobody looked at the benchmark then".to_owned();
+    target.or_else(refused).unwrap_or_else(unseen)
+}
+
+/// For what a run that is due waits.
+const WAITS: [&str; 4] = [
+    reasons::TARGET_NOT_READY,
+    reasons::TARGET_NOT_FOUND,
+    reasons::TARGET_BUSY,
+    reasons::INVALID_SPEC,
+];
+
+/// Whether the recorded run is one of the schedule that did not begin, and that may not begin any more.
+fn overdue(resource: &DEngineBenchmark, status: &DEngineBenchmarkStatus, now: &Time) -> bool {
+    let late = resource.spec.starting_deadline_seconds;
+    let waits = |run: &Recorded| !run.is_final && !run.job_made && run.leg == Leg::Target;
+    let waiting = recorded(status).filter(waits);
+    let moment = waiting.and_then(|run| moment_of(status, &run.run_id));
+    moment.is_some_and(|moment| schedule::is_late(moment, late, now.0))
+}
+
+/// The moment of a run of the schedule. One of the spec may be called as if it were one.
+fn moment_of(status: &DEngineBenchmarkStatus, run_id: &str) -> Option<Timestamp> {
+    let of_spec = status.spec_run_id.as_deref() == Some(run_id);
+    schedule::moment(run_id).filter(|_| !of_spec)
+}
+
+/// Whether the recorded run is one that the spec asked for, and does not any more.
+fn moved_on(resource: &DEngineBenchmark, status: &DEngineBenchmarkStatus) -> bool {
+    let recorded = status.run_id.as_ref();
+    let of_spec = recorded.filter(|run| moment_of(status, run).is_none());
+    of_spec.is_some_and(|run| *run != resource.spec.run_id)
 }
 
 /// What kept the Job's pod from running when it was looked at last: when the Job's time is over, its pod is gone too.
@@ -181,12 +231,6 @@ fn asked(resource: &DEngineBenchmark, now: &Time) -> (Asked, Option<String>) {
             Err(error) => wrong.push(format!("{error}")),
         }
     }
-    let created = resource.metadata.creation_timestamp.as_ref();
-    let since = created.map_or(now.0, |created| created.0);
-    let nothing = Due {
-        run_id: None,
-        next: None,
-    };
     let zone = schedule::time_zone(spec.time_zone.as_deref());
     let zone = zone.unwrap_or_else(|error| {
         wrong.push(error.to_string());
@@ -194,13 +238,17 @@ fn asked(resource: &DEngineBenchmark, now: &Time) -> (Asked, Option<String>) {
     });
     let text = spec.schedule.as_deref().filter(|_| !spec.suspend);
     let late = spec.starting_deadline_seconds;
-    let due = match text.map(|text| schedule::due(text, &zone, late, since, now.0)) {
-        None => nothing,
+    let due = match text.map(|text| schedule::due(text, &zone, late, clock(resource, now))) {
+        None => Due::default(),
         Some(Ok(due)) => due,
         Some(Err(error)) => {
             wrong.push(error.to_string());
-            nothing
+            Due::default()
         }
+    };
+    let due = Due {
+        at: due.at.filter(|moment| !has_begun(resource, *moment)),
+        ..due
     };
     if let Some(profile) = spec
         .profile
@@ -213,15 +261,35 @@ fn asked(resource: &DEngineBenchmark, now: &Time) -> (Asked, Option<String>) {
     (Asked { thresholds, due }, invalid)
 }
 
+fn clock(resource: &DEngineBenchmark, now: &Time) -> Clock {
+    let created = resource.metadata.creation_timestamp.as_ref();
+    let status = resource.status.as_ref();
+    let awaited = status.and_then(|status| status.next_run_at.as_ref());
+    Clock {
+        created: created.map_or(now.0, |created| created.0),
+        awaited: awaited.and_then(|awaited| awaited.parse().ok()),
+        now: now.0,
+    }
+}
+
+fn has_begun(resource: &DEngineBenchmark, moment: Timestamp) -> bool {
+    let run = schedule::run_id(moment);
+    let begun = |status: &DEngineBenchmarkStatus| {
+        status.run_id.as_ref() == Some(&run) || status.runs.contains_key(&run)
+    };
+    resource.status.as_ref().is_some_and(begun)
+}
+
 /// The run that is due by the clock, else the one that the spec names, unless that one had its turn.
 fn wanted_run(
     resource: &DEngineBenchmark,
     status: &DEngineBenchmarkStatus,
-    due: Option<String>,
+    due: Option<Timestamp>,
 ) -> String {
     let spec_run = &resource.spec.run_id;
     let had_its_turn = status.spec_run_id.as_ref() == Some(spec_run);
     let recorded = status.run_id.clone().filter(|_| had_its_turn);
+    let due = due.map(schedule::run_id);
     due.or(recorded).unwrap_or_else(|| spec_run.clone())
 }
 
@@ -230,7 +298,7 @@ fn wanted_run(
 fn had_its_turn(
     resource: &DEngineBenchmark,
     status: &DEngineBenchmarkStatus,
-    due: Option<&str>,
+    due: Option<Timestamp>,
 ) -> bool {
     due.is_none() && status.runs.contains_key(&resource.spec.run_id)
 }
@@ -244,7 +312,7 @@ fn expires_in(resource: &DEngineBenchmark, now: &Time) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
 }
 
-/// Time until the clock asks for something.
+/// Time until the clock asks for something that it did not ask for before.
 pub(super) fn due_in(
     resource: &DEngineBenchmark,
     next: Option<Timestamp>,
@@ -254,7 +322,8 @@ pub(super) fn due_in(
         let seconds = next.as_second() - now.0.as_second();
         Duration::from_secs(u64::try_from(seconds).unwrap_or(0) + 1)
     };
-    let expires = expires_in(resource, now).map(|left| left + Duration::from_secs(1));
+    let expires = expires_in(resource, now).filter(|left| !left.is_zero());
+    let expires = expires.map(|left| left + Duration::from_secs(1));
     [next.map(until), expires].into_iter().flatten().min()
 }
 
@@ -362,10 +431,6 @@ fn view(job: &v1::Job) -> Job {
     Job {
         uid: job.uid().unwrap_or_default(),
         state: ended.unwrap_or(JobState::Running),
-        has_ttl: job
-            .spec
-            .as_ref()
-            .is_some_and(|spec| spec.ttl_seconds_after_finished.is_some()),
     }
 }
 
@@ -421,10 +486,11 @@ mod tests {
         resource.metadata.creation_timestamp = Some(Time(created));
         let now = Time("2026-05-02T03:10:30Z".parse().unwrap());
         let (due, _) = asked(&resource, &now);
-        assert_eq!(due.due.run_id.as_deref(), Some("20260502T0310Z"));
+        let moment: Timestamp = "2026-05-02T03:10:00Z".parse().unwrap();
+        assert_eq!(due.due.at, Some(moment));
         resource.spec.suspend = true;
         let (due, wrong) = asked(&resource, &now);
-        assert_eq!((due.due.run_id, due.due.next, wrong), (None, None, None));
+        assert_eq!((due.due, wrong), (Due::default(), None));
     }
 
     #[test]
@@ -437,7 +503,7 @@ mod tests {
         assert!(!had_its_turn(&resource, &status, None));
         status.runs.insert("one".to_owned(), Report::default());
         assert!(had_its_turn(&resource, &status, None));
-        let due = Some("20260502T0300Z");
+        let due = Some(Timestamp::UNIX_EPOCH);
         assert!(!had_its_turn(&resource, &status, due), "by the clock");
     }
 }

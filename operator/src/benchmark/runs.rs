@@ -1,16 +1,89 @@
-//! Results of earlier runs: the newest are kept, as many as the spec asks for.
+//! What is kept of runs that are over: results, as many as the spec asks for, and for a while the Jobs, for their logs. What
+//! the API server will not have here holds up nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use dengine_crds::DEngineBenchmark;
 use dengine_crds::benchmark::Report;
 use dengine_crds::names;
+use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus};
+use k8s_openapi::api::batch::v1::Job;
 use kube::api::{Api, Patch};
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
 use serde_json::{Map, Value, json};
 
+use super::observe;
 use crate::apply::by_us;
 use crate::context::Context;
+
+/// How long a Job stays after its run is over.
+const JOB_TTL_SECONDS: i32 = 3600;
+
+/// Has Kubernetes clean away the Jobs of runs that are over: nothing needs them any more but people who read their logs.
+///
+/// # Errors
+/// If the API server does not answer.
+pub(super) async fn let_go(
+    context: &Context,
+    resource: &DEngineBenchmark,
+    jobs: &Store<Job>,
+) -> Result<(), kube::Error> {
+    let api: Api<Job> = Api::namespaced(
+        context.client.clone(),
+        &resource.namespace().unwrap_or_default(),
+    );
+    for job in over(resource, jobs) {
+        let (name, uid) = (job.name_any(), job.uid().unwrap_or_default());
+        let patch = Patch::Merge(json!({
+            "metadata": {"uid": uid},
+            "spec": {"ttlSecondsAfterFinished": JOB_TTL_SECONDS},
+        }));
+        let parameters = by_us();
+        let patched = api.patch(&name, &parameters, &patch);
+        let attempt = format!("let go of {uid}");
+        let what_fails = "the Job of a run that is over stays";
+        let about = resource.object_ref(&());
+        context
+            .beside(&about, &attempt, what_fails, patched)
+            .await?;
+    }
+    Ok(())
+}
+
+/// By their names and owner, for the status may be written by a Job: it could name any other.
+fn over(resource: &DEngineBenchmark, jobs: &Store<Job>) -> Vec<Arc<Job>> {
+    let Some(status) = &resource.status else {
+        return Vec::new();
+    };
+    let namespace = resource.namespace().unwrap_or_default();
+    let of_run = |run: String| {
+        let name = names::benchmark::job(&resource.name_any(), &run);
+        jobs.get(&ObjectRef::new(&name).within(&namespace))
+    };
+    let is_over = |job: &Arc<Job>| {
+        let mut owners = job.owner_references().iter();
+        let ours = owners.any(|owner| Some(&owner.uid) == resource.metadata.uid.as_ref());
+        let ttl = job.spec.as_ref().and_then(|s| s.ttl_seconds_after_finished);
+        ours && ttl.is_none() && under_way(status) != Some(&*job.name_any())
+    };
+    let jobs = runs_of(status).into_iter().filter_map(of_run);
+    jobs.filter(is_over).collect()
+}
+
+/// Those that there may be a Job of.
+fn runs_of(status: &DEngineBenchmarkStatus) -> BTreeSet<String> {
+    let current = status.run_id.iter();
+    let rival = current.clone().map(|run| names::benchmark::rival(run));
+    let posted = status.runs.keys().cloned();
+    current.cloned().chain(rival).chain(posted).collect()
+}
+
+/// The Job of the run that is not over.
+fn under_way(status: &DEngineBenchmarkStatus) -> Option<&str> {
+    observe::recorded(status).filter(|run| !run.is_final)?;
+    status.job_name.as_deref()
+}
 
 /// Removes the results of the oldest runs that are too many.
 ///

@@ -1,9 +1,17 @@
 //! Runs by the clock: which run a schedule asks for at a moment. Pure.
 
+use std::iter::successors;
+
 use croner::Cron;
 use croner::parser::CronParser;
+use k8s_openapi::jiff::civil::DateTime;
 use k8s_openapi::jiff::tz::TimeZone;
 use k8s_openapi::jiff::{Timestamp, Zoned};
+
+/// A schedule has moments of whole minutes.
+const RUN_ID: &str = "%Y%m%dT%H%MZ";
+/// As many moments that passed while nobody looked are counted.
+const PASSED_MAX: usize = 1_000;
 
 /// A text that is no schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,16 +39,29 @@ pub fn time_zone(name: Option<&str>) -> Result<TimeZone, NoTimeZone> {
 }
 
 /// What a schedule asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Id of the run that was due last, if it still is to be made; it names its moment.
-    pub run_id: Option<String>,
+    /// The moment whose run is to begin now: the newest that passed, if that is not too long ago.
+    pub at: Option<Timestamp>,
+    /// Moments that passed without a run, and whose runs do not begin any more.
+    pub skipped: u32,
     /// When the next one is.
     pub next: Option<Timestamp>,
 }
 
-/// What is due at `now` for a benchmark that exists since `since`. A run that was due while nobody looked, or nothing could be
-/// measured, is made up for only if the newest was due no longer ago than `late_seconds_max`.
+/// What a schedule is held against.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// Moments before the benchmark was made are none of its.
+    pub created: Timestamp,
+    /// The moment that it waited for when it was looked at last.
+    pub awaited: Option<Timestamp>,
+    /// The present.
+    pub now: Timestamp,
+}
+
+/// What is due. A run that was due while nobody looked, or nothing could be measured, is made up for only if the newest was
+/// due no longer ago than `late_seconds_max`.
 ///
 /// # Errors
 /// If the text is no cron expression.
@@ -48,22 +69,73 @@ pub fn due(
     text: &str,
     zone: &TimeZone,
     late_seconds_max: u32,
-    since: Timestamp,
-    now: Timestamp,
+    clock: Clock,
 ) -> Result<Due, NoSchedule> {
-    let failed = |error: croner::errors::CronError| NoSchedule(text.to_owned(), error.to_string());
-    let cron: Cron = CronParser::new().parse(text).map_err(failed)?;
-    let at = |moment: Timestamp| moment.to_zoned(zone.clone());
-    let next: Option<Zoned> = cron.find_next_occurrence(&at(now), false).ok();
-    let last: Option<Zoned> = cron.find_previous_occurrence(&at(now), true).ok();
-    let last = last
-        .map(|last| last.timestamp())
-        .filter(|last| *last > since)
-        .filter(|last| now.as_second() - last.as_second() <= late_seconds_max.into());
+    let moments = Moments::new(text, zone)?;
+    let last = moments.before(clock.now);
+    let last =
+        last.filter(|last| *last > clock.created && !is_late(*last, late_seconds_max, clock.now));
+    let passed = clock.awaited.map(|first| moments.passed(first, clock.now));
+    let at = last.filter(|_| passed != Some(0));
+    let begins = u32::from(at.is_some());
     Ok(Due {
-        run_id: last.map(|last| last.strftime("%Y%m%dT%H%MZ").to_string()),
-        next: next.map(|next| next.timestamp()),
+        at,
+        skipped: passed.unwrap_or(begins) - begins,
+        next: moments.after(clock.now, false),
     })
+}
+
+/// The moments of a schedule.
+struct Moments {
+    cron: Cron,
+    zone: TimeZone,
+}
+
+impl Moments {
+    fn new(text: &str, zone: &TimeZone) -> Result<Self, NoSchedule> {
+        let parsed = CronParser::new().parse(text);
+        let cron = parsed.map_err(|error| NoSchedule(text.to_owned(), error.to_string()))?;
+        let zone = zone.clone();
+        Ok(Self { cron, zone })
+    }
+
+    fn after(&self, moment: Timestamp, inclusive: bool) -> Option<Timestamp> {
+        let from = moment.to_zoned(self.zone.clone());
+        let found: Option<Zoned> = self.cron.find_next_occurrence(&from, inclusive).ok();
+        found.map(|found| found.timestamp())
+    }
+
+    fn before(&self, now: Timestamp) -> Option<Timestamp> {
+        let from = now.to_zoned(self.zone.clone());
+        let found: Option<Zoned> = self.cron.find_previous_occurrence(&from, true).ok();
+        found.map(|found| found.timestamp())
+    }
+
+    /// How many there were from this one on. If it is none of them, the schedule was edited since: nobody waited for those
+    /// that it has now.
+    fn passed(&self, first: Timestamp, now: Timestamp) -> u32 {
+        let first = self.after(first, true).filter(|found| *found == first);
+        let moments = successors(first, |moment| self.after(*moment, false));
+        let passed = moments.take_while(|moment| *moment <= now);
+        u32::try_from(passed.take(PASSED_MAX).count()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Whether it is too late for the run of this moment.
+pub fn is_late(moment: Timestamp, late_seconds_max: u32, now: Timestamp) -> bool {
+    now.as_second() - moment.as_second() > late_seconds_max.into()
+}
+
+/// Id of the run of a moment; it names the moment.
+pub fn run_id(moment: Timestamp) -> String {
+    moment.strftime(RUN_ID).to_string()
+}
+
+/// The moment of a run that has such an id.
+pub fn moment(run_id: &str) -> Option<Timestamp> {
+    let moment = DateTime::strptime(RUN_ID, run_id).ok()?;
+    let moment = moment.to_zoned(TimeZone::UTC).ok()?;
+    Some(moment.timestamp())
 }
 
 #[cfg(test)]
@@ -76,9 +148,64 @@ mod tests {
 
     const LONG_AGO: &str = "2020-01-01T00:00:00Z";
 
-    fn run_at(now: &str, since: &str) -> Option<String> {
-        let due = due("0 3 * * *", &TimeZone::UTC, 600, at(since), at(now));
-        due.unwrap().run_id
+    fn clock(now: &str) -> Clock {
+        Clock {
+            created: at(LONG_AGO),
+            awaited: None,
+            now: at(now),
+        }
+    }
+
+    fn run_at(now: &str, created: &str) -> Option<String> {
+        let created = at(created);
+        let clock = Clock {
+            created,
+            ..clock(now)
+        };
+        let due = due("0 3 * * *", &TimeZone::UTC, 600, clock);
+        due.unwrap().at.map(run_id)
+    }
+
+    /// What is due every ten minutes, and how many moments passed in vain, if this one was waited for.
+    fn awaited(moment: &str, now: &str) -> (Option<String>, u32) {
+        let clock = Clock {
+            awaited: Some(at(moment)),
+            ..clock(now)
+        };
+        let due = due("*/10 * * * *", &TimeZone::UTC, 300, clock).unwrap();
+        (due.at.map(run_id), due.skipped)
+    }
+
+    #[test]
+    fn each_moment_begins_its_run_or_is_counted() {
+        let first = "2026-05-02T03:00:00Z";
+        assert_eq!(awaited(first, "2026-05-02T02:59:59Z"), (None, 0));
+        let run = Some("20260502T0300Z".to_owned());
+        assert_eq!(awaited(first, "2026-05-02T03:05:00Z"), (run, 0));
+        assert_eq!(awaited(first, "2026-05-02T03:05:01Z"), (None, 1));
+        let run = Some("20260502T0310Z".to_owned());
+        let next = "2026-05-02T03:10:00Z";
+        assert_eq!(awaited(first, next), (run.clone(), 1), "the newest");
+        assert_eq!(awaited(next, next), (run, 0), "counted before");
+        let away = awaited(first, "2026-05-02T09:06:00Z");
+        assert_eq!(away, (None, 37), "nobody looked for six hours");
+        let (_, bounded) = awaited(first, "2036-05-02T03:06:00Z");
+        assert_eq!(bounded as usize, PASSED_MAX);
+    }
+
+    #[test]
+    fn a_schedule_that_was_edited_skipped_nothing() {
+        let (run, skipped) = awaited("2026-05-02T03:05:00Z", "2026-05-02T03:10:00Z");
+        assert_eq!((run, skipped), (None, 0));
+    }
+
+    #[test]
+    fn a_run_of_the_schedule_is_known_by_its_id() {
+        let moment_of = at("2026-05-02T03:10:00Z");
+        assert_eq!(moment(&run_id(moment_of)), Some(moment_of));
+        for other in ["1", "20260502T031005Z", "20260502T9910Z", ""] {
+            assert_eq!(moment(other), None, "{other}");
+        }
     }
 
     #[test]
@@ -101,8 +228,8 @@ mod tests {
 
     #[test]
     fn the_next_one_is_known() {
-        let now = at("2026-05-02T03:01:00Z");
-        let due = due("*/15 * * * *", &TimeZone::UTC, 600, at(LONG_AGO), now).unwrap();
+        let clock = clock("2026-05-02T03:01:00Z");
+        let due = due("*/15 * * * *", &TimeZone::UTC, 600, clock).unwrap();
         assert_eq!(due.next, Some(at("2026-05-02T03:15:00Z")));
     }
 
@@ -110,7 +237,7 @@ mod tests {
     fn a_schedule_has_the_time_zone_that_was_asked_for() {
         let berlin = time_zone(Some("Europe/Berlin")).unwrap();
         let next = |now: &str| {
-            let due = due("0 3 * * *", &berlin, 600, at(LONG_AGO), at(now)).unwrap();
+            let due = due("0 3 * * *", &berlin, 600, clock(now)).unwrap();
             due.next.unwrap()
         };
         assert_eq!(next("2026-01-10T00:00:00Z"), at("2026-01-10T02:00:00Z"));
@@ -122,16 +249,15 @@ mod tests {
 
     #[test]
     fn how_late_a_run_may_begin_is_asked_for() {
-        let (zone, since) = (TimeZone::UTC, at(LONG_AGO));
-        let late = |max| due("0 3 * * *", &zone, max, since, at("2026-05-02T03:05:00Z"));
-        assert!(late(600).unwrap().run_id.is_some());
-        assert_eq!(late(60).unwrap().run_id, None);
+        let clock = clock("2026-05-02T03:05:00Z");
+        let late = |max| due("0 3 * * *", &TimeZone::UTC, max, clock);
+        assert!(late(600).unwrap().at.is_some());
+        assert_eq!(late(60).unwrap().at, None);
     }
 
     #[test]
     fn other_texts_are_refused_in_words() {
-        let then = at(LONG_AGO);
-        let error = due("daily at three", &TimeZone::UTC, 600, then, then).unwrap_err();
+        let error = due("daily at three", &TimeZone::UTC, 600, clock(LONG_AGO)).unwrap_err();
         assert!(error.to_string().contains("cron expression"), "{error}");
     }
 }

@@ -1,53 +1,111 @@
-//! One load on a target at a time: two at once would spoil each other's numbers. What loads a target is seen in its Jobs,
-//! which say so in a label; a Job that was only just asked for, and that the cache may not know yet, is kept in mind here.
+//! One load on a target at a time: two at once would spoil each other's numbers. What loads a target is seen in its Jobs; one
+//! that was only just asked for, and that the cache may not know yet, is kept in mind here.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dengine_crds::names::{self, labels};
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
-use kube::runtime::reflector::Store;
+use kube::runtime::reflector::{ObjectRef, Store};
 
-use super::resources::{Benchmark, job};
+use super::resources::{Benchmark, loads};
 
 /// After so long the cache knows of a Job that was asked for, or there is none.
 const CACHE_IS_BEHIND: Duration = Duration::from_secs(15);
+/// A store gets what a new list brought only when it is complete; whoever was noted and is not there by then is gone.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
 
-/// Jobs that were asked for lately, by namespace and target.
-#[derive(Debug, Default)]
-pub struct Turns(Mutex<HashMap<(String, String), (String, Instant)>>);
-
-/// What else may load a target.
-pub struct Others<'a> {
+/// Whose turn it is at each target.
+#[derive(Debug)]
+pub struct Turns {
     /// The Jobs of all benchmarks.
-    pub jobs: &'a Store<Job>,
-    /// Those that may not be among them yet.
-    pub turns: &'a Turns,
+    pub jobs: Store<Job>,
+    state: Mutex<State>,
 }
 
-impl Others<'_> {
+#[derive(Debug, Default)]
+struct State {
+    /// Benchmarks that asked for a Job lately, by what it loads.
+    asked: HashMap<String, (Name, Instant)>,
+    /// Jobs that had not ended when they were noted, and when that was, by what they load. To go through all Jobs with each
+    /// look at each of a thousand benchmarks would cost more than everything else.
+    loaded: HashMap<String, HashMap<Name, Instant>>,
+    swept: Option<Instant>,
+}
+
+/// Namespace and name.
+type Name = (String, String);
+
+impl Turns {
+    /// Those at the targets of the Jobs in a store, whose changes are told with [`Self::note`].
+    pub fn new(jobs: Store<Job>) -> Self {
+        let state = Mutex::default();
+        let turns = Self { jobs, state };
+        for job in turns.jobs.state() {
+            turns.note(&job);
+        }
+        turns
+    }
+
+    /// To be told of each Job that came, changed or went.
+    pub fn note(&self, job: &Job) {
+        self.note_at(job, Instant::now());
+    }
+
+    fn note_at(&self, job: &Job, now: Instant) {
+        let name = (job.namespace().unwrap_or_default(), job.name_any());
+        let mut state = self.lock();
+        for place in loads::by(job) {
+            let jobs = state.loaded.entry(place).or_default();
+            if has_ended(job) {
+                jobs.remove(&name);
+            } else {
+                jobs.insert(name.clone(), now);
+            }
+        }
+        self.sweep(&mut state, now);
+    }
+
+    /// Now and then, for nobody asks for the Jobs at a target that is not there.
+    fn sweep(&self, state: &mut State, now: Instant) {
+        let last = state.swept.get_or_insert(now);
+        if now.saturating_duration_since(*last) < FORGET_AFTER {
+            return;
+        }
+        *last = now;
+        let is_new = |noted: Instant| now.saturating_duration_since(noted) < FORGET_AFTER;
+        state.loaded.retain(|_, jobs| {
+            jobs.retain(|name, noted| is_new(*noted) || self.find(name).is_some());
+            !jobs.is_empty()
+        });
+    }
+
+    fn find(&self, (namespace, name): &Name) -> Option<std::sync::Arc<Job>> {
+        self.jobs.get(&ObjectRef::new(name).within(namespace))
+    }
+
     /// Whose load is on the target of this benchmark now, in words.
     pub fn busy(&self, benchmark: &Benchmark) -> Option<String> {
-        let target = job::loads(&benchmark.spec);
         let own = names::benchmark::job(&benchmark.name, &benchmark.posts_as());
-        let loads = |job: &&std::sync::Arc<Job>| {
-            job.namespace().as_deref() == Some(&benchmark.namespace)
-                && job.labels().get(labels::TARGET) == Some(&target)
-                && job.name_any() != own
-                && !has_ended(job)
-        };
-        let jobs = self.jobs.state();
-        let job = jobs.iter().find(loads).map(|job| {
-            let benchmark = job.labels().get(labels::BENCHMARK);
-            let name = benchmark.map_or("of another name", String::as_str);
+        let own = (benchmark.namespace.clone(), own);
+        let places = loads::of(benchmark);
+        let state = self.lock();
+        let jobs = places.iter().filter_map(|place| state.loaded.get(place));
+        let others = jobs.flat_map(HashMap::keys).filter(|name| **name != own);
+        let mut loading = others.filter_map(|name| self.find(name));
+        let job = loading.find(|job| !has_ended(job)).map(|job| {
+            let name = job.labels().get(labels::BENCHMARK);
+            let name = name.map_or("of another name", String::as_str);
+            let name = seen_from(benchmark, &job.namespace().unwrap_or_default(), name);
             format!(
                 "benchmark {name}, whose Job {} has not ended",
                 job.name_any()
             )
         });
-        job.or_else(|| self.turns.taken(benchmark, &target))
+        let mut places = places.iter();
+        job.or_else(|| places.find_map(|place| state.taken(benchmark, place)))
     }
 
     /// Takes the turn, if nobody else did lately.
@@ -55,28 +113,48 @@ impl Others<'_> {
     /// # Errors
     /// Who did, in words.
     pub fn take(&self, benchmark: &Benchmark) -> Result<(), String> {
-        let target = job::loads(&benchmark.spec);
-        let place = (benchmark.namespace.clone(), target);
-        let mut turns = self.turns.0.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.retain(|_, (_, since)| since.elapsed() < CACHE_IS_BEHIND);
-        if let Some((name, _)) = turns
-            .get(&place)
-            .filter(|(name, _)| *name != benchmark.name)
-        {
-            return Err(format!("benchmark {name}, which is about to begin"));
+        let places = loads::of(benchmark);
+        let mut state = self.lock();
+        state
+            .asked
+            .retain(|_, (_, since)| since.elapsed() < CACHE_IS_BEHIND);
+        let taken = places
+            .iter()
+            .find_map(|place| state.taken(benchmark, place));
+        if let Some(words) = taken {
+            return Err(words);
         }
-        turns.insert(place, (benchmark.name.clone(), Instant::now()));
+        let now = Instant::now();
+        let ours = places
+            .into_iter()
+            .map(|place| (place, (who(benchmark), now)));
+        state.asked.extend(ours);
         Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with the lock")
     }
 }
 
-impl Turns {
-    fn taken(&self, benchmark: &Benchmark, target: &str) -> Option<String> {
-        let turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (name, since) = turns.get(&(benchmark.namespace.clone(), target.to_owned()))?;
-        let others = *name != benchmark.name && since.elapsed() < CACHE_IS_BEHIND;
+impl State {
+    fn taken(&self, benchmark: &Benchmark, place: &str) -> Option<String> {
+        let (asked, since) = self.asked.get(place)?;
+        let others = *asked != who(benchmark) && since.elapsed() < CACHE_IS_BEHIND;
+        let name = seen_from(benchmark, &asked.0, &asked.1);
         others.then(|| format!("benchmark {name}, which is about to begin"))
     }
+}
+
+fn who(benchmark: &Benchmark) -> Name {
+    (benchmark.namespace.clone(), benchmark.name.clone())
+}
+
+fn seen_from(benchmark: &Benchmark, namespace: &str, name: &str) -> String {
+    if namespace == benchmark.namespace {
+        return name.to_owned();
+    }
+    format!("{namespace}/{name}")
 }
 
 fn has_ended(job: &Job) -> bool {
@@ -91,11 +169,12 @@ fn has_ended(job: &Job) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use dengine_crds::benchmark::Leg;
     use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
     use kube::runtime::{reflector, watcher};
 
     use super::*;
-    use crate::benchmark::resources::tests::benchmark;
+    use crate::benchmark::resources::{job, tests::benchmark};
 
     const OF_DEMO: &str = "{workload: put, target: {clusterRef: {name: demo}}}";
 
@@ -118,47 +197,91 @@ mod tests {
         }
     }
 
+    /// Turns at the targets of this Job alone.
+    fn turns_beside(job: &Job) -> Turns {
+        let (jobs, mut writer) = reflector::store();
+        writer.apply_watcher_event(&watcher::Event::Apply(job.clone()));
+        Turns::new(jobs)
+    }
+
     #[test]
     fn a_target_is_busy_until_the_job_on_it_has_ended() {
-        let (jobs, mut writer) = reflector::store();
-        let turns = Turns::default();
-        let others = Others {
-            jobs: &jobs,
-            turns: &turns,
-        };
         let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
         let mut job = job::build(&first);
-        writer.apply_watcher_event(&watcher::Event::Apply(job.clone()));
-        let busy = others.busy(&second).unwrap();
+        let turns = turns_beside(&job);
+        let busy = turns.busy(&second).unwrap();
         assert!(busy.starts_with("benchmark first"), "{busy}");
-        assert_eq!(others.busy(&first), None, "its own");
+        assert_eq!(turns.busy(&first), None, "its own");
         let elsewhere = named(
             "second",
             "{workload: put, target: {clusterRef: {name: d2}}}",
         );
-        assert_eq!(others.busy(&elsewhere), None);
+        assert_eq!(turns.busy(&elsewhere), None);
         job.status = Some(ended());
-        writer.apply_watcher_event(&watcher::Event::Apply(job));
-        assert_eq!(others.busy(&second), None);
+        assert_eq!(turns_beside(&job).busy(&second), None);
+    }
+
+    /// Before the second one's Job is made, be it of its target or of what that is compared with.
+    #[test]
+    fn an_etcd_is_busy_for_whoever_would_load_it_too() {
+        let against = "{profile: quick, target: {clusterRef: {name: demo}},
+            compareWith: {etcd: {endpoints: ['etcd-0.etcd:2379', 'etcd-1.etcd:2379']}}}";
+        let mut rival = named("first", against);
+        rival.leg = Leg::Rival;
+        let turns = turns_beside(&job::build(&rival));
+        assert_eq!(turns.busy(&named("second", OF_DEMO)), None, "not demo");
+        let mut same = named("second", against);
+        assert_eq!(turns.busy(&same), None, "its cluster comes first");
+        same.leg = Leg::Rival;
+        let busy = turns.busy(&same).unwrap();
+        assert!(busy.starts_with("benchmark first, whose Job"), "{busy}");
+        let part = "{workload: put, target: {etcd: {endpoints: ['etcd-1.etcd:2379']}}}";
+        assert!(turns.busy(&named("second", part)).is_some());
+        let full = "{workload: put, target: {etcd: {endpoints: ['etcd-1.etcd.test.svc:2379']}}}";
+        let elsewhere = Benchmark {
+            namespace: "another".to_owned(),
+            ..named("first", full)
+        };
+        let busy = turns.busy(&elsewhere).unwrap();
+        assert!(busy.starts_with("benchmark test/first"), "{busy}");
+        let own = Benchmark {
+            namespace: "another".to_owned(),
+            ..named("second", part)
+        };
+        assert_eq!(turns.busy(&own), None, "an etcd of its own namespace");
+    }
+
+    #[test]
+    fn jobs_that_ended_or_are_gone_are_forgotten() {
+        let mut job = job::build(&named("first", OF_DEMO));
+        let turns = turns_beside(&job);
+        let (now, mut gone) = (Instant::now(), job.clone());
+        gone.metadata.name = Some("gone".to_owned());
+        turns.note_at(&gone, now);
+        let known = || {
+            turns
+                .lock()
+                .loaded
+                .values()
+                .map(HashMap::len)
+                .sum::<usize>()
+        };
+        assert_eq!(known(), 2);
+        turns.note_at(&job, now + FORGET_AFTER * 2);
+        assert_eq!(known(), 1, "the other one is in no store");
+        job.status = Some(ended());
+        turns.note(&job);
+        assert_eq!(known(), 0);
     }
 
     #[test]
     fn of_two_that_begin_at_once_one_waits() {
         let (jobs, _writer) = reflector::store();
-        let turns = Turns::default();
-        let others = Others {
-            jobs: &jobs,
-            turns: &turns,
-        };
+        let turns = Turns::new(jobs);
         let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
-        assert_eq!(others.take(&first), Ok(()));
-        assert!(
-            others
-                .take(&second)
-                .unwrap_err()
-                .contains("benchmark first")
-        );
-        assert!(others.busy(&second).unwrap().contains("benchmark first"));
-        assert_eq!((others.busy(&first), others.take(&first)), (None, Ok(())));
+        assert_eq!(turns.take(&first), Ok(()));
+        assert!(turns.take(&second).unwrap_err().contains("benchmark first"));
+        assert!(turns.busy(&second).unwrap().contains("benchmark first"));
+        assert_eq!((turns.busy(&first), turns.take(&first)), (None, Ok(())));
     }
 }

@@ -2,7 +2,8 @@
 //! removes the annotation. A crash in between repeats the same run, not another one: its id says when the annotation was set.
 //!
 //! An annotation that a manifest declares (`kubectl apply`, Argo CD, Flux) would be put back each time, and that would be a load
-//! for ever. So it stays, and its value names the run: `quick` runs once, and `quick/2` once more.
+//! for ever. So it stays, and its value names the run: `quick` runs once, and `quick/2` once more. Which of them had their turn
+//! is kept with the cluster, for the benchmark may be deleted, and run again by hand.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -47,8 +48,8 @@ pub(super) async fn pull(
     };
     let namespace = cluster.namespace().unwrap_or_default();
     let is_done = had_its_turn(benchmarks, &namespace, &asked);
-    if asked.declared && is_done {
-        return Ok(());
+    if asked.declared && (is_done || is_kept(cluster, &asked.run)) {
+        return keep(context, cluster, &namespace, &asked.run).await;
     }
     // That it can not be removed does not make it ask again.
     let removal = removal(cluster, &asked);
@@ -59,15 +60,56 @@ pub(super) async fn pull(
         Some(words) => Happening::warning(events::STEP_FAILED, words),
         None => ask(context, cluster, &namespace, &asked).await?,
     };
-    if asked.declared && !is_news(cluster, &happening) {
-        return Ok(());
+    if !asked.declared || is_news(cluster, &happening) {
+        context.wrote();
+        context.tell(&cluster.object_ref(&()), &happening).await;
     }
-    context.wrote();
-    context.tell(&cluster.object_ref(&()), &happening).await;
+    if asked.declared && happening.reason == events::BENCHMARK_ASKED {
+        return keep(context, cluster, &namespace, &asked.run).await;
+    }
     if asked.declared {
         return Ok(());
     }
     remove(context, cluster, &namespace, &removal).await
+}
+
+/// Runs of manifests that are kept; an older one may begin again.
+const KEPT_MAX: usize = 64;
+
+/// Runs of manifests that had their turn, the newest last.
+fn kept(cluster: &DEngineCluster) -> impl Iterator<Item = &str> {
+    let kept = cluster.annotations().get(annotations::BENCHMARKS_DECLARED);
+    kept.into_iter().flat_map(|runs| runs.split_whitespace())
+}
+
+fn is_kept(cluster: &DEngineCluster, run: &str) -> bool {
+    kept(cluster).any(|kept| kept == run)
+}
+
+/// Notes that a run of a manifest had its turn.
+async fn keep(
+    context: &Context,
+    cluster: &DEngineCluster,
+    namespace: &str,
+    run: &str,
+) -> Result<(), kube::Error> {
+    if is_kept(cluster, run) {
+        return Ok(());
+    }
+    let mut runs: Vec<&str> = kept(cluster).collect();
+    runs.push(run);
+    let newest = &runs[runs.len().saturating_sub(KEPT_MAX)..];
+    let noted = json!({"metadata": {
+        "uid": cluster.metadata.uid,
+        "annotations": { annotations::BENCHMARKS_DECLARED: newest.join(" ") },
+    }});
+    let clusters: Api<DEngineCluster> = Api::namespaced(context.client.clone(), namespace);
+    let (name, parameters, noted) = (cluster.name_any(), by_us(), Patch::Merge(noted));
+    let written = clusters.patch(&name, &parameters, &noted);
+    let attempt = format!("note {run} of {}", cluster.uid().unwrap_or_default());
+    let what_fails = "it can not be noted that a benchmark of a manifest had its turn";
+    let about = cluster.object_ref(&());
+    context.beside(&about, &attempt, what_fails, written).await
 }
 
 /// What is tried once for each time that somebody set the annotation.

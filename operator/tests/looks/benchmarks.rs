@@ -1,21 +1,24 @@
 //! Looks at one benchmark.
 
-use dengine_crds::DEngineBenchmark;
-use dengine_crds::benchmark::Leg;
+use dengine_crds::benchmark::{BenchmarkPhase, Leg};
+use dengine_crds::names::{self, annotations};
+use dengine_crds::{DEngineBenchmark, conditions};
 use dengine_operator::benchmark;
-use dengine_operator::benchmark::turns::{Others, Turns};
+use dengine_operator::benchmark::turns::Turns;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::{CLUSTER, World};
 
 const BENCHMARK: &str = "/apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/versus";
-const JOB: &str = "/apis/batch/v1/namespaces/test/jobs/a-job";
+const JOBS: &str = "/apis/batch/v1/namespaces/test/jobs";
 const EVENTS: &str = "/api/v1/namespaces/test/events";
 
-/// A benchmark under way whose status says that `a-job` is its Job.
+/// A benchmark under way.
 fn under_way(world: &World, status: &Value) {
-    let mut recorded = json!({"runId": "1", "phase": "Running", "jobName": "a-job", "jobUid": "u"});
+    let job = names::benchmark::job("versus", "1");
+    let mut recorded = json!({"runId": "1", "phase": "Running", "jobName": job, "jobUid": "u"});
     recorded
         .as_object_mut()
         .unwrap()
@@ -32,24 +35,20 @@ fn under_way(world: &World, status: &Value) {
     world.api.put(BENCHMARK, object);
 }
 
-/// The Job `a-job` of whoever has this UID.
+/// The Job that the status names, of whoever has this UID.
 fn job_of(world: &World, uid: &str) {
     let owner = json!({
         "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark", "name": "any", "uid": uid, "controller": true,
     });
-    let job =
-        json!({"metadata": {"name": "a-job", "namespace": "test", "ownerReferences": [owner]}});
-    world.api.put(JOB, job);
+    let name = names::benchmark::job("versus", "1");
+    let job = json!({"metadata": {"name": name, "namespace": "test", "ownerReferences": [owner]}});
+    world.api.put(&format!("{JOBS}/{name}"), job);
 }
 
 async fn look(world: &World) -> DEngineBenchmark {
-    let (jobs, turns) = (world.cached::<Job>("/jobs/"), Turns::default());
-    let others = Others {
-        jobs: &jobs,
-        turns: &turns,
-    };
+    let turns = Turns::new(world.cached::<Job>("/jobs/"));
     let seen = world.api.list::<DEngineBenchmark>(BENCHMARK).remove(0);
-    benchmark::reconcile(&seen, &world.context, &others)
+    benchmark::reconcile(&seen, &world.context, &turns)
         .await
         .unwrap();
     world.api.list::<DEngineBenchmark>(BENCHMARK).remove(0)
@@ -81,10 +80,11 @@ async fn a_status_that_names_anothers_job_changes_nothing_of_it() {
         let seen = look(&world).await;
         let status = seen.status.unwrap();
         assert_eq!(status.leg, Some(Leg::Rival), "{owner}: {status:#?}");
+        look(&world).await;
         let requests = world.api.requests().split_off(before);
         let touched = requests
             .iter()
-            .filter(|request| request.contains("/jobs/") && !request.starts_with("GET"));
+            .filter(|request| request.starts_with(&format!("PATCH {JOBS}/")));
         assert_eq!(touched.count(), expected, "{owner}: {requests:#?}");
     }
 }
@@ -132,4 +132,204 @@ async fn why_kubernetes_refuses_a_jobs_pod_is_in_the_status() {
         complete.message.contains("exceeded quota: small"),
         "{complete:?}"
     );
+}
+
+/// Requests of five looks that begin with this.
+async fn five_looks(world: &World, beginning: &str) -> usize {
+    let before = world.api.requests().len();
+    for _ in 0..5 {
+        look(world).await;
+    }
+    let requests = world.api.requests().split_off(before);
+    let those = requests
+        .iter()
+        .filter(|request| request.starts_with(beginning));
+    those.count()
+}
+
+/// As by a webhook that lets nobody touch a Job.
+#[tokio::test]
+async fn a_job_that_can_not_be_let_go_keeps_nothing_from_going_on() {
+    let world = World::new().await;
+    under_way(&world, &results());
+    job_of(&world, "uid-of-versus");
+    world.api.refuse(&format!("{JOBS}/"), "not on a Friday");
+    look(&world).await;
+    // What an apply leaves out goes; a merge does not do that.
+    let not_made = json!({"status": {"jobUid": null}});
+    world.api.put(BENCHMARK, not_made);
+    let patches = five_looks(&world, &format!("PATCH {JOBS}/")).await;
+    assert_eq!(patches, 1, "once, then a pause");
+    let seen = look(&world).await;
+    let rivals = names::benchmark::job("versus", "1@etcd");
+    assert_eq!(seen.status.unwrap().job_name, Some(rivals));
+    let made = world.api.requests().into_iter();
+    let mut made = made.filter(|request| *request == format!("POST {JOBS}"));
+    assert!(made.next().is_some(), "the other system is never measured");
+}
+
+fn holds(benchmark: &DEngineBenchmark, type_: &str) -> bool {
+    let status = benchmark.status.as_ref().unwrap();
+    let mut those = status.conditions.iter();
+    those.any(|condition| condition.type_ == type_ && condition.status == "True")
+}
+
+/// Of a run that failed: its Job, and the benchmark when its time is over.
+#[tokio::test]
+async fn what_can_not_be_cleaned_away_changes_no_verdict_and_is_not_asked_for_all_the_time() {
+    let world = World::new().await;
+    under_way(&world, &json!({}));
+    let failed = json!({
+        "type": "Failed", "status": "True", "reason": "JobFailed", "message": "it did",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let ended = json!({
+        "phase": "Failed", "conditions": [failed], "finishedAt": "2026-01-01T00:00:00Z",
+    });
+    world.api.put(BENCHMARK, json!({ "status": ended }));
+    job_of(&world, "uid-of-versus");
+    let expires = json!({"ttlSecondsAfterFinished": 1});
+    for (refused, spec) in [
+        (format!("{JOBS}/"), json!({})),
+        ("/versus?".to_owned(), expires),
+    ] {
+        world.api.put(BENCHMARK, json!({ "spec": spec }));
+        world.api.refuse(&refused, "not on a Friday");
+        let told = five_looks(&world, "POST /apis/events.k8s.io").await;
+        assert_eq!(told, 1, "{refused}");
+        let seen = look(&world).await;
+        assert!(holds(&seen, conditions::FAILED), "{:#?}", seen.status);
+    }
+    let requests = world.api.requests();
+    let tries = |method: &str| {
+        let those = requests
+            .iter()
+            .filter(|request| request.starts_with(method) && !request.ends_with("/status"));
+        those.count()
+    };
+    assert_eq!((tries("PATCH"), tries("DELETE")), (1, 1), "{requests:#?}");
+}
+
+/// The whole minute so many minutes ago.
+fn minutes_ago(minutes: i64) -> Timestamp {
+    let minute = Timestamp::now().as_second() / 60 - minutes;
+    Timestamp::from_second(minute * 60).unwrap()
+}
+
+/// A benchmark of every minute whose status says this.
+fn every_minute(world: &World, status: &Value) {
+    under_way(world, status);
+    let spec = json!({"schedule": "* * * * *", "startingDeadlineSeconds": 600});
+    let made = json!({"creationTimestamp": "2026-01-01T00:00:00Z"});
+    world
+        .api
+        .put(BENCHMARK, json!({"spec": spec, "metadata": made}));
+}
+
+#[tokio::test]
+async fn moments_that_pass_while_a_run_is_under_way_are_counted_once() {
+    let world = World::new().await;
+    every_minute(
+        &world,
+        &json!({"specRunId": "1", "nextRunAt": minutes_ago(60)}),
+    );
+    job_of(&world, "uid-of-versus");
+    for _ in 0..3 {
+        let status = look(&world).await.status.unwrap();
+        let skipped = status.skipped_runs.unwrap_or(0);
+        // The newest one still may begin, unless a minute passed meanwhile.
+        assert!((60..=61).contains(&skipped), "{status:#?}");
+        assert_eq!(status.run_id.as_deref(), Some("1"));
+    }
+}
+
+#[tokio::test]
+async fn a_run_of_the_schedule_that_could_not_begin_for_an_hour_is_skipped() {
+    let world = World::new().await;
+    let run = minutes_ago(60).strftime("%Y%m%dT%H%MZ").to_string();
+    let waits = json!({
+        "specRunId": "1", "nextRunAt": minutes_ago(-1), "runId": run, "phase": "Pending", "jobUid": null,
+    });
+    every_minute(&world, &waits);
+    let seen = look(&world).await;
+    let status = seen.status.as_ref().unwrap();
+    assert_eq!(status.phase, Some(BenchmarkPhase::Failed), "{status:#?}");
+    assert_eq!(status.skipped_runs, Some(1));
+    let requests = world.api.requests();
+    assert!(!requests.contains(&format!("POST {JOBS}")), "{requests:#?}");
+}
+
+/// The moment passed, and the run that the spec asks for next is taken back while nothing can begin.
+#[tokio::test]
+async fn a_run_id_that_is_taken_back_skipped_no_run_of_the_schedule() {
+    let world = World::new().await;
+    let waits = json!({
+        "type": "TargetReady", "status": "False", "reason": "TargetNotReady", "message": "1 of 3",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let ended = json!({"phase": "Succeeded", "specRunId": "1", "conditions": [waits]});
+    under_way(&world, &ended);
+    let status = look(&world).await.status.unwrap();
+    assert_eq!(status.skipped_runs, None, "{status:#?}");
+}
+
+/// A cluster whose manifest declares that the profile `quick` measures it.
+async fn declared() -> World {
+    let world = World::settled().await;
+    let applied = json!({"metadata": {"annotations": {annotations::BENCHMARK: "quick"}}});
+    let last = "kubectl.kubernetes.io/last-applied-configuration";
+    let asks = json!({annotations::BENCHMARK: "quick", last: applied.to_string()});
+    world
+        .api
+        .put(CLUSTER, json!({"metadata": {"annotations": asks}}));
+    assert_eq!(world.costs(1, ASKED).await.len(), 1);
+    world
+}
+
+const OF_DEMO: &str = "/apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/demo-quick";
+const ASKED: &str = "PATCH /apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/demo-quick";
+
+/// What a manifest declares stays there for ever; whoever deletes the benchmark does not want another load.
+#[tokio::test]
+async fn a_declared_benchmark_that_is_deleted_does_not_load_again() {
+    let world = declared().await;
+    world.api.remove(OF_DEMO);
+    assert_eq!(world.costs(5, ASKED).await, Vec::<String>::new());
+    let again = json!({annotations::BENCHMARK: "quick/2"});
+    world
+        .api
+        .put(CLUSTER, json!({"metadata": {"annotations": again}}));
+    assert_eq!(world.costs(5, ASKED).await.len(), 1, "another value");
+    let back = json!({annotations::BENCHMARK: "quick"});
+    world
+        .api
+        .put(CLUSTER, json!({"metadata": {"annotations": back}}));
+    assert_eq!(world.costs(5, ASKED).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_declared_benchmark_that_somebody_runs_by_hand_does_not_load_again() {
+    let world = declared().await;
+    world
+        .api
+        .put(OF_DEMO, json!({"spec": {"runId": "by-hand"}}));
+    assert_eq!(world.costs(5, ASKED).await, Vec::<String>::new());
+}
+
+/// As of a cluster of which nothing is noted yet, for an operator of an earlier version asked.
+#[tokio::test]
+async fn that_a_declared_benchmark_can_not_be_noted_does_not_make_it_load_again() {
+    let world = declared().await;
+    let notes = json!({annotations::BENCHMARKS_DECLARED: null});
+    world
+        .api
+        .put(CLUSTER, json!({"metadata": {"annotations": notes}}));
+    world.api.refuse("dengineclusters/demo?", "no");
+    let requests = world.costs(5, "").await;
+    let those = |beginning: &str| {
+        let those = requests.iter().filter(|one| one.starts_with(beginning));
+        those.count()
+    };
+    assert_eq!(those(ASKED), 0);
+    assert_eq!(those(&format!("PATCH {CLUSTER}")), 1, "once, then a pause");
 }

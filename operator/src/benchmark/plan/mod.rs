@@ -5,6 +5,7 @@
 
 use dengine_crds::benchmark::{BenchmarkPhase, Leg, Report};
 use dengine_crds::reasons::benchmark as reasons;
+use k8s_openapi::jiff::Timestamp;
 
 use super::thresholds::Threshold;
 use super::verdict;
@@ -26,14 +27,22 @@ pub struct Observed {
     pub suspended: bool,
     /// What loads the same target now, in words.
     pub busy: Option<String>,
+    /// The moment of the schedule whose run that is; it has not begun.
+    pub due: Option<Timestamp>,
+    /// When the schedule asks for another run.
+    pub next: Option<Timestamp>,
     /// A run of the schedule is due, and may end the one before.
     pub replaces: bool,
+    /// The recorded run is one of the schedule that has not begun, and that may not any more.
+    pub overdue: bool,
+    /// The recorded run is one that the spec asked for, and does not any more.
+    pub moved_on: bool,
     /// Seconds until a Job that was refused may be asked for again.
     pub retry_in: Option<u64>,
     /// The cluster's members as they are, where that matters now.
     pub members: Option<Vec<String>>,
-    /// A run of the schedule was waited for that is not due any more: what it waited for.
-    pub skipped: Option<String>,
+    /// Runs of the schedule that did not begin in time.
+    pub skipped: Option<Skipped>,
     /// Why the Job's pod does not run.
     pub trouble: Option<String>,
     /// What the status says about that.
@@ -52,6 +61,15 @@ pub struct Observed {
     pub result: Option<Report>,
     /// What its Job about the other system posted.
     pub rival: Option<Report>,
+}
+
+/// Runs of the schedule that did not begin, and do not any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// How many.
+    pub runs: u32,
+    /// What they waited for.
+    pub words: String,
 }
 
 /// A run in the status.
@@ -88,8 +106,6 @@ pub struct Job {
     pub uid: String,
     /// How it stands.
     pub state: JobState,
-    /// It is set to be cleaned away.
-    pub has_ttl: bool,
 }
 
 /// How a Job stands.
@@ -126,12 +142,8 @@ pub enum Step {
     BackOff { seconds: u64 },
     /// The recorded run is ended, and its Job deleted.
     Cancel(Ending),
-    /// A run of the schedule was skipped.
-    Skip { words: String },
     /// The recorded run is over.
     Finish(Ending),
-    /// Let Kubernetes clean the Job away.
-    SetTtl,
     /// Delete the resource: its time is over.
     Expire,
     /// Nothing.
@@ -153,11 +165,12 @@ pub struct Ending {
 pub fn plan(observed: &Observed) -> Step {
     match &observed.recorded {
         Some(recorded) if !recorded.is_final => run(observed, recorded),
-        Some(recorded) if recorded.run_id == observed.wanted_run => match &observed.job {
-            Some(job) if !job.has_ttl => Step::SetTtl,
-            _ if observed.expired => Step::Expire,
-            _ => skipped(observed).unwrap_or(Step::Done),
-        },
+        Some(recorded) if recorded.run_id == observed.wanted_run => {
+            if observed.expired {
+                return Step::Expire;
+            }
+            invalid(observed).unwrap_or(Step::Done)
+        }
         _ => begin(observed),
     }
 }
@@ -176,7 +189,9 @@ fn begin(observed: &Observed) -> Step {
     if observed.suspended {
         return suspended(&observed.wanted_run);
     }
-    refusal(observed).unwrap_or(Step::Record)
+    // One of the schedule waits unrecorded, for it may be skipped, and then the run before is still the last one.
+    let waits = || busy(observed).filter(|_| observed.due.is_some());
+    refusal(observed).or_else(waits).unwrap_or(Step::Record)
 }
 
 fn suspended(run: &str) -> Step {
@@ -186,17 +201,17 @@ fn suspended(run: &str) -> Step {
     }
 }
 
-fn skipped(observed: &Observed) -> Option<Step> {
-    let words = observed.skipped.clone()?;
-    Some(Step::Skip { words })
+fn invalid(observed: &Observed) -> Option<Step> {
+    let message = observed.invalid.clone()?;
+    Some(Step::Refuse {
+        reason: reasons::INVALID_SPEC,
+        message,
+    })
 }
 
 fn refusal(observed: &Observed) -> Option<Step> {
-    if let Some(words) = &observed.invalid {
-        return Some(Step::Refuse {
-            reason: reasons::INVALID_SPEC,
-            message: words.clone(),
-        });
+    if let Some(step) = invalid(observed) {
+        return Some(step);
     }
     let (reason, message) = match &observed.target {
         Target::Ready => return None,
@@ -226,7 +241,10 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         }
         _ => {}
     }
-    if observed.replaces && recorded.run_id != observed.wanted_run && recorded.job_made {
+    if let Some(skipped) = observed.skipped.as_ref().filter(|_| observed.overdue) {
+        return ending(BenchmarkPhase::Failed, reasons::RUN_SKIPPED, &skipped.words);
+    }
+    if observed.replaces && recorded.run_id != observed.wanted_run {
         return Step::Cancel(Ending {
             phase: BenchmarkPhase::Failed,
             reason: reasons::REPLACED,
@@ -257,7 +275,7 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
             "the Job is gone and its result never arrived; change runId to run again",
         ),
         // The spec may have moved on before the Job was made; then there is nothing to bring to an end.
-        (None, false) if recorded.run_id != observed.wanted_run => begin(observed),
+        (None, false) if observed.moved_on => begin(observed),
         (None, false) if observed.suspended && recorded.leg == Leg::Target => {
             suspended(&recorded.run_id)
         }

@@ -70,7 +70,6 @@ fn job(state: JobState) -> Option<Job> {
     Some(Job {
         uid: "u".to_owned(),
         state,
-        has_ttl: false,
     })
 }
 
@@ -127,6 +126,7 @@ fn a_run_id_that_had_its_turn_does_not_begin_again() {
     assert_eq!(reason, reasons::INVALID_SPEC);
     assert!(message.contains("run 1 had its turn"), "{message}");
     observed.recorded = recorded("2", false, false);
+    observed.moved_on = true;
     assert!(matches!(plan(&observed), Step::Refuse { .. }));
 }
 
@@ -267,16 +267,6 @@ fn a_result_without_a_workload_is_no_success() {
 }
 
 #[test]
-fn the_job_may_be_cleaned_away_only_after_the_end() {
-    let mut observed = new();
-    observed.recorded = recorded("1", true, false);
-    observed.job = job(JobState::Running);
-    assert_eq!(plan(&observed), Step::Wait);
-    observed.recorded = recorded("1", true, true);
-    assert_eq!(plan(&observed), Step::SetTtl);
-}
-
-#[test]
 fn a_started_run_ends_before_the_next_begins() {
     let mut observed = new();
     observed.wanted_run = "2".to_owned();
@@ -285,6 +275,7 @@ fn a_started_run_ends_before_the_next_begins() {
     assert_eq!(plan(&observed), Step::Wait);
     observed.recorded = recorded("1", false, false);
     observed.job = None;
+    observed.moved_on = true;
     assert_eq!(plan(&observed), Step::Record, "nothing had been started");
 }
 
@@ -339,11 +330,43 @@ fn a_missed_threshold_is_an_end_of_its_own() {
 }
 
 #[test]
-fn an_expired_resource_goes_after_its_job_may() {
+fn an_expired_resource_goes_once_its_run_has_ended() {
     let mut observed = new();
-    (observed.recorded, observed.expired) = (recorded("1", true, true), true);
-    observed.job = job(JobState::Succeeded);
-    assert_eq!(plan(&observed), Step::SetTtl);
-    observed.job = None;
+    (observed.recorded, observed.expired) = (recorded("1", true, false), true);
+    observed.job = job(JobState::Running);
+    assert_eq!(plan(&observed), Step::Wait);
+    observed.recorded = recorded("1", true, true);
     assert_eq!(plan(&observed), Step::Expire);
+}
+
+#[test]
+fn a_run_of_the_schedule_waits_unrecorded_and_takes_no_runs_place() {
+    let mut observed = new();
+    observed.wanted_run = "20260502T0300Z".to_owned();
+    observed.due = Some(Timestamp::UNIX_EPOCH);
+    observed.busy = Some("benchmark other".to_owned());
+    observed.recorded = recorded("1", true, true);
+    assert_eq!(reason(&plan(&observed)), reasons::TARGET_BUSY);
+    observed.recorded = recorded("2", false, false);
+    assert_eq!(reason(&plan(&observed)), reasons::TARGET_BUSY);
+    observed.busy = None;
+    assert_eq!(plan(&observed), Step::MakeJob, "first the one that waits");
+    observed.replaces = true;
+    assert_eq!(reason(&plan(&observed)), reasons::REPLACED);
+    observed.recorded = recorded("1", true, true);
+    assert_eq!(plan(&observed), Step::Record);
+}
+
+#[test]
+fn a_recorded_run_of_the_schedule_does_not_begin_late() {
+    let mut observed = new();
+    observed.recorded = recorded("20260502T0300Z", false, false);
+    observed.overdue = true;
+    observed.skipped = Some(Skipped {
+        runs: 1,
+        words: "1 of 3".to_owned(),
+    });
+    let step = plan(&observed);
+    assert_eq!(phase(&step), Some(BenchmarkPhase::Failed));
+    assert_eq!(reason(&step), reasons::RUN_SKIPPED);
 }

@@ -19,9 +19,12 @@ use crate::pod;
 
 /// The tool keeps the run's time itself and posts what it has; Kubernetes ends only what hangs. The
 /// slack is for a node that has to come first, pulling the image, waiting for the target, deleting the keys and posting.
-const DEADLINE_SLACK_SECONDS: i64 = 900;
+const DEADLINE_SLACK_SECONDS: i64 = 1_200;
 /// After SIGTERM the tool posts what it has, and deletes its keys.
 const GRACE_SECONDS: i64 = 60;
+
+/// Before each address that the tool is to load.
+pub(super) const ENDPOINTS: &str = "--endpoints=";
 
 /// The container of the tool.
 pub const CONTAINER: &str = "dengine-bench";
@@ -56,21 +59,24 @@ pub fn build(benchmark: &Benchmark) -> Job {
     }
 }
 
-/// By what it loads, a Job is found by those who would load the same.
+/// What it loads is there for people to select by.
 fn job_labels(benchmark: &Benchmark) -> BTreeMap<String, String> {
-    let target = (labels::TARGET.to_owned(), loads(&benchmark.spec));
+    let target = (names::labels::TARGET.to_owned(), target(benchmark));
     labels(&benchmark.name)
         .into_iter()
         .chain([target])
         .collect()
 }
 
-/// What a run of this spec loads: a cluster by its name, or an etcd.
-pub fn loads(spec: &DEngineBenchmarkSpec) -> String {
-    match (&spec.target.cluster_ref, &spec.target.etcd) {
-        (Some(cluster), _) => cluster.name.clone(),
-        (None, Some(etcd)) => names::benchmark::etcd_target(&etcd.endpoints),
-        (None, None) => String::new(),
+/// A cluster by its name, or an etcd.
+fn target(benchmark: &Benchmark) -> String {
+    let cluster = &benchmark.spec.target.cluster_ref;
+    match (endpoints(benchmark), cluster) {
+        ((Protocol::Etcd, endpoints), _) => names::benchmark::etcd_target(&endpoints),
+        (_, cluster) => cluster
+            .clone()
+            .map(|cluster| cluster.name)
+            .unwrap_or_default(),
     }
 }
 
@@ -129,7 +135,7 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
     args.extend(
         endpoints
             .iter()
-            .map(|endpoint| format!("--endpoints={endpoint}")),
+            .map(|endpoint| format!("{ENDPOINTS}{endpoint}")),
     );
     // A profile's workloads have shapes of their own.
     if let (None, Some(workload)) = (&spec.profile, spec.workload) {
@@ -148,7 +154,7 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
 }
 
 /// Where the load goes, and how it is spoken there.
-fn endpoints(benchmark: &Benchmark) -> (Protocol, Vec<String>) {
+pub(super) fn endpoints(benchmark: &Benchmark) -> (Protocol, Vec<String>) {
     let spec = &benchmark.spec;
     if let (Leg::Rival, Some(with)) = (benchmark.leg, &spec.compare_with) {
         return (Protocol::Etcd, with.etcd.endpoints.clone());
@@ -243,19 +249,19 @@ mod tests {
 
     #[test]
     fn a_job_says_what_it_loads() {
-        let loads = |spec: &str| {
-            let labels = build(&benchmark(spec)).metadata.labels.unwrap();
-            labels[labels::TARGET].clone()
+        let target = |spec: &str, leg| {
+            let benchmark = Benchmark {
+                leg,
+                ..benchmark(spec)
+            };
+            let labels = build(&benchmark).metadata.labels.unwrap();
+            labels[names::labels::TARGET].clone()
         };
-        assert_eq!(
-            loads("{workload: put, target: {clusterRef: {name: demo}}}"),
-            "demo"
-        );
-        let etcd = loads("{workload: put, target: {etcd: {endpoints: [a, b]}}}");
-        assert_eq!(
-            etcd,
-            loads("{workload: put, target: {etcd: {endpoints: [b, a]}}}")
-        );
+        let both = "{profile: quick, target: {clusterRef: {name: demo}}, compareWith: {etcd: {endpoints: [a, b]}}}";
+        assert_eq!(target(both, Leg::Target), "demo");
+        let etcd = "{workload: put, target: {etcd: {endpoints: [b, a]}}}";
+        let etcd = target(etcd, Leg::Target);
+        assert_eq!(target(both, Leg::Rival), etcd);
         assert!(etcd.starts_with("etcd."), "{etcd}");
     }
 
@@ -266,7 +272,7 @@ mod tests {
         ));
         let spec = job.spec.unwrap();
         assert_eq!(spec.backoff_limit, Some(0));
-        assert_eq!(spec.active_deadline_seconds, Some(960));
+        assert_eq!(spec.active_deadline_seconds, Some(1_260));
         assert_eq!(spec.ttl_seconds_after_finished, None);
         assert_eq!(
             spec.template.spec.unwrap().restart_policy.as_deref(),

@@ -1,6 +1,7 @@
 //! What a run consists of, one file per object. Pure.
 
 pub mod job;
+pub mod loads;
 pub mod role;
 pub mod role_binding;
 pub mod service_account;

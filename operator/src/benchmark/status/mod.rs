@@ -9,8 +9,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::compare::{self, Row};
-use super::plan::{Ending, Observed, Step};
-use super::verdict;
+use super::plan::{Ending, Observed, Step, Target};
+use super::{schedule, verdict};
 use crate::conditions::{Conditions, State};
 use crate::limits::within_limits;
 
@@ -53,6 +53,15 @@ pub fn derive(
         conditions: Vec::new(),
         ..previous
     };
+    if let Some(skipped) = &observed.skipped {
+        let before = status.skipped_runs.unwrap_or(0);
+        status.skipped_runs = Some(before.saturating_add(skipped.runs));
+        // What the step says of the target comes after it.
+        let words = State::no(reasons::RUN_SKIPPED, &skipped.words);
+        conditions.set(types::TARGET_READY, words);
+    }
+    // It may be told after the run has ended.
+    status.left_over = left_over(observed);
     match outcome {
         Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, observed, now),
         Outcome::Failed { reason, message } => {
@@ -75,8 +84,24 @@ pub fn derive(
             }
         }
     }
+    status.next_run_at = awaited(&status, observed).map(|moment| moment.to_string());
+    conditions.keep_only(&types::OF_BENCHMARK);
     status.conditions = conditions.into_vec();
     within_limits(status)
+}
+
+/// What the recorded run's Jobs could not delete.
+fn left_over(observed: &Observed) -> Option<String> {
+    let reports = [&observed.result, &observed.rival];
+    let told = reports.into_iter().flatten();
+    let words: Vec<&str> = told.filter_map(|one| one.left_over.as_deref()).collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+/// The moment of the schedule that is waited for; the one that is due, until its run is recorded.
+fn awaited(status: &DEngineBenchmarkStatus, observed: &Observed) -> Option<Timestamp> {
+    let waits = |due: &Timestamp| status.run_id != Some(schedule::run_id(*due));
+    observed.due.filter(waits).or(observed.next)
 }
 
 /// How a run ends whose Job the API server will not have.
@@ -129,10 +154,7 @@ fn take(
                 skipped_runs: status.skipped_runs,
                 ..DEngineBenchmarkStatus::default()
             };
-            conditions.set(
-                types::TARGET_READY,
-                State::yes(reasons::TARGET_READY, "the target can be measured"),
-            );
+            conditions.set(types::TARGET_READY, target_is_ready());
             conditions.set(
                 types::COMPLETE,
                 State::no(reasons::STARTING, "the Job is about to be made"),
@@ -154,10 +176,7 @@ fn take(
             begin_with(status, observed);
             status.job_uid = Some(uid.clone());
             status.retry_at = None;
-            conditions.set(
-                types::TARGET_READY,
-                State::yes(reasons::TARGET_READY, "the target can be measured"),
-            );
+            conditions.set(types::TARGET_READY, target_is_ready());
             status.started_at.get_or_insert_with(|| now.0.to_string());
             status.phase = Some(BenchmarkPhase::Running);
             let what = runs(status);
@@ -168,12 +187,25 @@ fn take(
             finish(status, conditions, ending, observed, now);
         }
         Step::Wait => show_trouble(status, conditions, observed),
-        Step::Skip { words } => {
-            status.skipped_runs = Some(status.skipped_runs.unwrap_or(0).saturating_add(1));
-            conditions.set(types::TARGET_READY, State::no(reasons::RUN_SKIPPED, words));
-        }
-        Step::BackOff { .. } | Step::SetTtl | Step::Expire | Step::Done => {}
+        Step::Done => end_of_waiting(conditions, observed),
+        Step::BackOff { .. } | Step::Expire => {}
     }
+}
+
+/// What was waited for is not any more: the edit that asked for it was taken back. That a run was skipped stays true.
+fn end_of_waiting(conditions: &mut Conditions, observed: &Observed) {
+    let said = conditions.get(types::TARGET_READY);
+    if said.is_none_or(|said| said.status != "False" || said.reason == reasons::RUN_SKIPPED) {
+        return;
+    }
+    conditions.keep_only(&[types::COMPLETE, types::FAILED]);
+    if observed.target == Target::Ready {
+        conditions.set(types::TARGET_READY, target_is_ready());
+    }
+}
+
+fn target_is_ready() -> State {
+    State::yes(reasons::TARGET_READY, "the target can be measured")
 }
 
 /// Once: a crash may repeat the step, and the load begins only once.
@@ -232,17 +264,16 @@ fn finish(
         status.comparison = rows.iter().map(Row::shown).collect();
     }
     status.placement.clone_from(&observed.placement);
-    let succeeded = ending.phase == BenchmarkPhase::Succeeded;
-    let (complete, failed) = if succeeded {
-        (
-            State::yes(ending.reason, &ending.message),
-            State::no(ending.reason, &ending.message),
-        )
-    } else {
-        (
-            State::no(ending.reason, &ending.message),
-            State::yes(ending.reason, &ending.message),
-        )
+    let left = status.left_over.iter();
+    let words: Vec<&str> = left.map(String::as_str).collect();
+    let words = [&[&*ending.message], &words[..]].concat().join("; ");
+    let (yes, no) = (
+        State::yes(ending.reason, &words),
+        State::no(ending.reason, &words),
+    );
+    let (complete, failed) = match ending.phase {
+        BenchmarkPhase::Succeeded => (yes, no),
+        _ => (no, yes),
     };
     conditions.set(types::COMPLETE, complete);
     conditions.set(types::FAILED, failed);

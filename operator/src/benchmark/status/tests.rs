@@ -2,7 +2,7 @@ use dengine_crds::benchmark::{MISSED_MAX, Report, RunResult};
 
 use super::*;
 use crate::benchmark::observe::recorded;
-use crate::benchmark::plan::{Target, plan, tests::report, tests::result};
+use crate::benchmark::plan::{Skipped, plan, tests::report, tests::result};
 use crate::benchmark::thresholds::Threshold;
 
 fn at(second: i64) -> Time {
@@ -230,7 +230,6 @@ fn why_a_jobs_pod_does_not_run_is_said() {
         job: Some(crate::benchmark::plan::Job {
             uid: "u".to_owned(),
             state: crate::benchmark::plan::JobState::Running,
-            has_ttl: false,
         }),
         trouble: Some("Kubernetes refuses its pod: exceeded quota: small".to_owned()),
         ..wanted("1")
@@ -255,22 +254,78 @@ fn why_a_jobs_pod_does_not_run_is_said() {
 }
 
 #[test]
-fn a_skipped_run_of_the_schedule_is_counted_once() {
+fn skipped_runs_of_the_schedule_are_counted_whatever_the_step_is() {
     let mut resource = resource();
-    resource.status = Some(DEngineBenchmarkStatus {
+    let running = DEngineBenchmarkStatus {
         run_id: Some("1".to_owned()),
-        phase: Some(BenchmarkPhase::Succeeded),
+        job_uid: Some("u".to_owned()),
+        phase: Some(BenchmarkPhase::Running),
+        skipped_runs: Some(1),
         ..DEngineBenchmarkStatus::default()
-    });
+    };
     let observed = Observed {
-        skipped: Some("1 of 3".to_owned()),
+        job: Some(crate::benchmark::plan::Job {
+            uid: "u".to_owned(),
+            state: crate::benchmark::plan::JobState::Running,
+        }),
+        skipped: Some(Skipped {
+            runs: 2,
+            words: "run 1 is under way".to_owned(),
+        }),
         ..wanted("1")
     };
-    let step = look(&mut resource, &observed, 1);
-    assert!(matches!(step, Step::Skip { .. }), "{step:?}");
-    assert_eq!(resource.status.as_ref().unwrap().skipped_runs, Some(1));
-    let (status, reason, _) = condition(&resource, types::TARGET_READY);
-    assert_eq!((&*status, &*reason), ("False", reasons::RUN_SKIPPED));
+    for (phase, expected) in [
+        (BenchmarkPhase::Running, Step::Wait),
+        (BenchmarkPhase::Succeeded, Step::Done),
+    ] {
+        resource.status = Some(DEngineBenchmarkStatus {
+            phase: Some(phase),
+            ..running.clone()
+        });
+        assert_eq!(look(&mut resource, &observed, 1), expected);
+        assert_eq!(resource.status.as_ref().unwrap().skipped_runs, Some(3));
+        let (status, reason, _) = condition(&resource, types::TARGET_READY);
+        assert_eq!((&*status, &*reason), ("False", reasons::RUN_SKIPPED));
+    }
+    let after = resource.status.clone();
+    look(&mut resource, &wanted("1"), 2);
+    assert_eq!(resource.status, after, "it stays true");
+    assert_eq!(look(&mut resource, &observed_run("2"), 3), Step::Record);
+    let status = resource.status.unwrap();
+    assert_eq!(
+        status.skipped_runs,
+        Some(4),
+        "with the first look at the next"
+    );
+}
+
+/// A run that is due while another was skipped before it.
+fn observed_run(run_id: &str) -> Observed {
+    Observed {
+        skipped: Some(Skipped {
+            runs: 1,
+            words: String::new(),
+        }),
+        ..wanted(run_id)
+    }
+}
+
+#[test]
+fn a_moment_is_waited_for_until_its_run_is_recorded() {
+    let mut resource = resource();
+    let moment: Timestamp = "2026-05-02T03:00:00Z".parse().unwrap();
+    let mut observed = Observed {
+        due: Some(moment),
+        next: "2026-05-03T03:00:00Z".parse().ok(),
+        target: Target::NotReady("1 of 3".to_owned()),
+        ..wanted("20260502T0300Z")
+    };
+    let next = |resource: &DEngineBenchmark| resource.status.as_ref()?.next_run_at.clone();
+    look(&mut resource, &observed, 1);
+    assert_eq!(next(&resource).as_deref(), Some("2026-05-02T03:00:00Z"));
+    observed.target = Target::Ready;
+    assert_eq!(look(&mut resource, &observed, 2), Step::Record);
+    assert_eq!(next(&resource).as_deref(), Some("2026-05-03T03:00:00Z"));
 }
 
 #[test]
@@ -284,4 +339,99 @@ fn what_did_not_change_is_not_written() {
     resource.status = Some(derive(&resource, &outcome, &wanted("1"), &at(1)));
     let again = derive(&resource, &outcome, &wanted("1"), &at(2));
     assert_eq!(resource.status, Some(again));
+}
+
+#[test]
+fn an_edit_that_is_taken_back_leaves_no_condition() {
+    let ended = DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        phase: Some(BenchmarkPhase::Succeeded),
+        ..DEngineBenchmarkStatus::default()
+    };
+    let refused: [fn(&mut Observed); 3] = [
+        |edited| edited.suspended = true,
+        |edited| edited.invalid = Some("spec.schedule is no schedule".to_owned()),
+        |edited| edited.had_its_turn = true,
+    ];
+    for refuses in refused {
+        let mut resource = resource();
+        resource.status = Some(ended.clone());
+        let mut edited = wanted("2");
+        refuses(&mut edited);
+        look(&mut resource, &edited, 1);
+        assert_eq!(condition(&resource, types::TARGET_READY).0, "False");
+        assert_eq!(look(&mut resource, &wanted("1"), 2), Step::Done);
+        let (status, reason, _) = condition(&resource, types::TARGET_READY);
+        assert_eq!((&*status, &*reason), ("True", reasons::TARGET_READY));
+        look(&mut resource, &edited, 3);
+        let gone = Observed {
+            target: Target::NotFound("demo".to_owned()),
+            ..wanted("1")
+        };
+        look(&mut resource, &gone, 4);
+        let conditions = resource.status.unwrap().conditions;
+        assert_eq!(conditions, [], "nobody waits for it");
+    }
+}
+
+#[test]
+fn a_condition_of_another_version_goes() {
+    let mut resource = resource();
+    look(&mut resource, &wanted("1"), 1);
+    let status = resource.status.as_mut().unwrap();
+    status.conditions[0].type_ = "OfAnotherVersion".to_owned();
+    look(&mut resource, &wanted("1"), 2);
+    let conditions = resource.status.unwrap().conditions;
+    let mut types = conditions.iter().map(|condition| &*condition.type_);
+    assert!(!types.any(|type_| type_ == "OfAnotherVersion"));
+}
+
+/// A schedule that is none asks for no run, so that nothing else would ever say why none begins.
+#[test]
+fn an_edit_that_can_not_be_carried_out_is_said_although_nothing_begins() {
+    let mut resource = resource();
+    resource.status = Some(DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        phase: Some(BenchmarkPhase::Succeeded),
+        ..DEngineBenchmarkStatus::default()
+    });
+    let mut observed = wanted("1");
+    observed.invalid = Some("spec.schedule is no schedule".to_owned());
+    look(&mut resource, &observed, 1);
+    let (_, reason, message) = condition(&resource, types::TARGET_READY);
+    assert_eq!(reason, reasons::INVALID_SPEC);
+    assert_eq!(message, "spec.schedule is no schedule");
+    let status = resource.status.unwrap();
+    assert_eq!(status.phase, Some(BenchmarkPhase::Succeeded));
+}
+
+#[test]
+fn keys_that_a_run_left_are_told_of_also_after_its_end() {
+    let mut resource = resource();
+    resource.status = Some(DEngineBenchmarkStatus {
+        run_id: Some("1".to_owned()),
+        job_uid: Some("u".to_owned()),
+        phase: Some(BenchmarkPhase::Running),
+        ..DEngineBenchmarkStatus::default()
+    });
+    let left = |words: Option<&str>| Observed {
+        result: Some(Report {
+            left_over: words.map(str::to_owned),
+            ..report(result(0))
+        }),
+        ..wanted("1")
+    };
+    let words = "5 of 10 keys below dengine-bench/x/ were not deleted";
+    look(&mut resource, &left(Some(words)), 1);
+    let told = |resource: &DEngineBenchmark| resource.status.as_ref()?.left_over.clone();
+    assert_eq!(told(&resource).as_deref(), Some(words));
+    let (status, _, message) = condition(&resource, types::COMPLETE);
+    assert_eq!(status, "True");
+    assert!(message.ends_with(&format!("; {words}")), "{message}");
+    assert_eq!(look(&mut resource, &left(None), 2), Step::Done);
+    assert_eq!(told(&resource), None, "deleted after all");
+    look(&mut resource, &left(Some(words)), 3);
+    assert_eq!(told(&resource).as_deref(), Some(words));
+    assert_eq!(look(&mut resource, &wanted("2"), 4), Step::Record);
+    assert_eq!(told(&resource), None, "another run");
 }

@@ -54,6 +54,10 @@ pub(crate) struct Behaviour {
     pub(crate) hang_at: Option<u64>,
     /// What its disk has room for, if it tells.
     pub(crate) free_bytes: Option<u64>,
+    /// So many deletions are answered, and no more.
+    pub(crate) deletions: Option<u64>,
+    /// Where another member is said to be.
+    pub(crate) beside: Option<String>,
 }
 
 /// A running peer; its server ends with the test's runtime.
@@ -74,6 +78,7 @@ struct Seen {
     keys: Mutex<HashSet<Bytes>>,
     left: Mutex<BTreeSet<Bytes>>,
     largest_delete: AtomicU64,
+    deletions: AtomicU64,
     callers: Mutex<HashSet<SocketAddr>>,
 }
 
@@ -217,6 +222,10 @@ impl Kv for Peer {
         &self,
         request: Request<DeleteRequest>,
     ) -> Result<Response<DeleteResponse>, Status> {
+        let number = self.seen.deletions.fetch_add(1, Ordering::Relaxed);
+        if self.behaviour.deletions.is_some_and(|max| number >= max) {
+            return Err(Status::failed_precondition("no more deletions"));
+        }
         let DeleteRequest { key, range_end, .. } = request.into_inner();
         let mut left = self.seen.left.lock().unwrap();
         let before = left.len();
@@ -412,12 +421,23 @@ impl Admin for Peer {
     ) -> Result<Response<MembersResponse>, Status> {
         let term = self.seen.term.load(Ordering::Relaxed);
         let member = Some(self.member());
-        let members = vec![MemberProgress {
+        let mut members = vec![MemberProgress {
             member,
             leader: true,
             reachable: true,
             lag_entries: 0,
         }];
+        members.extend(self.behaviour.beside.iter().map(|address| MemberProgress {
+            member: Some(dengine_api::v1::Member {
+                id: 2,
+                name: "demo-1".to_owned(),
+                client_address: address.clone(),
+                ..self.member()
+            }),
+            leader: false,
+            reachable: true,
+            lag_entries: 0,
+        }));
         Ok(Response::new(MembersResponse {
             cluster_id: 7,
             term,

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod disk;
 mod support;
 
 use std::{
@@ -341,74 +342,7 @@ async fn a_profile_measures_all_of_its_workloads_in_order() {
     assert!(ran.stderr.contains("| hot-key-read"), "{}", ran.stderr);
 }
 
-/// Others' keys, one of which looks like the tool's own without a folder.
-const OF_OTHERS: [&str; 3] = ["00000001", "dengine-bench/notes", "users/1"];
-
-#[tokio::test]
-async fn a_run_takes_away_what_it_wrote_and_nothing_else() {
-    // Also one that fails, and one that is cut short.
-    for (arguments, fail_every, hang_at) in [
-        ("put --clients 4 --total 2500", None, None),
-        ("range --clients 4 --total 300 --key-space 100", None, None),
-        ("put --clients 4 --total 500", Some(50), None),
-        ("put --clients 4 --total 500 --timeout 2s", None, Some(300)),
-    ] {
-        let peer = Peer::start(Behaviour {
-            fail_every,
-            hang_at,
-            ..Behaviour::default()
-        })
-        .await;
-        OF_OTHERS.iter().for_each(|key| peer.hold(key));
-        let ran = bench(&peer.address, arguments).await;
-        assert_eq!(ran.status != 0, fail_every.is_some() || hang_at.is_some());
-        assert!(peer.puts() >= 100, "{arguments}");
-        assert_eq!(peer.left(), OF_OTHERS, "{arguments}: {}", ran.stderr);
-        assert!((1..=1_000).contains(&peer.largest_delete()), "{arguments}");
-    }
-}
-
-#[tokio::test]
-async fn what_a_killed_run_left_goes_with_the_next_run_and_a_living_one_stays() {
-    let peer = Peer::start(Behaviour::default()).await;
-    OF_OTHERS.iter().for_each(|key| peer.hold(key));
-    for number in 0..2_500 {
-        // Its time was over in 2001.
-        peer.hold(&format!("dengine-bench/3a4fc880-00ff/{number:08x}"));
-    }
-    let lives = "dengine-bench/ffffff00-00ff/00000001";
-    peer.hold(lives);
-    let ran = bench(&peer.address, "put --total 10 --warm-up 0").await;
-    assert_eq!(ran.status, 0, "{}", ran.stderr);
-    let mut expected = [&OF_OTHERS[..], &[lives]].concat();
-    expected.sort_unstable();
-    assert_eq!(peer.left(), expected);
-    assert!(peer.largest_delete() <= 1_000);
-}
-
-#[tokio::test]
-async fn bare_keys_are_left_as_other_tools_leave_them() {
-    let peer = Peer::start(Behaviour::default()).await;
-    let arguments = "put --total 3 --warm-up 0 --sequential-keys --key-prefix=";
-    let (status, result, summary) = result(&peer.address, arguments).await;
-    assert_eq!((status, result.shape.key_folder_size), (0, 0), "{summary}");
-    assert_eq!(peer.left(), ["00000000", "00000001", "00000002"]);
-}
-
-#[tokio::test]
-async fn a_load_that_would_fill_the_disk_is_refused_before_it_writes() {
-    let peer = Peer::start(Behaviour {
-        free_bytes: Some(1 << 30),
-        ..Behaviour::default()
-    })
-    .await;
-    let ran = bench(&peer.address, "run --profile growth").await;
-    assert_eq!((ran.status, peer.puts()), (1, 0), "{}", ran.stdout);
-    let why = "nothing was written: this run needs about";
-    assert!(ran.stdout.contains(why), "{}", ran.stdout);
-    assert!(ran.stdout.contains("demo-0 has 1024 MiB"), "{}", ran.stdout);
-}
-
+/// It is told before, for there may be no time to delete them; and once more when they are gone.
 #[tokio::test]
 async fn a_mixed_load_reads_and_writes() {
     let peer = Peer::start(Behaviour::default()).await;
