@@ -6,6 +6,7 @@ mod benchmarks;
 mod hand_over;
 mod members;
 mod old_volumes;
+mod readiness;
 mod refusals;
 mod wiped_status;
 
