@@ -2,12 +2,13 @@
 
 use dengine_crds::DEngineBenchmark;
 use dengine_crds::benchmark::Leg;
+use dengine_crds::conditions;
 use dengine_operator::benchmark;
 use dengine_operator::benchmark::turns::{Others, Turns};
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use crate::World;
+use crate::{CLUSTER, World};
 
 const BENCHMARK: &str = "/apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/versus";
 const JOB: &str = "/apis/batch/v1/namespaces/test/jobs/a-job";
@@ -132,4 +133,28 @@ async fn why_kubernetes_refuses_a_jobs_pod_is_in_the_status() {
         complete.message.contains("exceeded quota: small"),
         "{complete:?}"
     );
+}
+
+/// It is told of once, and not tried again every two seconds as if it could be read then.
+#[tokio::test]
+async fn a_target_that_can_not_be_read_is_waited_for_and_told_of() {
+    let world = World::new().await;
+    world
+        .api
+        .put(CLUSTER, json!({"spec": {"replicas": "many"}}));
+    let object = json!({
+        "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark",
+        "metadata": {"name": "versus", "namespace": "test", "uid": "uid-of-versus"},
+        "spec": {"target": {"clusterRef": {"name": "demo"}}, "workload": "put", "runId": "1"},
+    });
+    world.api.put(BENCHMARK, object);
+    for _ in 0..2 {
+        look(&world).await;
+    }
+    let status = look(&world).await.status.unwrap();
+    let mut said = status.conditions.iter();
+    let target = said.find(|c| c.type_ == conditions::TARGET_READY);
+    let words = &target.unwrap().message;
+    assert!(words.contains("cluster demo can not be read"), "{words}");
+    assert!(words.contains("many"), "{words}");
 }
