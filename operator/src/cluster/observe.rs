@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use dengine_api::v1;
+use dengine_crds::DEngineClusterStatus;
 use dengine_crds::cluster::REPLICAS_MAX;
 use dengine_crds::names::{self, annotations, labels};
-use dengine_crds::{DEngineCluster, DEngineClusterStatus};
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1 as core;
@@ -99,9 +99,8 @@ pub async fn observe(
         own
     });
 
-    let standing = stateful_set.as_deref();
-    let standing = standing.map(|set| Standing::of(set, &cluster.owner.uid));
-    let standing = standing.unwrap_or_default();
+    let (name, namespace) = (&cluster.name, &cluster.namespace);
+    let standing = standing(caches, name, namespace, &cluster.owner.uid);
     let recorded_version = status.cluster_version.as_deref().and_then(Version::parse);
     let cluster_id = status.cluster_id.as_ref().and_then(|id| id.parse().ok());
     let cluster_id = cluster_id.or(standing.cluster_id);
@@ -148,12 +147,22 @@ pub async fn observe(
     }
 }
 
-/// What the StatefulSet that there is says of the cluster.
-pub fn standing(caches: &Caches, resource: &DEngineCluster) -> Option<Standing> {
-    let name = names::cluster::stateful_set(&resource.name_any());
-    let found = ObjectRef::new(&name).within(&resource.namespace()?);
-    let set = caches.stateful_sets.get(&found)?;
-    Some(Standing::of(&set, resource.metadata.uid.as_deref()?))
+/// What the StatefulSet that there is says of the cluster, or while there is none its claims.
+pub fn standing(caches: &Caches, cluster: &str, namespace: &str, uid: &str) -> Standing {
+    let set = ObjectRef::new(&names::cluster::stateful_set(cluster)).within(namespace);
+    if let Some(set) = caches.stateful_sets.get(&set) {
+        return Standing::of(&set, cluster, uid);
+    }
+    let claims = (0..REPLICAS_MAX).filter_map(|ordinal| {
+        let claim = ObjectRef::new(&names::cluster::claim(cluster, ordinal));
+        caches.claims.get(&claim.within(namespace))
+    });
+    let is_its = |claim: &core::PersistentVolumeClaim| {
+        let said = claim.labels().get(labels::CLUSTER);
+        said.is_some_and(|said| said == cluster)
+    };
+    let claims: Vec<_> = claims.filter(|claim| is_its(claim)).collect();
+    Standing::of_claims(claims.iter().map(AsRef::as_ref))
 }
 
 /// Why pods that should be there are missing, if the API server refused them.

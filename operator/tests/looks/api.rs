@@ -73,6 +73,11 @@ impl ApiServer {
         state.write(path, object);
     }
 
+    /// Deletes an object as somebody else does.
+    pub(crate) fn remove(&self, path: &str) {
+        self.state.lock().unwrap().objects.remove(path);
+    }
+
     /// Answers writes with this in their path and query with 422 and these words.
     pub(crate) fn refuse(&self, within: &str, words: &str) {
         let mut state = self.state.lock().unwrap();
