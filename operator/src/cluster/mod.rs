@@ -4,6 +4,7 @@
 pub mod benchmarks;
 pub mod bystander;
 pub mod controller;
+pub mod ends;
 pub mod execute;
 pub mod model;
 pub mod objects;

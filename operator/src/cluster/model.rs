@@ -98,7 +98,7 @@ pub struct Pod {
 pub enum Broken {
     /// The server says that its folder is damaged, or may lack what the member acknowledged.
     Folder,
-    /// The server ends again and again, and nobody but itself ends it.
+    /// The server ends again and again, each time for a fault that may lie in its folder.
     Crashing,
 }
 

@@ -120,7 +120,8 @@ pub async fn observe(
             .iter()
             .map(|(ordinal, pod)| {
                 let claim = claims.get(ordinal).map(AsRef::as_ref);
-                let mut pod = view(pod, claim, answers.get(ordinal), &now);
+                let own_ends = context.ends.of(pod);
+                let mut pod = view(pod, claim, answers.get(ordinal), own_ends, &now);
                 pod.refused = refused_steps::of(context, &pod.uid);
                 (*ordinal, pod)
             })
@@ -257,6 +258,7 @@ fn view(
     pod: &core::Pod,
     claim: Option<&core::PersistentVolumeClaim>,
     answer: Option<&v1::StatusResponse>,
+    own_ends: u32,
     now: &Time,
 ) -> Pod {
     Pod {
@@ -266,7 +268,7 @@ fn view(
         template_hash: pod.annotations().get(annotations::TEMPLATE_HASH).cloned(),
         report: answer.map(report),
         trouble: trouble(pod, claim, now),
-        broken: broken(pod),
+        broken: broken(pod, own_ends),
         refused: None,
     }
 }

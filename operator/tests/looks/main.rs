@@ -3,6 +3,7 @@
 
 mod api;
 mod benchmarks;
+mod crashes;
 mod hand_over;
 mod members;
 mod old_volumes;
