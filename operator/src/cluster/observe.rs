@@ -17,7 +17,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use super::benchmarks::Benchmarks;
 use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
 use super::old_volumes;
-use super::pod_trouble::{broken, condition, trouble};
+use super::pod_trouble::{broken, condition, silent, trouble};
 use super::refused_steps;
 use super::replacements::seen;
 use super::resources::stateful_set;
@@ -268,6 +268,7 @@ fn view(
         template_hash: pod.annotations().get(annotations::TEMPLATE_HASH).cloned(),
         report: answer.map(report),
         trouble: trouble(pod, claim, now),
+        silent: silent(pod, now).filter(|_| answer.is_none()),
         broken: broken(pod, own_ends),
         refused: None,
     }

@@ -94,6 +94,29 @@ fn overdue(pod: &core::Pod, now: &Time) -> Option<String> {
     ))
 }
 
+/// Seconds after which a server that runs and is silent is told of; one that starts takes its time.
+const SILENT_SECONDS_MIN: i64 = 60;
+
+/// Of a pod whose member does not answer: its server should run, by the word of a kubelet that may be gone. Nothing is decided by it:
+/// until the pod is told to end, the node may be back at any time. That is in five minutes, and never if the pod tolerates its node's
+/// absence.
+pub(super) fn silent(pod: &core::Pod, now: &Time) -> Option<String> {
+    let runs = container(pod)?.state.as_ref()?.running.is_some();
+    let stays = pod.metadata.deletion_timestamp.is_none();
+    let ready = condition(pod, "Ready").filter(|ready| ready.status != "True" && runs && stays)?;
+    let since = ready.last_transition_time.as_ref()?;
+    if now.0.as_second() - since.0.as_second() < SILENT_SECONDS_MIN {
+        return None;
+    }
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let node = node.unwrap_or("(none)");
+    Some(format!(
+        "its server should run, has not been ready since {} and does not answer: its folder is large, its disk hangs, or its \
+         node {node} is away (`kubectl get node {node}`); see the runbook DEngineClusterDegraded",
+        since.0
+    ))
+}
+
 /// How the server ended and what it said last: Kubernetes keeps the end of its log.
 fn last_words(ended: &core::ContainerStateTerminated) -> Option<String> {
     if ended.reason.as_deref() == Some(OUT_OF_MEMORY) {
@@ -313,6 +336,31 @@ pub(super) mod tests {
         assert!(words.contains("runbook DEngineClusterDegraded"), "{words}");
         let later = trouble(&pod, None, &at(9_000).unwrap()).unwrap();
         assert_eq!(later, words, "the status is not written anew");
+    }
+
+    #[test]
+    fn a_server_that_runs_and_is_silent_names_its_node_and_since_when() {
+        let pod = |ready: &str, state: &str| -> core::Pod {
+            serde_yaml::from_str(&format!(
+                "{{metadata: {{name: p}}, spec: {{nodeName: far, containers: []}}, status: {{
+                  conditions: [{{type: Ready, status: '{ready}', lastTransitionTime: '1970-01-01T00:16:40Z'}}],
+                  containerStatuses: [{{name: dengine, restartCount: 0, image: '', imageID: '', ready: false,
+                    state: {state}}}]}}}}"
+            ))
+            .unwrap()
+        };
+        let runs = "{running: {startedAt: '1970-01-01T00:00:00Z'}}";
+        let soon = silent(&pod("False", runs), &at(1_059).unwrap());
+        assert_eq!(soon, None, "it starts");
+        for ready in ["False", "Unknown"] {
+            let words = silent(&pod(ready, runs), &at(1_060).unwrap()).unwrap();
+            assert!(words.contains("since 1970-01-01T00:16:40Z"), "{words}");
+            assert!(words.contains("kubectl get node far"), "{words}");
+        }
+        let now = at(9_000).unwrap();
+        assert_eq!(silent(&pod("True", runs), &now), None);
+        let waits = "{waiting: {reason: CrashLoopBackOff}}";
+        assert_eq!(silent(&pod("False", waits), &now), None, "that is told");
     }
 
     #[test]
