@@ -162,6 +162,10 @@ pub struct Engine {
     /// How much the members log.
     #[serde(default = "default_log_level")]
     pub log_level: LogLevel,
+    /// Requests that take so many milliseconds or longer are logged; 0 for none. Default: the server's, 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 3_600_000))]
+    pub slow_request_ms: Option<u32>,
 }
 
 /// How much history is kept: what neither bound keeps is compacted.
@@ -191,6 +195,7 @@ impl Default for Engine {
             max_value_bytes: default_max_value_bytes(),
             retention: None,
             log_level: default_log_level(),
+            slow_request_ms: None,
         }
     }
 }

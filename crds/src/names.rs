@@ -68,8 +68,11 @@ pub mod annotations {
     /// On a StatefulSet: the cluster's id, once it had members. It counts if the cluster's status has none, and no new cluster
     /// is formed.
     pub const CLUSTER_ID: &str = "dengine.io/cluster-id";
-    /// On a StatefulSet: the highest version that every member has run, which counts if the cluster's status knows less.
+    /// On a StatefulSet, and on claims: the highest version that every member has run, which counts if the cluster's status knows
+    /// less.
     pub const CLUSTER_VERSION: &str = "dengine.io/cluster-version";
+    /// On claims: the image of the members. It counts where there is no StatefulSet that has it.
+    pub const IMAGE: &str = "dengine.io/image";
     /// On a cluster, by people: any new value restarts the members, one at a time and the leader last.
     pub const RESTART: &str = "dengine.io/restart";
 }

@@ -3,7 +3,12 @@
 use std::path::PathBuf;
 
 pub use dengine_core::replica::{LeaderHint, RequestError};
-use dengine_core::{consensus::Divergence, kv::StoreError, log::LogError};
+use dengine_core::{
+    consensus::Divergence,
+    kv::StoreError,
+    log::{DiskError, LogError},
+    snapshot::SnapshotError,
+};
 pub use dengine_folder::FolderError;
 
 /// Why a member did not start. Nothing was changed.
@@ -33,7 +38,7 @@ pub enum StartError {
     },
     /// A snapshot that was received cannot become the state.
     #[error(transparent)]
-    Snapshot(dengine_core::snapshot::SnapshotError),
+    Snapshot(SnapshotError),
     /// Somebody still reads the state that a snapshot is to replace.
     #[error(
         "the state is still in use: a reader was kept for more than a minute. Start the member again; it \
@@ -96,6 +101,41 @@ impl StartError {
             | Self::Thread(_) => false,
         }
     }
+
+    /// Nothing is known to be wrong with the folder: the machine, its disk, or whoever started the program on this folder keeps
+    /// the member from running. It goes on as who it was once that is put right.
+    #[must_use]
+    pub fn is_of_the_environment(&self) -> bool {
+        match self {
+            Self::Folder(error) => matches!(
+                error,
+                FolderError::Io { .. }
+                    | FolderError::Locked { .. }
+                    | FolderError::Newer { .. }
+                    | FolderError::Foreign { .. }
+            ),
+            Self::Log { source, .. } => {
+                let of_log = source.downcast_ref::<LogError>();
+                source.is::<DiskError>() || of_log.is_some_and(is_of_the_disk)
+            }
+            Self::State { source, .. } => matches!(
+                source,
+                StoreError::Failed { .. } | StoreError::NewerFormat { .. } | StoreError::Foreign(_)
+            ),
+            Self::Snapshot(error) => matches!(error, SnapshotError::Disk(_)),
+            Self::Listen { .. } | Self::Thread(_) => true,
+            Self::Config(_) | Self::StateInUse | Self::LogBehindState { .. } => false,
+        }
+    }
+}
+
+/// The disk failed or is full, or a newer program wrote the log.
+fn is_of_the_disk(error: &LogError) -> bool {
+    match error {
+        LogError::NoSpace(_) | LogError::Disk(_) | LogError::NewerFormat { .. } => true,
+        LogError::Poisoned(first) => is_of_the_disk(first),
+        _ => false,
+    }
 }
 
 /// Why a running member ended by itself. What it had acknowledged is safe on a quorum.
@@ -107,7 +147,7 @@ pub enum Fatal {
     Log(String),
     /// The state machine failed.
     #[error("the state machine failed: {0}. Check the disk, then start the member again")]
-    State(String),
+    State(StoreError),
     /// The member received a snapshot and did not start from it.
     #[error("the member did not start from a snapshot that it received: {0}")]
     Restart(String),
@@ -119,4 +159,68 @@ pub enum Fatal {
     /// A thread of the member panicked: a bug.
     #[error("the {0} thread panicked; this is a bug in dengine, please report it with the log")]
     Panicked(&'static str),
+}
+
+impl Fatal {
+    /// The same as [`StartError::is_of_the_environment`].
+    #[must_use]
+    pub fn is_of_the_environment(&self) -> bool {
+        match self {
+            Self::Log(_) => true,
+            Self::State(error) => matches!(
+                error,
+                StoreError::Failed { .. } | StoreError::NewerFormat { .. }
+            ),
+            Self::Restart(_) | Self::GivenUp(_) | Self::Panicked(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn io_error() -> std::io::Error {
+        std::io::Error::other("Input/output error")
+    }
+
+    #[test]
+    fn a_disk_that_fails_says_nothing_against_the_folder_and_damage_does() {
+        let at_disk = || DiskError::new("write", "log".as_ref(), io_error());
+        let log = |source| StartError::Log {
+            path: "/data/log".into(),
+            source,
+        };
+        let state = |source| StartError::State {
+            path: "/data/state".into(),
+            source,
+        };
+        let failed = StoreError::Failed {
+            doing: "opening its folder",
+            reason: "No space left on device".to_owned(),
+        };
+        for error in [
+            log(Box::new(at_disk())),
+            log(Box::new(LogError::NoSpace(at_disk()))),
+            log(Box::new(LogError::Poisoned(Box::new(LogError::Disk(
+                at_disk(),
+            ))))),
+            state(failed.clone()),
+            StartError::Thread(io_error()),
+        ] {
+            assert!(error.is_of_the_environment(), "{error}");
+            assert!(!error.needs_replacement(), "{error}");
+        }
+        let missing = LogError::Missing {
+            folder: "/data/log".into(),
+        };
+        let corrupt = || StoreError::Corrupt("a block".to_owned());
+        for error in [log(Box::new(missing)), state(corrupt())] {
+            assert!(!error.is_of_the_environment(), "{error}");
+            assert!(error.needs_replacement(), "{error}");
+        }
+        assert!(Fatal::State(failed).is_of_the_environment());
+        assert!(!Fatal::State(corrupt()).is_of_the_environment());
+        assert!(!Fatal::Panicked("applier").is_of_the_environment());
+    }
 }

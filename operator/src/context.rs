@@ -14,6 +14,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
 use crate::apply::Altered;
+use crate::cluster::ends::Ends;
 use crate::cluster::refusals::Refusals;
 use crate::cluster::validate::Defaults;
 use crate::hash;
@@ -39,6 +40,8 @@ pub struct Context {
     pub retries: Arc<Retries>,
     /// Why pods are refused.
     pub refusals: Arc<Refusals>,
+    /// How often servers ended by themselves.
+    pub ends: Arc<Ends>,
     /// What specs may leave out.
     pub defaults: Defaults,
     /// The operator's name on what it looks after.
@@ -66,6 +69,7 @@ impl Context {
             altered: Arc::default(),
             retries: Arc::default(),
             refusals: Arc::default(),
+            ends: Arc::default(),
             client,
             defaults,
             identity: "dengine-operator".into(),

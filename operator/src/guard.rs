@@ -62,7 +62,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::cluster::controller::cached;
+    use crate::cluster::controller::{cached, few};
     use crate::scope::Scope;
 
     /// Lists these objects, and tells of no change.
@@ -102,7 +102,7 @@ mod tests {
         ];
         let scope = Scope::default();
         let api = scope.api::<Guarded<DEngineBenchmark>>(&api_server(&items));
-        let (store, changes) = cached(&scope, api, "", |_| {});
+        let (store, changes) = cached(&scope, api, few(), |_| {});
         tokio::spawn(changes.for_each(|_| future::ready(())));
         let listed = timeout(Duration::from_secs(20), store.wait_until_ready());
         listed.await.expect("the list is complete").unwrap();

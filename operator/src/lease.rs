@@ -6,12 +6,12 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::options::Options;
 
 /// Looks in one lease's time. Three looks in ten seconds are most of what an idle operator asks the API server.
-const LOOKS: u64 = 5;
+const LOOKS: u32 = 5;
 
 /// What was read of the lease last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +26,26 @@ enum Held {
 pub async fn lost(client: &Client, options: &Options, holder: &str) {
     let api: Api<Lease> = Api::namespaced(client.clone(), &options.lease_namespace);
     let lasts = Duration::from_secs(options.lease_seconds);
-    let mut held = Held::Since(Timestamp::now());
-    while !is_lost(held, Timestamp::now(), lasts) {
-        sleep(lasts / u32::try_from(LOOKS).expect("a few")).await;
-        match api.get(&options.lease_name).await {
-            Ok(lease) => held = read(&lease.spec.unwrap_or_default(), holder),
-            Err(error) => tracing::warn!(%error, "the lease can not be read"),
+    until_lost(&api, &options.lease_name, holder, lasts, Timestamp::now).await;
+}
+
+/// An answer that does not come is waited for no longer than until the next look: a black-holed API server must not keep a
+/// process at work whose lease is over.
+async fn until_lost(
+    api: &Api<Lease>,
+    name: &str,
+    holder: &str,
+    lasts: Duration,
+    now: impl Fn() -> Timestamp,
+) {
+    let pause = lasts / LOOKS;
+    let mut held = Held::Since(now());
+    while !is_lost(held, now(), lasts) {
+        sleep(pause).await;
+        match timeout(pause, api.get(name)).await {
+            Ok(Ok(lease)) => held = read(&lease.spec.unwrap_or_default(), holder),
+            Ok(Err(error)) => tracing::warn!(%error, "the lease can not be read"),
+            Err(_) => tracing::warn!("the API server does not say who holds the lease"),
         }
     }
 }
@@ -56,9 +70,33 @@ fn is_lost(held: Held, now: Timestamp, lasts: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::future::pending;
+
+    use axum::http::{Request, Response};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+    use kube::client::Body;
+    use tokio::time::Instant;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_lost_in_time_though_nobody_answers() {
+        let black_hole = tower::service_fn(|_: Request<Body>| async {
+            pending::<Result<Response<Body>, Infallible>>().await
+        });
+        let api = Api::namespaced(Client::new(black_hole, "test"), "test");
+        let begun = Instant::now();
+        let now = || {
+            let passed = i64::try_from(begun.elapsed().as_secs()).unwrap();
+            Timestamp::from_second(passed).unwrap()
+        };
+        let lasts = Duration::from_secs(15);
+        let lost = until_lost(&api, "lease", "a", lasts, now);
+        let in_time = timeout(2 * lasts, lost).await;
+        assert!(in_time.is_ok(), "it works on");
+        assert!(begun.elapsed() >= lasts, "too early");
+    }
 
     #[test]
     fn a_lease_that_is_not_renewed_in_time_is_lost_whoever_can_be_asked() {

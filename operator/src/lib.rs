@@ -4,7 +4,7 @@
 //! Invariants: at most one step that touches a quorum at a time, derived anew each time from what is
 //! true; nothing is written when nothing changed; no data is deleted but that of a member that the
 //! operator removed. Deliberately absent: finalizers, webhooks, and any memory between two looks at a
-//! cluster other than its status, and marks on claims and volumes.
+//! cluster other than its status, and marks on claims and volumes. What a process counts or times only ever makes it wait.
 
 pub mod apply;
 pub mod benchmark;

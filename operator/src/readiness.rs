@@ -3,32 +3,48 @@
 //! Of several namespaces one may be deleted, and with it the Role by which the operator looks into it. That the API server
 //! refuses everything there must not keep the operator from being ready for the others, for ever.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use kube::Resource;
 use kube::runtime::watcher;
 
 use crate::apply::is_code;
 use crate::scope::Scope;
+
+/// What has to be listed before anything can be done. Volumes that are kept need not: they are let go a little later.
+const KINDS: [&str; 9] = [
+    "DEngineCluster",
+    "DEngineBenchmark",
+    "StatefulSet",
+    "Pod",
+    "PersistentVolumeClaim",
+    "Service",
+    "ServiceAccount",
+    "PodDisruptionBudget",
+    "Job",
+];
 
 /// What was seen of each scope since this process works.
 #[derive(Debug, Default)]
 pub struct Scopes(BTreeMap<Scope, Seen>);
 
 /// What was seen of one scope.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Seen {
-    /// Everything in it was listed once.
-    all: bool,
-    /// One kind was.
-    some: bool,
+    /// Kinds that were listed, and not refused since.
+    listed: BTreeSet<String>,
     /// The API server refused to list a kind.
     refused: bool,
 }
 
 impl Seen {
-    fn is_closed(self) -> bool {
-        self.refused && !self.some
+    fn all(&self) -> bool {
+        KINDS.iter().all(|kind| self.listed.contains(*kind))
+    }
+
+    fn is_closed(&self) -> bool {
+        self.refused && self.listed.is_empty()
     }
 }
 
@@ -39,22 +55,25 @@ impl Scopes {
         Self(scopes.map(|scope| (scope, Seen::default())).collect())
     }
 
-    fn watched<T>(&mut self, scope: &Scope, event: &watcher::Result<watcher::Event<T>>) {
-        let Some(seen) = self.0.get_mut(scope) else {
+    fn watched<T>(&mut self, scope: &Scope, event: &watcher::Result<watcher::Event<T>>)
+    where
+        T: Resource<DynamicType = ()>,
+    {
+        let kind = T::kind(&());
+        let Some(seen) = self.0.get_mut(scope).filter(|_| KINDS.contains(&&*kind)) else {
             return;
         };
         match event {
-            Ok(watcher::Event::InitDone) => seen.some = true,
-            Err(watcher::Error::InitialListFailed(error)) => {
-                seen.refused |= is_code(error, 403) || is_code(error, 404);
+            Ok(watcher::Event::InitDone) => {
+                seen.listed.insert(kind.into_owned());
+            }
+            Err(watcher::Error::InitialListFailed(error))
+                if is_code(error, 403) || is_code(error, 404) =>
+            {
+                seen.listed.remove(&*kind);
+                seen.refused = true;
             }
             _ => {}
-        }
-    }
-
-    fn listed(&mut self, scope: &Scope) {
-        if let Some(seen) = self.0.get_mut(scope) {
-            seen.all = true;
         }
     }
 
@@ -63,10 +82,10 @@ impl Scopes {
         let open: Vec<&Scope> = self
             .0
             .iter()
-            .filter(|(_, seen)| !seen.all && !seen.is_closed())
+            .filter(|(_, seen)| !seen.all() && !seen.is_closed())
             .map(|(scope, _)| scope)
             .collect();
-        let works = self.0.values().any(|seen| seen.all);
+        let works = self.0.values().any(Seen::all);
         let where_to: Vec<String> = match &open[..] {
             [] if works => return None,
             [] => self.0.keys().map(Scope::words).collect(),
@@ -91,13 +110,11 @@ pub fn to_list(wanted: &[Scope]) {
 }
 
 /// Notes what a watch in this scope brought.
-pub fn watched<T>(scope: &Scope, event: &watcher::Result<watcher::Event<T>>) {
+pub fn watched<T>(scope: &Scope, event: &watcher::Result<watcher::Event<T>>)
+where
+    T: Resource<DynamicType = ()>,
+{
     scopes().watched(scope, event);
-}
-
-/// Notes that everything in one scope was listed once.
-pub fn listed(scope: &Scope) {
-    scopes().listed(scope);
 }
 
 /// Why a process that holds the lease can not do its work yet; `None` if it can.
@@ -107,13 +124,16 @@ pub fn lacking() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use dengine_crds::{DEngineBenchmark, DEngineCluster};
+    use k8s_openapi::api::apps::v1::StatefulSet;
+    use k8s_openapi::api::batch::v1::Job;
+    use k8s_openapi::api::core::v1 as core;
+    use k8s_openapi::api::policy::v1::PodDisruptionBudget;
     use kube::core::Status;
 
     use super::*;
 
-    type Event = watcher::Result<watcher::Event<()>>;
-
-    fn refused(code: u16) -> Event {
+    fn refused<T>(code: u16) -> watcher::Result<watcher::Event<T>> {
         let status = Status::failure("no", "Refused").with_code(code);
         let error = kube::Error::Api(status.boxed());
         Err(watcher::Error::InitialListFailed(error))
@@ -125,42 +145,79 @@ mod tests {
         (Scopes::new(&scopes), scopes)
     }
 
+    impl Scopes {
+        fn listed<T: Resource<DynamicType = ()>>(&mut self, scope: &Scope) {
+            self.watched::<T>(scope, &Ok(watcher::Event::InitDone));
+        }
+
+        /// Everything but the clusters.
+        fn others(&mut self, scope: &Scope) {
+            self.listed::<DEngineBenchmark>(scope);
+            self.listed::<StatefulSet>(scope);
+            self.listed::<core::Pod>(scope);
+            self.listed::<core::PersistentVolumeClaim>(scope);
+            self.listed::<core::Service>(scope);
+            self.listed::<core::ServiceAccount>(scope);
+            self.listed::<PodDisruptionBudget>(scope);
+            self.listed::<Job>(scope);
+        }
+
+        fn all(&mut self, scope: &Scope) {
+            self.others(scope);
+            self.listed::<DEngineCluster>(scope);
+        }
+    }
+
     #[test]
     fn who_works_is_ready_once_it_has_listed_everything() {
         assert!(Scopes::default().lacking().is_some(), "nothing is known");
         let (mut seen, scopes) = scopes_of(&["a", "b"]);
         assert!(seen.lacking().unwrap().contains("a, namespace b"));
-        seen.listed(&scopes[0]);
+        seen.all(&scopes[0]);
         assert!(seen.lacking().unwrap().contains("in namespace b;"));
-        seen.listed(&scopes[1]);
+        seen.all(&scopes[1]);
         assert_eq!(seen.lacking(), None);
     }
 
     #[test]
     fn a_namespace_that_was_deleted_keeps_nobody_from_the_others() {
         let (mut seen, scopes) = scopes_of(&["a", "b"]);
-        seen.watched(&scopes[1], &refused(403));
+        seen.watched(&scopes[1], &refused::<core::Pod>(403));
         assert!(seen.lacking().is_some(), "the other is not listed yet");
-        seen.listed(&scopes[0]);
+        seen.all(&scopes[0]);
         assert_eq!(seen.lacking(), None);
         // It is there again, and so is its Role.
-        seen.watched(&scopes[1], &Event::Ok(watcher::Event::InitDone));
+        seen.listed::<core::Pod>(&scopes[1]);
         assert!(seen.lacking().is_some());
-        seen.listed(&scopes[1]);
+        seen.all(&scopes[1]);
         assert_eq!(seen.lacking(), None);
     }
 
     #[test]
     fn a_permission_that_lacks_and_a_server_that_does_not_answer_are_no_deleted_namespace() {
         let (mut seen, scopes) = scopes_of(&["a", "b"]);
-        seen.listed(&scopes[0]);
-        seen.watched(&scopes[1], &refused(500));
+        seen.all(&scopes[0]);
+        seen.watched(&scopes[1], &refused::<core::Pod>(500));
         assert!(seen.lacking().is_some(), "it may answer yet");
-        seen.watched(&scopes[1], &refused(403));
-        seen.watched(&scopes[1], &Event::Ok(watcher::Event::InitDone));
+        seen.watched(&scopes[1], &refused::<core::Pod>(403));
+        seen.listed::<core::Service>(&scopes[1]);
         assert!(seen.lacking().is_some(), "one kind is listed, one refused");
         let (mut seen, scopes) = scopes_of(&[]);
-        seen.watched(&scopes[0], &refused(403));
+        seen.watched(&scopes[0], &refused::<core::Pod>(403));
         assert!(seen.lacking().unwrap().contains("all namespaces"));
+    }
+
+    #[test]
+    fn a_kind_that_there_is_not_is_awaited_and_one_that_is_refused_later_is_missed() {
+        let (mut seen, scopes) = scopes_of(&[]);
+        seen.others(&scopes[0]);
+        seen.watched(&scopes[0], &refused::<DEngineCluster>(404));
+        assert!(seen.lacking().is_some(), "there are no CRDs");
+        seen.listed::<DEngineCluster>(&scopes[0]);
+        assert_eq!(seen.lacking(), None);
+        seen.watched(&scopes[0], &refused::<core::PersistentVolume>(403));
+        assert_eq!(seen.lacking(), None, "it can do without");
+        seen.watched(&scopes[0], &refused::<Job>(403));
+        assert!(seen.lacking().is_some());
     }
 }

@@ -7,8 +7,8 @@ use axum::http::{Method, Uri};
 use clap::ValueEnum;
 use dengine_crds::{DEngineCluster, DEngineClusterStatus};
 use futures::{Stream, StreamExt};
-use kube::ResourceExt;
 use kube::runtime::{controller, watcher};
+use kube::{Resource, ResourceExt};
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use metrics_util::MetricKindMask;
@@ -234,6 +234,7 @@ pub fn watched<T, S>(
     stream: S,
 ) -> impl Stream<Item = watcher::Result<watcher::Event<T>>> + Send + 'static + use<T, S>
 where
+    T: Resource<DynamicType = ()>,
     S: Stream<Item = watcher::Result<watcher::Event<T>>> + Send + 'static,
 {
     let scope = scope.clone();

@@ -17,6 +17,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use dengine::{
     config::{Config, ConfigError},
     error::StartError,
+    server::ServeError,
 };
 
 /// The program did what it was asked.
@@ -28,6 +29,10 @@ const EXIT_USAGE: u8 = 2;
 /// The data folder is damaged, or may lack what was acknowledged: this member has to be replaced. The
 /// Kubernetes operator does that when it sees this code.
 const EXIT_REPLACE: u8 = 3;
+/// The machine, its disk or whoever started the program keeps the member from running: an I/O error, no space, no more threads or
+/// files, a port or a folder in use, a folder of something else or of a newer version. The folder is as good as before, so the
+/// Kubernetes operator never replaces the member for it.
+const EXIT_ENVIRONMENT: u8 = 4;
 
 /// A strongly consistent key-value store on Raft and RocksDB.
 ///
@@ -39,7 +44,8 @@ const EXIT_REPLACE: u8 = 3;
 ///   dengine init --endpoints 127.0.0.1:4103,127.0.0.1:4203,127.0.0.1:4303
 ///
 /// Exit codes: 0 done, or stopped by a signal in good order; 1 failed; 2 wrong usage or configuration,
-/// and nothing was changed; 3 the data folder is damaged or incomplete, and the member must be replaced.
+/// and nothing was changed; 3 the data folder is damaged or incomplete, and the member must be replaced;
+/// 4 the machine or its disk keeps the member from running, and the data folder is as good as before.
 #[derive(Debug, Parser)]
 #[command(name = "dengine", version, verbatim_doc_comment, max_term_width = 100)]
 struct Cli {
@@ -106,11 +112,14 @@ fn told(error: &anyhow::Error) -> String {
 }
 
 fn code_of(error: &anyhow::Error) -> u8 {
-    let replace = error
-        .downcast_ref::<StartError>()
-        .is_some_and(StartError::needs_replacement);
-    if replace {
+    let starting = error.downcast_ref::<StartError>();
+    let serving = error.downcast_ref::<ServeError>();
+    if starting.is_some_and(StartError::needs_replacement) {
         EXIT_REPLACE
+    } else if starting.is_some_and(StartError::is_of_the_environment)
+        || serving.is_some_and(ServeError::is_of_the_environment)
+    {
+        EXIT_ENVIRONMENT
     } else if error.downcast_ref::<ConfigError>().is_some() {
         EXIT_USAGE
     } else {
@@ -167,6 +176,32 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn how_a_member_ends_says_whose_fault_it_was() {
+        let folder = |error| anyhow::Error::from(StartError::Folder(error));
+        let full = folder(FolderError::Io {
+            path: "/data".into(),
+            what: "write its record",
+            source: io::Error::from(io::ErrorKind::StorageFull),
+        });
+        assert_eq!(code_of(&full), EXIT_ENVIRONMENT);
+        let no_thread = StartError::Thread(io::Error::from(io::ErrorKind::WouldBlock));
+        let no_thread = anyhow::Error::from(no_thread).context("it does not start");
+        assert_eq!(code_of(&no_thread), EXIT_ENVIRONMENT);
+        let taken = ServeError::Listen {
+            address: ([127, 0, 0, 1], 4100).into(),
+            setting: "listen_client",
+            source: io::Error::from(io::ErrorKind::AddrInUse),
+        };
+        assert_eq!(code_of(&taken.into()), EXIT_ENVIRONMENT);
+        let damaged = folder(FolderError::Damaged {
+            path: "/data/folder.toml".into(),
+            reason: "its checksum is wrong".to_owned(),
+        });
+        assert_eq!(code_of(&damaged), EXIT_REPLACE);
+        assert_eq!(code_of(&StartError::StateInUse.into()), EXIT_FAILED);
     }
 
     #[test]

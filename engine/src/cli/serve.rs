@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use dengine::{
     config::{self, Config, ConfigOverrides},
+    error::{Fatal, StartError},
     files,
     node::Node,
     server::{self, Listeners, ServeError},
@@ -14,7 +15,7 @@ use dengine::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::{EXIT_FAILED, EXIT_OK, say};
+use super::{EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_OK, say};
 use crate::allocator;
 
 /// What `dengine serve` takes.
@@ -45,7 +46,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
         .enable_all()
         .event_interval(server::TASKS_BETWEEN_EVENTS)
         .build()
-        .context("the runtime's threads can't be started")?;
+        .map_err(StartError::Thread)?;
     let code = runtime.block_on(serve(config));
     if let Ok(End::WhileOpening) = code {
         end_at_once(EXIT_OK);
@@ -137,7 +138,7 @@ async fn until_stopped(
             // Nothing may be acknowledged any more, so nobody waits for requests in flight.
             tracing::error!(error = %fatal, "member ends");
             let _ = tokio::time::timeout(SHUTDOWN_GRACE, node.shutdown()).await;
-            return Ok(EXIT_FAILED);
+            return Ok(code_of(&fatal));
         }
         name = stop_signals.next() => {
             tracing::info!(signal = name, "stopping");
@@ -159,7 +160,7 @@ async fn until_stopped(
             Ok(()) => tracing::info!("stopped"),
             Err(fatal) => {
                 tracing::error!(error = %fatal, "the member did not stop in good order");
-                return Ok(EXIT_FAILED);
+                return Ok(code_of(&fatal));
             }
         },
         () = tokio::time::sleep(config.limits.shutdown_timeout() + SHUTDOWN_GRACE) => {
@@ -168,6 +169,14 @@ async fn until_stopped(
         name = stop_signals.next() => tracing::warn!(signal = name, "stopping at once"),
     }
     Ok(code)
+}
+
+fn code_of(fatal: &Fatal) -> u8 {
+    if fatal.is_of_the_environment() {
+        EXIT_ENVIRONMENT
+    } else {
+        EXIT_FAILED
+    }
 }
 
 /// What a folder that is opened gets after a signal: if it opens, it is closed in good order.

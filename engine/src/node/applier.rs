@@ -28,7 +28,7 @@ impl ApplyThread {
     pub(super) fn run(mut self, jobs: &Receiver<ApplyJob<Channels>>) {
         while let Ok(job) = jobs.recv() {
             if let Err(error) = self.work(job, jobs) {
-                let failed = Input::Failed(Fatal::State(error.to_string()));
+                let failed = Input::Failed(Fatal::State(error));
                 // If the replica is gone too, somebody reported before us.
                 let _ = self.replica.send(failed);
                 return;

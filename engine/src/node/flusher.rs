@@ -46,7 +46,7 @@ pub(super) fn run(flusher: &Flusher<RocksStore>, requests: &Receiver<()>, replic
             }
             Err(error) => {
                 // If the replica is gone too, somebody reported before us.
-                let _ = replica.send(Input::Failed(Fatal::State(error.to_string())));
+                let _ = replica.send(Input::Failed(Fatal::State(error)));
                 return;
             }
         }

@@ -7,7 +7,7 @@ use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
-use dengine_core::kv::{Collector, ReadError};
+use dengine_core::kv::{Collector, ReadError, StoreError};
 use dengine_core::replica::{self, CommandGate, Keeper};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -38,7 +38,7 @@ impl KeeperThread {
         while stop.recv_timeout(self.keeper.pause()) == Err(RecvTimeoutError::Timeout) {
             if let Err(error) = self.work() {
                 // If the replica is gone too, somebody reported before us.
-                let failed = Input::Failed(Fatal::State(error.to_string()));
+                let failed = Input::Failed(Fatal::State(of_the_store(error)));
                 let _ = self.replica.send(failed);
                 return;
             }
@@ -104,5 +104,16 @@ impl KeeperThread {
         };
         while !self.collector.step(COLLECT_STEP)?.done && start.elapsed() < most {}
         Ok(())
+    }
+}
+
+/// This thread reads what is there now, so that nothing but the store can fail it.
+fn of_the_store(error: ReadError) -> StoreError {
+    match error {
+        ReadError::Store(error) => error,
+        other => StoreError::Failed {
+            doing: "looking after what expires",
+            reason: other.to_string(),
+        },
     }
 }

@@ -114,6 +114,14 @@ pub enum ServeError {
     Threads(#[source] io::Error),
 }
 
+impl ServeError {
+    /// The machine lacks something, or another program has it.
+    #[must_use]
+    pub fn is_of_the_environment(&self) -> bool {
+        matches!(self, Self::Listen { .. } | Self::Threads(_))
+    }
+}
+
 /// The ports of a member, taken before its folder is opened, so that a port in use changes nothing.
 #[derive(Debug)]
 pub struct Listeners {

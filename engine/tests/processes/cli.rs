@@ -78,7 +78,7 @@ fn a_port_in_use_is_named_and_changes_nothing() {
     let member = Member::new(home.path(), "a");
     let _held = TcpListener::bind(member.address()).unwrap();
     let output = member.run_to_end();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(4));
     assert!(
         stderr(&output).contains("listen_client"),
         "{}",

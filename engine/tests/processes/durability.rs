@@ -155,7 +155,7 @@ async fn a_member_whose_sync_fails_acknowledges_nothing_more_and_ends() {
         }
     }
     let status = cluster.members[0].wait_for_end();
-    assert_eq!(status.code(), Some(1));
+    assert_eq!(status.code(), Some(4));
     assert_eq!(
         shim.count(&cluster.members[0]),
         syncs,
@@ -189,7 +189,7 @@ async fn a_leader_whose_disk_fails_is_replaced_and_nothing_is_lost() {
     load.progress(100).await;
     let leader = cluster.leader().await;
     shim.fail(&cluster.members[leader]);
-    assert_eq!(cluster.members[leader].wait_for_end().code(), Some(1));
+    assert_eq!(cluster.members[leader].wait_for_end().code(), Some(4));
     load.progress(100).await;
     shim.heal(&cluster.members[leader]);
     cluster.members[leader].start();
@@ -247,7 +247,7 @@ async fn a_member_whose_last_sync_fails_does_not_say_that_it_stopped_in_good_ord
     client.put("acknowledged", "v").await.unwrap();
     shim.fail(&cluster.members[0]);
     let status = cluster.members[0].terminate();
-    assert_eq!(status.code(), Some(1));
+    assert_eq!(status.code(), Some(4));
     let mark = cluster.members[0].data_dir.join("power.toml");
     let mark = fs_err::read_to_string(mark).unwrap();
     assert!(mark.contains("clean = false"), "{mark}");

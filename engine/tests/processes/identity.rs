@@ -229,7 +229,7 @@ async fn a_folder_in_use_is_refused() {
     second.data_dir.clone_from(&cluster.members[0].data_dir);
     let output = second.run_to_end();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(4));
     assert!(said.contains("in use by another process"), "{said}");
     cluster.client().await.put("k", "v").await.unwrap();
 }
@@ -249,7 +249,7 @@ async fn a_folder_of_a_newer_format_is_refused_and_unchanged() {
     let before = content(&cluster.members[0].data_dir);
     let output = cluster.members[0].run_to_end();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(4));
     assert!(
         said.contains("format 99") && said.contains("newer"),
         "{said}"
@@ -292,7 +292,7 @@ fn a_folder_of_something_else_is_refused_and_unchanged() {
     fs_err::write(member.data_dir.join("photos.zip"), "mine").unwrap();
     let output = member.run_to_end();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(4));
     assert!(said.contains("photos.zip"), "{said}");
     assert_eq!(content(&member.data_dir).len(), 1);
 }

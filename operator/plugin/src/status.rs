@@ -6,6 +6,7 @@ use dengine_crds::cluster::{Lag, MemberRole, MemberStatus};
 use dengine_crds::{DEngineCluster, conditions};
 use kube::ResourceExt;
 use kube::api::ListParams;
+use kube::core::DeserializeGuard;
 
 use crate::access::Access;
 use crate::say;
@@ -17,20 +18,30 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(access: &Access, options: &Options) -> anyhow::Result<()> {
+    let api = access.api::<DeserializeGuard<DEngineCluster>>();
     let clusters = match &options.name {
-        Some(name) => vec![access.api::<DEngineCluster>().get(name).await?],
-        None => {
-            let all = access.api::<DEngineCluster>();
-            all.list(&ListParams::default()).await?.items
-        }
+        Some(name) => vec![api.get(name).await?],
+        None => api.list(&ListParams::default()).await?.items,
     };
     if clusters.is_empty() {
         say(format_args!("no cluster in {}", access.namespace));
     }
     for cluster in &clusters {
-        say(render(cluster));
+        say(shown(cluster));
     }
     Ok(())
+}
+
+/// One that can not be read is one line, and keeps nobody from seeing the others.
+fn shown(cluster: &DeserializeGuard<DEngineCluster>) -> String {
+    match &cluster.0 {
+        Ok(cluster) => render(cluster),
+        Err(unreadable) => format!(
+            "{}: this version of kubectl-dengine can not read it: {}",
+            cluster.name_any(),
+            unreadable.error
+        ),
+    }
 }
 
 fn render(cluster: &DEngineCluster) -> String {
@@ -117,9 +128,28 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn a_cluster_that_can_not_be_read_is_one_line() {
+        let cluster = |name: &str, replicas: Value| -> DeserializeGuard<DEngineCluster> {
+            let cluster = json!({
+                "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineCluster",
+                "metadata": {"name": name}, "spec": {"replicas": replicas},
+            });
+            serde_json::from_value(cluster).unwrap()
+        };
+        let good = shown(&cluster("good", 3.into()));
+        assert!(good.starts_with("good: Unknown, none ready"), "{good}");
+        let newer = shown(&cluster("newer", "many".into()));
+        assert!(newer.starts_with("newer: this version"), "{newer}");
+        assert!(
+            newer.contains("many") && newer.lines().count() == 1,
+            "{newer}"
+        );
+    }
 
     #[test]
     fn a_cluster_reads_as_a_table_with_what_is_wrong_above() {

@@ -15,7 +15,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 
 use super::ReconcileError;
 use super::turns::Turns;
-use crate::cluster::controller::{PAGE, cached, slim};
+use crate::cluster::controller::{cached, few, labelled, slim};
 use crate::context::Context;
 use crate::guard::{self, Guarded};
 use crate::scope::Scope;
@@ -43,7 +43,7 @@ pub async fn run(
         &scope,
         watcher(
             scope.api::<Guarded<DEngineBenchmark>>(&context.client),
-            watcher::Config::default().page_size(PAGE),
+            few(),
         ),
     )
     .default_backoff()
@@ -51,7 +51,12 @@ pub async fn run(
     .reflect(writer)
     .applied_objects();
     let selector = format!("{}={}", labels::COMPONENT, labels::COMPONENT_BENCHMARK);
-    let (jobs, changed) = cached(&scope, scope.api(&context.client), &selector, |_| {});
+    let (jobs, changed) = cached(
+        &scope,
+        scope.api(&context.client),
+        labelled(&selector),
+        |_| {},
+    );
     let turns = Arc::new(Turns::new(jobs));
     let noted = Arc::clone(&turns);
     let changed = changed.inspect_ok(move |job| noted.note(job));

@@ -23,6 +23,7 @@ use super::thresholds::Threshold;
 use super::turns::Turns;
 use crate::conditions::is_true;
 use crate::context::Context;
+use crate::guard::Guarded;
 
 /// What is known.
 pub(super) async fn observe(
@@ -394,9 +395,19 @@ async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube
     let Some(cluster) = &benchmark.spec.target.cluster_ref else {
         return Ok(Target::Ready);
     };
-    let api: Api<DEngineCluster> = Api::namespaced(context.client.clone(), &benchmark.namespace);
+    let client = context.client.clone();
+    let api: Api<Guarded<DEngineCluster>> = Api::namespaced(client, &benchmark.namespace);
     let Some(found) = api.get_opt(&cluster.name).await? else {
         return Ok(Target::NotFound(cluster.name.clone()));
+    };
+    let found = match found.0 {
+        Ok(found) => found,
+        Err(unreadable) => {
+            return Ok(Target::NotReady(format!(
+                "cluster {} can not be read by this version of the operator: {}",
+                cluster.name, unreadable.error
+            )));
+        }
     };
     let conditions = found.status.unwrap_or_default().conditions;
     if is_true(&conditions, types::READY) {

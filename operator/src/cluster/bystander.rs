@@ -20,6 +20,7 @@ use super::benchmarks::reports_to;
 use super::status_writer;
 use crate::conditions::{Conditions, State};
 use crate::context::{Context, Happening, now};
+use crate::guard::Guarded;
 
 /// How often it is looked at again; that the StatefulSet changed is told at once.
 const AGAIN: Duration = Duration::from_secs(120);
@@ -107,9 +108,11 @@ pub async fn of_benchmark(
     let status = if set.is_some() {
         None
     } else {
-        let clusters: Api<DEngineCluster> = Api::namespaced(context.client.clone(), &namespace);
+        let client = context.client.clone();
+        let clusters: Api<Guarded<DEngineCluster>> = Api::namespaced(client, &namespace);
         let there = clusters.get_opt(&cluster).await?;
-        there.and_then(|there| there.status)
+        // Of one that can not be read nobody is known.
+        there.and_then(|there| there.0.ok()?.status)
     };
     let other = another(set.as_ref(), status.as_ref(), &context.identity);
     Ok(other.map(|other| other.name))

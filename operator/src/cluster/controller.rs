@@ -23,7 +23,7 @@ use super::older_volumes;
 use crate::context::Context;
 use crate::guard::{self, Guarded};
 use crate::scope::Scope;
-use crate::{readiness, telemetry};
+use crate::telemetry;
 
 /// Changes that arrive together are looked at together.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -49,7 +49,7 @@ pub async fn run(
         &scope,
         watcher(
             scope.api::<Guarded<DEngineCluster>>(&context.client),
-            watcher::Config::default(),
+            watcher::Config::default().page_size(PAGE),
         ),
     )
     .default_backoff()
@@ -72,7 +72,7 @@ pub async fn run(
     if scope.namespace.is_none() {
         tokio::spawn(label_older_volumes(context.clone()));
     }
-    let (store, changed) = cached(&scope, scope.api(&context.client), "", slim);
+    let (store, changed) = cached(&scope, scope.api(&context.client), few(), slim);
     let benchmarks = Benchmarks::new(store);
     let noted = benchmarks.clone();
     let changed = changed.inspect_ok(move |benchmark| noted.note(benchmark));
@@ -89,12 +89,6 @@ pub async fn run(
     };
 
     let shared = Arc::new(Shared { context, caches });
-    // Also where there is no cluster yet.
-    let watched = Arc::clone(&shared);
-    let listed = tokio::spawn(async move {
-        watched.caches.wait_until_ready().await;
-        readiness::listed(&scope);
-    });
     controller
         .graceful_shutdown_on(stop)
         .run(reconcile, super::on_error, shared)
@@ -104,7 +98,6 @@ pub async fn run(
             }
         })
         .await;
-    listed.abort();
 }
 
 async fn reconcile(
@@ -162,7 +155,12 @@ where
         labels::COMPONENT,
         labels::COMPONENT_MEMBER
     );
-    let (store, stream) = cached(scope, scope.api(&context.client), &selector, |_| {});
+    let (store, stream) = cached(
+        scope,
+        scope.api(&context.client),
+        labelled(&selector),
+        |_| {},
+    );
     (store, controller.watches_stream(stream, mapper))
 }
 
@@ -176,7 +174,7 @@ fn kept_volumes(
         return (reflector::store().0, controller);
     }
     let all = Api::all(context.client.clone());
-    let (store, stream) = cached(scope, all, labels::KEPT_FOR, |_| {});
+    let (store, stream) = cached(scope, all, labelled(labels::KEPT_FOR), |_| {});
     (store, controller.watches_stream(stream, by_kept_for))
 }
 
@@ -187,16 +185,27 @@ async fn label_older_volumes(context: Context) {
     }
 }
 
-/// Objects of one answer of the API server to a list. Its answer may be large: a benchmark's status has room for more
-/// than a megabyte.
+/// Objects of one answer of the API server to a list.
 pub const PAGE: u32 = 50;
+/// The same of benchmarks: whoever may write one can fill its status with more than a megabyte.
+pub const BENCHMARKS_PAGE: u32 = 8;
+
+/// Watches what has these labels.
+pub fn labelled(selector: &str) -> watcher::Config {
+    watcher::Config::default().page_size(PAGE).labels(selector)
+}
+
+/// Watches benchmarks, a few at a time.
+pub fn few() -> watcher::Config {
+    watcher::Config::default().page_size(BENCHMARKS_PAGE)
+}
 
 /// A cache of the selected objects, each without what `slim` takes from it, and a stream of those that changed or went
 /// away.
 pub fn cached<K>(
     scope: &Scope,
     api: Api<K>,
-    selector: &str,
+    config: watcher::Config,
     slim: fn(&mut K),
 ) -> (
     Store<K>,
@@ -206,11 +215,6 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
-    let config = watcher::Config::default().page_size(PAGE);
-    let config = match selector {
-        "" => config,
-        selector => config.labels(selector),
-    };
     let stream = telemetry::watched(scope, watcher(api, config))
         .default_backoff()
         .modify(move |object: &mut K| {
@@ -258,5 +262,29 @@ pub fn slim(benchmark: &mut Guarded<DEngineBenchmark>) {
         status.runs.clear();
         status.comparison.clear();
         status.missed.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Whoever may write a benchmark may fill its status, and there may be many of them.
+    #[test]
+    fn what_is_kept_of_a_benchmark_has_no_results() {
+        let report = json!({"command": ["x".repeat(1024)], "results": []});
+        let benchmark = json!({
+            "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark", "metadata": {"name": "b"},
+            "spec": {"workload": "put", "target": {"clusterRef": {"name": "demo"}}},
+            "status": {"runId": "1", "missed": ["p99 < 1ms"], "runs": {"1": report, "2": report}},
+        });
+        let mut benchmark: Guarded<DEngineBenchmark> = serde_json::from_value(benchmark).unwrap();
+        slim(&mut benchmark);
+        let status = benchmark.0.unwrap().status.unwrap();
+        assert_eq!(status.run_id.as_deref(), Some("1"));
+        let left = status.runs.len() + status.comparison.len() + status.missed.len();
+        assert_eq!(left, 0, "{status:?}");
     }
 }

@@ -4,6 +4,7 @@
 pub mod benchmarks;
 pub mod bystander;
 pub mod controller;
+pub mod ends;
 pub mod execute;
 pub mod model;
 pub mod objects;
@@ -92,7 +93,8 @@ pub async fn reconcile(
         Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
         Err(error) => return Err(error.into()),
     }
-    let standing = observe::standing(caches, &resource).unwrap_or_default();
+    let (name, uid) = (resource.name_any(), resource.uid().unwrap_or_default());
+    let standing = observe::standing(caches, &name, &namespace, &uid);
     let validated = validate::validate(&resource, &context.defaults, &standing);
     let outcome = match validated {
         Ok(cluster) => advance(context, caches, &cluster, &mut resource).await,
@@ -193,6 +195,7 @@ async fn carry_out(
         }
         refused = Some(failure);
     }
+    standing::note_on_claims(context, cluster, observation).await;
     let failure = take(context, cluster, resource, observation, step).await;
     let failure = refused.or(failure);
     // Whatever becomes of the step: a full disk may be what it fails for. And after it: volumes that can not grow keep

@@ -87,6 +87,8 @@ pub struct Pod {
     pub report: Option<Report>,
     /// Why the pod does not run, in Kubernetes' words.
     pub trouble: Option<String>,
+    /// Since when its server, which should run, is neither ready nor answers, in words. For people only.
+    pub silent: Option<String>,
     /// It does not run, and starting it again did not help.
     pub broken: Option<Broken>,
     /// Why the API server does not let it be deleted. Until that is tried again, it stays.
@@ -98,7 +100,7 @@ pub struct Pod {
 pub enum Broken {
     /// The server says that its folder is damaged, or may lack what the member acknowledged.
     Folder,
-    /// The server ends again and again, and nobody but itself ends it.
+    /// The server ends again and again, each time for a fault that may lie in its folder.
     Crashing,
 }
 

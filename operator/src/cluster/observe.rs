@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use dengine_api::v1;
+use dengine_crds::DEngineClusterStatus;
 use dengine_crds::cluster::REPLICAS_MAX;
 use dengine_crds::names::{self, annotations, labels};
-use dengine_crds::{DEngineCluster, DEngineClusterStatus};
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1 as core;
@@ -17,7 +17,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use super::benchmarks::Benchmarks;
 use super::model::{Claim, Identity, Member, Membership, Observed, Ordinal, Pod, Report};
 use super::old_volumes;
-use super::pod_trouble::{broken, condition, trouble};
+use super::pod_trouble::{broken, condition, silent, trouble};
 use super::refused_steps;
 use super::replacements::seen;
 use super::resources::stateful_set;
@@ -99,9 +99,8 @@ pub async fn observe(
         own
     });
 
-    let standing = stateful_set.as_deref();
-    let standing = standing.map(|set| Standing::of(set, &cluster.owner.uid));
-    let standing = standing.unwrap_or_default();
+    let (name, namespace) = (&cluster.name, &cluster.namespace);
+    let standing = standing(caches, name, namespace, &cluster.owner.uid);
     let recorded_version = status.cluster_version.as_deref().and_then(Version::parse);
     let cluster_id = status.cluster_id.as_ref().and_then(|id| id.parse().ok());
     let cluster_id = cluster_id.or(standing.cluster_id);
@@ -121,7 +120,8 @@ pub async fn observe(
             .iter()
             .map(|(ordinal, pod)| {
                 let claim = claims.get(ordinal).map(AsRef::as_ref);
-                let mut pod = view(pod, claim, answers.get(ordinal), &now);
+                let own_ends = context.ends.of(pod);
+                let mut pod = view(pod, claim, answers.get(ordinal), own_ends, &now);
                 pod.refused = refused_steps::of(context, &pod.uid);
                 (*ordinal, pod)
             })
@@ -148,12 +148,22 @@ pub async fn observe(
     }
 }
 
-/// What the StatefulSet that there is says of the cluster.
-pub fn standing(caches: &Caches, resource: &DEngineCluster) -> Option<Standing> {
-    let name = names::cluster::stateful_set(&resource.name_any());
-    let found = ObjectRef::new(&name).within(&resource.namespace()?);
-    let set = caches.stateful_sets.get(&found)?;
-    Some(Standing::of(&set, resource.metadata.uid.as_deref()?))
+/// What the StatefulSet that there is says of the cluster, or while there is none its claims.
+pub fn standing(caches: &Caches, cluster: &str, namespace: &str, uid: &str) -> Standing {
+    let set = ObjectRef::new(&names::cluster::stateful_set(cluster)).within(namespace);
+    if let Some(set) = caches.stateful_sets.get(&set) {
+        return Standing::of(&set, cluster, uid);
+    }
+    let claims = (0..REPLICAS_MAX).filter_map(|ordinal| {
+        let claim = ObjectRef::new(&names::cluster::claim(cluster, ordinal));
+        caches.claims.get(&claim.within(namespace))
+    });
+    let is_its = |claim: &core::PersistentVolumeClaim| {
+        let said = claim.labels().get(labels::CLUSTER);
+        said.is_some_and(|said| said == cluster)
+    };
+    let claims: Vec<_> = claims.filter(|claim| is_its(claim)).collect();
+    Standing::of_claims(claims.iter().map(AsRef::as_ref))
 }
 
 /// Why pods that should be there are missing, if the API server refused them.
@@ -248,6 +258,7 @@ fn view(
     pod: &core::Pod,
     claim: Option<&core::PersistentVolumeClaim>,
     answer: Option<&v1::StatusResponse>,
+    own_ends: u32,
     now: &Time,
 ) -> Pod {
     Pod {
@@ -257,7 +268,8 @@ fn view(
         template_hash: pod.annotations().get(annotations::TEMPLATE_HASH).cloned(),
         report: answer.map(report),
         trouble: trouble(pod, claim, now),
-        broken: broken(pod),
+        silent: silent(pod, now).filter(|_| answer.is_none()),
+        broken: broken(pod, own_ends),
         refused: None,
     }
 }

@@ -94,6 +94,29 @@ fn overdue(pod: &core::Pod, now: &Time) -> Option<String> {
     ))
 }
 
+/// Seconds after which a server that runs and is silent is told of; one that starts takes its time.
+const SILENT_SECONDS_MIN: i64 = 60;
+
+/// Of a pod whose member does not answer: its server should run, by the word of a kubelet that may be gone. Nothing is decided by it:
+/// until the pod is told to end, the node may be back at any time. That is in five minutes, and never if the pod tolerates its node's
+/// absence.
+pub(super) fn silent(pod: &core::Pod, now: &Time) -> Option<String> {
+    let runs = container(pod)?.state.as_ref()?.running.is_some();
+    let stays = pod.metadata.deletion_timestamp.is_none();
+    let ready = condition(pod, "Ready").filter(|ready| ready.status != "True" && runs && stays)?;
+    let since = ready.last_transition_time.as_ref()?;
+    if now.0.as_second() - since.0.as_second() < SILENT_SECONDS_MIN {
+        return None;
+    }
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let node = node.unwrap_or("(none)");
+    Some(format!(
+        "its server should run, has not been ready since {} and does not answer: its folder is large, its disk hangs, or its \
+         node {node} is away (`kubectl get node {node}`); see the runbook DEngineClusterDegraded",
+        since.0
+    ))
+}
+
 /// How the server ended and what it said last: Kubernetes keeps the end of its log.
 fn last_words(ended: &core::ContainerStateTerminated) -> Option<String> {
     if ended.reason.as_deref() == Some(OUT_OF_MEMORY) {
@@ -106,9 +129,14 @@ fn last_words(ended: &core::ContainerStateTerminated) -> Option<String> {
     let said = ended.message.as_deref().unwrap_or_default().lines();
     let last = said.map(str::trim).rfind(|line| !line.is_empty());
     let code = ended.exit_code;
+    let why = if code == EXIT_ENVIRONMENT {
+        ", which says that the machine or its disk keeps it from running"
+    } else {
+        ""
+    };
     Some(match last {
-        Some(words) => format!("the server ended with code {code}: {words}"),
-        None => format!("the server ended with code {code}"),
+        Some(words) => format!("the server ended with code {code}{why}: {words}"),
+        None => format!("the server ended with code {code}{why}"),
     })
 }
 
@@ -120,39 +148,38 @@ fn container(pod: &core::Pod) -> Option<&core::ContainerStatus> {
         .find(|container| container.name == names::cluster::CONTAINER)
 }
 
-/// Starts after which a member that ends again and again is given up: with Kubernetes' growing pauses
-/// between them, a little more than a minute.
-const RESTARTS_MAX: i32 = 4;
-/// The starts count from the pod's first day on, so they may all be long past. A member that served a moment ago is not
-/// given up for them.
+/// Ends in a row, each its own doing, after which a member is given up: with Kubernetes' growing pauses between them, a little
+/// more than a minute.
+const OWN_ENDS_MIN: u32 = 4;
+/// A member that served a moment ago is not given up.
 const NOT_READY_SECONDS_MIN: i64 = 60;
 /// Kubernetes' reason for a container that exceeded its memory limit.
 const OUT_OF_MEMORY: &str = "OOMKilled";
 /// Kubernetes' reason for a container that ran and ended with a code of its own.
 const ENDED_BY_ITSELF: [&str; 2] = ["Error", ""];
-/// Codes that say who ended the container: it could not be started (125 to 128), or somebody killed it, as its liveness probe
-/// and its node do (SIGINT, SIGKILL, SIGTERM), or nobody knows, as after a node's restart (255).
-const ENDED_BY_OTHERS: [i32; 9] = [0, 125, 126, 127, 128, 130, 137, 143, 255];
+/// The codes that say something against the server or its folder: it failed, or touched memory that is not its own (SIGSEGV). Any
+/// other says what else ended it: its settings (2), the machine or its disk (4), want of threads or memory (101, 134), whoever
+/// could not start it (125 to 128) or killed it, or nobody knows, as after a node's restart (255).
+const OWN_FAULT: [i32; 2] = [1, 139];
 /// With this exit code the server says that its folder can not be used any more.
 const EXIT_REPLACE: i32 = 3;
+/// With this one, that the machine or its disk keeps it from running.
+const EXIT_ENVIRONMENT: i32 = 4;
 
-/// Only of a container that does not run now: what it ended with before no longer counts then.
-pub(super) fn broken(pod: &core::Pod) -> Option<Broken> {
-    let container = container(pod)?;
-    let state = container.state.as_ref()?;
-    let last = container.last_state.as_ref();
+/// Only of a container that does not run now: what it ended with before no longer counts then. `own_ends` says how often in a
+/// row it ended by itself.
+pub(super) fn broken(pod: &core::Pod, own_ends: u32) -> Option<Broken> {
+    let state = container(pod)?.state.as_ref()?;
+    let rests = state.waiting.is_some() || state.terminated.is_some();
+    let ended = last_end(pod).filter(|_| rests)?;
     let waiting = state.waiting.as_ref();
-    let ended = state
-        .terminated
-        .as_ref()
-        .or_else(|| waiting.and(last?.terminated.as_ref()))?;
     let crash_loops =
         waiting.and_then(|waiting| waiting.reason.as_deref()) == Some("CrashLoopBackOff");
     if ended.exit_code == EXIT_REPLACE {
         Some(Broken::Folder)
     } else if crash_loops
         && is_its_own_fault(ended)
-        && container.restart_count >= RESTARTS_MAX
+        && own_ends >= OWN_ENDS_MIN
         && not_ready_seconds(pod, ended)? >= NOT_READY_SECONDS_MIN
     {
         Some(Broken::Crashing)
@@ -161,22 +188,35 @@ pub(super) fn broken(pod: &core::Pod) -> Option<Broken> {
     }
 }
 
-/// Whether the server ended itself. Want of memory, a probe that killed it and faults of the node say nothing against its
-/// volume, and the next volume would not help.
-fn is_its_own_fault(ended: &core::ContainerStateTerminated) -> bool {
-    let reason = ended.reason.as_deref().unwrap_or_default();
-    ENDED_BY_ITSELF.contains(&reason) && !ENDED_BY_OTHERS.contains(&ended.exit_code)
+/// How the server ended last, whether it runs again or not.
+pub(super) fn last_end(pod: &core::Pod) -> Option<&core::ContainerStateTerminated> {
+    let container = container(pod)?;
+    let states = [&container.state, &container.last_state];
+    let mut states = states.into_iter().flatten();
+    states.find_map(|state| state.terminated.as_ref())
 }
 
-/// How long the pod had not been Ready when its container ended last; `None` if it is, or if nothing is known.
+/// Whether the server ended itself, for a reason that may lie in its folder. Want of memory, a probe that killed it and faults of
+/// the node say nothing against its volume, and the next volume would not help.
+pub(super) fn is_its_own_fault(ended: &core::ContainerStateTerminated) -> bool {
+    let reason = ended.reason.as_deref().unwrap_or_default();
+    ENDED_BY_ITSELF.contains(&reason) && OWN_FAULT.contains(&ended.exit_code)
+}
+
+/// Since when the pod has not been Ready; `None` if it is, or if nothing is known.
+pub(super) fn not_ready_since(pod: &core::Pod) -> Option<&Time> {
+    let ready = condition(pod, "Ready").filter(|condition| condition.status == "False")?;
+    ready.last_transition_time.as_ref()
+}
+
+/// How long the pod had not been Ready when its container ended last.
 fn not_ready_seconds(pod: &core::Pod, ended: &core::ContainerStateTerminated) -> Option<i64> {
-    let not_ready = condition(pod, "Ready").filter(|condition| condition.status == "False")?;
-    let since = not_ready.last_transition_time.as_ref()?;
+    let since = not_ready_since(pod)?;
     Some(ended.finished_at.as_ref()?.0.as_second() - since.0.as_second())
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::*;
@@ -186,7 +226,7 @@ mod tests {
     }
 
     /// A server that crash-loops: its pod is not Ready since `since`, and it ended last at `ended`.
-    fn crashing(restarts: i32, since: i64, ended: i64) -> core::Pod {
+    pub(in crate::cluster) fn crashing(since: i64, ended: i64) -> core::Pod {
         let waiting = core::ContainerStateWaiting {
             reason: Some("CrashLoopBackOff".to_owned()),
             ..core::ContainerStateWaiting::default()
@@ -199,7 +239,6 @@ mod tests {
         };
         let server = core::ContainerStatus {
             name: names::cluster::CONTAINER.to_owned(),
-            restart_count: restarts,
             state: Some(core::ContainerState {
                 waiting: Some(waiting),
                 ..core::ContainerState::default()
@@ -226,6 +265,12 @@ mod tests {
         }
     }
 
+    pub(in crate::cluster) fn ended_with(pod: &mut core::Pod, code: i32, reason: &str) {
+        let last = server(pod).last_state.as_mut().unwrap();
+        let ended = last.terminated.as_mut().unwrap();
+        (ended.exit_code, ended.reason) = (code, Some(reason.to_owned()));
+    }
+
     fn server(pod: &mut core::Pod) -> &mut core::ContainerStatus {
         let containers = pod.status.as_mut().unwrap().container_statuses.as_mut();
         containers.unwrap().last_mut().unwrap()
@@ -233,18 +278,22 @@ mod tests {
 
     #[test]
     fn who_ends_again_and_again_for_a_minute_is_broken() {
-        assert_eq!(broken(&crashing(4, 100, 160)), Some(Broken::Crashing));
-        assert_eq!(broken(&crashing(3, 100, 160)), None, "too few starts");
+        assert_eq!(broken(&crashing(100, 160), 4), Some(Broken::Crashing));
+        assert_eq!(broken(&crashing(100, 160), 3), None, "too few ends");
     }
 
     #[test]
-    fn who_was_killed_is_not_broken_however_often() {
-        let mut pod = crashing(40, 100, 1_000);
+    fn who_did_not_end_for_a_fault_of_its_own_is_not_broken_however_often() {
+        let mut pod = crashing(100, 1_000);
         for (code, reason, expected) in [
             (1, "Error", Some(Broken::Crashing)),
-            (101, "Error", Some(Broken::Crashing)),
-            (134, "Error", Some(Broken::Crashing)),
             (139, "Error", Some(Broken::Crashing)),
+            // Wrong settings; an I/O error, no space, no more threads or files, a port in use.
+            (2, "Error", None),
+            (4, "Error", None),
+            // No thread could be made, or no memory be had.
+            (101, "Error", None),
+            (134, "Error", None),
             (137, "OOMKilled", None),
             // The kernel may pick a child, or Kubernetes may notice late.
             (1, "OOMKilled", None),
@@ -256,25 +305,22 @@ mod tests {
             (255, "Unknown", None),
             (137, "ContainerStatusUnknown", None),
         ] {
-            let last = server(&mut pod).last_state.as_mut().unwrap();
-            let ended = last.terminated.as_mut().unwrap();
-            (ended.exit_code, ended.reason) = (code, Some(reason.to_owned()));
-            assert_eq!(broken(&pod), expected, "{code} {reason}");
+            ended_with(&mut pod, code, reason);
+            assert_eq!(broken(&pod, 40), expected, "{code} {reason}");
         }
     }
 
     #[test]
     fn want_of_memory_is_said_with_what_to_do() {
-        let mut pod = crashing(4, 100, 160);
-        let last = server(&mut pod).last_state.as_mut().unwrap();
-        last.terminated.as_mut().unwrap().reason = Some("OOMKilled".to_owned());
+        let mut pod = crashing(100, 160);
+        ended_with(&mut pod, 137, "OOMKilled");
         let words = trouble(&pod, None, &at(200).unwrap()).unwrap();
         assert!(words.contains("spec.resources.limits.memory"), "{words}");
     }
 
     #[test]
     fn a_pod_that_does_not_end_names_its_node_and_the_runbook() {
-        let mut pod = crashing(0, 100, 160);
+        let mut pod = crashing(100, 160);
         pod.metadata.deletion_timestamp = at(1_000);
         pod.spec = Some(core::PodSpec {
             node_name: Some("far".to_owned()),
@@ -290,6 +336,31 @@ mod tests {
         assert!(words.contains("runbook DEngineClusterDegraded"), "{words}");
         let later = trouble(&pod, None, &at(9_000).unwrap()).unwrap();
         assert_eq!(later, words, "the status is not written anew");
+    }
+
+    #[test]
+    fn a_server_that_runs_and_is_silent_names_its_node_and_since_when() {
+        let pod = |ready: &str, state: &str| -> core::Pod {
+            serde_yaml::from_str(&format!(
+                "{{metadata: {{name: p}}, spec: {{nodeName: far, containers: []}}, status: {{
+                  conditions: [{{type: Ready, status: '{ready}', lastTransitionTime: '1970-01-01T00:16:40Z'}}],
+                  containerStatuses: [{{name: dengine, restartCount: 0, image: '', imageID: '', ready: false,
+                    state: {state}}}]}}}}"
+            ))
+            .unwrap()
+        };
+        let runs = "{running: {startedAt: '1970-01-01T00:00:00Z'}}";
+        let soon = silent(&pod("False", runs), &at(1_059).unwrap());
+        assert_eq!(soon, None, "it starts");
+        for ready in ["False", "Unknown"] {
+            let words = silent(&pod(ready, runs), &at(1_060).unwrap()).unwrap();
+            assert!(words.contains("since 1970-01-01T00:16:40Z"), "{words}");
+            assert!(words.contains("kubectl get node far"), "{words}");
+        }
+        let now = at(9_000).unwrap();
+        assert_eq!(silent(&pod("True", runs), &now), None);
+        let waits = "{waiting: {reason: CrashLoopBackOff}}";
+        assert_eq!(silent(&pod("False", waits), &now), None, "that is told");
     }
 
     #[test]
@@ -322,29 +393,28 @@ mod tests {
     }
 
     #[test]
-    fn restarts_of_long_ago_do_not_count() {
-        assert_eq!(broken(&crashing(40, 1_000_000, 1_000_010)), None);
-        let mut ready = crashing(40, 100, 1_000_000);
+    fn whoever_served_a_moment_ago_is_not_broken() {
+        assert_eq!(broken(&crashing(1_000_000, 1_000_010), 40), None);
+        let mut ready = crashing(100, 1_000_000);
         let conditions = ready.status.as_mut().unwrap().conditions.as_mut();
         conditions.unwrap()[0].status = "True".to_owned();
-        assert_eq!(broken(&ready), None, "it is Ready");
+        assert_eq!(broken(&ready, 40), None, "it is Ready");
         ready.status.as_mut().unwrap().conditions = None;
-        assert_eq!(broken(&ready), None, "nothing is known");
+        assert_eq!(broken(&ready, 40), None, "nothing is known");
     }
 
     #[test]
     fn a_folder_that_is_of_no_use_is_at_once() {
-        let mut pod = crashing(1, 100, 101);
-        let last = server(&mut pod).last_state.as_mut().unwrap();
-        last.terminated.as_mut().unwrap().exit_code = EXIT_REPLACE;
-        assert_eq!(broken(&pod), Some(Broken::Folder));
+        let mut pod = crashing(100, 101);
+        ended_with(&mut pod, EXIT_REPLACE, "Error");
+        assert_eq!(broken(&pod, 0), Some(Broken::Folder));
         server(&mut pod).state = None;
-        assert_eq!(broken(&pod), None, "it may run");
+        assert_eq!(broken(&pod, 0), None, "it may run");
     }
 
     #[test]
     fn other_containers_of_the_pod_are_not_the_server() {
-        let mut pod = crashing(4, 100, 160);
+        let mut pod = crashing(100, 160);
         let sidecar = core::ContainerStatus {
             name: "a-proxy".to_owned(),
             state: Some(core::ContainerState::default()),
@@ -352,7 +422,7 @@ mod tests {
         };
         let containers = pod.status.as_mut().unwrap().container_statuses.as_mut();
         containers.unwrap().insert(0, sidecar);
-        assert_eq!(broken(&pod), Some(Broken::Crashing));
+        assert_eq!(broken(&pod, 4), Some(Broken::Crashing));
         let now = at(1_000).unwrap();
         assert!(
             trouble(&pod, None, &now)
@@ -360,6 +430,6 @@ mod tests {
                 .ends_with("no such setting")
         );
         server(&mut pod).name = "another".to_owned();
-        assert_eq!((broken(&pod), trouble(&pod, None, &now)), (None, None));
+        assert_eq!((broken(&pod, 4), trouble(&pod, None, &now)), (None, None));
     }
 }

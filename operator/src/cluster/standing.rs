@@ -1,12 +1,21 @@
-//! What the StatefulSet that there is says of its cluster. It outlives a status that is lost, or put back as it was long ago
-//! (a backup): what may become of a cluster must not depend on that. Pure.
+//! What the StatefulSet that there is says of its cluster, and its claims while there is none. They outlive a status that is lost,
+//! or put back as it was long ago (a backup): what may become of a cluster must not depend on that.
 
-use dengine_crds::names::{self, annotations};
+use std::collections::BTreeMap;
+
+use dengine_crds::names::{self, annotations, labels};
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
+use kube::api::{Api, Patch};
+use serde_json::json;
 
 use super::model::Observed;
+use super::observe::Observation;
+use super::validate::Cluster;
 use super::versions::Version;
+use crate::apply::by_us;
+use crate::context::Context;
 
 /// What it says; nothing of a cluster without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,10 +29,11 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Of the resource with this UID. What another one's says is about other members.
-    pub fn of(set: &StatefulSet, uid: &str) -> Self {
+    /// Of the resource with this UID, or of one of this name that was deleted with `--cascade=orphan`: its members are taken up as
+    /// they are. What another one's says is about other members.
+    pub fn of(set: &StatefulSet, cluster: &str, uid: &str) -> Self {
         let owners = set.owner_references();
-        if !owners.iter().any(|owner| owner.uid == uid) {
+        if !owners.iter().any(|owner| owner.uid == uid) && !is_orphan(set, cluster) {
             return Self::default();
         }
         let said = set.annotations();
@@ -35,6 +45,77 @@ impl Standing {
             cluster_version: version.and_then(|text| Version::parse(text)),
         }
     }
+}
+
+impl Standing {
+    /// Of the claims that a cluster left behind, as where its resource was deleted, or comes from a backup, without its StatefulSet.
+    pub(super) fn of_claims<'a>(claims: impl Iterator<Item = &'a PersistentVolumeClaim>) -> Self {
+        let mut standing = Self::default();
+        for claim in claims {
+            let said = claim.annotations();
+            let version = said.get(annotations::CLUSTER_VERSION);
+            let version = version.and_then(|text| Version::parse(text));
+            standing.cluster_version = standing.cluster_version.max(version);
+            let image = || said.get(annotations::IMAGE).cloned();
+            standing.image = standing.image.or_else(image);
+        }
+        standing
+    }
+
+    /// What is to be said on a claim; nothing if it says so.
+    fn missing_on(&self, claim: &PersistentVolumeClaim) -> Option<BTreeMap<&'static str, String>> {
+        let version = self.cluster_version.map(|version| version.to_string());
+        let wanted = [
+            (annotations::IMAGE, self.image.clone()),
+            (annotations::CLUSTER_VERSION, version),
+        ];
+        let wanted = wanted.into_iter();
+        let wanted: BTreeMap<_, _> = wanted.filter_map(|(name, it)| Some((name, it?))).collect();
+        let differs =
+            |(name, value): (&&str, &String)| claim.annotations().get(*name) != Some(value);
+        let stays = claim.metadata.deletion_timestamp.is_none();
+        (stays && wanted.iter().any(differs)).then_some(wanted)
+    }
+}
+
+/// Says on the claims what the StatefulSet says too: they outlive it. Nothing waits for it.
+pub(super) async fn note_on_claims(
+    context: &Context,
+    cluster: &Cluster,
+    observation: &Observation,
+) {
+    let Some(set) = observation.stateful_set.as_deref() else {
+        return;
+    };
+    let standing = Standing {
+        image: image(set),
+        cluster_version: observation.observed.cluster_version,
+        ..Standing::default()
+    };
+    for claim in observation.claims.values() {
+        let Some(said) = standing.missing_on(claim) else {
+            continue;
+        };
+        let (uid, name) = (claim.uid(), claim.name_any());
+        let api: Api<PersistentVolumeClaim> =
+            Api::namespaced(context.client.clone(), &cluster.namespace);
+        let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": said}}));
+        let (attempt, by_us) = (format!("note on {}", uid.unwrap_or_default()), by_us());
+        let what_fails = format!("image and version can not be noted on the volume claim {name}");
+        let noted = api.patch(&name, &by_us, &patch);
+        let about = cluster.reference();
+        if let Err(error) = context.beside(&about, &attempt, &what_fails, noted).await {
+            tracing::debug!(%error, name, "not noted on the claim");
+        }
+    }
+}
+
+/// Nobody owns it, and its labels say for what cluster it was made.
+fn is_orphan(set: &StatefulSet, cluster: &str) -> bool {
+    let says = |label: &str, value: &str| set.labels().get(label).is_some_and(|it| it == value);
+    set.owner_references().is_empty()
+        && says(labels::MANAGED_BY, labels::MANAGED_BY_VALUE)
+        && says(labels::CLUSTER, cluster)
 }
 
 fn image(set: &StatefulSet) -> Option<String> {

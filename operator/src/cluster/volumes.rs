@@ -103,6 +103,9 @@ pub(super) fn notice(
     let growing =
         of(&|claim| is_smaller(capacity(claim), size) && !is_smaller(requested(claim), size));
     if !growing.is_empty() {
+        if let Some(notice) = can_not_grow(claims, &growing, size) {
+            return Some(notice);
+        }
         let pending = of(&|claim| has_condition(claim, "FileSystemResizePending"));
         let mut words = format!("the volumes of {} grow to {size}", members(&growing));
         if !pending.is_empty() {
@@ -129,6 +132,62 @@ pub(super) fn notice(
         );
         Notice::rests(reasons::VOLUMES_STAY_LARGER, words)
     })
+}
+
+/// Conditions of a claim that asks for more than its driver gives.
+const RESIZE_ERRORS: [&str; 2] = ["ControllerResizeError", "NodeResizeError"];
+
+/// Volumes that should grow, and why they do not, in their driver's words. Kubernetes goes on trying; what its driver calls
+/// infeasible it hardly tries again.
+fn can_not_grow(
+    claims: &BTreeMap<Ordinal, Arc<PersistentVolumeClaim>>,
+    growing: &[Ordinal],
+    size: &str,
+) -> Option<Notice> {
+    let failing = growing.iter().filter_map(|ordinal| {
+        let claim = claims.get(ordinal)?;
+        Some((*ordinal, resize_error(claim)?, is_infeasible(claim)))
+    });
+    let failing: Vec<(Ordinal, String, bool)> = failing.collect();
+    let (_, why, _) = failing.first()?;
+    let who: Vec<Ordinal> = failing.iter().map(|(ordinal, ..)| *ordinal).collect();
+    let words = format!(
+        "the volumes of {} should grow to {size}, and do not: {why}; what can not be had is taken back by a smaller \
+         spec.storage.size",
+        members(&who)
+    );
+    let is_over = who.len() == growing.len() && failing.iter().all(|(.., never)| *never);
+    Some(if is_over {
+        Notice::rests(reasons::EXPANDING_VOLUMES, words)
+    } else {
+        Notice::works(reasons::EXPANDING_VOLUMES, words)
+    })
+}
+
+fn resize_error(claim: &PersistentVolumeClaim) -> Option<String> {
+    let status = claim.status.as_ref()?;
+    let mut conditions = status.conditions.iter().flatten();
+    let said = conditions.find(|condition| {
+        RESIZE_ERRORS.contains(&condition.type_.as_str()) && condition.status == "True"
+    });
+    let said = said.and_then(|condition| condition.message.clone());
+    let state = resize_state(claim).filter(|_| is_infeasible(claim));
+    said.filter(|words| !words.is_empty())
+        .or_else(|| state.map(str::to_owned))
+}
+
+/// The driver will not do it, whenever it is asked.
+fn is_infeasible(claim: &PersistentVolumeClaim) -> bool {
+    resize_state(claim).is_some_and(|state| state.ends_with("Infeasible"))
+}
+
+fn resize_state(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let states = claim
+        .status
+        .as_ref()?
+        .allocated_resource_statuses
+        .as_ref()?;
+    states.get("storage").map(String::as_str)
 }
 
 /// The claims that ask for less than this, and those that asked for more and never got it: the second are a size that was
@@ -378,6 +437,39 @@ mod tests {
             "{}",
             said.words
         );
+    }
+
+    #[test]
+    fn a_driver_that_can_not_make_a_volume_larger_is_told_of_with_its_words() {
+        let notice_of = |type_: &str, state: Option<&str>| {
+            let mut claim = (*has("2Gi", "1Gi")).clone();
+            let status = claim.status.as_mut().unwrap();
+            status.conditions = Some(vec![PersistentVolumeClaimCondition {
+                type_: type_.to_owned(),
+                status: "True".to_owned(),
+                message: Some("the quota of the pool is used up".to_owned()),
+                ..PersistentVolumeClaimCondition::default()
+            }]);
+            let state = state.map(|state| [("storage".to_owned(), state.to_owned())].into());
+            status.allocated_resource_statuses = state;
+            let claims = BTreeMap::from([(0, has("2Gi", "2Gi")), (1, Arc::new(claim))]);
+            notice(&claims, &BTreeMap::new(), "2Gi").unwrap()
+        };
+        for type_ in RESIZE_ERRORS {
+            let said = notice_of(type_, None);
+            assert!(said.works, "it is tried again");
+            assert!(
+                said.words.contains("volumes of member 1 should"),
+                "{said:?}"
+            );
+            assert!(said.words.contains("the quota of the pool"), "{said:?}");
+            let never = notice_of(type_, Some("ControllerResizeInfeasible"));
+            assert!(!never.works && never.words == said.words, "{never:?}");
+        }
+        let silent = notice_of("Resizing", Some("NodeResizeInfeasible"));
+        assert!(silent.words.contains("NodeResizeInfeasible"), "{silent:?}");
+        let grows = notice_of("Resizing", Some("NodeResizeInProgress"));
+        assert_eq!(grows.words, "the volumes of member 1 grow to 2Gi");
     }
 
     #[test]

@@ -203,7 +203,7 @@ pub(super) fn goes_with_its_pod(claim: &str) -> String {
 pub(super) fn troubles(observed: &Observed) -> Option<String> {
     let mut pods_by_trouble: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for (ordinal, pod) in &observed.pods {
-        if let Some(trouble) = &pod.trouble {
+        if let Some(trouble) = pod.trouble.as_ref().or(pod.silent.as_ref()) {
             pods_by_trouble.entry(trouble).or_default().push(*ordinal);
         }
     }

@@ -22,8 +22,9 @@ const PLACEHOLDERS: [&str; 7] = [
     "NAMESPACE",
 ];
 /// What `kubectl` does here, with the flags that it takes for that.
-const VERBS: [(&str, &[&str]); 8] = [
+const VERBS: [(&str, &[&str]); 9] = [
     ("taint", &[]),
+    ("edit", &["--subresource"]),
     (
         "delete",
         &["--force", "--grace-period", "--wait", "--ignore-not-found"],
@@ -35,15 +36,20 @@ const VERBS: [(&str, &[&str]); 8] = [
     ("logs", &["--previous"]),
     ("describe", &[]),
 ];
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 10] = [
     "dec",
+    "denginecluster",
+    "denginebenchmark",
     "node",
     "pod",
     "pvc",
     "pv",
+    "lease",
     "statefulset",
     "deployment",
 ];
+/// What the plugin does.
+const OF_PLUGIN: [&str; 4] = ["status", "restart", "bench", "report"];
 
 /// The blocks of this language in a page.
 fn blocks(page: &str, language: &str) -> Vec<String> {
@@ -65,6 +71,19 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
+/// The commands of a page: lines of its blocks, and those in the text, each by itself.
+fn commands(page: &str) -> Vec<String> {
+    let of_blocks = blocks(page, "sh");
+    let of_blocks = of_blocks.iter().flat_map(|block| block.lines());
+    let of_blocks = of_blocks.filter(|line| !line.is_empty()).map(str::to_owned);
+    // What is fenced is every second part, of the page and then of what is not fenced.
+    let text: String = page.split("```").step_by(2).collect();
+    let quoted = text.split('`').skip(1).step_by(2);
+    let typed = quoted.filter(|words| words.starts_with("kubectl "));
+    let in_text = typed.map(|words| words.replace('\n', " "));
+    of_blocks.chain(in_text).collect()
+}
+
 /// As a shell splits a line; quotes are only ever single ones.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut quoted) = (vec![String::new()], false);
@@ -79,25 +98,61 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-fn check_command(line: &str) {
+/// What follows `kubectl`, without the namespace; flags of one letter as people know them from there.
+fn arguments(line: &str) -> Vec<String> {
     let words = words(line);
     assert_eq!(words[0], "kubectl", "{line}");
+    let words = &words[1..];
+    let words = match words[0].as_str() {
+        "-n" | "--namespace" => &words[2..],
+        _ => words,
+    };
+    let mut long = Vec::new();
+    for word in words {
+        let flag = match word.as_str() {
+            "-o" => "--output",
+            "-l" => "--selector",
+            value if long.last().is_some_and(|it: &String| it.ends_with('=')) => {
+                long.last_mut().unwrap().push_str(value);
+                continue;
+            }
+            other => {
+                long.push(other.to_owned());
+                continue;
+            }
+        };
+        long.push(format!("{flag}="));
+    }
+    long
+}
+
+fn check_command(line: &str) {
+    let words = arguments(line);
+    if words[0] == "dengine" {
+        assert!(OF_PLUGIN.contains(&words[1].as_str()), "{line}");
+        return;
+    }
     let (_, flags) = VERBS
         .iter()
-        .find(|(verb, _)| *verb == words[1])
-        .unwrap_or_else(|| panic!("{}: {line}", words[1]));
+        .find(|(verb, _)| *verb == words[0])
+        .unwrap_or_else(|| panic!("{}: {line}", words[0]));
     for flag in words.iter().filter(|word| word.starts_with("--")) {
         let name = flag.split('=').next().unwrap();
         assert!(flags.contains(&name), "{name}: {line}");
     }
-    let kind = words[2..].iter().find(|word| !word.starts_with("--"));
-    let kind = kind.unwrap().split('/').next().unwrap();
-    assert!(
-        words[1] == "logs" || KINDS.contains(&kind),
-        "{kind}: {line}"
-    );
+    let Some(kinds) = words[1..].iter().find(|word| !word.starts_with("--")) else {
+        return;
+    };
+    let kinds = kinds.split('/').next().unwrap();
+    for kind in kinds.split(',') {
+        let kind = kind.strip_suffix('s').unwrap_or(kind);
+        assert!(
+            words[0] == "logs" || KINDS.contains(&kind),
+            "{kind}: {line}"
+        );
+    }
     if let Some(patch) = words.iter().find_map(|word| word.strip_prefix("--patch=")) {
-        check_patch(kind, patch);
+        check_patch(kinds, patch);
     }
 }
 
@@ -140,15 +195,18 @@ fn contains(whole: &Value, part: &Value) -> bool {
 #[test]
 fn commands_can_be_typed() {
     let mut checked = 0;
-    for (_, text) in pages() {
-        for block in blocks(&text, "sh") {
-            for line in block.lines().filter(|line| !line.is_empty()) {
-                check_command(line);
-                checked += 1;
-            }
+    for (page, text) in pages() {
+        let languages = text.split("```").skip(1).step_by(2);
+        for block in languages {
+            let language = block.split('\n').next().unwrap();
+            assert!(["sh", "yaml"].contains(&language), "{page}: {block}");
+        }
+        for line in commands(&text) {
+            check_command(&line);
+            checked += 1;
         }
     }
-    assert!(checked > 10, "only {checked} commands found");
+    assert!(checked > 40, "only {checked} commands found");
 }
 
 #[test]
@@ -157,11 +215,11 @@ fn what_is_to_be_filled_in_is_known() {
         word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase()) || *word == "N"
     };
     for (page, text) in pages() {
-        for block in blocks(&text, "sh").into_iter().chain(blocks(&text, "yaml")) {
+        for block in commands(&text).into_iter().chain(blocks(&text, "yaml")) {
             let words = block.split(|c: char| !c.is_ascii_alphanumeric());
             let found: BTreeSet<&str> = words.filter(is_capital).collect();
             for word in found {
-                let ours = PLACEHOLDERS.contains(&word) || ["CLAIM", "ALL"].contains(&word);
+                let ours = PLACEHOLDERS.contains(&word) || ["CLAIM", "ALL", "POD"].contains(&word);
                 assert!(ours, "{page}: {word}");
             }
         }

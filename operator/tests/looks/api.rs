@@ -151,13 +151,10 @@ impl State {
         if *method == Method::GET {
             return match self.objects.get(path) {
                 Some(object) => (200, object.clone()),
-                None if path.ends_with("/events") => (
-                    200,
-                    json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": []}),
-                ),
-                None if path.ends_with("/pods") => (200, self.list("PodList", path)),
+                None if path.ends_with("/events") => (200, self.list("EventList", path, query)),
+                None if path.ends_with("/pods") => (200, self.list("PodList", path, query)),
                 None if path.ends_with("/persistentvolumes") => {
-                    (200, self.list("PersistentVolumeList", path))
+                    (200, self.list("PersistentVolumeList", path, query))
                 }
                 None => failure(404, "NotFound", "not found"),
             };
@@ -183,11 +180,12 @@ impl State {
         (200, written)
     }
 
-    fn list(&self, kind: &str, path: &str) -> Value {
+    fn list(&self, kind: &str, path: &str, query: &str) -> Value {
         let below = format!("{path}/");
         let found = self.objects.range(below.clone()..);
         let found = found.take_while(|(path, _)| path.starts_with(&below));
-        let items: Vec<&Value> = found.map(|(_, object)| object).collect();
+        let selected = found.filter(|(_, object)| is_selected(object, query));
+        let items: Vec<&Value> = selected.map(|(_, object)| object).collect();
         json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items})
     }
 
@@ -250,6 +248,30 @@ impl State {
         meta["generation"] = (generation + u64::from(changed)).into();
         object.clone()
     }
+}
+
+/// By its fields; labels are not looked at.
+fn is_selected(object: &Value, query: &str) -> bool {
+    let mut parameters = query.split('&');
+    let selector = parameters.find_map(|one| one.strip_prefix("fieldSelector="));
+    let selector = selector.map(unescaped).unwrap_or_default();
+    let mut fields = selector.split(',').filter_map(|one| one.split_once('='));
+    fields.all(|(field, value)| {
+        let place = format!("/{}", field.replace('.', "/"));
+        object.pointer(&place).and_then(Value::as_str) == Some(value)
+    })
+}
+
+/// A parameter of a query as it was before it was encoded.
+fn unescaped(text: &str) -> String {
+    let text = text.replace('+', " ");
+    let mut parts = text.split('%');
+    let first = parts.next().unwrap().to_owned();
+    parts.fold(first, |whole, part| {
+        let (code, rest) = part.split_at(2);
+        let letter = char::from(u8::from_str_radix(code, 16).unwrap());
+        format!("{whole}{letter}{rest}")
+    })
 }
 
 /// As a JSON merge patch (RFC 7386).

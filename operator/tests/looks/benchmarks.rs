@@ -333,3 +333,27 @@ async fn that_a_declared_benchmark_can_not_be_noted_does_not_make_it_load_again(
     assert_eq!(those(ASKED), 0);
     assert_eq!(those(&format!("PATCH {CLUSTER}")), 1, "once, then a pause");
 }
+
+/// It is told of once, and not tried again every two seconds as if it could be read then.
+#[tokio::test]
+async fn a_target_that_can_not_be_read_is_waited_for_and_told_of() {
+    let world = World::new().await;
+    world
+        .api
+        .put(CLUSTER, json!({"spec": {"replicas": "many"}}));
+    let object = json!({
+        "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark",
+        "metadata": {"name": "versus", "namespace": "test", "uid": "uid-of-versus"},
+        "spec": {"target": {"clusterRef": {"name": "demo"}}, "workload": "put", "runId": "1"},
+    });
+    world.api.put(BENCHMARK, object);
+    for _ in 0..2 {
+        look(&world).await;
+    }
+    let status = look(&world).await.status.unwrap();
+    let mut said = status.conditions.iter();
+    let target = said.find(|c| c.type_ == conditions::TARGET_READY);
+    let words = &target.unwrap().message;
+    assert!(words.contains("cluster demo can not be read"), "{words}");
+    assert!(words.contains("many"), "{words}");
+}

@@ -3,9 +3,11 @@
 
 mod api;
 mod benchmarks;
+mod crashes;
 mod hand_over;
 mod members;
 mod old_volumes;
+mod readiness;
 mod refusals;
 mod wiped_status;
 

@@ -2,7 +2,10 @@
 
 use dengine_crds::conditions;
 use dengine_crds::names::annotations;
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::old_volumes::{claim_goes, given_up};
@@ -61,6 +64,35 @@ async fn an_annotation_that_can_not_be_removed_asks_for_one_run() {
     assert_eq!(five_looks(&world, [asked, EVENTS]).await, [1, 2], "once");
 }
 
+/// What the StatefulSet's controller says of pods that a quota keeps it from making.
+fn is_refused(world: &World, name: &str, of: &str, words: &str) {
+    let event = json!({
+        "metadata": {"name": name, "namespace": "test"}, "reason": "FailedCreate",
+        "involvedObject": {"kind": "StatefulSet", "name": "demo", "uid": of},
+        "message": format!("create Pod demo-0 in StatefulSet demo failed error: {words}"),
+        "lastTimestamp": Timestamp::now().to_string(),
+    });
+    let path = format!("/api/v1/namespaces/test/events/{name}");
+    world.api.put(&path, event);
+}
+
+/// Nothing but events tells of it: not the StatefulSet, and there is no pod that could.
+#[tokio::test]
+async fn pods_that_a_quota_refuses_are_told_of_in_the_api_servers_words() {
+    let world = World::new().await;
+    world.look().await;
+    let uid = world.api.list::<StatefulSet>("/statefulsets/demo")[0].uid();
+    let quota = "pods \"demo-0\" is forbidden: exceeded quota: small, requested: cpu=1";
+    is_refused(&world, "ours", &uid.unwrap(), quota);
+    is_refused(&world, "another", "of-another", "a webhook says no");
+    world.look().await;
+    let expected = format!("Kubernetes refuses pods: {quota}");
+    for type_ in [conditions::READY, conditions::PROGRESSING] {
+        let words = world.words(type_);
+        assert!(words.ends_with(&expected), "{type_}: {words}");
+    }
+}
+
 /// An image that can not be pulled, and a webhook that lets nobody delete its pod.
 #[tokio::test]
 async fn a_stuck_pod_that_can_not_be_deleted_is_in_nobodys_way() {
@@ -89,7 +121,11 @@ async fn a_claim_that_can_not_be_marked_keeps_its_member_and_holds_up_nothing_el
     world.api.refuse("data-demo-2", "not on a Friday");
     claim_goes(&world).await;
     let claim = world.api.list::<PersistentVolumeClaim>("data-demo-2");
-    assert_eq!(claim[0].metadata.annotations, None);
+    assert!(
+        !claim[0]
+            .annotations()
+            .contains_key(annotations::REMOVED_MEMBER)
+    );
     let words = world.words(conditions::PROGRESSING);
     assert!(words.contains("not on a Friday"), "{words}");
 }

@@ -1,11 +1,12 @@
 //! The status of a cluster is lost, or put back as it was long ago, as from a backup: that changes no decision.
 
 use dengine_crds::cluster::ClusterPhase;
+use dengine_crds::conditions;
 use dengine_crds::names::annotations;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use serde_json::{Value, json};
 
-use crate::{CLUSTER, World};
+use crate::{CLAIMS, CLUSTER, World};
 
 const SET: &str = "/apis/apps/v1/namespaces/test/statefulsets/demo";
 
@@ -42,6 +43,60 @@ async fn no_version_is_skipped_and_none_goes_back() {
             let recorded = world.cluster().status.unwrap().cluster_version;
             assert_eq!(recorded.as_deref(), Some("0.1.0"), "{status}");
         }
+    }
+}
+
+/// What `kubectl delete dec demo --cascade=orphan` leaves is taken up by another resource of the name, which knows nothing of it.
+#[tokio::test]
+async fn what_an_orphan_runs_is_not_changed_by_whoever_takes_it_up() {
+    for (spec, words) in [
+        (json!({}), "everything is as the spec asks"),
+        (json!({"image": "localhost/dengine:0.3.0"}), "skips"),
+    ] {
+        let mut world = World::settled().await;
+        world.look().await;
+        let before = image(&world);
+        for object in world.api.paths("/namespaces/test/") {
+            let orphan = json!({"metadata": {"ownerReferences": null}});
+            world.api.put(&object, orphan);
+        }
+        let another = json!({"metadata": {"uid": "another"}, "spec": spec, "status": null});
+        world.api.put(CLUSTER, another);
+        // The operator is newer by now.
+        world.context.defaults.image = "localhost/dengine:0.2.0".to_owned();
+        for _ in 0..6 {
+            world.look().await;
+        }
+        assert_eq!(image(&world), before, "{spec}");
+        let restarts = world.api.requests();
+        let is_restart = |request: &&String| request.starts_with("DELETE ");
+        assert_eq!(restarts.iter().find(is_restart), None, "{spec}");
+        let said = world.words(conditions::PROGRESSING);
+        assert!(said.contains(words), "{said}");
+        let owner = set(&world).metadata.owner_references.unwrap().remove(0);
+        assert_eq!(owner.uid, "another", "it is taken up");
+    }
+}
+
+/// As where a resource comes back by GitOps, or from a backup, and finds its claims and nothing else.
+#[tokio::test]
+async fn what_claims_that_were_kept_hold_is_opened_by_a_version_that_may() {
+    for spec in [json!({}), json!({"image": "localhost/dengine:0.3.0"})] {
+        let mut world = World::settled().await;
+        world.look().await;
+        let before = image(&world);
+        world.context.defaults.image = "localhost/dengine:0.2.0".to_owned();
+        for object in world.api.paths("/namespaces/test/") {
+            if object != CLUSTER && !object.starts_with(CLAIMS) {
+                world.api.remove(&object);
+            }
+        }
+        let another = json!({"metadata": {"uid": "another"}, "spec": spec, "status": null});
+        world.api.put(CLUSTER, another);
+        for _ in 0..3 {
+            world.look().await;
+        }
+        assert_eq!(image(&world), before, "{spec}");
     }
 }
 

@@ -265,6 +265,7 @@ impl World {
                         report: reports(pod, *ordinal),
                         trouble: (!pod.up || self.is_damaged(*ordinal))
                             .then(|| "CrashLoopBackOff".to_owned()),
+                        silent: None,
                         broken: if self.is_damaged(*ordinal) {
                             Some(Broken::Folder)
                         } else {

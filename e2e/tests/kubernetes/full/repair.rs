@@ -1,6 +1,6 @@
 //! The other ways in which a member loses its data or its life.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
 use crate::{
@@ -46,15 +46,25 @@ async fn a_member_that_crashes_again_and_again_is_replaced() {
             json!({"replicas": 3}),
             Claim::New,
             async |folder, pod| {
-                // Nothing that the server can tell from a disk that will be back.
-                let nobody = std::os::unix::fs::PermissionsExt::from_mode(0o000);
-                fs_err::set_permissions(folder.join("log"), nobody)?;
+                let another = u32::from(pod == "m-0");
+                let another = world.folder("m", another).await?.join("log");
+                exchange_log(folder, &another)?;
                 world.kill_pod(pod).await
             },
         )
         .await
     })
     .await;
+}
+
+/// Another member's log in place of its own: a fault that is no damage, and of which the server says neither that its folder is of no
+/// use nor that its disk fails.
+fn exchange_log(folder: &std::path::Path, another: &std::path::Path) -> Result<()> {
+    fs_err::rename(folder.join("log"), folder.join("log-of-before"))?;
+    let mut copy = std::process::Command::new("cp");
+    let copied = copy.arg("-a").arg(another).arg(folder).status()?;
+    ensure!(copied.success(), "{another:?} was not copied");
+    Ok(())
 }
 
 #[tokio::test]

@@ -260,6 +260,8 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
         set("DENGINE_LOG_FORMAT", "json".to_owned()),
     ];
     all.extend(retention);
+    let slow = engine.slow_request_ms;
+    all.extend(slow.map(|ms| set("DENGINE_SLOW_REQUEST_MS", ms.to_string())));
     all
 }
 
@@ -433,6 +435,9 @@ mod tests {
         let retains = |names: Vec<String>| names.iter().any(|name| name.contains("RETENTION"));
         assert!(!retains(names("{}")));
         assert!(retains(names("{engine: {retention: {revisions: 5}}}")));
+        let slow = "DENGINE_SLOW_REQUEST_MS".to_owned();
+        assert!(!names("{}").contains(&slow));
+        assert!(names("{engine: {slowRequestMs: 0}}").contains(&slow));
     }
 
     /// Whoever changes the template of an unchanged spec restarts every member of every cluster when the operator

@@ -156,7 +156,7 @@ impl Facts<'_> {
         let missing = self.observed.membership.as_ref()?;
         let missing = missing.not_voting(self.wanted.replicas);
         let is_kept_out = |ordinal: &u32| match self.observed.pods.get(ordinal) {
-            Some(pod) => pod.report.is_none() && pod.trouble.is_some(),
+            Some(pod) => pod.report.is_none() && (pod.trouble.is_some() || pod.silent.is_some()),
             None => self.observed.refused.is_some(),
         };
         let kept_out: Vec<u32> = missing.into_iter().filter(is_kept_out).collect();
@@ -204,9 +204,10 @@ impl Facts<'_> {
             .filter(|notice| notice.reason == reasons::VERSION_REFUSED)
     }
 
-    /// The status never listed a member, so there is no quorum to miss yet.
+    /// The status never listed a member, so there is no quorum to miss yet. A cluster that was adopted had members before.
     fn is_new(&self) -> bool {
-        !self.observed.had_members
+        let adopted = self.observed.cluster_id.is_some() && self.observed.seed_folder_id.is_none();
+        !self.observed.had_members && !adopted
     }
 
     pub(super) fn phase(&self, conditions: &Conditions) -> ClusterPhase {

@@ -233,6 +233,38 @@ fn nobody_is_woken_for_a_cluster_that_is_being_made() {
     assert_eq!(said(&status, types::LOW_ON_SPACE).0, "Unknown");
 }
 
+/// Its members were there before this resource: they are missed, though its status never listed one.
+#[test]
+fn a_cluster_that_was_adopted_and_has_no_quorum_wakes_somebody() {
+    let adopted = Observed {
+        had_members: false,
+        membership: None,
+        ..healthy()
+    };
+    let status = status_of(adopted.clone(), Step::Wait(Waiting::Quorum));
+    let (quorum, reason, _) = said(&status, types::QUORUM_AVAILABLE);
+    assert_eq!((quorum.as_str(), reason.as_str()), ("False", "QuorumLost"));
+    assert_eq!(said(&status, types::DEGRADED).0, "True");
+    assert_eq!(status.phase, Some(ClusterPhase::Unavailable));
+    let being_made = Observed {
+        seed_folder_id: Some("f0".to_owned()),
+        ..adopted
+    };
+    let status = status_of(being_made, Step::Wait(Waiting::Seed));
+    assert_eq!(said(&status, types::QUORUM_AVAILABLE).0, "Unknown");
+}
+
+#[test]
+fn a_member_that_runs_and_is_silent_is_told_of() {
+    let mut observed = healthy();
+    let away = observed.pods.get_mut(&2).unwrap();
+    away.report = None;
+    away.silent = Some("its node is away".to_owned());
+    let status = status_of(observed, Step::Done);
+    let (_, _, words) = said(&status, types::DEGRADED);
+    assert!(words.contains("member 2: its node is away"), "{words}");
+}
+
 #[test]
 fn a_member_that_is_away_is_no_spec_that_is_met() {
     let mut observed = healthy();

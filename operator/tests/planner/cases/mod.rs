@@ -41,6 +41,7 @@ fn empty_pod(ordinal: u32) -> Pod {
             low_on_space: false,
         }),
         trouble: None,
+        silent: None,
         broken: None,
         refused: None,
     }

@@ -1,0 +1,107 @@
+//! How often in a row the server of a pod ended by itself. Kubernetes keeps one end and a number of starts, which says nothing of
+//! how it ended before; so this process counts the ends that it sees. Once it is started anew it counts from none, which gives
+//! a member up later, and none wrongly.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use super::pod_trouble::{is_its_own_fault, last_end, not_ready_since};
+
+/// Pods of which ends are kept.
+const KEPT_MAX: usize = 4096;
+
+/// What was seen of pods that are not Ready, by their UIDs.
+#[derive(Debug, Default)]
+pub struct Ends {
+    rows: Mutex<HashMap<String, Row>>,
+}
+
+/// Ends of one pod's server since the pod was Ready last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    not_ready_since: Time,
+    /// Which end was counted last.
+    last: Time,
+    /// How many up to this one were the server's own doing, without another in between.
+    own: u32,
+}
+
+impl Ends {
+    /// Counts the end that the pod tells of, unless it was counted. Answers how many in a row were the server's own doing.
+    pub(super) fn of(&self, pod: &core::Pod) -> u32 {
+        let uid = pod.uid().unwrap_or_default();
+        let mut rows = self.rows.lock().expect("nobody panics with the lock");
+        let Some(row) = counted(rows.get(&uid), pod) else {
+            rows.remove(&uid);
+            return 0;
+        };
+        let own = row.own;
+        if rows.len() >= KEPT_MAX && !rows.contains_key(&uid) {
+            rows.clear();
+        }
+        rows.insert(uid, row);
+        own
+    }
+}
+
+/// `None` of a pod that is Ready, or has not ended since it was.
+fn counted(before: Option<&Row>, pod: &core::Pod) -> Option<Row> {
+    let since = not_ready_since(pod)?;
+    let before = before.filter(|row| row.not_ready_since == *since);
+    let ended = last_end(pod)?;
+    let at = ended.finished_at.as_ref().filter(|at| *at >= since)?;
+    if let Some(row) = before.filter(|row| row.last == *at) {
+        return Some(row.clone());
+    }
+    let own = if is_its_own_fault(ended) {
+        before.map_or(0, |row| row.own) + 1
+    } else {
+        0
+    };
+    Some(Row {
+        not_ready_since: since.clone(),
+        last: at.clone(),
+        own,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::pod_trouble::tests::{crashing, ended_with};
+
+    /// Ends of one pod, each with this code, a minute apart.
+    fn seen(ends: &Ends, since: i64, codes: &[i32]) -> u32 {
+        let looks = (1..).zip(codes).map(|(minute, code)| {
+            let mut pod = crashing(since, since + 60 * minute);
+            ended_with(&mut pod, *code, "Error");
+            // However often it is looked at.
+            assert_eq!(ends.of(&pod), ends.of(&pod));
+            ends.of(&pod)
+        });
+        looks.last().unwrap_or_default()
+    }
+
+    #[test]
+    fn only_ends_in_a_row_that_were_the_servers_own_doing_count() {
+        let own = |codes: &[i32]| seen(&Ends::default(), 1_000, codes);
+        assert_eq!(own(&[1, 1, 1]), 3);
+        assert_eq!(own(&[137, 137, 137, 137, 1]), 1);
+        assert_eq!(own(&[1, 1, 137, 1]), 1);
+        assert_eq!(own(&[1, 1, 4]), 0);
+    }
+
+    #[test]
+    fn whoever_was_ready_meanwhile_begins_anew() {
+        let ends = Ends::default();
+        assert_eq!(seen(&ends, 1_000, &[1, 1, 1]), 3);
+        assert_eq!(seen(&ends, 5_000, &[1]), 1, "not seen while it was ready");
+        let old = crashing(9_000, 8_999);
+        assert_eq!(ends.of(&old), 0, "the end that made it not ready");
+        assert_eq!(ends.rows.lock().unwrap().len(), 0);
+    }
+}

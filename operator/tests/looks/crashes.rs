@@ -1,0 +1,45 @@
+//! Servers that end again and again.
+
+use serde_json::json;
+
+use crate::World;
+
+const POD: &str = "/api/v1/namespaces/test/pods/demo-2";
+
+/// The server of `demo-2` has not been ready since midnight, ended in this minute, and waits for its next start.
+fn ended(world: &World, minute: usize, code: i32, reason: &str) {
+    let end = json!({
+        "exitCode": code, "reason": reason, "finishedAt": format!("2026-01-01T00:{minute:02}:00Z"),
+    });
+    let server = json!({
+        "name": "dengine", "image": "", "imageID": "", "ready": false, "restartCount": minute,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": end},
+    });
+    let not_ready =
+        json!({"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let status = json!({"podIP": null, "conditions": [not_ready], "containerStatuses": [server]});
+    world.api.put(POD, json!({ "status": status }));
+}
+
+/// The faults of its node, its disk and its limits are not those of its volume, and the next one would have them too.
+#[tokio::test]
+async fn only_who_ends_by_its_own_fault_again_and_again_is_given_up() {
+    let killed = (137, "OOMKilled");
+    let failed = (1, "Error");
+    for (ends, given_up) in [
+        (vec![failed; 6], true),
+        (vec![killed; 10], false),
+        ([vec![killed; 10], vec![failed]].concat(), false),
+        (vec![(2, "Error"); 6], false),
+        (vec![(4, "Error"); 6], false),
+        (vec![(134, "Error"); 6], false),
+    ] {
+        let world = World::settled().await;
+        for (minute, (code, reason)) in (1..).zip(&ends) {
+            ended(&world, minute, *code, reason);
+            world.look().await;
+        }
+        let replaced = world.cluster().status.unwrap().replacements;
+        assert_eq!(!replaced.is_empty(), given_up, "{ends:?}: {replaced:?}");
+    }
+}
