@@ -1,8 +1,10 @@
 //! Messages that arrive in parts: how far each has come, and how much all that are not whole may take together. When it is
-//! too much the oldest is given up, which is never that of somebody who just sends.
+//! too much the oldest is given up of the address with most bytes, which is never that of somebody who just sends.
 
 use std::{
-    collections::BTreeMap,
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -19,10 +21,19 @@ pub(crate) struct Parts(Arc<Mutex<AllParts>>);
 
 struct AllParts {
     last: u64,
+    by_address: HashMap<Whose, PartsOfOne>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+/// From where it comes; `None`: nobody knows.
+type Whose = Option<IpAddr>;
+
+#[derive(Default)]
+struct PartsOfOne {
     /// The oldest first.
     open: BTreeMap<u64, Open>,
     bytes: usize,
-    bytes_max: usize,
 }
 
 struct Open {
@@ -34,6 +45,7 @@ struct Open {
 /// A message that has not arrived whole. Dropped when it has, or when nobody waits for it.
 pub(crate) struct Part {
     all: Parts,
+    whose: Whose,
     number: u64,
     given_up: Arc<AtomicBool>,
 }
@@ -43,7 +55,7 @@ impl Parts {
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self(Arc::new(Mutex::new(AllParts {
             last: 0,
-            open: BTreeMap::new(),
+            by_address: HashMap::new(),
             bytes: 0,
             bytes_max,
         })))
@@ -53,8 +65,8 @@ impl Parts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more, of nothing so far. `waker` is woken when it is given up.
-    pub(crate) fn begin(&self, waker: Waker) -> Part {
+    /// One more from there, of nothing so far. `waker` is woken when it is given up.
+    pub(crate) fn begin(&self, whose: Whose, waker: Waker) -> Part {
         let given_up = Arc::<AtomicBool>::default();
         let mut all = self.lock();
         all.last += 1;
@@ -64,30 +76,61 @@ impl Parts {
             given_up: Arc::clone(&given_up),
             waker,
         };
-        all.open.insert(number, open);
+        let of_one = all.by_address.entry(whose).or_default();
+        of_one.open.insert(number, open);
         Part {
             all: self.clone(),
+            whose,
             number,
             given_up,
         }
     }
 }
 
+impl AllParts {
+    /// Takes one out that is there.
+    fn remove(&mut self, whose: Whose, number: u64) -> Option<Open> {
+        let of_one = self.by_address.get_mut(&whose)?;
+        let open = of_one.open.remove(&number)?;
+        of_one.bytes -= open.bytes;
+        self.bytes -= open.bytes;
+        if of_one.open.is_empty() {
+            self.by_address.remove(&whose);
+        }
+        Some(open)
+    }
+
+    /// The oldest of the address that has most.
+    fn pop_of_most(&mut self) -> Option<Open> {
+        // Of two that have as many, the one that began earlier.
+        let age = |of_one: &PartsOfOne| of_one.open.keys().next().map(|it| Reverse(*it));
+        let most = self
+            .by_address
+            .iter()
+            .max_by_key(|(_, it)| (it.bytes, age(it)));
+        let (whose, oldest) = most.map(|(whose, it)| (*whose, age(it)))?;
+        self.remove(whose, oldest?.0)
+    }
+}
+
 impl Part {
-    /// It has so many bytes now. If all parts have too many, the oldest are given up, maybe this one.
+    /// It has so many bytes now. If all parts have too many, some are given up, maybe this one.
     pub(crate) fn grow(&self, bytes: usize, waker: &Waker) {
         let mut all = self.all.lock();
-        let Some(open) = all.open.get_mut(&self.number) else {
+        let Some(of_one) = all.by_address.get_mut(&self.whose) else {
+            return;
+        };
+        let Some(open) = of_one.open.get_mut(&self.number) else {
             return;
         };
         let more = bytes.saturating_sub(open.bytes);
-        open.bytes = bytes;
+        open.bytes += more;
         open.waker.clone_from(waker);
+        of_one.bytes += more;
         all.bytes += more;
         while all.bytes > all.bytes_max
-            && let Some((_, oldest)) = all.open.pop_first()
+            && let Some(oldest) = all.pop_of_most()
         {
-            all.bytes -= oldest.bytes;
             oldest.given_up.store(true, Ordering::Relaxed);
             oldest.waker.wake();
         }
@@ -100,10 +143,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let mut all = self.all.lock();
-        if let Some(open) = all.open.remove(&self.number) {
-            all.bytes -= open.bytes;
-        }
+        self.all.lock().remove(self.whose, self.number);
     }
 }
 
@@ -174,12 +214,16 @@ mod tests {
         }
     }
 
+    fn from(last: u8) -> Whose {
+        Some([10, 0, 0, last].into())
+    }
+
     /// Were the newest refused instead, clients that never end would shut out all others.
     #[test]
     fn when_parts_take_too_much_the_oldest_is_given_up() {
         let parts = Parts::new(100);
         let waker = Waker::noop();
-        let [old, young] = [(); 2].map(|()| parts.begin(waker.clone()));
+        let [old, young] = [(); 2].map(|()| parts.begin(from(1), waker.clone()));
         old.grow(60, waker);
         young.grow(30, waker);
         assert!(!old.is_given_up());
@@ -189,5 +233,27 @@ mod tests {
         assert_eq!(parts.lock().bytes, 50);
         drop(young);
         assert_eq!(parts.lock().bytes, 0);
+        assert!(parts.lock().by_address.is_empty());
+    }
+
+    /// Whoever began one after the other had those of everybody on a slower link given up.
+    #[test]
+    fn who_has_most_gives_up_its_own() {
+        let parts = Parts::new(100);
+        let waker = Waker::noop();
+        let slow = parts.begin(from(1), waker.clone());
+        slow.grow(30, waker);
+        let many: Vec<_> = (0..50)
+            .map(|_| {
+                let part = parts.begin(from(2), waker.clone());
+                part.grow(20, waker);
+                part
+            })
+            .collect();
+        assert!(!slow.is_given_up());
+        let open = many.iter().filter(|it| !it.is_given_up()).count();
+        assert_eq!(open, 3);
+        assert!(!many[49].is_given_up(), "the oldest ones");
+        assert_eq!(parts.lock().bytes, 90);
     }
 }

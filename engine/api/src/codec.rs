@@ -15,7 +15,7 @@ use tonic::{
 use tonic_prost::{ProstCodec, ProstEncoder};
 
 use crate::{
-    BATCH_OPERATIONS_MAX, FRAME_CALLS_MAX,
+    BATCH_OPERATIONS_MAX, FRAME_CALLS_MAX, PEER_FRAME_MESSAGES_MAX, peer,
     v1::{BatchRequest, PipelineRequest},
 };
 
@@ -23,7 +23,7 @@ use crate::{
 const COPIED_BYTES_MAX: usize = 64 << 10;
 /// From here on it is looked at what of a message is of use.
 const PADDED_BYTES_MIN: usize = 4 << 10;
-/// In all batches of a frame. Each takes eight bytes at least, and a frame has a MiB.
+/// In all lists of all batches of a frame together. Each takes eight bytes at least, and a frame has a MiB.
 const FRAME_OPERATIONS_MAX: usize = 128 << 10;
 
 /// What the generated clients and servers use.
@@ -100,63 +100,120 @@ fn malformed(error: &DecodeError) -> Status {
 /// The field of a list, and those of the messages that it is in, from the outermost.
 type Path = &'static [usize];
 
-const BATCH: [Path; 3] = [&[1], &[2], &[3]];
-const FRAME_CALLS: Path = &[1];
-const FRAME_BATCHES: [Path; 3] = [&[1, 5, 1], &[1, 5, 2], &[1, 5, 3]];
+/// Lists whose elements are counted together.
+struct Lists {
+    paths: &'static [Path],
+    elements: Elements,
+    most: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Elements {
+    /// Messages or bytes, each with a length before it.
+    Lengths,
+    /// Each with the field before it, or many of them together.
+    Numbers,
+}
+
+const BATCH: [Lists; 3] = [
+    lists(&[&[1]], BATCH_OPERATIONS_MAX),
+    lists(&[&[2]], BATCH_OPERATIONS_MAX),
+    lists(&[&[3]], BATCH_OPERATIONS_MAX),
+];
+const FRAME: [Lists; 3] = [
+    lists(&[&[1]], FRAME_CALLS_MAX),
+    Lists {
+        elements: Elements::Numbers,
+        ..lists(&[&[2]], FRAME_CALLS_MAX)
+    },
+    lists(&[&[1, 5, 1], &[1, 5, 2], &[1, 5, 3]], FRAME_OPERATIONS_MAX),
+];
+const PEER_FRAME: [Lists; 1] = [lists(&[&[2, 1]], PEER_FRAME_MESSAGES_MAX)];
+
+const fn lists(paths: &'static [Path], most: usize) -> Lists {
+    Lists {
+        paths,
+        elements: Elements::Lengths,
+        most,
+    }
+}
 
 /// Refuses lists that no server takes, before they are held.
 fn check_lists<U: 'static>(bytes: &[u8]) -> Result<(), Status> {
     let is = TypeId::of::<U>();
-    if is == TypeId::of::<BatchRequest>() {
-        for list in BATCH {
-            at_most(BATCH_OPERATIONS_MAX, bytes, list)?;
-        }
+    let bounded: &[Lists] = if is == TypeId::of::<BatchRequest>() {
+        &BATCH
     } else if is == TypeId::of::<PipelineRequest>() {
-        at_most(FRAME_CALLS_MAX, bytes, FRAME_CALLS)?;
-        for list in FRAME_BATCHES {
-            at_most(FRAME_OPERATIONS_MAX, bytes, list)?;
-        }
-    }
-    Ok(())
-}
-
-fn at_most(most: usize, message: &[u8], list: Path) -> Result<(), Status> {
-    // An element has two bytes at least.
-    if message.len() / 2 <= most {
-        return Ok(());
-    }
-    match count(message, list) {
-        Some(count) if count <= most => Ok(()),
-        Some(count) => Err(Status::invalid_argument(format!(
-            "a list of the request has {count} elements: it has at most {most}, whatever the server is set to"
-        ))),
-        None => Err(Status::internal("the message is malformed")),
-    }
-}
-
-/// How many elements a list has; `None` if the message is malformed.
-fn count(mut message: &[u8], path: Path) -> Option<usize> {
-    let Some((field, rest)) = path.split_first() else {
-        return Some(1);
+        &FRAME
+    } else if is == TypeId::of::<peer::Frame>() {
+        &PEER_FRAME
+    } else {
+        &[]
     };
-    let mut found = 0;
-    while !message.is_empty() {
-        let key = varint(&mut message)?;
-        let (is_nested, length) = match key & 7 {
-            0 => (false, varint(&mut message).map(|_| 0)?),
-            1 => (false, 8),
-            2 => (true, varint(&mut message)?),
-            5 => (false, 4),
-            // Groups, which no message has.
-            _ => return None,
-        };
-        let (value, behind) = message.split_at_checked(length)?;
-        if is_nested && key >> 3 == *field {
-            found += count(value, rest)?;
+    bounded.iter().try_for_each(|lists| lists.check(bytes))
+}
+
+impl Lists {
+    fn check(&self, message: &[u8]) -> Result<(), Status> {
+        let most = self.most;
+        // An element has a byte at least.
+        if message.len() <= most {
+            return Ok(());
         }
-        message = behind;
+        match self.count(message) {
+            Some(count) if count <= most => Ok(()),
+            Some(count) => Err(Status::invalid_argument(format!(
+                "a list of the request has {count} elements: it has at most {most}, whatever the server is set to"
+            ))),
+            None => Err(Status::internal("the message is malformed")),
+        }
     }
-    Some(found)
+
+    fn count(&self, message: &[u8]) -> Option<usize> {
+        let counts = self.paths.iter();
+        counts.map(|path| self.elements.count(message, path)).sum()
+    }
+}
+
+impl Elements {
+    /// How many of them a list has; `None` if the message is malformed.
+    fn count(self, mut message: &[u8], path: Path) -> Option<usize> {
+        let Some((field, rest)) = path.split_first() else {
+            return Some(self.count_in(message));
+        };
+        let mut found = 0;
+        while !message.is_empty() {
+            let key = varint(&mut message)?;
+            let is_meant = key >> 3 == *field;
+            let length = match key & 7 {
+                0 => {
+                    varint(&mut message)?;
+                    found += usize::from(is_meant && self == Self::Numbers);
+                    0
+                }
+                1 => 8,
+                2 => varint(&mut message)?,
+                5 => 4,
+                // Groups, which no message has.
+                _ => return None,
+            };
+            let (value, behind) = message.split_at_checked(length)?;
+            if is_meant && key & 7 == 2 {
+                found += self.count(value, rest)?;
+            }
+            message = behind;
+        }
+        Some(found)
+    }
+
+    /// How many there are with one length before them.
+    fn count_in(self, value: &[u8]) -> usize {
+        match self {
+            Self::Lengths => 1,
+            // The last byte of each has no mark.
+            Self::Numbers => value.iter().filter(|byte| **byte < 0x80).count(),
+        }
+    }
 }
 
 fn varint(bytes: &mut &[u8]) -> Option<usize> {
@@ -166,7 +223,7 @@ fn varint(bytes: &mut &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::{Operation, PipelinedCall, PutRequest, pipelined_call::Call};
+    use crate::v1::{Compare, Operation, PipelinedCall, PutRequest, pipelined_call::Call};
 
     fn put(value: usize) -> PutRequest {
         PutRequest {
@@ -198,37 +255,90 @@ mod tests {
         assert!(!bytes.is_unique(), "a value is not copied");
     }
 
-    #[test]
-    fn lists_of_nothing_are_refused_before_they_are_held() {
-        let refused = |decoded: Status| {
-            assert_eq!(decoded.code(), tonic::Code::InvalidArgument);
-            assert!(decoded.message().contains("at most"), "{decoded}");
-        };
-        let empty = Bytes::from([0x0a, 0].repeat(1 << 19));
-        refused(decode::<PipelineRequest>(empty.clone()).unwrap_err());
-        refused(decode::<BatchRequest>(empty).unwrap_err());
-        let batch = |operations| BatchRequest {
+    fn refused<U: Message + Default + 'static>(bytes: impl Into<Bytes>) {
+        let decoded = decode::<U>(bytes.into()).err().unwrap();
+        assert_eq!(decoded.code(), tonic::Code::InvalidArgument);
+        assert!(decoded.message().contains("at most"), "{decoded}");
+    }
+
+    fn batch(compares: usize, operations: usize) -> BatchRequest {
+        BatchRequest {
+            compares: vec![Compare::default(); compares],
             then: vec![Operation::default(); operations],
             ..BatchRequest::default()
+        }
+    }
+
+    fn frame(batches: usize, batch: BatchRequest) -> Vec<u8> {
+        let call = PipelinedCall {
+            call: Some(Call::Batch(batch)),
+            ..PipelinedCall::default()
         };
-        let frame = |batches, operations| {
-            let call = PipelinedCall {
-                call: Some(Call::Batch(batch(operations))),
-                ..PipelinedCall::default()
-            };
-            let calls = vec![call; batches];
+        let frame = PipelineRequest {
+            calls: vec![call; batches],
+            ..PipelineRequest::default()
+        };
+        frame.encode_to_vec()
+    }
+
+    #[test]
+    fn lists_of_nothing_are_refused_before_they_are_held() {
+        let empty = Bytes::from([0x0a, 0].repeat(1 << 19));
+        refused::<PipelineRequest>(empty.clone());
+        refused::<BatchRequest>(empty);
+        refused::<PipelineRequest>(frame(100, batch(0, 4_000)));
+        for (batches, operations) in [(1, 16 << 10), (4096, 20), (0, 0)] {
+            let bytes = frame(batches, batch(0, operations)).into();
+            assert!(decode::<PipelineRequest>(bytes).is_ok());
+        }
+        let most = batch(0, BATCH_OPERATIONS_MAX).encode_to_vec();
+        assert!(decode::<BatchRequest>(most.into()).is_ok());
+    }
+
+    /// Else three lists of a frame take three times as much as one may.
+    #[test]
+    fn the_lists_of_a_frame_are_counted_together() {
+        let half = FRAME_OPERATIONS_MAX / 32;
+        assert!(decode::<PipelineRequest>(frame(16, batch(half, half)).into()).is_ok());
+        refused::<PipelineRequest>(frame(16, batch(half, half + 1)));
+    }
+
+    #[test]
+    fn what_a_frame_cancels_is_counted_before_it_is_held_however_it_is_written() {
+        let packed = |ids: usize| {
             let frame = PipelineRequest {
-                calls,
+                cancelled: vec![300; ids],
                 ..PipelineRequest::default()
             };
-            Bytes::from(frame.encode_to_vec())
+            frame.encode_to_vec()
         };
-        refused(decode::<PipelineRequest>(frame(100, 4_000)).unwrap_err());
-        for (batches, operations) in [(1, 16 << 10), (4096, 20), (0, 0)] {
-            assert!(decode::<PipelineRequest>(frame(batches, operations)).is_ok());
+        let one_by_one = |ids: usize| [0x10, 0].repeat(ids);
+        for written in [packed, one_by_one] {
+            let most = written(FRAME_CALLS_MAX);
+            assert!(decode::<PipelineRequest>(most.into()).is_ok());
+            refused::<PipelineRequest>(written(FRAME_CALLS_MAX + 1));
         }
-        let most = batch(BATCH_OPERATIONS_MAX).encode_to_vec();
-        assert!(decode::<BatchRequest>(most.into()).is_ok());
+        let half = FRAME_CALLS_MAX / 2;
+        refused::<PipelineRequest>([packed(half), one_by_one(half + 1)].concat());
+    }
+
+    /// Thirty-three million of them took 1.5 GiB, of a peer of which nobody knows whose it is.
+    #[test]
+    fn a_peer_sends_no_more_messages_than_wait_for_one() {
+        let frame = |messages: usize| {
+            let empty = [0x0a, 0].repeat(messages);
+            let mut frame = vec![0x12];
+            prost::encode_length_delimiter(empty.len(), &mut frame).unwrap();
+            [frame, empty].concat()
+        };
+        let decoded: peer::Frame = decode(frame(PEER_FRAME_MESSAGES_MAX).into()).unwrap();
+        let Some(peer::frame::Kind::Batch(batch)) = decoded.kind else {
+            panic!("{decoded:?}");
+        };
+        assert_eq!(batch.messages.len(), PEER_FRAME_MESSAGES_MAX);
+        refused::<peer::Frame>(frame(PEER_FRAME_MESSAGES_MAX + 1));
+        let half = PEER_FRAME_MESSAGES_MAX / 2 + 1;
+        refused::<peer::Frame>([frame(half), frame(half)].concat());
     }
 
     #[test]

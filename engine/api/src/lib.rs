@@ -44,6 +44,9 @@ pub const FRAME_CALLS_MAX: usize = 4096;
 /// Most operations in a list of a batch, and most compares; a server may be set to fewer.
 pub const BATCH_OPERATIONS_MAX: usize = 16 * 1024;
 
+/// Most messages in a frame from one member to another: as many as wait for a peer at most.
+pub const PEER_FRAME_MESSAGES_MAX: usize = 4096;
+
 /// Service names of the gRPC health protocol on the monitor port.
 pub mod health {
     /// Serving once the member can answer a linearizable read now. For readiness probes.

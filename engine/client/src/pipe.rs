@@ -13,6 +13,7 @@
 //! does nothing for nobody.
 
 use std::{
+    any::Any,
     collections::VecDeque,
     mem,
     pin::Pin,
@@ -121,7 +122,12 @@ struct Queued {
     caller: oneshot::Sender<Outcome>,
     /// Until when it is waited for.
     until: Option<Instant>,
+    /// Dropped with it.
+    _counted: Option<Counted>,
 }
+
+/// Counts a call's bytes, until it is dropped by all who have it.
+pub type Counted = Arc<dyn Any + Send + Sync>;
 
 /// The caller of a call, who may leave.
 struct Caller<'a> {
@@ -166,14 +172,15 @@ impl Pipe {
         if request.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX {
             return self.call_alone(request, patience).await;
         }
-        let answered = self.call_framed(request.framed(), patience).await?;
+        let answered = self.call_framed(request.framed(), patience, None).await?;
         C::unframed(answered.answer).map_err(|_| {
             let message = "the member answered another question than was asked";
             PipeError::from(Box::new(Status::internal(message)))
         })
     }
 
-    /// Makes one call that came in a frame, so that it fits into one.
+    /// Makes one call that came in a frame, so that it fits into one. What counts it is kept while the call waits to leave, whether
+    /// its caller stays or not.
     ///
     /// # Errors
     /// See [`PipeError`].
@@ -181,12 +188,14 @@ impl Pipe {
         &self,
         call: Call,
         patience: Option<Duration>,
+        counted: Option<Counted>,
     ) -> Result<Answered, PipeError> {
         let (sender, outcome) = oneshot::channel();
         self.submit(Queued {
             call,
             caller: sender,
             until: patience.and_then(|patience| Instant::now().checked_add(patience)),
+            _counted: counted,
         });
         let mut caller = Caller {
             pipe: self,
@@ -524,4 +533,38 @@ fn describe(status: &Status) -> Arc<str> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_api::v1::PutRequest;
+
+    use super::*;
+
+    /// It was given back when the caller left, while the call was in a queue without a bound.
+    #[test]
+    fn what_counts_a_call_stays_until_it_has_left() {
+        let (sender, queue) = unbounded_channel();
+        let mut outbound = Outbound {
+            queue,
+            taken: VecDeque::new(),
+            callers_left: false,
+            waiting: Arc::default(),
+            yielded: true,
+        };
+        let counted = Arc::new(());
+        let (caller, outcome) = oneshot::channel();
+        let queued = Queued {
+            call: Call::Put(PutRequest::default()),
+            caller,
+            until: None,
+            _counted: Some(Arc::clone(&counted) as Counted),
+        };
+        sender.send(News::Call(queued)).unwrap();
+        drop(outcome);
+        assert_eq!(Arc::strong_count(&counted), 2);
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        assert!(Pin::new(&mut outbound).poll_next(&mut context).is_pending());
+        assert_eq!(Arc::strong_count(&counted), 1);
+    }
 }

@@ -308,10 +308,12 @@ impl Running {
                 admitted.push((place, data));
             }
         }
+        let bytes = Arc::new(bytes);
         let count = admitted.len();
         let mut admitted = admitted.into_iter();
         let propose = |caller: Awaited| {
             let (place, data) = admitted.next().expect("one for each reply");
+            let caller = caller.counted(&bytes);
             let caller = match &waiters {
                 Some(waiters) => caller.by(waiters, place),
                 None => caller,

@@ -3,6 +3,7 @@
 //! What nobody waits for any more is not begun: a write is not proposed, a key is not read.
 
 use crate::error::RequestError;
+use crate::write_bytes::Counting;
 use dengine_core::replica::{Caller, WriteReply, Written};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -64,12 +65,20 @@ pub(crate) struct Awaited {
     reply: WriteReply,
     /// Who waits for it, among others, and its place there.
     waiter: Option<(Arc<Waiters>, usize)>,
+    /// Counts its bytes with those of the others: it may lie in a queue for longer than anybody waits for it.
+    _counted: Option<Arc<Counting>>,
 }
 
 impl Awaited {
     /// It is waited for only as long as that one of `waiters` waits.
     pub(super) fn by(mut self, waiters: &Arc<Waiters>, place: usize) -> Self {
         self.waiter = Some((Arc::clone(waiters), place));
+        self
+    }
+
+    /// That is kept with it.
+    pub(super) fn counted(mut self, counting: &Arc<Counting>) -> Self {
+        self._counted = Some(Arc::clone(counting));
         self
     }
 }
@@ -80,6 +89,7 @@ impl From<WriteReply> for Awaited {
         Self {
             reply,
             waiter: None,
+            _counted: None,
         }
     }
 }
@@ -99,6 +109,8 @@ impl Caller<Written> for Awaited {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Limits;
+    use crate::write_bytes::WriteBytes;
     use dengine_core::replica::WriteAnswers;
     use std::time::Duration;
 
@@ -114,6 +126,23 @@ mod tests {
         assert_eq!(gone(), [false, true, false]);
         waiters.cancel(&[3, 9].into());
         assert_eq!(gone(), [false, true, true]);
+    }
+
+    /// Their bytes were given back when their callers left, and others could queue as many again.
+    #[test]
+    fn what_nobody_waits_for_is_counted_until_it_is_gone() {
+        let all = WriteBytes::to_be_acknowledged(&Limits::default());
+        let mut counting = all.count(None);
+        assert!(counting.more(5));
+        let counting = Arc::new(counting);
+        let (mut replies, answers) = WriteAnswers::of(1, None);
+        let queued = replies.next().map(Awaited::from).unwrap();
+        let queued = queued.counted(&counting);
+        let counted = Arc::downgrade(&counting);
+        drop((counting, answers, replies));
+        assert!(queued.is_gone() && counted.upgrade().is_some());
+        drop(queued);
+        assert!(counted.upgrade().is_none());
     }
 
     #[test]

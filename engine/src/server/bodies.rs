@@ -1,13 +1,14 @@
 //! What requests and answers take on their way, before a service sees the one and after it made the other.
 //!
 //! - A message that arrives in parts is bounded in bytes and in time: when all of them together take too much, the
-//!   oldest is given up, which is never that of a client that just sends.
+//!   oldest is given up of the address with most bytes, which is never that of a client that just sends.
 //! - An answer counts until it is sent; see [`connections`](crate::connections). So does its call, however small it is
 //!   ([`calls`](super::calls)).
 //! - The time that a caller gives its call (`grpc-timeout`) ends it with DEADLINE_EXCEEDED, as the API promises.
 
 use std::{
     any::Any,
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -119,11 +120,15 @@ where
         let given = given_time(request.headers());
         let layer = self.layer.clone();
         let call_bytes = CALL_BYTES + bytes_of(request.headers());
+        let whose = connection
+            .as_ref()
+            .map(|it| it.connection.source().address());
         let request = request.map(|body| {
             Body::new(Arriving {
                 body,
                 message: Message::default(),
                 due,
+                whose,
                 call_bytes,
                 part: None,
                 waiting: None,
@@ -234,6 +239,8 @@ struct Arriving {
     body: Body,
     message: Message,
     due: Due,
+    /// From where it comes, if that is known.
+    whose: Option<IpAddr>,
     /// What it takes besides its body.
     call_bytes: usize,
     part: Option<Part>,
@@ -267,7 +274,7 @@ impl Arriving {
 
     /// So many bytes have arrived of what is not whole.
     fn count(&mut self, bytes: usize, context: &mut Context<'_>) {
-        let begin = || self.layer.parts.begin(context.waker().clone());
+        let begin = || self.layer.parts.begin(self.whose, context.waker().clone());
         let part = self.part.get_or_insert_with(begin);
         part.grow(self.call_bytes + bytes, context.waker());
     }
@@ -276,7 +283,7 @@ impl Arriving {
     fn given_up(&mut self, context: &mut Context<'_>) -> Option<Status> {
         if self.part.as_ref().is_some_and(Part::is_given_up) {
             return Some(Status::resource_exhausted(
-                "requests that arrive slowly take all the memory there is for them, and this one was the oldest; nothing was changed, try again",
+                "requests that arrive slowly take all the memory there is for them, those of your address most of it, and this one was the oldest of these; nothing was changed, try again",
             ));
         }
         if self.due == Due::Never && self.part.is_none() {
@@ -483,6 +490,7 @@ mod tests {
             body,
             message: Message::default(),
             due: Due::Never,
+            whose: None,
             call_bytes: CALL_BYTES,
             part: None,
             waiting: None,

@@ -16,7 +16,7 @@ use dengine_api::{
     FORWARDED_METADATA, LEADER_HINT_METADATA,
     v1::{StatusRequest, admin_client::AdminClient, pipelined_call::Call},
 };
-use dengine_client::{Answered, Pipe, PipeError};
+use dengine_client::{Answered, Counted, Pipe, PipeError};
 use dengine_wire::status::request_status;
 use metrics::counter;
 use tokio::time::timeout;
@@ -114,11 +114,14 @@ impl Forwarder {
                 limit: self.write_bytes.limit(),
             }));
         }
+        let counting = Arc::new(counting);
         let link = self.link(&leader.client_address)?;
         counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => method).increment(1);
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let patience = left.unwrap_or(self.timeout).min(self.timeout);
-        let answer = link.pipe.call_framed(call, Some(patience));
+        // It may wait to leave for longer than its caller waits for it.
+        let counted: Counted = Arc::clone(&counting) as _;
+        let answer = link.pipe.call_framed(call, Some(patience), Some(counted));
         match timeout(patience, answer).await {
             Ok(Ok(answered)) => Ok(answered),
             Ok(Err(PipeError::Answered(status))) => {

@@ -5,6 +5,7 @@ use super::{FRAME_BYTES_MAX, Introduced, message_bytes, queue_bytes};
 use crate::config::Config;
 use crate::node::{Input, metrics};
 use bytes::Bytes;
+use dengine_api::PEER_FRAME_MESSAGES_MAX;
 use dengine_api::peer::peer_client::PeerClient;
 use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
 use dengine_core::consensus::Outbound;
@@ -23,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-/// Messages that wait for one peer, whatever their size; more are dropped, and Raft sends them again.
-const QUEUE_MESSAGES: usize = 4096;
+/// Messages that wait for one peer, whatever their size; more are dropped, and Raft sends them again. A frame may hold all.
+const QUEUE_MESSAGES: usize = PEER_FRAME_MESSAGES_MAX;
 /// Frames in flight to the connection. With two, one is written while the next one fills.
 const FRAMES_IN_FLIGHT: usize = 2;
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

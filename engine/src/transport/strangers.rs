@@ -160,7 +160,8 @@ impl<B> Bounded<B> {
         }
         let bytes = self.message.bytes();
         if bytes > 0 {
-            let begin = || self.parts.begin(waker.clone());
+            let whose = Some(self.connection.source().address());
+            let begin = || self.parts.begin(whose, waker.clone());
             self.part.get_or_insert_with(begin).grow(bytes, waker);
         }
         Ok(())
@@ -170,7 +171,7 @@ impl<B> Bounded<B> {
         let part = self.part.as_ref().filter(|part| part.is_given_up());
         part.map(|_| {
             Status::resource_exhausted(
-                "frames of peers of which this member's log has not told take all the memory there is for them, and this one was the oldest; try again",
+                "frames of peers of which this member's log has not told take all the memory there is for them, those of your address most of it, and this one was the oldest of these; try again",
             )
         })
     }

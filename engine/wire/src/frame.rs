@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use bytes::Bytes;
 pub use dengine_api::v1::pipelined_call::Call;
 use dengine_api::{
     FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA,
@@ -11,6 +12,7 @@ use dengine_api::{
     },
 };
 use dengine_core::kv::{self, Outcome};
+use prost::Message;
 use tonic::{Code, Status};
 
 use crate::{
@@ -18,6 +20,9 @@ use crate::{
     limits::RequestLimits,
     writes::{self, Mutation, NoAnswer},
 };
+
+/// Calls that wait together share the buffer of their frame, unless more than this of it is not theirs, and most of it.
+const NOT_THEIRS_BYTES_MAX: usize = 64 << 10;
 
 /// What a client says of a call besides the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +84,7 @@ impl Calls {
         Consistency::Linearizable,
     ];
 
-    /// Sorts the calls of a frame.
+    /// Sorts the calls of a frame. None that is kept keeps much more of the frame than it has itself.
     ///
     /// # Errors
     /// There are too many. A call that is wrong fails by itself.
@@ -94,6 +99,7 @@ impl Calls {
             cancelled: frame.cancelled,
             ..Self::default()
         };
+        let mut apart_bytes = 0;
         for call in frame.calls {
             let PipelinedCall {
                 id,
@@ -104,13 +110,43 @@ impl Calls {
             match call {
                 Some(Call::Get(get)) => calls.add_get(asked, get),
                 Some(Call::Range(range)) => {
-                    calls.reads_alone.push((asked, ReadAlone::Range(range)));
+                    apart_bytes += range.encoded_len();
+                    let range = ReadAlone::Range(own_buffer(&range));
+                    calls.reads_alone.push((asked, range));
                 }
-                Some(call) => calls.add_write(asked, call, limits),
+                Some(call) => apart_bytes += calls.add_write(asked, call, limits),
                 None => calls.refused.push(failed(id, &unknown_call())),
             }
         }
+        calls.leave_frame(apart_bytes, limits);
         Ok(calls)
+    }
+
+    /// Gives buffers of their own to calls that wait together, and are a small part of what came with them. So many bytes were
+    /// of calls that wait alone, or are refused.
+    fn leave_frame(&mut self, apart_bytes: usize, limits: &RequestLimits) {
+        let no_gets = self.gets.iter().all(VecDeque::is_empty);
+        if apart_bytes == 0 && (no_gets || self.writes.is_empty()) {
+            return;
+        }
+        let is_little = |own, others| others > own && others > NOT_THEIRS_BYTES_MAX;
+        let gets = self.gets.iter().flatten().map(|(_, get)| get.key.len());
+        let gets_bytes = gets.sum::<usize>();
+        let writes = self.writes.iter().map(|(_, call)| call.encoded_len());
+        let writes_bytes = writes.sum::<usize>();
+        if is_little(gets_bytes, apart_bytes + writes_bytes) {
+            for (_, get) in self.gets.iter_mut().flatten() {
+                get.key = Bytes::copy_from_slice(&get.key);
+            }
+        }
+        if is_little(writes_bytes, apart_bytes + gets_bytes) {
+            for ((_, call), command) in self.writes.iter_mut().zip(&mut self.commands) {
+                *call = with_own_buffer(call);
+                if let Ok(Plan::Together(same)) = plan(call, limits) {
+                    *command = same;
+                }
+            }
+        }
     }
 
     /// How many there are.
@@ -130,22 +166,26 @@ impl Calls {
             Ok(Consistency::Lease) => 1,
             Ok(Consistency::Unspecified | Consistency::Linearizable) => 2,
             Ok(Consistency::Session) | Err(_) => {
-                return self.reads_alone.push((asked, ReadAlone::Get(get)));
+                let get = ReadAlone::Get(own_buffer(&get));
+                return self.reads_alone.push((asked, get));
             }
         };
         self.gets[level].push_back((asked, get));
     }
 
+    /// How many bytes it has, unless it waits together with others.
     #[inline]
-    fn add_write(&mut self, asked: Asked, call: Call, limits: &RequestLimits) {
+    fn add_write(&mut self, asked: Asked, call: Call, limits: &RequestLimits) -> usize {
         match plan(&call, limits) {
             Ok(Plan::Together(command)) => {
                 self.writes.push((asked, call));
                 self.commands.push(command);
+                return 0;
             }
-            Ok(Plan::Alone) => self.writes_alone.push((asked, call)),
+            Ok(Plan::Alone) => self.writes_alone.push((asked, with_own_buffer(&call))),
             Err(status) => self.refused.push(failed(asked.id, &status)),
         }
+        call.encoded_len()
     }
 }
 
@@ -189,6 +229,17 @@ fn plan(call: &Call, limits: &RequestLimits) -> Result<Plan, Status> {
         })
     }
     for_each_write!(call, it => plan(it, limits), otherwise Err(unknown_call()))
+}
+
+/// The same write, which does not keep the frame that it came in.
+fn with_own_buffer(call: &Call) -> Call {
+    for_each_write!(call, it => own_buffer(it).framed(), otherwise call.clone())
+}
+
+/// The same message in a buffer of its own.
+fn own_buffer<M: Message + Default>(message: &M) -> M {
+    let bytes = Bytes::from(message.encode_to_vec());
+    M::decode(bytes).expect("it was encoded just now")
 }
 
 /// The answer to a write, from what it came to.
@@ -372,6 +423,76 @@ mod tests {
         let gets: Vec<_> = calls.gets.iter().map(ids).collect();
         assert_eq!(gets, [vec![2], vec![4], vec![1, 5]]);
         assert_eq!(ids(&calls.reads_alone), [3, 6, 7]);
+    }
+
+    /// The buffer of a frame of these calls and one of 100 KiB that is refused, and the calls as they were sorted.
+    fn sort_with_large(calls: Vec<Option<Call>>) -> (Bytes, Calls) {
+        let large = PutRequest {
+            key: "large".into(),
+            value: vec![7; 100 << 10].into(),
+            ..PutRequest::default()
+        };
+        let calls = calls.into_iter().chain([Some(Call::Put(large))]);
+        let call = |call| PipelinedCall {
+            call,
+            ..PipelinedCall::default()
+        };
+        let frame = PipelineRequest {
+            calls: calls.map(call).collect(),
+            ..PipelineRequest::default()
+        };
+        let buffer = Bytes::from(frame.encode_to_vec());
+        let frame = dengine_api::codec::decode(buffer.clone()).unwrap();
+        (buffer, Calls::sort(frame, &TEST_LIMITS).unwrap())
+    }
+
+    /// Two thousand that waited took 3 MiB each, and were counted as one KiB.
+    #[test]
+    fn what_waits_does_not_keep_the_frame_that_it_came_in() {
+        let with_prev = |key: &'static str| {
+            Some(Call::Put(PutRequest {
+                key: key.into(),
+                prev_kv: true,
+                ..PutRequest::default()
+            }))
+        };
+        let range = RangeRequest {
+            key: "a".into(),
+            range_end: "b".into(),
+            ..RangeRequest::default()
+        };
+        let delete = DeleteRequest {
+            key: "a".into(),
+            range_end: "b".into(),
+            ..DeleteRequest::default()
+        };
+        let calls = [
+            put("together"),
+            with_prev("prev"),
+            Some(Call::Delete(delete)),
+            Some(Call::Range(range)),
+            get(0),
+            get(Consistency::Session.into()),
+        ];
+        for call in calls {
+            let (buffer, kept) = sort_with_large(vec![call.clone()]);
+            assert!(buffer.is_unique(), "{call:?}");
+            assert_eq!(kept.count(), 2);
+        }
+    }
+
+    #[test]
+    fn what_is_most_of_a_frame_is_not_copied() {
+        let puts = || {
+            (0..2_000).map(|_| put("a key of more than fifty bytes, for there are two thousand"))
+        };
+        let (buffer, calls) = sort_with_large(puts().collect());
+        assert!(!buffer.is_unique());
+        assert_eq!(calls.writes.len(), 2_000);
+        let mixed = puts().take(100).chain([get(0)]).collect();
+        let (buffer, calls) = sort_with_large(mixed);
+        assert!(buffer.is_unique());
+        assert_eq!(calls.commands.len(), 100);
     }
 
     #[test]

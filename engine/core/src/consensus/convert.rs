@@ -4,6 +4,7 @@
 //! proposed and never again. Our log keeps only what our state machine applies: that is the
 //! `ConfChangeV2`'s context, and the envelope is put around it again on the way in.
 
+use super::decode;
 use super::event::{ConfigChange, ConfigChangeKind, Proposal};
 use crate::types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
@@ -35,7 +36,7 @@ pub(super) fn entry_from_raft(entry: eraftpb::Entry) -> Result<Entry, prost_raft
         eraftpb::EntryType::EntryNormal => (EntryKind::Command, Bytes::from(entry.data)),
         // No member makes the first version; `is_readable` refuses it from peers.
         eraftpb::EntryType::EntryConfChange | eraftpb::EntryType::EntryConfChangeV2 => {
-            let change = eraftpb::ConfChangeV2::decode(entry.data.as_slice())?;
+            let change = decode::change(&entry.data)?;
             (EntryKind::Membership, Bytes::from(change.context))
         }
     };
@@ -52,9 +53,7 @@ pub(super) fn entry_from_raft(entry: eraftpb::Entry) -> Result<Entry, prost_raft
 pub(super) fn is_readable(entry: &eraftpb::Entry) -> bool {
     match eraftpb::EntryType::from_i32(entry.entry_type) {
         Some(eraftpb::EntryType::EntryNormal) => true,
-        Some(eraftpb::EntryType::EntryConfChangeV2) => {
-            eraftpb::ConfChangeV2::decode(entry.data.as_slice()).is_ok()
-        }
+        Some(eraftpb::EntryType::EntryConfChangeV2) => decode::change(&entry.data).is_ok(),
         Some(eraftpb::EntryType::EntryConfChange) | None => false,
     }
 }

@@ -33,6 +33,7 @@ mod appends;
 mod apply_window;
 mod config;
 mod convert;
+mod decode;
 #[cfg(any(test, feature = "sim"))]
 mod describe;
 mod driver;

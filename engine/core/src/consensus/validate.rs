@@ -22,6 +22,9 @@ pub enum PeerMessageError {
     /// The bytes are no Raft message.
     #[error("does not decode: {0}")]
     Decode(#[from] prost_raft::DecodeError),
+    /// More than a member puts into a message of that size.
+    #[error("has {0} entries, more than a message of its size")]
+    TooManyEntries(usize),
     /// The stream belongs to another member than the message claims.
     #[error("claims to be from member {claimed} on a stream of member {stream}")]
     Sender {

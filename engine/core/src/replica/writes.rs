@@ -249,8 +249,9 @@ mod tests {
             outcome,
             visited: 0,
         };
-        let budget = AnswerBudget::new(15_000);
-        let (replies, answers) = WriteAnswers::of(2, Some(budget.none()));
+        let budget = AnswerBudget::new(15_000, 15_000);
+        let whose = [10, 0, 0, 1].into();
+        let (replies, answers) = WriteAnswers::of(2, Some(budget.none(whose)));
         for reply in replies {
             reply.answer(Ok(whole.clone()));
         }
@@ -260,8 +261,8 @@ mod tests {
             ..whole.clone()
         };
         assert_eq!(written, [Ok(whole), Ok(trimmed)]);
-        assert!(budget.hold(10_000).is_none());
+        assert!(budget.hold(whose, 10_000).is_none());
         drop(held);
-        assert!(budget.hold(10_000).is_some());
+        assert!(budget.hold(whose, 10_000).is_some());
     }
 }

@@ -97,8 +97,8 @@ impl KvService {
     ) -> Self {
         let headers = Headers::new(&node);
         let max_concurrent = limits.max_concurrent_requests;
-        let wanted = limits.max_answer_bytes;
-        let answer_bytes = memory::most(Use::Answers, wanted, limits.largest_answer_bytes());
+        let (wanted, largest) = (limits.max_answer_bytes, limits.largest_answer_bytes());
+        let answer_bytes = memory::most(Use::Answers, wanted, largest);
         let serving = Serving {
             session_reads: SessionReads::start(max_concurrent.div_ceil(2), node.revision_changes()),
             node,
@@ -106,7 +106,7 @@ impl KvService {
             limits,
             forwarder,
             gate,
-            answers: AnswerBudget::new(answer_bytes),
+            answers: AnswerBudget::new(answer_bytes, largest),
             aside,
             openers,
             range_writes: Turns::new(RANGE_WRITES_MAX, Share::HALF),

@@ -1,6 +1,6 @@
 //! Reads, as fresh as was asked for.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use bytes::Bytes;
 use dengine_api::v1::{
@@ -16,8 +16,7 @@ use tonic::Status;
 use super::Serving;
 use crate::{
     connections::Source,
-    node::answers::{AnswerBudget, Held, SMALL_BYTES},
-    server::turns::Whose,
+    node::answers::{Held, SMALL_BYTES},
     storage::RocksStore,
 };
 
@@ -37,7 +36,8 @@ impl Serving {
         self.freshen_for(get.consistency, get.at_least, source)
             .await?;
         let reader = self.reader()?;
-        self.get_now(&mut reader.gets(), self.headers.now(), &get)
+        let gets = &mut reader.gets();
+        self.get_now(gets, self.headers.now(), &get, source.address())
     }
 
     /// Reads one key as `gets` shows it. The answer's memory is counted, unless it is small.
@@ -46,6 +46,7 @@ impl Serving {
         gets: &mut Gets<'_, RocksStore>,
         header: Header,
         get: &GetRequest,
+        whose: IpAddr,
     ) -> Result<(GetResponse, Option<Held>), Status> {
         self.request_limits.check_key(&get.key)?;
         let (revision, found) = gets
@@ -54,7 +55,7 @@ impl Serving {
         let bytes = found.as_ref().map_or(0, |it| it.key.len() + it.value.len());
         let held = match bytes {
             0..=SMALL_BYTES => None,
-            large => Some(self.answers.hold(large).ok_or_else(no_room)?),
+            large => Some(self.answers.hold(whose, large).ok_or_else(no_room)?),
         };
         Ok((reads::get_response(header, revision, found), held))
     }
@@ -74,7 +75,7 @@ impl Serving {
         let query = reads::range_query(range, &self.request_limits)?;
         self.freshen_for(consistency, at_least, source).await?;
         let patience = self.limits.request_timeout();
-        let read = self.read(query, Some(source.address()), patience).await;
+        let read = self.read(query, source.address(), patience).await;
         let (result, held) = read?;
         Ok((
             reads::range_response(self.headers.now(), result),
@@ -86,20 +87,21 @@ impl Serving {
     pub(super) async fn read(
         &self,
         query: RangeQuery,
-        whose: Whose,
+        whose: IpAddr,
         patience: Duration,
     ) -> Result<(RangeResult, Held), Status> {
-        let budget = self.answers.clone();
+        let none = self.answers.none(whose);
         match query.keys {
             KeyRange::One(_) => {
                 let result = self.reader()?.range(&query);
-                counted(&budget, result.map_err(|error| read_status(&error))?)
+                counted(none, result.map_err(|error| read_status(&error))?)
             }
             KeyRange::Between { .. } | KeyRange::From(_) => {
                 let read = move |reader: &Reader<RocksStore>| {
                     // Counted where it is read: what is read may wait to be fetched from here.
-                    Ok(counted(&budget, reader.range(&query)?))
+                    Ok(counted(none, reader.range(&query)?))
                 };
+                let whose = Some(whose);
                 self.aside.read(&self.node, whose, patience, read).await?
             }
         }
@@ -160,16 +162,18 @@ impl Serving {
 }
 
 /// A result with its memory counted.
-fn counted(budget: &AnswerBudget, result: RangeResult) -> Result<(RangeResult, Held), Status> {
+fn counted(mut held: Held, result: RangeResult) -> Result<(RangeResult, Held), Status> {
     let bytes = |kv: &KeyValue| size_of::<KeyValue>() + kv.key.len() + kv.value.len();
     let bytes = result.kvs.iter().map(bytes).sum();
-    let held = budget.hold(bytes).ok_or_else(no_room)?;
-    Ok((result, held))
+    match held.add(bytes) {
+        true => Ok((result, held)),
+        false => Err(no_room()),
+    }
 }
 
-/// What a read is told when answers that nobody has fetched yet take all the memory there is for them.
+/// What a read is told when answers that nobody has fetched yet take all the memory that there is for them, or for those of its client.
 pub(super) fn no_room() -> Status {
     Status::resource_exhausted(
-        "answers that wait to be sent take all the memory there is for them; try again, or raise --max-answer-bytes",
+        "answers that wait to be sent take all the memory there is for them, or those of your address do; try again, or raise --max-answer-bytes",
     )
 }

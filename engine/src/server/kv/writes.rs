@@ -157,7 +157,7 @@ impl Serving {
     ) -> (Result<(M::Answer, Option<Held>), Status>, Cost) {
         let (whose, begun) = (caller.source.address(), Instant::now());
         let others_waited = || self.gate.others_than(whose, begun);
-        let held = Some(self.answers.none());
+        let held = Some(self.answers.none(whose));
         let written = self.node.write_held(vec![command], Some(whose), held, None);
         let (mut written, held) = written.await;
         match written.pop().expect("one answer to one write") {
@@ -223,7 +223,7 @@ impl Serving {
             .forwarder
             .write(error, (origin, from), method, call, until);
         let mut answered = forwarded.await?;
-        let held = self.answers.hold(answered.answer.encoded_len());
+        let held = self.answers.hold(from, answered.answer.encoded_len());
         if held.is_none() {
             frame::leave_out_pairs(&mut answered.answer);
         }
@@ -237,7 +237,7 @@ impl Serving {
         batch: Batch,
         caller: &Caller,
     ) -> Result<Proposed<M::Answer>, Status> {
-        let (whose, patience) = (Some(caller.source.address()), self.patience_of(caller));
+        let (whose, patience) = (caller.source.address(), self.patience_of(caller));
         let begun = Instant::now();
         self.freshen(Consistency::Linearizable).await?;
         let patience = patience.saturating_sub(begun.elapsed());
@@ -245,10 +245,15 @@ impl Serving {
         let read = move |reader: &Reader<RocksStore>| {
             let outcome = reader.batch(&batch)?;
             // Counted where it is read: what is read may wait to be fetched from here.
-            let held = outcome.as_ref().map(|it| budget.hold(it.pairs_bytes()));
+            let held = outcome
+                .as_ref()
+                .map(|it| budget.hold(whose, it.pairs_bytes()));
             Ok(outcome.zip(held))
         };
-        let read = self.aside.read(&self.node, whose, patience, read).await;
+        let read = self
+            .aside
+            .read(&self.node, Some(whose), patience, read)
+            .await;
         let read = read.map_err(|status| {
             unread(
                 &status,
@@ -270,7 +275,7 @@ impl Serving {
     /// by what this member sees now, which is all that can be known before the delete has its place in the
     /// log.
     async fn check_returned(&self, ranges: Vec<KeyRange>, caller: &Caller) -> Result<(), Status> {
-        let (whose, patience) = (Some(caller.source.address()), self.patience_of(caller));
+        let (whose, patience) = (caller.source.address(), self.patience_of(caller));
         let begun = Instant::now();
         for keys in ranges {
             let query = RangeQuery {

@@ -13,7 +13,6 @@ mod terms;
 
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
-use super::convert;
 use super::event::{
     Action, AppendId, ConfigChange, ConfigChangeKind, Event, Proposal, Refusal, Role, State, Token,
 };
@@ -22,11 +21,11 @@ use super::log_view::{LogRead, LogView};
 use super::messages::Outbox;
 use super::reads::Reads;
 use super::validate::{self, PeerMessageError};
+use super::{convert, decode};
 use crate::planted::planted;
 use crate::types::{HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
 use divergence::Contradictions;
-use prost_raft::Message as _;
 use raft::{RawNode, StateRole, eraftpb};
 use snapshots::Snapshots;
 pub use snapshots::snapshot_position;
@@ -323,7 +322,7 @@ impl<L: LogRead> Consensus<L> {
     }
 
     fn on_message(&mut self, from: MemberId, bytes: &Bytes) -> Result<(), PeerMessageError> {
-        let mut message = eraftpb::Message::decode(bytes.as_ref())?;
+        let mut message = decode::message(bytes)?;
         if planted!(CommittedNotCompared) {
             self.leave_out_committed(&mut message);
         }

@@ -1,14 +1,13 @@
 //! Snapshots: what a leader sends to those whose entries are gone, and what becomes of one that came.
 
 use super::Consensus;
-use crate::consensus::convert;
 use crate::consensus::event::{Action, SnapshotMeta};
 use crate::consensus::log_view::LogRead;
 use crate::consensus::validate::{self, PeerMessageError};
+use crate::consensus::{convert, decode};
 use crate::log::Position;
 use crate::types::{HardState, Index, MemberId, Term};
 use bytes::Bytes;
-use prost_raft::Message as _;
 use raft::{SnapshotStatus, StateRole, eraftpb};
 use std::collections::BTreeSet;
 
@@ -92,7 +91,7 @@ impl<L: LogRead> Consensus<L> {
         from: MemberId,
         message: &Bytes,
     ) -> Result<(), PeerMessageError> {
-        let message = eraftpb::Message::decode(message.as_ref())?;
+        let message = decode::message(message)?;
         let term_max = self.term_max();
         if let Err(error) = validate::check_snapshot(&self.node.raft, from.0, &message, term_max) {
             if let PeerMessageError::Contradiction { index } = error {
@@ -129,7 +128,7 @@ impl<L: LogRead> Consensus<L> {
 /// Where the snapshot ends of which a leader's message speaks; `None` if it speaks of none.
 #[must_use]
 pub fn snapshot_position(message: &Bytes) -> Option<Position> {
-    let message = eraftpb::Message::decode(message.as_ref()).ok()?;
+    let message = decode::message(message).ok()?;
     let meta = message.snapshot?.metadata?;
     Some(Position {
         index: Index(meta.index),

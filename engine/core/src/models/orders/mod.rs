@@ -1,6 +1,5 @@
 //! What threads share through atomics.
 
-mod answers;
 mod lease;
 mod published;
 mod store;

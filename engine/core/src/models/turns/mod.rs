@@ -1,5 +1,6 @@
 //! What threads hand over through locks, queues and wakers.
 
+mod answers;
 mod log;
 mod member;
 mod writes;

@@ -15,8 +15,7 @@ pub(crate) const MESSAGES: Target = Target {
     name: "",
     run,
     seeds,
-    // Three members with their logs in memory, and readers that copy.
-    memory: (4 << 20, 64),
+    memory: (256 << 10, 16),
 };
 
 /// Who is sent all this.
@@ -141,7 +140,12 @@ fn propose() -> Event {
 /// What member 1 hears when it follows, and when it leads, in a cluster where all is well.
 fn seeds() -> Vec<Vec<u8>> {
     let input = |leader| heard(leader).iter().flat_map(Heard::bytes).collect();
-    vec![input(MemberId(2)), input(ME), vec![0; 40]]
+    // Entries of no bytes.
+    let hollow = Heard::Message {
+        from: MemberId(2),
+        bytes: [0x3a, 0].repeat(32_000).into(),
+    };
+    vec![input(MemberId(2)), input(ME), vec![0; 40], hollow.bytes()]
 }
 
 /// What happens to member 1.

@@ -35,9 +35,9 @@ pub(crate) const FRAMES: Target = Target {
     run: |input| frames(input).unwrap_or_else(|status| told(&status)),
     seeds: || {
         let from = |hello| exchange(&hello_of(MemberId(hello)), MemberId(2));
-        vec![from(2), from(3), from(u64::MAX - 1)]
+        vec![from(2), from(3), from(u64::MAX - 1), hollow()]
     },
-    memory: (4 << 20, 128),
+    memory: (256 << 10, 16),
 };
 
 /// The first byte says whether the manifest's checksum is mended; then come the frames of a stream.
@@ -176,6 +176,14 @@ fn exchange(hello: &Hello, leader: MemberId) -> Vec<u8> {
         }
     }
     joined(frames)
+}
+
+/// A Hello, and a frame of as many messages of no bytes as an input holds.
+fn hollow() -> Vec<u8> {
+    let said = |kind| Frame { kind: Some(kind) }.encode_to_vec();
+    let messages = vec![Bytes::new(); 32_000];
+    let hello = said(frame::Kind::Hello(hello_of(MemberId(2))));
+    joined([hello, said(frame::Kind::Batch(Batch { messages }))])
 }
 
 /// What of a Raft message goes with a snapshot. The numbers are those of the `raft` crate's `eraftpb.proto`.

@@ -43,6 +43,12 @@ pub(super) const ATTACKERS: &[Attacker] = &[
         run: endless,
     },
     Attacker {
+        name: "hollow-peer-frames",
+        does: "frames of peers with eight million messages of no bytes, 16 MiB each, 16 at a time",
+        on: &["dengine.peer.v1.Peer/Exchange"],
+        run: hollow,
+    },
+    Attacker {
         name: "forged-peers",
         does: "a Hello as of a member just added, and then messages and snapshots that are noise",
         on: &[
@@ -137,6 +143,34 @@ fn endless(arena: Arena) -> BoxFuture<'static, ()> {
         })
         .await
     })
+}
+
+fn hollow(arena: Arena) -> BoxFuture<'static, ()> {
+    crowd(arena, 8, |arena, _| async move {
+        let link = Link::open(arena.doors.peer).await?;
+        let hollow = hollow_frame(8 << 20);
+        hold(&arena, &link, 2, |_| {
+            let (link, hollow, hello) = (&link, hollow.clone(), first(hello(&arena)));
+            async move {
+                let mut call = link.begin(EXCHANGE).await?;
+                call.body.send_data(hello, false)?;
+                call.body.send_data(hollow, false)?;
+                call.told().await
+            }
+        })
+        .await
+    })
+}
+
+/// As bytes, for as a message it would take 32 bytes for each here too.
+fn hollow_frame(messages: usize) -> Bytes {
+    const BATCH: u8 = 2 << 3 | 2;
+    const MESSAGE: u8 = 1 << 3 | 2;
+    let batch = [MESSAGE, 0].repeat(messages);
+    let mut frame = vec![BATCH];
+    prost::encode_length_delimiter(batch.len(), &mut frame).expect("a vector grows");
+    frame.extend(batch);
+    [&prefix(frame.len())[..], &frame].concat().into()
 }
 
 fn forged(arena: Arena) -> BoxFuture<'static, ()> {

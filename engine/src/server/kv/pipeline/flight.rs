@@ -96,15 +96,16 @@ mod tests {
     /// It was given back when the next frame was asked for, which is before this one is sent.
     #[test]
     fn a_frame_counts_until_its_part_is_gone() {
-        let budget = AnswerBudget::new(10_000);
+        let budget = AnswerBudget::new(10_000, 10_000);
+        let hold = |bytes| budget.hold([10, 0, 0, 1].into(), bytes);
         let flight = Arc::new(Flight::default());
-        flight.hold(budget.hold(9_000).into_iter().collect());
+        flight.hold(hold(9_000).into_iter().collect());
         let first = Arc::clone(&flight).part(9_000);
         let second = Arc::clone(&flight).part(10);
         assert_eq!(flight.unread().expect("nothing was read").1, 9_010);
-        assert!(budget.hold(9_000).is_none());
+        assert!(hold(9_000).is_none());
         drop(first);
-        assert!(budget.hold(9_000).is_some());
+        assert!(hold(9_000).is_some());
         assert_eq!(flight.unread().expect("a part was read").1, 10);
         drop(second);
         assert!(flight.unread().is_none());

@@ -226,11 +226,11 @@ impl Pipeline {
             calls,
         };
         let serving = Arc::clone(&self.serving);
-        let from = Some(self.caller.source.address());
+        let from = self.caller.source.address();
         self.work(async move {
-            let held = Some(serving.answers.none());
+            let held = Some(serving.answers.none(from));
             let node = &serving.node;
-            let written = node.write_held(commands, from, held, Some(waiters));
+            let written = node.write_held(commands, Some(from), held, Some(waiters));
             let (results, held) = written.await;
             Done::Written(writes, results, held)
         });

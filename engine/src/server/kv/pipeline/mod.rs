@@ -138,7 +138,7 @@ impl Pipeline {
     ) -> Self {
         Self {
             stopping: Some(Box::pin(serving.stop.clone().cancelled_owned())),
-            outbound: Outbound::new(&serving.answers),
+            outbound: Outbound::new(&serving.answers, caller.source.address()),
             serving,
             caller,
             inbound: Inbound::Open(Box::new(inbound)),
@@ -292,6 +292,7 @@ impl Pipeline {
         // One look at the state for all of them.
         let mut gets = reader.as_ref().map(Reader::gets);
         let header = serving.headers.now();
+        let whose = self.caller.source.address();
         while let Some(mut reads) = self.readable.pop_front() {
             while let Some((asked, get)) = reads.gets.pop_front() {
                 // Each time: a slow disk may take milliseconds for one.
@@ -307,7 +308,7 @@ impl Pipeline {
                 let result = match &mut gets {
                     _ if reads.waiters.is_cancelled(place) => Err(cancelled()),
                     _ if reads.waiters.has_left(place, now) => Err(too_late()),
-                    Ok(gets) => serving.get_now(gets, header, &get),
+                    Ok(gets) => serving.get_now(gets, header, &get, whose),
                     Err(status) => Err(status.clone()),
                 };
                 reads.admitted.answered(GetRequest::METHOD, code(&result));

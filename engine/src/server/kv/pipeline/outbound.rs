@@ -1,6 +1,6 @@
 //! Answers on their way out: which of them are in the next frame, and how large it may be.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, net::IpAddr, sync::Arc};
 
 use dengine_api::{
     FRAME_BYTES_MAX,
@@ -20,6 +20,8 @@ const FRAME_STEP_BYTES: usize = 64 * 1024;
 /// The frame that is being filled, and what follows it.
 pub(super) struct Outbound {
     budget: AnswerBudget,
+    /// To whom they go.
+    whose: IpAddr,
     frame: PipelineResponse,
     frame_bytes: usize,
     /// What the frame may hold, as far as there is memory for it.
@@ -32,9 +34,10 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(budget: &AnswerBudget) -> Self {
+    pub(super) fn new(budget: &AnswerBudget, whose: IpAddr) -> Self {
         Self {
             budget: budget.clone(),
+            whose,
             frame: PipelineResponse::default(),
             frame_bytes: 0,
             room_bytes: FRAME_BYTES_MIN,
@@ -69,7 +72,7 @@ impl Outbound {
         if self.room_bytes >= FRAME_BYTES_MAX {
             return false;
         }
-        let held = self.budget.hold(FRAME_STEP_BYTES);
+        let held = self.budget.hold(self.whose, FRAME_STEP_BYTES);
         let grown = held.is_some();
         if grown {
             self.room_bytes = (self.room_bytes + FRAME_STEP_BYTES).min(FRAME_BYTES_MAX);
@@ -127,9 +130,13 @@ impl Outbound {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use dengine_api::v1::{GetResponse, KeyValue, pipelined_answer::Answer};
 
     use super::*;
+
+    const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 
     fn answer(id: u64, bytes: usize) -> PipelinedAnswer {
         let kv = KeyValue {
@@ -161,7 +168,7 @@ mod tests {
     /// Two hundred swaps that fail on one key of a megabyte were one frame of two hundred megabytes.
     #[test]
     fn what_does_not_fit_waits_for_the_next_frame() {
-        let mut outbound = Outbound::new(&AnswerBudget::new(64 << 20));
+        let mut outbound = Outbound::new(&AnswerBudget::new(64 << 20, 0), CLIENT);
         for id in 0..200 {
             outbound.answer(answer(id, 1 << 20));
         }
@@ -172,7 +179,7 @@ mod tests {
 
     #[test]
     fn small_answers_share_a_frame_as_far_as_it_goes() {
-        let mut outbound = Outbound::new(&AnswerBudget::new(64 << 20));
+        let mut outbound = Outbound::new(&AnswerBudget::new(64 << 20, 0), CLIENT);
         for id in 0..4_000 {
             outbound.answer(answer(id, 1_000));
         }
@@ -183,9 +190,9 @@ mod tests {
 
     #[test]
     fn without_memory_frames_are_small_and_still_leave() {
-        let budget = AnswerBudget::new(64 << 10);
-        let all = budget.hold(64 << 10);
-        let mut outbound = Outbound::new(&budget);
+        let budget = AnswerBudget::new(64 << 10, 64 << 10);
+        let all = budget.hold(CLIENT, 64 << 10);
+        let mut outbound = Outbound::new(&budget, CLIENT);
         for id in 0..100 {
             outbound.answer(answer(id, 1_000));
         }
@@ -196,6 +203,6 @@ mod tests {
             "{small:?}"
         );
         drop(all);
-        assert!(budget.hold(64 << 10).is_some());
+        assert!(budget.hold(CLIENT, 64 << 10).is_some());
     }
 }

@@ -144,6 +144,70 @@ fn what_kind_it_is() {
     );
 }
 
+/// An append of entries of three bytes of data, in a log that is no longer young.
+fn append_of(entries: u64) -> Message {
+    let entry = |index| Entry {
+        data: vec![7; 3],
+        ..past_entry(index, 1)
+    };
+    Message {
+        index: 1 << 14,
+        log_term: 1,
+        entries: (1..=entries).map(|it| entry((1 << 14) + it)).collect(),
+        ..from_2(MessageType::MsgAppend)
+    }
+}
+
+/// Each was eighty bytes of memory before any was looked at, so a frame of 64 MiB was more than the process may have.
+#[test]
+fn entries_are_counted_before_they_are_held() {
+    let nothing = |entries| Message {
+        entries: vec![Entry::default(); entries],
+        ..from_2(MessageType::MsgAppend)
+    };
+    for entries in [1_000, 200_000] {
+        let refused = refusal(FOLLOWER, &nothing(entries));
+        let expect = format!("has {entries} entries, more than a message of its size");
+        assert_eq!(refused, expect);
+    }
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    offer(&mut cluster, 2, encode(&append_of(90_000))).unwrap();
+    let few = refusal(FOLLOWER, &nothing(256));
+    assert!(few.contains("do not follow"), "{few}");
+}
+
+/// A number takes a byte there, and eight in memory.
+#[test]
+fn a_list_of_members_is_measured_before_it_is_held() {
+    let snapshot = Snapshot {
+        data: vec![0; 5_000],
+        ..Snapshot::default()
+    };
+    let message = Message {
+        snapshot: Some(snapshot),
+        ..from_2(MessageType::MsgAppend)
+    };
+    let refused = refusal(FOLLOWER, &message);
+    assert_eq!(refused, "describes an impossible snapshot");
+}
+
+#[test]
+fn a_change_is_of_one_member() {
+    let append = |changes| Message {
+        index: 1,
+        log_term: 1,
+        entries: vec![Entry {
+            entry_type: EntryType::EntryConfChangeV2.into(),
+            data: [0x12, 0].repeat(changes),
+            ..past_entry(2, 1)
+        }],
+        ..from_2(MessageType::MsgAppend)
+    };
+    assert_eq!(refusal(FOLLOWER, &append(2)), "entry 2 cannot be read");
+    let mut cluster = run(Cluster::default(), FOLLOWER);
+    offer(&mut cluster, 2, encode(&append(1))).unwrap();
+}
+
 #[test]
 fn which_term_it_is_of() {
     let without = Message {
