@@ -60,6 +60,8 @@ struct State {
     revision: u64,
     pairs: BTreeMap<Bytes, KeyValue>,
     /// By session and sequence.
+    /// Answers nothing any more.
+    silent: bool,
     answers: HashMap<(u64, u64), PutResponse>,
     stamps: Vec<SessionStamp>,
     gets: Vec<GetRequest>,
@@ -122,6 +124,17 @@ impl Peer {
     /// Names this address as the leader's in every frame from now on, as a member does that passes calls on.
     pub(crate) fn passes_on_to(&self, leader: &str) {
         leader.clone_into(&mut self.state.lock().unwrap().leader);
+    }
+
+    /// Takes every request from now on, and answers none.
+    pub(crate) fn falls_silent(&self) {
+        self.state.lock().unwrap().silent = true;
+    }
+
+    /// Has this pair.
+    pub(crate) fn holds(&self, key: &'static str, value: Vec<u8>) {
+        let key = Bytes::from_static(key.as_bytes());
+        self.state.lock().unwrap().set(&key, value.into());
     }
 
     /// Says that it belongs to another cluster.
@@ -246,6 +259,7 @@ impl Peer {
             state.requests += 1;
             state.callers.insert(request.remote_addr().unwrap());
             if let Some(code) = state.always {
+        self.speaks().await;
                 return Err(Status::new(code, "always"));
             }
             state.script.pop_front()
@@ -275,6 +289,13 @@ pub(crate) async fn balanced(members: &[&Peer]) -> String {
     tokio::spawn(async move {
         let (last, before) = members.split_last().unwrap();
         let mut turns = before.iter().chain(std::iter::repeat(last));
+
+    /// Never ends if it is silent.
+    async fn speaks(&self) {
+        if self.state.lock().unwrap().silent {
+            std::future::pending().await
+        }
+    }
         while let (Ok((mut outside, _)), Some(member)) = (listener.accept().await, turns.next()) {
             let member = member.clone();
             tokio::spawn(async move {
@@ -470,6 +491,7 @@ impl Kv for Peer {
         &self,
         _: Request<CloseSessionRequest>,
     ) -> Result<Response<CloseSessionResponse>, Status> {
+        self.speaks().await;
         Ok(Response::new(CloseSessionResponse {
             header: self.state.lock().unwrap().header(),
             closed: true,
