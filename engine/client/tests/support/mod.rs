@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use dengine_api::{
-    LEADER_HINT_METADATA,
+    LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
     v1::{
         BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
         CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
@@ -30,13 +30,18 @@ use dengine_api::{
 use futures::{Stream, StreamExt, stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Code, Extensions, Request, Response, Status, Streaming, transport::Server};
+use tonic::{
+    Code, Extensions, Request, Response, Status, Streaming, metadata::MetadataValue,
+    transport::Server,
+};
 
 /// What happens to one request; requests beyond the script are served.
 pub(crate) enum Step {
     Fail(Code),
     /// `UNAVAILABLE` with a leader hint.
     NotLeader(String),
+    /// `RESOURCE_EXHAUSTED`, for the disk is full.
+    LowOnSpace,
     /// Never answers.
     Hang,
     /// A put is done, and answered with this all the same.
@@ -55,13 +60,13 @@ pub(crate) type Script = Vec<Result<WatchResponse, Status>>;
 struct State {
     script: VecDeque<Step>,
     always: Option<Code>,
+    /// Answers nothing any more.
+    silent: bool,
     requests: usize,
     callers: HashSet<SocketAddr>,
     revision: u64,
     pairs: BTreeMap<Bytes, KeyValue>,
     /// By session and sequence.
-    /// Answers nothing any more.
-    silent: bool,
     answers: HashMap<(u64, u64), PutResponse>,
     stamps: Vec<SessionStamp>,
     gets: Vec<GetRequest>,
@@ -121,11 +126,6 @@ impl Peer {
         self.state.lock().unwrap().always = Some(code);
     }
 
-    /// Names this address as the leader's in every frame from now on, as a member does that passes calls on.
-    pub(crate) fn passes_on_to(&self, leader: &str) {
-        leader.clone_into(&mut self.state.lock().unwrap().leader);
-    }
-
     /// Takes every request from now on, and answers none.
     pub(crate) fn falls_silent(&self) {
         self.state.lock().unwrap().silent = true;
@@ -135,6 +135,11 @@ impl Peer {
     pub(crate) fn holds(&self, key: &'static str, value: Vec<u8>) {
         let key = Bytes::from_static(key.as_bytes());
         self.state.lock().unwrap().set(&key, value.into());
+    }
+
+    /// Names this address as the leader's in every frame from now on, as a member does that passes calls on.
+    pub(crate) fn passes_on_to(&self, leader: &str) {
+        leader.clone_into(&mut self.state.lock().unwrap().leader);
     }
 
     /// Says that it belongs to another cluster.
@@ -254,12 +259,12 @@ impl Peer {
 
     /// What to answer with although the request is done, if anything.
     async fn step<M>(&self, request: &Request<M>) -> Result<Option<Status>, Status> {
+        self.speaks().await;
         let step = {
             let mut state = self.state.lock().unwrap();
             state.requests += 1;
             state.callers.insert(request.remote_addr().unwrap());
             if let Some(code) = state.always {
-        self.speaks().await;
                 return Err(Status::new(code, "always"));
             }
             state.script.pop_front()
@@ -275,7 +280,20 @@ impl Peer {
                     .insert(LEADER_HINT_METADATA, leader.parse().unwrap());
                 Err(status)
             }
+            Some(Step::LowOnSpace) => {
+                let mut status = Status::resource_exhausted("scripted");
+                let low = MetadataValue::from_static("1");
+                status.metadata_mut().insert(LOW_ON_SPACE_METADATA, low);
+                Err(status)
+            }
             Some(Step::Hang) => std::future::pending().await,
+        }
+    }
+
+    /// Never ends if it is silent.
+    async fn speaks(&self) {
+        if self.state.lock().unwrap().silent {
+            std::future::pending().await
         }
     }
 }
@@ -289,13 +307,6 @@ pub(crate) async fn balanced(members: &[&Peer]) -> String {
     tokio::spawn(async move {
         let (last, before) = members.split_last().unwrap();
         let mut turns = before.iter().chain(std::iter::repeat(last));
-
-    /// Never ends if it is silent.
-    async fn speaks(&self) {
-        if self.state.lock().unwrap().silent {
-            std::future::pending().await
-        }
-    }
         while let (Ok((mut outside, _)), Some(member)) = (listener.accept().await, turns.next()) {
             let member = member.clone();
             tokio::spawn(async move {
@@ -480,6 +491,7 @@ impl Kv for Peer {
         &self,
         _: Request<KeepAliveSessionRequest>,
     ) -> Result<Response<KeepAliveSessionResponse>, Status> {
+        self.speaks().await;
         let mut state = self.state.lock().unwrap();
         state.keep_alives += 1;
         Ok(Response::new(KeepAliveSessionResponse {
@@ -491,7 +503,6 @@ impl Kv for Peer {
         &self,
         _: Request<CloseSessionRequest>,
     ) -> Result<Response<CloseSessionResponse>, Status> {
-        self.speaks().await;
         Ok(Response::new(CloseSessionResponse {
             header: self.state.lock().unwrap().header(),
             closed: true,
@@ -563,6 +574,7 @@ impl Peer {
                 code: status.code().into(),
                 message: status.message().to_owned(),
                 leader: leader.map_or("", |it| it.to_str().unwrap()).to_owned(),
+                low_on_space: status.metadata().contains_key(LOW_ON_SPACE_METADATA),
             })
         };
         PipelinedAnswer {
