@@ -148,8 +148,9 @@ bench-baseline: ## instruction counts of hot paths against the committed ones (U
 # Clippy and rustdoc share what they check of the dependencies, and RocksDB with build and tests: one profile, the whole
 # workspace. Only the core has features.
 CLIPPY := cargo clippy --release --locked --all-targets
-lint: setup-lint ## formats, lints with every feature, documentation, dependencies, generated files; changes nothing
+lint: setup-lint ## formats, lints with every feature, documentation, the tests it names, dependencies, generated files; changes nothing
 	cargo fmt --all --check
+	docs/regressions.sh
 	@unformatted=$$(gofmt -l e2e/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
 	$(CLIPPY) --workspace -- -D warnings
 	$(CLIPPY) -p dengine-core --features sim -- -D warnings

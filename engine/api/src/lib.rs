@@ -27,6 +27,9 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("deng
 /// serve a request that only the leader can, and knows who leads.
 pub const LEADER_HINT_METADATA: &str = "dengine-leader";
 
+/// Response metadata of a RESOURCE_EXHAUSTED whose bound is the disk of the leader: load passes by itself, this does not.
+pub const LOW_ON_SPACE_METADATA: &str = "dengine-low-on-space";
+
 /// Request metadata that marks a request as already forwarded once; it is never forwarded again.
 pub const FORWARDED_METADATA: &str = "dengine-forwarded";
 

@@ -3,7 +3,7 @@
 
 use std::error::Error as StdError;
 
-use dengine_api::LEADER_HINT_METADATA;
+use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
 use dengine_client_core::{Code as CodeNumber, Failure as Proof, Operation};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 
@@ -61,6 +61,13 @@ pub enum Error {
         /// The server's words.
         message: String,
     },
+    /// Make room, or wait until somebody has: the disk of the member that leads is nearly full. Deletes and reads are served. It was
+    /// tried again for as long as a leader takes to hand over to a member with a better disk. Nothing was changed.
+    #[error("low on space: {message}")]
+    LowOnSpace {
+        /// The server's words.
+        message: String,
+    },
     /// Try again, here or elsewhere: no member served the request. Nothing was changed.
     #[error("unavailable: {message}")]
     Unavailable {
@@ -104,6 +111,7 @@ impl Error {
             Error::SessionLost { .. } => false,
             Error::Refused { .. } => false,
             Error::Overloaded { .. } => true,
+            Error::LowOnSpace { .. } => true,
             Error::Unavailable { .. } => true,
             Error::Timeout { .. } => true,
             Error::UnknownOutcome { .. } => false,
@@ -165,7 +173,7 @@ impl Failure {
             None if is_unread(status) => Self::unread(operation, status),
             None => Failure {
                 error: answered(operation, status),
-                proof: Proof::answered(CodeNumber(status.code().into()), leader_hint(status)),
+                proof: proof(status),
             },
             Some(cause) => Failure {
                 error: local(operation, describe(status), &cause),
@@ -217,7 +225,7 @@ impl Failure {
 }
 
 /// Whether tonic made the status up, for an answer beyond the decoder's limit: it has no source then, and a code that
-/// means another thing in our API. 0.14 begins its message so; members never do.
+/// means another thing in our API. This version begins its message so; members never do.
 fn is_unread(status: &Status) -> bool {
     status.code() == Code::OutOfRange
         && status
@@ -279,6 +287,7 @@ fn answered(operation: Operation, status: &Status) -> Error {
     match code {
         Code::InvalidArgument => Error::InvalidRequest { message },
         Code::OutOfRange => Error::RevisionUnavailable { message },
+        Code::ResourceExhausted if low_on_space(status) => Error::LowOnSpace { message },
         Code::ResourceExhausted => Error::Overloaded { message },
         Code::Unavailable => Error::Unavailable {
             message,
@@ -305,6 +314,17 @@ fn answered(operation: Operation, status: &Status) -> Error {
     }
 }
 
+fn proof(status: &Status) -> Proof {
+    match status.code() {
+        Code::ResourceExhausted if low_on_space(status) => Proof::LowOnSpace,
+        code => Proof::answered(CodeNumber(code.into()), leader_hint(status)),
+    }
+}
+
+fn low_on_space(status: &Status) -> bool {
+    status.metadata().contains_key(LOW_ON_SPACE_METADATA)
+}
+
 fn leader_hint(status: &Status) -> Option<String> {
     let hint = status.metadata().get(LEADER_HINT_METADATA)?.to_str().ok()?;
     (!hint.is_empty()).then(|| hint.to_owned())
@@ -312,7 +332,11 @@ fn leader_hint(status: &Status) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use dengine_api::v1::{GetRequest, kv_client::KvClient};
+    use tonic::transport::Endpoint;
+
     use super::*;
+    use crate::support::Peer;
 
     fn sorted(operation: Operation, code: Code) -> Error {
         Failure::from_status(operation, &Status::new(code, "m")).error
@@ -370,11 +394,24 @@ mod tests {
         );
     }
 
-    /// tonic's own word for it is that of a revision that can't be read, which promises that nothing was changed.
-    #[test]
-    fn an_answer_that_is_too_large_does_not_undo_a_write() {
-        let too_large = "Error, decoded message length too large: found 70000000 bytes";
-        let status = Status::out_of_range(too_large);
+    /// tonic's own: its words are no promise, and another version may have others.
+    async fn too_large() -> Status {
+        let peer = Peer::start().await;
+        peer.holds("a", vec![7; 1000]);
+        let endpoint = Endpoint::from_shared(format!("http://{}", peer.address)).unwrap();
+        let channel = endpoint.connect().await.unwrap();
+        let mut kv = KvClient::new(channel).max_decoding_message_size(100);
+        let get = GetRequest {
+            key: "a".into(),
+            ..GetRequest::default()
+        };
+        kv.get(get).await.unwrap_err()
+    }
+
+    /// tonic's code for it is that of a revision that can't be read, which promises that nothing was changed.
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_does_not_undo_a_write() {
+        let status = too_large().await;
         for operation in [Operation::Write, Operation::Once] {
             let failure = Failure::from_status(operation, &status);
             assert!(

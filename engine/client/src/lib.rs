@@ -57,6 +57,11 @@ mod pages;
 mod pipe;
 mod pool;
 mod session;
+/// The peer that the tests of what is public have, for those of what is not.
+#[cfg(test)]
+#[allow(dead_code, reason = "a part of it is used")]
+#[path = "../tests/support/mod.rs"]
+mod support;
 mod types;
 mod watch;
 

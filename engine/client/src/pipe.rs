@@ -23,7 +23,7 @@ use std::{
 };
 
 use dengine_api::{
-    FRAME_BYTES_MAX, KvCall, LEADER_HINT_METADATA,
+    FRAME_BYTES_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
     v1::{
         CallError, PipelineRequest, PipelinedAnswer, PipelinedCall, kv_client::KvClient,
         pipelined_answer::Answer, pipelined_call::Call,
@@ -523,6 +523,10 @@ fn status(error: CallError) -> Status {
         && !leader.is_empty()
     {
         status.metadata_mut().insert(LEADER_HINT_METADATA, leader);
+    }
+    if error.low_on_space {
+        let low = MetadataValue::from_static("1");
+        status.metadata_mut().insert(LOW_ON_SPACE_METADATA, low);
     }
     status
 }

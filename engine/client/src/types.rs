@@ -62,8 +62,8 @@ pub struct Header {
     pub revision: u64,
     /// Raft's term at the member that answered.
     pub term: u64,
-    /// The write was sent more than once and this answers a repetition; the pairs that the first answer held
-    /// are left out, for they were too large to be kept.
+    /// The write took effect, and the pairs that its answer was to hold are left out: it was sent more than once, and they were
+    /// too large to be kept; or they were too large together for the member or its clients the first time.
     pub trimmed: bool,
 }
 

@@ -43,6 +43,7 @@ over_both_wires!(
     what_was_not_served_is_sent_again,
     a_write_of_unknown_outcome_is_never_sent_again,
     errors_that_no_repetition_mends_are_returned_at_once,
+    a_full_disk_is_no_load_that_passes,
     a_deadline_leaves_a_write_unknown_and_a_read_unanswered,
     a_connection_lost_after_a_write_was_sent_leaves_it_unknown,
     a_connection_lost_during_a_read_is_replaced_by_another,
@@ -224,6 +225,17 @@ async fn errors_that_no_repetition_mends_are_returned_at_once(wire: Wire) {
         assert!(error.to_string().contains("scripted"), "{error}");
         assert_eq!(peer.requests(), 1, "{code:?}");
     }
+}
+
+async fn a_full_disk_is_no_load_that_passes(wire: Wire) {
+    let peer = Peer::scripted((0..20).map(|_| Step::LowOnSpace)).await;
+    let client = connect(wire, &[&peer]).await;
+    let error = client.put("a", "1").await.unwrap_err();
+    assert!(matches!(error, Error::LowOnSpace { .. }), "{error}");
+    assert_eq!(peer.requests(), 5, "as long as a leader hands over");
+    // What is deleted makes room, and the leader may be another one by then.
+    let peer = Peer::scripted([Step::LowOnSpace]).await;
+    connect(wire, &[&peer]).await.put("a", "1").await.unwrap();
 }
 
 async fn a_deadline_leaves_a_write_unknown_and_a_read_unanswered(wire: Wire) {

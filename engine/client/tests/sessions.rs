@@ -100,6 +100,43 @@ async fn a_session_is_kept_alive_until_its_client_is_dropped() {
     assert!(peer.keep_alives() <= after + 1);
 }
 
+/// Only the session's own time bounds how long it is waited for a member that says nothing: all others are too long here.
+#[tokio::test]
+async fn a_session_with_a_short_ttl_outlives_a_silent_member() {
+    let (silent, serving) = (Peer::start().await, Peer::start().await);
+    let long = Duration::from_secs(600);
+    let patient = ClientOptions {
+        request_timeout: long,
+        retry: RetryPolicy {
+            attempt_timeout: long,
+            ..RetryPolicy::STANDARD
+        },
+        ..ClientOptions::default()
+    };
+    // With one connection the second is asked only when the first does not answer.
+    let endpoints = [silent.address.clone(), serving.address.clone()];
+    let client = Client::connect_with(endpoints, patient).await.unwrap();
+    let ttl = Duration::from_millis(900);
+    let options = SessionOptions { ttl };
+    let _client = client.with_session(options).await.unwrap();
+    silent.falls_silent();
+    let kept = async {
+        while serving.keep_alives() < 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let heard = tokio::time::timeout(Duration::from_secs(60), kept).await;
+    heard.expect("another member is told that the session is used");
+    // Behind the call that opened the session.
+    let waited = silent.timeouts_ms().split_off(1);
+    assert!(!waited.is_empty(), "it was asked");
+    let longest = (ttl / 9).as_millis();
+    assert!(
+        waited.iter().all(|it| u128::from(*it) <= longest),
+        "{waited:?} ms: before the session ends there is time to ask a third member"
+    );
+}
+
 #[tokio::test]
 async fn session_reads_name_what_was_seen() {
     let peer = Peer::start().await;

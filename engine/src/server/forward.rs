@@ -13,11 +13,11 @@ use std::{
 };
 
 use dengine_api::{
-    FORWARDED_METADATA, LEADER_HINT_METADATA,
+    FORWARDED_METADATA,
     v1::{StatusRequest, admin_client::AdminClient, pipelined_call::Call},
 };
 use dengine_client::{Answered, Counted, Pipe, PipeError};
-use dengine_wire::status::request_status;
+use dengine_wire::status::{handed_on, request_status};
 use metrics::counter;
 use tokio::time::timeout;
 use tonic::{
@@ -261,16 +261,6 @@ fn to_ask(error: RequestError, origin: Origin) -> Result<LeaderHint, Status> {
     }
 }
 
-/// The leader's own answer, without the headers that belonged to its response.
-fn handed_on(status: &Status) -> Status {
-    let mut own = Status::new(status.code(), status.message());
-    if let Some(hint) = status.metadata().get(LEADER_HINT_METADATA) {
-        own.metadata_mut()
-            .insert(LEADER_HINT_METADATA, hint.clone());
-    }
-    own
-}
-
 fn unreachable(leader: &LeaderHint, reason: &str) -> Status {
     let address = &leader.client_address;
     Status::unavailable(format!(
@@ -292,7 +282,7 @@ fn never_connected(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use dengine_api::v1::PutRequest;
+    use dengine_api::{LEADER_HINT_METADATA, v1::PutRequest};
     use dengine_core::types::MemberId;
     use tokio::net::TcpListener;
     use tonic::Code;

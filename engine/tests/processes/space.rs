@@ -79,7 +79,7 @@ async fn a_nearly_full_member_refuses_what_needs_space_and_recovers() {
     .await;
     let refused = client.put("k", "w").await.unwrap_err();
     assert!(
-        matches!(&refused, Error::Overloaded { message, .. } if message.contains("--min-free-bytes")),
+        matches!(&refused, Error::LowOnSpace { message, .. } if message.contains("--min-free-bytes")),
         "{refused}"
     );
     let read = client.get("k", Consistency::Linearizable).await.unwrap();

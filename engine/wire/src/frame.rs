@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use bytes::Bytes;
 pub use dengine_api::v1::pipelined_call::Call;
 use dengine_api::{
-    FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA,
+    FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
     v1::{
         CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
         RangeRequest, pipelined_answer::Answer,
@@ -316,6 +316,7 @@ pub fn failed(id: u64, status: &Status) -> PipelinedAnswer {
             .and_then(|leader| leader.to_str().ok())
             .unwrap_or_default()
             .to_owned(),
+        low_on_space: status.metadata().contains_key(LOW_ON_SPACE_METADATA),
     };
     found(id, Answer::Error(error))
 }
@@ -534,6 +535,22 @@ mod tests {
         });
         let expect = [(1, Code::InvalidArgument), (2, Code::Unimplemented)];
         assert_eq!(codes.collect::<Vec<_>>(), expect);
+    }
+
+    #[test]
+    fn a_call_that_failed_is_told_all_that_its_status_says() {
+        let mut status = Status::resource_exhausted("no space");
+        let low = tonic::metadata::MetadataValue::from_static("1");
+        for said in [false, true] {
+            let answer = failed(7, &status).answer;
+            let Some(Answer::Error(error)) = answer else {
+                panic!("{answer:?}");
+            };
+            assert_eq!(error.low_on_space, said);
+            assert_eq!((&*error.message, &*error.leader), ("no space", ""));
+            let metadata = status.metadata_mut();
+            metadata.insert(LOW_ON_SPACE_METADATA, low.clone());
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Errors of the engine as gRPC status codes: the one place that decides which is which.
 
-use dengine_api::LEADER_HINT_METADATA;
+use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
 use dengine_core::{
     kv::{ReadError, Refusal},
     replica::RequestError,
@@ -31,7 +31,23 @@ pub fn request_status(error: &RequestError) -> Status {
     {
         status.metadata_mut().insert(LEADER_HINT_METADATA, address);
     }
+    if matches!(error, RequestError::LowOnSpace { .. }) {
+        let low = MetadataValue::from_static("1");
+        status.metadata_mut().insert(LOW_ON_SPACE_METADATA, low);
+    }
     status
+}
+
+/// Another member's own answer, without the headers that belonged to its response.
+#[must_use]
+pub fn handed_on(status: &Status) -> Status {
+    let mut own = Status::new(status.code(), status.message());
+    for detail in [LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA] {
+        if let Some(said) = status.metadata().get(detail) {
+            own.metadata_mut().insert(detail, said.clone());
+        }
+    }
+    own
 }
 
 /// The status that answers a write which the state machine refused.
@@ -111,15 +127,33 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_is_told_from_load_also_by_who_passes_it_on() {
+        let low = |error: &RequestError| {
+            let passed_on = handed_on(&request_status(error));
+            assert_eq!(passed_on.code(), Code::ResourceExhausted);
+            assert_eq!(passed_on.message(), error.to_string());
+            passed_on.metadata().contains_key(LOW_ON_SPACE_METADATA)
+        };
+        assert!(low(&RequestError::LowOnSpace {
+            free_bytes: 1,
+            reserved_bytes: 2,
+        }));
+        assert!(!low(&RequestError::Busy {
+            what: "writes",
+            limit: 1,
+        }));
+    }
+
+    #[test]
     fn who_asks_the_wrong_member_is_told_the_right_one() {
         let hint = |client_address: &str| {
             let leader = LeaderHint {
                 id: MemberId(2),
                 client_address: client_address.into(),
             };
-            let status = request_status(&RequestError::NotLeader {
+            let status = handed_on(&request_status(&RequestError::NotLeader {
                 leader: Some(leader),
-            });
+            }));
             let hint = status.metadata().get(LEADER_HINT_METADATA);
             hint.map(|it| it.to_str().unwrap().to_owned())
         };

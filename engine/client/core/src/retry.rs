@@ -39,6 +39,8 @@ pub enum Failure {
     },
     /// A member answered that a bound is reached, and that nothing was changed.
     Overloaded,
+    /// A member answered that its disk is nearly full, and that nothing was changed.
+    LowOnSpace,
     /// A member answered that the request cannot succeed as things are; nothing was changed by this attempt.
     Refused,
     /// A member answered with something that should not happen.
@@ -107,7 +109,11 @@ impl Failure {
     #[must_use]
     pub fn may_have_taken_effect(&self, operation: Operation) -> bool {
         match self {
-            Self::NotSent | Self::NotServed { .. } | Self::Overloaded | Self::Refused => false,
+            Self::NotSent
+            | Self::NotServed { .. }
+            | Self::Overloaded
+            | Self::LowOnSpace
+            | Self::Refused => false,
             Self::Broken | Self::Undecided | Self::Lost => operation.writes(),
         }
     }
@@ -119,6 +125,7 @@ impl Failure {
             Self::NotSent
             | Self::NotServed { .. }
             | Self::Overloaded
+            | Self::LowOnSpace
             | Self::Undecided
             | Self::Lost => true,
             Self::Refused => false,
@@ -135,6 +142,7 @@ impl Failure {
             Self::NotSent | Self::Lost | Self::Undecided | Self::NotServed { leader: None } => true,
             Self::NotServed { leader: Some(_) }
             | Self::Overloaded
+            | Self::LowOnSpace
             | Self::Refused
             | Self::Broken => false,
         }
@@ -145,7 +153,7 @@ impl Failure {
     pub fn unsettles_leader(&self) -> bool {
         match self {
             Self::NotSent | Self::NotServed { .. } | Self::Undecided | Self::Lost => true,
-            Self::Overloaded | Self::Refused | Self::Broken => false,
+            Self::Overloaded | Self::LowOnSpace | Self::Refused | Self::Broken => false,
         }
     }
 
@@ -155,6 +163,10 @@ impl Failure {
         matches!(self, Self::NotSent | Self::Lost)
     }
 }
+
+/// So often a call is sent again that was refused for want of space: for half a second, in which a leader hands over to a member
+/// with a better disk. If none has one, only a person helps, or who deletes something, and it would be waited for in vain.
+const LOW_ON_SPACE_RETRIES_MAX: usize = 4;
 
 /// Pauses between attempts: each twice as long as the one before, plus up to as much again at random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +264,8 @@ pub struct Attempts {
     failures: usize,
     /// Those of them that got no answer at all.
     attempts_lost: usize,
+    /// Those of them that were refused for want of space.
+    attempts_without_space: usize,
     /// Whether any attempt so far may have taken effect. What a later one fails with cannot undo that.
     maybe_done: bool,
 }
@@ -267,6 +281,7 @@ impl Attempts {
             lane,
             failures: 0,
             attempts_lost: 0,
+            attempts_without_space: 0,
             maybe_done: false,
         }
     }
@@ -292,9 +307,11 @@ impl Attempts {
     pub fn failed(&mut self, failure: &Failure, now: Duration, random: u32) -> Next {
         self.maybe_done |= failure.may_have_taken_effect(self.operation);
         self.attempts_lost += usize::from(*failure == Failure::Lost);
+        self.attempts_without_space += usize::from(*failure == Failure::LowOnSpace);
         let again = failure.may_pass(self.operation)
             && (self.operation.repeatable() || !self.maybe_done)
-            && self.failures < self.policy.retries_max;
+            && self.failures < self.policy.retries_max
+            && self.attempts_without_space <= LOW_ON_SPACE_RETRIES_MAX;
         let after = self.policy.delay(self.failures, random);
         if !again || now + after >= self.deadline {
             return Next::Stop(self.end());
@@ -355,7 +372,13 @@ mod tests {
     #[test]
     fn what_changed_nothing_and_may_pass_is_sent_again() {
         for operation in [Operation::Read, Operation::Write, Operation::Once] {
-            for failure in [Failure::NotSent, not_served(), Failure::Overloaded] {
+            let passing = [
+                Failure::NotSent,
+                not_served(),
+                Failure::Overloaded,
+                Failure::LowOnSpace,
+            ];
+            for failure in passing {
                 check(operation, &[failure], "again");
             }
             check(operation, &[Failure::Refused], "last failure");
@@ -372,6 +395,20 @@ mod tests {
             &[Failure::Overloaded, Failure::Lost],
             "unknown",
         );
+    }
+
+    /// It was sent twenty times more, for ten seconds, as if a full disk were load that passes.
+    #[test]
+    fn a_full_disk_is_waited_for_no_longer_than_a_leader_takes_to_hand_over() {
+        let full = vec![Failure::LowOnSpace; LOW_ON_SPACE_RETRIES_MAX + 1];
+        for operation in [Operation::Write, Operation::Once] {
+            check(operation, &full[1..], "again");
+            check(operation, &full, "last failure");
+            let between = [&full[1..], &[not_served(), Failure::LowOnSpace]].concat();
+            check(operation, &between, "last failure");
+        }
+        let longest = (0..LOW_ON_SPACE_RETRIES_MAX).map(|retry| POLICY.delay(retry, u32::MAX));
+        assert!(longest.sum::<Duration>() < SECOND);
     }
 
     #[test]
@@ -441,7 +478,13 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_request_says_nothing_of_the_leader() {
-        for settled in [Failure::Refused, Failure::Overloaded, Failure::Broken] {
+        let settled = [
+            Failure::Refused,
+            Failure::Overloaded,
+            Failure::LowOnSpace,
+            Failure::Broken,
+        ];
+        for settled in settled {
             assert!(!settled.unsettles_leader(), "{settled:?}");
         }
         for unsettled in [Failure::Lost, Failure::Undecided, not_served()] {

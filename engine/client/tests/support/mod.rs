@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use dengine_api::{
-    LEADER_HINT_METADATA,
+    LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
     v1::{
         BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
         CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
@@ -30,13 +30,18 @@ use dengine_api::{
 use futures::{Stream, StreamExt, stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Code, Extensions, Request, Response, Status, Streaming, transport::Server};
+use tonic::{
+    Code, Extensions, Request, Response, Status, Streaming, metadata::MetadataValue,
+    transport::Server,
+};
 
 /// What happens to one request; requests beyond the script are served.
 pub(crate) enum Step {
     Fail(Code),
     /// `UNAVAILABLE` with a leader hint.
     NotLeader(String),
+    /// `RESOURCE_EXHAUSTED`, for the disk is full.
+    LowOnSpace,
     /// Never answers.
     Hang,
     /// A put is done, and answered with this all the same.
@@ -55,6 +60,8 @@ pub(crate) type Script = Vec<Result<WatchResponse, Status>>;
 struct State {
     script: VecDeque<Step>,
     always: Option<Code>,
+    /// Answers nothing any more.
+    silent: bool,
     requests: usize,
     callers: HashSet<SocketAddr>,
     revision: u64,
@@ -117,6 +124,17 @@ impl Peer {
     /// Answers every request with `code` from now on.
     pub(crate) fn always(&self, code: Code) {
         self.state.lock().unwrap().always = Some(code);
+    }
+
+    /// Takes every request from now on, and answers none.
+    pub(crate) fn falls_silent(&self) {
+        self.state.lock().unwrap().silent = true;
+    }
+
+    /// Has this pair.
+    pub(crate) fn holds(&self, key: &'static str, value: Vec<u8>) {
+        let key = Bytes::from_static(key.as_bytes());
+        self.state.lock().unwrap().set(&key, value.into());
     }
 
     /// Names this address as the leader's in every frame from now on, as a member does that passes calls on.
@@ -241,6 +259,7 @@ impl Peer {
 
     /// What to answer with although the request is done, if anything.
     async fn step<M>(&self, request: &Request<M>) -> Result<Option<Status>, Status> {
+        self.speaks().await;
         let step = {
             let mut state = self.state.lock().unwrap();
             state.requests += 1;
@@ -261,7 +280,20 @@ impl Peer {
                     .insert(LEADER_HINT_METADATA, leader.parse().unwrap());
                 Err(status)
             }
+            Some(Step::LowOnSpace) => {
+                let mut status = Status::resource_exhausted("scripted");
+                let low = MetadataValue::from_static("1");
+                status.metadata_mut().insert(LOW_ON_SPACE_METADATA, low);
+                Err(status)
+            }
             Some(Step::Hang) => std::future::pending().await,
+        }
+    }
+
+    /// Never ends if it is silent.
+    async fn speaks(&self) {
+        if self.state.lock().unwrap().silent {
+            std::future::pending().await
         }
     }
 }
@@ -459,6 +491,7 @@ impl Kv for Peer {
         &self,
         _: Request<KeepAliveSessionRequest>,
     ) -> Result<Response<KeepAliveSessionResponse>, Status> {
+        self.speaks().await;
         let mut state = self.state.lock().unwrap();
         state.keep_alives += 1;
         Ok(Response::new(KeepAliveSessionResponse {
@@ -541,6 +574,7 @@ impl Peer {
                 code: status.code().into(),
                 message: status.message().to_owned(),
                 leader: leader.map_or("", |it| it.to_str().unwrap()).to_owned(),
+                low_on_space: status.metadata().contains_key(LOW_ON_SPACE_METADATA),
             })
         };
         PipelinedAnswer {

@@ -86,6 +86,14 @@ pub const RANGE_VISIT_KEYS_MAX: usize = 1 << 17;
 /// How many bytes these keys may have, with their values and 32 more for each: what may have to be read from disk.
 pub const RANGE_VISIT_BYTES_MAX: usize = 128 << 20;
 
+/// How many bytes of the pairs before them a batch's puts, and its deletes of single keys, return together: each with its
+/// key and 32 more. Once there are as many, no more is gathered, and the answer is [`Outcome::Trimmed`].
+///
+/// This bound is no part of what commands mean: it leaves out only what is too large to be kept for a session anyway.
+pub const PREVIOUS_BYTES_MAX: usize = 16 << 20;
+// What is kept of a pair may be a third of what counts, not less.
+const _: () = assert!(PREVIOUS_BYTES_MAX / 4 > REPLY_BYTES_MAX);
+
 /// A key with its value, as of some revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyValue {

@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod driver;
+mod gathered;
 mod memory;
 mod targets;
 

@@ -13,13 +13,17 @@ use prost::Message as _;
 /// If it is none that a stamped command gets.
 #[must_use]
 pub fn encode_kept(outcome: &Outcome) -> Vec<u8> {
+    let (trimmed, outcome) = match outcome {
+        Outcome::Trimmed(outcome) => (true, &**outcome),
+        whole => (false, whole),
+    };
     let mut record = ReplyRecord {
-        trimmed: false,
+        trimmed,
         kind: Some(outcome.into()),
     };
     if record.encoded_len() > REPLY_BYTES_MAX {
         record.trimmed = true;
-        record.kind = record.kind.map(trimmed);
+        record.kind = record.kind.map(without_pairs);
     }
     record.encode_to_vec()
 }
@@ -42,7 +46,7 @@ pub fn decode_kept(record: Bytes) -> Result<Outcome, StoreError> {
     })
 }
 
-fn trimmed(mut kind: Kind) -> Kind {
+fn without_pairs(mut kind: Kind) -> Kind {
     match &mut kind {
         Kind::Put(it) => it.prev = None,
         Kind::Delete(it) => it.prev.clear(),

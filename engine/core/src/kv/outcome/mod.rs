@@ -96,8 +96,9 @@ pub enum Outcome {
     Refused(Refusal),
     /// The command was applied earlier, once, and this was the answer, except that the pairs of it are
     /// left out, and of a batch all answers: with them it was larger than
-    /// [`REPLY_BYTES_MAX`](super::REPLY_BYTES_MAX), too large to be kept. A member that has no memory for the pairs
-    /// answers so too, the first time.
+    /// [`REPLY_BYTES_MAX`](super::REPLY_BYTES_MAX), too large to be kept. The first time too it is answered so if there are
+    /// more than [`PREVIOUS_BYTES_MAX`](super::PREVIOUS_BYTES_MAX) of the pairs before it, or by a member that has no memory
+    /// for them.
     Trimmed(Box<Outcome>),
 }
 

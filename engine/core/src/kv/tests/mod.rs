@@ -9,6 +9,7 @@ mod history;
 mod machine;
 mod membership;
 mod model;
+mod returned;
 mod sessions;
 mod steps;
 mod versions;

@@ -53,7 +53,7 @@ impl<S: Store> Transition<'_, S> {
         })
     }
 
-    /// Does one. What deletes find is in `doomed`, in their order.
+    /// Does one. What deletes of ranges find is in `doomed`, in their order.
     fn operation(
         &mut self,
         operation: BatchOperation,
@@ -73,8 +73,16 @@ impl<S: Store> Transition<'_, S> {
                 let prev = self.put(key, value, ttl_ms, prev_kv)?;
                 Ok(BatchAnswer::Put { prev })
             }
+            BatchOperation::Delete {
+                keys: KeyRange::One(key),
+                prev_kv,
+            } => {
+                let doomed = self.previous(&key, prev_kv)?.into_iter().collect();
+                let (deleted, prev) = self.delete(doomed, prev_kv);
+                Ok(BatchAnswer::Delete { deleted, prev })
+            }
             BatchOperation::Delete { prev_kv, .. } => {
-                let mut doomed = doomed.next().expect("there is one for each delete");
+                let mut doomed = doomed.next().expect("there is one for each range");
                 // Not what an earlier range of the batch has deleted; what it has put can't be among them.
                 doomed.retain(|kv| !matches!(self.keys.get(&kv.key), Some(Changed::Deleted(_))));
                 let (deleted, prev) = self.delete(doomed, prev_kv);
@@ -84,7 +92,7 @@ impl<S: Store> Transition<'_, S> {
         }
     }
 
-    /// What each of the deletes finds.
+    /// What each of the deletes of ranges finds.
     fn all_doomed(
         &mut self,
         operations: &[BatchOperation],
@@ -92,7 +100,9 @@ impl<S: Store> Transition<'_, S> {
         let mut room = RANGE_DELETE_BYTES_MAX;
         let mut all = Vec::new();
         for operation in operations {
-            if let BatchOperation::Delete { keys, prev_kv } = operation {
+            if let BatchOperation::Delete { keys, prev_kv } = operation
+                && !matches!(keys, KeyRange::One(_))
+            {
                 match self.doomed(keys, *prev_kv, &mut room)? {
                     Ok(doomed) => all.push(doomed),
                     Err(refusal) => return Ok(Err(refusal)),

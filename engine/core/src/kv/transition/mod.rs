@@ -6,6 +6,7 @@
 
 mod batch;
 mod keys;
+mod returned;
 mod session;
 mod single;
 mod undo;
@@ -23,6 +24,7 @@ use crate::planted::planted;
 use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
 use keys::Changed;
+use returned::Returned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use undo::Undo;
@@ -50,6 +52,8 @@ pub(super) struct Transition<'a, S: Store> {
     /// What the ranges of that command have visited.
     visits: Visits,
     visit_bounds: VisitBounds,
+    /// What it has gathered for its answer.
+    returned: Returned,
     /// How to take back its changes, while that may be needed.
     undo: Option<Undo>,
     state: State,
@@ -87,6 +91,7 @@ impl<'a, S: Store> Transition<'a, S> {
             version: reads_max,
             visits: Visits::UNBOUNDED,
             visit_bounds: VisitBounds::ALL,
+            returned: Returned::NONE,
             undo: None,
             state,
             membership,
@@ -168,6 +173,15 @@ impl<'a, S: Store> Transition<'a, S> {
             true => Visits::within(self.visit_bounds),
             false => Visits::UNBOUNDED,
         };
+        self.returned = Returned::NONE;
+        let outcome = self.outcome(index, command)?;
+        Ok(match self.returned.left_out() {
+            true => outcome.without_pairs(),
+            false => outcome,
+        })
+    }
+
+    fn outcome(&mut self, index: Index, command: Command) -> Result<Outcome, StoreError> {
         match command {
             Command::Put {
                 key,

@@ -20,7 +20,7 @@ impl<S: Store> Transition<'_, S> {
         ttl_ms: u64,
         prev_kv: bool,
     ) -> Result<Option<KeyValue>, StoreError> {
-        let prev = self.newest(&key, prev_kv)?;
+        let prev = self.previous(&key, prev_kv)?;
         self.set(key, value, ttl_ms, prev.as_ref());
         Ok(prev.filter(|_| prev_kv))
     }
@@ -34,7 +34,7 @@ impl<S: Store> Transition<'_, S> {
         room: &mut usize,
     ) -> Result<Result<Vec<KeyValue>, Refusal>, StoreError> {
         if let KeyRange::One(key) = keys {
-            return Ok(Ok(self.newest(key, prev_kv)?.into_iter().collect()));
+            return Ok(Ok(self.previous(key, prev_kv)?.into_iter().collect()));
         }
         let mut doomed = Vec::new();
         let mut fits = true;

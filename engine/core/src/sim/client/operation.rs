@@ -305,7 +305,8 @@ fn failure(error: &RequestError) -> Failure {
         RequestError::NotLeader { leader } => Failure::NotServed {
             leader: leader.as_ref().map(address),
         },
-        RequestError::Busy { .. } | RequestError::LowOnSpace { .. } => Failure::Overloaded,
+        RequestError::Busy { .. } => Failure::Overloaded,
+        RequestError::LowOnSpace { .. } => Failure::LowOnSpace,
         RequestError::Refused(_) | RequestError::Invalid(_) => Failure::Refused,
         RequestError::UnknownOutcome { .. } => Failure::Undecided,
         RequestError::Storage(_) => Failure::Broken,

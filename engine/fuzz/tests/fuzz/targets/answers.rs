@@ -124,6 +124,7 @@ fn seeds() -> Vec<Vec<u8>> {
         code: Code::UNAVAILABLE.0,
         message: "elsewhere".to_owned(),
         leader: "leader:4100".to_owned(),
+        low_on_space: false,
     };
     let answers = (1..).zip([Answer::Put(put), Answer::Error(error)]);
     let answers = answers.map(|(id, answer)| PipelinedAnswer {

@@ -206,7 +206,7 @@ fn framed(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
 }
 
 /// The next entry that a machine applies.
-pub(super) fn entry(machine: &StateMachine<MemoryStore>, kind: EntryKind, data: &[u8]) -> Entry {
+pub(crate) fn entry(machine: &StateMachine<MemoryStore>, kind: EntryKind, data: &[u8]) -> Entry {
     let (index, term) = machine.applied();
     Entry {
         index: index.next(),

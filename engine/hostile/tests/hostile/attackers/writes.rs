@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::Result;
 use bytes::Bytes;
 use dengine_api::v1::{
-    CompactRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, GetResponse, PipelineRequest,
-    PipelinedCall, PutRequest, compare_and_swap_request::Expected, pipelined_call::Call,
+    BatchRequest, CompactRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, GetResponse,
+    Operation, PipelineRequest, PipelinedCall, PutRequest, compare_and_swap_request::Expected,
+    operation, pipelined_call::Call,
 };
 use futures::future::{BoxFuture, try_join_all};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Arena, Attacker, crowd, end_of, hold};
+use super::{Arena, Attacker, LARGE_KEYS, MANY, crowd, end_of, hold, large_key};
 use crate::link::{Link, framed, read_some};
 
 pub(super) const ATTACKERS: &[Attacker] = &[
@@ -39,6 +40,12 @@ pub(super) const ATTACKERS: &[Attacker] = &[
         does: "64 puts of 1.5 MiB at once, every two seconds: more than may wait",
         on: &["dengine.v1.Kv/Put"],
         run: bursts,
+    },
+    Attacker {
+        name: "previous-values",
+        does: "batches of puts that want the previous values of 48 large keys, and that are refused for what they read in the end, so that these stay large",
+        on: &["dengine.v1.Kv/Batch"],
+        run: previous,
     },
     Attacker {
         name: "expiring-keys",
@@ -174,6 +181,45 @@ fn bursts(arena: Arena) -> BoxFuture<'static, ()> {
             }
         }
     })
+}
+
+fn previous(arena: Arena) -> BoxFuture<'static, ()> {
+    crowd(arena, 8, |arena, _| async move {
+        let link = Link::open(arena.doors.client).await?;
+        let batch = previous_of_all();
+        hold(&arena, &link, 16, |_| {
+            link.told("/dengine.v1.Kv/Batch", &batch)
+        })
+        .await
+    })
+}
+
+/// Puts each large key, and then counts more keys than one command may visit.
+fn previous_of_all() -> BatchRequest {
+    let put = |number| {
+        operation::Operation::Put(operation::Put {
+            key: large_key(number),
+            value: "small".into(),
+            prev_kv: true,
+            ttl_ms: 0,
+        })
+    };
+    let count = operation::Operation::Get(operation::Get {
+        key: MANY.into(),
+        range_end: end_of(MANY),
+        count_only: true,
+        ..operation::Get::default()
+    });
+    let all = (0..LARGE_KEYS as usize).map(put);
+    let all = all.chain([count.clone(), count]);
+    BatchRequest {
+        then: all
+            .map(|it| Operation {
+                operation: Some(it),
+            })
+            .collect(),
+        ..BatchRequest::default()
+    }
 }
 
 fn deletes(arena: Arena) -> BoxFuture<'static, ()> {

@@ -1,0 +1,63 @@
+//! What a small command makes every member hold while it is applied.
+
+use bytes::Bytes;
+use dengine_core::kv::store::MemoryStore;
+use dengine_core::kv::{
+    Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, Request,
+    StateMachine,
+};
+use dengine_core::types::EntryKind;
+
+use crate::memory::most_held;
+use crate::targets::kv::entry;
+
+const VALUE_BYTES: usize = 1 << 20;
+const KEYS: u8 = 64;
+
+fn key(number: u8) -> Bytes {
+    vec![number].into()
+}
+
+/// The most that a machine with large values holds while it applies this.
+fn held_by(command: Command) -> usize {
+    let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
+    let mut apply = |command: Command| {
+        let data = Request::from(command).encode(CommandVersion::CURRENT);
+        let entries = [entry(&machine, EntryKind::Command, &data)];
+        most_held(|| machine.apply(&entries).unwrap()).1
+    };
+    for number in 0..KEYS {
+        apply(Command::Put {
+            key: key(number),
+            value: vec![7; VALUE_BYTES].into(),
+            prev_kv: false,
+            ttl_ms: 0,
+        });
+    }
+    apply(command)
+}
+
+/// A batch of 128 puts made 192 MiB of it.
+#[test]
+fn what_a_batch_returns_of_the_past_is_bounded_before_it_is_copied() {
+    let put = |number| BatchOperation::Put {
+        key: key(number),
+        value: Bytes::new(),
+        prev_kv: true,
+        ttl_ms: 0,
+    };
+    let delete = |number| BatchOperation::Delete {
+        keys: KeyRange::One(key(number)),
+        prev_kv: true,
+    };
+    for then in [
+        (0..KEYS).map(put).collect::<Vec<_>>(),
+        (0..KEYS).map(delete).collect(),
+    ] {
+        let held = held_by(Command::Batch(Batch {
+            then,
+            ..Batch::default()
+        }));
+        assert!(held < PREVIOUS_BYTES_MAX + 2 * VALUE_BYTES, "{held} bytes");
+    }
+}
