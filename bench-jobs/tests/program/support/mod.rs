@@ -361,6 +361,7 @@ impl Peer {
                 code: status.code().into(),
                 message: status.message().to_owned(),
                 leader: String::new(),
+                low_on_space: false,
             })
         };
         PipelinedAnswer {
