@@ -293,7 +293,7 @@ impl Peer {
     /// Never ends if it is silent.
     async fn speaks(&self) {
         if self.state.lock().unwrap().silent {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
