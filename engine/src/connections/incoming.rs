@@ -24,6 +24,9 @@ use crate::memory;
 const FIRST_WORD_PATIENCE: Duration = Duration::from_secs(10);
 /// While memory is short, a connection of whoever sends much takes something in so often at most.
 const HELD_BACK: Duration = Duration::from_millis(250);
+/// So many are taken in, or refused, before others have the thread, however many wait at the port: tokio would have a hundred, for
+/// milliseconds.
+pub(super) const AT_ONCE: u32 = 16;
 /// The preface of HTTP/2 (RFC 9113, section 3.4) with the head of the frame that ends it, and less than any request of
 /// HTTP/1.1 with a header. What has said less is held by nobody else to account.
 const FIRST_WORD_BYTES: usize = 24 + 9;
@@ -36,6 +39,8 @@ pub(crate) struct Incoming {
     pause: Option<Pin<Box<Sleep>>>,
     must_be_greeted: bool,
     first_word_patience: Duration,
+    /// Taken in since others had the thread.
+    at_once: u32,
 }
 
 impl Incoming {
@@ -46,6 +51,7 @@ impl Incoming {
             pause: None,
             must_be_greeted: false,
             first_word_patience: FIRST_WORD_PATIENCE,
+            at_once: 0,
         }
     }
 
@@ -80,6 +86,12 @@ impl Stream for Incoming {
                 }
                 this.pause = None;
             }
+            if this.at_once >= AT_ONCE {
+                this.at_once = 0;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            this.at_once += 1;
             match this.listener.poll_accept(context) {
                 Poll::Ready(Ok((stream, from))) => {
                     // Dropped, it is closed at once: its client may ask another member.
@@ -97,15 +109,15 @@ impl Stream for Incoming {
                             connections: Arc::downgrade(&this.connections.0),
                         })));
                     }
-                    // The next one when others have had the thread: a flood of them is refused at no end.
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
                 }
                 Poll::Ready(Err(error)) => {
                     tracing::debug!(%error, "a connection was not accepted");
                     this.pause = Some(Box::pin(sleep(PAUSE)));
                 }
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    this.at_once = 0;
+                    return Poll::Pending;
+                }
             }
         }
     }

@@ -14,7 +14,6 @@ use hyper_util::{
     server::conn::auto,
     service::TowerToHyperService,
 };
-use tokio::task::yield_now;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{
     body::Body,
@@ -61,8 +60,6 @@ pub(crate) async fn serve<S>(
             let serving = serve_one(connection, http, services.clone(), stop.clone());
             source.spawn(connections.track_future(serving));
         }
-        // However many wait at the port: tokio would have a hundred taken in, for milliseconds, before others have the thread.
-        yield_now().await;
     }
     // So that the port is free, and nobody waits at it.
     drop(incoming);
@@ -149,7 +146,7 @@ mod tests {
         time::timeout,
     };
 
-    use super::super::{Connections, Sources, WhenFull};
+    use super::super::{Connections, Sources, WhenFull, incoming::AT_ONCE};
     use super::*;
 
     /// Longer than anybody is waited for.
@@ -181,7 +178,7 @@ mod tests {
 
     /// A hundred were taken in or refused at one go, and whoever else wanted the thread waited for milliseconds.
     #[tokio::test]
-    async fn others_have_the_thread_between_two_connections() {
+    async fn others_have_the_thread_between_some_connections() {
         const MANY: usize = 64;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -215,7 +212,7 @@ mod tests {
             most_at_once
         });
         let most_at_once = other.await.unwrap();
-        assert_eq!(most_at_once, 1);
+        assert!(most_at_once <= u64::from(AT_ONCE), "{most_at_once}");
     }
 
     /// One byte of it kept a place for ever.
