@@ -17,7 +17,7 @@ use tokio::{
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-use super::{Connection, Connections, Inner, Source, lanes::give_way};
+use super::{Connection, Connections, Inner, Source, lanes::give_way, lock};
 use crate::memory;
 
 /// A client says something as soon as it is connected, and a peer who it is.
@@ -97,13 +97,15 @@ impl Stream for Incoming {
                     // Dropped, it is closed at once: its client may ask another member.
                     if let Some((number, connection)) = this.connections.admit(from.ip()) {
                         let _ = stream.set_nodelay(true);
+                        let tcp = stream.connect_info();
+                        *lock(&connection.socket) = Some(stream);
                         return Poll::Ready(Some(Ok(Guarded {
                             held_back: None,
                             silent: Some(Box::pin(sleep(this.first_word_patience))),
                             first_word: 0,
                             must_be_greeted: this.must_be_greeted,
                             closed: Box::pin(connection.closed.clone().cancelled_owned()),
-                            stream,
+                            tcp,
                             number,
                             connection,
                             connections: Arc::downgrade(&this.connections.0),
@@ -125,7 +127,7 @@ impl Stream for Incoming {
 
 /// A connection that counts, and that can be closed from outside.
 pub(crate) struct Guarded {
-    stream: TcpStream,
+    tcp: TcpConnectInfo,
     number: u64,
     connection: Arc<Connection>,
     connections: Weak<Inner>,
@@ -153,7 +155,7 @@ impl Connected for Guarded {
     fn connect_info(&self) -> OnConnection {
         OnConnection {
             connection: Arc::clone(&self.connection),
-            tcp: self.stream.connect_info(),
+            tcp: self.tcp.clone(),
         }
     }
 }
@@ -162,6 +164,17 @@ impl Guarded {
     /// Where it comes from.
     pub(super) fn source(&self) -> &Arc<Source> {
         self.connection.source()
+    }
+
+    /// Does this with its socket, unless that was closed.
+    fn on_socket<T>(
+        &self,
+        act: impl FnOnce(Pin<&mut TcpStream>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match &mut *lock(&self.connection.socket) {
+            Some(socket) => act(Pin::new(socket)),
+            None => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+        }
     }
 
     /// Asked by reads and by writes: while a client takes nothing, HTTP/2 does not read what it says.
@@ -233,7 +246,7 @@ impl AsyncRead for Guarded {
         }
         ready!(self.hold_back(context));
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = self.on_socket(|socket| socket.poll_read(context, buffer));
         let bytes = buffer.filled().len() - before;
         if bytes > 0 {
             self.held_back = None;
@@ -252,7 +265,7 @@ impl AsyncWrite for Guarded {
     ) -> Poll<io::Result<usize>> {
         self.check_open(context)?;
         ready!(give_way(context));
-        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        let written = self.on_socket(|socket| socket.poll_write(context, bytes));
         self.note(&written);
         written
     }
@@ -264,26 +277,29 @@ impl AsyncWrite for Guarded {
     ) -> Poll<io::Result<usize>> {
         self.check_open(context)?;
         ready!(give_way(context));
-        let written = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        let written = self.on_socket(|socket| socket.poll_write_vectored(context, buffers));
         self.note(&written);
         written
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        // As a TCP socket's are.
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.on_socket(|socket| socket.poll_flush(context))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.on_socket(|socket| socket.poll_shutdown(context))
     }
 }
 
 impl Drop for Guarded {
     fn drop(&mut self) {
+        // Others may hold the connection for longer than it is served.
+        lock(&self.connection.socket).take();
         if let Some(connections) = self.connections.upgrade() {
             Connections(connections).leave(self.number);
         }

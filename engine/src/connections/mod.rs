@@ -29,6 +29,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 /// A client that takes this much in a second reads, however slow its link is.
@@ -36,6 +37,8 @@ const READING_BYTES_A_SECOND: usize = 16 * 1024;
 /// Streams of `Kv.Pipeline` or of reflection on one connection: what is sent on them and not taken fills windows that nothing
 /// else bounds. Our client has one, and a second for a moment.
 pub(crate) const PIPELINES_MAX: usize = 3;
+/// Connections of one address that had to make room, and for which something is held still.
+const CLOSING_MAX: usize = 256;
 /// Of frames that were never read, on one connection; with more of them it is closed.
 const STUCK_BYTES_MAX: usize = 4 << 20;
 
@@ -67,8 +70,8 @@ struct Open {
     /// The oldest first.
     all: BTreeMap<u64, Arc<Connection>>,
     by_address: HashMap<IpAddr, usize>,
-    /// Those that had to make room, and have their file descriptors still; by address, for who comes again and again would have all
-    /// places of these.
+    /// Those that had to make room, by address: their sockets are closed, and what is held for them goes once their threads have
+    /// noticed.
     closing: HashMap<u64, IpAddr>,
     /// Connections that were refused since it was last told.
     refused: u64,
@@ -82,6 +85,8 @@ pub(crate) struct Connection {
     proven: AtomicBool,
     epoch: Instant,
     closed: CancellationToken,
+    /// What it is spoken on, until it is hung up.
+    socket: Mutex<Option<TcpStream>>,
     /// When the client last took something, in milliseconds.
     taken_at: AtomicU64,
     pipelines: AtomicUsize,
@@ -190,9 +195,10 @@ impl Connections {
         let own = open.by_address.get(&from);
         let full_of_one = own.is_some_and(|own| *own >= of_one);
         let room = match (open.all.len() >= limit || full_of_one, self.0.when_full) {
-            // However fast they come and have to make room for each other, there are so many descriptors at most; and those of one
-            // address leave some to others.
-            _ if open.closing.len() >= limit + of_one || open.closing_of(from) >= limit => false,
+            // However fast they come and have to make room for each other, so much is held for them at most; and what is held for one
+            // address leaves some to others.
+            _ if open.closing.len() >= 2 * CLOSING_MAX => false,
+            _ if open.closing_of(from) >= CLOSING_MAX => false,
             (false, _) => true,
             (true, WhenFull::Refuse) => false,
             (true, WhenFull::MakeRoom) => open.make_room(full_of_one.then_some(from)),
@@ -240,7 +246,7 @@ impl Open {
         self.refused += 1;
         if let Some(connection) = self.remove(number) {
             self.closing.insert(number, connection.source.address());
-            connection.closed.cancel();
+            connection.hang_up();
         }
         true
     }
@@ -270,6 +276,7 @@ impl Connection {
             proven: AtomicBool::new(false),
             epoch,
             closed: CancellationToken::new(),
+            socket: Mutex::default(),
             taken_at: AtomicU64::new(0),
             pipelines: AtomicUsize::new(0),
             unread: Mutex::default(),
@@ -322,6 +329,13 @@ impl Connection {
     /// Closes it, as soon as it is next read or written.
     pub(crate) fn close(&self) {
         self.closed.cancel();
+    }
+
+    /// Closes it, and gives its file descriptor back now: whoever serves it may have much else to do before.
+    fn hang_up(&self) {
+        self.close();
+        let socket = lock(&self.socket).take();
+        drop(socket);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -467,20 +481,35 @@ mod tests {
         assert!(!probe.is_closed());
     }
 
-    /// A socket that has to make room is there until its thread has noticed.
+    /// What is held for one that had to make room is there until its thread has noticed.
     #[test]
-    fn of_one_address_as_many_sockets_as_there_are_places_may_be_closing_and_others_find_some_more()
-    {
+    fn so_much_is_held_for_one_address_that_is_being_closed_and_others_find_some_more() {
         let connections = Connections::new(4, WhenFull::MakeRoom, &Sources::default());
         let admit = |from| connections.admit(address(from)).map(|(number, _)| number);
         let first = admit(1).unwrap();
-        assert!((0..5).all(|_| admit(1).is_some()), "four made room");
+        assert!((0..=CLOSING_MAX).all(|_| admit(1).is_some()));
         assert!(admit(1).is_none());
         connections.leave(first);
         assert!(admit(1).is_some() && admit(1).is_none());
         // A probe was refused because of them.
-        assert!((0..4).all(|_| admit(2).is_some()), "two made room");
+        assert!((0..2 + CLOSING_MAX).all(|_| admit(2).is_some()));
         assert!(admit(3).is_none(), "so many may be closing in all");
+    }
+
+    /// Sixty-four of them were there until their threads had noticed, and somebody new was refused.
+    #[tokio::test]
+    async fn a_socket_that_has_to_make_room_is_closed_at_once() {
+        use tokio::{io::AsyncReadExt as _, net::TcpListener};
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connections = Connections::new(2, WhenFull::MakeRoom, &Sources::default());
+        let mut client = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let (_, first) = connections.admit(address(1)).unwrap();
+        *lock(&first.socket) = Some(stream);
+        assert!(connections.admit(address(1)).is_some());
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "while it is held");
     }
 
     #[test]
