@@ -118,7 +118,7 @@ impl Held {
             let before = counted.held;
             drop(counted);
             counted = self.budget.counted();
-            counted.held = before;
+            counted.held = counted.held.max(before);
         }
         counted.held += bytes;
         *counted.by_address.entry(self.whose).or_default() += bytes;

@@ -42,13 +42,13 @@ fn three_answers_never_hold_more_than_there_is() {
     );
 }
 
-/// One gives back while another takes, from the same address.
+/// One gives back while another takes.
 fn what_is_given_back_is_there() {
     let budget = budget();
     let first = budget.hold(address(1), 20_000).expect("there is room");
     let other = {
         let budget = budget.clone();
-        thread::spawn(move || drop(budget.hold(address(1), 10_000)))
+        thread::spawn(move || drop(budget.hold(address(2), 10_000)))
     };
     drop(first);
     other.join().expect("it tried");
@@ -77,5 +77,5 @@ fn room_that_is_taken_twice_is_found() {
 #[should_panic(expected = "room was lost")]
 fn room_that_is_lost_is_found() {
     plant(Some(Bug::RoomTakenInTwoSteps));
-    long_turns(1_000, what_is_given_back_is_there);
+    any_turns(1_000, what_is_given_back_is_there);
 }
