@@ -29,7 +29,7 @@ use divergence::Contradictions;
 use prost_raft::Message as _;
 use raft::{RawNode, StateRole, eraftpb};
 use snapshots::Snapshots;
-pub use snapshots::snapshot_position;
+pub(crate) use snapshots::snapshot_position;
 use std::collections::{BTreeMap, VecDeque};
 use terms::TermBudget;
 
