@@ -10,6 +10,7 @@ pub mod consensus;
 pub mod durable;
 pub mod kv;
 pub mod log;
+pub mod marks;
 #[cfg(all(test, any(feature = "loom", feature = "shuttle")))]
 mod models;
 pub mod peer_queue;

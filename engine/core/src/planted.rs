@@ -111,6 +111,10 @@ pub enum Bug {
     LostWritesStandAtOnce,
     /// A member that ended because its history was given up starts from it again.
     GivenUpHistoryStarts,
+    /// A member whose state is ahead of its log, as a person has accepted, does not begin its log anew.
+    StateAheadAfterRecover,
+    /// A member whose disk failed over what it had acknowledged starts from it again, as long as its machine has power.
+    TrustedAfterFailedSync,
     /// The lease's word is given without any order to what was applied before.
     LeaseWordUnordered,
     /// What is applied is published without any order to what was written before.
@@ -132,7 +136,7 @@ pub enum Bug {
 impl Bug {
     /// All of them, and within how many seeds, counted from 1, a test asks the simulator to find each: twice what
     /// `make sim-planted` said, or less where that takes long.
-    pub const ALL: [(Self, u64); 52] = [
+    pub const ALL: [(Self, u64); 54] = [
         (Self::VoteNotSynced, 100),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
@@ -185,6 +189,8 @@ impl Bug {
         (Self::ReadConfirmedByAnotherHistory, 550),
         (Self::LostWritesStandAtOnce, 20),
         (Self::GivenUpHistoryStarts, 60),
+        (Self::StateAheadAfterRecover, 80),
+        (Self::TrustedAfterFailedSync, 30),
     ];
 
     /// Those that the models of threads find (`models`): the simulator has one thread, in which every order of loads and stores

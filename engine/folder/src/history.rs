@@ -1,7 +1,7 @@
-//! Whether a member's history was given up.
+//! The file that says that a member's history was given up.
 //!
 //! After an accepted loss (`dengine recover --accept-lost-writes`) the cluster may go on without entries that this member
-//! has. It must take no part then, whatever its folder says otherwise, and a file says so.
+//! has. It must take no part then, whatever its folder says otherwise.
 
 use super::{Folder, FolderError, read_file, write_file};
 use std::io;
@@ -26,54 +26,17 @@ impl HistoryGuard {
 }
 
 impl Folder {
-    /// Refuses a folder whose history the cluster has given up.
-    ///
-    /// # Errors
-    /// [`FolderError::GivenUp`], or the file system refused.
-    pub fn check_history(&self) -> Result<(), FolderError> {
-        let reason = read_file(&self.path, RECORD)
-            .map_err(|error| self.failed("read whether its history was given up", error))?;
-        // That it is there is enough, whatever became of its content.
-        match reason {
-            Some(reason) => Err(FolderError::GivenUp {
-                path: self.path.clone(),
-                reason: String::from_utf8_lossy(&reason).trim().to_owned(),
-            }),
-            None => Ok(()),
-        }
-    }
-
     /// What notes that this folder's history was given up.
     #[must_use]
     pub fn history_guard(&self) -> HistoryGuard {
         let path = self.path.clone();
         HistoryGuard { path }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_whose_history_was_given_up_stays_refused_and_says_why() {
-        let directory = tempfile::tempdir().unwrap();
-        let folder = Folder::open(directory.path()).unwrap();
-        folder.check_history().unwrap();
-        folder.history_guard().give_up("entry 7 differs").unwrap();
-        drop(folder);
-        for _ in 0..2 {
-            let folder = Folder::open(directory.path()).unwrap();
-            let refused = folder.check_history().unwrap_err().to_string();
-            assert!(refused.contains("entry 7 differs"), "{refused}");
-            assert!(refused.contains("join again"), "{refused}");
-        }
-        // A power loss leaves names, and may leave nothing behind them.
-        std::fs::write(directory.path().join(RECORD), [0xff]).unwrap();
-        let folder = Folder::open(directory.path()).unwrap();
-        folder.check_history().unwrap_err();
-        // What a person accepts of a power loss is another matter.
-        folder.accept_lost_writes().unwrap();
-        folder.check_history().unwrap_err();
+    /// Why its history was given up, if it was: that the file is there is enough, whatever became of its content.
+    pub(super) fn given_up(&self) -> Result<Option<String>, FolderError> {
+        let reason = read_file(&self.path, RECORD)
+            .map_err(|error| self.failed("read whether its history was given up", error))?;
+        Ok(reason.map(|reason| String::from_utf8_lossy(&reason).trim().to_owned()))
     }
 }

@@ -12,12 +12,13 @@
 //! identity in it is left over from a bootstrap that was cut short, and takes part in nothing.
 
 mod history;
+mod marks;
 mod power;
 mod record;
 mod snapshots;
 
 pub use history::HistoryGuard;
-pub use power::{PowerGuard, PowerMark};
+pub use power::{PowerGuard, decode_power_mark, encode_power_mark};
 pub use record::{FORMAT, Identity, Record, RecordError};
 pub use snapshots::SnapshotPaths;
 

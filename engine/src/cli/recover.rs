@@ -24,8 +24,7 @@ pub(super) fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
         bail!("there is no folder {}", args.data_dir.display());
     }
     let folder = Folder::open(&args.data_dir)?;
-    folder.check_history()?;
-    match folder.check_power() {
+    match folder.check() {
         Ok(()) => say("this folder is not suspect; nothing was changed"),
         Err(FolderError::Suspect { .. }) if args.accept_lost_writes => {
             folder.accept_lost_writes()?;

@@ -9,7 +9,7 @@ use super::{Inner, Node, Stage};
 use crate::error::{Fatal, StartError};
 use crate::storage::OpenWatch;
 use dengine_core::log::{Position, RealDisk};
-use dengine_core::snapshot::{self, SnapshotError, Staging};
+use dengine_core::snapshot::{self, Commit, SnapshotError, Staging};
 use dengine_core::types::HardState;
 use dengine_folder::Identity;
 use std::path::PathBuf;
@@ -60,17 +60,12 @@ impl Node {
         let store = running.watch_store();
         drop(running);
         wait_until_closed(&store).await?;
-        match staging {
-            Ok(staging) => {
-                let log_path = folder.log_path();
-                let config = self.inner.config.clone();
-                let commit = move || commit(&staging, &install, log_path, &config, identity);
-                tokio::task::spawn_blocking(commit)
-                    .await
-                    .expect("resetting the log does not panic")?;
-            }
-            Err(error) => tracing::warn!(%error, "the snapshot is not there; going on without it"),
-        }
+        let log_path = folder.log_path();
+        let config = self.inner.config.clone();
+        let commit = move || commit(staging, &install, log_path, &config, identity);
+        tokio::task::spawn_blocking(commit)
+            .await
+            .expect("resetting the log does not panic")?;
         self.run(&folder, identity).await
     }
 
@@ -88,34 +83,23 @@ impl Node {
     }
 }
 
-/// The commit point: from here on the member is the one that the snapshot describes. If the snapshot was
-/// replaced while consensus decided, nothing happens, and the member goes on as it was.
+/// The commit point. If the snapshot is gone, the member goes on as it was.
 fn commit(
-    staging: &Staging<RealDisk>,
+    staging: Result<Staging<RealDisk>, SnapshotError>,
     install: &Install,
     log_path: PathBuf,
     config: &crate::config::Config,
     identity: Identity,
 ) -> Result<(), StartError> {
     let Install { base, hard_state } = install;
+    let (index, term) = (base.index.0, base.term.0);
     let (mut log, _) = open::open_log(&log_path, config, identity)?;
-    let done = snapshot::commit(staging, &mut log, *base, *hard_state);
-    let done = done.map_err(|error| StartError::Log {
-        path: log_path,
-        source: error.into(),
-    })?;
-    if !done {
-        tracing::warn!(
-            index = base.index.0,
-            "the snapshot was replaced; going on without it"
-        );
-        return Ok(());
+    let staged = staging.as_ref().map_err(SnapshotError::clone);
+    let done = snapshot::commit(staged, &mut log, *base, *hard_state);
+    match done.map_err(|error| open::log_failed(&log_path, error))? {
+        Commit::Committed => tracing::info!(index, term, "installing a snapshot"),
+        Commit::GoOn(reason) => tracing::warn!(index, %reason, "going on without the snapshot"),
     }
-    tracing::info!(
-        index = base.index.0,
-        term = base.term.0,
-        "installing a snapshot"
-    );
     Ok(())
 }
 
@@ -129,10 +113,4 @@ async fn wait_until_closed(store: &OpenWatch) -> Result<(), StartError> {
     tokio::time::timeout(CLOSE_TIMEOUT, closed)
         .await
         .map_err(|_| StartError::StateInUse)
-}
-
-impl From<SnapshotError> for StartError {
-    fn from(error: SnapshotError) -> Self {
-        Self::Snapshot(error)
-    }
 }

@@ -440,7 +440,7 @@ impl Node {
         if let Some(fatal) = self.inner.fatal.borrow().clone() {
             return Err(fatal);
         }
-        if let Err(error) = folder.mark_clean() {
+        if let Err(error) = folder.mark_ended() {
             tracing::warn!(%error, "the folder is not marked as clean");
         }
         Ok(())
@@ -556,12 +556,8 @@ impl Node {
 
     async fn run(&self, folder: &Folder, identity: Identity) -> Result<(), StartError> {
         let inner = &self.inner;
-        folder.check_history()?;
-        folder.check_power()?;
-        let lost_writes_accepted = folder.lost_writes_accepted()?;
-        if inner.config.durability == Durability::MemoryFirst {
-            folder.mark_memory_first()?;
-        }
+        let beginning = folder.begin(inner.config.durability == Durability::MemoryFirst)?;
+        let lost_writes_accepted = beginning.lost_writes_accepted;
         let running = Running::start(running::Start {
             config: inner.config.clone(),
             folder_id: inner.folder_id.clone(),
@@ -569,8 +565,7 @@ impl Node {
             log_path: folder.log_path(),
             state_path: folder.state_path(),
             snapshot_paths: folder.snapshot_paths(),
-            lost_writes_accepted,
-            acknowledged_unsynced: folder.was_memory_first()?,
+            beginning,
             power: folder.power_guard(),
             history: folder.history_guard(),
             status: inner.status.clone(),
@@ -581,7 +576,7 @@ impl Node {
         })
         .await?;
         if lost_writes_accepted {
-            folder.forget_accepted_loss()?;
+            folder.mark_started()?;
         }
         let shut_down = {
             let mut stage = self.write_stage();

@@ -12,7 +12,7 @@ use crate::error::{Fatal, LeaderHint, RequestError};
 use crate::storage::RocksStore;
 use crate::telemetry::lines::Lines;
 use crate::transport::Peers;
-use dengine_core::consensus::{Divergence, Role as RaftRole, State, snapshot_position};
+use dengine_core::consensus::{Divergence, Role as RaftRole, State};
 use dengine_core::kv::Reader;
 use dengine_core::log::{LogReader, RealDisk};
 use dengine_core::replica::{self, ApplyJob, Caller, Counts, Effect, LogJob, Replica, Role};
@@ -154,9 +154,8 @@ impl ReplicaThread {
                 }
             }
             Effect::MakeSnapshot => self.snapshots.make(),
-            // Another one may have been made since the message was.
             Effect::SendSnapshot { to, message } => match self.snapshots.made.clone() {
-                Some(snapshot) if snapshot_position(&message) == Some(snapshot.last()) => {
+                Some(snapshot) if snapshot.answers(&message) => {
                     self.peers.send_snapshot(to, message, snapshot);
                 }
                 _ => self.handle(replica::Input::SnapshotSent { to, ok: false }),

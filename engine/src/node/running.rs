@@ -28,8 +28,9 @@ use dengine_core::kv::{
     self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting,
 };
 use dengine_core::log::RealDisk;
+use dengine_core::marks::Beginning;
 use dengine_core::replica::{
-    Applier, Caller as _, CommandGate, Counts, Keeper, LeaseView, WriteAnswers,
+    Applier, Caller as _, CommandGate, Counts, Keeper, LeaseView, Opened, WriteAnswers,
 };
 use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
@@ -58,10 +59,7 @@ pub(super) struct Start {
     pub(super) log_path: PathBuf,
     pub(super) state_path: PathBuf,
     pub(super) snapshot_paths: SnapshotPaths,
-    /// See [`Folder::lost_writes_accepted`](dengine_folder::Folder::lost_writes_accepted).
-    pub(super) lost_writes_accepted: bool,
-    /// See [`Folder::was_memory_first`](dengine_folder::Folder::was_memory_first).
-    pub(super) acknowledged_unsynced: bool,
+    pub(super) beginning: Beginning,
     pub(super) power: PowerGuard,
     pub(super) history: HistoryGuard,
     pub(super) status: watch::Sender<NodeStatus>,
@@ -101,8 +99,13 @@ impl Running {
     }
 
     fn start_blocking(start: Start, runtime: &tokio::runtime::Handle) -> Result<Self, StartError> {
-        let (log, recovered, machine, store) = open_both(&start)?;
-        let replica = restore(&start, &machine, &log, &recovered)?;
+        let Opened {
+            log,
+            recovered,
+            state: (machine, store),
+            ..
+        } = open_both(&start)?;
+        let replica = restore(&start, &machine, &log, &recovered);
 
         start.revision.send_replace(machine.revision());
 

@@ -50,7 +50,8 @@ mod tests;
 pub use config::{ConsensusConfig, ConsensusConfigError};
 #[cfg(any(test, feature = "sim"))]
 pub use describe::describe;
-pub use driver::{Consensus, Restored, snapshot_position};
+pub(crate) use driver::snapshot_position;
+pub use driver::{Consensus, Restored};
 pub use event::{
     Action, AppendId, ConfigChange, ConfigChangeKind, Divergence, Event, Outbound, Progress,
     Proposal, ReadToken, Refusal, Role, SnapshotMeta, State, Token,

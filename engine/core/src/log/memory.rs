@@ -2,7 +2,7 @@
 //!
 //! It knows what was synced and what was not: [`MemoryDisk::power_loss`] keeps any part of the latter,
 //! sector by sector, that its caller chooses. A failed sync behaves as on Linux: the pages count as
-//! clean afterwards, reading still gives the new bytes, and the next sync succeeds without them.
+//! clean afterwards, reading still gives the new bytes until [`MemoryDisk::evict`], and the next sync succeeds without them.
 
 use super::disk::{Disk, DiskError, DiskFile};
 use crate::sync::{Mutex, MutexGuard};
@@ -70,6 +70,8 @@ struct Content {
     current: Vec<u8>,
     durable: Vec<u8>,
     dirty: Vec<Range<usize>>,
+    /// A sync failed: there is more that is not durable than what is dirty.
+    unwritten: bool,
 }
 
 /// Fires once, after some calls.
@@ -115,6 +117,7 @@ impl MemoryDisk {
             content.write_back(&mut keep);
             content.current = content.durable.clone();
             content.dirty.clear();
+            content.unwritten = false;
         }
     }
 
@@ -124,6 +127,21 @@ impl MemoryDisk {
         for content in self.lock().names.values() {
             lock(content).write_back(&mut keep);
         }
+    }
+
+    /// The operating system needs the memory of what it could not write: what a failed sync has left unwritten is
+    /// read from the disk from now on.
+    pub fn evict(&self) {
+        for content in self.lock().names.values() {
+            lock(content).evict();
+        }
+    }
+
+    /// Whether a sync of a file has failed, and nothing of it was forgotten since.
+    #[must_use]
+    pub fn has_unwritten(&self) -> bool {
+        let state = self.lock();
+        state.names.values().any(|content| lock(content).unwritten)
     }
 
     /// All files together may have this many bytes from now on; `None` for no limit.
@@ -190,7 +208,7 @@ impl MemoryDisk {
             let content = Content {
                 durable: current.clone(),
                 current,
-                dirty: Vec::new(),
+                ..Content::default()
             };
             copy.lock()
                 .names
@@ -269,6 +287,22 @@ impl Content {
                 self.durable[dirty.clone()].copy_from_slice(&self.current[dirty]);
             }
         }
+    }
+
+    /// Leaves the length as it is: the system knows it by itself.
+    fn evict(&mut self) {
+        if !std::mem::take(&mut self.unwritten) {
+            return;
+        }
+        let mut left = self.durable.clone();
+        left.resize(self.current.len(), 0);
+        for dirty in &self.dirty {
+            let dirty = dirty.start..dirty.end.min(left.len());
+            if !dirty.is_empty() {
+                left[dirty.clone()].copy_from_slice(&self.current[dirty]);
+            }
+        }
+        self.current = left;
     }
 
     /// Copies some unsynced sectors to where power losses do not reach.
@@ -419,6 +453,7 @@ impl DiskFile for MemoryFile {
         state.counts.syncs += 1;
         if state.failing_sync.fires() {
             content.dirty.clear();
+            content.unwritten = true;
             return Err(fail("sync", &self.name, io::ErrorKind::Other));
         }
         content.sync();

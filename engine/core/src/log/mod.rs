@@ -49,7 +49,7 @@ mod segments;
 mod state;
 mod writer;
 
-pub use anew::begin_anew;
+pub(crate) use anew::begin_anew;
 pub use disk::{Disk, DiskError, DiskFile};
 pub use error::LogError;
 pub(crate) use format::entry_bytes;

@@ -26,6 +26,7 @@ mod log_work;
 #[cfg(test)]
 mod lone;
 mod membership;
+mod open;
 mod pace;
 mod pending;
 mod reads;
@@ -44,6 +45,7 @@ pub use input::{ApplyJob, Effect, Input, LogJob, Request};
 pub use keeper::Keeper;
 pub use lease::LeaseView;
 pub use log_work::{LogWork, SPACE_RETRY, unless_usable};
+pub use open::{OpenError, Opened, open_member};
 pub use pending::Expected;
 pub use status::{MemberProgress, ReplicaStatus, Role};
 pub use versions::{Announcement, CommandGate};

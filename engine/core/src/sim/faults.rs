@@ -79,7 +79,7 @@ impl World {
         };
         sim.note(format_args!("FAULT at {id}: {}", fault.name()));
         match fault {
-            Fault::Kill => self.kill(id),
+            Fault::Kill => self.end(id),
             Fault::PowerLoss => self.lose_power(id),
             Fault::Pause => member.pause(until),
             Fault::StoppedClock => return self.suspend(id, until),
@@ -132,6 +132,17 @@ impl World {
             && membership.voters().count() >= 3
             && self.operator.is_content(&membership, &self.members)
             && self.members.values().all(Member::is_sound)
+    }
+
+    /// A process ends, and one of a `memory-first` member perhaps in good order: what its folder says then is believed after a
+    /// power loss too.
+    fn end(&mut self, id: MemberId) {
+        let Self { sim, members, .. } = self;
+        let may_stop = sim.plan.memory_first && sim.random.chance(500_000);
+        if let Some(member) = members.get_mut(&id).filter(|_| may_stop) {
+            member.stop(sim);
+        }
+        self.kill(id);
     }
 
     pub(super) fn kill(&mut self, id: MemberId) {

@@ -102,8 +102,19 @@ impl Progress {
     }
 }
 
+/// What takes from the disks of a `memory-first` cluster what it acknowledged: mostly power, and sometimes the disks themselves.
+pub(super) fn plan_losses(plan: &mut Plan, random: &mut Random) {
+    if random.chance(700_000) {
+        plan_site_losses(plan, random);
+    } else if random.chance(500_000) {
+        plan.faults.retain(|(it, _)| *it != Fault::FailedSync);
+        let mean = random.between(2, 8) * SECOND;
+        plan.faults.push((Fault::FailedSync, mean));
+    }
+}
+
 /// The story of sites that lose power: a few members, and not much else that goes wrong.
-pub(super) fn plan_site_losses(plan: &mut Plan, random: &mut Random) {
+fn plan_site_losses(plan: &mut Plan, random: &mut Random) {
     plan.members = *random.pick(&[3, 3, 5]).expect("not empty");
     plan.faults.retain(|_| random.chance(200_000));
     let mean = random.between(6, 12) * SECOND;

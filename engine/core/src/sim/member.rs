@@ -27,9 +27,9 @@ use crate::consensus::{Divergence, Role, State};
 use crate::kv::{CommandVersion, Member as MemberRecord, Membership, Reader};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Disk, LogReader};
-use crate::planted::planted;
+use crate::marks::{Marks, PowerMark, Unfit};
 use crate::replica::{Input, Replica};
-use crate::snapshot::SnapshotId;
+use crate::snapshot::{NotStaged, SnapshotId};
 use crate::types::{Index, MemberId, Term};
 pub(super) use hub::{WatchMessage, all_keys};
 use process::Process;
@@ -91,6 +91,8 @@ pub(super) enum End {
     Panicked(String),
     /// Its log and its state were replaced; it starts anew.
     Installed,
+    /// They were to be, and are not: it starts anew as it was.
+    GoesOn(NotStaged),
     /// Its history was given up, and it says so.
     Diverged(Divergence),
 }
@@ -135,12 +137,10 @@ pub(super) struct Member {
     reading_fails: bool,
     /// Since when there is no process.
     down_since: Nanos,
-    /// It acknowledged what may not be on its disk, and the machine lost its power or the disk failed since.
-    suspect: bool,
-    /// Somebody has accepted that, and it has not started since.
-    loss_accepted: bool,
-    /// Its folder says that its history was given up.
-    given_up: bool,
+    /// What its folder says of how it ended.
+    marks: Marks,
+    /// How often its machine lost power.
+    power_losses: u64,
     /// What the log was when it was last synced, less what was replaced since; known only of `memory-first` members.
     synced: Shadow,
     /// The next start takes the newest of the plan's timers, whichever it would take otherwise.
@@ -165,9 +165,8 @@ impl Member {
             promised: Index(0),
             reading_fails: false,
             down_since: 0,
-            suspect: false,
-            loss_accepted: false,
-            given_up: false,
+            marks: Marks::default(),
+            power_losses: 0,
             synced: Shadow::default(),
             newest_timers: false,
         }
@@ -259,6 +258,11 @@ impl Member {
         self.disk.set_space_bytes(None);
     }
 
+    /// What the kernel calls the machine's present start.
+    fn boot_id(&self) -> String {
+        format!("start {}", self.power_losses)
+    }
+
     /// The process is gone, with all that only its memory held.
     pub(super) fn kill(&mut self, sim: &mut Surroundings) {
         if self.process.take().is_some() {
@@ -266,6 +270,38 @@ impl Member {
             self.down_since = sim.now;
             self.folders.kill(&mut sim.random);
             self.paused_until = 0;
+            if self.disk.has_unwritten() && sim.random.chance(500_000) {
+                self.disk.evict();
+            }
+        }
+    }
+
+    /// It is told to stop, and says at its end that everything is on its disk. Its machine may be started anew then.
+    pub(super) fn stop(&mut self, sim: &mut Surroundings) {
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        let (synced, unsynced) = (process.log.sync(), process.unsynced);
+        if synced.is_ok() {
+            self.note_synced(sim);
+            self.marks.power = self.marks.power.take().map(PowerMark::ended);
+            sim.count("processes that ended in good order");
+        } else if unsynced {
+            self.marks.power = Some(PowerMark::sync_failed());
+        }
+        self.kill(sim);
+        if sim.random.chance(500_000) {
+            self.lose_power(sim);
+        }
+    }
+
+    /// All that its log has is on its disk.
+    fn note_synced(&mut self, sim: &Surroundings) {
+        if let Some(process) = &self.process {
+            self.promised = process.log.reader().last_index();
+            if sim.plan.memory_first {
+                self.synced = Shadow::of(&process.log.reader());
+            }
         }
     }
 
@@ -276,8 +312,7 @@ impl Member {
         let kept = [0, 500_000, 900_000, 1_000_000][random.below(4) as usize];
         self.disk.power_loss(|| random.chance(kept));
         self.folders.lose_power(random);
-        // It never ends cleanly here.
-        self.suspect |= sim.plan.memory_first;
+        self.power_losses += 1;
     }
 
     /// The log is gone, perhaps with the state. What says whose folder it is, is still there.
@@ -294,9 +329,10 @@ impl Member {
 
     /// What `dengine recover --accept-lost-writes` does to its folder. Returns whether it had anything to do.
     pub(super) fn accept_lost_writes(&mut self) -> bool {
-        let was_suspect = std::mem::take(&mut self.suspect);
+        let boot_id = self.boot_id();
+        let was_suspect = self.marks.check(&boot_id) == Err(Unfit::Suspect);
         if was_suspect {
-            self.loss_accepted = true;
+            self.marks.power = Some(PowerMark::loss_accepted(&boot_id));
             self.health = match self.health {
                 Health::Suspect => Health::Sound,
                 other => other,
@@ -307,7 +343,7 @@ impl Member {
 
     /// Whether nothing is wrong with what its disk holds, as far as the simulator knows; it may not have noticed itself.
     pub(super) fn is_sound(&self) -> bool {
-        self.health == Health::Sound && !self.suspect
+        self.health == Health::Sound && self.marks.check(&self.boot_id()).is_ok()
     }
 
     /// Whether its disk has this entry of this term, whatever became of its memory.
@@ -418,7 +454,9 @@ impl Member {
             Actor::LogWrite => {
                 let written = process.write_log(sim, machine);
                 // The system may drop what it could not write, also under the same boot.
-                self.suspect |= written.is_err() && process.unsynced;
+                if written.is_err() && process.unsynced {
+                    self.marks.power = Some(PowerMark::sync_failed());
+                }
                 written?;
                 // Entries that were never committed may be replaced by fewer.
                 self.promised = self.promised.min(process.log.reader().last_index());
@@ -426,18 +464,19 @@ impl Member {
             }
             Actor::LogSync => {
                 let synced = process.sync_log(sim, machine);
-                self.suspect |= synced.is_err() && process.unsynced;
+                if synced.is_err() && process.unsynced {
+                    self.marks.power = Some(PowerMark::sync_failed());
+                }
                 synced?;
                 if process.syncing {
-                    self.promised = process.log.reader().last_index();
-                    if sim.plan.memory_first {
-                        self.synced = Shadow::of(&process.log.reader());
-                    }
+                    self.note_synced(sim);
                 }
             }
             Actor::LogFill => {
                 let filled = process.fill_piece();
-                self.suspect |= filled.is_err() && process.unsynced;
+                if filled.is_err() && process.unsynced {
+                    self.marks.power = Some(PowerMark::sync_failed());
+                }
                 filled?;
             }
             Actor::Apply => return process.apply(sim, machine),
@@ -467,7 +506,7 @@ impl Member {
             let what = format!("member {id}, of which nothing was given up: {divergence}");
             sim.fail(("every sound folder opens", what));
         }
-        self.given_up = !planted!(GivenUpHistoryStarts);
+        self.marks.given_up = Some(divergence.to_string());
         self.health = Health::Lost;
     }
 
@@ -484,6 +523,10 @@ impl Member {
                 sim.restored.installed(id);
                 self.promised = Index(0);
                 self.synced = Shadow::default();
+            }
+            End::GoesOn(reason) => {
+                sim.note(format_args!("{id} goes on as it was: {reason}"));
+                sim.count("snapshots gone when they were to be installed");
             }
             End::Panicked(reason) if self.health == Health::Damaged || self.reading_fails => {
                 sim.note(format_args!("{id} panics over its damaged log: {reason}"));

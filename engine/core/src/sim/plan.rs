@@ -269,8 +269,8 @@ impl Plan {
         if let Some(focus) = Focus::draw(random) {
             focus.narrow(&mut plan, random);
         }
-        if plan.memory_first && !plan.has(Fault::SiteLoss) && random.chance(700_000) {
-            super::loss::plan_site_losses(&mut plan, random);
+        if plan.memory_first && !plan.has(Fault::SiteLoss) {
+            super::loss::plan_losses(&mut plan, random);
         }
         plan
     }

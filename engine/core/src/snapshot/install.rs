@@ -64,24 +64,46 @@ pub trait Folders {
     fn sync(&self) -> Result<(), DiskError>;
 }
 
-/// The commit point of an installation: resets the log to the snapshot's last entry, durably. From here on the
-/// member is the one that the snapshot describes. `false`, and nothing was done, if the snapshot is not staged any
-/// more.
+/// What became of an installation that consensus has decided.
+#[derive(Debug)]
+pub enum Commit {
+    /// The member is the one that the snapshot describes. It has to be opened again.
+    Committed,
+    /// Nothing was done: the member is opened again as it was.
+    GoOn(NotStaged),
+}
+
+/// Why a snapshot does not become the state.
+#[derive(Debug, thiserror::Error)]
+pub enum NotStaged {
+    /// Another one was sent while consensus decided.
+    #[error("the snapshot was replaced")]
+    Replaced,
+    /// What is staged cannot be read.
+    #[error("the snapshot is not there: {0}")]
+    Unreadable(SnapshotError),
+}
+
+/// The commit point of an installation: resets the log to the snapshot's last entry, durably, if the snapshot is still
+/// `staged`.
 ///
 /// # Errors
 /// Those of the log. It is not known then on which side of the commit point the member is.
 pub fn commit<S: Disk, L: Disk>(
-    staging: &Staging<S>,
+    staged: Result<&Staging<S>, SnapshotError>,
     log: &mut Log<L>,
     base: Position,
     hard_state: HardState,
-) -> Result<bool, LogError> {
-    if !staging.holds(base) {
-        return Ok(false);
+) -> Result<Commit, LogError> {
+    match staged {
+        Ok(staging) if staging.holds(base) => {
+            log.reset(base, hard_state)?;
+            log.sync()?;
+            Ok(Commit::Committed)
+        }
+        Ok(_) => Ok(Commit::GoOn(NotStaged::Replaced)),
+        Err(error) => Ok(Commit::GoOn(NotStaged::Unreadable(error))),
     }
-    log.reset(base, hard_state)?;
-    log.sync()?;
-    Ok(true)
 }
 
 /// Opens a member's state, after a snapshot whose installation was decided has become it; whether one has.

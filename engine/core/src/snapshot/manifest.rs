@@ -4,8 +4,10 @@
 //! used, and there is one encoding for every manifest.
 
 use super::{Place, SnapshotError};
+use crate::consensus::snapshot_position;
 use crate::log::Position;
 use crate::types::{ClusterId, Index, Term};
+use bytes::Bytes;
 
 /// The format this code writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -123,6 +125,12 @@ impl Manifest {
     #[must_use]
     pub fn last(&self) -> Position {
         self.last
+    }
+
+    /// Whether this is the snapshot of which a leader's message speaks.
+    #[must_use]
+    pub fn answers(&self, message: &Bytes) -> bool {
+        snapshot_position(message) == Some(self.last)
     }
 
     /// Its files, in the order of their names.

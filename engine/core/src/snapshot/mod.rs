@@ -35,7 +35,7 @@ mod tests;
 
 pub use checkpoint::{Checkpoint, conformance, describe};
 pub use error::SnapshotError;
-pub use install::{Folder, Folders, commit, open_state, settle};
+pub use install::{Commit, Folder, Folders, NotStaged, commit, open_state, settle};
 pub use manifest::{
     FILES_MAX, FORMAT_VERSION, FileEntry, MANIFEST_BYTES_MAX, Manifest, NAME_BYTES_MAX, SnapshotId,
 };

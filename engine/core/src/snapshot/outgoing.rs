@@ -48,6 +48,12 @@ impl<D: Disk> Outgoing<D> {
         &self.manifest
     }
 
+    /// Whether this is the snapshot of which a leader's message speaks: another one may have been made since the message was.
+    #[must_use]
+    pub fn answers(&self, message: &Bytes) -> bool {
+        self.manifest.answers(message)
+    }
+
     /// The bytes from `place` on, up to the end of its file and at most `bytes_max` (or
     /// [`CHUNK_BYTES_MAX`]) of them; `None` if nothing is left. [`Outgoing::after`] tells what follows.
     ///

@@ -232,6 +232,24 @@ fn what_a_failed_sync_lost_is_written_again_when_the_log_is_opened() {
     assert_eq!(after.last_index, Index(5));
 }
 
+/// Nor need they be read back.
+#[test]
+fn what_a_failed_sync_lost_may_be_gone_before_the_log_is_opened() {
+    let disk = MemoryDisk::new();
+    let mut log = open(&disk);
+    log.append(&batch(1, 1..=3, 100)).unwrap();
+    log.sync().unwrap();
+    log.append(&batch(1, 4..=5, 100)).unwrap();
+    disk.fail_sync_after(0);
+    log.sync().unwrap_err();
+    drop(log);
+    assert!(disk.has_unwritten());
+    disk.evict();
+    assert!(!disk.has_unwritten());
+    let (_, recovered) = Log::open(disk, small_options()).unwrap();
+    assert_eq!(recovered.last_index, Index(3));
+}
+
 #[test]
 fn a_read_error_is_an_error_and_not_a_torn_tail() {
     let disk = MemoryDisk::new();

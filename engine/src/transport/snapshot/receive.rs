@@ -5,7 +5,6 @@ use bytes::Bytes;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
 };
-use dengine_core::consensus::snapshot_position;
 use dengine_core::log::RealDisk;
 use dengine_core::snapshot::{Manifest, Place, SnapshotError, Staging, describe};
 use dengine_core::types::{ClusterId, MemberId};
@@ -117,7 +116,7 @@ impl Incoming {
     ) -> Result<Bytes, Status> {
         let manifest =
             Manifest::decode(&offer.manifest).map_err(|error| snapshot::status(&error))?;
-        let last = manifest.last();
+        let answers = manifest.answers(&offer.message);
         let (pieces, queue) = mpsc::channel(CHUNKS_QUEUED);
         let (begun, place) = oneshot::channel();
         let this = self.clone();
@@ -139,7 +138,7 @@ impl Incoming {
         };
         let (sent, staged) = tokio::join!(forwarded, work);
         match staged.expect("staging does not panic and is not cancelled") {
-            Ok(true) if snapshot_position(&offer.message) == Some(last) => Ok(offer.message),
+            Ok(true) if answers => Ok(offer.message),
             Ok(true) => Err(Status::invalid_argument(
                 "the message speaks of another snapshot than the one that was sent",
             )),

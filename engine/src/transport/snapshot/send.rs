@@ -8,7 +8,7 @@ use dengine_api::peer::snapshot_frame::Kind;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, snapshot_answer,
 };
-use dengine_core::log::{Position, RealDisk};
+use dengine_core::log::RealDisk;
 use dengine_core::replica;
 use dengine_core::snapshot::{Chunk, Outgoing, Place};
 use dengine_core::types::MemberId;
@@ -47,9 +47,9 @@ pub(crate) struct OutgoingSnapshot {
 pub(crate) struct CheckpointFolder(pub(crate) PathBuf);
 
 impl OutgoingSnapshot {
-    /// The last entry of it.
-    pub(crate) fn last(&self) -> Position {
-        self.outgoing.manifest().last()
+    /// See [`Outgoing::answers`].
+    pub(crate) fn answers(&self, message: &Bytes) -> bool {
+        self.outgoing.answers(message)
     }
 
     pub(crate) fn new(outgoing: Outgoing<RealDisk>, folder: CheckpointFolder) -> Self {

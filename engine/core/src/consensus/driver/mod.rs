@@ -28,7 +28,7 @@ use bytes::Bytes;
 use divergence::Contradictions;
 use raft::{RawNode, StateRole, eraftpb};
 use snapshots::Snapshots;
-pub use snapshots::snapshot_position;
+pub(crate) use snapshots::snapshot_position;
 use std::collections::{BTreeMap, VecDeque};
 use terms::TermBudget;
 

@@ -6,10 +6,13 @@ use super::process::Process;
 use super::snapshots::Snapshots;
 use super::{Actor, DRIFT_PERCENT_MAX, Health, Member};
 use crate::consensus::{ConsensusConfig, State};
-use crate::kv::{MembershipChange, StateMachine, StoreError};
+use crate::kv::{MembershipChange, StateMachine};
 use crate::log::memory::MemoryDisk;
-use crate::log::{Batch, Log, LogError, LogOptions, LogReader, Position, Recovered, begin_anew};
-use crate::replica::{Applier, Keeper, LogWork, Replica, ReplicaConfig};
+use crate::log::{Batch, Log, LogError, LogOptions, LogReader, Position, Recovered};
+use crate::marks::{Beginning, PowerMark, Unfit};
+use crate::replica::{
+    Applier, Keeper, LogWork, OpenError, Opened, Replica, ReplicaConfig, open_member,
+};
 use crate::sim::guard::guard;
 use crate::sim::invariants::Seen;
 use crate::sim::plan::Fault;
@@ -17,7 +20,7 @@ use crate::sim::queue::{MILLI, SECOND};
 use crate::sim::shadow::Shadow;
 use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
-use crate::snapshot::{Folders, SnapshotError, Staging, open_state};
+use crate::snapshot::{Folders, SnapshotError, Staging};
 use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
@@ -35,7 +38,7 @@ struct Start {
     hard_state: HardState,
     tick: Duration,
     election_ticks: usize,
-    lost_writes_accepted: bool,
+    beginning: Beginning,
 }
 
 /// Why a process did not come up.
@@ -64,9 +67,13 @@ impl From<LogError> for Refusal {
     }
 }
 
-impl From<StoreError> for Refusal {
-    fn from(error: StoreError) -> Self {
-        Self::Lost(error.to_string())
+impl From<OpenError> for Refusal {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Log(error) => error.into(),
+            OpenError::Snapshot(error) => error.into(),
+            OpenError::State(_) | OpenError::LogBehindState { .. } => Self::Lost(error.to_string()),
+        }
     }
 }
 
@@ -114,15 +121,17 @@ impl Member {
         if self.process.is_some() {
             return;
         }
-        if self.given_up {
-            return self.refuse(sim, "its history was given up");
-        }
-        if self.suspect {
-            return self.refuse_suspect(sim);
+        let beginning = match self.marks.begin(&self.boot_id(), sim.plan.memory_first) {
+            Err(Unfit::GivenUp(reason)) => return self.refuse(sim, &reason),
+            Err(Unfit::Suspect) => return self.refuse_suspect(sim),
+            Ok(beginning) => beginning,
+        };
+        if let Some(mark) = &beginning.mark {
+            self.marks.power = Some(mark.clone());
         }
         let was_refused = self.health == Health::Lost;
         self.may_be_cut_short(sim);
-        let opened = guard(|| self.open(sim));
+        let opened = guard(|| self.open(sim, beginning));
         self.was_cut_short(sim);
         match opened {
             Ok(Ok(_)) if was_refused => sim.fail((
@@ -183,7 +192,6 @@ impl Member {
         sim.after(delay, Event::Restart(id));
     }
 
-    /// As `check_power` of the data folder does, before it looks at anything else.
     fn refuse_suspect(&mut self, sim: &mut Surroundings) {
         let id = self.id;
         sim.note(format_args!(
@@ -214,49 +222,20 @@ impl Member {
         machine.plan(sim, MILLI, Actor::Look);
     }
 
-    fn open(&mut self, sim: &mut Surroundings) -> Result<Process, Refusal> {
-        let (mut log, mut recovered) = self.open_log(sim)?;
-        if recovered.last_index < self.promised {
-            let (last, promised) = (recovered.last_index, self.promised);
-            let what = format!(
-                "member {}: the log ends at {last}, {promised} was synced",
-                self.id
-            );
-            sim.fail(("what was synced is there", what));
-        }
-        let open = || {
-            let store = self.folders.open_store()?;
-            let machine = StateMachine::open(store)?.reads_commands_up_to(self.reads_max);
-            let (applied, _) = machine.applied();
-            Ok::<_, Refusal>((machine, applied))
-        };
-        let (machine, installed) = open_state(&self.folders, CLUSTER, recovered.base, open)?;
-        if installed {
-            sim.note(format_args!(
-                "{} has taken over the staged snapshot",
-                self.id
-            ));
-        }
+    fn open(&mut self, sim: &mut Surroundings, beginning: Beginning) -> Result<Process, Refusal> {
+        let Opened {
+            log,
+            recovered,
+            state: machine,
+            ..
+        } = self.open_both(sim, beginning.lost_writes_accepted)?;
         let incoming = self.folders.incoming().map_err(SnapshotError::from)?;
         let staging = Staging::open(incoming, CLUSTER, u64::MAX)?;
-        let (index, term) = machine.applied();
-        if self.loss_accepted && recovered.last_index < index {
-            sim.note(format_args!(
-                "the log of {} begins anew after the state, {index}",
-                self.id
-            ));
-            sim.count("logs that began anew after the state");
-            begin_anew(&mut log, Position { index, term })?;
-            drop(log);
-            (log, recovered) = self.open_log(sim)?;
-        }
-        if recovered.last_index < machine.applied().0 {
-            let reason = "the log ends before what the state machine has applied";
-            return Err(Refusal::Lost(reason.to_owned()));
-        }
         // It has looked at every byte.
         self.health = Health::Sound;
-        let lost_writes_accepted = std::mem::take(&mut self.loss_accepted);
+        if beginning.lost_writes_accepted {
+            self.marks.power = self.marks.power.take().map(PowerMark::started);
+        }
         let durable = log.durable_to();
         let (keeper, collector) = (
             Keeper::new(machine.reader(), sim.plan.retention()),
@@ -265,7 +244,7 @@ impl Member {
         let (member, term) = (self.id, recovered.hard_state.term);
         let reads_max = self.reads_max;
         sim.programs.runs(member, reads_max);
-        let committed = recovered.hard_state.commit.max(index);
+        let committed = recovered.hard_state.commit.max(machine.applied().0);
         sim.restored.starts(member, committed);
         sim.see(&Seen::Starts {
             member,
@@ -283,7 +262,7 @@ impl Member {
             hard_state: recovered.hard_state,
             tick: Duration::from_millis(tick_ms),
             election_ticks,
-            lost_writes_accepted,
+            beginning,
         };
         let replica = self.replica_from(sim, &log, &machine, &start);
         Ok(Process {
@@ -316,7 +295,7 @@ impl Member {
             snapshots: Snapshots::default(),
             peers: BTreeMap::new(),
             ticks: 0,
-            hesitates: match lost_writes_accepted {
+            hesitates: match start.beginning.lost_writes_accepted {
                 true => HESITATION_TIMEOUTS * election_ticks as u64,
                 false => 0,
             },
@@ -325,8 +304,42 @@ impl Member {
         })
     }
 
-    fn open_log(&self, sim: &mut Surroundings) -> Result<(Log<MemoryDisk>, Recovered), Refusal> {
-        Ok(Log::open_existing(self.disk.clone(), self.options(sim))?)
+    /// Opens log and state together, and looks whether all is there that was synced.
+    fn open_both(
+        &self,
+        sim: &mut Surroundings,
+        loss_accepted: bool,
+    ) -> Result<Opened<MemoryDisk, StateMachine<SimStore>>, Refusal> {
+        let id = self.id;
+        let found = self.open_log(sim)?;
+        let (last, promised) = (found.1.last_index, self.promised);
+        if last < promised {
+            let what = format!("member {id}: the log ends at {last}, {promised} was synced");
+            sim.fail(("what was synced is there", what));
+        }
+        let reopen = || self.open_log(sim);
+        let open_state = || {
+            let store = self.folders.open_store()?;
+            let machine = StateMachine::open(store)?.reads_commands_up_to(self.reads_max);
+            let (index, term) = machine.applied();
+            Ok((machine, Position { index, term }))
+        };
+        let folders = &self.folders;
+        let opened = open_member(folders, CLUSTER, found, reopen, open_state, loss_accepted)?;
+        if opened.installed {
+            sim.note(format_args!("{id} has taken over the staged snapshot"));
+        }
+        if let Some(last) = opened.begun_anew {
+            sim.note(format_args!(
+                "the log of {id}, to {last}, begins anew after the state"
+            ));
+            sim.count("logs that began anew after the state");
+        }
+        Ok(opened)
+    }
+
+    fn open_log(&self, sim: &mut Surroundings) -> Result<(Log<MemoryDisk>, Recovered), LogError> {
+        Log::open_existing(self.disk.clone(), self.options(sim))
     }
 
     fn replica_from(
@@ -358,8 +371,8 @@ impl Member {
             cache_bytes: 4 << 10,
             max_waiting_reads: 1024,
             boot_nonce: nonce,
-            lost_writes_accepted: start.lost_writes_accepted,
-            acknowledges_unsynced: sim.plan.memory_first,
+            lost_writes_accepted: start.beginning.lost_writes_accepted,
+            acknowledges_unsynced: start.beginning.acknowledged_unsynced,
             ..ConsensusConfig::new(self.id, sim.random.next())
         };
         Replica::new(config, consensus, start.hard_state, log.reader(), machine)

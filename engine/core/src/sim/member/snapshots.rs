@@ -12,7 +12,7 @@ use crate::sim::queue::{MILLI, SECOND};
 use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
 use crate::snapshot::{
-    Chunk, Manifest, Outgoing, Place, SnapshotError, SnapshotId, commit, describe,
+    Chunk, Commit, Manifest, Outgoing, Place, SnapshotError, SnapshotId, commit, describe,
 };
 use crate::types::{HardState, MemberId};
 use bytes::Bytes;
@@ -92,7 +92,8 @@ impl Process {
         to: MemberId,
         message: Bytes,
     ) {
-        let Some(outgoing) = &self.snapshots.outgoing else {
+        let made = self.snapshots.outgoing.as_ref();
+        let Some(outgoing) = made.filter(|it| it.answers(&message)) else {
             self.inbox.push_back(Input::SnapshotSent { to, ok: false });
             return;
         };
@@ -168,8 +169,9 @@ impl Process {
                     machine.id
                 ));
                 ambush::over_snapshot(sim, machine.id);
-                self.hand_over(sim, machine, finished.is_ok());
-                Parcel::Done(finished.is_ok())
+                let complete = finished.is_ok() && self.answers_message();
+                self.hand_over(sim, machine, complete);
+                Parcel::Done(complete)
             }
             Parcel::Piece(_) | Parcel::Complete => return,
         };
@@ -179,6 +181,16 @@ impl Process {
     fn comes_from(&self, from: MemberId, id: SnapshotId) -> bool {
         let incoming = self.snapshots.incoming.as_ref();
         incoming.is_some_and(|(sender, snapshot, _)| (*sender, *snapshot) == (from, id))
+    }
+
+    /// Whether what was staged is the snapshot of which the message speaks that came with it.
+    fn answers_message(&self) -> bool {
+        let incoming = self.snapshots.incoming.as_ref();
+        let manifest = self.staging.manifest();
+        let message = incoming.map(|(_, _, message)| message);
+        manifest
+            .zip(message)
+            .is_some_and(|(it, message)| it.answers(message))
     }
 
     fn next_piece(&self, to: MemberId, id: SnapshotId, place: Place) -> Option<Parcel> {
@@ -227,9 +239,9 @@ impl Process {
         let Some((base, hard_state)) = self.snapshots.installing else {
             return Ok(());
         };
-        let done = commit(&self.staging, &mut self.log, base, hard_state);
-        if !done.map_err(|e| End::Failed(e.to_string()))? {
-            return Err(End::Failed("the snapshot was replaced".to_owned()));
+        let done = commit(Ok(&self.staging), &mut self.log, base, hard_state);
+        if let Commit::GoOn(reason) = done.map_err(|e| End::Failed(e.to_string()))? {
+            return Err(End::GoesOn(reason));
         }
         sim.note(format_args!(
             "{} begins anew after {}",

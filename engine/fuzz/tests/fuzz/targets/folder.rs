@@ -1,7 +1,8 @@
 //! The small files that say whose a data folder is, and how its member ended.
 
+use dengine_core::marks::PowerMark;
 use dengine_core::types::{ClusterId, MemberId};
-use dengine_folder::{FORMAT, Identity, PowerMark, Record};
+use dengine_folder::{FORMAT, Identity, Record, decode_power_mark, encode_power_mark};
 
 use super::words;
 use crate::driver::Target;
@@ -42,13 +43,11 @@ fn record(input: &[u8]) -> String {
 }
 
 fn power(input: &[u8]) -> String {
-    match PowerMark::decode(input) {
+    match decode_power_mark(input) {
         Err(error) => words(&error),
         Ok(mark) => {
-            assert_eq!(
-                PowerMark::decode(mark.encode().as_bytes()),
-                Ok(mark.clone())
-            );
+            let written = encode_power_mark(&mark);
+            assert_eq!(decode_power_mark(written.as_bytes()).as_ref(), Ok(&mark));
             format!("clean {}", mark.clean)
         }
     }
@@ -82,10 +81,9 @@ fn records() -> Vec<Vec<u8>> {
 
 fn mark(clean: bool) -> String {
     let boot_id = "5eed5eed-0000-4000-8000-000000000000".to_owned();
-    PowerMark {
+    encode_power_mark(&PowerMark {
         boot_id,
         clean,
         lost_writes_accepted: clean,
-    }
-    .encode()
+    })
 }
