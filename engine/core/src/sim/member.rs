@@ -1,6 +1,6 @@
 //! One member: a machine with its disks and its clock, and the process on it, if there is one.
 //!
-//! The process is the shell around [`Replica`], [`LogWork`](crate::replica::LogWork) and
+//! The process is the shell around [`Replica`], [`LogWriter`](crate::replica::LogWriter) and
 //! [`Applier`](crate::replica::Applier) that `dengine` builds from threads and queues. Here each of its threads is an [`Actor`], which goes on when the simulation says so; between
 //! any two of their turns the process may end.
 
@@ -49,6 +49,8 @@ pub(super) enum Actor {
     Tick,
     /// The log writer writes what queued.
     LogWrite,
+    /// The log writer has waited long enough.
+    LogWake,
     /// The log writer's sync is done.
     LogSync,
     /// A piece of the next segment's file is filled.
@@ -415,10 +417,12 @@ impl Member {
                 machine.plan(sim, self.clock.wait(process.tick), Actor::Tick);
                 return process.think(sim, machine);
             }
-            Actor::LogWrite => {
-                let written = process.write_log(sim, machine);
-                // The system may drop what it could not write, also under the same boot.
-                self.suspect |= written.is_err() && process.unsynced;
+            Actor::LogWrite | Actor::LogWake => {
+                let written = match actor {
+                    Actor::LogWrite => process.write_log(sim, machine),
+                    _ => process.wake_log(sim, machine),
+                };
+                self.suspect |= written.is_err() && process.may_have_lost();
                 written?;
                 // Entries that were never committed may be replaced by fewer.
                 self.promised = self.promised.min(process.log.reader().last_index());
@@ -426,18 +430,16 @@ impl Member {
             }
             Actor::LogSync => {
                 let synced = process.sync_log(sim, machine);
-                self.suspect |= synced.is_err() && process.unsynced;
+                self.suspect |= synced.is_err() && process.may_have_lost();
                 synced?;
-                if process.syncing {
-                    self.promised = process.log.reader().last_index();
-                    if sim.plan.memory_first {
-                        self.synced = Shadow::of(&process.log.reader());
-                    }
+                self.promised = process.log.reader().last_index();
+                if sim.plan.memory_first {
+                    self.synced = Shadow::of(&process.log.reader());
                 }
             }
             Actor::LogFill => {
                 let filled = process.fill_piece();
-                self.suspect |= filled.is_err() && process.unsynced;
+                self.suspect |= filled.is_err() && process.may_have_lost();
                 filled?;
             }
             Actor::Apply => return process.apply(sim, machine),

@@ -9,7 +9,7 @@ use crate::consensus::{ConsensusConfig, State};
 use crate::kv::{MembershipChange, StateMachine, StoreError};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Batch, Log, LogError, LogOptions, LogReader, Position, Recovered, begin_anew};
-use crate::replica::{Applier, Keeper, LogWork, Replica, ReplicaConfig};
+use crate::replica::{Applier, Keeper, LogWriter, Replica, ReplicaConfig};
 use crate::sim::guard::guard;
 use crate::sim::invariants::Seen;
 use crate::sim::plan::Fault;
@@ -296,11 +296,9 @@ impl Member {
             log,
             log_jobs: VecDeque::new(),
             log_busy: false,
+            log_wakes_at: 0,
             piece: None,
-            writing: LogWork::default(),
-            must_sync: false,
-            syncing: true,
-            unsynced: false,
+            log_writer: LogWriter::new(sim.plan.sync_rule()),
             proven: (String::new(), 0),
             durable,
             flusher: machine.flusher(),
