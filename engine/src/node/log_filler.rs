@@ -1,8 +1,7 @@
 //! The thread that makes the log's next segment while the present one is written, for that takes far longer than an append.
 
 use crate::error::StartError;
-use dengine_core::log::{Filled, Log, LogError, Piece, RealDisk};
-use dengine_core::replica::unless_usable;
+use dengine_core::log::{Filled, Piece, RealDisk};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
@@ -36,38 +35,22 @@ impl LogFiller {
         })
     }
 
-    /// Takes back what is filled, and hands out what is due. Waits only where there might be no next segment in time.
-    ///
-    /// # Errors
-    /// The log can no longer be used.
-    pub(super) fn work(&self, log: &mut Log<RealDisk>) -> Result<(), LogError> {
-        while let Ok(filled) = self.filled.try_recv() {
-            unless_usable(log.take_back(filled))?;
+    /// Hands a piece out.
+    pub(super) fn fill(&self, piece: Piece<RealDisk>) {
+        if let Some(pieces) = &self.pieces {
+            // If that thread is gone, the next segment is made when it is needed.
+            let _ = pieces.send(piece);
         }
-        if log.awaits_piece() {
-            self.take_back(log)?;
-        }
-        let next = log.next_piece().map(|piece| {
-            if let (Some(piece), Some(pieces)) = (piece, &self.pieces) {
-                // If that thread is gone, the next segment is made when it is needed.
-                let _ = pieces.send(piece);
-            }
-        });
-        unless_usable(next)
     }
 
-    /// Waits for the piece that is away, if one is, and takes it back. Says whether there was one.
-    ///
-    /// # Errors
-    /// The log can no longer be used.
-    pub(super) fn take_back(&self, log: &mut Log<RealDisk>) -> Result<bool, LogError> {
-        if !log.is_piece_away() {
-            return Ok(false);
-        }
-        let Ok(filled) = self.filled.recv() else {
-            return Ok(false);
-        };
-        unless_usable(log.take_back(filled)).map(|()| true)
+    /// What is filled.
+    pub(super) fn filled(&self) -> Option<Filled<RealDisk>> {
+        self.filled.try_recv().ok()
+    }
+
+    /// Waits for what is being filled; there is nothing to wait for if that thread is gone.
+    pub(super) fn wait(&self) -> Option<Filled<RealDisk>> {
+        self.filled.recv().ok()
     }
 }
 

@@ -1,20 +1,17 @@
 //! Group commit: what queued while the log was synced becomes one write and one sync.
 
 use super::input::LogJob;
+use super::log_writer::unless_usable;
 use crate::consensus::AppendId;
 use crate::log::{Batch, Disk, Log, LogError, entry_bytes};
 use crate::types::{Entry, EntryKind, HardState, Index};
-use std::time::Duration;
 
 /// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job brings comes on top.
 const BATCH_BYTES_MAX: usize = 64 << 20;
 
-/// How often a log writer tries a full disk again.
-pub const SPACE_RETRY: Duration = Duration::from_millis(500);
-
-/// What the log writer does next.
+/// What the log writer has to write, and to drop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogWork {
+pub(super) struct LogWork {
     /// More than one only if entries are overwritten, or there are many, or some were written before others queued.
     batches: Vec<Batch>,
     /// So many of them are in the log: they must not be written again, and nothing can be added to them.
@@ -27,15 +24,8 @@ pub struct LogWork {
 }
 
 impl LogWork {
-    /// Everything that queued.
-    pub fn collect(jobs: impl IntoIterator<Item = LogJob>) -> Self {
-        let mut work = Self::default();
-        jobs.into_iter().for_each(|job| work.add(job));
-        work
-    }
-
-    /// Adds what queued since.
-    pub fn add(&mut self, job: LogJob) {
+    /// Adds what queued.
+    pub(super) fn add(&mut self, job: LogJob) {
         match job {
             LogJob::Append {
                 id,
@@ -68,22 +58,19 @@ impl LogWork {
     }
 
     /// How many entries it writes.
-    #[must_use]
-    pub fn entries(&self) -> usize {
+    pub(super) fn entries(&self) -> usize {
         self.batches.iter().map(|batch| batch.entries.len()).sum()
     }
 
-    /// How many bytes of commands it writes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
+    /// How many bytes of entries it writes.
+    pub(super) fn bytes(&self) -> u64 {
         let entries = self.batches.iter().flat_map(|batch| &batch.entries);
-        entries.map(|entry| entry.data.len() as u64).sum()
+        entries.map(|entry| entry_bytes(entry) as u64).sum()
     }
 
     /// Whether it must be on disk before anybody hears of it even where writes need not be: it changes
     /// the term or the vote, as `known` says it is on disk, or the membership.
-    #[must_use]
-    pub fn must_sync(&self, known: HardState) -> bool {
+    pub(super) fn must_sync(&self, known: HardState) -> bool {
         self.batches.iter().any(|batch| {
             let votes = batch
                 .hard_state
@@ -99,7 +86,7 @@ impl LogWork {
     /// # Errors
     /// [`LogError::NoSpace`]: nothing may be acknowledged until this was tried again and succeeded. Any
     /// other: the log could not be written, and nothing may be acknowledged any more.
-    pub fn write<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
+    pub(super) fn write<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
         match self.append_rest(log) {
             Err(error) if error.is_no_space() && self.truncate.is_some() => {
                 self.truncate(log)?;
@@ -124,32 +111,26 @@ impl LogWork {
     }
 
     /// What is on disk once the log was synced.
-    #[must_use]
-    pub fn persisted(&self) -> Option<AppendId> {
+    pub(super) fn newest(&self) -> Option<AppendId> {
         self.newest
+    }
+
+    /// Nothing is left to be written; what can be dropped still is.
+    pub(super) fn forget_written(&mut self) {
+        let truncate = self.truncate.take();
+        *self = Self {
+            truncate,
+            ..Self::default()
+        };
     }
 
     /// What can wait until the callers have their answers: drops old segments.
     ///
     /// # Errors
     /// The log can no longer be used.
-    pub fn tidy<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
+    pub(super) fn tidy<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
         unless_usable(self.truncate(log))
     }
-}
-
-/// Passes over what leaves the log as it was: that there is no space for the next segment is not yet an error.
-///
-/// # Errors
-/// The log can no longer be used.
-pub fn unless_usable(result: Result<(), LogError>) -> Result<(), LogError> {
-    result.or_else(|error| {
-        if error.is_usable() {
-            Ok(())
-        } else {
-            Err(error)
-        }
-    })
 }
 
 fn follows(batch: &Batch, entries: &[Entry]) -> bool {
@@ -166,6 +147,12 @@ mod tests {
     use crate::log::memory::MemoryDisk;
     use crate::types::{EntryKind, MemberId, Term};
     use bytes::Bytes;
+
+    fn collect(jobs: impl IntoIterator<Item = LogJob>) -> LogWork {
+        let mut work = LogWork::default();
+        jobs.into_iter().for_each(|job| work.add(job));
+        work
+    }
 
     fn with_data(id: u64, term: u64, indexes: std::ops::Range<u64>, bytes: usize) -> LogJob {
         let mut job = append(id, term, indexes);
@@ -204,10 +191,10 @@ mod tests {
 
     #[test]
     fn what_follows_becomes_one_batch() {
-        let work = LogWork::collect([append(1, 1, 1..3), append(2, 1, 3..4), append(3, 2, 0..0)]);
+        let work = collect([append(1, 1, 1..3), append(2, 1, 3..4), append(3, 2, 0..0)]);
         assert_eq!(work.batches.len(), 1);
         assert_eq!(work.entries(), 3);
-        assert_eq!(work.persisted(), Some(AppendId(3)));
+        assert_eq!(work.newest(), Some(AppendId(3)));
         assert_eq!(work.batches[0].hard_state.unwrap().term, Term(2));
     }
 
@@ -218,9 +205,9 @@ mod tests {
             vote: MemberId(1),
             commit: Index(0),
         };
-        let work = LogWork::collect([append(1, 1, 1..3)]);
+        let work = collect([append(1, 1, 1..3)]);
         assert!(!work.must_sync(known));
-        assert!(LogWork::collect([append(1, 2, 1..1)]).must_sync(known));
+        assert!(collect([append(1, 2, 1..1)]).must_sync(known));
         let voted = HardState {
             vote: MemberId(2),
             ..known
@@ -230,7 +217,7 @@ mod tests {
         if let LogJob::Append { entries, .. } = &mut change {
             entries[0].kind = EntryKind::Membership;
         }
-        assert!(LogWork::collect([append(1, 1, 1..3), change]).must_sync(known));
+        assert!(collect([append(1, 1, 1..3), change]).must_sync(known));
     }
 
     #[test]
@@ -238,7 +225,7 @@ mod tests {
         let disk = MemoryDisk::new();
         let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
         // Whoever writes the first batch again replaces entries that it commits itself.
-        let mut work = LogWork::collect([
+        let mut work = collect([
             committed(append(1, 1, 1..5), 3),
             committed(with_data(2, 2, 4..5, 6000), 3),
         ]);
@@ -255,7 +242,7 @@ mod tests {
         log.sync().unwrap();
         assert_eq!(log.reader().last_index(), Index(5));
         assert_eq!(log.hard_state().commit, Index(4));
-        assert_eq!(work.persisted(), Some(AppendId(3)));
+        assert_eq!(work.newest(), Some(AppendId(3)));
         work.add(append(4, 2, 6..7));
         assert_eq!(work.batches.len(), 3, "nothing is added to what is written");
     }
@@ -266,13 +253,13 @@ mod tests {
         let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
         for index in 1..=3 {
             let one = with_data(index, 1, index..index + 1, 3000);
-            LogWork::collect([one]).write(&mut log).unwrap();
+            collect([one]).write(&mut log).unwrap();
         }
         log.sync().unwrap();
         let names = disk.list().unwrap();
         let used: usize = names.iter().map(|name| disk.contents(name).len()).sum();
         disk.set_space_bytes(Some(used as u64));
-        let mut work = LogWork::collect([with_data(4, 1, 4..5, 3000)]);
+        let mut work = collect([with_data(4, 1, 4..5, 3000)]);
         assert!(work.write(&mut log).unwrap_err().is_no_space());
         // A flush has made the first entries superfluous, while this member waits for space.
         work.add(LogJob::TruncatePrefix(Index(2)));
@@ -296,12 +283,12 @@ mod tests {
         let indexes = work.batches.iter().flat_map(|batch| &batch.entries);
         let indexes: Vec<_> = indexes.map(|entry| entry.index.0).collect();
         assert_eq!(indexes, (1..=100).collect::<Vec<_>>());
-        assert_eq!(work.persisted(), Some(AppendId(100)));
+        assert_eq!(work.newest(), Some(AppendId(100)));
     }
 
     #[test]
     fn what_overwrites_becomes_a_batch_of_its_own() {
-        let work = LogWork::collect([append(1, 1, 1..4), append(2, 2, 2..3)]);
+        let work = collect([append(1, 1, 1..4), append(2, 2, 2..3)]);
         assert_eq!(work.batches.len(), 2);
         assert_eq!(work.batches[1].entries[0].term, Term(2));
     }

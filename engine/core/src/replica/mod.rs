@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!            Input                                Effect
-//! callers ──────────▶ ┌─────────┐ ──▶ LogJob ──▶ LogWork (write, sync) ──▶ Persisted ─┐
+//! callers ──────────▶ ┌─────────┐ ──▶ LogJob ──▶ LogWriter (write, sync) ▶ Persisted ─┐
 //! peers   ──────────▶ │ Replica │ ──▶ ApplyJob ──▶ Applier ──▶ callers, Applied ──────┤
 //! clock   ──────────▶ └─────────┘ ──▶ messages to peers                               │
 //!                          ▲                                                          │
 //!                          └──────────────────────────────────────────────────────────┘
 //! ```
-//! Three parts, each synchronous and each without a thread: [`Replica`] decides, [`LogWork`] is what the
-//! log writer does at once, [`Applier`] applies and answers. `dengine` gives each a thread and connects
+//! Three parts, each synchronous and each without a thread: [`Replica`] decides, [`LogWriter`] says what is done
+//! with the log and when, [`Applier`] applies and answers. `dengine` gives each a thread and connects
 //! them by queues; the simulator runs the same three in one thread and chooses when each goes on.
 //!
 //! What may not live here: clocks (a [`Moment`] is passed in), threads, I/O other than through
@@ -23,6 +23,7 @@ mod input;
 mod keeper;
 mod lease;
 mod log_work;
+mod log_writer;
 #[cfg(test)]
 mod lone;
 mod membership;
@@ -44,7 +45,7 @@ pub use error::{LeaderHint, RequestError};
 pub use input::{ApplyJob, Effect, Input, LogJob, Request};
 pub use keeper::Keeper;
 pub use lease::LeaseView;
-pub use log_work::{LogWork, SPACE_RETRY, unless_usable};
+pub use log_writer::{LogStep, LogWriter, SyncRule};
 pub use open::{OpenError, Opened, open_member};
 pub use pending::Expected;
 pub use status::{MemberProgress, ReplicaStatus, Role};

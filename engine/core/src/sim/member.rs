@@ -1,6 +1,6 @@
 //! One member: a machine with its disks and its clock, and the process on it, if there is one.
 //!
-//! The process is the shell around [`Replica`], [`LogWork`](crate::replica::LogWork) and
+//! The process is the shell around [`Replica`], [`LogWriter`](crate::replica::LogWriter) and
 //! [`Applier`](crate::replica::Applier) that `dengine` builds from threads and queues. Here each of its threads is an [`Actor`], which goes on when the simulation says so; between
 //! any two of their turns the process may end.
 
@@ -49,6 +49,8 @@ pub(super) enum Actor {
     Tick,
     /// The log writer writes what queued.
     LogWrite,
+    /// The log writer has waited long enough.
+    LogWake,
     /// The log writer's sync is done.
     LogSync,
     /// A piece of the next segment's file is filled.
@@ -281,13 +283,12 @@ impl Member {
         let Some(process) = &mut self.process else {
             return;
         };
-        let (synced, unsynced) = (process.log.sync(), process.unsynced);
+        let synced = process.log.sync();
+        mark_loss(&mut self.marks, process, &synced);
         if synced.is_ok() {
             self.note_synced(sim);
             self.marks.power = self.marks.power.take().map(PowerMark::ended);
             sim.count("processes that ended in good order");
-        } else if unsynced {
-            self.marks.power = Some(PowerMark::sync_failed());
         }
         self.kill(sim);
         if sim.random.chance(500_000) {
@@ -451,12 +452,12 @@ impl Member {
                 machine.plan(sim, self.clock.wait(process.tick), Actor::Tick);
                 return process.think(sim, machine);
             }
-            Actor::LogWrite => {
-                let written = process.write_log(sim, machine);
-                // The system may drop what it could not write, also under the same boot.
-                if written.is_err() && process.unsynced {
-                    self.marks.power = Some(PowerMark::sync_failed());
-                }
+            Actor::LogWrite | Actor::LogWake => {
+                let written = match actor {
+                    Actor::LogWrite => process.write_log(sim, machine),
+                    _ => process.wake_log(sim, machine),
+                };
+                mark_loss(&mut self.marks, process, &written);
                 written?;
                 // Entries that were never committed may be replaced by fewer.
                 self.promised = self.promised.min(process.log.reader().last_index());
@@ -464,19 +465,13 @@ impl Member {
             }
             Actor::LogSync => {
                 let synced = process.sync_log(sim, machine);
-                if synced.is_err() && process.unsynced {
-                    self.marks.power = Some(PowerMark::sync_failed());
-                }
+                mark_loss(&mut self.marks, process, &synced);
                 synced?;
-                if process.syncing {
-                    self.note_synced(sim);
-                }
+                self.note_synced(sim);
             }
             Actor::LogFill => {
                 let filled = process.fill_piece();
-                if filled.is_err() && process.unsynced {
-                    self.marks.power = Some(PowerMark::sync_failed());
-                }
+                mark_loss(&mut self.marks, process, &filled);
                 filled?;
             }
             Actor::Apply => return process.apply(sim, machine),
@@ -568,5 +563,13 @@ impl Machine {
     fn sync_time(self, sim: &mut Surroundings) -> Nanos {
         let mean = sim.plan.sync * if self.slow { 200 } else { 1 };
         sim.random.spread(mean)
+    }
+}
+
+/// A log that failed over what others were told of makes the folder suspect: the system may drop what it could not write,
+/// also under the same boot.
+fn mark_loss<E>(marks: &mut Marks, process: &Process, result: &Result<(), E>) {
+    if result.is_err() && process.may_have_lost() {
+        marks.power = Some(PowerMark::sync_failed());
     }
 }

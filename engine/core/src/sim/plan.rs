@@ -6,7 +6,9 @@ use super::focus::Focus;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use crate::kv::RetentionSetting;
+use crate::replica::SyncRule;
 use std::cmp::Reverse;
+use std::time::Duration;
 
 /// Ticks in milliseconds, and election timeouts in ticks: as usual, and what else members may be started with.
 const TIMERS: [(u64, usize); 5] = [(100, 10), (200, 10), (200, 5), (50, 10), (40, 7)];
@@ -202,6 +204,9 @@ pub(super) struct Plan {
     pub(super) apply: Nanos,
     /// Writes are acknowledged before they are synced: see [`loss`](super::loss).
     pub(super) memory_first: bool,
+    /// For how many bytes, and how long, they are not synced then.
+    pub(super) sync_bytes: u64,
+    pub(super) sync_interval: Duration,
     pub(super) flush_bytes: u64,
     pub(super) segment_bytes: u32,
     /// Some values are as long as this, and most as short as can be. A batch with seven of them is larger than a message
@@ -251,6 +256,8 @@ impl Plan {
             sync: random.between(50, 3_000) * (MILLI / 1_000),
             apply: random.between(10, 1_000) * (MILLI / 1_000),
             memory_first,
+            sync_bytes: 1 << random.between(9, 17),
+            sync_interval: Duration::from_nanos(random.between(20, 1_000) * MILLI),
             flush_bytes: 1 << random.between(9, 15),
             segment_bytes,
             value_bytes: random
@@ -292,6 +299,16 @@ impl Plan {
     /// Whether there is such a fault.
     pub(super) fn has(&self, fault: Fault) -> bool {
         self.faults.iter().any(|(kind, _)| *kind == fault)
+    }
+
+    pub(super) fn sync_rule(&self) -> SyncRule {
+        match self.memory_first {
+            true => SyncRule::Later {
+                bytes: self.sync_bytes,
+                interval: self.sync_interval,
+            },
+            false => SyncRule::AtOnce,
+        }
     }
 
     pub(super) fn retention(&self) -> RetentionSetting {

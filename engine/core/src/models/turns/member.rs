@@ -1,9 +1,10 @@
-//! A member: replica, log writer, applier and flusher, each in a thread of its own as in `dengine`, connected by queues.
+//! A member: replica, log writer, filler of segments, applier and flusher, each in a thread of its own as in `dengine`, connected by
+//! queues.
 //!
 //! The threads themselves are the model's, for they do nothing but take from a queue: what they call is what ships.
 
 use super::{any_turns, long_turns};
-use crate::consensus::ConsensusConfig;
+use crate::consensus::{AppendId, ConsensusConfig};
 use crate::kv::store::MemoryStore;
 use crate::kv::{
     Command, CommandVersion, Flusher, Member, MembershipChange, Outcome, Reader, Request,
@@ -11,12 +12,13 @@ use crate::kv::{
 };
 use crate::log::conformance::small_options;
 use crate::log::memory::MemoryDisk;
-use crate::log::{Batch, Log, LogReader};
+use crate::log::{Batch, Filled, Log, LogReader, Piece};
 use crate::models::KEY;
 use crate::planted::{Bug, plant};
 use crate::replica::{
-    Applier, ApplyJob, Caller, Effect, Env, Input, LogJob, LogWork, Replica, ReplicaConfig,
-    Request as Asked, RequestError, Role, WriteAnswers, WriteReply, Written,
+    Applier, ApplyJob, Caller, Effect, Env, Input, LogJob, LogStep, LogWriter, Replica,
+    ReplicaConfig, Request as Asked, RequestError, Role, SyncRule, WriteAnswers, WriteReply,
+    Written,
 };
 use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
@@ -50,7 +52,7 @@ impl<T> Caller<T> for Nobody {
 }
 
 /// A log and a state that were bootstrapped with one voter.
-fn bootstrapped() -> (Log<MemoryDisk>, StateMachine<MemoryStore>, HardState) {
+fn bootstrapped(disk: MemoryDisk) -> (Log<MemoryDisk>, StateMachine<MemoryStore>, HardState) {
     let bootstrap = MembershipChange::Bootstrap {
         cluster_id: ClusterId(1),
         member: Member {
@@ -78,7 +80,7 @@ fn bootstrapped() -> (Log<MemoryDisk>, StateMachine<MemoryStore>, HardState) {
         hard_state: Some(hard_state),
         entries: vec![first.clone()],
     };
-    let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).expect("memory opens");
+    let (mut log, _) = Log::open(disk, small_options()).expect("memory opens");
     log.append(&batch).expect("memory can be written");
     log.sync().expect("memory can be synced");
     let machine = StateMachine::open(MemoryStore::default());
@@ -115,16 +117,45 @@ fn decide(
     }
 }
 
-fn write_log(mut log: Log<MemoryDisk>, jobs: &Receiver<LogJob>, inbox: &Inbox) {
-    while let Ok(first) = jobs.recv() {
-        let queued = std::iter::from_fn(|| jobs.try_recv().ok());
-        let mut work = LogWork::collect(std::iter::once(first).chain(queued));
-        work.write(&mut log).expect("memory can be written");
-        log.sync().expect("memory can be synced");
-        if let Some(id) = work.persisted() {
-            let _ = inbox.send(Some(Input::Persisted(id)));
+/// The log writer's end of the queues to and from the filler.
+struct ToFiller {
+    pieces: Sender<Piece<MemoryDisk>>,
+    filled: Receiver<Filled<MemoryDisk>>,
+}
+
+fn fill(pieces: &Receiver<Piece<MemoryDisk>>, done: &Sender<Filled<MemoryDisk>>) {
+    while let Ok(piece) = pieces.recv() {
+        let _ = done.send(piece.fill());
+    }
+}
+
+fn write_log(
+    mut log: Log<MemoryDisk>,
+    jobs: &Receiver<LogJob>,
+    filler: &ToFiller,
+    inbox: &Inbox,
+) -> Log<MemoryDisk> {
+    let mut writer = LogWriter::new(SyncRule::AtOnce);
+    let mut filled = None;
+    loop {
+        if let Some(filled) = filled.or_else(|| filler.filled.try_recv().ok()) {
+            let taken = writer.take_back(&mut log, filled);
+            taken.expect("memory can be written");
         }
-        work.tidy(&mut log).expect("memory can be written");
+        filled = None;
+        match writer.step(&mut log, NOW).expect("memory can be written") {
+            LogStep::Sync => log.sync().expect("memory can be synced"),
+            LogStep::Persisted { id, .. } => drop(inbox.send(Some(Input::Persisted(id)))),
+            LogStep::Fill(piece) => drop(filler.pieces.send(piece)),
+            LogStep::AwaitPiece => filled = filler.filled.recv().ok(),
+            LogStep::Wait { .. } => {
+                let Ok(first) = jobs.recv() else { return log };
+                let queued = std::iter::from_fn(|| jobs.try_recv().ok());
+                std::iter::once(first)
+                    .chain(queued)
+                    .for_each(|job| writer.add(job));
+            }
+        }
     }
 }
 
@@ -192,6 +223,23 @@ fn write(inbox: &Inbox, reader: &Reader<MemoryStore>) {
     }
 }
 
+/// Writes all that there is, without other threads.
+fn write_all(writer: &mut LogWriter, log: &mut Log<MemoryDisk>) -> Vec<AppendId> {
+    let mut persisted = Vec::new();
+    loop {
+        match writer.step(log, NOW).expect("memory can be written") {
+            LogStep::Sync => log.sync().expect("memory can be synced"),
+            LogStep::Persisted { id, .. } => persisted.push(id),
+            LogStep::Fill(piece) => {
+                let taken = writer.take_back(log, piece.fill());
+                taken.expect("memory can be written");
+            }
+            LogStep::AwaitPiece => panic!("no piece is away"),
+            LogStep::Wait { .. } => return persisted,
+        }
+    }
+}
+
 /// The leader, which led before the threads began.
 fn leader(
     log: &mut Log<MemoryDisk>,
@@ -214,15 +262,14 @@ fn leader(
     let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine);
     let mut replica: Replica<_, Threads> = replica.expect("the settings work");
     let mut applier = Applier::new(machine);
+    let mut writer = LogWriter::new(SyncRule::AtOnce);
     while !(replica.status().role == Role::Leader && replica.status().ready) {
         replica.handle(Input::Tick, NOW);
         for effect in replica.effects(NOW) {
             match effect {
                 Effect::Log(job) => {
-                    let mut work = LogWork::collect([job]);
-                    work.write(log).expect("memory can be written");
-                    log.sync().expect("memory can be synced");
-                    if let Some(id) = work.persisted() {
+                    writer.add(job);
+                    for id in write_all(&mut writer, log) {
                         replica.handle(Input::Persisted(id), NOW);
                     }
                 }
@@ -240,7 +287,8 @@ fn leader(
 }
 
 fn every_write_is_answered_and_can_be_read() {
-    let (mut log, machine, hard_state) = bootstrapped();
+    let disk = MemoryDisk::new();
+    let (mut log, machine, hard_state) = bootstrapped(disk.clone());
     let (reader, flusher) = (machine.reader(), machine.flusher());
     let (replica, applier) = leader(&mut log, machine, hard_state);
     let (inbox, inputs) = channel();
@@ -248,9 +296,13 @@ fn every_write_is_answered_and_can_be_read() {
     let (applies, apply_jobs) = channel();
     let (flushes, flush_requests) = channel();
     let (from_log, from_applier, from_flusher) = (inbox.clone(), inbox.clone(), inbox.clone());
+    let (pieces, due) = channel();
+    let (done, filled) = channel();
+    let filler = ToFiller { pieces, filled };
+    let log = thread::spawn(move || write_log(log, &log_jobs, &filler, &from_log));
     let threads = [
         thread::spawn(move || decide(replica, &inputs, &logs, &applies)),
-        thread::spawn(move || write_log(log, &log_jobs, &from_log)),
+        thread::spawn(move || fill(&due, &done)),
         thread::spawn(move || apply(applier, &apply_jobs, &from_applier, &flushes)),
         thread::spawn(move || flush(&flusher, &flush_requests, &from_flusher)),
     ];
@@ -267,6 +319,9 @@ fn every_write_is_answered_and_can_be_read() {
     for thread in threads {
         thread.join().expect("it worked");
     }
+    let last = log.join().expect("it worked").reader().last();
+    let (log, recovered) = Log::open_existing(disk, small_options()).expect("the log opens again");
+    assert_eq!((log.reader().last(), recovered.torn), (last, None));
 }
 
 #[test]

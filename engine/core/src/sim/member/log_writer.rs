@@ -3,12 +3,14 @@
 use super::process::Process;
 use super::{Actor, End, Machine};
 use crate::kv::CommandVersion;
-use crate::replica::{Input, LogJob, SPACE_RETRY, unless_usable};
+use crate::log::LogError;
+use crate::replica::{Input, LogJob, LogStep};
 use crate::sim::ambush;
 use crate::sim::invariants::Seen;
-use crate::sim::queue::{MILLI, Nanos};
+use crate::sim::queue::MILLI;
 use crate::sim::surroundings::Surroundings;
 use crate::types::{EntryKind, MemberId};
+use std::time::Duration;
 
 impl Process {
     pub(super) fn note_append(&mut self, sim: &mut Surroundings, member: MemberId, job: &LogJob) {
@@ -64,71 +66,85 @@ impl Process {
         }
     }
 
+    /// Takes what queued, and goes on with that.
     pub(super) fn write_log(
         &mut self,
         sim: &mut Surroundings,
         machine: Machine,
     ) -> Result<(), End> {
-        let known = self.log.hard_state();
-        self.log_jobs
-            .drain(..)
-            .for_each(|job| self.writing.add(job));
-        // What waited for space may have been written in part: it still has to be synced.
-        self.must_sync |= self.writing.must_sync(known);
-        match self.writing.write(&mut self.log) {
-            Err(error) if error.is_no_space() => {
-                sim.count("writes that waited for space");
-                machine.plan(sim, SPACE_RETRY.as_nanos() as Nanos, Actor::LogWrite);
-                return Ok(());
-            }
-            result => result.map_err(|error| error.to_string())?,
+        for job in self.log_jobs.drain(..) {
+            self.log_writer.add(job);
         }
-        // Without need, it syncs now and then.
-        let must_sync = std::mem::take(&mut self.must_sync);
-        self.syncing = must_sync || !sim.plan.memory_first || sim.random.chance(50_000);
-        let delay = if self.syncing {
-            machine.sync_time(sim)
-        } else {
-            MILLI / 100
-        };
-        machine.plan(sim, delay, Actor::LogSync);
+        self.go_on_with_log(sim, machine)
+    }
+
+    /// It has waited for as long as it was to, unless it went on meanwhile.
+    pub(super) fn wake_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        let waits = !self.log_busy && self.log_wakes_at <= sim.now;
+        if waits {
+            self.log_busy = true;
+            self.write_log(sim, machine)?;
+        }
         Ok(())
     }
 
     pub(super) fn sync_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
-        if self.syncing {
-            self.log.sync().map_err(|e| e.to_string())?;
-            self.unsynced = false;
-            self.proven = std::mem::replace(&mut self.durable, self.log.durable_to());
-        }
-        self.unsynced |= !self.syncing;
-        let mut written = std::mem::take(&mut self.writing);
-        if let Some(id) = written.persisted() {
-            sim.note(format_args!("{} has append {} on disk", machine.id, id.0));
-            self.inbox.push_back(Input::Persisted(id));
-            self.wake(sim, machine.id, machine.boot);
-        }
-        written.tidy(&mut self.log).map_err(|e| e.to_string())?;
-        self.prepare_log(sim, machine)?;
-        self.log_busy = false;
-        self.plan_log(sim, machine);
-        Ok(())
+        self.log.sync().map_err(|e| e.to_string())?;
+        self.proven = std::mem::replace(&mut self.durable, self.log.durable_to());
+        self.go_on_with_log(sim, machine)
     }
 
-    /// Has another thread make the next segment's file, piece by piece.
-    fn prepare_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
-        if self.log.awaits_piece() {
-            self.fill_piece()?;
+    /// Does what the log writer says, until that takes time.
+    fn go_on_with_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        loop {
+            let now = machine.clock.read(sim.now);
+            match self.log_writer.step(&mut self.log, now).map_err(ended)? {
+                LogStep::Sync => {
+                    let delay = machine.sync_time(sim);
+                    machine.plan(sim, delay, Actor::LogSync);
+                    return Ok(());
+                }
+                LogStep::Persisted { id, .. } => {
+                    sim.note(format_args!("{} has append {} on disk", machine.id, id.0));
+                    self.inbox.push_back(Input::Persisted(id));
+                    self.wake(sim, machine.id, machine.boot);
+                }
+                LogStep::Fill(piece) => {
+                    self.piece = Some(piece);
+                    let delay = machine.sync_time(sim);
+                    machine.plan(sim, delay, Actor::LogFill);
+                }
+                LogStep::AwaitPiece => self.fill_piece()?,
+                LogStep::Wait { longest, full } => {
+                    if full.is_some() {
+                        sim.count("writes that waited for space");
+                    }
+                    self.wait_for_jobs(sim, machine, longest);
+                    return Ok(());
+                }
+            }
         }
-        let mut next = None;
-        unless_usable(self.log.next_piece().map(|piece| next = piece))
-            .map_err(|error| error.to_string())?;
-        if next.is_some() {
-            self.piece = next;
-            let delay = machine.sync_time(sim);
-            machine.plan(sim, delay, Actor::LogFill);
+    }
+
+    fn wait_for_jobs(
+        &mut self,
+        sim: &mut Surroundings,
+        machine: Machine,
+        longest: Option<Duration>,
+    ) {
+        self.log_busy = false;
+        if let Some(longest) = longest {
+            // Its clock has come so far then, however that is rounded.
+            let delay = machine.clock.wait(longest) + 1;
+            self.log_wakes_at = sim.now + delay;
+            machine.plan(sim, delay, Actor::LogWake);
         }
-        Ok(())
+        self.plan_log(sim, machine);
+    }
+
+    /// Whether the folder is suspect if the log fails now.
+    pub(super) fn may_have_lost(&self) -> bool {
+        self.log_writer.may_have_lost(&self.log)
     }
 
     /// The other thread is done with its piece.
@@ -136,6 +152,15 @@ impl Process {
         let Some(piece) = self.piece.take() else {
             return Ok(());
         };
-        unless_usable(self.log.take_back(piece.fill())).map_err(|error| error.to_string().into())
+        let taken = self.log_writer.take_back(&mut self.log, piece.fill());
+        taken.map_err(|error| error.to_string().into())
+    }
+}
+
+/// No disk is to blame for a batch that breaks a rule of the log.
+fn ended(error: LogError) -> End {
+    match error {
+        LogError::InvalidBatch(_) => End::Panicked(error.to_string()),
+        _ => End::Failed(error.to_string()),
     }
 }

@@ -11,7 +11,7 @@ use crate::log::memory::MemoryDisk;
 use crate::log::{Batch, Log, LogError, LogOptions, LogReader, Position, Recovered};
 use crate::marks::{Beginning, PowerMark, Unfit};
 use crate::replica::{
-    Applier, Keeper, LogWork, OpenError, Opened, Replica, ReplicaConfig, open_member,
+    Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, open_member,
 };
 use crate::sim::guard::guard;
 use crate::sim::invariants::Seen;
@@ -275,11 +275,9 @@ impl Member {
             log,
             log_jobs: VecDeque::new(),
             log_busy: false,
+            log_wakes_at: 0,
             piece: None,
-            writing: LogWork::default(),
-            must_sync: false,
-            syncing: true,
-            unsynced: false,
+            log_writer: LogWriter::new(sim.plan.sync_rule()),
             proven: (String::new(), 0),
             durable,
             flusher: machine.flusher(),

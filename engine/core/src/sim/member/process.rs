@@ -9,11 +9,12 @@ use crate::kv::{Collector, CommandVersion, Flusher};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Log, LogReader, Piece};
 use crate::replica::{
-    Announcement, AppliedRange, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWork, Replica,
+    Announcement, AppliedRange, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWriter,
+    Replica,
 };
 use crate::sim::invariants::Seen;
 use crate::sim::late_news;
-use crate::sim::queue::MILLI;
+use crate::sim::queue::{MILLI, Nanos};
 use crate::sim::shadow::Shadow;
 use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
@@ -34,16 +35,10 @@ pub(super) struct Process {
     pub(super) log: Log<MemoryDisk>,
     pub(super) log_jobs: VecDeque<LogJob>,
     pub(super) log_busy: bool,
+    pub(super) log_wakes_at: Nanos,
     /// Of the next segment's file, what another thread fills.
     pub(super) piece: Option<Piece<MemoryDisk>>,
-    /// What is being written, or waits for space.
-    pub(super) writing: LogWork,
-    /// Whether part of that must be on disk whatever the durability.
-    pub(super) must_sync: bool,
-    /// Whether what is being written must be on disk before anybody hears of it.
-    pub(super) syncing: bool,
-    /// Something was written and acknowledged, and not synced since.
-    pub(super) unsynced: bool,
+    pub(super) log_writer: LogWriter,
     /// Up to where the newest segment was durable when its last durable batch was written.
     pub(super) proven: (String, u32),
     pub(super) durable: (String, u32),

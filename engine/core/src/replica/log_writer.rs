@@ -1,0 +1,477 @@
+//! What a log writer does, in which order: it writes what queued, syncs, says what is on disk, and has the next segment made.
+//! Whoever has the thread does what [`LogWriter::step`] says, and asks again.
+
+use super::input::LogJob;
+use super::log_work::LogWork;
+use crate::consensus::AppendId;
+use crate::log::{Disk, Filled, Log, LogError, Piece};
+use crate::types::{HardState, Moment};
+use std::time::Duration;
+
+/// How often a log writer tries a full disk again.
+const SPACE_RETRY: Duration = Duration::from_millis(500);
+
+/// When what is written is synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncRule {
+    /// Before anybody hears of it.
+    AtOnce,
+    /// Once so many bytes wait for it, or the first of them have waited so long. Terms, votes and memberships at once.
+    Later {
+        /// Of entries as they lie in the log.
+        bytes: u64,
+        /// How long that may take.
+        interval: Duration,
+    },
+}
+
+/// What is to be done next.
+pub enum LogStep<D: Disk> {
+    /// Sync the log ([`Log::sync`]).
+    Sync,
+    /// Tell the replica that this append is on disk, or as good as that.
+    Persisted {
+        /// The newest of what was written at once.
+        id: AppendId,
+        /// How many entries that were.
+        entries: usize,
+    },
+    /// Give this to the thread that fills it.
+    Fill(Piece<D>),
+    /// Wait for the piece that is away, and [take it back](LogWriter::take_back). If that thread is gone, go on without it.
+    AwaitPiece,
+    /// Wait for more jobs.
+    Wait {
+        /// For so long at most, if that is said.
+        longest: Option<Duration>,
+        /// There is something to write, and no space for it. Nothing is lost, and nothing acknowledged, until there is.
+        full: Option<LogError>,
+    },
+}
+
+/// What others were told of although it was not synced.
+#[derive(Clone, Copy, Debug)]
+struct Owed {
+    bytes: u64,
+    due: Moment,
+}
+
+/// Decides what a log writer does. See [the module](self).
+#[derive(Debug)]
+pub struct LogWriter {
+    rule: SyncRule,
+    work: LogWork,
+    /// The hard state before the first try to write that: only other terms and votes are new.
+    known: Option<HardState>,
+    owed: Option<Owed>,
+    /// The piece that is away was waited for.
+    awaited: bool,
+}
+
+impl LogWriter {
+    /// The writer of a log all of which is synced.
+    #[must_use]
+    pub fn new(rule: SyncRule) -> Self {
+        Self {
+            rule,
+            work: LogWork::default(),
+            known: None,
+            owed: None,
+            awaited: false,
+        }
+    }
+
+    /// Takes in what queued. What is added before [`LogStep::Persisted`] is written with the rest.
+    pub fn add(&mut self, job: LogJob) {
+        self.work.add(job);
+    }
+
+    /// Writes what there is to write, and says what is next.
+    ///
+    /// # Errors
+    /// The log can no longer be used. Ask [`Self::may_have_lost`].
+    pub fn step<D: Disk>(&mut self, log: &mut Log<D>, now: Moment) -> Result<LogStep<D>, LogError> {
+        if !log.is_dirty() {
+            self.owed = None;
+        }
+        match self.work.newest() {
+            Some(id) => self.write(log, id, now),
+            None => self.tidy(log, now),
+        }
+    }
+
+    /// Takes a piece back that was filled, or could not be for want of space.
+    ///
+    /// # Errors
+    /// The log can no longer be used.
+    pub fn take_back<D: Disk>(
+        &mut self,
+        log: &mut Log<D>,
+        filled: Filled<D>,
+    ) -> Result<(), LogError> {
+        unless_usable(log.take_back(filled))
+    }
+
+    /// Whether acknowledged entries may be missing on the disk, now that the log has failed: the system may drop pages that it
+    /// could not write, so that "same boot, so nothing is lost" holds no more.
+    #[must_use]
+    pub fn may_have_lost<D: Disk>(&self, log: &Log<D>) -> bool {
+        self.owed.is_some() && log.is_dirty()
+    }
+
+    fn write<D: Disk>(
+        &mut self,
+        log: &mut Log<D>,
+        id: AppendId,
+        now: Moment,
+    ) -> Result<LogStep<D>, LogError> {
+        let known = *self.known.get_or_insert_with(|| log.hard_state());
+        match self.work.write(log) {
+            Err(error) if error.is_no_space() => return Ok(self.make_room(log, error, now)),
+            result => result?,
+        }
+        if log.is_dirty() && !self.may_be_owed(known, now) {
+            return Ok(LogStep::Sync);
+        }
+        let (entries, bytes) = (self.work.entries(), self.work.bytes());
+        self.owe(bytes, now);
+        self.work.forget_written();
+        self.known = None;
+        Ok(LogStep::Persisted { id, entries })
+    }
+
+    /// The next segment's file has space that what waits may have.
+    fn make_room<D: Disk>(&mut self, log: &Log<D>, full: LogError, now: Moment) -> LogStep<D> {
+        if self.awaits(log) {
+            return LogStep::AwaitPiece;
+        }
+        // What was written before needs no space.
+        match self.until_due(log, now) {
+            Some(Duration::ZERO) => LogStep::Sync,
+            due => LogStep::Wait {
+                longest: Some(due.unwrap_or(SPACE_RETRY).min(SPACE_RETRY)),
+                full: Some(full),
+            },
+        }
+    }
+
+    /// Once for each piece: its thread may be gone.
+    fn awaits<D: Disk>(&mut self, log: &Log<D>) -> bool {
+        log.is_piece_away() && !std::mem::replace(&mut self.awaited, true)
+    }
+
+    /// Whether others may hear of what is written before it is synced.
+    fn may_be_owed(&self, known: HardState, now: Moment) -> bool {
+        match self.rule {
+            SyncRule::AtOnce => false,
+            SyncRule::Later { bytes, .. } => {
+                let owed = self.owed.map_or(0, |owed| owed.bytes);
+                let is_due = self.owed.is_some_and(|owed| owed.due <= now);
+                let fits = owed + self.work.bytes() < bytes;
+                fits && !is_due && !self.work.must_sync(known)
+            }
+        }
+    }
+
+    /// For how long what is owed may wait, if anything is.
+    fn until_due<D: Disk>(&self, log: &Log<D>, now: Moment) -> Option<Duration> {
+        let owed = self.owed.filter(|_| log.is_dirty());
+        owed.map(|owed| owed.due.since(now))
+    }
+
+    fn owe(&mut self, bytes: u64, now: Moment) {
+        if let SyncRule::Later { interval, .. } = self.rule {
+            let due = now.after(interval);
+            let owed = self.owed.get_or_insert(Owed { bytes: 0, due });
+            owed.bytes += bytes;
+        }
+    }
+
+    /// What can wait until the callers have their answers.
+    fn tidy<D: Disk>(&mut self, log: &mut Log<D>, now: Moment) -> Result<LogStep<D>, LogError> {
+        self.work.tidy(log)?;
+        if log.awaits_piece() && self.awaits(log) {
+            return Ok(LogStep::AwaitPiece);
+        }
+        if let Some(piece) = next_piece(log)? {
+            self.awaited = false;
+            return Ok(LogStep::Fill(piece));
+        }
+        Ok(match self.until_due(log, now) {
+            Some(Duration::ZERO) => LogStep::Sync,
+            longest => LogStep::Wait {
+                longest,
+                full: None,
+            },
+        })
+    }
+}
+
+/// None where there is no space for it: the append that needs it finds out.
+fn next_piece<D: Disk>(log: &mut Log<D>) -> Result<Option<Piece<D>>, LogError> {
+    let mut next = None;
+    unless_usable(log.next_piece().map(|piece| next = piece))?;
+    Ok(next)
+}
+
+/// Passes over what leaves the log as it was: that there is no space for the next segment is not yet an error.
+pub(super) fn unless_usable(result: Result<(), LogError>) -> Result<(), LogError> {
+    result.or_else(|error| {
+        if error.is_usable() {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::conformance::small_options;
+    use crate::log::memory::MemoryDisk;
+    use crate::types::{Entry, EntryKind, Index, MemberId, Term};
+    use bytes::Bytes;
+
+    const LATER: SyncRule = SyncRule::Later {
+        bytes: 1_000,
+        interval: Duration::from_millis(100),
+    };
+
+    /// Who fills pieces.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Filler {
+        AtOnce,
+        /// No sooner than it is waited for.
+        Slow,
+        Gone,
+    }
+
+    /// A log and its writer, whose thread this is. One append was written already.
+    struct Writer {
+        disk: MemoryDisk,
+        log: Log<MemoryDisk>,
+        writer: LogWriter,
+        filler: Filler,
+        away: Option<Piece<MemoryDisk>>,
+        now: Moment,
+        term: Term,
+        appends: u64,
+    }
+
+    impl Writer {
+        fn new(rule: SyncRule, filler: Filler) -> Self {
+            let disk = MemoryDisk::new();
+            let (log, _) = Log::open(disk.clone(), small_options()).unwrap();
+            let mut this = Self {
+                disk,
+                log,
+                writer: LogWriter::new(rule),
+                filler,
+                away: None,
+                now: Moment(1_000_000_000),
+                term: Term(1),
+                appends: 0,
+            };
+            this.append(10);
+            assert_eq!(this.work(), ["sync", "persisted 1", "fill", "wait"]);
+            this
+        }
+
+        /// Queues an entry of so many bytes.
+        fn append(&mut self, bytes: usize) {
+            self.appends += 1;
+            let entry = Entry {
+                index: Index(self.appends),
+                term: self.term,
+                kind: EntryKind::Command,
+                context: Bytes::new(),
+                data: Bytes::from(vec![7; bytes]),
+            };
+            self.writer.add(LogJob::Append {
+                id: AppendId(self.appends),
+                hard_state: Some(HardState {
+                    term: self.term,
+                    vote: MemberId(1),
+                    commit: Index(0),
+                }),
+                entries: vec![entry],
+            });
+        }
+
+        fn pass(&mut self, millis: u64) {
+            self.now = self.now.after(Duration::from_millis(millis));
+        }
+
+        /// No file may become larger, and none be added.
+        fn fill_disk(&self) {
+            let names = self.disk.list().unwrap();
+            let used: usize = names.iter().map(|it| self.disk.contents(it).len()).sum();
+            self.disk.set_space_bytes(Some(used as u64));
+        }
+
+        fn step(&mut self) -> LogStep<MemoryDisk> {
+            self.writer.step(&mut self.log, self.now).unwrap()
+        }
+
+        fn take_back(&mut self) {
+            if let Some(piece) = self.away.take_if(|_| self.filler != Filler::Gone) {
+                let filled = piece.fill();
+                self.writer.take_back(&mut self.log, filled).unwrap();
+            }
+        }
+
+        /// Does what is to be done until there is nothing but to wait.
+        fn work(&mut self) -> Vec<String> {
+            let mut done = Vec::new();
+            loop {
+                match self.step() {
+                    LogStep::Sync => {
+                        self.log.sync().unwrap();
+                        done.push("sync".to_owned());
+                    }
+                    LogStep::Persisted { id, .. } => done.push(format!("persisted {}", id.0)),
+                    LogStep::Fill(piece) => {
+                        self.away = Some(piece);
+                        if self.filler == Filler::AtOnce {
+                            self.take_back();
+                        }
+                        done.push("fill".to_owned());
+                    }
+                    LogStep::AwaitPiece => {
+                        self.take_back();
+                        done.push("await".to_owned());
+                    }
+                    LogStep::Wait { longest, full } => {
+                        let what = full.map_or("wait", |_| "full, wait");
+                        let longest = longest.map(|it| format!(" {it:?}"));
+                        done.push(what.to_owned() + &longest.unwrap_or_default());
+                        return done;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Such as that with which a leader begins its term.
+    #[test]
+    fn a_failed_sync_may_lose_an_acknowledged_entry_without_data() {
+        let mut this = Writer::new(LATER, Filler::AtOnce);
+        this.append(0);
+        assert_eq!(this.work(), ["persisted 2", "wait 100ms"]);
+        this.pass(100);
+        this.disk.fail_sync_after(0);
+        assert!(matches!(this.step(), LogStep::Sync));
+        this.log.sync().unwrap_err();
+        assert!(this.writer.may_have_lost(&this.log));
+    }
+
+    #[test]
+    fn a_failed_sync_loses_nothing_that_nobody_was_told_of() {
+        for rule in [SyncRule::AtOnce, LATER] {
+            let mut this = Writer::new(rule, Filler::AtOnce);
+            this.append(1_000);
+            assert!(matches!(this.step(), LogStep::Sync));
+            this.disk.fail_sync_after(0);
+            this.log.sync().unwrap_err();
+            assert!(!this.writer.may_have_lost(&this.log), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_synced_later_waits_for_so_long_or_so_many_bytes() {
+        let mut this = Writer::new(LATER, Filler::AtOnce);
+        this.append(300);
+        assert_eq!(this.work(), ["persisted 2", "wait 100ms"]);
+        this.pass(60);
+        this.append(300);
+        assert_eq!(this.work(), ["persisted 3", "wait 40ms"]);
+        this.append(400);
+        assert_eq!(this.work(), ["sync", "persisted 4", "wait"]);
+        this.append(10);
+        assert_eq!(this.work(), ["persisted 5", "wait 100ms"]);
+        this.pass(100);
+        assert_eq!(this.work(), ["sync", "wait"]);
+        this.append(10);
+        assert_eq!(this.work(), ["persisted 6", "wait 100ms"]);
+        this.pass(100);
+        this.append(10);
+        assert_eq!(this.work(), ["sync", "persisted 7", "wait"]);
+    }
+
+    #[test]
+    fn a_term_is_synced_before_anybody_hears_of_it_however_late_it_is_written() {
+        let mut this = Writer::new(LATER, Filler::AtOnce);
+        this.term = Term(2);
+        this.append(10);
+        assert_eq!(this.work(), ["sync", "persisted 2", "wait"]);
+        this.fill_disk();
+        this.term = Term(3);
+        this.append(5_000);
+        assert_eq!(this.work(), ["full, wait 500ms"]);
+        this.append(10);
+        this.disk.set_space_bytes(None);
+        assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
+    }
+
+    #[test]
+    fn what_queues_while_the_log_is_synced_is_not_told_before_it_is_synced_too() {
+        let mut this = Writer::new(SyncRule::AtOnce, Filler::AtOnce);
+        this.append(10);
+        assert!(matches!(this.step(), LogStep::Sync));
+        this.append(10);
+        this.log.sync().unwrap();
+        assert_eq!(this.work(), ["sync", "persisted 3", "wait"]);
+    }
+
+    #[test]
+    fn a_full_disk_syncs_what_it_has() {
+        let mut this = Writer::new(LATER, Filler::AtOnce);
+        this.append(10);
+        assert_eq!(this.work(), ["persisted 2", "wait 100ms"]);
+        this.fill_disk();
+        this.append(5_000);
+        assert_eq!(this.work(), ["full, wait 100ms"]);
+        this.pass(100);
+        assert_eq!(this.work(), ["sync", "full, wait 500ms"]);
+    }
+
+    /// As a truncation does, or a new segment.
+    #[test]
+    fn what_was_synced_on_the_way_need_not_be_synced_again() {
+        let mut this = Writer::new(LATER, Filler::AtOnce);
+        this.append(10);
+        assert_eq!(this.work(), ["persisted 2", "wait 100ms"]);
+        this.writer.add(LogJob::TruncatePrefix(Index(1)));
+        assert_eq!(this.work(), ["wait"]);
+        this.append(10);
+        assert_eq!(this.work(), ["persisted 3", "wait 100ms"]);
+    }
+
+    #[test]
+    fn a_full_disk_has_the_space_of_the_next_segment_before_it_waits_for_more() {
+        let mut this = Writer::new(SyncRule::AtOnce, Filler::Slow);
+        this.fill_disk();
+        this.append(4_000);
+        assert_eq!(this.work(), ["await", "sync", "persisted 2", "wait"]);
+        this.append(4_000);
+        assert_eq!(this.work(), ["full, wait 500ms"]);
+        this.append(10);
+        this.writer.add(LogJob::TruncatePrefix(Index(1)));
+        assert_eq!(this.work(), ["full, wait 500ms"], "both take a larger file");
+        this.disk.set_space_bytes(None);
+        assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
+    }
+
+    #[test]
+    fn a_piece_whose_thread_is_gone_is_waited_for_once() {
+        let mut this = Writer::new(SyncRule::AtOnce, Filler::Gone);
+        this.append(2_500);
+        assert_eq!(this.work(), ["sync", "persisted 2", "await", "wait"]);
+        this.fill_disk();
+        this.append(4_000);
+        assert_eq!(this.work(), ["full, wait 500ms"]);
+        this.disk.set_space_bytes(None);
+        assert_eq!(this.work(), ["sync", "persisted 3", "wait"]);
+    }
+}
