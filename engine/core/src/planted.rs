@@ -43,6 +43,12 @@ pub enum Bug {
     MessagesMergedWithoutBound,
     /// A learner is promoted, whether it answers or not.
     SilentLearnerPromoted,
+    /// A learner is promoted, whether its disk takes what it is sent or not.
+    StuckLearnerPromoted,
+    /// A member counts towards the quorum after a change, whether its disk takes what it is sent or not.
+    StuckVoterCounted,
+    /// A change of the members is answered before anything behind it is committed.
+    ChangeNotSettled,
     /// The log is truncated to what is flushed, whether consensus knows that it is applied or not.
     TruncatedPastApplied,
     /// A read joins the round that is out already, which began before it.
@@ -136,7 +142,7 @@ pub enum Bug {
 impl Bug {
     /// All of them, and within how many seeds, counted from 1, a test asks the simulator to find each: twice what
     /// `make sim-planted` said, or less where that takes long.
-    pub const ALL: [(Self, u64); 54] = [
+    pub const ALL: [(Self, u64); 57] = [
         (Self::VoteNotSynced, 100),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
@@ -191,6 +197,9 @@ impl Bug {
         (Self::GivenUpHistoryStarts, 60),
         (Self::StateAheadAfterRecover, 80),
         (Self::TrustedAfterFailedSync, 30),
+        (Self::StuckLearnerPromoted, 100),
+        (Self::StuckVoterCounted, 100),
+        (Self::ChangeNotSettled, 100),
     ];
 
     /// Those that the models of threads find (`models`): the simulator has one thread, in which every order of loads and stores

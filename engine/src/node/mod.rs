@@ -40,7 +40,8 @@ use crate::transport::{self, PeerGate};
 use answers::Held;
 pub(crate) use dengine_core::answers;
 use dengine_core::kv::{self, Member, Membership, MembershipChange, Reader};
-pub use dengine_core::replica::Written;
+use dengine_core::replica::{ChangeStep, Changed, Changing, MembershipRequest};
+pub use dengine_core::replica::{NewMember, Written};
 use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
 use dengine_folder::{Folder, Identity};
 use input::Request;
@@ -49,6 +50,7 @@ use install::Install;
 use running::Running;
 use std::net::IpAddr;
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
+use std::time::Instant;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use waiters::Waiters;
@@ -60,19 +62,6 @@ const _: () = assert!(answers::ANSWER_BYTES_MAX == dengine_api::RESPONSE_BYTES_M
 
 /// What there may be too many of, in the message that says so.
 const REQUESTS: &str = "requests";
-
-/// Who wants to join; see [`Node::add_learner`].
-#[derive(Clone, Debug)]
-pub struct NewMember {
-    /// Unique among the members.
-    pub name: String,
-    /// `host:port` for the other members.
-    pub peer_address: String,
-    /// `host:port` for clients.
-    pub client_address: String,
-    /// Of the newcomer's data folder.
-    pub folder_id: String,
-}
 
 /// A member of a cluster, or one that waits to become it. Cheap to clone; the member runs until
 /// [`Node::shutdown`], until its last handle is dropped, or until [`Node::stopped`] says why it ended by itself.
@@ -343,27 +332,9 @@ impl Node {
         &self,
         new: NewMember,
     ) -> Result<(MemberId, Arc<Membership>), RequestError> {
-        let running = self.running()?;
-        self.read_barrier().await?;
-        let membership = running.membership();
-        if let Some(member) = find_folder(&membership, &new.folder_id) {
-            running.settle().await?;
-            return Ok((member, membership));
-        }
-        let id = membership.next_member_id();
-        let member = Member {
-            id,
-            name: new.name,
-            peer_address: new.peer_address,
-            client_address: new.client_address,
-            folder_id: new.folder_id,
-            voter: false,
-        };
-        member
-            .check_texts()
-            .map_err(|refusal| RequestError::Invalid(refusal.to_string()))?;
-        let membership = running.change(MembershipChange::AddLearner(member)).await?;
-        Ok((id, membership))
+        let request = MembershipRequest::AddLearner(new);
+        let changed = self.change_members(request).await?;
+        Ok((changed.member, changed.membership))
     }
 
     /// Makes a learner a voter once it has caught up. Idempotent. This member must lead.
@@ -371,13 +342,8 @@ impl Node {
     /// # Errors
     /// [`RequestError::Refused`] if there is no such member or it lags too far behind.
     pub async fn promote(&self, id: MemberId) -> Result<Arc<Membership>, RequestError> {
-        let membership = self.current_membership().await?;
-        let running = self.running()?;
-        match membership.members.get(&id) {
-            Some(member) if member.voter => running.settle().await.map(|()| membership),
-            Some(_) => running.change(MembershipChange::Promote(id)).await,
-            None => Err(RequestError::Refused(format!("there is no member {id}"))),
-        }
+        let request = MembershipRequest::Promote(id);
+        Ok(self.change_members(request).await?.membership)
     }
 
     /// Removes a member for ever. Idempotent. This member must lead.
@@ -385,20 +351,26 @@ impl Node {
     /// # Errors
     /// [`RequestError::Refused`] if it is the leader, or if the voters left that answer would be no quorum.
     pub async fn remove(&self, id: MemberId) -> Result<Arc<Membership>, RequestError> {
-        if id.0 == 0 {
-            return Err(RequestError::Invalid("id 0 is reserved".to_owned()));
+        let request = MembershipRequest::Remove(id);
+        Ok(self.change_members(request).await?.membership)
+    }
+
+    /// Does what core's [`Changing`] says, step by step.
+    async fn change_members(&self, request: MembershipRequest) -> Result<Changed, RequestError> {
+        let begin = Instant::now();
+        let (mut changing, mut step) = Changing::begin(request);
+        loop {
+            step = match step {
+                ChangeStep::Confirm => changing.on_confirmed(self.current_membership().await),
+                ChangeStep::Replicate(change) => changing.on_written(self.change(change).await),
+                ChangeStep::Settle => changing.on_written(self.settle().await),
+                ChangeStep::Over(result) => return result,
+                ChangeStep::Unknown => {
+                    let waited = begin.elapsed();
+                    return Err(RequestError::UnknownOutcome { waited });
+                }
+            };
         }
-        let membership = self.current_membership().await?;
-        if id > membership.last_member_id {
-            return Err(RequestError::Refused(format!(
-                "there was never a member {id}"
-            )));
-        }
-        let running = self.running()?;
-        if !membership.members.contains_key(&id) {
-            return running.settle().await.map(|()| membership);
-        }
-        running.change(MembershipChange::Remove(id)).await
     }
 
     /// Hands leadership to a voter, and returns its term once it leads. This member must lead.
@@ -488,6 +460,14 @@ impl Node {
 
     fn write_stage(&self) -> RwLockWriteGuard<'_, Stage> {
         self.inner.stage.write().expect("no holder panics")
+    }
+
+    async fn change(&self, change: MembershipChange) -> Result<Written, RequestError> {
+        self.running()?.change(change).await
+    }
+
+    async fn settle(&self) -> Result<Written, RequestError> {
+        self.running()?.settle().await
     }
 
     async fn current_membership(&self) -> Result<Arc<Membership>, RequestError> {
@@ -597,9 +577,4 @@ impl Node {
         }
         Ok(())
     }
-}
-
-fn find_folder(membership: &Membership, folder_id: &str) -> Option<MemberId> {
-    let mut members = membership.members.values();
-    members.find(|m| m.folder_id == folder_id).map(|m| m.id)
 }

@@ -24,9 +24,7 @@ use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
 use crate::write_bytes::{Counting, WriteBytes};
 use dengine_core::answers::Held;
-use dengine_core::kv::{
-    self, Flusher, Membership, MembershipChange, Outcome, Reader, RetentionSetting,
-};
+use dengine_core::kv::{self, Flusher, Membership, MembershipChange, Reader, RetentionSetting};
 use dengine_core::log::RealDisk;
 use dengine_core::marks::Beginning;
 use dengine_core::replica::{
@@ -377,36 +375,22 @@ impl Running {
         })
     }
 
-    /// Replicates a membership change, settles it, and answers with the members after it.
-    pub(super) async fn change(
-        &self,
-        change: MembershipChange,
-    ) -> Result<Arc<Membership>, RequestError> {
-        let begin = Instant::now();
+    /// Replicates a membership change.
+    pub(super) async fn change(&self, change: MembershipChange) -> Result<Written, RequestError> {
         let mut change = Some(change);
         let propose = |caller| Request::Change {
             change: change.take().expect("there is one reply"),
             caller,
         };
         let written = self.propose(1, None, None, propose).await.0.pop();
-        match written.expect("one answer to one change")?.outcome {
-            // If it can't be settled, nothing milder is true: it was made. Changes may be repeated.
-            Outcome::Membership(Ok(membership)) => match self.settle().await {
-                Ok(()) => Ok(membership),
-                Err(_) => Err(RequestError::UnknownOutcome {
-                    waited: begin.elapsed(),
-                }),
-            },
-            Outcome::Membership(Err(refusal)) => Err(RequestError::Refused(refusal.to_string())),
-            other => unreachable!("a membership entry came to {other:?}"),
-        }
+        written.expect("one answer to one change")
     }
 
     /// See [`Request::settle`].
-    pub(super) async fn settle(&self) -> Result<(), RequestError> {
+    pub(super) async fn settle(&self) -> Result<Written, RequestError> {
         let _place = self.admit(0, &mut self.write_bytes.count(None))?;
         let written = self.propose(1, None, None, Request::settle).await.0.pop();
-        written.expect("one answer to one write").map(|_| ())
+        written.expect("one answer to one write")
     }
 
     /// Waits until a quorum, or the lease, has confirmed a read.

@@ -43,7 +43,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     }
 }
 
-/// Whether the leader may let this learner vote. From then on it counts towards the quorum, so it must answer.
+/// Whether the leader may let this learner vote. From then on it counts towards the quorum, so it must answer, and take entries.
 fn may_promote(progress: &[Progress], last: Index, id: MemberId) -> Result<(), String> {
     let learner = progress.iter().find(|p| p.member == id);
     let Some(learner) = learner.filter(|p| p.matched > Index(0)) else {
@@ -64,6 +64,11 @@ fn may_promote(progress: &[Progress], last: Index, id: MemberId) -> Result<(), S
     if !learner.recently_active {
         return Err(format!(
             "member {id} does not answer; with its vote the cluster would need it for a quorum"
+        ));
+    }
+    if !learner.keeps_up && !planted!(StuckLearnerPromoted) {
+        return Err(format!(
+            "member {id} answers and does not keep up with the log, as if its disk were full; with its vote the cluster would need it for a quorum"
         ));
     }
     let voters = progress.iter().filter(|p| p.voter).count() + 1;
@@ -101,7 +106,8 @@ fn may_remove(progress: &[Progress], leader: MemberId, id: MemberId) -> Result<(
 
 /// How many of them acknowledge entries, as far as it is known.
 fn answering<'a>(members: impl Iterator<Item = &'a Progress>) -> usize {
-    members.filter(|p| p.recently_active && p.keeps_up).count()
+    let keeps_up = |p: &Progress| p.keeps_up || planted!(StuckVoterCounted);
+    members.filter(|p| p.recently_active && keeps_up(p)).count()
 }
 
 const fn quorum(voters: usize) -> usize {
@@ -134,6 +140,14 @@ mod tests {
         assert_eq!(promote("++", 2), Ok(()));
         assert!(promote("+-", 2).unwrap_err().contains("does not answer"));
         assert!(promote("++--", 4).unwrap_err().contains("does not answer"));
+    }
+
+    /// Its disk is full, and it answers heartbeats all the same.
+    #[test]
+    fn a_learner_that_acknowledges_nothing_is_not_promoted() {
+        let refused = promote("+~", 2).unwrap_err();
+        assert!(refused.contains("does not keep up"), "{refused}");
+        assert!(promote("+++~", 4).is_err());
     }
 
     /// Its disk is full, and it answers heartbeats all the same.

@@ -17,6 +17,7 @@
 //! [`crate::log`] and [`crate::kv`].
 
 mod applier;
+mod changing;
 mod env;
 mod error;
 mod input;
@@ -40,6 +41,7 @@ mod versions;
 mod writes;
 
 pub use applier::{AppliedRange, Applier};
+pub use changing::{ChangeStep, Changed, Changing, MembershipRequest, NewMember};
 pub use env::{Caller, Env, Written};
 pub use error::{LeaderHint, RequestError};
 pub use input::{ApplyJob, Effect, Input, LogJob, Request};

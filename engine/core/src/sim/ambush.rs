@@ -3,13 +3,15 @@
 
 use super::member::Member;
 use super::operator::newest_leader;
+use super::operator::silence::{LACKS_AFTER, SILENT_AFTER};
 use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::{Event, Surroundings};
 use super::ticket::Asker;
-use super::world::World;
-use crate::replica::{Input, Request};
-use crate::types::MemberId;
+use super::world::{Members, World};
+use crate::kv::Membership;
+use crate::replica::{Input, MembershipRequest, Request};
+use crate::types::{Index, MemberId};
 
 /// A vote is given, but perhaps not yet on disk.
 pub(super) fn over_vote(sim: &mut Surroundings, voter: MemberId, candidate: MemberId) {
@@ -30,14 +32,75 @@ pub(super) fn over_snapshot(sim: &mut Surroundings, receiver: MemberId) {
     }
 }
 
-/// A learner is about to get a vote. Returns whether it is gone instead, for longer than any election timeout.
-pub(super) fn over_promotion(sim: &mut Surroundings, learner: MemberId) -> bool {
-    let gone = sim.plan.has(Fault::SilentLearner) && sim.random.chance(500_000);
-    if gone {
-        let gone_for = sim.random.between(6 * SECOND, 10 * SECOND);
-        sim.then(0, move |world| world.silence_learner(learner, gone_for));
+/// A change is about to be asked for that counts on who votes then. Returns for how long to look away, if some of them fall
+/// silent meanwhile.
+pub(super) fn over_change(
+    sim: &mut Surroundings,
+    members: &Members,
+    (leader, known): (MemberId, &Membership),
+    request: &MembershipRequest,
+) -> Option<Nanos> {
+    if !sim.plan.has(Fault::Silence) || !sim.random.chance(500_000) {
+        return None;
     }
-    gone
+    let up = |id: &MemberId| members.get(id).filter(|it| it.is_up());
+    let hung: Vec<_> = match request {
+        MembershipRequest::Promote(id) if known.learners().any(|it| it.id == *id) => {
+            let learner = up(id)?;
+            if sim.random.chance(500_000) {
+                silence(sim, *id);
+                return Some(SILENT_AFTER);
+            }
+            let has_some = learner.applied() > Some(Index(0));
+            has_some.then_some(*id).into_iter().collect()
+        }
+        MembershipRequest::Remove(id) => half_of_those_left(sim, known, leader, *id),
+        _ => Vec::new(),
+    };
+    let begins = |id| up(id).is_some_and(|it| !it.hangs(sim.now));
+    if hung.is_empty() || !hung.iter().all(begins) {
+        return None;
+    }
+    hang(sim, hung);
+    Some(LACKS_AFTER + SECOND)
+}
+
+/// So many others than the leader that without them and the one that is removed there is no quorum, though with it there is.
+fn half_of_those_left(
+    sim: &mut Surroundings,
+    known: &Membership,
+    leader: MemberId,
+    removed: MemberId,
+) -> Vec<MemberId> {
+    let voters = known.voters().map(|it| it.id);
+    let mut left: Vec<_> = voters.filter(|id| *id != removed).collect();
+    if left.len() == known.voters().count() || !left.len().is_multiple_of(2) {
+        return Vec::new();
+    }
+    let half = left.len() / 2;
+    left.retain(|id| *id != leader);
+    while left.len() > half {
+        let place = sim.random.below(left.len() as u64) as usize;
+        left.swap_remove(place);
+    }
+    left
+}
+
+fn silence(sim: &mut Surroundings, learner: MemberId) {
+    let gone_for = sim.random.between(6 * SECOND, 10 * SECOND);
+    sim.then(0, move |world| world.silence_learner(learner, gone_for));
+}
+
+fn hang(sim: &mut Surroundings, ids: Vec<MemberId>) {
+    let duration = sim.random.between(8 * SECOND, 14 * SECOND);
+    sim.then(0, move |world| world.hang(&ids, duration));
+}
+
+/// A member was answered to be gone for ever: if it is, it is not needed even when nobody remembers anything but its disk.
+pub(super) fn over_removal(sim: &mut Surroundings, removed: MemberId) {
+    if sim.plan.has(Fault::ForgottenRemoval) && sim.random.chance(500_000) {
+        sim.then(0, move |world| world.forget_removal(removed));
+    }
 }
 
 impl World {
@@ -52,6 +115,26 @@ impl World {
             member.kill(sim);
             self.lose_streams(learner);
             self.sim.after(gone_for, Event::Restart(learner));
+        }
+    }
+
+    fn hang(&mut self, ids: &[MemberId], duration: Nanos) {
+        let Self { sim, members, .. } = self;
+        for id in ids {
+            if let Some(member) = members.get_mut(id) {
+                sim.note(format_args!("FAULT at {id}: the disk hangs over a change"));
+                sim.count("disks that hang over a change of members");
+                member.hang(sim.now + duration);
+            }
+        }
+    }
+
+    fn forget_removal(&mut self, removed: MemberId) {
+        if self.is_stormy() {
+            let Self { sim, members, .. } = self;
+            self.operator.switch_off(sim, members, removed);
+            sim.count("power losses of all over a removal");
+            self.all_lose_power();
         }
     }
 

@@ -48,7 +48,7 @@ impl World {
             Fault::Transfer => return self.transfer(),
             Fault::Resize => return self.resize(),
             Fault::Lull => return self.lull(),
-            Fault::Replace | Fault::SilentLearner => return self.replace(),
+            Fault::Replace | Fault::Silence | Fault::ForgottenRemoval => return self.replace(),
             _ => {}
         }
         let Some(id) = self.victim() else {
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    fn all_lose_power(&mut self) -> bool {
+    pub(super) fn all_lose_power(&mut self) -> bool {
         self.sim.note(format_args!("FAULT: all lose power"));
         let ids: Vec<_> = self.members.keys().copied().collect();
         ids.into_iter().for_each(|id| self.lose_power(id));

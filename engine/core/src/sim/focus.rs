@@ -21,8 +21,10 @@ pub(super) enum Focus {
     Vote,
     /// Proposals that leave the log of the leader that made them, and are committed all the same.
     Displacement,
-    /// Members that are replaced, where the one that is to get a vote is gone.
-    SilentLearner,
+    /// Members that are replaced, while those are silent who are to vote afterwards.
+    Silence,
+    /// Members that are replaced, and all others lose power as soon as one is gone.
+    ForgottenRemoval,
     /// Members that are so far behind that they need a snapshot.
     Snapshot,
     /// `memory-first`, and sites that lose power: some have what the others go on without.
@@ -31,7 +33,7 @@ pub(super) enum Focus {
 
 impl Focus {
     /// Each as often as it stands here.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 13] = [
         Self::Usurper,
         Self::Usurper,
         Self::LeaderCut,
@@ -39,7 +41,10 @@ impl Focus {
         Self::Transfer,
         Self::Vote,
         Self::Displacement,
-        Self::SilentLearner,
+        Self::Displacement,
+        Self::Silence,
+        Self::Silence,
+        Self::ForgottenRemoval,
         Self::Snapshot,
         Self::SiteLoss,
     ];
@@ -67,7 +72,8 @@ impl Focus {
             Self::Transfer => (Fault::Transfer, often(random, 1, 4)),
             Self::Vote => (Fault::PowerLoss, often(random, 2, 8)),
             Self::Displacement => (Fault::Displacement, often(random, 4, 8)),
-            Self::SilentLearner => (Fault::SilentLearner, often(random, 2, 6)),
+            Self::Silence => (Fault::Silence, often(random, 2, 6)),
+            Self::ForgottenRemoval => (Fault::ForgottenRemoval, often(random, 2, 6)),
             Self::Snapshot => (Fault::Kill, often(random, 1, 4)),
             Self::SiteLoss => (Fault::SiteLoss, often(random, 6, 12)),
         };
@@ -84,7 +90,12 @@ impl Focus {
                 plan.faults.push((Fault::Transfer, often(random, 2, 6)));
             }
             Self::Displacement => self.crowd(plan, random),
-            Self::SilentLearner => plan.faults.retain(|(kind, _)| !kind.comes_late()),
+            Self::Silence => {
+                plan.faults.retain(|(kind, _)| !kind.comes_late());
+                // Who acknowledges nothing must have missed something.
+                plan.load.writes = plan.load.writes.max(200);
+            }
+            Self::ForgottenRemoval => self.quieten(plan, random),
             Self::Snapshot => self.shorten(plan, random),
             Self::SiteLoss => plan.memory_first = true,
         }
@@ -100,6 +111,17 @@ impl Focus {
         plan.load.levels = [0, 0, 50];
         plan.think = (2 << random.below(4)) * MILLI;
         plan.safety = random.between(40, 71) * SECOND;
+    }
+
+    /// Any write that is committed would take the news of a removal to the disks of those who are left; and only a few can not do
+    /// without the one that is gone.
+    fn quieten(self, plan: &mut Plan, random: &mut Random) {
+        plan.memory_first = false;
+        plan.members = *random.pick(&[1, 1, 2]).expect("not empty");
+        plan.clients = 1;
+        plan.load.writes = random.between(5, 50);
+        plan.load.roles = false;
+        plan.think = (64 << random.below(3)) * MILLI;
     }
 
     /// Nothing is kept of the log, and what is flushed is told late.

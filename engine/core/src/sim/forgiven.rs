@@ -10,6 +10,9 @@ use crate::kv::{Event, EventKind};
 use crate::types::Revision;
 use std::collections::BTreeMap;
 
+/// There are fewer clients than this.
+const CLIENTS_MAX: u64 = 1000;
+
 /// What each revision changed.
 pub(super) type Changes = BTreeMap<Revision, Vec<Event>>;
 
@@ -50,6 +53,11 @@ impl Losses {
         }
         // What was lost never comes back, so the end says what became of it, whatever was lost later.
         let fates: Vec<_> = self.0.iter().map(|it| it.fate(changes)).collect();
+        for operation in &mut forgiven.operations {
+            let losses = self.0.iter().filter(|it| operation.invoked.nanos > it.at);
+            // Whoever begins anew remembers nothing, also of what was kept after all.
+            operation.client += CLIENTS_MAX * losses.count() as u64;
+        }
         forgiven.operations.retain_mut(|operation| {
             let completed = operation.completed.map(|it| it.nanos);
             let revision = operation.answer.revision().map(Revision);
@@ -159,6 +167,32 @@ mod tests {
         let before = [(6, ""), (7, "b")];
         assert_eq!(fate(&before, &[(6, ""), (7, "n")]), (5, Some(7)));
         assert_eq!(fate(&before, &[(6, ""), (7, "b")]), (7, Some(8)));
+    }
+
+    /// It goes on from the revision of the loss, and may read what is older than what it has written before.
+    #[test]
+    fn whoever_begins_anew_is_another_client_to_the_checker() {
+        let put = |nanos, revision| Operation {
+            client: 3,
+            member: 1,
+            call: Call::Put {
+                key: "k".to_owned(),
+                value: "v".to_owned(),
+                expires: false,
+            },
+            invoked: Moment { nanos, order: 0 },
+            completed: Some(Moment { nanos, order: 1 }),
+            answer: Answer::Put { revision },
+        };
+        let mut losses = Losses::default();
+        losses.add(10, Revision(5), Changes::new());
+        let history = History {
+            operations: vec![put(5, 4), put(15, 6)],
+            ..History::default()
+        };
+        let forgiven = losses.forgive(&history, &Changes::new());
+        let clients: Vec<_> = forgiven.operations.iter().map(|it| it.client).collect();
+        assert_eq!(clients, [3, 3 + CLIENTS_MAX]);
     }
 
     #[test]

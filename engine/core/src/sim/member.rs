@@ -133,6 +133,8 @@ pub(super) struct Member {
     boot: u64,
     paused_until: Nanos,
     slow_until: Nanos,
+    /// Until then nothing that is asked of the log's disk comes to an end.
+    hangs_until: Nanos,
     /// The end of the log when it was last synced.
     promised: Index,
     /// A failure was injected that a panic may follow from: the log could not be read.
@@ -164,6 +166,7 @@ impl Member {
             boot: 0,
             paused_until: 0,
             slow_until: 0,
+            hangs_until: 0,
             promised: Index(0),
             reading_fails: false,
             down_since: 0,
@@ -233,6 +236,15 @@ impl Member {
         self.slow_until = self.slow_until.max(until);
     }
 
+    /// The log's disk hangs. What is asked of the member besides, it answers.
+    pub(super) fn hang(&mut self, until: Nanos) {
+        self.hangs_until = until;
+    }
+
+    pub(super) fn hangs(&self, now: Nanos) -> bool {
+        now < self.hangs_until
+    }
+
     /// Lets a read of the log fail, which ends a process.
     pub(super) fn fail_read(&mut self, after: u64) {
         self.reading_fails = true;
@@ -257,6 +269,7 @@ impl Member {
     pub(super) fn repair(&mut self) {
         self.paused_until = 0;
         self.slow_until = 0;
+        self.hangs_until = 0;
         self.disk.set_space_bytes(None);
     }
 
@@ -386,6 +399,12 @@ impl Member {
         self.process.as_ref().map(|process| process.state)
     }
 
+    /// Where its log ends, as far as it is written; nothing while there is no process.
+    pub(super) fn log_end(&self) -> Option<Index> {
+        let process = self.process.as_ref();
+        process.map(|process| process.log.reader().last_index())
+    }
+
     pub(super) fn membership(&self) -> Option<Arc<Membership>> {
         self.process
             .as_ref()
@@ -422,14 +441,19 @@ impl Member {
 
     /// Lets one thread go on.
     pub(super) fn act(&mut self, sim: &mut Surroundings, actor: Actor) {
-        if sim.now < self.paused_until {
+        let until = match actor {
+            Actor::LogWrite | Actor::LogSync | Actor::LogFill => self.hangs_until,
+            _ => 0,
+        };
+        let until = until.max(self.paused_until);
+        if sim.now < until {
             let (member, boot) = (self.id, self.boot);
             let event = Event::Act {
                 member,
                 boot,
                 actor,
             };
-            return sim.queue.push(self.paused_until, event);
+            return sim.queue.push(until, event);
         }
         let end = match guard(|| self.turn(sim, actor)) {
             Ok(Ok(())) => return,

@@ -1,30 +1,32 @@
 //! Whoever runs the cluster: keeps it at its size, one membership change at a time, and replaces members
 //! that are no use any more by empty ones under ids of their own.
 //!
-//! It knows of members only what they say themselves, and remembers nothing that it could look up, so that
-//! an answer that never comes costs it nothing but time.
+//! It knows of members only what they say themselves, and remembers nothing that it could look up, but what it was not
+//! answered: that it asks for again.
+
+mod call;
+pub(super) mod silence;
 
 use super::ambush;
 use super::clock::Clock;
 use super::invariants::Broken;
 use super::loss;
 use super::member::{DRIFT_PERCENT_MAX, Health, Member};
-use super::queue::{MILLI, Nanos, SECOND};
+use super::queue::{MILLI, Nanos};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker};
 use super::world::Members;
-use crate::kv::{Member as MemberRecord, Membership, MembershipChange, Outcome};
-use crate::replica::{Input, Request};
+use crate::kv::Membership;
+use crate::replica::{Input, MembershipRequest, NewMember, Request, RequestError};
 use crate::types::MemberId;
+use call::Call;
+use silence::LogEnds;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How long it waits for an answer.
 const PATIENCE: Nanos = 4_000 * MILLI;
-/// Nobody can have heard a member that has been down for longer, if nothing of it comes late: it is twice as long as any
-/// election timeout.
-const SILENT_AFTER: Nanos = 4 * SECOND;
 
 pub(super) struct Operator {
     random: Random,
@@ -34,25 +36,28 @@ pub(super) struct Operator {
     pub(super) condemned: BTreeSet<MemberId>,
     /// Members that it wants to be rid of; they may be gone already.
     leaving: BTreeSet<MemberId>,
+    /// Those of which it was answered that they are gone.
+    gone: BTreeSet<MemberId>,
     /// An empty folder that is to join. It learns its id from the members.
-    candidate: Option<MemberRecord>,
+    candidate: Option<NewMember>,
     folders: u64,
     requests: u64,
-    /// The request that was not answered yet, and until when it waits.
+    /// Until when it waits for an answer to its last request, or looks away.
     waiting: Option<Nanos>,
-    /// The request is to promote a learner that nobody can have heard for long.
-    promotes_silent: bool,
+    /// The change that a member was asked for last, if it was not answered yet.
+    call: Option<Call>,
+    /// What it was not answered, so that it may have been done.
+    unanswered: Option<MembershipRequest>,
+    /// Nothing was answered since it first asked for something.
+    unsettled: bool,
+    ends: LogEnds,
     /// Since when nobody leads, and a majority of the voters may have lost what it acknowledged.
     stuck_since: Option<Nanos>,
-    /// No entry behind the last membership change is known to be committed.
-    unsettled: bool,
 }
 
 /// What it does next.
 enum Step {
-    Change(MembershipChange),
-    /// Makes sure that the membership as it is outlives any crash of a quorum.
-    Settle,
+    Change(MembershipRequest),
     /// The leader is to go, so another has to lead.
     Transfer,
 }
@@ -64,27 +69,28 @@ impl Operator {
             wanted,
             condemned: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            gone: BTreeSet::new(),
             candidate: None,
             folders: 0,
             requests: 0,
             waiting: None,
-            promotes_silent: false,
+            call: None,
+            unanswered: None,
+            unsettled: false,
+            ends: LogEnds::default(),
             stuck_since: None,
-            unsettled: true,
         }
     }
 
     /// What a new folder's member is called.
-    pub(super) fn new_record(&mut self, id: MemberId) -> MemberRecord {
+    pub(super) fn new_member(&mut self) -> NewMember {
         self.folders += 1;
         let folder = self.folders;
-        MemberRecord {
-            id,
+        NewMember {
             name: format!("member-{folder}"),
             peer_address: format!("peer-{folder}:1"),
             client_address: format!("client-{folder}:1"),
             folder_id: format!("folder-{folder}"),
-            voter: false,
         }
     }
 
@@ -107,23 +113,48 @@ impl Operator {
 
     /// # Errors
     /// What should have been refused was done.
-    pub(super) fn on_answer(&mut self, request: u64, answer: &Answered) -> Result<(), Broken> {
+    pub(super) fn on_answer(
+        &mut self,
+        sim: &mut Surroundings,
+        members: &mut Members,
+        (request, answered): (u64, Answered),
+    ) -> Result<(), Broken> {
         if request != self.requests {
             return Ok(());
         }
-        self.waiting = None;
-        let Answered::Written(Ok(written)) = answer else {
+        let Some(mut call) = self.call.take() else {
+            self.waiting = None;
             return Ok(());
         };
-        if self.promotes_silent {
-            let what = "a learner that is down got a vote".to_owned();
-            return Err(("silent learners do not vote", what));
-        }
-        match &written.outcome {
-            Outcome::Membership(_) => self.unsettled = true,
-            _ => self.unsettled = false,
+        match call.on_answer(sim, members, answered)? {
+            None => self.call = Some(call),
+            Some(result) => {
+                self.waiting = None;
+                self.on_result(sim, call.request, result);
+            }
         }
         Ok(())
+    }
+
+    fn on_result(
+        &mut self,
+        sim: &mut Surroundings,
+        request: MembershipRequest,
+        result: call::Answer,
+    ) {
+        match (result, request) {
+            (Ok(_), request) => {
+                self.unsettled = false;
+                self.unanswered = None;
+                if let MembershipRequest::Remove(id) = request {
+                    self.gone.insert(id);
+                    ambush::over_removal(sim, id);
+                }
+            }
+            // What was asked before that may be done yet, but as things are it makes no sense to ask again.
+            (Err(RequestError::Refused(_) | RequestError::Invalid(_)), _) => self.unanswered = None,
+            (Err(_), request) => self.unanswered = Some(request),
+        }
     }
 
     /// Looks at the cluster, and does the next thing.
@@ -134,19 +165,22 @@ impl Operator {
             return loss::recover_if_needed(sim, members, &mut self.stuck_since);
         };
         self.stuck_since = None;
+        self.ends.look(sim.now, &members[&leader]);
         self.welcome(sim, members, &membership);
         self.bid_farewell(sim, members, &membership);
         if self.waiting.is_some_and(|until| sim.now < until) {
             return;
         }
         self.waiting = None;
-        let step = match self.unsettled {
-            true => Some(Step::Settle),
-            false => self.next_step(&membership, members, leader),
+        if let Some(call) = self.call.take() {
+            self.unanswered = Some(call.request);
+        }
+        let step = match self.unanswered.clone() {
+            Some(request) => Some(Step::Change(request)),
+            None => self.next_step(&membership, members, leader),
         };
-        self.promotes_silent = false;
         if let Some(step) = step {
-            self.ask(sim, members, leader, step);
+            self.ask(sim, members, (leader, &membership), step);
         }
     }
 
@@ -178,20 +212,28 @@ impl Operator {
         members: &mut Members,
         membership: &Membership,
     ) {
-        if self.unsettled {
-            return;
-        }
-        for id in self.leaving.clone() {
+        for id in self.gone.clone() {
             let gone = membership.last_member_id >= id && !membership.members.contains_key(&id);
             if gone && self.random.chance(200_000) {
-                if let Some(mut member) = members.remove(&id) {
-                    member.kill(sim);
-                    sim.note(format_args!("{id} is switched off"));
-                }
-                self.leaving.remove(&id);
-                self.condemned.remove(&id);
+                self.switch_off(sim, members, id);
             }
         }
+    }
+
+    /// A member that was removed is not needed any more.
+    pub(super) fn switch_off(
+        &mut self,
+        sim: &mut Surroundings,
+        members: &mut Members,
+        id: MemberId,
+    ) {
+        if let Some(mut member) = members.remove(&id) {
+            member.kill(sim);
+            sim.note(format_args!("{id} is switched off"));
+        }
+        self.gone.remove(&id);
+        self.leaving.remove(&id);
+        self.condemned.remove(&id);
     }
 
     fn next_step(&mut self, now: &Membership, members: &Members, leader: MemberId) -> Option<Step> {
@@ -213,13 +255,16 @@ impl Operator {
             if now.members.len() > 1 {
                 return self.promotion(now, members);
             }
-            return Some(self.addition(now));
+            return Some(self.addition());
         }
         if let Some(promotion) = self.promotion(now, members) {
             return Some(promotion);
         }
+        if let Some(repetition) = self.repetition(now) {
+            return Some(repetition);
+        }
         match now.members.len() {
-            count if count < self.wanted => Some(self.addition(now)),
+            count if count < self.wanted => Some(self.addition()),
             count if count > self.wanted && sound => {
                 let ids: Vec<_> = now.members.keys().copied().collect();
                 let id = *self.random.pick(&ids)?;
@@ -239,7 +284,19 @@ impl Operator {
         let learner = now
             .learners()
             .find(|m| any || members.get(&m.id).is_some_and(Member::is_up))?;
-        Some(Step::Change(MembershipChange::Promote(learner.id)))
+        Some(Step::Change(MembershipRequest::Promote(learner.id)))
+    }
+
+    /// Something that is so already, if it is not known to stay so.
+    fn repetition(&self, now: &Membership) -> Option<Step> {
+        let left = |id: &&MemberId| !self.gone.contains(id) && !now.members.contains_key(id);
+        let unheard = self.leaving.iter().find(left).copied();
+        let left = unheard.filter(|id| now.last_member_id >= *id);
+        let voter = now.voters().next().filter(|_| self.unsettled);
+        let again = left.map(MembershipRequest::Remove);
+        again
+            .or(voter.map(|it| MembershipRequest::Promote(it.id)))
+            .map(Step::Change)
     }
 
     fn remove(&mut self, id: MemberId, leader: MemberId) -> Step {
@@ -247,75 +304,66 @@ impl Operator {
             return Step::Transfer;
         }
         self.leaving.insert(id);
-        Step::Change(MembershipChange::Remove(id))
+        // An accepted loss may have brought it back.
+        self.gone.remove(&id);
+        Step::Change(MembershipRequest::Remove(id))
     }
 
-    fn addition(&mut self, now: &Membership) -> Step {
-        let id = now.next_member_id();
-        let mut record = match self.candidate.take() {
-            Some(record) => record,
-            None => self.new_record(id),
+    fn addition(&mut self) -> Step {
+        let new = match self.candidate.take() {
+            Some(new) => new,
+            None => self.new_member(),
         };
-        record.id = id;
-        self.candidate = Some(record.clone());
-        Step::Change(MembershipChange::AddLearner(record))
+        self.candidate = Some(new.clone());
+        Step::Change(MembershipRequest::AddLearner(new))
     }
 
-    fn ask(&mut self, sim: &mut Surroundings, members: &mut Members, leader: MemberId, step: Step) {
-        if let Step::Change(MembershipChange::Promote(id)) = step
-            && members.get(&id).is_some_and(Member::is_up)
-            && ambush::over_promotion(sim, id)
-        {
-            // It looks away until nobody can have heard that learner for long.
-            self.waiting = Some(sim.now + SILENT_AFTER);
+    fn ask(
+        &mut self,
+        sim: &mut Surroundings,
+        members: &mut Members,
+        (leader, membership): (MemberId, &Membership),
+        step: Step,
+    ) {
+        let request = match step {
+            Step::Change(request) => request,
+            Step::Transfer => return self.ask_for_transfer(sim, members, leader),
+        };
+        if let Some(delay) = ambush::over_change(sim, members, (leader, membership), &request) {
+            // It looks away until nobody can have heard them for long.
+            self.waiting = Some(sim.now + delay);
             return;
         }
         self.requests += 1;
         let until = sim.now + PATIENCE;
         self.waiting = Some(until);
+        self.unsettled = true;
+        let place = (self.requests, leader, until);
+        let due = self.ends.due(sim.now);
+        self.call = Some(Call::begin(sim, members, place, (request, due)));
+    }
+
+    fn ask_for_transfer(
+        &mut self,
+        sim: &mut Surroundings,
+        members: &mut Members,
+        leader: MemberId,
+    ) {
+        self.requests += 1;
+        let until = sim.now + PATIENCE;
+        self.waiting = Some(until);
         let caller = sim.mailbox.ticket(Asker::Operator(self.requests), until);
-        let request = match step {
-            Step::Change(change) => {
-                sim.note(format_args!("operator asks {leader} for {}", name(&change)));
-                sim.count("membership changes asked for");
-                self.unsettled = true;
-                self.promotes_silent = is_silent(sim, members, &change);
-                Request::Change { change, caller }
-            }
-            Step::Settle => Request::settle(caller),
-            Step::Transfer => Request::Transfer { to: None, caller },
-        };
+        let request = Request::Transfer { to: None, caller };
         if let Some(member) = members.get_mut(&leader) {
             member.give(sim, Input::Request(request));
         }
     }
 }
 
-/// Whether it promotes a member that has been down for longer than any election timeout, and of which nothing comes late.
-fn is_silent(sim: &Surroundings, members: &Members, change: &MembershipChange) -> bool {
-    let late = sim.plan.weather.strays > 0 || sim.plan.faults.iter().any(|(it, _)| it.comes_late());
-    let MembershipChange::Promote(id) = change else {
-        return false;
-    };
-    let down_for = members.get(id).map_or(0, |it| it.down_for(sim.now));
-    !late && down_for > SILENT_AFTER
-}
-
 fn is_lost(id: MemberId, members: &Members) -> bool {
     members
         .get(&id)
         .is_none_or(|m| matches!(m.health, Health::Lost | Health::Suspect))
-}
-
-fn name(change: &MembershipChange) -> String {
-    match change {
-        MembershipChange::Bootstrap { .. } => "a bootstrap".to_owned(),
-        MembershipChange::AddLearner(member) => {
-            format!("learner {}, {}", member.id, member.folder_id)
-        }
-        MembershipChange::Promote(id) => format!("the promotion of {id}"),
-        MembershipChange::Remove(id) => format!("the removal of {id}"),
-    }
 }
 
 /// The member that says it leads, in the highest term that any such says, and the members it knows.

@@ -72,15 +72,17 @@ pub(super) enum Fault {
     Replace,
     /// Nobody writes for a while, and then everybody does.
     Lull,
-    /// A member is replaced, and the learner in its place is gone when it is to get its vote.
-    SilentLearner,
+    /// A member is replaced, and who is to vote afterwards is gone just then, or acknowledges nothing.
+    Silence,
+    /// A member is replaced, and all others lose power as soon as it is answered that it is gone, and it is switched off.
+    ForgottenRemoval,
     /// All machines of a site lose power, a majority, and not all there are. Only where that is the story: see [`loss`](super::loss).
     SiteLoss,
 }
 
 impl Fault {
     /// But for those that are drawn apart.
-    const ALL: [Self; 27] = [
+    const ALL: [Self; 28] = [
         Self::Kill,
         Self::PowerLoss,
         Self::ClusterPowerLoss,
@@ -107,7 +109,8 @@ impl Fault {
         Self::Resize,
         Self::Replace,
         Self::Lull,
-        Self::SilentLearner,
+        Self::Silence,
+        Self::ForgottenRemoval,
     ];
 
     /// Whether what a member said may be heard when it is long gone.
@@ -148,7 +151,8 @@ impl Fault {
             Self::Resize => "resizes",
             Self::Replace => "replacements",
             Self::Lull => "lulls",
-            Self::SilentLearner => "replacements by a learner that dies",
+            Self::Silence => "replacements while somebody falls silent",
+            Self::ForgottenRemoval => "replacements with a loss of power",
         }
     }
 }

@@ -101,7 +101,7 @@ impl World {
     fn begin(&mut self) {
         let plan = self.sim.plan.clone();
         self.sim.note(format_args!("{plan:?}"));
-        let record = self.operator.new_record(FIRST);
+        let record = self.operator.new_member().under(FIRST);
         let clock = Clock::draw(&mut self.sim.random, DRIFT_PERCENT_MAX);
         let mut first = Member::new(record, clock, self.sim.programs.installed);
         roll::plan(&mut self.sim);
@@ -279,8 +279,10 @@ impl World {
             match asker {
                 Asker::Nobody => {}
                 Asker::Operator(request) => {
-                    if let Err(broken) = self.operator.on_answer(request, &answered) {
-                        self.sim.fail(broken);
+                    let Self { sim, members, .. } = self;
+                    let answer = (request, answered);
+                    if let Err(broken) = self.operator.on_answer(sim, members, answer) {
+                        sim.fail(broken);
                     }
                 }
                 Asker::Client(client, attempt) => self.answer_client(id, client, attempt, answered),
