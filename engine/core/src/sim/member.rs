@@ -13,6 +13,7 @@ mod peers;
 mod process;
 mod serve;
 mod snapshots;
+mod waiting;
 
 use super::clock::Clock;
 use super::folders::SimFolders;
@@ -59,6 +60,8 @@ pub(super) enum Actor {
     TellApplied,
     /// The stream to a member takes another frame, or is opened.
     Transmit(MemberId),
+    /// A member answers the Hello of a stream to it; the number of its start goes with it.
+    Ack(MemberId, u64),
     /// The flusher's flush is done.
     Flush,
     /// A caller that may read does.
@@ -264,6 +267,7 @@ impl Member {
         if self.process.take().is_some() {
             self.boot += 1;
             self.down_since = sim.now;
+            sim.programs.ended(self.id);
             self.folders.kill(&mut sim.random);
             self.paused_until = 0;
         }
@@ -443,6 +447,7 @@ impl Member {
             Actor::Apply => return process.apply(sim, machine),
             Actor::TellApplied => process.tell_applied(sim, machine),
             Actor::Transmit(to) => process.go_on_sending(sim, machine, to),
+            Actor::Ack(by, start) => process.on_ack(sim, machine, by, start),
             Actor::Flush => return process.flush(sim, machine),
             Actor::Serve(job) => process.serve(sim, machine, job),
             Actor::Keep => return process.keep(sim, machine),
