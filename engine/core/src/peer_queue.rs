@@ -9,6 +9,7 @@
 //! What may not live here: clocks, sockets, and what messages mean.
 
 use crate::consensus::Outbound;
+use crate::planted::planted;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -94,6 +95,7 @@ impl PeerQueue {
         }
         let messages = self.urgent.len() + self.log.len();
         let full = self.bytes + bytes > self.limits.queue_bytes;
+        let full = full && !planted!(QueueBoundedInNumberOnly);
         if messages >= self.limits.queue_messages || (full && messages > 0) {
             return Err(Dropped::Full);
         }
@@ -146,7 +148,9 @@ impl PeerQueue {
     /// The peer has answered: it takes frames from now on.
     pub fn opened(&mut self) {
         self.open = true;
-        self.retry = self.limits.retry_min;
+        if !planted!(PauseNeverReset) {
+            self.retry = self.limits.retry_min;
+        }
     }
 
     /// The stream broke, or could not be opened. Returns how long to wait before the next try; consensus must be told that
@@ -154,6 +158,10 @@ impl PeerQueue {
     pub fn broke(&mut self) -> Duration {
         self.open = false;
         self.drop_log();
+        if planted!(QueueThrownAwayWithHeartbeats) {
+            self.urgent.clear();
+            self.bytes = 0;
+        }
         while self.urgent.len() > KEPT_WHILE_DOWN {
             self.make_room_while_down(false);
         }

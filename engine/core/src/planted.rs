@@ -15,6 +15,8 @@ pub enum Bug {
     LeaseTooLong,
     /// A leader counts on its own settings, whatever those who answer it have promised.
     PromiseIgnored,
+    /// An answer that promises nothing, as those of an older program, counts as if it promised what the leader does.
+    NoPromiseCounted,
     /// A member that starts helps nobody for as long as its settings say now, whatever they said before.
     RestartWaitsByNewSettings,
     /// A leader that hands over keeps its lease.
@@ -41,6 +43,12 @@ pub enum Bug {
     DisplacedTakenForDead,
     /// Appends that follow each other are one message, however large.
     MessagesMergedWithoutBound,
+    /// What waits for a peer is bounded in number, and not in bytes.
+    QueueBoundedInNumberOnly,
+    /// When a stream breaks, heartbeats that wait are thrown away with the log.
+    QueueThrownAwayWithHeartbeats,
+    /// The pauses before a stream is opened again go on growing, whether the peer answered or not.
+    PauseNeverReset,
     /// A learner is promoted, whether it answers or not.
     SilentLearnerPromoted,
     /// A learner is promoted, whether its disk takes what it is sent or not.
@@ -71,6 +79,8 @@ pub enum Bug {
     WatchSkipsGap,
     /// A page that begins inside a revision leaves out the first change that is left of it.
     WatchSkipsInsideRevision,
+    /// A page of history is bounded by what was looked at, and not in bytes.
+    PageNotBoundedInBytes,
     /// A member that starts has forgotten all sessions.
     SessionsLostOnRestart,
     /// A time to live ends when the leader's clock shows it, not so long after the put.
@@ -142,7 +152,7 @@ pub enum Bug {
 impl Bug {
     /// All of them, and within how many seeds, counted from 1, a test asks the simulator to find each: twice what
     /// `make sim-planted` said, or less where that takes long.
-    pub const ALL: [(Self, u64); 57] = [
+    pub const ALL: [(Self, u64); 62] = [
         (Self::VoteNotSynced, 100),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
@@ -200,6 +210,11 @@ impl Bug {
         (Self::StuckLearnerPromoted, 100),
         (Self::StuckVoterCounted, 100),
         (Self::ChangeNotSettled, 100),
+        (Self::NoPromiseCounted, 200),
+        (Self::QueueBoundedInNumberOnly, 200),
+        (Self::QueueThrownAwayWithHeartbeats, 10),
+        (Self::PauseNeverReset, 100),
+        (Self::PageNotBoundedInBytes, 10),
     ];
 
     /// Those that the models of threads find (`models`): the simulator has one thread, in which every order of loads and stores

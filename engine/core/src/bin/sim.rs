@@ -23,9 +23,9 @@ struct Arguments {
     /// Runs so many seeds, however long it takes.
     #[arg(long, conflicts_with = "budget")]
     seeds: Option<u64>,
-    /// The first of the seeds; drawn from the clock if it is not given.
-    #[arg(long)]
-    from: Option<u64>,
+    /// The first of the seeds; drawn from the clock if it is not given. Planted bugs are looked for from each of several.
+    #[arg(long, value_delimiter = ',')]
+    from: Vec<u64>,
     /// How many threads run seeds.
     #[arg(long, default_value_t = 1)]
     threads: u64,
@@ -138,7 +138,8 @@ impl Total {
 
 fn explore(arguments: &Arguments) -> ExitCode {
     let begin = Instant::now();
-    let first = arguments.from.unwrap_or_else(fresh_seed);
+    let first = arguments.from.first().copied();
+    let first = first.unwrap_or_else(fresh_seed);
     println!("seeds from {first} on");
     let threads = arguments.threads.max(1);
     let total = std::thread::scope(|scope| {
@@ -185,8 +186,20 @@ fn fresh_seed() -> u64 {
 mod planted {
     use super::{Arguments, ExitCode, Keep, sim};
     use dengine_core::planted::{Bug, plant};
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
 
-    /// Looks for planted bugs, and prints a row of a table for each.
+    /// What came of the search for one bug.
+    struct Row {
+        bug: Bug,
+        /// For each range, the number of the seed that found it, counted from 1; none if none did.
+        seeds: Vec<Option<u64>>,
+        /// The invariants that reported it, as they first did.
+        found_as: Vec<&'static str>,
+    }
+
+    /// Looks for planted bugs, and prints the rows of the table in docs/simulator.md.
     pub(super) fn run(name: &str, arguments: &Arguments) -> ExitCode {
         let bugs = match (name, Bug::named(name)) {
             ("all", _) => Bug::ALL.map(|(bug, _)| bug).to_vec(),
@@ -203,31 +216,105 @@ mod planted {
             plant(Some(bugs[0]));
             return super::replay(seed, arguments);
         }
-        println!("| planted bug | seeds to find it | found as |\n|---|---|---|");
-        let found = bugs.iter().filter(|bug| seek(**bug, arguments)).count();
-        if found == bugs.len() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
+        let ranges = match arguments.from.as_slice() {
+            [] => vec![1],
+            from => from.to_vec(),
+        };
+        print_head(&ranges);
+        let rows = seek_all(&bugs, &ranges, arguments);
+        let never = never_first(&rows).filter(|_| name == "all");
+        let never: Vec<_> = never.collect();
+        for invariant in &never {
+            eprintln!("no planted bug was first reported by {invariant:?}");
+        }
+        let all_found = rows.iter().all(|row| row.seeds.iter().all(Option::is_some));
+        match all_found && never.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
         }
     }
 
-    fn seek(bug: Bug, arguments: &Arguments) -> bool {
-        plant(Some(bug));
-        let first = arguments.from.unwrap_or(1);
-        for seed in 0..arguments.max_seeds {
-            let report = sim::run(first + seed, Keep::Hash);
-            if let Some(violation) = report.violation {
-                println!(
-                    "| {} | {} | {} |",
-                    bug.name(),
-                    seed + 1,
-                    violation.invariant
-                );
-                return true;
+    /// As many at a time as there are threads; rows are printed in the order of the bugs.
+    fn seek_all(bugs: &[Bug], ranges: &[u64], arguments: &Arguments) -> Vec<Row> {
+        let next = AtomicUsize::new(0);
+        let (sender, receiver) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..arguments.threads.max(1) {
+                let (next, sender) = (&next, sender.clone());
+                scope.spawn(move || {
+                    while let Some((at, bug)) = take(next, bugs) {
+                        let row = seek(bug, ranges, arguments.max_seeds);
+                        sender.send((at, row)).expect("somebody prints it");
+                    }
+                });
             }
+            drop(sender);
+            let (mut early, mut rows) = (BTreeMap::new(), Vec::new());
+            for (at, row) in receiver {
+                early.insert(at, row);
+                while let Some(row) = early.remove(&rows.len()) {
+                    row.print(arguments.max_seeds);
+                    rows.push(row);
+                }
+            }
+            rows
+        })
+    }
+
+    fn take(next: &AtomicUsize, bugs: &[Bug]) -> Option<(usize, Bug)> {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        bugs.get(at).map(|bug| (at, *bug))
+    }
+
+    fn seek(bug: Bug, ranges: &[u64], max_seeds: u64) -> Row {
+        plant(Some(bug));
+        let mut row = Row {
+            bug,
+            seeds: Vec::new(),
+            found_as: Vec::new(),
+        };
+        for first in ranges {
+            let broken = |seed| Some((seed, sim::run(first + seed, Keep::Hash).violation?));
+            let found = (0..max_seeds).find_map(broken);
+            row.seeds.push(found.as_ref().map(|(seed, _)| seed + 1));
+            let invariant = found.map(|(_, violation)| violation.invariant);
+            let new = invariant.filter(|it| !row.found_as.contains(it));
+            row.found_as.extend(new);
         }
-        println!("| {} | more than {} | |", bug.name(), arguments.max_seeds);
-        false
+        row
+    }
+
+    /// The invariants that reported nothing first: they might see nothing at all.
+    fn never_first(rows: &[Row]) -> impl Iterator<Item = &'static str> {
+        let first: BTreeSet<_> = rows.iter().flat_map(|row| row.found_as.clone()).collect();
+        let names = sim::invariants().into_iter();
+        names.filter(move |name| !first.contains(name))
+    }
+
+    fn print_head(ranges: &[u64]) {
+        let from = ranges
+            .iter()
+            .map(|first| format!(" from {} |", with_commas(*first)));
+        println!("| planted bug |{} found as |", from.collect::<String>());
+        println!("|---|{}---|", "---|".repeat(ranges.len()));
+    }
+
+    fn with_commas(number: u64) -> String {
+        let digits = number.to_string();
+        let groups = digits.as_bytes().rchunks(3).rev();
+        let groups = groups.map(|group| String::from_utf8_lossy(group).into_owned());
+        groups.collect::<Vec<_>>().join(",")
+    }
+
+    impl Row {
+        fn print(&self, max_seeds: u64) {
+            let cell = |seeds: &Option<u64>| match seeds {
+                Some(seeds) => format!(" {seeds} |"),
+                None => format!(" more than {max_seeds} |"),
+            };
+            let cells: String = self.seeds.iter().map(cell).collect();
+            let (name, found_as) = (self.bug.name(), self.found_as.join(", "));
+            println!("| {name} |{cells} {found_as} |");
+        }
     }
 }

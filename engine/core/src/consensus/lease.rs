@@ -81,6 +81,9 @@ impl Lease {
 
     fn note(&mut self, member: u64, sent: Moment, promise: Duration) {
         let mut promise = promise.min(self.promise);
+        if promise.is_zero() && planted!(NoPromiseCounted) {
+            promise = self.promise;
+        }
         if planted!(PromiseIgnored) {
             promise = self.promise;
         }

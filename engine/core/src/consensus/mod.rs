@@ -41,6 +41,8 @@ mod event;
 mod lease;
 mod log_view;
 mod messages;
+#[cfg(any(test, feature = "sim"))]
+mod older;
 mod reads;
 mod validate;
 
@@ -57,4 +59,6 @@ pub use event::{
     Proposal, ReadToken, Refusal, Role, SnapshotMeta, State, Token,
 };
 pub use log_view::{LogRead, LogReadError};
+#[cfg(any(test, feature = "sim"))]
+pub(crate) use older::without_promise;
 pub use validate::PeerMessageError;

@@ -246,6 +246,36 @@ impl World {
         true
     }
 
+    /// The leader's streams break again and again. They are opened again at once, so all hear it.
+    pub(super) fn flap(&mut self) -> bool {
+        let leader = newest_leader(&self.members).map(|(leader, _)| leader);
+        let free = self.sim.now >= self.sim.ambushed_until;
+        let Some(leader) = leader.filter(|_| free) else {
+            return false;
+        };
+        self.sim.note(format_args!(
+            "FAULT at {leader}: streams break again and again"
+        ));
+        let end = self.sim.now + self.sim.random.between(6 * SECOND, 15 * SECOND);
+        self.sim.ambushed_until = end;
+        self.flap_until(end, leader);
+        true
+    }
+
+    fn flap_until(&mut self, end: Nanos, leader: MemberId) {
+        if self.sim.now >= end || !self.is_stormy() {
+            return;
+        }
+        let others: Vec<_> = self.members.keys().copied().collect();
+        for other in others.into_iter().filter(|id| *id != leader) {
+            self.break_stream((leader, other));
+            self.break_stream((other, leader));
+        }
+        let delay = self.sim.random.between(300 * MILLI, 700 * MILLI);
+        self.sim
+            .then(delay, move |world| world.flap_until(end, leader));
+    }
+
     /// Nobody hears this member, and it hears nobody.
     pub(super) fn isolate(&mut self, id: MemberId, duration: u64) {
         if self.is_stormy() {

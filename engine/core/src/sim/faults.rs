@@ -45,6 +45,7 @@ impl World {
             Fault::LateNews => return self.stop_leader(),
             Fault::Displacement => return self.displace(),
             Fault::Reset => return self.reset(),
+            Fault::Flapping => return self.flap(),
             Fault::Transfer => return self.transfer(),
             Fault::Resize => return self.resize(),
             Fault::Lull => return self.lull(),
@@ -312,9 +313,13 @@ impl World {
         };
         self.sim
             .note(format_args!("FAULT: the stream {from}-{to} breaks"));
-        self.sim.network.reset((*from, *to));
-        self.sim.after(MILLI, Event::Unreachable((*from, *to)));
+        self.break_stream((*from, *to));
         true
+    }
+
+    pub(super) fn break_stream(&mut self, link: Link) {
+        self.sim.network.reset(link);
+        self.sim.after(MILLI, Event::Unreachable(link));
     }
 
     /// Nobody writes for a while, and then everybody does.

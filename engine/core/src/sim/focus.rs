@@ -27,13 +27,17 @@ pub(super) enum Focus {
     ForgottenRemoval,
     /// Members that are so far behind that they need a snapshot.
     Snapshot,
+    /// A leader whose streams break again and again, and nothing else.
+    Flapping,
+    /// An older program that is replaced slowly, and leaders that are cut off while members' timers differ.
+    Roll,
     /// `memory-first`, and sites that lose power: some have what the others go on without.
     SiteLoss,
 }
 
 impl Focus {
     /// Each as often as it stands here.
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::Usurper,
         Self::Usurper,
         Self::LeaderCut,
@@ -46,6 +50,8 @@ impl Focus {
         Self::Silence,
         Self::ForgottenRemoval,
         Self::Snapshot,
+        Self::Flapping,
+        Self::Roll,
         Self::SiteLoss,
     ];
 
@@ -68,6 +74,7 @@ impl Focus {
         let (fault, mean) = match self {
             Self::Usurper => (Fault::Usurper, often(random, 4, 8)),
             Self::LeaderCut => (Fault::LeaderCut, often(random, 2, 6)),
+            Self::Roll => (Fault::LeaderCut, often(random, 2, 4)),
             Self::LateNews => (Fault::LateNews, often(random, 4, 8)),
             Self::Transfer => (Fault::Transfer, often(random, 1, 4)),
             Self::Vote => (Fault::PowerLoss, often(random, 2, 8)),
@@ -75,6 +82,7 @@ impl Focus {
             Self::Silence => (Fault::Silence, often(random, 2, 6)),
             Self::ForgottenRemoval => (Fault::ForgottenRemoval, often(random, 2, 6)),
             Self::Snapshot => (Fault::Kill, often(random, 1, 4)),
+            Self::Flapping => (Fault::Flapping, often(random, 4, 12)),
             Self::SiteLoss => (Fault::SiteLoss, often(random, 6, 12)),
         };
         plan.faults.retain(|(kind, _)| *kind != fault);
@@ -97,6 +105,8 @@ impl Focus {
             }
             Self::ForgottenRemoval => self.quieten(plan, random),
             Self::Snapshot => self.shorten(plan, random),
+            Self::Flapping => self.leave_the_rest(plan),
+            Self::Roll => self.roll_slowly(plan, random),
             Self::SiteLoss => plan.memory_first = true,
         }
     }
@@ -126,8 +136,10 @@ impl Focus {
 
     /// Nothing is kept of the log, and what is flushed is told late.
     fn shorten(self, plan: &mut Plan, random: &mut Random) {
-        plan.log_keep_bytes = random.below(1 << 10);
-        plan.flush_bytes = 1 << random.between(8, 11);
+        for settings in &mut plan.settings {
+            settings.log_keep_bytes = random.below(1 << 10);
+            settings.flush_bytes = 1 << random.between(8, 11);
+        }
         plan.grows_from = random.below(15 * SECOND);
         let every: Nanos = random.between(3, 10) * SECOND;
         let others = [Fault::PowerLoss, Fault::Replace, Fault::Partition];
@@ -137,6 +149,28 @@ impl Focus {
             .collect::<Vec<_>>()
         {
             plan.faults.push((other, every));
+        }
+    }
+
+    /// Leases that are long, of leaders that are to hand over to others now and then, and members that lose patience early.
+    fn roll_slowly(self, plan: &mut Plan, random: &mut Random) {
+        plan.slow_roll = true;
+        let long = *random.pick(&[(100, 10), (200, 10)]).expect("not empty");
+        plan.timers = vec![long, (40, 7)];
+        plan.load.levels = [30, 50, 10];
+        plan.safety = random.between(40, 71) * SECOND;
+        plan.faults.retain(|(kind, _)| *kind != Fault::Transfer);
+        let every: Nanos = random.between(2, 5) * SECOND;
+        plan.faults.push((Fault::Transfer, every));
+    }
+
+    /// A short election timeout, which no stream that is opened again may outlast. Whoever needs a snapshot is away for a while.
+    fn leave_the_rest(self, plan: &mut Plan) {
+        plan.faults.retain(|(kind, _)| *kind == Fault::Flapping);
+        plan.memory_first = false;
+        plan.timers = vec![(50, 10)];
+        for settings in &mut plan.settings {
+            settings.log_keep_bytes = u64::MAX / 4;
         }
     }
 }

@@ -116,6 +116,7 @@ fn same(before: &[Event], after: &[Event]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::{Moment, Operation};
     use crate::kv::KeyValue;
     use bytes::Bytes;
 

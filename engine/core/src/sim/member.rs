@@ -13,6 +13,7 @@ mod peers;
 mod process;
 mod serve;
 mod snapshots;
+mod waiting;
 
 use super::clock::Clock;
 use super::folders::SimFolders;
@@ -26,7 +27,7 @@ use super::ticket::SimEnv;
 use crate::consensus::{Divergence, Role, State};
 use crate::kv::{CommandVersion, Member as MemberRecord, Membership, Reader};
 use crate::log::memory::MemoryDisk;
-use crate::log::{Disk, LogReader};
+use crate::log::{Disk, LogError, LogReader};
 use crate::marks::{Marks, PowerMark, Unfit};
 use crate::replica::{Input, Replica};
 use crate::snapshot::{NotStaged, SnapshotId};
@@ -61,6 +62,8 @@ pub(super) enum Actor {
     TellApplied,
     /// The stream to a member takes another frame, or is opened.
     Transmit(MemberId),
+    /// A member answers the Hello of a stream to it; the number of its start goes with it.
+    Ack(MemberId, u64),
     /// The flusher's flush is done.
     Flush,
     /// A caller that may read does.
@@ -102,6 +105,16 @@ pub(super) enum End {
 impl From<String> for End {
     fn from(reason: String) -> Self {
         Self::Failed(reason)
+    }
+}
+
+/// No disk is to blame for a batch that breaks a rule of the log.
+impl From<LogError> for End {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::InvalidBatch(_) => Self::Panicked(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
     }
 }
 
@@ -283,6 +296,7 @@ impl Member {
         if self.process.take().is_some() {
             self.boot += 1;
             self.down_since = sim.now;
+            sim.programs.ended(self.id);
             self.folders.kill(&mut sim.random);
             self.paused_until = 0;
             if self.disk.has_unwritten() && sim.random.chance(500_000) {
@@ -501,6 +515,7 @@ impl Member {
             Actor::Apply => return process.apply(sim, machine),
             Actor::TellApplied => process.tell_applied(sim, machine),
             Actor::Transmit(to) => process.go_on_sending(sim, machine, to),
+            Actor::Ack(by, start) => process.on_ack(sim, machine, by, start),
             Actor::Flush => return process.flush(sim, machine),
             Actor::Serve(job) => process.serve(sim, machine, job),
             Actor::Keep => return process.keep(sim, machine),

@@ -5,7 +5,8 @@
 //! consensus, log or apply code of its own. `docs/simulator.md` says what it does and how to run it.
 //!
 //! # Code map
-//! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, and [`focus`] what every other seed is about;
+//! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, [`settings`] what each member is started with,
+//! and [`focus`] what every other seed is about;
 //! [`faults`] what then goes wrong, and
 //! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program;
 //! [`loss`] is what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,
@@ -39,6 +40,7 @@ mod queue;
 mod random;
 mod restored;
 mod roll;
+mod settings;
 mod shadow;
 mod store;
 mod surroundings;
@@ -83,6 +85,13 @@ pub struct Violation {
     pub invariant: &'static str,
     /// How it was broken.
     pub what: String,
+}
+
+/// The names of all invariants.
+#[cfg(feature = "planted-bugs")]
+#[must_use]
+pub fn invariants() -> Vec<&'static str> {
+    invariants::Invariants::names()
 }
 
 /// Runs one seed.

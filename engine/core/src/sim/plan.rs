@@ -5,7 +5,7 @@
 use super::focus::Focus;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
-use crate::kv::RetentionSetting;
+use super::settings::MemberSettings;
 use crate::replica::SyncRule;
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -40,6 +40,8 @@ pub(super) enum Fault {
     Displacement,
     /// A stream between two members breaks, with what is on its way.
     Reset,
+    /// All streams from and to the leader break, again and again.
+    Flapping,
     /// What is sent over some links arrives, but not before a while has passed.
     Congestion,
     /// A process is stopped for a while, and its clock goes on.
@@ -82,7 +84,7 @@ pub(super) enum Fault {
 
 impl Fault {
     /// But for those that are drawn apart.
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 29] = [
         Self::Kill,
         Self::PowerLoss,
         Self::ClusterPowerLoss,
@@ -93,6 +95,7 @@ impl Fault {
         Self::LateNews,
         Self::Displacement,
         Self::Reset,
+        Self::Flapping,
         Self::Congestion,
         Self::Pause,
         Self::StoppedClock,
@@ -135,6 +138,7 @@ impl Fault {
             Self::LateNews => "late news",
             Self::Displacement => "displacements",
             Self::Reset => "streams reset",
+            Self::Flapping => "streams reset again and again",
             Self::Congestion => "congestions",
             Self::Pause => "pauses",
             Self::StoppedClock => "stopped clocks",
@@ -211,8 +215,10 @@ pub(super) struct Plan {
     /// For how many bytes, and how long, they are not synced then.
     pub(super) sync_bytes: u64,
     pub(super) sync_interval: Duration,
-    pub(super) flush_bytes: u64,
-    pub(super) segment_bytes: u32,
+    /// Members begin with an older program, and each is replaced after a while.
+    pub(super) slow_roll: bool,
+    /// What members may be started with, each time anew.
+    pub(super) settings: Vec<MemberSettings>,
     /// Some values are as long as this, and most as short as can be. A batch with seven of them is larger than a message
     /// and fits into a frame.
     pub(super) value_bytes: Option<u64>,
@@ -220,10 +226,6 @@ pub(super) struct Plan {
     /// or, where a change of it is being rolled out and perhaps back, the one before and the one after. Each start
     /// takes one of them.
     pub(super) timers: Vec<(u64, usize)>,
-    /// Bytes of the log that are kept although the state machine has them.
-    pub(super) log_keep_bytes: u64,
-    /// Revisions that are kept, if not all.
-    pub(super) keep_revisions: Option<u64>,
     pub(super) load: Load,
     /// Which faults there are, and how long there is none of that kind, on average.
     pub(super) faults: Vec<(Fault, Nanos)>,
@@ -243,7 +245,9 @@ impl Plan {
         let sizes = [1, 2, 3, 3, 3, 3, 3, 4, 5, 5, 7];
         let memory_first = random.chance(150_000);
         let faults = draw_faults(random);
-        let segment_bytes = 4096 * (2 << random.below(4)) as u32;
+        let settings = MemberSettings::draw_all(random, 300_000);
+        let segment_bytes = settings.iter().map(|it| it.segment_bytes).min();
+        let value_bytes_max = u64::from(segment_bytes.unwrap_or_default() / 8).min(1536);
         let mut plan = Self {
             members: *random.pick(&sizes).expect("not empty"),
             clients: match random.below(4) {
@@ -262,18 +266,12 @@ impl Plan {
             memory_first,
             sync_bytes: 1 << random.between(9, 17),
             sync_interval: Duration::from_nanos(random.between(20, 1_000) * MILLI),
-            flush_bytes: 1 << random.between(9, 15),
-            segment_bytes,
+            slow_roll: false,
+            settings,
             value_bytes: random
                 .chance(250_000)
-                .then(|| random.between(100, u64::from(segment_bytes / 8).min(1536))),
+                .then(|| random.between(100, value_bytes_max)),
             timers: Self::draw_timers(random, 250_000),
-            log_keep_bytes: match random.below(3) {
-                0 => u64::MAX / 4,
-                1 => random.below(64 << 10),
-                _ => random.below(4 << 10),
-            },
-            keep_revisions: random.chance(500_000).then(|| random.between(1, 500)),
             load: Load::draw(random),
             faults,
         };
@@ -300,6 +298,11 @@ impl Plan {
         timers
     }
 
+    /// Whether this is all that goes wrong.
+    pub(super) fn is_only(&self, fault: Fault) -> bool {
+        self.faults.iter().all(|(kind, _)| *kind == fault) && self.has(fault)
+    }
+
     /// Whether there is such a fault.
     pub(super) fn has(&self, fault: Fault) -> bool {
         self.faults.iter().any(|(kind, _)| *kind == fault)
@@ -312,14 +315,6 @@ impl Plan {
                 interval: self.sync_interval,
             },
             false => SyncRule::AtOnce,
-        }
-    }
-
-    pub(super) fn retention(&self) -> RetentionSetting {
-        RetentionSetting {
-            revisions: self.keep_revisions,
-            duration: None,
-            bytes: None,
         }
     }
 }

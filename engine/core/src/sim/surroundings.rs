@@ -10,6 +10,7 @@ use super::queue::{Nanos, Queue};
 use super::random::Random;
 use super::restored::Restored;
 use super::roll::Programs;
+use super::settings::MemberSettings;
 use super::ticket::Mailbox;
 use super::tide::Tide;
 use super::trace::{Hash, Trace};
@@ -78,7 +79,7 @@ pub(super) struct Surroundings {
     pub(super) plan: Plan,
     pub(super) tide: Tide,
     pub(super) programs: Programs,
-    /// Until when an ambush of [`late_news`](super::late_news) goes on; there is one at a time.
+    /// Until when an ambush that takes a while goes on; there is one at a time.
     pub(super) ambushed_until: Nanos,
     pub(super) mailbox: Mailbox,
     pub(super) progress: Progress,
@@ -128,6 +129,12 @@ impl Surroundings {
     /// Plans the next step of a fault.
     pub(super) fn then(&mut self, delay: Nanos, step: impl FnOnce(&mut World) + 'static) {
         self.after(delay, Event::Then(Step(Box::new(step))));
+    }
+
+    /// What a member is started with now.
+    pub(super) fn settings(&mut self) -> MemberSettings {
+        let settings = self.random.pick(&self.plan.settings);
+        *settings.expect("there is one")
     }
 
     pub(super) fn count(&mut self, what: &'static str) {

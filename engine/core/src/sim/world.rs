@@ -66,6 +66,10 @@ pub(super) struct World {
     /// A leader whose clock stands still unnoticed has a lease that is too long, and nobody reads by it then; that lease
     /// may outlast the faults.
     leases_hold: bool,
+    /// Streams break, and nothing else goes wrong.
+    flaps_only: bool,
+    /// Somebody was elected.
+    elected: bool,
     phase: Phase,
     pub(super) displacement: Option<Displacement>,
 }
@@ -81,8 +85,10 @@ impl World {
         let client = |id| (id, Client::new(id, id <= plan.sessions, random.fork()));
         let clients = (1..=plan.clients).map(client).collect();
         let leases_hold = !plan.has(Fault::StoppedClock) || plan.load.reads_by_lease();
+        let programs = Programs::new(seed, plan.slow_roll);
+        let flaps_only = plan.is_only(Fault::Flapping) && !programs.rolls();
         let mut world = Self {
-            sim: Surroundings::new(random, Trace::new(keep), network, plan, Programs::new(seed)),
+            sim: Surroundings::new(random, Trace::new(keep), network, plan, programs),
             members: Members::new(),
             operator,
             clients,
@@ -91,6 +97,8 @@ impl World {
             losses: Losses::default(),
             undecided: 0,
             leases_hold,
+            flaps_only,
+            elected: false,
             phase: Phase::Storm,
             displacement: None,
         };
@@ -218,6 +226,10 @@ impl World {
         let Some(term) = self.members[&elected].state().map(|state| state.term) else {
             return;
         };
+        if std::mem::replace(&mut self.elected, true) && self.flaps_only {
+            let what = format!("{elected} was elected, although all hear the first leader");
+            self.sim.fail(("streams that break depose nobody", what));
+        }
         let now = self.sim.now;
         // Votes may come late: whoever is elected in an earlier term can commit nothing any more.
         let leads_before = |it: &Member| it.state().is_some_and(|state| state.term < term);

@@ -2,12 +2,12 @@
 
 use super::member::{Disk, Machine, Member, Write, parse_change};
 use super::wire;
-use crate::consensus::{Action, ConsensusConfig, Event, Outbound, ReadToken, Role, State, Token};
+use crate::consensus::{
+    Action, ConsensusConfig, Event, Outbound, ReadToken, Role, State, Token, without_promise,
+};
 use crate::log::Position;
 use crate::types::{Entry, EntryKind, HardState, Index, MemberId};
 use bytes::Bytes;
-use prost_raft::Message as _;
-use raft::eraftpb;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
@@ -363,14 +363,6 @@ impl Cluster {
         }
         line
     }
-}
-
-fn without_promise(bytes: &Bytes) -> Bytes {
-    let mut message = eraftpb::Message::decode(bytes.as_ref()).expect("a member made it");
-    if message.msg_type() == eraftpb::MessageType::MsgHeartbeatResponse {
-        message.reject_hint = 0;
-    }
-    message.encode_to_vec().into()
 }
 
 fn names(tokens: &[ReadToken]) -> String {

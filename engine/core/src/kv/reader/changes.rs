@@ -228,7 +228,7 @@ impl<W: Fn(&[u8], bool) -> Want, C: Cursor> Walk<W, C> {
     /// Inside a revision only before something that is wanted, so that whoever reads for one watch knows that more
     /// follows.
     fn stops_before(&self, at: Stamp, want: Want) -> bool {
-        let full = self.bytes >= self.limits.bytes;
+        let full = self.bytes >= self.limits.bytes && !planted!(PageNotBoundedInBytes);
         let looked = self.looked_at >= self.limits.changes;
         match at.sub {
             _ if self.looked_at == 0 => false,

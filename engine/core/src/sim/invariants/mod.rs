@@ -125,10 +125,13 @@ pub(super) trait Invariant {
 pub(super) struct Invariants(Vec<Box<dyn Invariant>>);
 
 /// What is checked where it happens: see docs/simulator.md.
-#[cfg(all(test, feature = "planted-bugs"))]
-pub(super) const ELSEWHERE: [&str; 8] = [
+#[cfg(feature = "planted-bugs")]
+pub(super) const ELSEWHERE: [&str; 11] = [
     "what was synced is there",
     "messages are bounded",
+    "heartbeats outlive their stream",
+    "streams that break depose nobody",
+    "pages are bounded",
     "silent learners do not vote",
     "a refused folder stays refused",
     "every sound folder opens",
@@ -162,7 +165,7 @@ impl Invariants {
     }
 
     /// Their names, and of those that are checked elsewhere.
-    #[cfg(all(test, feature = "planted-bugs"))]
+    #[cfg(feature = "planted-bugs")]
     pub(super) fn names() -> Vec<&'static str> {
         let here = Self::new().0;
         here.iter().map(|it| it.name()).chain(ELSEWHERE).collect()

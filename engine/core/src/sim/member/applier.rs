@@ -117,7 +117,7 @@ impl Process {
     }
 
     fn plan_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
-        let due = self.unflushed_bytes >= sim.plan.flush_bytes;
+        let due = self.unflushed_bytes >= self.settings.flush_bytes;
         if due && !std::mem::replace(&mut self.flush_busy, true) {
             self.unflushed_bytes = 0;
             let delay = machine.sync_time(sim) * 10;

@@ -2,7 +2,9 @@
 
 use super::process::Process;
 use super::{Actor, Machine, Member};
-use crate::kv::{Changes, ChangesQuery, KeyRange, PageLimits, ReadError, Reader, Stamp, Store};
+use crate::kv::{
+    Changes, ChangesQuery, Event, KeyRange, PageLimits, ReadError, Reader, Stamp, Store,
+};
 use crate::sim::queue::MILLI;
 use crate::sim::surroundings::Surroundings;
 use crate::types::{MemberId, Revision};
@@ -85,12 +87,14 @@ impl Hub {
     /// Reads a page for those of its watches that it is for.
     fn page(
         &self,
+        sim: &mut Surroundings,
         reader: &Reader<impl Store>,
         from: Stamp,
         part: Part,
     ) -> Result<Arc<Page>, ReadError> {
         let want = |key: &[u8], _| self.wanted.want(part, key);
         let read = reader.changes_wanted(from, self.limits, want)?;
+        check_bytes(sim, &read, self.limits.bytes);
         Ok(Arc::new(Page::new(from, part, self.wanted.mark(), read)))
     }
 
@@ -107,7 +111,7 @@ impl Hub {
             sim.count("pages of the past shared by watches");
             return Ok(page);
         }
-        let page = self.page(reader, at, Part::Past)?;
+        let page = self.page(sim, reader, at, Part::Past)?;
         self.past.push(Arc::clone(&page));
         Ok(page)
     }
@@ -182,6 +186,17 @@ impl Stream {
     }
 }
 
+/// A page is larger than its bound by less than one event.
+fn check_bytes(sim: &mut Surroundings, read: &Changes, most: usize) {
+    let but_the_last = read.events.iter().rev().skip(1);
+    let bytes: usize = but_the_last.map(Event::size_bytes).sum();
+    if bytes >= most {
+        let events = read.events.len();
+        let what = format!("{bytes} bytes of {events} events, and one more; {most} are the bound");
+        sim.fail(("pages are bounded", what));
+    }
+}
+
 impl Process {
     /// The member has come to a newer revision.
     pub(super) fn wake_hub(&mut self, sim: &mut Surroundings, machine: Machine) {
@@ -200,7 +215,7 @@ impl Process {
         let Some(from) = hub.ring.wants(newest, !hub.streams.is_empty()) else {
             return;
         };
-        match hub.page(&reader, from, Part::Present) {
+        match hub.page(sim, &reader, from, Part::Present) {
             Ok(page) => {
                 sim.count("pages for watches");
                 if page.next.sub > 0 {

@@ -3,7 +3,6 @@
 use super::process::Process;
 use super::{Actor, End, Machine};
 use crate::kv::CommandVersion;
-use crate::log::LogError;
 use crate::replica::{Input, LogJob, LogStep};
 use crate::sim::ambush;
 use crate::sim::invariants::Seen;
@@ -89,7 +88,7 @@ impl Process {
     }
 
     pub(super) fn sync_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
-        self.log.sync().map_err(|e| e.to_string())?;
+        self.log.sync()?;
         self.proven = std::mem::replace(&mut self.durable, self.log.durable_to());
         self.go_on_with_log(sim, machine)
     }
@@ -98,7 +97,7 @@ impl Process {
     fn go_on_with_log(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
         loop {
             let now = machine.clock.read(sim.now);
-            match self.log_writer.step(&mut self.log, now).map_err(ended)? {
+            match self.log_writer.step(&mut self.log, now)? {
                 LogStep::Sync => {
                     let delay = machine.sync_time(sim);
                     machine.plan(sim, delay, Actor::LogSync);
@@ -152,15 +151,6 @@ impl Process {
         let Some(piece) = self.piece.take() else {
             return Ok(());
         };
-        let taken = self.log_writer.take_back(&mut self.log, piece.fill());
-        taken.map_err(|error| error.to_string().into())
-    }
-}
-
-/// No disk is to blame for a batch that breaks a rule of the log.
-fn ended(error: LogError) -> End {
-    match error {
-        LogError::InvalidBatch(_) => End::Panicked(error.to_string()),
-        _ => End::Failed(error.to_string()),
+        Ok(self.log_writer.take_back(&mut self.log, piece.fill())?)
     }
 }

@@ -1,7 +1,6 @@
 //! Starting a process on a machine: what its folder holds, it takes up.
 
 use super::hub::Hub;
-use super::peers::{MESSAGE_BYTES, MESSAGES_IN_FLIGHT};
 use super::process::Process;
 use super::snapshots::Snapshots;
 use super::{Actor, DRIFT_PERCENT_MAX, Health, Member};
@@ -17,6 +16,7 @@ use crate::sim::guard::guard;
 use crate::sim::invariants::Seen;
 use crate::sim::plan::Fault;
 use crate::sim::queue::{MILLI, SECOND};
+use crate::sim::settings::MemberSettings;
 use crate::sim::shadow::Shadow;
 use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
@@ -36,6 +36,7 @@ const HESITATION_TIMEOUTS: u64 = 5;
 /// As what a replica starts.
 struct Start {
     hard_state: HardState,
+    settings: MemberSettings,
     tick: Duration,
     election_ticks: usize,
     beginning: Beginning,
@@ -80,7 +81,8 @@ impl From<OpenError> for Refusal {
 impl Member {
     /// Makes the folder that of a member: with the first entry of a cluster's log, or with an empty log.
     pub(in crate::sim) fn found(&mut self, sim: &mut Surroundings, first: bool) {
-        let opened = Log::open(self.disk.clone(), self.options(sim));
+        let settings = sim.settings();
+        let opened = Log::open(self.disk.clone(), self.options(sim, &settings));
         let (mut log, _) = opened.expect("a new disk works");
         if first {
             log.append(&self.first_batch()).expect("a new disk works");
@@ -109,9 +111,9 @@ impl Member {
         }
     }
 
-    fn options(&self, sim: &mut Surroundings) -> LogOptions {
+    fn options(&self, sim: &mut Surroundings, settings: &MemberSettings) -> LogOptions {
         LogOptions {
-            segment_bytes: sim.plan.segment_bytes,
+            segment_bytes: settings.segment_bytes,
             ..LogOptions::new(CLUSTER, self.id, sim.random.next())
         }
     }
@@ -223,12 +225,13 @@ impl Member {
     }
 
     fn open(&mut self, sim: &mut Surroundings, beginning: Beginning) -> Result<Process, Refusal> {
+        let settings = sim.settings();
         let Opened {
             log,
             recovered,
             state: machine,
             ..
-        } = self.open_both(sim, beginning.lost_writes_accepted)?;
+        } = self.open_both(sim, &settings, beginning.lost_writes_accepted)?;
         let incoming = self.folders.incoming().map_err(SnapshotError::from)?;
         let staging = Staging::open(incoming, CLUSTER, u64::MAX)?;
         // It has looked at every byte.
@@ -238,7 +241,7 @@ impl Member {
         }
         let durable = log.durable_to();
         let (keeper, collector) = (
-            Keeper::new(machine.reader(), sim.plan.retention()),
+            Keeper::new(machine.reader(), settings.retention()),
             machine.collector(),
         );
         let (member, term) = (self.id, recovered.hard_state.term);
@@ -260,6 +263,7 @@ impl Member {
         let (tick_ms, election_ticks) = timers.expect("there is one");
         let start = Start {
             hard_state: recovered.hard_state,
+            settings,
             tick: Duration::from_millis(tick_ms),
             election_ticks,
             beginning,
@@ -298,6 +302,7 @@ impl Member {
                 false => 0,
             },
             tick: start.tick,
+            settings,
             untold: Vec::new(),
         })
     }
@@ -306,16 +311,17 @@ impl Member {
     fn open_both(
         &self,
         sim: &mut Surroundings,
+        settings: &MemberSettings,
         loss_accepted: bool,
     ) -> Result<Opened<MemoryDisk, StateMachine<SimStore>>, Refusal> {
         let id = self.id;
-        let found = self.open_log(sim)?;
+        let found = self.open_log(sim, settings)?;
         let (last, promised) = (found.1.last_index, self.promised);
         if last < promised {
             let what = format!("member {id}: the log ends at {last}, {promised} was synced");
             sim.fail(("what was synced is there", what));
         }
-        let reopen = || self.open_log(sim);
+        let reopen = || self.open_log(sim, settings);
         let open_state = || {
             let store = self.folders.open_store()?;
             let machine = StateMachine::open(store)?.reads_commands_up_to(self.reads_max);
@@ -336,8 +342,13 @@ impl Member {
         Ok(opened)
     }
 
-    fn open_log(&self, sim: &mut Surroundings) -> Result<(Log<MemoryDisk>, Recovered), LogError> {
-        Log::open_existing(self.disk.clone(), self.options(sim))
+    fn open_log(
+        &self,
+        sim: &mut Surroundings,
+        settings: &MemberSettings,
+    ) -> Result<(Log<MemoryDisk>, Recovered), LogError> {
+        let options = self.options(sim, settings);
+        Log::open_existing(self.disk.clone(), options)
     }
 
     fn replica_from(
@@ -349,24 +360,25 @@ impl Member {
     ) -> Replica<LogReader<MemoryDisk>, super::SimEnv> {
         let nonce = sim.random.next();
         let (tick, election_ticks) = (start.tick, start.election_ticks);
+        let settings = &start.settings;
         let config = ReplicaConfig {
             member_id: self.id,
             boot_nonce: nonce,
             election_timeout: tick * election_ticks as u32,
             max_waiting_reads: 1024,
-            log_keep_bytes: sim.plan.log_keep_bytes,
-            log_keep_bytes_for_followers: 2 * sim.plan.log_keep_bytes,
+            log_keep_bytes: settings.log_keep_bytes,
+            log_keep_bytes_for_followers: 2 * settings.log_keep_bytes,
             shared_entries_min: sim.plan.shared_entries_min(),
         };
         let consensus = ConsensusConfig {
             election_ticks,
             tick,
             max_clock_drift_percent: DRIFT_PERCENT_MAX,
-            max_message_bytes: MESSAGE_BYTES as u64,
-            max_inflight_messages: MESSAGES_IN_FLIGHT,
-            max_uncommitted_bytes: 64 << 10,
-            max_apply_bytes: 4 << 10,
-            cache_bytes: 4 << 10,
+            max_message_bytes: settings.message_bytes as u64,
+            max_inflight_messages: settings.messages_in_flight,
+            max_uncommitted_bytes: settings.uncommitted_bytes,
+            max_apply_bytes: settings.apply_bytes,
+            cache_bytes: settings.cache_bytes,
             max_waiting_reads: 1024,
             boot_nonce: nonce,
             lost_writes_accepted: start.beginning.lost_writes_accepted,

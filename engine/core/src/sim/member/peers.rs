@@ -1,36 +1,60 @@
 //! The streams to the other members: what queues for each, in [`PeerQueue`]s as they ship.
 
 use super::process::Process;
+use super::waiting::Waiting;
 use super::{Actor, Machine};
-use crate::consensus::Outbound;
+use crate::consensus::{Outbound, without_promise};
 use crate::peer_queue::{Dropped, PeerQueue, QueueLimits, frame_bytes};
-use crate::replica::Input;
+use crate::replica::{Announcement, Input};
+use crate::sim::network::Link;
 use crate::sim::queue::{MILLI, Nanos, SECOND};
+use crate::sim::settings::{FRAME_BYTES_MAX, MemberSettings};
 use crate::sim::surroundings::Surroundings;
 use crate::types::MemberId;
+use bytes::Bytes;
 use std::time::Duration;
 
-/// Bytes of log in one message, unless it is a single entry.
-pub(in crate::sim) const MESSAGE_BYTES: usize = 4 << 10;
-/// Messages with log that may be on their way to one member.
-pub(in crate::sim) const MESSAGES_IN_FLIGHT: usize = 8;
-/// The largest frame that members take: one message with the largest entry, and little more.
-const FRAME_BYTES_MAX: usize = 12 << 10;
-
-const LIMITS: QueueLimits = QueueLimits {
-    frame_bytes: MESSAGE_BYTES,
-    frame_bytes_max: FRAME_BYTES_MAX,
-    queue_bytes: MESSAGES_IN_FLIGHT * FRAME_BYTES_MAX,
-    queue_messages: 1024,
-    retry_min: Duration::from_millis(50),
-    retry_max: Duration::from_secs(1),
-};
+fn limits(settings: &MemberSettings) -> QueueLimits {
+    QueueLimits {
+        frame_bytes: settings.message_bytes,
+        frame_bytes_max: FRAME_BYTES_MAX,
+        queue_bytes: settings.queue_bytes,
+        queue_messages: 1024,
+        retry_min: Duration::from_millis(50),
+        retry_max: Duration::from_secs(1),
+    }
+}
 
 /// The way to one other member.
 pub(super) struct Peer {
     queue: PeerQueue,
+    /// What has to wait in it.
+    waiting: Waiting,
+    /// The start of the process that the stream goes to; another one does not know it.
+    opened_to: Option<u64>,
     /// A frame is being written, or a stream is about to be opened.
     busy: bool,
+}
+
+impl Peer {
+    fn new(settings: &MemberSettings) -> Self {
+        Self {
+            queue: PeerQueue::new(limits(settings)),
+            waiting: Waiting::default(),
+            opened_to: None,
+            busy: false,
+        }
+    }
+
+    /// The next frame, which is what it has to be.
+    fn next_frame(&mut self, sim: &mut Surroundings, (from, to): Link) -> Vec<Bytes> {
+        let frame = self.queue.next_frame();
+        if let Err(how) = self.waiting.framed(&frame) {
+            let what = format!("{from} to {to}: {how}");
+            sim.fail(("heartbeats outlive their stream", what));
+        }
+        frame
+    }
 }
 
 impl Process {
@@ -43,14 +67,25 @@ impl Process {
         let mut receivers: Vec<MemberId> = messages.iter().map(|it| it.to).collect();
         receivers.sort_unstable();
         receivers.dedup();
-        for message in messages {
+        for mut message in messages {
+            if sim.programs.is_older(machine.id) {
+                message.bytes = without_promise(&message.bytes);
+            }
             let to = message.to;
-            let peer = self.peers.entry(to).or_insert_with(|| Peer {
-                queue: PeerQueue::new(LIMITS),
-                busy: false,
-            });
-            match peer.queue.push(message) {
-                Ok(()) => {}
+            let new = || Peer::new(&self.settings);
+            let peer = self.peers.entry(to).or_insert_with(new);
+            if !peer.queue.is_open() {
+                peer.waiting.make_room_while_down(message.carries_log);
+            }
+            match peer.queue.push(message.clone()) {
+                Ok(()) => {
+                    peer.waiting.pushed(message);
+                    let checked = peer.waiting.check_bytes(self.settings.queue_bytes);
+                    if let Err(how) = checked {
+                        let what = format!("{} to {to}: {how}", machine.id);
+                        sim.fail(("messages are bounded", what));
+                    }
+                }
                 Err(Dropped::Full) => {
                     sim.count("messages without room");
                     self.tell_unreachable(sim, machine, to);
@@ -63,6 +98,26 @@ impl Process {
         }
         for to in receivers {
             self.transmit(sim, machine, to);
+        }
+    }
+
+    /// The process of this start has answered the Hello of a stream to it, unless it is gone or cannot be heard.
+    pub(super) fn on_ack(
+        &mut self,
+        sim: &mut Surroundings,
+        machine: Machine,
+        by: MemberId,
+        start: u64,
+    ) {
+        let heard = !sim.network.is_cut((by, machine.id)) && !sim.network.is_cut((machine.id, by));
+        if heard && sim.programs.start_of(by) == Some(start) {
+            sim.count("Hellos answered");
+            self.inbox.push_back(Input::Announced {
+                member: by,
+                by: Announcement::Ack,
+                reads_max: sim.programs.announced_by(by),
+            });
+            self.wake(sim, machine.id, machine.boot);
         }
     }
 
@@ -79,14 +134,23 @@ impl Process {
         let Some(peer) = self.peers.get_mut(&to).filter(|peer| !peer.busy) else {
             return;
         };
+        let start = sim.programs.start_of(to);
         if !peer.queue.is_open() {
             if sim.network.is_cut(link) {
                 return self.stream_broke(sim, machine, to);
             }
             peer.queue.opened();
+            peer.opened_to = start;
+            if let Some(start) = start {
+                let delay = sim.random.spread(sim.plan.weather.latency);
+                machine.plan(sim, delay, Actor::Ack(to, start));
+            }
+        }
+        if start.is_some() && start != peer.opened_to {
+            return self.stream_broke(sim, machine, to);
         }
         loop {
-            let frame = peer.queue.next_frame();
+            let frame = peer.next_frame(sim, link);
             if frame.is_empty() {
                 return;
             }
@@ -106,6 +170,7 @@ impl Process {
     pub(super) fn stream_broke(&mut self, sim: &mut Surroundings, machine: Machine, to: MemberId) {
         if let Some(peer) = self.peers.get_mut(&to) {
             let pause = peer.queue.broke();
+            peer.waiting.broke();
             if !std::mem::replace(&mut peer.busy, true) {
                 let pause = 5 * MILLI + pause.as_nanos() as Nanos;
                 machine.plan(sim, pause, Actor::Transmit(to));

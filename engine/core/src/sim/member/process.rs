@@ -15,6 +15,7 @@ use crate::replica::{
 use crate::sim::invariants::Seen;
 use crate::sim::late_news;
 use crate::sim::queue::{MILLI, Nanos};
+use crate::sim::settings::MemberSettings;
 use crate::sim::shadow::Shadow;
 use crate::sim::store::SimStore;
 use crate::sim::surroundings::{Event, Surroundings};
@@ -60,6 +61,8 @@ pub(super) struct Process {
     pub(super) hesitates: u64,
     /// How long its ticks are.
     pub(super) tick: Duration,
+    /// What it was started with.
+    pub(super) settings: MemberSettings,
     /// What the state machine has applied and the replica has not been told yet.
     pub(super) untold: Vec<AppliedRange>,
 }

@@ -240,7 +240,7 @@ impl Process {
             return Ok(());
         };
         let done = commit(Ok(&self.staging), &mut self.log, base, hard_state);
-        if let Commit::GoOn(reason) = done.map_err(|e| End::Failed(e.to_string()))? {
+        if let Commit::GoOn(reason) = done? {
             return Err(End::GoesOn(reason));
         }
         sim.note(format_args!(
