@@ -12,7 +12,7 @@ use dengine_core::log::{Position, RealDisk};
 use dengine_core::snapshot::{self, Commit, SnapshotError, Staging};
 use dengine_core::types::HardState;
 use dengine_folder::Identity;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -62,7 +62,7 @@ impl Node {
         wait_until_closed(&store).await?;
         let log_path = folder.log_path();
         let config = self.inner.config.clone();
-        let commit = move || commit(staging, &install, log_path, &config, identity);
+        let commit = move || commit(staging.as_ref(), &install, &log_path, &config, identity);
         tokio::task::spawn_blocking(commit)
             .await
             .expect("resetting the log does not panic")?;
@@ -85,18 +85,18 @@ impl Node {
 
 /// The commit point. If the snapshot is gone, the member goes on as it was.
 fn commit(
-    staging: Result<Staging<RealDisk>, SnapshotError>,
+    staging: Result<&Staging<RealDisk>, &SnapshotError>,
     install: &Install,
-    log_path: PathBuf,
+    log_path: &Path,
     config: &crate::config::Config,
     identity: Identity,
 ) -> Result<(), StartError> {
     let Install { base, hard_state } = install;
     let (index, term) = (base.index.0, base.term.0);
-    let (mut log, _) = open::open_log(&log_path, config, identity)?;
-    let staged = staging.as_ref().map_err(SnapshotError::clone);
+    let (mut log, _) = open::open_log(log_path, config, identity)?;
+    let staged = staging.map_err(SnapshotError::clone);
     let done = snapshot::commit(staged, &mut log, *base, *hard_state);
-    match done.map_err(|error| open::log_failed(&log_path, error))? {
+    match done.map_err(|error| open::log_failed(log_path, error))? {
         Commit::Committed => tracing::info!(index, term, "installing a snapshot"),
         Commit::GoOn(reason) => tracing::warn!(index, %reason, "going on without the snapshot"),
     }

@@ -116,7 +116,7 @@ impl Incoming {
     ) -> Result<Bytes, Status> {
         let manifest =
             Manifest::decode(&offer.manifest).map_err(|error| snapshot::status(&error))?;
-        let answers = manifest.answers(&offer.message);
+        let is_of_message = manifest.answers(&offer.message);
         let (pieces, queue) = mpsc::channel(CHUNKS_QUEUED);
         let (begun, place) = oneshot::channel();
         let this = self.clone();
@@ -138,7 +138,7 @@ impl Incoming {
         };
         let (sent, staged) = tokio::join!(forwarded, work);
         match staged.expect("staging does not panic and is not cancelled") {
-            Ok(true) if answers => Ok(offer.message),
+            Ok(true) if is_of_message => Ok(offer.message),
             Ok(true) => Err(Status::invalid_argument(
                 "the message speaks of another snapshot than the one that was sent",
             )),

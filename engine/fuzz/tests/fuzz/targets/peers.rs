@@ -6,7 +6,7 @@ use dengine_api::peer::{
     snapshot_frame::Kind,
 };
 use dengine_core::{
-    consensus::{Event, snapshot_position},
+    consensus::Event,
     kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore},
     log::{Position, memory::MemoryDisk},
     snapshot::{Manifest, Outgoing, SnapshotId, Staging, describe},
@@ -114,7 +114,7 @@ fn snapshot(input: &[u8]) -> Result<String, Status> {
     let refused = |error| wire::status(&error);
     let manifest = Manifest::decode(&manifest).map_err(refused)?;
     let mut staging = Staging::open(MemoryDisk::new(), CLUSTER, BYTES_MAX).map_err(refused)?;
-    let last = manifest.last();
+    let (last, answers) = (manifest.last(), manifest.answers(&offer.message));
     staging.begin(manifest).map_err(refused)?;
     while let Piece::Chunk(chunk) = wire::piece(next()?)? {
         staging.receive(&chunk).map_err(refused)?;
@@ -124,7 +124,7 @@ fn snapshot(input: &[u8]) -> Result<String, Status> {
     assert!(staging.holds(last), "what was finished is here");
     let mut member = Member::new(ME);
     let message = offer.message;
-    if snapshot_position(&message) != Some(last) {
+    if !answers {
         return Ok("received, and the message is of another one".to_owned());
     }
     let stepped = member.consensus.step(Event::Snapshot { from, message });
