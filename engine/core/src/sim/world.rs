@@ -430,25 +430,24 @@ impl World {
         match self.phase {
             Phase::Storm if now >= self.sim.plan.safety => self.calm_down(),
             Phase::Calm(since) if self.was_written_since(since) => self.phase = Phase::Rest(since),
-            Phase::Calm(since) if now > since + WRITE_WITHIN && self.loss_took_the_quorum() => {
-                self.sim.count("clusters that an accepted loss has ended");
-                self.phase = Phase::Lost;
-            }
             Phase::Calm(since) if now > since + WRITE_WITHIN => {
-                self.sim.fail((
-                    "liveness",
-                    "no write succeeds after the faults ended".to_owned(),
-                ));
+                self.wait_no_longer("no write succeeds after the faults ended".to_owned());
             }
             Phase::Rest(_) if self.disagreement().is_none() => self.phase = Phase::Over,
             Phase::Rest(since) if now > since + AGREE_WITHIN => {
                 let why = self.disagreement().unwrap_or_default();
-                self.sim.fail((
-                    "liveness",
-                    format!("the members do not come to agree: {why}"),
-                ));
+                self.wait_no_longer(format!("the members do not come to agree: {why}"));
             }
             _ => {}
+        }
+    }
+
+    fn wait_no_longer(&mut self, why: String) {
+        if self.loss_took_the_quorum() {
+            self.sim.count("clusters that an accepted loss has ended");
+            self.phase = Phase::Lost;
+        } else {
+            self.sim.fail(("liveness", why));
         }
     }
 
