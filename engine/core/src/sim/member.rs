@@ -397,6 +397,18 @@ impl Member {
             .is_some_and(|process| process.state.role == Role::Leader)
     }
 
+    /// Whether what is committed here contradicts its leader, which it has never known as a voter: an accepted loss took that leader's
+    /// promotion. It takes nothing from it then, and does not end. The runbook has it replaced.
+    pub(super) fn is_left_behind(&self) -> bool {
+        let leader = self.state().and_then(|state| state.leader);
+        let votes = |id| {
+            self.membership()
+                .is_some_and(|it| it.voters().any(|voter| voter.id == id))
+        };
+        let contradicted = |it: &Replica<_, _>| it.consensus().is_contradicted();
+        self.replica().is_some_and(contradicted) && leader.is_some_and(|id| !votes(id))
+    }
+
     /// Whether it may answer reads by its lease.
     pub(super) fn holds_lease(&self, now: Nanos) -> bool {
         let replica = self.replica();

@@ -363,7 +363,7 @@ impl Operator {
 fn is_lost(id: MemberId, members: &Members) -> bool {
     members
         .get(&id)
-        .is_none_or(|m| matches!(m.health, Health::Lost | Health::Suspect))
+        .is_none_or(|m| matches!(m.health, Health::Lost | Health::Suspect) || m.is_left_behind())
 }
 
 /// The member that says it leads, in the highest term that any such says, and the members it knows.
