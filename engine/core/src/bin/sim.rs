@@ -184,7 +184,7 @@ fn fresh_seed() -> u64 {
 
 #[cfg(feature = "planted-bugs")]
 mod planted {
-    use super::{Arguments, ExitCode, Keep, sim};
+    use super::{Arguments, ExitCode, sim};
     use dengine_core::planted::{Bug, plant};
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -274,12 +274,13 @@ mod planted {
             found_as: Vec::new(),
         };
         for first in ranges {
-            let broken = |seed| Some((seed, sim::run(first + seed, Keep::Hash).violation?));
-            let found = (0..max_seeds).find_map(broken);
-            row.seeds.push(found.as_ref().map(|(seed, _)| seed + 1));
-            let invariant = found.map(|(_, violation)| violation.invariant);
-            let new = invariant.filter(|it| !row.found_as.contains(it));
-            row.found_as.extend(new);
+            let found = sim::seek(*first, max_seeds);
+            row.seeds.push(found.as_ref().map(|it| it.seeds));
+            for invariant in found.into_iter().flat_map(|it| it.found_as) {
+                if !row.found_as.contains(&invariant) {
+                    row.found_as.push(invariant);
+                }
+            }
         }
         row
     }

@@ -41,6 +41,7 @@ struct State {
     /// Counts power losses.
     boot: u64,
     space_bytes: Option<u64>,
+    cannot_reserve: bool,
     failing_sync: Countdown,
     failing_write: Countdown,
     failing_read: Countdown,
@@ -72,6 +73,8 @@ struct Content {
     dirty: Vec<Range<usize>>,
     /// A sync failed: there is more that is not durable than what is dirty.
     unwritten: bool,
+    /// So many bytes at its end take no space yet.
+    hole: usize,
 }
 
 /// Fires once, after some calls.
@@ -147,6 +150,17 @@ impl MemoryDisk {
     /// All files together may have this many bytes from now on; `None` for no limit.
     pub fn set_space_bytes(&self, space_bytes: Option<u64>) {
         self.lock().space_bytes = space_bytes;
+    }
+
+    /// There is no space but what is taken now.
+    pub fn fill(&self) {
+        let mut state = self.lock();
+        state.space_bytes = Some(state.used());
+    }
+
+    /// Sets no space aside from now on, as some file systems can't: a file that is reserved takes its space as it is written.
+    pub fn cannot_reserve(&self) {
+        self.lock().cannot_reserve = true;
     }
 
     /// Lets one `sync_data` or `sync_dir` fail, after `calls` good ones.
@@ -267,12 +281,17 @@ impl Change {
 }
 
 impl Content {
+    fn space(&self) -> u64 {
+        self.current.len().saturating_sub(self.hole) as u64
+    }
+
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         let end = offset + bytes.len();
         if self.current.len() < end {
             self.current.resize(end, 0);
         }
         self.current[offset..end].copy_from_slice(bytes);
+        self.hole = self.hole.min(self.current.len() - end);
         match self.dirty.last_mut() {
             Some(last) if last.end == offset => last.end = end,
             _ => self.dirty.push(offset..end),
@@ -323,14 +342,14 @@ impl Content {
 }
 
 impl State {
+    fn used(&self) -> u64 {
+        let contents = self.names.values();
+        contents.map(|content| lock(content).space()).sum()
+    }
+
     fn check_space(&self, operation: &'static str, name: &str, more: u64) -> Result<(), DiskError> {
-        let used: u64 = self
-            .names
-            .values()
-            .map(|content| lock(content).current.len() as u64)
-            .sum();
         match self.space_bytes {
-            Some(space) if used + more > space => {
+            Some(space) if self.used() + more > space => {
                 Err(fail(operation, name, io::ErrorKind::StorageFull))
             }
             _ => Ok(()),
@@ -418,7 +437,7 @@ impl MemoryFile {
     }
 
     fn check_space(&self, operation: &'static str, bytes: u64) -> Result<(), DiskError> {
-        let more = bytes.saturating_sub(lock(&self.content).current.len() as u64);
+        let more = bytes.saturating_sub(lock(&self.content).space());
         self.disk.lock().check_space(operation, &self.name, more)
     }
 }
@@ -461,10 +480,15 @@ impl DiskFile for MemoryFile {
     }
 
     fn reserve(&self, bytes: u64) -> Result<(), DiskError> {
-        self.check_space("reserve space for", bytes)?;
-        self.lock("reserve space for")?
-            .1
-            .write(0, &vec![0; to_usize(bytes)]);
+        let sets_aside = !self.disk.lock().cannot_reserve;
+        if sets_aside {
+            self.check_space("reserve space for", bytes)?;
+        }
+        let (_state, mut content) = self.lock("reserve space for")?;
+        content.write(0, &vec![0; to_usize(bytes)]);
+        if !sets_aside {
+            content.hole = to_usize(bytes);
+        }
         Ok(())
     }
 

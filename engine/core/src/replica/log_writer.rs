@@ -66,6 +66,9 @@ pub struct LogWriter {
     owed: Option<Owed>,
     /// The piece that is away was waited for.
     awaited: bool,
+    /// There was no space for the last piece, and nothing was written since: where none can be set aside, another one would find
+    /// that out as late.
+    refused: bool,
 }
 
 impl LogWriter {
@@ -78,6 +81,7 @@ impl LogWriter {
             known: None,
             owed: None,
             awaited: false,
+            refused: false,
         }
     }
 
@@ -109,7 +113,9 @@ impl LogWriter {
         log: &mut Log<D>,
         filled: Filled<D>,
     ) -> Result<(), LogError> {
-        unless_usable(log.take_back(filled))
+        let taken = log.take_back(filled);
+        self.refused = taken.is_err();
+        unless_usable(taken)
     }
 
     /// Whether acknowledged entries may be missing on the disk, now that the log has failed: the system may drop pages that it
@@ -137,6 +143,7 @@ impl LogWriter {
         self.owe(bytes, now);
         self.work.forget_written();
         self.known = None;
+        self.refused = false;
         Ok(LogStep::Persisted { id, entries })
     }
 
@@ -193,7 +200,9 @@ impl LogWriter {
         if log.awaits_piece() && self.awaits(log) {
             return Ok(LogStep::AwaitPiece);
         }
-        if let Some(piece) = next_piece(log)? {
+        if !self.refused
+            && let Some(piece) = next_piece(log)?
+        {
             self.awaited = false;
             return Ok(LogStep::Fill(piece));
         }
@@ -261,7 +270,10 @@ mod tests {
 
     impl Writer {
         fn new(rule: SyncRule, filler: Filler) -> Self {
-            let disk = MemoryDisk::new();
+            Self::on(MemoryDisk::new(), rule, filler)
+        }
+
+        fn on(disk: MemoryDisk, rule: SyncRule, filler: Filler) -> Self {
             let (log, _) = Log::open(disk.clone(), small_options()).unwrap();
             let mut this = Self {
                 disk,
@@ -301,13 +313,6 @@ mod tests {
 
         fn pass(&mut self, millis: u64) {
             self.now = self.now.after(Duration::from_millis(millis));
-        }
-
-        /// No file may become larger, and none be added.
-        fn fill_disk(&self) {
-            let names = self.disk.list().unwrap();
-            let used: usize = names.iter().map(|it| self.disk.contents(it).len()).sum();
-            self.disk.set_space_bytes(Some(used as u64));
         }
 
         fn step(&mut self) -> LogStep<MemoryDisk> {
@@ -405,7 +410,7 @@ mod tests {
         this.term = Term(2);
         this.append(10);
         assert_eq!(this.work(), ["sync", "persisted 2", "wait"]);
-        this.fill_disk();
+        this.disk.fill();
         this.term = Term(3);
         this.append(5_000);
         assert_eq!(this.work(), ["full, wait 500ms"]);
@@ -429,7 +434,7 @@ mod tests {
         let mut this = Writer::new(LATER, Filler::AtOnce);
         this.append(10);
         assert_eq!(this.work(), ["persisted 2", "wait 100ms"]);
-        this.fill_disk();
+        this.disk.fill();
         this.append(5_000);
         assert_eq!(this.work(), ["full, wait 100ms"]);
         this.pass(100);
@@ -451,7 +456,7 @@ mod tests {
     #[test]
     fn a_full_disk_has_the_space_of_the_next_segment_before_it_waits_for_more() {
         let mut this = Writer::new(SyncRule::AtOnce, Filler::Slow);
-        this.fill_disk();
+        this.disk.fill();
         this.append(4_000);
         assert_eq!(this.work(), ["await", "sync", "persisted 2", "wait"]);
         this.append(4_000);
@@ -463,12 +468,34 @@ mod tests {
         assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
     }
 
+    /// Its thread wrote zeros and removed them without end, and took no more jobs, where a file system sets no space aside.
+    #[test]
+    fn a_piece_without_space_is_not_tried_again_before_something_is_written() {
+        for filler in [Filler::AtOnce, Filler::Slow] {
+            let disk = MemoryDisk::new();
+            disk.cannot_reserve();
+            let mut this = Writer::on(disk, SyncRule::AtOnce, filler);
+            this.disk.fill();
+            this.append(2_200);
+            let waits = match filler {
+                Filler::Slow => {
+                    ["sync", "persisted 2", "await", "fill", "await", "wait"].as_slice()
+                }
+                _ => &["sync", "persisted 2", "fill", "wait"],
+            };
+            assert_eq!(this.work(), waits);
+            this.disk.set_space_bytes(None);
+            this.append(10);
+            assert!(this.work().contains(&"fill".to_owned()));
+        }
+    }
+
     #[test]
     fn a_piece_whose_thread_is_gone_is_waited_for_once() {
         let mut this = Writer::new(SyncRule::AtOnce, Filler::Gone);
         this.append(2_500);
         assert_eq!(this.work(), ["sync", "persisted 2", "await", "wait"]);
-        this.fill_disk();
+        this.disk.fill();
         this.append(4_000);
         assert_eq!(this.work(), ["full, wait 500ms"]);
         this.disk.set_space_bytes(None);
