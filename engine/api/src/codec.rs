@@ -15,7 +15,7 @@ use tonic::{
 use tonic_prost::{ProstCodec, ProstEncoder};
 
 use crate::{
-    BATCH_OPERATIONS_MAX, FRAME_CALLS_MAX, PEER_FRAME_MESSAGES_MAX, peer,
+    BATCH_OPERATIONS_MAX, FRAME_BYTES_MAX, FRAME_CALLS_MAX, PEER_FRAME_MESSAGES_MAX, peer,
     v1::{BatchRequest, PipelineRequest},
 };
 
@@ -23,8 +23,9 @@ use crate::{
 const COPIED_BYTES_MAX: usize = 64 << 10;
 /// From here on it is looked at what of a message is of use.
 const PADDED_BYTES_MIN: usize = 4 << 10;
-/// In all lists of all batches of a frame together. Each takes eight bytes at least, and a frame has a MiB.
-const FRAME_OPERATIONS_MAX: usize = 128 << 10;
+/// In all lists of all batches of a frame together: as many as fit into it, for an operation on a key of one byte takes seven bytes.
+/// Who fills a frame counts bytes only, and calls of many clients: one more would end the stream of all of them.
+const FRAME_OPERATIONS_MAX: usize = FRAME_BYTES_MAX / 7;
 
 /// What the generated clients and servers use.
 #[derive(Debug)]
@@ -223,7 +224,9 @@ fn varint(bytes: &mut &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::{Compare, Operation, PipelinedCall, PutRequest, pipelined_call::Call};
+    use crate::v1::{
+        Compare, Operation, PipelinedCall, PutRequest, operation, pipelined_call::Call,
+    };
 
     fn put(value: usize) -> PutRequest {
         PutRequest {
@@ -301,6 +304,27 @@ mod tests {
         let half = FRAME_OPERATIONS_MAX / 32;
         assert!(decode::<PipelineRequest>(frame(16, batch(half, half)).into()).is_ok());
         refused::<PipelineRequest>(frame(16, batch(half, half + 1)));
+    }
+
+    /// As a follower fills one for its leader, of what its clients sent.
+    #[test]
+    fn a_frame_full_of_the_smallest_operations_is_taken() {
+        let key = Bytes::from_static(b"k");
+        let get = operation::Get {
+            key,
+            ..operation::Get::default()
+        };
+        let operation = Operation {
+            operation: Some(operation::Operation::Get(get)),
+        };
+        assert_eq!(operation.encoded_len() + 2, 7);
+        let smallest = BatchRequest {
+            then: vec![operation.clone(); 128],
+            otherwise: vec![operation; 128],
+            ..BatchRequest::default()
+        };
+        let calls = FRAME_BYTES_MAX / frame(1, smallest.clone()).len();
+        assert!(decode::<PipelineRequest>(frame(calls, smallest).into()).is_ok());
     }
 
     #[test]
