@@ -1,6 +1,7 @@
 //! The errors of the library: why a member did not start, why it ended, why it did not serve a request.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub use dengine_core::replica::{LeaderHint, RequestError};
 use dengine_core::{
@@ -150,7 +151,7 @@ pub enum Fatal {
     State(StoreError),
     /// The member received a snapshot and did not start from it.
     #[error("the member did not start from a snapshot that it received: {0}")]
-    Restart(String),
+    Restart(Arc<StartError>),
     /// After an accepted loss the cluster goes on without writes that this member has.
     #[error(
         "this member's history was given up: {0}. Its folder is refused from now on; let it join again with an empty one"
@@ -162,6 +163,18 @@ pub enum Fatal {
 }
 
 impl Fatal {
+    /// The same as [`StartError::needs_replacement`]. Damage that is found while the member runs would be found again, and by the
+    /// next start perhaps not: whoever waits for it to be refused there waits for ever.
+    #[must_use]
+    pub fn needs_replacement(&self) -> bool {
+        match self {
+            Self::State(error) => matches!(error, StoreError::Corrupt(_)),
+            Self::Restart(error) => error.needs_replacement(),
+            Self::GivenUp(_) => true,
+            Self::Log(_) | Self::Panicked(_) => false,
+        }
+    }
+
     /// The same as [`StartError::is_of_the_environment`].
     #[must_use]
     pub fn is_of_the_environment(&self) -> bool {
@@ -171,7 +184,8 @@ impl Fatal {
                 error,
                 StoreError::Failed { .. } | StoreError::NewerFormat { .. }
             ),
-            Self::Restart(_) | Self::GivenUp(_) | Self::Panicked(_) => false,
+            Self::Restart(error) => error.is_of_the_environment(),
+            Self::GivenUp(_) | Self::Panicked(_) => false,
         }
     }
 }
@@ -219,8 +233,17 @@ mod tests {
             assert!(!error.is_of_the_environment(), "{error}");
             assert!(error.needs_replacement(), "{error}");
         }
-        assert!(Fatal::State(failed).is_of_the_environment());
-        assert!(!Fatal::State(corrupt()).is_of_the_environment());
-        assert!(!Fatal::Panicked("applier").is_of_the_environment());
+        let full = log(Box::new(LogError::NoSpace(at_disk())));
+        for fatal in [Fatal::State(failed), Fatal::Restart(Arc::new(full))] {
+            assert!(fatal.is_of_the_environment(), "{fatal}");
+            assert!(!fatal.needs_replacement(), "{fatal}");
+        }
+        let damaged = Arc::new(state(corrupt()));
+        for fatal in [Fatal::State(corrupt()), Fatal::Restart(damaged)] {
+            assert!(!fatal.is_of_the_environment(), "{fatal}");
+            assert!(fatal.needs_replacement(), "{fatal}");
+        }
+        let bug = Fatal::Panicked("applier");
+        assert!(!bug.is_of_the_environment() && !bug.needs_replacement());
     }
 }

@@ -15,7 +15,7 @@ use dengine::{
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::{EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_OK, say};
+use super::{EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_OK, EXIT_REPLACE, say};
 use crate::allocator;
 
 /// What `dengine serve` takes.
@@ -107,12 +107,12 @@ async fn open(config: &Config, stop_signals: &mut StopSignals) -> anyhow::Result
     // On a thread of its own, for it blocks.
     let mut opening = tokio::spawn(Node::start(config.clone()));
     let name = tokio::select! {
-        opened = &mut opening => return Ok(Some(opened??)),
+        opened = &mut opening => return Ok(Some(or_panic(opened)?)),
         name = stop_signals.next() => name,
     };
     tracing::info!(signal = name, "stopping before the folder is open");
     tokio::select! {
-        opened = &mut opening => if let Err(fatal) = opened??.shutdown().await {
+        opened = &mut opening => if let Err(fatal) = or_panic(opened)?.shutdown().await {
             tracing::warn!(error = %fatal, "the member did not stop in good order");
         },
         () = tokio::time::sleep(OPENING_GRACE) => {
@@ -121,6 +121,12 @@ async fn open(config: &Config, stop_signals: &mut StopSignals) -> anyhow::Result
         name = stop_signals.next() => tracing::info!(signal = name, "stopping at once"),
     }
     Ok(None)
+}
+
+/// Goes on with its panic if it panicked, as the runtime does that can't have a thread: that says nothing about the folder, and must not
+/// end as an error would.
+fn or_panic<T>(ended: Result<T, tokio::task::JoinError>) -> T {
+    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// Serves until a signal or a failure, and then winds down.
@@ -172,7 +178,9 @@ async fn until_stopped(
 }
 
 fn code_of(fatal: &Fatal) -> u8 {
-    if fatal.is_of_the_environment() {
+    if fatal.needs_replacement() {
+        EXIT_REPLACE
+    } else if fatal.is_of_the_environment() {
         EXIT_ENVIRONMENT
     } else {
         EXIT_FAILED
@@ -207,5 +215,24 @@ impl StopSignals {
             Some(()) = self.interrupt.recv() => "SIGINT",
             else => pending().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dengine_core::kv::StoreError;
+
+    #[tokio::test]
+    #[should_panic(expected = "can't have a thread")]
+    async fn a_panic_while_the_folder_is_opened_goes_on() {
+        or_panic(tokio::spawn(async { panic!("can't have a thread") }).await);
+    }
+
+    /// It served for a while, so the next start would find nothing, until it reads there again.
+    #[test]
+    fn damage_that_a_running_member_finds_has_it_replaced() {
+        let damaged = StoreError::Corrupt("a block".to_owned());
+        assert_eq!(code_of(&Fatal::State(damaged)), EXIT_REPLACE);
     }
 }

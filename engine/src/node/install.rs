@@ -36,13 +36,13 @@ pub(super) async fn supervise(node: Weak<Inner>, mut installs: UnboundedReceiver
         let node = Node { inner };
         // A task of its own, so that a panic is told as well: nobody else would, and the member would neither serve nor end.
         let installing = tokio::spawn(async move { node.install(install).await });
-        let error = match installing.await {
+        let ended = match installing.await {
             Ok(Ok(())) => continue,
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
+            Ok(Err(error)) => Fatal::Restart(Arc::new(error)),
+            Err(_) => Fatal::Panicked("installing"),
         };
-        tracing::error!(%error, "the member did not start from its snapshot");
-        fatal.send_replace(Some(Fatal::Restart(error)));
+        tracing::error!(error = %ended, "the member did not start from its snapshot");
+        fatal.send_replace(Some(ended));
     }
 }
 

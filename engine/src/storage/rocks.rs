@@ -295,7 +295,7 @@ fn check_folder(folder: &Path) -> Result<(), StoreError> {
         names.push(entry.file_name().to_string_lossy().into_owned());
     }
     if names.iter().any(|name| name == "CURRENT") {
-        return Ok(());
+        return check_current(folder, &names);
     }
     if names.iter().any(|name| name.ends_with(".sst")) {
         return Err(StoreError::Corrupt(format!(
@@ -310,6 +310,21 @@ fn check_folder(folder: &Path) -> Result<(), StoreError> {
             folder.display()
         ))),
     }
+}
+
+/// RocksDB takes a manifest that is not there for a fault of the disk, which it is not: somebody removed it, as the repair of a file
+/// system does with what it can't read.
+fn check_current(folder: &Path, names: &[String]) -> Result<(), StoreError> {
+    let current = fs_err::read_to_string(folder.join("CURRENT"));
+    let current = current.map_err(|error| unusable(&error))?;
+    let manifest = current.trim();
+    if manifest.starts_with("MANIFEST-") && !names.iter().any(|name| name == manifest) {
+        return Err(StoreError::Corrupt(format!(
+            "the file {manifest} is missing in {}",
+            folder.display()
+        )));
+    }
+    Ok(())
 }
 
 /// Whether a crash during the very first open can leave this file without a `CURRENT`.

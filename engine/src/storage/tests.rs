@@ -323,7 +323,7 @@ fn a_folder_in_use_is_refused() {
 }
 
 #[test]
-fn a_missing_current_file_is_damage_and_not_an_empty_store() {
+fn a_missing_manifest_or_current_file_is_damage_and_not_an_empty_store() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = RocksStore::open(folder.path(), &SMALL).expect("open");
     let mut batch = WriteBatch::default();
@@ -331,9 +331,14 @@ fn a_missing_current_file_is_damage_and_not_an_empty_store() {
     store.write(&batch).expect("write");
     store.flush().expect("flush");
     drop(store);
-    fs_err::remove_file(folder.path().join("CURRENT")).expect("remove");
-    let error = RocksStore::open(folder.path(), &SMALL).expect_err("damaged");
-    assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
+    let current = folder.path().join("CURRENT");
+    let manifest = fs_err::read_to_string(&current).expect("read");
+    let manifest = folder.path().join(manifest.trim());
+    for lost in [manifest, current] {
+        fs_err::remove_file(lost).expect("remove");
+        let error = RocksStore::open(folder.path(), &SMALL).expect_err("damaged");
+        assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
+    }
 }
 
 /// Everything a user can read from the folder.

@@ -152,10 +152,10 @@ impl MemoryDisk {
         self.lock().space_bytes = space_bytes;
     }
 
-    /// There is no space but what is taken now.
-    pub fn fill(&self) {
+    /// There is space for so many bytes beside what is taken now.
+    pub fn leave_space(&self, bytes: u64) {
         let mut state = self.lock();
-        state.space_bytes = Some(state.used());
+        state.space_bytes = Some(state.used() + bytes);
     }
 
     /// Sets no space aside from now on, as some file systems can't: a file that is reserved takes its space as it is written.

@@ -411,7 +411,7 @@ mod tests {
         this.term = Term(2);
         this.append(10);
         assert_eq!(this.work(), ["sync", "persisted 2", "wait"]);
-        this.disk.fill();
+        this.disk.leave_space(0);
         this.term = Term(3);
         this.append(5_000);
         assert_eq!(this.work(), ["full, wait 500ms"]);
@@ -435,7 +435,7 @@ mod tests {
         let mut this = Writer::new(LATER, Filler::AtOnce);
         this.append(10);
         assert_eq!(this.work(), ["persisted 2", "wait 100ms"]);
-        this.disk.fill();
+        this.disk.leave_space(0);
         this.append(5_000);
         assert_eq!(this.work(), ["full, wait 100ms"]);
         this.pass(100);
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn a_full_disk_has_the_space_of_the_next_segment_before_it_waits_for_more() {
         let mut this = Writer::new(SyncRule::AtOnce, Filler::Slow);
-        this.disk.fill();
+        this.disk.leave_space(0);
         this.append(4_000);
         assert_eq!(this.work(), ["await", "sync", "persisted 2", "wait"]);
         this.append(4_000);
@@ -476,7 +476,7 @@ mod tests {
             let disk = MemoryDisk::new();
             disk.cannot_reserve();
             let mut this = Writer::on(disk, SyncRule::AtOnce, filler);
-            this.disk.fill();
+            this.disk.leave_space(0);
             this.append(2_200);
             let waited = match filler {
                 Filler::Slow => "await",
@@ -494,7 +494,7 @@ mod tests {
         let mut this = Writer::new(SyncRule::AtOnce, Filler::Gone);
         this.append(2_500);
         assert_eq!(this.work(), ["sync", "persisted 2", "await", "wait"]);
-        this.disk.fill();
+        this.disk.leave_space(0);
         this.append(4_000);
         assert_eq!(this.work(), ["full, wait 500ms"]);
         this.disk.set_space_bytes(None);

@@ -7,8 +7,6 @@ use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::Event;
 use super::world::World;
-use crate::log::Disk;
-use crate::log::memory::MemoryDisk;
 use crate::types::MemberId;
 use std::time::Duration;
 
@@ -86,9 +84,7 @@ impl World {
             Fault::StoppedClock => return self.suspend(id, until),
             Fault::SlowDisk => member.slow_down(until),
             Fault::FullDisk => {
-                let used = bytes_used(member.disk());
-                let left = sim.random.below(64 << 10);
-                member.disk().set_space_bytes(Some(used + left));
+                member.disk().leave_space(sim.random.below(64 << 10));
                 sim.queue.push(until, Event::Space(id));
             }
             Fault::FailedSync => member.disk().fail_sync_after(sim.random.below(8)),
@@ -356,12 +352,4 @@ impl World {
 fn list(links: &[Link]) -> String {
     let pairs = links.iter().map(|(from, to)| format!("{from}-{to}"));
     pairs.collect::<Vec<_>>().join(" ")
-}
-
-fn bytes_used(disk: &MemoryDisk) -> u64 {
-    let names = disk.list().unwrap_or_default();
-    names
-        .iter()
-        .map(|name| disk.contents(name).len() as u64)
-        .sum()
 }

@@ -346,7 +346,7 @@ impl Member {
     /// The log is gone, perhaps with the state. What says whose folder it is, is still there.
     pub(super) fn lose_disk(&mut self, sim: &mut Surroundings) {
         self.kill(sim);
-        self.disk = MemoryDisk::new();
+        self.disk = new_disk(sim);
         if sim.random.chance(500_000) {
             self.folders = SimFolders::default();
         }
@@ -615,6 +615,15 @@ impl Machine {
         let mean = sim.plan.sync * if self.slow { 200 } else { 1 };
         sim.random.spread(mean)
     }
+}
+
+/// An empty one.
+fn new_disk(sim: &Surroundings) -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    if !sim.plan.reserves {
+        disk.cannot_reserve();
+    }
+    disk
 }
 
 /// A log that failed over what others were told of makes the folder suspect: the system may drop what it could not write,

@@ -215,6 +215,8 @@ pub(super) struct Plan {
     /// For how many bytes, and how long, they are not synced then.
     pub(super) sync_bytes: u64,
     pub(super) sync_interval: Duration,
+    /// Disks set space aside for a log's segments, as some file systems can't.
+    pub(super) reserves: bool,
     /// Members begin with an older program, and each is replaced after a while.
     pub(super) slow_roll: bool,
     /// What members may be started with, each time anew.
@@ -266,6 +268,7 @@ impl Plan {
             memory_first,
             sync_bytes: 1 << random.between(9, 17),
             sync_interval: Duration::from_nanos(random.between(20, 1_000) * MILLI),
+            reserves: random.chance(750_000),
             slow_roll: false,
             settings,
             value_bytes: random

@@ -3,7 +3,7 @@
 use super::hub::Hub;
 use super::process::Process;
 use super::snapshots::Snapshots;
-use super::{Actor, DRIFT_PERCENT_MAX, Health, Member};
+use super::{Actor, DRIFT_PERCENT_MAX, Health, Member, new_disk};
 use crate::consensus::{ConsensusConfig, State};
 use crate::kv::{MembershipChange, StateMachine};
 use crate::log::memory::MemoryDisk;
@@ -81,6 +81,7 @@ impl From<OpenError> for Refusal {
 impl Member {
     /// Makes the folder that of a member: with the first entry of a cluster's log, or with an empty log.
     pub(in crate::sim) fn found(&mut self, sim: &mut Surroundings, first: bool) {
+        self.disk = new_disk(sim);
         let settings = sim.settings();
         let opened = Log::open(self.disk.clone(), self.options(sim, &settings));
         let (mut log, _) = opened.expect("a new disk works");
