@@ -190,7 +190,7 @@ where
     }
     // The cache holds only labelled objects and may lag; what is really there decides.
     if let Some(there) = api.get_opt(&name).await.map_err(failed)? {
-        if !is_ours(&desired, &there) {
+        if !may_be_applied(&desired, &there) {
             return Err(ApplyError::NameTaken { kind, name });
         }
         if let Some(operator) = another_operator(&desired, &there) {
@@ -218,19 +218,27 @@ where
     Ok(Applied::Altered)
 }
 
-/// The object belongs to the resource that we act for, or to nobody any more: that is how deleting a resource with
-/// `--cascade=orphan` leaves what was made for it, with the labels that say for what it was.
-fn is_ours<K: Resource>(desired: &Value, there: &K) -> bool {
-    let wanted = owner_uid(&desired["metadata"]["ownerReferences"]);
-    let Some(owner) = controller(there.owner_references()) else {
-        let labels = &desired["metadata"]["labels"];
-        let same = |label: &str| {
-            let there = there.labels().get(label).map(String::as_str);
-            there.is_some() && there == labels[label].as_str()
-        };
-        return same(labels::MANAGED_BY) && (same(labels::CLUSTER) || same(labels::BENCHMARK));
+/// The object belongs to the resource with this UID, or to nobody any more: that is how deleting a resource with
+/// `--cascade=orphan` leaves what was made for it, with the labels that say for what it was. `label`: what we would label it with.
+pub fn is_ours<'a, K: Resource>(
+    there: &K,
+    uid: Option<&str>,
+    label: impl Fn(&str) -> Option<&'a str>,
+) -> bool {
+    if let Some(owner) = controller(there.owner_references()) {
+        return uid == Some(owner);
+    }
+    let same = |name: &str| {
+        let said = there.labels().get(name).map(String::as_str);
+        said.is_some() && said == label(name)
     };
-    wanted.as_deref() == Some(owner)
+    same(labels::MANAGED_BY) && (same(labels::CLUSTER) || same(labels::BENCHMARK))
+}
+
+fn may_be_applied<K: Resource>(desired: &Value, there: &K) -> bool {
+    let owner = owner_uid(&desired["metadata"]["ownerReferences"]);
+    let labels = &desired["metadata"]["labels"];
+    is_ours(there, owner.as_deref(), |name| labels[name].as_str())
 }
 
 /// The operator that the object names, if that is not the one that we are.
@@ -330,7 +338,11 @@ mod tests {
                 false,
             ),
         ] {
-            assert_eq!(is_ours(&desired, &service(&there)), expected, "{there}");
+            assert_eq!(
+                may_be_applied(&desired, &service(&there)),
+                expected,
+                "{there}"
+            );
         }
     }
 

@@ -148,11 +148,13 @@ pub async fn observe(
     }
 }
 
-/// What the StatefulSet that there is says of the cluster, or while there is none its claims.
+/// What the StatefulSet says of the cluster, or while there is none its claims. That of a resource which was deleted may still
+/// be there, until it is collected: its claims are all that stays.
 pub fn standing(caches: &Caches, cluster: &str, namespace: &str, uid: &str) -> Standing {
     let set = ObjectRef::new(&names::cluster::stateful_set(cluster)).within(namespace);
-    if let Some(set) = caches.stateful_sets.get(&set) {
-        return Standing::of(&set, cluster, uid);
+    let set = caches.stateful_sets.get(&set);
+    if let Some(standing) = set.and_then(|set| Standing::of(&set, cluster, uid)) {
+        return standing;
     }
     let claims = (0..REPLICAS_MAX).filter_map(|ordinal| {
         let claim = ObjectRef::new(&names::cluster::claim(cluster, ordinal));

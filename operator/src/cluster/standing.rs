@@ -14,7 +14,7 @@ use super::model::Observed;
 use super::observe::Observation;
 use super::validate::Cluster;
 use super::versions::Version;
-use crate::apply::by_us;
+use crate::apply::{by_us, is_ours};
 use crate::context::Context;
 
 /// What it says; nothing of a cluster without one.
@@ -31,11 +31,16 @@ pub struct Standing {
 impl Standing {
     /// Of the resource with this UID, or of one of this name that was deleted with `--cascade=orphan`: its members are taken up as
     /// they are. What another one's says is about other members.
-    pub fn of(set: &StatefulSet, cluster: &str, uid: &str) -> Self {
-        let owners = set.owner_references();
-        if !owners.iter().any(|owner| owner.uid == uid) && !is_orphan(set, cluster) {
-            return Self::default();
-        }
+    pub fn of(set: &StatefulSet, cluster: &str, uid: &str) -> Option<Self> {
+        let label = |name: &str| match name {
+            labels::MANAGED_BY => Some(labels::MANAGED_BY_VALUE),
+            labels::CLUSTER => Some(cluster),
+            _ => None,
+        };
+        is_ours(set, Some(uid), label).then(|| Self::said_by(set))
+    }
+
+    fn said_by(set: &StatefulSet) -> Self {
         let said = set.annotations();
         let id = said.get(annotations::CLUSTER_ID);
         let version = said.get(annotations::CLUSTER_VERSION);
@@ -108,14 +113,6 @@ pub(super) async fn note_on_claims(
             tracing::debug!(%error, name, "not noted on the claim");
         }
     }
-}
-
-/// Nobody owns it, and its labels say for what cluster it was made.
-fn is_orphan(set: &StatefulSet, cluster: &str) -> bool {
-    let says = |label: &str, value: &str| set.labels().get(label).is_some_and(|it| it == value);
-    set.owner_references().is_empty()
-        && says(labels::MANAGED_BY, labels::MANAGED_BY_VALUE)
-        && says(labels::CLUSTER, cluster)
 }
 
 fn image(set: &StatefulSet) -> Option<String> {
