@@ -160,9 +160,11 @@ pub fn standing(caches: &Caches, cluster: &str, namespace: &str, uid: &str) -> S
         let claim = ObjectRef::new(&names::cluster::claim(cluster, ordinal));
         caches.claims.get(&claim.within(namespace))
     });
+    // One that goes takes its volume with it.
     let is_its = |claim: &core::PersistentVolumeClaim| {
         let said = claim.labels().get(labels::CLUSTER);
-        said.is_some_and(|said| said == cluster)
+        let stays = claim.metadata.deletion_timestamp.is_none();
+        stays && said.is_some_and(|said| said == cluster)
     };
     let claims: Vec<_> = claims.filter(|claim| is_its(claim)).collect();
     Standing::of_claims(claims.iter().map(AsRef::as_ref))

@@ -109,6 +109,28 @@ async fn what_claims_that_were_kept_hold_is_opened_by_a_version_that_may() {
     }
 }
 
+/// As after `kubectl delete dec`, `kubectl delete pvc --wait=false`: the new cluster has none of the old one's data.
+#[tokio::test]
+async fn claims_that_go_hold_no_new_cluster_to_their_version() {
+    let world = World::settled().await;
+    world.look().await;
+    for object in world.api.paths("/namespaces/test/") {
+        if object.starts_with(CLAIMS) {
+            let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+            world.api.put(&object, going);
+        } else if object != CLUSTER {
+            world.api.remove(&object);
+        }
+    }
+    let older = json!({"image": "localhost/dengine:0.0.1"});
+    let another = json!({"metadata": {"uid": "another"}, "spec": older, "status": null});
+    world.api.put(CLUSTER, another);
+    for _ in 0..3 {
+        world.look().await;
+    }
+    assert_eq!(image(&world), "localhost/dengine:0.0.1");
+}
+
 #[tokio::test]
 async fn which_cluster_had_members_is_on_the_stateful_set_for_good() {
     let world = World::settled().await;
