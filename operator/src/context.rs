@@ -14,6 +14,7 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
 use crate::apply::Altered;
+use crate::benchmark::turns::Targets;
 use crate::cluster::ends::Ends;
 use crate::cluster::refusals::Refusals;
 use crate::cluster::validate::Defaults;
@@ -42,6 +43,8 @@ pub struct Context {
     pub refusals: Arc<Refusals>,
     /// How often servers ended by themselves.
     pub ends: Arc<Ends>,
+    /// What benchmarks load, in all scopes.
+    pub targets: Arc<Targets>,
     /// What specs may leave out.
     pub defaults: Defaults,
     /// The operator's name on what it looks after.
@@ -70,6 +73,7 @@ impl Context {
             retries: Arc::default(),
             refusals: Arc::default(),
             ends: Arc::default(),
+            targets: Arc::default(),
             client,
             defaults,
             identity: "dengine-operator".into(),

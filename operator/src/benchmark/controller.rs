@@ -57,7 +57,7 @@ pub async fn run(
         labelled(&selector),
         |_| {},
     );
-    let turns = Arc::new(Turns::new(jobs));
+    let turns = Arc::new(Turns::new(jobs, Arc::clone(&context.targets)));
     let noted = Arc::clone(&turns);
     let changed = changed.inspect_ok(move |job| noted.note(job));
     let shared = Shared { context, turns };
@@ -88,8 +88,7 @@ async fn reconcile(
             return Ok(guard::unreadable::<DEngineBenchmark>(&shared.context, object).await);
         }
     };
-    // An error means that the watch ended, and with it this process' work.
-    let _ = shared.turns.jobs.wait_until_ready().await;
+    shared.turns.wait_until_ready().await;
     let started = Instant::now();
     let result = super::reconcile(benchmark, &shared.context, &shared.turns).await;
     telemetry::reconciled(telemetry::BENCHMARK, started.elapsed());

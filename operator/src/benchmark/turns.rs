@@ -2,13 +2,15 @@
 //! that was only just asked for, and that the cache may not know yet, is kept in mind here.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use dengine_crds::names::{self, labels};
+use futures::future::join_all;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
+use tokio::time::timeout;
 
 use super::resources::{Benchmark, loads};
 
@@ -17,16 +19,34 @@ const CACHE_IS_BEHIND: Duration = Duration::from_secs(15);
 /// A store gets what a new list brought only when it is complete; whoever was noted and is not there by then is gone.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
-/// Whose turn it is at each target.
+/// Whose turn it is at each target, as a scope sees it.
 #[derive(Debug)]
 pub struct Turns {
-    /// The Jobs of all benchmarks.
+    /// The Jobs of all benchmarks of the scope.
     pub jobs: Store<Job>,
+    targets: Arc<Targets>,
+}
+
+/// What is known of all targets, in every scope: benchmarks of two namespaces may load the same.
+#[derive(Debug)]
+pub struct Targets {
+    begun: Instant,
     state: Mutex<State>,
+}
+
+impl Default for Targets {
+    fn default() -> Self {
+        Self {
+            begun: Instant::now(),
+            state: Mutex::default(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// The Jobs of each scope.
+    stores: Vec<Store<Job>>,
     /// Benchmarks that asked for a Job lately, by what it loads.
     asked: HashMap<String, (Name, Instant)>,
     /// Jobs that had not ended when they were noted, and when that was, by what they load. To go through all Jobs with each
@@ -39,14 +59,27 @@ struct State {
 type Name = (String, String);
 
 impl Turns {
-    /// Those at the targets of the Jobs in a store, whose changes are told with [`Self::note`].
-    pub fn new(jobs: Store<Job>) -> Self {
-        let state = Mutex::default();
-        let turns = Self { jobs, state };
+    /// Those at the targets of the Jobs in the store of a scope, whose changes are told with [`Self::note`].
+    pub fn new(jobs: Store<Job>, targets: Arc<Targets>) -> Self {
+        let turns = Self { jobs, targets };
+        turns.lock().stores.push(turns.jobs.clone());
         for job in turns.jobs.state() {
             turns.note(&job);
         }
         turns
+    }
+
+    /// Ends once the Jobs of all scopes are known. Those of others are waited for only as long as lists take: one whose
+    /// namespace is gone is never known.
+    pub async fn wait_until_ready(&self) {
+        // An error means that the watch ended, and with it this process' work.
+        let _ = self.jobs.wait_until_ready().await;
+        let stores = self.lock().stores.clone();
+        let ready = join_all(stores.iter().map(Store::wait_until_ready));
+        let left = CACHE_IS_BEHIND.saturating_sub(self.targets.begun.elapsed());
+        if timeout(left, ready).await.is_err() {
+            tracing::debug!("the Jobs of a scope are not known");
+        }
     }
 
     /// To be told of each Job that came, changed or went.
@@ -65,25 +98,7 @@ impl Turns {
                 jobs.insert(name.clone(), now);
             }
         }
-        self.sweep(&mut state, now);
-    }
-
-    /// Now and then, for nobody asks for the Jobs at a target that is not there.
-    fn sweep(&self, state: &mut State, now: Instant) {
-        let last = state.swept.get_or_insert(now);
-        if now.saturating_duration_since(*last) < FORGET_AFTER {
-            return;
-        }
-        *last = now;
-        let is_new = |noted: Instant| now.saturating_duration_since(noted) < FORGET_AFTER;
-        state.loaded.retain(|_, jobs| {
-            jobs.retain(|name, noted| is_new(*noted) || self.find(name).is_some());
-            !jobs.is_empty()
-        });
-    }
-
-    fn find(&self, (namespace, name): &Name) -> Option<std::sync::Arc<Job>> {
-        self.jobs.get(&ObjectRef::new(name).within(namespace))
+        state.sweep(now);
     }
 
     /// Whose load is on the target of this benchmark now, in words.
@@ -94,7 +109,7 @@ impl Turns {
         let state = self.lock();
         let jobs = places.iter().filter_map(|place| state.loaded.get(place));
         let others = jobs.flat_map(HashMap::keys).filter(|name| **name != own);
-        let mut loading = others.filter_map(|name| self.find(name));
+        let mut loading = others.filter_map(|name| find(&state.stores, name));
         let job = loading.find(|job| !has_ended(job)).map(|job| {
             let name = job.labels().get(labels::BENCHMARK);
             let name = name.map_or("of another name", String::as_str);
@@ -133,17 +148,39 @@ impl Turns {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with the lock")
+        let state = self.targets.state.lock();
+        state.expect("nobody panics with the lock")
     }
 }
 
 impl State {
+    /// Now and then, for nobody asks for the Jobs at a target that is not there.
+    fn sweep(&mut self, now: Instant) {
+        let last = self.swept.get_or_insert(now);
+        if now.saturating_duration_since(*last) < FORGET_AFTER {
+            return;
+        }
+        *last = now;
+        let is_new = |noted: Instant| now.saturating_duration_since(noted) < FORGET_AFTER;
+        let stores = &self.stores;
+        self.loaded.retain(|_, jobs| {
+            jobs.retain(|name, noted| is_new(*noted) || find(stores, name).is_some());
+            !jobs.is_empty()
+        });
+    }
+
     fn taken(&self, benchmark: &Benchmark, place: &str) -> Option<String> {
         let (asked, since) = self.asked.get(place)?;
         let others = *asked != who(benchmark) && since.elapsed() < CACHE_IS_BEHIND;
         let name = seen_from(benchmark, &asked.0, &asked.1);
         others.then(|| format!("benchmark {name}, which is about to begin"))
     }
+}
+
+/// In the store of its scope.
+fn find(stores: &[Store<Job>], (namespace, name): &Name) -> Option<Arc<Job>> {
+    let job = ObjectRef::new(name).within(namespace);
+    stores.iter().find_map(|jobs| jobs.get(&job))
 }
 
 fn who(benchmark: &Benchmark) -> Name {
@@ -199,9 +236,45 @@ mod tests {
 
     /// Turns at the targets of this Job alone.
     fn turns_beside(job: &Job) -> Turns {
+        Turns::new(store_of(job), Arc::default())
+    }
+
+    fn store_of(job: &Job) -> Store<Job> {
         let (jobs, mut writer) = reflector::store();
         writer.apply_watcher_event(&watcher::Event::Apply(job.clone()));
-        Turns::new(jobs)
+        jobs
+    }
+
+    fn full_address(namespace: &str, name: &str) -> Benchmark {
+        let spec = "{workload: put, target: {etcd: {endpoints: ['etcd.infra.svc:2379']}}}";
+        Benchmark {
+            namespace: namespace.to_owned(),
+            ..named(name, spec)
+        }
+    }
+
+    /// As with `watchNamespaces: [a, b]`: each namespace has watches of its own.
+    #[test]
+    fn an_etcd_is_busy_for_all_namespaces_that_the_operator_watches() {
+        let (first, second) = (full_address("a", "first"), full_address("b", "second"));
+        let targets = Arc::<Targets>::default();
+        let _of_a = Turns::new(store_of(&job::build(&first)), Arc::clone(&targets));
+        let of_b = Turns::new(reflector::store().0, targets);
+        let busy = of_b.busy(&second).unwrap();
+        assert!(busy.starts_with("benchmark a/first, whose Job"), "{busy}");
+    }
+
+    #[test]
+    fn of_two_namespaces_that_begin_at_once_one_waits() {
+        let targets = Arc::<Targets>::default();
+        let turns = |targets: &Arc<Targets>| {
+            let (jobs, _writer) = reflector::store();
+            Turns::new(jobs, Arc::clone(targets))
+        };
+        let (of_a, of_b) = (turns(&targets), turns(&targets));
+        assert_eq!(of_a.take(&full_address("a", "first")), Ok(()));
+        let words = of_b.take(&full_address("b", "second")).unwrap_err();
+        assert!(words.contains("benchmark a/first"), "{words}");
     }
 
     #[test]
@@ -277,7 +350,7 @@ mod tests {
     #[test]
     fn of_two_that_begin_at_once_one_waits() {
         let (jobs, _writer) = reflector::store();
-        let turns = Turns::new(jobs);
+        let turns = Turns::new(jobs, Arc::default());
         let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
         assert_eq!(turns.take(&first), Ok(()));
         assert!(turns.take(&second).unwrap_err().contains("benchmark first"));

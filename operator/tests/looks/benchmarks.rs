@@ -1,5 +1,7 @@
 //! Looks at one benchmark.
 
+use std::sync::Arc;
+
 use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::names::{self, annotations};
 use dengine_crds::{DEngineBenchmark, conditions};
@@ -46,7 +48,7 @@ fn job_of(world: &World, uid: &str) {
 }
 
 async fn look(world: &World) -> DEngineBenchmark {
-    let turns = Turns::new(world.cached::<Job>("/jobs/"));
+    let turns = Turns::new(world.cached::<Job>("/jobs/"), Arc::default());
     let seen = world.api.list::<DEngineBenchmark>(BENCHMARK).remove(0);
     benchmark::reconcile(&seen, &world.context, &turns)
         .await
