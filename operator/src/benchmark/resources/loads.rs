@@ -47,6 +47,9 @@ fn place(endpoint: &str, namespace: &str) -> String {
     match (&labels[..], is_full) {
         ([service], _) => format!("{service}.{namespace}:{port}"),
         ([pod, service], false) if is_ordinal(pod) => format!("{service}.{namespace}:{port}"),
+        ([pod, service, namespace], false) if is_pod_of(pod, service) => {
+            format!("{service}.{namespace}:{port}")
+        }
         ([_, service, namespace], true) => format!("{service}.{namespace}:{port}"),
         _ => format!("{name}:{port}"),
     }
@@ -58,6 +61,13 @@ fn within_cluster(host: &str) -> (&str, bool) {
         .split_once(".svc")
         .filter(|(_, domain)| domain.is_empty() || domain.starts_with('.'));
     of_service.map_or((host, false), |(name, _)| (name, true))
+}
+
+/// Whether a StatefulSet of this Service would name a pod so, by how the two are usually called: without `svc` it may as well
+/// be a machine in somebody's domain.
+fn is_pod_of(pod: &str, service: &str) -> bool {
+    let set = pod.rsplit_once('-').map(|(set, _)| set);
+    is_ordinal(pod) && set.is_some_and(|set| service.starts_with(set))
 }
 
 /// Whether a StatefulSet would name a pod so.
@@ -80,6 +90,7 @@ mod tests {
             "http://etcd.infra:2379",
             "Etcd.Infra.svc:2379",
             "etcd.infra.svc.cluster.local.:2379",
+            "etcd-0.etcd.infra:2379",
             "etcd-0.etcd.infra.svc:2379",
             "etcd-2.etcd.infra.svc.cluster.local:2379",
         ] {
@@ -93,6 +104,7 @@ mod tests {
             "10.0.0.1:2379",
             "[fd00::1]:2379",
             "ip-10-0-0-1.ec2.internal:2379",
+            "etcd-1.example.com:2379",
             "etcd.svcs.example.com:2379",
         ] {
             assert_eq!(place(other, "test"), other);
