@@ -6,12 +6,14 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::options::Options;
 
 /// Looks in one lease's time. Three looks in ten seconds are most of what an idle operator asks the API server.
 const LOOKS: u32 = 5;
+/// This part of the lease's time is left for ending. The lease is renewed when a third of its time is left.
+const MARGIN: u32 = 15;
 
 /// What was read of the lease last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +24,15 @@ enum Held {
     Not,
 }
 
-/// Ends once another may hold the lease: it says so, or it was not renewed for as long as it lasts.
+/// Ends before another may hold the lease that was not renewed, or once another says that it does.
 pub async fn lost(client: &Client, options: &Options, holder: &str) {
     let api: Api<Lease> = Api::namespaced(client.clone(), &options.lease_namespace);
     let lasts = Duration::from_secs(options.lease_seconds);
     until_lost(&api, &options.lease_name, holder, lasts, Timestamp::now).await;
 }
 
-/// An answer that does not come is waited for no longer than until the next look: a black-holed API server must not keep a
-/// process at work whose lease is over.
+/// Waits for no answer beyond the moment at which another may take over: a black-holed API server must not keep a process at
+/// work whose lease is over.
 async fn until_lost(
     api: &Api<Lease>,
     name: &str,
@@ -39,10 +41,15 @@ async fn until_lost(
     now: impl Fn() -> Timestamp,
 ) {
     let pause = lasts / LOOKS;
+    let mut looks = interval(pause);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut held = Held::Since(now());
-    while !is_lost(held, now(), lasts) {
-        sleep(pause).await;
-        match timeout(pause, api.get(name)).await {
+    while let Some(left) = time_left(held, now(), lasts) {
+        let look = async {
+            looks.tick().await;
+            timeout(pause, api.get(name)).await
+        };
+        match timeout(left, look).await.and_then(|answer| answer) {
             Ok(Ok(lease)) => held = read(&lease.spec.unwrap_or_default(), holder),
             Ok(Err(error)) => tracing::warn!(%error, "the lease can not be read"),
             Err(_) => tracing::warn!("the API server does not say who holds the lease"),
@@ -58,14 +65,16 @@ fn read(lease: &LeaseSpec, holder: &str) -> Held {
     }
 }
 
-fn is_lost(held: Held, now: Timestamp, lasts: Duration) -> bool {
-    match held {
-        Held::Since(renewed) => {
-            let age_ms = now.as_millisecond() - renewed.as_millisecond();
-            u128::try_from(age_ms).is_ok_and(|age_ms| age_ms >= lasts.as_millis())
-        }
-        Held::Not => true,
-    }
+/// How long work may go on if the lease is not renewed; `None`: it is lost. A clock that was set back gives no more than the
+/// lease lasts.
+fn time_left(held: Held, now: Timestamp, lasts: Duration) -> Option<Duration> {
+    let Held::Since(renewed) = held else {
+        return None;
+    };
+    let age_ms = now.as_millisecond() - renewed.as_millisecond();
+    let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
+    let ends = lasts - lasts / MARGIN;
+    ends.checked_sub(age).filter(|left| !left.is_zero())
 }
 
 #[cfg(test)]
@@ -88,14 +97,15 @@ mod tests {
         let api = Api::namespaced(Client::new(black_hole, "test"), "test");
         let begun = Instant::now();
         let now = || {
-            let passed = i64::try_from(begun.elapsed().as_secs()).unwrap();
-            Timestamp::from_second(passed).unwrap()
+            let passed = i64::try_from(begun.elapsed().as_millis()).unwrap();
+            Timestamp::from_millisecond(passed).unwrap()
         };
         let lasts = Duration::from_secs(15);
         let lost = until_lost(&api, "lease", "a", lasts, now);
         let in_time = timeout(2 * lasts, lost).await;
         assert!(in_time.is_ok(), "it works on");
-        assert!(begun.elapsed() >= lasts, "too early");
+        assert!(begun.elapsed() < lasts, "another may work by now");
+        assert!(begun.elapsed() >= lasts - lasts / LOOKS, "too early");
     }
 
     #[test]
@@ -107,8 +117,9 @@ mod tests {
             ..LeaseSpec::default()
         };
         let lasts = Duration::from_secs(15);
-        assert!(!is_lost(read(&lease, "a"), at(114), lasts));
-        assert!(is_lost(read(&lease, "a"), at(115), lasts), "it went silent");
+        let is_lost = |held, now, lasts| time_left(held, now, lasts).is_none();
+        assert!(!is_lost(read(&lease, "a"), at(113), lasts));
+        assert!(is_lost(read(&lease, "a"), at(114), lasts), "it went silent");
         assert!(is_lost(read(&lease, "b"), at(101), lasts), "another has it");
         assert!(is_lost(read(&LeaseSpec::default(), "a"), at(101), lasts));
         assert!(
