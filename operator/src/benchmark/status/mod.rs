@@ -60,7 +60,7 @@ pub fn derive(
         let words = State::no(reasons::RUN_SKIPPED, &skipped.words);
         conditions.set(types::TARGET_READY, words);
     }
-    // It may be told after the run has ended.
+    // It may be told, or be over, after the run has ended: conditions, which stay as they are then, do not say it.
     status.left_over = left_over(observed);
     match outcome {
         Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, observed, now),
@@ -264,12 +264,9 @@ fn finish(
         status.comparison = rows.iter().map(Row::shown).collect();
     }
     status.placement.clone_from(&observed.placement);
-    let left = status.left_over.iter();
-    let words: Vec<&str> = left.map(String::as_str).collect();
-    let words = [&[&*ending.message], &words[..]].concat().join("; ");
     let (yes, no) = (
-        State::yes(ending.reason, &words),
-        State::no(ending.reason, &words),
+        State::yes(ending.reason, &ending.message),
+        State::no(ending.reason, &ending.message),
     );
     let (complete, failed) = match ending.phase {
         BenchmarkPhase::Succeeded => (yes, no),
