@@ -13,6 +13,7 @@ use kube::{
     Api, Client, Config, Resource,
     api::{ApiResource, DynamicObject, Patch, PatchParams},
 };
+use serde_json::Value;
 
 use crate::cli::ReportTo;
 
@@ -21,6 +22,9 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Attempts after the first; with their pauses they last about two minutes, longer than an API
 /// server takes to restart.
 const RETRIES_MAX: usize = 15;
+
+/// How the API server says that an applied field is not in the schema (structured-merge-diff), with one line for each.
+const UNDECLARED: &str = ": field not declared in schema";
 
 /// Posts a result with the credentials of the pod, or of the user's kubeconfig.
 ///
@@ -54,26 +58,64 @@ async fn post_with(
     // Untyped: only that the patch was accepted matters, not what the object looks like now.
     let resource = ApiResource::erase::<DEngineBenchmark>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client, &to.namespace, &resource);
-    let patch = Patch::Apply(body(&to.name, run_id, report));
     // Nobody else may own these fields; if someone does, the measurement wins.
     let params = PatchParams::apply(&managers::bench(run_id)).force();
-    let attempt = || api.patch_status(&to.name, &params, &patch);
-    attempt
-        .retry(backoff)
-        .when(may_pass)
-        .notify(|error, pause| tracing::warn!(%error, ?pause, "posting the result failed"))
-        .await
-        .map(|_| ())
-        .map_err(in_words)
-        .with_context(|| {
-            format!(
-                "posting the result to the status of {}/{}",
-                to.namespace, to.name
-            )
-        })
+    let send = |report: &Value| {
+        let patch = Patch::Apply(body(&to.name, run_id, report));
+        let (api, params) = (&api, &params);
+        async move {
+            let attempt = || api.patch_status(&to.name, params, &patch);
+            attempt
+                .retry(backoff)
+                .when(may_pass)
+                .notify(|error, pause| {
+                    tracing::warn!(%error, ?pause, "posting the result failed");
+                })
+                .await
+        }
+    };
+    let mut report = serde_json::to_value(report).expect("a report is plain data");
+    let mut posted = send(&report).await;
+    let lacking = posted.as_ref().err().map(undeclared).unwrap_or_default();
+    if !lacking.is_empty() {
+        tracing::warn!(
+            ?lacking,
+            "left out what the CRDs do not know: they are older"
+        );
+        leave_out(&mut report, &lacking);
+        posted = send(&report).await;
+    }
+    posted.map(|_| ()).map_err(in_words).with_context(|| {
+        format!(
+            "posting the result to the status of {}/{}",
+            to.namespace, to.name
+        )
+    })
 }
 
-fn body(name: &str, run_id: &str, report: &Report) -> serde_json::Value {
+/// Fields for which the API server refuses the whole, by their names.
+fn undeclared(error: &kube::Error) -> Vec<String> {
+    let kube::Error::Api(status) = error else {
+        return Vec::new();
+    };
+    let lines = status.message.lines();
+    let places = lines.filter_map(|line| line.split_once(UNDECLARED));
+    let names = places.filter_map(|(place, _)| place.rsplit('.').next());
+    names.map(str::to_owned).collect()
+}
+
+fn leave_out(value: &mut Value, names: &[String]) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !names.contains(name));
+            fields.values_mut().for_each(|one| leave_out(one, names));
+        }
+        Value::Array(list) => list.iter_mut().for_each(|one| leave_out(one, names)),
+        _ => {}
+    }
+}
+
+fn body(name: &str, run_id: &str, report: &Value) -> Value {
     serde_json::json!({
         "apiVersion": DEngineBenchmark::api_version(&()),
         "kind": DEngineBenchmark::kind(&()),
@@ -94,6 +136,7 @@ fn in_words(error: kube::Error) -> anyhow::Error {
 /// be seen, so a refusal for lack of them is repeated too.
 fn may_pass(error: &kube::Error) -> bool {
     match error {
+        kube::Error::Api(_) if !undeclared(error).is_empty() => false,
         kube::Error::Api(status) => !matches!(status.code, 400 | 404 | 405 | 415 | 422),
         _ => true,
     }
@@ -112,7 +155,7 @@ mod tests {
     type Seen = Arc<Mutex<Vec<(String, String, serde_json::Value)>>>;
 
     /// An API server that answers with the given status codes, in turn, and keeps what it was sent.
-    fn api_server(codes: Vec<u16>) -> (Client, Seen) {
+    fn api_server(codes: Vec<u16>, words: &'static str) -> (Client, Seen) {
         let seen = Seen::default();
         let requests = Arc::clone(&seen);
         let codes = Arc::new(Mutex::new(codes.into_iter()));
@@ -128,7 +171,7 @@ mod tests {
                     .push((line, kind, serde_json::from_slice(&body).unwrap()));
                 let answer = serde_json::json!({
                     "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-                    "message": "scripted", "reason": "scripted", "code": code,
+                    "message": words, "reason": "scripted", "code": code,
                 });
                 let response = Response::builder().status(code);
                 Ok::<_, tower::BoxError>(
@@ -142,20 +185,24 @@ mod tests {
     }
 
     async fn post_to(codes: Vec<u16>) -> (anyhow::Result<()>, Seen) {
-        let (client, seen) = api_server(codes);
+        post_report(&sample::report(), codes, "scripted").await
+    }
+
+    async fn post_report(
+        report: &Report,
+        codes: Vec<u16>,
+        words: &'static str,
+    ) -> (anyhow::Result<()>, Seen) {
+        let (client, seen) = api_server(codes, words);
         let to = ReportTo {
             namespace: "ns".to_owned(),
             name: "bench".to_owned(),
         };
-        let report = sample::report();
         let backoff = ExponentialBuilder::new()
             .with_min_delay(Duration::from_millis(1))
             .with_max_delay(Duration::from_millis(2))
             .with_max_times(3);
-        (
-            post_with(client, &to, "run-1", &report, backoff).await,
-            seen,
-        )
+        (post_with(client, &to, "run-1", report, backoff).await, seen)
     }
 
     #[tokio::test]
@@ -191,6 +238,35 @@ mod tests {
         let (posted, seen) = post_to(vec![503; 9]).await;
         assert!(format!("{:#}", posted.unwrap_err()).contains("ns/bench"));
         assert_eq!(seen.lock().unwrap().len(), 4);
+    }
+
+    /// The API server drops nothing of what is applied: it refuses the whole.
+    #[tokio::test]
+    async fn what_older_crds_lack_is_left_out() {
+        let words = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, Kind=DEngineBenchmark): errors:\n  \
+            .status.runs.run-1.leftOver: field not declared in schema\n  \
+            .status.runs.run-1.results[0].seed: field not declared in schema";
+        let report = Report {
+            left_over: Some("5 keys".to_owned()),
+            ..sample::report()
+        };
+        let (posted, seen) = post_report(&report, vec![500, 200], words).await;
+        posted.unwrap();
+        let seen = seen.lock().unwrap();
+        let run = |request: usize| &seen[request].2["status"]["runs"]["run-1"];
+        assert_eq!(run(0)["leftOver"], "5 keys");
+        let (second, rest) = (run(1).as_object().unwrap(), &run(1)["results"][0]);
+        assert!(!second.contains_key("leftOver"));
+        assert_eq!(rest["requests"], 1000);
+        assert!(!rest.as_object().unwrap().contains_key("seed"));
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_all_the_same_is_posted_no_third_time() {
+        let words = ".status.runs.run-1.command: field not declared in schema";
+        let (posted, seen) = post_report(&sample::report(), vec![500, 500, 200], words).await;
+        assert!(posted.is_err());
+        assert_eq!(seen.lock().unwrap().len(), 2, "once more and no further");
     }
 
     #[tokio::test]

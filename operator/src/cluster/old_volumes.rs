@@ -1,7 +1,7 @@
 //! Volumes of members that were given up. When the claim of one goes, a storage class usually deletes the volume too; so its
 //! reclaim policy is Retain from before that until another member votes in its place. The volume itself says for whom it is
-//! kept and what its policy was: the status says it too, for people, and may be lost, or never hold it where the CRDs are older
-//! than the operator. PersistentVolumes are in no namespace: an operator that may look at some namespaces only can not do this,
+//! kept and what its policy was: the status says it too, for people, and may be lost, or put back
+//! as it was before. PersistentVolumes are in no namespace: an operator that may look at some namespaces only can not do this,
 //! and says so.
 
 use std::collections::BTreeMap;

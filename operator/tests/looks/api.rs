@@ -26,7 +26,7 @@ struct State {
     /// Reads too.
     unread: bool,
     webhook: Option<(String, Value)>,
-    /// Fields of a cluster's replacements that its CRD does not know.
+    /// Fields of a cluster's replacements that are dropped.
     unknown: Vec<String>,
     /// Types of the conditions that each manager applied, by the path of the object.
     applied: BTreeMap<(String, String), BTreeSet<String>>,
@@ -102,7 +102,7 @@ impl ApiServer {
         (state.refused, state.unread) = (None, false);
     }
 
-    /// Drops these fields of a cluster's replacements, as where the CRD is older than they are.
+    /// Drops these fields of a cluster's replacements from what is written.
     pub(crate) fn prune(&self, fields: &[&str]) {
         let mut state = self.state.lock().unwrap();
         state.unknown = fields.iter().map(|&field| field.to_owned()).collect();

@@ -236,7 +236,7 @@ async fn a_volume_that_is_kept_is_found_by_the_cluster_that_takes_its_members_up
     assert_eq!(policy(&world), "Delete");
 }
 
-/// CRDs older than the operator: the API server drops what they do not know.
+/// As one that is put back from a backup again and again, or through CRDs that lack these fields.
 #[tokio::test]
 async fn a_status_that_never_holds_what_is_kept_is_in_nobodys_way() {
     for forbidden in [false, true] {
