@@ -39,7 +39,8 @@ app.kubernetes.io/part-of: dengine
 - apiGroups: [dengine.io]
   resources: [dengineclusters, denginebenchmarks]
   verbs: [get, list, watch]
-# A benchmark that an annotation of a cluster asks for is made, and the annotation removed; one whose time is over is deleted.
+# A benchmark that an annotation of a cluster asks for is made, and the annotation removed, or noted as done in another one where
+# a manifest keeps it; a benchmark whose time is over is deleted.
 - apiGroups: [dengine.io]
   resources: [denginebenchmarks]
   verbs: [create, patch, delete]
@@ -59,7 +60,7 @@ app.kubernetes.io/part-of: dengine
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, delete]
-# Volumes grow (patch), and go once their member was removed (delete). Claims are made by the StatefulSet.
+# Volumes grow, and their claims are annotated with what they hold (patch); they go once their member was removed (delete). Claims are made by the StatefulSet.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, patch, delete]
