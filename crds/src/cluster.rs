@@ -166,6 +166,16 @@ pub struct Engine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3_600_000))]
     pub slow_request_ms: Option<u32>,
+    /// Memory of each member for blocks of the state's files, their indexes and filters, in bytes. It is in use before long, so
+    /// the memory limit must have room for it. Default: the server's, 64 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1_048_576, max = 274_877_906_944_i64))]
+    pub state_block_cache_bytes: Option<u64>,
+    /// Size of a table of writes in the memory of a member, in bytes; up to three exist. Smaller ones make many files to merge,
+    /// and larger ones take longer to write. Default: the server's, 16 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1_048_576, max = 1_073_741_824))]
+    pub state_write_buffer_bytes: Option<u64>,
 }
 
 /// How much history is kept: what neither bound keeps is compacted.
@@ -196,6 +206,8 @@ impl Default for Engine {
             retention: None,
             log_level: default_log_level(),
             slow_request_ms: None,
+            state_block_cache_bytes: None,
+            state_write_buffer_bytes: None,
         }
     }
 }

@@ -262,6 +262,12 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
     all.extend(retention);
     let slow = engine.slow_request_ms;
     all.extend(slow.map(|ms| set("DENGINE_SLOW_REQUEST_MS", ms.to_string())));
+    let (cache, buffer) = (
+        engine.state_block_cache_bytes,
+        engine.state_write_buffer_bytes,
+    );
+    all.extend(cache.map(|bytes| set("DENGINE_STATE_BLOCK_CACHE_BYTES", bytes.to_string())));
+    all.extend(buffer.map(|bytes| set("DENGINE_STATE_WRITE_BUFFER_BYTES", bytes.to_string())));
     all
 }
 
@@ -435,9 +441,22 @@ mod tests {
         let retains = |names: Vec<String>| names.iter().any(|name| name.contains("RETENTION"));
         assert!(!retains(names("{}")));
         assert!(retains(names("{engine: {retention: {revisions: 5}}}")));
-        let slow = "DENGINE_SLOW_REQUEST_MS".to_owned();
-        assert!(!names("{}").contains(&slow));
-        assert!(names("{engine: {slowRequestMs: 0}}").contains(&slow));
+        for (spec, name) in [
+            ("slowRequestMs: 0", "DENGINE_SLOW_REQUEST_MS"),
+            (
+                "stateBlockCacheBytes: 1048576",
+                "DENGINE_STATE_BLOCK_CACHE_BYTES",
+            ),
+            (
+                "stateWriteBufferBytes: 1048576",
+                "DENGINE_STATE_WRITE_BUFFER_BYTES",
+            ),
+        ] {
+            let name = name.to_owned();
+            assert!(!names("{}").contains(&name), "{name}");
+            let set = names(&format!("{{engine: {{{spec}}}}}"));
+            assert!(set.contains(&name), "{name}");
+        }
     }
 
     /// Whoever changes the template of an unchanged spec restarts every member of every cluster when the operator
