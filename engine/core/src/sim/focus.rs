@@ -107,7 +107,7 @@ impl Focus {
             Self::Snapshot => self.shorten(plan, random),
             Self::Flapping => self.leave_the_rest(plan),
             Self::Roll => self.roll_slowly(plan, random),
-            Self::SiteLoss => plan.memory_first = true,
+            Self::SiteLoss => self.lose(plan, random),
         }
     }
 
@@ -162,6 +162,16 @@ impl Focus {
         plan.faults.retain(|(kind, _)| *kind != Fault::Transfer);
         let every: Nanos = random.between(2, 5) * SECOND;
         plan.faults.push((Fault::Transfer, every));
+    }
+
+    /// Whoever has what the others go on without is asked in the moment before it finds that out.
+    fn lose(self, plan: &mut Plan, random: &mut Random) {
+        plan.memory_first = true;
+        if random.chance(500_000) {
+            plan.load.levels = [100, 0, 0];
+            plan.clients = plan.clients.max(6);
+            plan.think = (2 << random.below(3)) * MILLI;
+        }
     }
 
     /// A short election timeout, which no stream that is opened again may outlast. Whoever needs a snapshot is away for a while.

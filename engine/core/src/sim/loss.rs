@@ -211,6 +211,11 @@ impl World {
                 let duration = self.sim.random.between(3 * SECOND, 8 * SECOND);
                 self.isolate(id, duration);
             }
+            // What is written anew would soon hide what one of them still has.
+            let quiet = self.sim.random.below(3) * 6 * SECOND;
+            self.sim
+                .tide
+                .turn(self.sim.now + quiet, self.sim.now + quiet);
         }
     }
 }
