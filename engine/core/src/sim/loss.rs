@@ -164,14 +164,23 @@ impl World {
     }
 
     /// Whether, after an accepted loss, nobody who runs sees a majority of the voters that it knows of: one of two has given its
-    /// history up, or what was lost is that a member, which is gone, was removed. The runbook goes on with a copy then.
+    /// history up, or what was lost is that a member, which is gone, was removed. The runbook goes on with a copy then. Whoever is no
+    /// member to the one with the longest log does not count: it was removed, still runs, and knows older voters.
     pub(super) fn loss_took_the_quorum(&self) -> bool {
         let up = |id: &MemberId| self.members.get(id).is_some_and(Member::is_up);
         let lacks_quorum = |known: Arc<Membership>| {
             let voters: Vec<_> = known.voters().map(|m| m.id).collect();
             voters.iter().filter(|id| up(id)).count() <= voters.len() / 2
         };
-        let mut known = self.members.values().filter_map(Member::membership);
+        let newest = self.members.values().max_by_key(|it| it.log_end());
+        let newest = newest.and_then(Member::membership);
+        let belongs = |id| {
+            newest
+                .as_ref()
+                .is_some_and(|it| it.members.contains_key(id))
+        };
+        let members = self.members.iter().filter(|(id, _)| belongs(*id));
+        let mut known = members.filter_map(|(_, it)| it.membership());
         !self.losses.is_empty() && known.all(lacks_quorum)
     }
 
