@@ -68,7 +68,7 @@ pub struct LogWriter {
     awaited: bool,
     /// There was no space for the last piece, and nothing was written since: where none can be set aside, another one would find
     /// that out as late.
-    refused: bool,
+    piece_lacked_space: bool,
 }
 
 impl LogWriter {
@@ -81,7 +81,7 @@ impl LogWriter {
             known: None,
             owed: None,
             awaited: false,
-            refused: false,
+            piece_lacked_space: false,
         }
     }
 
@@ -114,7 +114,7 @@ impl LogWriter {
         filled: Filled<D>,
     ) -> Result<(), LogError> {
         let taken = log.take_back(filled);
-        self.refused = taken.is_err();
+        self.piece_lacked_space = taken.is_err();
         unless_usable(taken)
     }
 
@@ -143,7 +143,7 @@ impl LogWriter {
         self.owe(bytes, now);
         self.work.forget_written();
         self.known = None;
-        self.refused = false;
+        self.piece_lacked_space = false;
         Ok(LogStep::Persisted { id, entries })
     }
 
@@ -200,7 +200,7 @@ impl LogWriter {
         if log.awaits_piece() && self.awaits(log) {
             return Ok(LogStep::AwaitPiece);
         }
-        if !self.refused
+        if !self.piece_lacked_space
             && let Some(piece) = next_piece(log)?
         {
             self.awaited = false;

@@ -213,9 +213,8 @@ fn a_failed_write_or_sync_stops_the_log() {
     }
 }
 
-/// On Linux the pages of a failed sync count as clean: they are read back, but never written.
-#[test]
-fn what_a_failed_sync_lost_is_written_again_when_the_log_is_opened() {
+/// With a log of five entries, of which three were synced.
+fn disk_whose_sync_failed() -> MemoryDisk {
     let disk = MemoryDisk::new();
     let mut log = open(&disk);
     log.append(&batch(1, 1..=3, 100)).unwrap();
@@ -223,7 +222,13 @@ fn what_a_failed_sync_lost_is_written_again_when_the_log_is_opened() {
     log.append(&batch(1, 4..=5, 100)).unwrap();
     disk.fail_sync_after(0);
     log.sync().unwrap_err();
-    drop(log);
+    disk
+}
+
+/// On Linux the pages of a failed sync count as clean: they are read back, but never written.
+#[test]
+fn what_a_failed_sync_lost_is_written_again_when_the_log_is_opened() {
+    let disk = disk_whose_sync_failed();
     let (log, recovered) = Log::open(disk.clone(), small_options()).unwrap();
     drop(log);
     disk.power_loss(|| false);
@@ -235,14 +240,7 @@ fn what_a_failed_sync_lost_is_written_again_when_the_log_is_opened() {
 /// Nor need they be read back.
 #[test]
 fn what_a_failed_sync_lost_may_be_gone_before_the_log_is_opened() {
-    let disk = MemoryDisk::new();
-    let mut log = open(&disk);
-    log.append(&batch(1, 1..=3, 100)).unwrap();
-    log.sync().unwrap();
-    log.append(&batch(1, 4..=5, 100)).unwrap();
-    disk.fail_sync_after(0);
-    log.sync().unwrap_err();
-    drop(log);
+    let disk = disk_whose_sync_failed();
     assert!(disk.has_unwritten());
     disk.evict();
     assert!(!disk.has_unwritten());
