@@ -23,7 +23,7 @@ use std::{
 };
 
 use dengine_api::{
-    FRAME_BYTES_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
+    FRAME_BYTES_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, call_alone,
     v1::{
         CallError, PipelineRequest, PipelinedAnswer, PipelinedCall, kv_client::KvClient,
         pipelined_answer::Answer, pipelined_call::Call,
@@ -159,8 +159,7 @@ impl Pipe {
         }
     }
 
-    /// Makes one call: in a frame, or alone if it is too large for one. The caller waits for so long; that is told to the
-    /// member, and not watched over here.
+    /// Makes one call. The caller waits for so long; that is told to the member, and not watched over here.
     ///
     /// # Errors
     /// See [`PipeError`].
@@ -169,27 +168,42 @@ impl Pipe {
         request: C,
         patience: Option<Duration>,
     ) -> Result<C::Answer, PipeError> {
-        if request.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX {
-            return self.call_alone(request, patience).await;
-        }
-        let answered = self.call_framed(request.framed(), patience, None).await?;
+        let answered = self.call_any(request.framed(), patience, None).await?;
         C::unframed(answered.answer).map_err(|_| {
             let message = "the member answered another question than was asked";
             PipeError::from(Box::new(Status::internal(message)))
         })
     }
 
-    /// Makes one call that came in a frame, so that it fits into one. What counts it is kept while the call waits to leave, whether
-    /// its caller stays or not.
+    /// Makes one call of whichever kind: in a frame, or alone if it is too large for one, so that a member which takes nothing as large
+    /// refuses it and not the stream with all others. What counts it is kept while the call waits to leave, whether its caller stays or
+    /// not.
     ///
     /// # Errors
     /// See [`PipeError`].
-    pub async fn call_framed(
+    pub async fn call_any(
         &self,
         call: Call,
         patience: Option<Duration>,
         counted: Option<Counted>,
     ) -> Result<Answered, PipeError> {
+        if call.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX {
+            let answer = self.alone(call, patience).await?;
+            return Ok(Answered {
+                answer,
+                visited: 0,
+                others_waited: false,
+            });
+        }
+        self.framed(call, patience, counted).await
+    }
+
+    async fn framed(
+        &self,
+        call: Call,
+        patience: Option<Duration>,
+        counted: Option<Counted>,
+    ) -> Outcome {
         let (sender, outcome) = oneshot::channel();
         self.submit(Queued {
             call,
@@ -220,22 +234,16 @@ impl Pipe {
         }
     }
 
-    async fn call_alone<C: KvCall>(
-        &self,
-        request: C,
-        patience: Option<Duration>,
-    ) -> Result<C::Answer, PipeError> {
+    async fn alone(&self, call: Call, patience: Option<Duration>) -> Result<Answer, PipeError> {
         let kv =
             KvClient::new(self.inner.channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX);
-        let mut request = Request::new(request);
+        let mut request = Request::new(call);
         *request.metadata_mut() = self.inner.metadata.clone();
         if let Some(patience) = patience {
             request.set_timeout(patience);
         }
-        match C::alone(kv, request).await {
-            Ok(response) => Ok(response.into_inner()),
-            Err(status) => Err(Box::new(status).into()),
-        }
+        let answer = call_alone(kv, request).await;
+        answer.map_err(|status| Box::new(status).into())
     }
 
     /// Queues a call on the open stream, or on a new one.
@@ -473,7 +481,8 @@ impl Outbound {
                 timeout_ms: queued.until.map_or(0, timeout_ms),
             };
             bytes += call.encoded_len() + CALL_OVERHEAD_BYTES;
-            if bytes > FRAME_BYTES_MAX && !frame.calls.is_empty() {
+            let is_alone = frame.calls.is_empty() && frame.cancelled.is_empty();
+            if bytes > FRAME_BYTES_MAX && !is_alone {
                 let call = call.call.expect("it was put there above");
                 self.taken.push_front(Queued { call, ..queued });
                 break;
@@ -545,25 +554,71 @@ mod tests {
 
     use super::*;
 
-    /// It was given back when the caller left, while the call was in a queue without a bound.
-    #[test]
-    fn what_counts_a_call_stays_until_it_has_left() {
-        let (sender, queue) = unbounded_channel();
-        let mut outbound = Outbound {
+    fn outbound(queue: UnboundedReceiver<News>) -> Outbound {
+        Outbound {
             queue,
             taken: VecDeque::new(),
             callers_left: false,
             waiting: Arc::default(),
             yielded: true,
-        };
-        let counted = Arc::new(());
+        }
+    }
+
+    fn queued(put: PutRequest) -> (Queued, oneshot::Receiver<Outcome>) {
         let (caller, outcome) = oneshot::channel();
         let queued = Queued {
-            call: Call::Put(PutRequest::default()),
+            call: Call::Put(put),
             caller,
             until: None,
-            _counted: Some(Arc::clone(&counted) as Counted),
+            _counted: None,
         };
+        (queued, outcome)
+    }
+
+    /// Thousands of calls that were given up, and a large one behind them, ended the stream.
+    #[test]
+    fn what_a_frame_cancels_makes_it_no_larger_than_a_frame() {
+        let (sender, queue) = unbounded_channel();
+        let mut outbound = outbound(queue);
+        let mut next = || {
+            outbound.yielded = true;
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            match Pin::new(&mut outbound).poll_next(&mut context) {
+                Poll::Ready(Some(frame)) => frame,
+                _ => panic!("there is something to send"),
+            }
+        };
+        let (small, callers): (Vec<_>, Vec<_>) = (0..CALLS_PER_FRAME_MAX)
+            .map(|_| queued(PutRequest::default()))
+            .unzip();
+        for small in small {
+            sender.send(News::Call(small)).unwrap();
+        }
+        assert_eq!(next().calls.len(), CALLS_PER_FRAME_MAX);
+        drop(callers);
+        let value = vec![0; FRAME_BYTES_MAX - 2 * CALL_OVERHEAD_BYTES].into();
+        let (large, _caller) = queued(PutRequest {
+            value,
+            ..PutRequest::default()
+        });
+        sender.send(News::CallerLeft).unwrap();
+        sender.send(News::Call(large)).unwrap();
+        let frames = [next(), next()];
+        let counts = frames
+            .each_ref()
+            .map(|it| (it.cancelled.len(), it.calls.len()));
+        assert_eq!(counts, [(CALLS_PER_FRAME_MAX, 0), (0, 1)]);
+        assert!(frames.iter().all(|it| it.encoded_len() <= FRAME_BYTES_MAX));
+    }
+
+    /// It was given back when the caller left, while the call was in a queue without a bound.
+    #[test]
+    fn what_counts_a_call_stays_until_it_has_left() {
+        let (sender, queue) = unbounded_channel();
+        let mut outbound = outbound(queue);
+        let counted = Arc::new(());
+        let (mut queued, outcome) = queued(PutRequest::default());
+        queued._counted = Some(Arc::clone(&counted) as Counted);
         sender.send(News::Call(queued)).unwrap();
         drop(outcome);
         assert_eq!(Arc::strong_count(&counted), 2);

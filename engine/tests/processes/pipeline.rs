@@ -224,6 +224,35 @@ async fn clients_find_the_leader_by_what_followers_tell() {
     );
 }
 
+/// It ended the stream by which a follower passes on what all of its clients write.
+#[tokio::test]
+async fn a_write_that_is_too_large_for_the_leader_alone_is_refused_alone() {
+    let small = |member: &mut Member| member.env("DENGINE_MAX_VALUE_BYTES", "100000");
+    let mut cluster = Cluster::form_with(3, small).await;
+    let follower = cluster.follower().await;
+    // In the midst of a change of settings, member by member.
+    let member = &mut cluster.members[follower];
+    member.terminate();
+    member.env("DENGINE_MAX_VALUE_BYTES", "2000000");
+    member.start();
+    member.ready().await;
+    let address = format!("http://{}", member.address());
+    let kv = KvClient::connect(address).await.unwrap();
+    let put = |bytes: usize| {
+        let mut kv = kv.clone();
+        let put = PutRequest {
+            key: "k".into(),
+            value: vec![0; bytes].into(),
+            ..PutRequest::default()
+        };
+        async move { kv.put(put).await.map_err(|status| status.code()) }
+    };
+    let large = put(1_900_000);
+    let (large, others) = tokio::join!(large, join_all((0..50).map(put)));
+    assert_eq!(large.unwrap_err(), Code::InvalidArgument);
+    others.into_iter().for_each(|put| drop(put.unwrap()));
+}
+
 #[tokio::test]
 async fn a_member_that_stops_answers_what_it_was_sent() {
     let mut cluster = Cluster::form(1).await;
