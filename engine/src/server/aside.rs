@@ -101,16 +101,14 @@ impl Aside {
                 sleep(LOOK_EVERY).await;
             }
         };
-        let read = tokio::select! {
-            read = &mut done => read,
-            () = async { tokio::select! { () = late => {} () = replaced => {} } } => {
-                drop(waiting);
-                // In a moment it says how far it came.
-                done.await
-            }
+        let (read, is_replaced) = tokio::select! {
+            read = &mut done => (read, false),
+            // In a moment it says how far it came.
+            () = late => { drop(waiting); (done.await, false) }
+            () = replaced => { drop(waiting); (done.await, true) }
         };
         read.map_err(|error| Status::internal(format!("the read ended early: {error}")))?
-            .map_err(|error| read_status(&error))
+            .map_err(|error| given_up(&error, is_replaced))
     }
 
     fn no_turn(&self) -> Status {
@@ -118,5 +116,37 @@ impl Aside {
         Status::unavailable(format!(
             "this member reads {at_once} ranges at a time, and fewer for one address; the turn of this one did not come in time, and nothing was changed: ask for fewer at once, try again, or ask another member"
         ))
+    }
+}
+
+/// What the caller of a read is told that ended without a result.
+fn given_up(error: &ReadError, is_replaced: bool) -> Status {
+    match error {
+        // A smaller range would have met the same.
+        ReadError::Stopped { .. } if is_replaced => Status::unavailable(
+            "a snapshot replaces the state that was read, and nothing was changed: try again, or ask another member",
+        ),
+        error => read_status(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_core::types::Revision;
+    use tonic::Code;
+
+    use super::*;
+
+    /// It was told to ask for less, and a batch that only reads that it asked for what can not be.
+    #[test]
+    fn a_read_that_an_installation_ended_may_be_tried_again() {
+        let stopped = ReadError::Stopped { records: 7 };
+        assert_eq!(given_up(&stopped, true).code(), Code::Unavailable);
+        assert_eq!(given_up(&stopped, false).code(), Code::DeadlineExceeded);
+        let future = ReadError::Compacted {
+            requested: Revision(1),
+            compacted: Revision(2),
+        };
+        assert_eq!(given_up(&future, true).code(), Code::OutOfRange);
     }
 }

@@ -18,6 +18,7 @@ use dengine_wire::{
     Mutation, frame,
     writes::{self, NoAnswer},
 };
+use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::{
@@ -91,7 +92,11 @@ impl Serving {
             opened
         };
         let opened = tokio::spawn(open).await;
-        opened.map_err(|_| Status::unavailable("this member is shutting down"))?
+        // It may have been proposed.
+        opened.map_err(|_| {
+            let words = "this member is shutting down: the session may or may not be opened";
+            Status::deadline_exceeded(words)
+        })?
     }
 
     async fn place_for_session(&self, caller: &Caller) -> Result<Opening, Status> {
@@ -239,7 +244,7 @@ impl Serving {
     ) -> Result<Proposed<M::Answer>, Status> {
         let (whose, patience) = (caller.source.address(), self.patience_of(caller));
         let begun = Instant::now();
-        self.freshen(Consistency::Linearizable).await?;
+        within(patience, self.freshen(Consistency::Linearizable)).await?;
         let patience = patience.saturating_sub(begun.elapsed());
         let budget = self.answers.clone();
         let read = move |reader: &Reader<RocksStore>| {
@@ -315,6 +320,17 @@ fn reading_patience(left: Option<Duration>, longest: Duration) -> Duration {
     left.map_or(longest, |left| left.min(longest)) * 3 / 4
 }
 
+/// Has a batch that only reads be fresh, in the time that its caller has for that.
+async fn within(
+    patience: Duration,
+    fresh: impl Future<Output = Result<(), Status>>,
+) -> Result<(), Status> {
+    timeout(patience, fresh).await.unwrap_or_else(|_| {
+        let words = "no quorum confirmed in time what is newest; nothing was changed, try again";
+        Err(Status::unavailable(words))
+    })
+}
+
 /// What the caller is told when the outcome of a write is no answer to it.
 pub(super) fn no_answer(method: &str, why: NoAnswer) -> Status {
     if let NoAnswer::OfAnotherKind(outcome) = &why {
@@ -366,6 +382,15 @@ mod tests {
             let waits = left.unwrap_or(longest).min(longest);
             assert!(reading_patience(left, longest) <= waits * 4 / 5, "{left:?}");
         }
+    }
+
+    /// It was waited for as long as the caller does, who then took it for a write of unknown outcome.
+    #[tokio::test]
+    async fn a_batch_that_only_reads_is_told_in_time_that_nobody_confirms_it() {
+        let late = within(Duration::ZERO, std::future::pending()).await;
+        assert_eq!(late.unwrap_err().code(), Code::Unavailable);
+        let refused = within(Duration::from_secs(3), async { Err(Status::cancelled("")) }).await;
+        assert_eq!(refused.unwrap_err().code(), Code::Cancelled);
     }
 
     #[test]
