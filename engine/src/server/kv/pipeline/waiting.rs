@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use dengine_api::v1::{Consistency, GetRequest, pipelined_call::Call};
+use dengine_api::v1::{self, Consistency, GetRequest, pipelined_call::Call};
 use dengine_core::kv;
 use dengine_wire::frame::{Asked, ReadAlone};
 use prost::Message as _;
@@ -117,8 +117,8 @@ impl Part {
     /// What they hold, about.
     fn bytes(&self) -> usize {
         let of_calls = match &self.calls {
-            PartCalls::Writes(calls, _) => calls.iter().map(|(_, call)| call.encoded_len()).sum(),
-            PartCalls::WriteAlone(_, call) => call.encoded_len(),
+            PartCalls::Writes(calls, _) => calls.iter().map(|(_, call)| held(call)).sum(),
+            PartCalls::WriteAlone(_, call) => held(call),
             PartCalls::Gets(gets, _) => gets.iter().map(|(_, get)| get.encoded_len()).sum(),
             PartCalls::ReadAlone(_, ReadAlone::Get(get)) => get.encoded_len(),
             PartCalls::ReadAlone(_, ReadAlone::Range(range)) => range.encoded_len(),
@@ -160,9 +160,36 @@ impl Part {
     }
 }
 
+/// What a call that writes holds, about: what was sent of it, and each part of a batch twice, as it was decoded and as it is proposed.
+/// A part of seven bytes on the wire takes thirty times as many.
+fn held(call: &Call) -> usize {
+    let of_parts = match call {
+        Call::Batch(batch) => {
+            let operations = batch.then.len() + batch.otherwise.len();
+            batch.compares.len() * (size_of::<v1::Compare>() + size_of::<kv::Compare>())
+                + operations * (size_of::<v1::Operation>() + size_of::<kv::BatchOperation>())
+        }
+        _ => 0,
+    };
+    call.encoded_len() + of_parts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two thousand of these were counted as six megabytes, and held a hundred and fifty.
+    #[test]
+    fn the_parts_of_a_batch_count_as_they_are_held() {
+        let batch = v1::BatchRequest {
+            compares: vec![v1::Compare::default(); 128],
+            then: vec![v1::Operation::default(); 128],
+            ..v1::BatchRequest::default()
+        };
+        let in_memory = size_of_val(&*batch.compares) + size_of_val(&*batch.then);
+        let call = Call::Batch(batch);
+        assert!(held(&call) > in_memory + call.encoded_len());
+    }
 
     fn asked(id: u64) -> Asked {
         Asked { id, timeout_ms: 0 }
