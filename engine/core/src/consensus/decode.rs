@@ -15,8 +15,11 @@ const CHANGE_CHANGES: u32 = 2;
 const ENTRY_BYTES_MIN: usize = 8;
 /// The first entries of a cluster may be smaller.
 const FIRST_ENTRIES: usize = 256;
-/// Entries of one message, of a MiB. A larger one holds a single entry.
+/// Entries of one message, of a MiB. A larger one holds a single entry, unless its sender is of a version before messages were bounded:
+/// its entries are whole ones.
 const ENTRIES_MAX: usize = 128 << 10;
+/// What an entry of a client takes, at least: the context of each has 24 bytes.
+const CLIENTS_ENTRY_BYTES_MIN: usize = 32;
 /// What a message says of a snapshot: where it ends, and up to 31 members.
 const SNAPSHOT_BYTES_MAX: usize = 4 << 10;
 
@@ -24,7 +27,8 @@ const SNAPSHOT_BYTES_MAX: usize = 4 << 10;
 /// The bytes are no Raft message, or one that no member makes.
 pub(super) fn message(bytes: &[u8]) -> Result<eraftpb::Message, PeerMessageError> {
     let entries = Found::of(MESSAGE_ENTRIES, bytes)?.count;
-    if entries > FIRST_ENTRIES + ENTRIES_MAX.min(bytes.len() / ENTRY_BYTES_MIN) {
+    let small = ENTRIES_MAX.min(bytes.len() / ENTRY_BYTES_MIN);
+    if entries > FIRST_ENTRIES + small.max(bytes.len() / CLIENTS_ENTRY_BYTES_MIN) {
         return Err(PeerMessageError::TooManyEntries(entries));
     }
     if Found::of(MESSAGE_SNAPSHOT, bytes)?.bytes > SNAPSHOT_BYTES_MAX {

@@ -1,7 +1,7 @@
 //! Entries that wait for the disk have a bound, whatever their sender thinks of acknowledgements.
 
 use super::{Cluster, encode, from_2, offer, past_entry, run};
-use crate::consensus::{ConsensusConfig, Event};
+use crate::consensus::{ConsensusConfig, Event, decode};
 use crate::types::MemberId;
 use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
@@ -42,6 +42,25 @@ fn large_append(index: u64) -> Bytes {
 
 fn log_end(cluster: &Cluster) -> usize {
     cluster.members[&1].disk.whole_log().len()
+}
+
+/// A message of 082bf19 was as large as a batch of its log, so that its follower never caught up once it was upgraded.
+#[test]
+fn a_large_message_of_small_entries_is_taken() {
+    let entry = |index| Entry {
+        data: vec![0; 14],
+        context: vec![0; 24],
+        ..past_entry(index, 1)
+    };
+    let entries: Vec<_> = (2..).map(entry).take(180_000).collect();
+    let append = encode(&Message {
+        index: 1,
+        log_term: 1,
+        entries,
+        ..from_2(MessageType::MsgAppend)
+    });
+    assert!(append.len() > 8 << 20);
+    assert!(decode::message(&append).is_ok());
 }
 
 /// Whatever its sender thinks of acknowledgements.
