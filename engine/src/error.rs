@@ -90,9 +90,7 @@ impl StartError {
                         | FolderError::GivenUp { .. }
                 )
             }
-            Self::Log { source, .. } => source.downcast_ref::<LogError>().is_some_and(|error| {
-                matches!(error, LogError::Corrupt { .. } | LogError::Missing { .. })
-            }),
+            Self::Log { source, .. } => source.downcast_ref().is_some_and(is_damage),
             Self::State { source, .. } => matches!(source, StoreError::Corrupt(_)),
             Self::LogBehindState { .. } => true,
             Self::Config(_)
@@ -130,6 +128,10 @@ impl StartError {
     }
 }
 
+fn is_damage(error: &LogError) -> bool {
+    matches!(error, LogError::Corrupt { .. } | LogError::Missing { .. })
+}
+
 /// The disk failed or is full, or a newer program wrote the log.
 fn is_of_the_disk(error: &LogError) -> bool {
     match error {
@@ -145,7 +147,7 @@ pub enum Fatal {
     /// The log could not be written or synced. A sync that failed once may succeed the next time with
     /// the data gone, so there is no second try.
     #[error("the log failed: {0}. Check the disk, then start the member again")]
-    Log(String),
+    Log(Arc<LogError>),
     /// The state machine failed.
     #[error("the state machine failed: {0}. Check the disk, then start the member again")]
     State(StoreError),
@@ -170,8 +172,9 @@ impl Fatal {
         match self {
             Self::State(error) => matches!(error, StoreError::Corrupt(_)),
             Self::Restart(error) => error.needs_replacement(),
+            Self::Log(error) => is_damage(error),
             Self::GivenUp(_) => true,
-            Self::Log(_) | Self::Panicked(_) => false,
+            Self::Panicked(_) => false,
         }
     }
 
@@ -179,7 +182,7 @@ impl Fatal {
     #[must_use]
     pub fn is_of_the_environment(&self) -> bool {
         match self {
-            Self::Log(_) => true,
+            Self::Log(error) => is_of_the_disk(error),
             Self::State(error) => matches!(
                 error,
                 StoreError::Failed { .. } | StoreError::NewerFormat { .. }
@@ -243,7 +246,12 @@ mod tests {
             assert!(!fatal.is_of_the_environment(), "{fatal}");
             assert!(fatal.needs_replacement(), "{fatal}");
         }
-        let bug = Fatal::Panicked("applier");
-        assert!(!bug.is_of_the_environment() && !bug.needs_replacement());
+        let of_log = |error| Fatal::Log(Arc::new(error));
+        let failed = of_log(LogError::Disk(at_disk()));
+        assert!(failed.is_of_the_environment() && !failed.needs_replacement());
+        let bug = of_log(LogError::InvalidBatch("a hole".into()));
+        for bug in [Fatal::Panicked("applier"), bug] {
+            assert!(!bug.is_of_the_environment() && !bug.needs_replacement());
+        }
     }
 }

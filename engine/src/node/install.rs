@@ -56,6 +56,10 @@ impl Node {
         self.inner.gate.close();
         self.inner.status.send_modify(|status| status.ready = false);
         running.stop().await;
+        // The last sync may have failed, after which there is no second try with that log.
+        if self.inner.fatal.borrow().is_some() {
+            return Ok(());
+        }
         let staging = running.close_incoming().await;
         let store = running.watch_store();
         drop(running);

@@ -10,6 +10,7 @@ use dengine_core::consensus::AppendId;
 use dengine_core::log::{Filled, Log, LogError, RealDisk};
 use dengine_core::replica::{self, LogJob, LogStep, LogWriter, SyncRule};
 use dengine_folder::PowerGuard;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -50,7 +51,7 @@ impl LogThread {
     pub(super) fn run(mut self, jobs: &Receiver<LogJob>) {
         if let Err(error) = self.work(jobs) {
             self.remember_loss();
-            let fatal = Fatal::Log(error.to_string());
+            let fatal = Fatal::Log(Arc::new(error));
             // Not only to the replica, which is gone before the last sync when the member stops.
             self.fatal.send_replace(Some(fatal.clone()));
             let _ = self.replica.send(Input::Failed(fatal));

@@ -315,8 +315,10 @@ fn check_folder(folder: &Path) -> Result<(), StoreError> {
 /// RocksDB takes a manifest that is not there for a fault of the disk, which it is not: somebody removed it, as the repair of a file
 /// system does with what it can't read.
 fn check_current(folder: &Path, names: &[String]) -> Result<(), StoreError> {
-    let current = fs_err::read_to_string(folder.join("CURRENT"));
+    let current = fs_err::read(folder.join("CURRENT"));
     let current = current.map_err(|error| unusable(&error))?;
+    // RocksDB itself refuses what is no name.
+    let current = String::from_utf8_lossy(&current);
     let manifest = current.trim();
     if manifest.starts_with("MANIFEST-") && !names.iter().any(|name| name == manifest) {
         return Err(StoreError::Corrupt(format!(

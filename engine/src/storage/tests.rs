@@ -334,6 +334,11 @@ fn a_missing_manifest_or_current_file_is_damage_and_not_an_empty_store() {
     let current = folder.path().join("CURRENT");
     let manifest = fs_err::read_to_string(&current).expect("read");
     let manifest = folder.path().join(manifest.trim());
+    let name = fs_err::read(&current).expect("read");
+    fs_err::write(&current, b"\xff\xfe\n").expect("write");
+    let error = RocksStore::open(folder.path(), &SMALL).expect_err("damaged");
+    assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
+    fs_err::write(&current, name).expect("write");
     for lost in [manifest, current] {
         fs_err::remove_file(lost).expect("remove");
         let error = RocksStore::open(folder.path(), &SMALL).expect_err("damaged");
