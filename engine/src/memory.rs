@@ -30,6 +30,9 @@ static SHORT: AtomicBool = AtomicBool::new(false);
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// What a byte of an answer takes that waits to be sent, measured: its pair, the message, and what of it is on its way.
+pub(crate) const OF_AN_ANSWER: usize = 5;
+
 /// What takes memory because others want something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -37,8 +40,7 @@ pub(crate) enum Use {
     Connections,
     /// Writes that wait to be acknowledged.
     Writes,
-    /// Answers that wait to be sent. A byte that is counted takes about five, measured: its pair, the message, and what of
-    /// it is on its way.
+    /// Answers that wait to be sent; see [`OF_AN_ANSWER`].
     Answers,
     /// What watches hold that their clients have not read: about nine.
     Watches,

@@ -65,6 +65,14 @@ impl Parts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many bytes of them come from there.
+    pub(crate) fn held_by(&self, from: IpAddr) -> usize {
+        self.lock()
+            .by_address
+            .get(&Some(from))
+            .map_or(0, |it| it.bytes)
+    }
+
     /// One more from there, of nothing so far. `waker` is woken when it is given up.
     pub(crate) fn begin(&self, whose: Whose, waker: Waker) -> Part {
         let given_up = Arc::<AtomicBool>::default();

@@ -51,6 +51,11 @@ impl WriteBytes {
         Self::new(SHARE.more(all, 0, 0).max(limits.max_write_bytes()))
     }
 
+    /// As many, of others.
+    pub(crate) fn anew(&self) -> Self {
+        Self::new(self.limit)
+    }
+
     fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -70,6 +75,12 @@ impl WriteBytes {
             from,
             bytes: 0,
         }
+    }
+
+    /// How many of them are that client's.
+    pub(crate) fn held_by(&self, from: IpAddr) -> usize {
+        let counted = self.counted();
+        counted.by_address.get(&from).copied().unwrap_or(0)
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
@@ -133,6 +144,7 @@ mod tests {
         let mut greedy = all.count(from(1));
         while greedy.more(5) {}
         assert_eq!(greedy.bytes, 75);
+        assert_eq!(from(1).map(|it| all.held_by(it)), Some(75));
         let (mut again, mut other, mut own) =
             (all.count(from(1)), all.count(from(2)), all.count(None));
         assert!(!again.more(1), "its streams and calls count together");

@@ -73,6 +73,13 @@ impl AnswerBudget {
         held.add(bytes).then_some(held)
     }
 
+    /// How many bytes that client's answers take.
+    #[must_use]
+    pub fn held_by(&self, whose: IpAddr) -> usize {
+        let counted = self.counted();
+        counted.by_address.get(&whose).copied().unwrap_or(0)
+    }
+
     fn counted(&self) -> MutexGuard<'_, Counted> {
         self.0
             .counted
@@ -156,6 +163,7 @@ mod tests {
     fn beyond_the_bound_there_is_no_room_until_something_is_sent() {
         let budget = AnswerBudget::new(30_000, 30_000);
         let first = budget.hold(address(1), 20_000).expect("there is room");
+        assert_eq!([1, 2].map(|it| budget.held_by(address(it))), [20_000, 0]);
         assert!(budget.hold(address(2), 20_000).is_none());
         let mut second = budget.hold(address(2), 10_000).expect("there is room");
         assert!(second.add(SMALL_BYTES), "small answers are not counted");

@@ -37,8 +37,8 @@ const READING_BYTES_A_SECOND: usize = 16 * 1024;
 /// Streams of `Kv.Pipeline` or of reflection on one connection: what is sent on them and not taken fills windows that nothing
 /// else bounds. Our client has one, and a second for a moment.
 pub(crate) const PIPELINES_MAX: usize = 3;
-/// Connections of one address that had to make room, and for which something is held still.
-const CLOSING_MAX: usize = 256;
+/// Connections that had to make room, and for which something is held still: of all addresses.
+const CLOSING_MAX: usize = 512;
 /// Of frames that were never read, on one connection; with more of them it is closed.
 const STUCK_BYTES_MAX: usize = 4 << 20;
 
@@ -171,10 +171,9 @@ impl Connections {
         by_address
     }
 
-    /// Whether one is being closed, and has its socket still.
+    /// Whether one is being closed, and has its socket still; but for those that made room for others.
     fn has_closing(&self) -> bool {
-        let open = self.open();
-        !open.closing.is_empty() || open.all.values().any(|it| it.is_closed())
+        self.open().all.values().any(|it| it.is_closed())
     }
 
     /// Closes half of those from there, the newest ones, and says how many.
@@ -195,10 +194,11 @@ impl Connections {
         let own = open.by_address.get(&from);
         let full_of_one = own.is_some_and(|own| *own >= of_one);
         let room = match (open.all.len() >= limit || full_of_one, self.0.when_full) {
-            // However fast they come and have to make room for each other, so much is held for them at most; and what is held for one
-            // address leaves some to others.
-            _ if open.closing.len() >= 2 * CLOSING_MAX => false,
-            _ if open.closing_of(from) >= CLOSING_MAX => false,
+            // However fast they come and have to make room for each other, so much is held for them at most; and however many addresses
+            // do that, the next one finds some.
+            _ if Share::HALF.more(CLOSING_MAX, open.closing.len(), open.closing_of(from)) == 0 => {
+                false
+            }
             (false, _) => true,
             (true, WhenFull::Refuse) => false,
             (true, WhenFull::MakeRoom) => open.make_room(full_of_one.then_some(from)),
@@ -487,13 +487,24 @@ mod tests {
         let connections = Connections::new(4, WhenFull::MakeRoom, &Sources::default());
         let admit = |from| connections.admit(address(from)).map(|(number, _)| number);
         let first = admit(1).unwrap();
-        assert!((0..=CLOSING_MAX).all(|_| admit(1).is_some()));
+        assert!((0..=CLOSING_MAX / 2).all(|_| admit(1).is_some()));
         assert!(admit(1).is_none());
         connections.leave(first);
         assert!(admit(1).is_some() && admit(1).is_none());
-        // A probe was refused because of them.
-        assert!((0..2 + CLOSING_MAX).all(|_| admit(2).is_some()));
-        assert!(admit(3).is_none(), "so many may be closing in all");
+        // A probe was refused because of them, and later because of two who did that.
+        assert!((0..2 + CLOSING_MAX / 4).all(|_| admit(2).is_some()));
+        assert!(admit(2).is_none());
+        assert!(admit(3).is_some());
+    }
+
+    #[test]
+    fn so_many_are_being_closed_in_all() {
+        let connections = Connections::new(4, WhenFull::MakeRoom, &Sources::default());
+        for from in [1, 2, 3].into_iter().cycle().take(9 * CLOSING_MAX) {
+            let _ = connections.admit(address(from));
+        }
+        let closing = connections.open().closing.len();
+        assert!(closing <= CLOSING_MAX, "{closing}");
     }
 
     /// Sixty-four of them were there until their threads had noticed, and somebody new was refused.
@@ -573,13 +584,32 @@ mod tests {
         assert_eq!(sources.shed(), 0, "nobody is left");
     }
 
+    /// A flood of one side port had it wait a second each time.
+    #[test]
+    fn what_makes_room_on_some_port_has_nobody_wait_who_sheds() {
+        let sources = Sources::default();
+        let [clients, side] = [(100, WhenFull::Refuse), (2, WhenFull::MakeRoom)]
+            .map(|(limit, when_full)| Connections::new(limit, when_full, &sources));
+        let most = many(&clients, 1, 8);
+        let mut flood = many(&side, 2, 2);
+        for left in [4, 2] {
+            assert_eq!(sources.shed(), left);
+            for (number, _) in most.iter().filter(|(_, it)| it.is_closed()) {
+                clients.leave(*number);
+            }
+            flood.extend(many(&side, 2, 1));
+        }
+    }
+
     /// Who held most had one connection, and those of everybody else were closed.
     #[test]
     fn who_holds_much_on_one_connection_has_more_than_who_has_some() {
         let sources = Sources::default();
         let port = Connections::new(100, WhenFull::Refuse, &sources);
         let (one, others) = (many(&port, 1, 1), many(&port, 2, 4));
-        one[0].1.source().sends(16 << 20);
+        // A member that passes on what others write.
+        others[0].1.source().sends(64 << 20);
+        sources.holds(|from| if from == address(1) { 16 << 20 } else { 0 });
         assert_eq!(sources.shed(), 1);
         assert!(one[0].1.is_closed() && others.iter().all(|(_, it)| !it.is_closed()));
     }

@@ -46,6 +46,8 @@ struct Known {
 #[derive(Default)]
 struct Ports {
     all: Vec<Weak<Inner>>,
+    /// How many bytes are held for an address, by whoever counts them.
+    holders: Vec<Box<dyn Fn(IpAddr) -> usize + Send + Sync>>,
     /// When connections were last closed because memory is short.
     shed_at: Option<Instant>,
 }
@@ -135,7 +137,12 @@ impl Sources {
         lock(&self.0.ports).all.push(Arc::downgrade(port));
     }
 
-    /// Closes half of the connections, on all ports, of the address that may hold most, the newest ones, and says how many. None while
+    /// So many bytes are held for an address besides what is known here. Must not lock what is locked while connections are.
+    pub(crate) fn holds(&self, bytes: impl Fn(IpAddr) -> usize + Send + Sync + 'static) {
+        lock(&self.0.ports).holders.push(Box::new(bytes));
+    }
+
+    /// Closes half of the connections, on all ports, of the address for which most is held, the newest ones, and says how many. None while
     /// those that it closed before may still give something back: others would go for what they held. Called again and again, it gets to
     /// everybody.
     pub(crate) fn shed(&self) -> usize {
@@ -154,6 +161,7 @@ impl Sources {
         }
         for (address, held) in &mut by_address {
             *held += self.known(*address).map_or(0, |it| it.may_hold());
+            *held += known.holders.iter().map(|of| of(*address)).sum::<usize>();
         }
         // Of two that hold as much, always the same.
         let most = by_address.into_iter().max_by_key(|it| (it.1, it.0));
@@ -248,10 +256,11 @@ impl Source {
         self.sent.of_late(self.since.elapsed().as_secs()) > MUCH_BYTES
     }
 
-    /// What its requests may hold, roughly, and what arrived lately.
+    /// What its requests may hold, roughly. What arrived lately says nothing of that: a member that passes writes on sends more than
+    /// anybody, and has its answers at once.
     fn may_hold(&self) -> usize {
         let requests = self.calls.load(Ordering::Relaxed) + self.requests.load(Ordering::Relaxed);
-        requests * REQUEST_BYTES + self.sent.of_late(self.since.elapsed().as_secs())
+        requests * REQUEST_BYTES
     }
 
     /// Does this in turns with what is done for others. Within a runtime, as all that serves clients is.

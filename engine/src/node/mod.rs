@@ -225,6 +225,12 @@ impl Node {
         self.unless_stopped(running.confirm_read(read).await)
     }
 
+    /// How many bytes of a client's writes wait to be acknowledged.
+    pub(crate) fn write_bytes_of(&self, from: IpAddr) -> usize {
+        let running = self.running();
+        running.map_or(0, |running| running.write_bytes_of(from))
+    }
+
     /// Whether [`Node::lease_barrier`] would return at once.
     pub(crate) fn lease_covers(&self) -> bool {
         self.running().is_ok_and(|running| running.lease_covers())

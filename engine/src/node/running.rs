@@ -265,6 +265,11 @@ impl Running {
         self.reader.clone()
     }
 
+    /// How many bytes of a client's writes wait to be acknowledged.
+    pub(super) fn write_bytes_of(&self, from: IpAddr) -> usize {
+        self.write_bytes.held_by(from)
+    }
+
     /// Whether the reader shows every write that was acknowledged before this call.
     pub(super) fn lease_covers(&self) -> bool {
         self.lease.covers(clock::now)

@@ -62,6 +62,12 @@ impl BodiesLayer {
             patience,
         }
     }
+
+    /// How many bytes of requests that are not whole are held for an address.
+    pub(super) fn held(&self) -> impl Fn(IpAddr) -> usize + Send + Sync + use<> {
+        let parts = self.parts.clone();
+        move |from| parts.held_by(from)
+    }
 }
 
 impl<S> Layer<S> for BodiesLayer {

@@ -8,7 +8,7 @@ use std::{
     error::Error as _,
     future::Future,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -55,6 +55,7 @@ pub(super) enum Effect {
 pub(super) struct Forwarder {
     links: Arc<Mutex<HashMap<String, Link>>>,
     timeout: Duration,
+    /// Of none, from which each leader's are counted.
     write_bytes: WriteBytes,
 }
 
@@ -63,6 +64,9 @@ pub(super) struct Forwarder {
 struct Link {
     channel: Channel,
     pipe: Pipe,
+    /// Of writes that wait for its answer. What waits for a leader that vanished is let go when its connection is given up, and
+    /// must not keep the next leader's out; while it does, this member has no writes of its own that wait.
+    write_bytes: WriteBytes,
 }
 
 /// Whether a request came from a client or from a member that passed it on.
@@ -95,6 +99,16 @@ impl Forwarder {
         }
     }
 
+    /// How many bytes of a client's writes wait for the answer of a leader.
+    pub(super) fn write_bytes_of(&self, from: IpAddr) -> usize {
+        let links = self.links();
+        links.values().map(|it| it.write_bytes.held_by(from)).sum()
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<String, Link>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What to answer a call of `Kv` that writes, and that this member refused with `error`: if only because
     /// another member leads, and the call was not forwarded before, it is made there, in one stream with all
     /// others, where so many bytes of its client may wait. The caller waits until `until`, if it says so.
@@ -107,21 +121,21 @@ impl Forwarder {
         until: Option<Instant>,
     ) -> Result<Answered, Status> {
         let leader = to_ask(error, origin)?;
-        let mut counting = self.write_bytes.count(Some(from));
+        let link = self.link(&leader.client_address)?;
+        let mut counting = link.write_bytes.count(Some(from));
         if !counting.more(call.encoded_len()) {
             return Err(request_status(&RequestError::Busy {
                 what: "bytes of writes that wait for the leader's answer",
-                limit: self.write_bytes.limit(),
+                limit: link.write_bytes.limit(),
             }));
         }
         let counting = Arc::new(counting);
-        let link = self.link(&leader.client_address)?;
         counter!(names::REQUESTS_FORWARDED_TOTAL, names::METHOD => method).increment(1);
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let patience = left.unwrap_or(self.timeout).min(self.timeout);
         // It may wait to leave for longer than its caller waits for it.
         let counted: Counted = Arc::clone(&counting) as _;
-        let answer = link.pipe.call_framed(call, Some(patience), Some(counted));
+        let answer = link.pipe.call_any(call, Some(patience), Some(counted));
         match timeout(patience, answer).await {
             Ok(Ok(answered)) => Ok(answered),
             Ok(Err(PipeError::Answered(status))) => {
@@ -183,7 +197,7 @@ impl Forwarder {
 
     /// A connection to the leader, established when it is first used.
     fn link(&self, address: &str) -> Result<Link, Status> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links();
         if let Some(link) = links.get(address) {
             return Ok(link.clone());
         }
@@ -208,6 +222,7 @@ impl Forwarder {
         let link = Link {
             pipe: Pipe::new(channel.clone(), forwarded, None),
             channel,
+            write_bytes: self.write_bytes.anew(),
         };
         links.insert(address.to_owned(), link.clone());
         Ok(link)
@@ -318,6 +333,39 @@ mod tests {
             forward_put(address, Origin::Client).await.code(),
             Code::Unavailable
         );
+    }
+
+    /// They had it refused for some eight seconds, until the connection to the one that vanished was given up.
+    #[tokio::test]
+    async fn writes_stuck_on_their_way_to_one_leader_keep_none_from_the_next() {
+        let forwarder = Forwarder::new(&Limits {
+            request_timeout_ms: 300,
+            max_pending_proposal_bytes: 8 << 20,
+            ..Limits::default()
+        });
+        // Nobody accepts what the system connects.
+        let leaders = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let put = |to: usize, client: u8| {
+            let leader = Some(LeaderHint {
+                id: MemberId(1),
+                client_address: leaders[to].local_addr().unwrap().to_string(),
+            });
+            let put = PutRequest {
+                value: vec![0; 1 << 20].into(),
+                ..PutRequest::default()
+            };
+            let from = (Origin::Client, IpAddr::from([10, 0, 0, client]));
+            let error = RequestError::NotLeader { leader };
+            forwarder.write(error, from, "Put", Call::Put(put), None)
+        };
+        // Counted in this order, before any of them is given up.
+        let puts = (0..12).map(|client| put(0, client)).chain([put(1, 12)]);
+        let mut refused = futures::future::join_all(puts).await;
+        let code = |it: Result<Answered, Status>| it.unwrap_err().code();
+        let last = refused.pop().map(code);
+        assert_eq!(last, Some(Code::DeadlineExceeded));
+        let first = refused.into_iter().map(code);
+        assert!(first.filter(|it| *it == Code::ResourceExhausted).count() > 4);
     }
 
     #[tokio::test]

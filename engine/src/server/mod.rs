@@ -255,6 +255,7 @@ async fn serve_clients(
     calls: Calls,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
+    sources.holds(services.kv.held());
     let limits = &config.limits;
     let message_bytes = limits.max_write_bytes().max(FRAME_BYTES_MAX);
     let kv = KvServer::new(services.kv).max_decoding_message_size(message_bytes);
@@ -269,13 +270,10 @@ async fn serve_clients(
         .add_service(admin)
         .add_service(health.service())
         .add_service(reflection()?);
+    let bodies = BodiesLayer::new(memory::Use::Requests, message_bytes, calls, patience);
+    sources.holds(bodies.held());
     let services = ServiceBuilder::new()
-        .layer(BodiesLayer::new(
-            memory::Use::Requests,
-            message_bytes,
-            calls,
-            patience,
-        ))
+        .layer(bodies)
         .layer(OversizeLayer::new(limits))
         .service(routes.prepare());
     let incoming = Incoming::new(listener, connections);
@@ -303,13 +301,11 @@ async fn serve_admin(
     let routes = Routes::new(admin)
         .add_service(health.service())
         .add_service(reflection()?);
+    let (of, largest) = (memory::Use::AdminRequests, ADMIN_REQUEST_BYTES_MAX);
+    let bodies = BodiesLayer::new(of, largest, calls, ADMIN_PATIENCE);
+    sources.holds(bodies.held());
     let services = ServiceBuilder::new()
-        .layer(BodiesLayer::new(
-            memory::Use::AdminRequests,
-            ADMIN_REQUEST_BYTES_MAX,
-            calls,
-            ADMIN_PATIENCE,
-        ))
+        .layer(bodies)
         .service(routes.prepare());
     connections::serve(incoming, HTTP, services, stop).await;
     Ok(())

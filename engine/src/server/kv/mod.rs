@@ -14,7 +14,7 @@ mod range_writes;
 mod reads;
 mod writes;
 
-use std::{sync::Arc, time::Instant};
+use std::{net::IpAddr, sync::Arc, time::Instant};
 
 use dengine_api::{
     KvCall,
@@ -115,6 +115,19 @@ impl KvService {
         };
         Self {
             serving: Arc::new(serving),
+        }
+    }
+
+    /// How many bytes are held for a client: of its writes that wait, and of its answers that it has not read.
+    pub(super) fn held(&self) -> impl Fn(IpAddr) -> usize + Send + Sync + use<> {
+        // Whoever asks must keep no member from ending.
+        let serving = Arc::downgrade(&self.serving);
+        move |from| {
+            let Some(serving) = serving.upgrade() else {
+                return 0;
+            };
+            let answers = serving.answers.held_by(from) * memory::OF_AN_ANSWER;
+            answers + serving.node.write_bytes_of(from) + serving.forwarder.write_bytes_of(from)
         }
     }
 
