@@ -4,6 +4,7 @@ use super::input::{LogJob, settles};
 use super::log_writer::unless_usable;
 use crate::consensus::AppendId;
 use crate::log::{Batch, Disk, Log, LogError, entry_bytes};
+use crate::planted::planted;
 use crate::types::{Entry, EntryKind, HardState, Index};
 
 /// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job brings comes on top.
@@ -134,7 +135,8 @@ impl LogWork {
 
 /// Whoever hears that a member is gone switches it off, and then it must not be needed after any loss of power.
 fn concerns_members(entry: &Entry) -> bool {
-    settles(entry) || entry.kind == EntryKind::Membership
+    let settles = settles(entry) && !planted!(SettlingNotSynced);
+    settles || entry.kind == EntryKind::Membership
 }
 
 fn follows(batch: &Batch, entries: &[Entry]) -> bool {
