@@ -57,6 +57,8 @@ pub enum Bug {
     StuckVoterCounted,
     /// A change of the members is answered before anything behind it is committed.
     ChangeNotSettled,
+    /// With `memory-first`, what settles a change of the members is acknowledged before it is on disk.
+    SettlingNotSynced,
     /// The log is truncated to what is flushed, whether consensus knows that it is applied or not.
     TruncatedPastApplied,
     /// A read joins the round that is out already, which began before it.
@@ -152,7 +154,7 @@ pub enum Bug {
 impl Bug {
     /// All of them, and within how many seeds, counted from 1, a test asks the simulator to find each: twice what
     /// `make sim-planted` said, or less where that takes long.
-    pub const ALL: [(Self, u64); 62] = [
+    pub const ALL: [(Self, u64); 63] = [
         (Self::VoteNotSynced, 410),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
@@ -210,6 +212,7 @@ impl Bug {
         (Self::StuckLearnerPromoted, 10),
         (Self::StuckVoterCounted, 340),
         (Self::ChangeNotSettled, 50),
+        (Self::SettlingNotSynced, 60),
         (Self::NoPromiseCounted, 630),
         (Self::QueueBoundedInNumberOnly, 10),
         (Self::QueueThrownAwayWithHeartbeats, 10),

@@ -7,7 +7,7 @@ use super::versions::Announcement;
 use crate::consensus::{AppendId, Divergence, Outbound, PeerMessageError, SnapshotMeta, State};
 use crate::kv::{CommandVersion, MembershipChange};
 use crate::log::Position;
-use crate::types::{Entry, HardState, Index, MemberId};
+use crate::types::{Entry, EntryKind, HardState, Index, MemberId};
 use bytes::Bytes;
 use std::net::IpAddr;
 
@@ -114,6 +114,12 @@ impl<E: Env> Request<E> {
     }
 }
 
+/// Whether this is an entry of [`Request::settle`]. One with which a leader begins its term has no context.
+pub(super) fn settles(entry: &Entry) -> bool {
+    let is_empty = entry.kind == EntryKind::Command && entry.data.is_empty();
+    is_empty && !entry.context.is_empty()
+}
+
 /// Something to be done. Effects are carried out in order; each kind may have its own thread that keeps
 /// the order of its kind.
 pub enum Effect<E: Env> {
@@ -175,4 +181,22 @@ pub enum ApplyJob<E: Env> {
     Entries(Vec<Entry>),
     /// Forget callers that gave up.
     Prune,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lone::{LoneLeader, Somebody};
+    use super::{Input, Request, settles};
+    use crate::kv::CommandVersion;
+
+    #[test]
+    fn what_settles_a_change_is_told_from_what_begins_a_term() {
+        let mut leader = LoneLeader::new(CommandVersion::CURRENT);
+        leader.elect();
+        let request = Request::settle(Somebody);
+        leader.replica.handle(Input::Request(request), leader.now);
+        leader.settle();
+        let settle: Vec<_> = leader.appended.iter().map(settles).collect();
+        assert_eq!(settle, [false, true]);
+    }
 }

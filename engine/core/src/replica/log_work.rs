@@ -1,9 +1,10 @@
 //! Group commit: what queued while the log was synced becomes one write and one sync.
 
-use super::input::LogJob;
+use super::input::{LogJob, settles};
 use super::log_writer::unless_usable;
 use crate::consensus::AppendId;
 use crate::log::{Batch, Disk, Log, LogError, entry_bytes};
+use crate::planted::planted;
 use crate::types::{Entry, EntryKind, HardState, Index};
 
 /// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job brings comes on top.
@@ -69,14 +70,13 @@ impl LogWork {
     }
 
     /// Whether it must be on disk before anybody hears of it even where writes need not be: it changes
-    /// the term or the vote, as `known` says it is on disk, or the membership.
+    /// the term or the vote, as `known` says it is on disk, or the membership, or settles a change of that.
     pub(super) fn must_sync(&self, known: HardState) -> bool {
         self.batches.iter().any(|batch| {
             let votes = batch
                 .hard_state
                 .is_some_and(|new| (new.term, new.vote) != (known.term, known.vote));
-            let mut kinds = batch.entries.iter().map(|entry| entry.kind);
-            votes || kinds.any(|kind| kind == EntryKind::Membership)
+            votes || batch.entries.iter().any(concerns_members)
         })
     }
 
@@ -131,6 +131,12 @@ impl LogWork {
     pub(super) fn tidy<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
         unless_usable(self.truncate(log))
     }
+}
+
+/// Whoever hears that a member is gone switches it off, and then it must not be needed after any loss of power.
+fn concerns_members(entry: &Entry) -> bool {
+    let settles = settles(entry) && !planted!(SettlingNotSynced);
+    settles || entry.kind == EntryKind::Membership
 }
 
 fn follows(batch: &Batch, entries: &[Entry]) -> bool {

@@ -16,7 +16,8 @@ const SPACE_RETRY: Duration = Duration::from_millis(500);
 pub enum SyncRule {
     /// Before anybody hears of it.
     AtOnce,
-    /// Once so many bytes wait for it, or the first of them have waited so long. Terms, votes and memberships at once.
+    /// Once so many bytes wait for it, or the first of them have waited so long. Terms, votes, memberships and what settles these
+    /// at once.
     Later {
         /// Of entries as they lie in the log.
         bytes: u64,
@@ -256,6 +257,12 @@ mod tests {
         Gone,
     }
 
+    #[derive(Clone, Copy, Debug)]
+    enum ChangePart {
+        Change,
+        Settling,
+    }
+
     /// A log and its writer, whose thread this is. One append was written already.
     struct Writer {
         disk: MemoryDisk,
@@ -292,12 +299,24 @@ mod tests {
 
         /// Queues an entry of so many bytes.
         fn append(&mut self, bytes: usize) {
+            self.append_of(EntryKind::Command, "", bytes);
+        }
+
+        /// Queues what goes with a change of the members.
+        fn append_change(&mut self, part: ChangePart) {
+            match part {
+                ChangePart::Change => self.append_of(EntryKind::Membership, "context", 10),
+                ChangePart::Settling => self.append_of(EntryKind::Command, "context", 0),
+            }
+        }
+
+        fn append_of(&mut self, kind: EntryKind, context: &'static str, bytes: usize) {
             self.appends += 1;
             let entry = Entry {
                 index: Index(self.appends),
                 term: self.term,
-                kind: EntryKind::Command,
-                context: Bytes::new(),
+                kind,
+                context: Bytes::from(context),
                 data: Bytes::from(vec![7; bytes]),
             };
             self.writer.add(LogJob::Append {
@@ -418,6 +437,52 @@ mod tests {
         this.append(10);
         this.disk.set_space_bytes(None);
         assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
+    }
+
+    /// Whoever hears that a member is gone switches it off: no loss of power may have the others wait for it again.
+    #[test]
+    fn a_change_of_the_members_and_what_settles_it_are_synced_before_anybody_hears_of_them() {
+        for part in [ChangePart::Change, ChangePart::Settling] {
+            let mut this = Writer::new(LATER, Filler::AtOnce);
+            this.append(10);
+            assert_eq!(this.work(), ["persisted 2", "wait 100ms"]);
+            this.append_change(part);
+            let told = this.work();
+            assert_eq!(told, ["sync", "persisted 3", "wait"], "{part:?}");
+            // Whatever it is written with.
+            this.append(10);
+            this.append_change(part);
+            this.append(10);
+            let told = this.work();
+            assert_eq!(told, ["sync", "persisted 6", "wait"], "{part:?}");
+            this.append(10);
+            assert_eq!(this.work(), ["persisted 7", "wait 100ms"]);
+        }
+    }
+
+    #[test]
+    fn what_settles_a_change_is_synced_before_anybody_hears_of_it_however_late_it_is_written() {
+        let much_later = SyncRule::Later {
+            bytes: 1_000_000,
+            interval: Duration::from_secs(10),
+        };
+        let mut this = Writer::new(much_later, Filler::AtOnce);
+        this.append_change(ChangePart::Settling);
+        this.disk.leave_space(0);
+        this.append(5_000);
+        assert_eq!(this.work(), ["full, wait 500ms"]);
+        this.disk.set_space_bytes(None);
+        assert_eq!(this.work()[..2], ["sync", "persisted 3"]);
+    }
+
+    #[test]
+    fn a_sync_that_fails_over_what_settles_a_change_has_told_nobody_of_it() {
+        let mut this = Writer::new(LATER, Filler::AtOnce);
+        this.append_change(ChangePart::Settling);
+        assert!(matches!(this.step(), LogStep::Sync));
+        this.disk.fail_sync_after(0);
+        this.log.sync().unwrap_err();
+        assert!(!this.writer.may_have_lost(&this.log));
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl Focus {
         random.pick(&Self::ALL).copied().filter(|_| focused)
     }
 
+    /// Whether it says itself what a `memory-first` cluster loses.
+    pub(super) fn loses_itself(self) -> bool {
+        matches!(self, Self::SiteLoss | Self::ForgottenRemoval)
+    }
+
     /// Makes a plan one for this story.
     pub(super) fn narrow(self, plan: &mut Plan, random: &mut Random) {
         let often = |random: &mut Random, from: u64, to: u64| random.between(from, to) * SECOND;
@@ -126,7 +131,6 @@ impl Focus {
     /// Any write that is committed would take the news of a removal to the disks of those who are left; and only a few can not do
     /// without the one that is gone.
     fn quieten(self, plan: &mut Plan, random: &mut Random) {
-        plan.memory_first = false;
         plan.members = *random.pick(&[1, 1, 2]).expect("not empty");
         plan.clients = 1;
         plan.load.writes = random.between(5, 50);

@@ -4,7 +4,7 @@
 //! that was acknowledged is lost, and nothing here forgives anything. Once a majority has lost power, somebody does as
 //! `docs/runbooks/DEngineQuorumLost.md` says: stops all members, accepts the loss for each that refused, and starts them.
 //! Then what was committed and is on the disks of a majority is still not lost; behind the last such entry, history may
-//! begin anew. Clients and watchers do so too: they are told of nothing, but what they know of later revisions may be of what
+//! begin anew, but for what was answered of who the members are. Clients and watchers do so too: they are told of nothing, but what they know of later revisions may be of what
 //! is lost, and ids of sessions that were opened there are given out again. A member that still has what the others go on
 //! without must end; see [`restored`](super::restored).
 
@@ -163,12 +163,13 @@ impl World {
         true
     }
 
-    /// Whether, after an accepted loss, nobody who runs sees a majority of the voters that it knows of: one of two has given its
-    /// history up, or what was lost is that a member, which is gone, was removed. The runbook goes on with a copy then. Whoever is no
+    /// Whether, after an accepted loss, nobody who runs sees a majority of the voters that it knows of, because one of these refuses
+    /// to start: of two, one has given its history up. The runbook goes on with a copy then. Whoever was switched off excuses nothing:
+    /// it was answered that it is gone, which no loss may undo. Whoever is no
     /// member to the one with the longest log does not count: it was removed, still runs, and knows older voters.
     pub(super) fn loss_took_the_quorum(&self) -> bool {
         let up = |id: &MemberId| self.members.get(id).is_some_and(Member::is_up);
-        let lacks_quorum = |known: Arc<Membership>| {
+        let lacks_quorum = |known: &Arc<Membership>| {
             let voters: Vec<_> = known.voters().map(|m| m.id).collect();
             voters.iter().filter(|id| up(id)).count() <= voters.len() / 2
         };
@@ -179,9 +180,12 @@ impl World {
                 .as_ref()
                 .is_some_and(|it| it.members.contains_key(id))
         };
+        let refuses = |id: MemberId| self.members.get(&id).is_some_and(|it| !it.is_up());
         let members = self.members.iter().filter(|(id, _)| belongs(*id));
-        let mut known = members.filter_map(|(_, it)| it.membership());
-        !self.losses.is_empty() && known.all(lacks_quorum)
+        let known: Vec<_> = members.filter_map(|(_, it)| it.membership()).collect();
+        let mut voters = known.iter().flat_map(|it| it.voters());
+        let one_refuses = voters.any(|voter| refuses(voter.id));
+        !self.losses.is_empty() && one_refuses && known.iter().all(lacks_quorum)
     }
 
     /// Goes on with what is there.

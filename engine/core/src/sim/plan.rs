@@ -278,10 +278,11 @@ impl Plan {
             load: Load::draw(random),
             faults,
         };
-        if let Some(focus) = Focus::draw(random) {
+        let focus = Focus::draw(random);
+        if let Some(focus) = focus {
             focus.narrow(&mut plan, random);
         }
-        if plan.memory_first && !plan.has(Fault::SiteLoss) {
+        if plan.memory_first && !focus.is_some_and(Focus::loses_itself) {
             super::loss::plan_losses(&mut plan, random);
         }
         plan
