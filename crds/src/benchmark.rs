@@ -135,7 +135,7 @@ pub struct DEngineBenchmarkSpec {
     pub thresholds: Vec<String>,
     /// Runs by the clock too: a cron expression of five fields, such as `0 3 * * *`, in UTC or in `timeZone`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 9, max = 64))]
+    #[schemars(length(min = 9, max = 64), regex(pattern = *SCHEDULE_PATTERN))]
     pub schedule: Option<String>,
     /// Time zone of the schedule, such as Europe/Berlin. Default: UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -315,6 +315,10 @@ pub struct EtcdEndpoints {
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 512)))]
     pub endpoints: Vec<String>,
 }
+
+/// Five fields, each a list without an empty element.
+const SCHEDULE_PATTERN: &str =
+    r"^\+?[0-9A-Za-z*/#?-]+(,[0-9A-Za-z*/#?-]+)*( +\+?[0-9A-Za-z*/#?-]+(,[0-9A-Za-z*/#?-]+)*){4}$";
 
 /// A threshold: latencies say their unit, nothing else has one.
 const THRESHOLD_PATTERN: &str = r"^([a-z][a-z0-9-]*\.)?((avg|p50|p90|p99|p999|max) *[<>]=? *[0-9]+(\.[0-9]+)?(us|ms|s)|(opsPerSecond|errors|timesEtcd) *[<>]=? *[0-9]+(\.[0-9]+)?)$";

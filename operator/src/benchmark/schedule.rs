@@ -3,7 +3,7 @@
 use std::iter::successors;
 
 use croner::Cron;
-use croner::parser::CronParser;
+use croner::parser::{CronParser, Seconds, Year};
 use k8s_openapi::jiff::civil::DateTime;
 use k8s_openapi::jiff::tz::TimeZone;
 use k8s_openapi::jiff::{Timestamp, Zoned};
@@ -12,6 +12,9 @@ use k8s_openapi::jiff::{Timestamp, Zoned};
 const RUN_ID: &str = "%Y%m%dT%H%MZ";
 /// As many moments that passed while nobody looked are counted.
 const PASSED_MAX: usize = 1_000;
+/// A moment is looked for in as many years to come, which a leap day is always in: a search has an end that is near.
+const YEARS_AHEAD: i16 = 10;
+const FIELDS: usize = 5;
 
 /// A text that is no schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,14 +67,16 @@ pub struct Clock {
 /// due no longer ago than `late_seconds_max`.
 ///
 /// # Errors
-/// If the text is no cron expression.
+/// If the text is no cron expression, or one that has no moment.
 pub fn due(
     text: &str,
     zone: &TimeZone,
     late_seconds_max: u32,
     clock: Clock,
 ) -> Result<Due, NoSchedule> {
-    let moments = Moments::new(text, zone)?;
+    let moments = Moments::new(text, zone, clock)?;
+    let next = moments.after(clock.now, false);
+    let next = next.ok_or_else(|| refused(text, &format!("no moment in {YEARS_AHEAD} years")))?;
     let last = moments.before(clock.now);
     let last =
         last.filter(|last| *last > clock.created && !is_late(*last, late_seconds_max, clock.now));
@@ -81,8 +86,35 @@ pub fn due(
     Ok(Due {
         at,
         skipped: passed.unwrap_or(begins) - begins,
-        next: moments.after(clock.now, false),
+        next: Some(next),
     })
+}
+
+fn refused(text: &str, why: &str) -> NoSchedule {
+    NoSchedule(text.to_owned(), why.to_owned())
+}
+
+/// The text with a second and the years that are looked at. An empty list is a set of no moments to the parser, which it
+/// searches for second by second; names such as `@daily` have fewer fields.
+fn bounded(text: &str, clock: Clock) -> Result<String, NoSchedule> {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    if fields.len() != FIELDS {
+        return Err(refused(text, &format!("it has {} fields", fields.len())));
+    }
+    // A plus before the day of the week asks for both days.
+    let mut lists = fields.iter().map(|field| field.trim_start_matches('+'));
+    if lists.any(|list| list.split(',').any(str::is_empty)) {
+        return Err(refused(text, "an element of a list is empty"));
+    }
+    let first = clock.awaited.unwrap_or(clock.now).min(clock.now);
+    let year = |moment: Timestamp| moment.to_zoned(TimeZone::UTC).year();
+    // A year's turn comes earlier or later elsewhere.
+    let from = (year(first) - 1).max(1);
+    Ok(format!(
+        "0 {} {from}-{}",
+        fields.join(" "),
+        year(clock.now) + YEARS_AHEAD
+    ))
 }
 
 /// The moments of a schedule.
@@ -92,9 +124,11 @@ struct Moments {
 }
 
 impl Moments {
-    fn new(text: &str, zone: &TimeZone) -> Result<Self, NoSchedule> {
-        let parsed = CronParser::new().parse(text);
-        let cron = parsed.map_err(|error| NoSchedule(text.to_owned(), error.to_string()))?;
+    fn new(text: &str, zone: &TimeZone, clock: Clock) -> Result<Self, NoSchedule> {
+        let parser = CronParser::builder().seconds(Seconds::Required);
+        let parsed = parser.year(Year::Required).build();
+        let parsed = parsed.parse(&bounded(text, clock)?);
+        let cron = parsed.map_err(|error| refused(text, &error.to_string()))?;
         let zone = zone.clone();
         Ok(Self { cron, zone })
     }
@@ -257,7 +291,61 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused_in_words() {
-        let error = due("daily at three", &TimeZone::UTC, 600, clock(LONG_AGO)).unwrap_err();
-        assert!(error.to_string().contains("cron expression"), "{error}");
+        for text in ["daily at three", "@annually", "a b c d e"] {
+            let error = refusal(text);
+            assert!(error.contains("cron expression"), "{error}");
+        }
+    }
+
+    fn refusal(text: &str) -> String {
+        let due = due(text, &TimeZone::UTC, 600, clock("2026-05-02T03:00:31Z"));
+        due.map(|due| format!("{text} was taken: {due:?}"))
+            .unwrap_or_else(|error| error.to_string())
+    }
+
+    /// The parser takes them for sets of no moments.
+    #[test]
+    fn a_list_has_no_empty_element() {
+        for text in [
+            ", * * * *",
+            "* , * * *",
+            "0 3 , * *",
+            "0 3 * , *",
+            "0 3 * * ,",
+            "0 3 * * +",
+            ",0 3 * * *",
+            "0, 3 * * *",
+            "0,,5 * * * *",
+        ] {
+            let error = refusal(text);
+            assert!(error.contains("an element of a list is empty"), "{error}");
+        }
+    }
+
+    /// Moments of whole minutes have ids of their own.
+    #[test]
+    fn a_schedule_has_five_fields() {
+        for text in ["30 0 3 * * *", "* * * * * * 2030", "0 3 * *"] {
+            let error = refusal(text);
+            assert!(error.contains("fields"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_schedule_that_has_no_moment_is_refused_and_that_of_a_leap_day_is_not() {
+        for text in ["0 0 30 2 *", "* * 31 2,4,6 *", "0 0 31W 11 *"] {
+            let error = refusal(text);
+            assert!(error.contains("no moment in 10 years"), "{error}");
+        }
+        let leap_day = |now| due("0 0 29 2 *", &TimeZone::UTC, 600, clock(now));
+        let next = |now| leap_day(now).unwrap().next;
+        assert_eq!(
+            next("2026-05-02T00:00:00Z"),
+            Some(at("2028-02-29T00:00:00Z"))
+        );
+        assert_eq!(
+            next("2096-05-02T00:00:00Z"),
+            Some(at("2104-02-29T00:00:00Z"))
+        );
     }
 }
