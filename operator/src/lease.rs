@@ -6,12 +6,14 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::options::Options;
 
 /// Looks in one lease's time. Three looks in ten seconds are most of what an idle operator asks the API server.
 const LOOKS: u32 = 5;
+/// So much sooner it is looked again after a look that failed: between two renewals there may be time for two looks only.
+const SOONER: u32 = 10;
 /// This part of the lease's time is left for ending. The lease is renewed when a third of its time is left.
 const MARGIN: u32 = 15;
 
@@ -41,16 +43,20 @@ async fn until_lost(
     now: impl Fn() -> Timestamp,
 ) {
     let pause = lasts / LOOKS;
-    let mut looks = interval(pause);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut next = Duration::ZERO;
     let mut held = Held::Since(now());
     while let Some(left) = time_left(held, now(), lasts) {
+        let wait = next;
         let look = async {
-            looks.tick().await;
+            sleep(wait).await;
             timeout(pause, api.get(name)).await
         };
+        next = pause / SOONER;
         match timeout(left, look).await.and_then(|answer| answer) {
-            Ok(Ok(lease)) => held = read(&lease.spec.unwrap_or_default(), holder),
+            Ok(Ok(lease)) => {
+                held = read(&lease.spec.unwrap_or_default(), holder);
+                next = pause;
+            }
             Ok(Err(error)) => tracing::warn!(%error, "the lease can not be read"),
             Err(_) => tracing::warn!("the API server does not say who holds the lease"),
         }
@@ -81,6 +87,7 @@ fn time_left(held: Held, now: Timestamp, lasts: Duration) -> Option<Duration> {
 mod tests {
     use std::convert::Infallible;
     use std::future::pending;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use axum::http::{Request, Response};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -88,6 +95,45 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
+
+    const RENEWED_EVERY_MS: u64 = 10_000;
+
+    /// Of a lease that is renewed in time, at some moment between two looks, and of which one look fails.
+    async fn is_lost_for_a_failed_look(late_ms: u64, failing: u64) -> bool {
+        let begun = Instant::now();
+        let passed_ms = move || late_ms + begun.elapsed().as_millis() as u64;
+        let at = |ms: u64| Timestamp::from_millisecond(i64::try_from(ms).unwrap()).unwrap();
+        let asked = AtomicU64::new(0);
+        let server = tower::service_fn(move |_: Request<Body>| {
+            let fails = asked.fetch_add(1, Ordering::Relaxed) == failing;
+            let renewed = passed_ms() / RENEWED_EVERY_MS * RENEWED_EVERY_MS;
+            let lease = Lease {
+                spec: Some(LeaseSpec {
+                    holder_identity: Some("a".to_owned()),
+                    renew_time: Some(MicroTime(at(renewed))),
+                    ..LeaseSpec::default()
+                }),
+                ..Lease::default()
+            };
+            let answer = Response::builder().status(if fails { 503 } else { 200 });
+            let body = serde_json::to_vec(&lease).unwrap();
+            async move { Ok::<_, Infallible>(answer.body(Body::from(body)).unwrap()) }
+        });
+        let api = Api::namespaced(Client::new(server, "test"), "test");
+        let lasts = Duration::from_secs(15);
+        let lost = until_lost(&api, "lease", "a", lasts, || at(passed_ms()));
+        timeout(4 * lasts, lost).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_look_that_fails_costs_no_lease_that_was_renewed() {
+        for late_ms in (0..RENEWED_EVERY_MS).step_by(500) {
+            for failing in 0..12 {
+                let lost = is_lost_for_a_failed_look(late_ms, failing).await;
+                assert!(!lost, "{late_ms} ms after a renewal, look {failing}");
+            }
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_is_lost_in_time_though_nobody_answers() {

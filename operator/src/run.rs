@@ -1,6 +1,8 @@
 //! The operator as a process: waits for the lease, works while it holds it, and ends when told to or
 //! when it lost the lease. A process that lost it starts over rather than to untangle what it held.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, bail};
 use axum::http::Request;
 use futures::future::join_all;
@@ -9,6 +11,7 @@ use kube::{Client, Config};
 use kube_lease_manager::LeaseManagerBuilder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tower::util::MapRequestLayer;
 
 use crate::cluster::validate::Defaults;
@@ -16,6 +19,9 @@ use crate::context::Context;
 use crate::options::Options;
 use crate::scope::Scope;
 use crate::{benchmark, cluster, http, lease, readiness, telemetry};
+
+/// For how long an API server that does not answer keeps the process from ending.
+const GIVING_BACK: Duration = Duration::from_secs(5);
 
 /// Runs until a signal ends it or the lease is lost.
 ///
@@ -56,8 +62,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     };
     // Closing the channel gives the lease back, so that another operator need not wait for its end.
     drop(holds);
-    if let Err(error) = lease_task.await {
-        tracing::warn!(%error, "the lease was not given back");
+    match timeout(GIVING_BACK, lease_task).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the lease was not given back"),
+        Err(_) => tracing::warn!("the API server does not say whether the lease was given back"),
     }
     server
         .await
