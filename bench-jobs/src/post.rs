@@ -26,6 +26,9 @@ const RETRIES_MAX: usize = 15;
 /// How the API server says that an applied field is not in the schema (structured-merge-diff), with one line for each.
 const UNDECLARED: &str = ": field not declared in schema";
 
+/// Where reports are, each under its run's id.
+const REPORTS: &str = ".status.runs.";
+
 /// Posts a result with the credentials of the pod, or of the user's kubeconfig.
 ///
 /// # Errors
@@ -75,16 +78,18 @@ async fn post_with(
         }
     };
     let mut report = serde_json::to_value(report).expect("a report is plain data");
-    let mut posted = send(&report).await;
-    let lacking = posted.as_ref().err().map(undeclared).unwrap_or_default();
-    if !lacking.is_empty() {
+    // Of each object in it the API server names one such field at a time.
+    let posted = loop {
+        let posted = send(&report).await;
+        let lacking = posted.as_ref().err().map(undeclared).unwrap_or_default();
+        if !leave_out(&mut report, run_id, &lacking) {
+            break posted;
+        }
         tracing::warn!(
             ?lacking,
             "left out what the CRDs do not know: they are older"
         );
-        leave_out(&mut report, &lacking);
-        posted = send(&report).await;
-    }
+    };
     posted.map(|_| ()).map_err(in_words).with_context(|| {
         format!(
             "posting the result to the status of {}/{}",
@@ -93,26 +98,35 @@ async fn post_with(
     })
 }
 
-/// Fields for which the API server refuses the whole, by their names.
+/// Fields for which the API server refuses the whole, by their places in it: `.status.runs.ID.results[0].seed`.
 fn undeclared(error: &kube::Error) -> Vec<String> {
     let kube::Error::Api(status) = error else {
         return Vec::new();
     };
     let lines = status.message.lines();
     let places = lines.filter_map(|line| line.split_once(UNDECLARED));
-    let names = places.filter_map(|(place, _)| place.rsplit('.').next());
-    names.map(str::to_owned).collect()
+    let places = places.filter_map(|(words, _)| words.split_whitespace().next_back());
+    places.map(str::to_owned).collect()
 }
 
-fn leave_out(value: &mut Value, names: &[String]) {
-    match value {
-        Value::Object(fields) => {
-            fields.retain(|name, _| !names.contains(name));
-            fields.values_mut().for_each(|one| leave_out(one, names));
-        }
-        Value::Array(list) => list.iter_mut().for_each(|one| leave_out(one, names)),
-        _ => {}
-    }
+/// Takes these fields from the report of this run; says whether there was any to take.
+fn leave_out(report: &mut Value, run_id: &str, places: &[String]) -> bool {
+    let of_report = format!("{REPORTS}{run_id}.");
+    let within = places
+        .iter()
+        .filter_map(|place| place.strip_prefix(&of_report));
+    let taken = within.map(|place| take(report, place).is_some());
+    taken.fold(false, |any, taken| any || taken)
+}
+
+/// No field of a report has a dot or a bracket in its name.
+fn take(report: &mut Value, place: &str) -> Option<Value> {
+    let pointer = place.replace(['.', '['], "/").replace(']', "");
+    let (parent, field) = match pointer.rsplit_once('/') {
+        Some((parent, field)) => (report.pointer_mut(&format!("/{parent}"))?, field),
+        None => (report, &*pointer),
+    };
+    parent.as_object_mut()?.remove(field)
 }
 
 fn body(name: &str, run_id: &str, report: &Value) -> Value {
@@ -154,13 +168,14 @@ mod tests {
 
     type Seen = Arc<Mutex<Vec<(String, String, serde_json::Value)>>>;
 
-    /// An API server that answers with the given status codes, in turn, and keeps what it was sent.
-    fn api_server(codes: Vec<u16>, words: &'static str) -> (Client, Seen) {
+    /// An API server that answers with the given status codes and words, in turn, and keeps what it was sent.
+    fn api_server(answers: Vec<(u16, &'static str)>) -> (Client, Seen) {
         let seen = Seen::default();
         let requests = Arc::clone(&seen);
-        let codes = Arc::new(Mutex::new(codes.into_iter()));
+        let answers = Arc::new(Mutex::new(answers.into_iter()));
         let service = tower::service_fn(move |request: Request<Body>| {
-            let (seen, code) = (Arc::clone(&requests), codes.lock().unwrap().next().unwrap());
+            let seen = Arc::clone(&requests);
+            let (code, words) = answers.lock().unwrap().next().unwrap();
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect_bytes().await.unwrap();
@@ -185,15 +200,15 @@ mod tests {
     }
 
     async fn post_to(codes: Vec<u16>) -> (anyhow::Result<()>, Seen) {
-        post_report(&sample::report(), codes, "scripted").await
+        let answers = codes.into_iter().map(|code| (code, "scripted"));
+        post_report(&sample::report(), answers.collect()).await
     }
 
     async fn post_report(
         report: &Report,
-        codes: Vec<u16>,
-        words: &'static str,
+        answers: Vec<(u16, &'static str)>,
     ) -> (anyhow::Result<()>, Seen) {
-        let (client, seen) = api_server(codes, words);
+        let (client, seen) = api_server(answers);
         let to = ReportTo {
             namespace: "ns".to_owned(),
             name: "bench".to_owned(),
@@ -250,7 +265,7 @@ mod tests {
             left_over: Some("5 keys".to_owned()),
             ..sample::report()
         };
-        let (posted, seen) = post_report(&report, vec![500, 200], words).await;
+        let (posted, seen) = post_report(&report, vec![(500, words), (200, "")]).await;
         posted.unwrap();
         let seen = seen.lock().unwrap();
         let run = |request: usize| &seen[request].2["status"]["runs"]["run-1"];
@@ -261,12 +276,41 @@ mod tests {
         assert!(!rest.as_object().unwrap().contains_key("seed"));
     }
 
+    /// `max` is one of several fields of that name, and those of one object are named one at a time.
+    #[tokio::test]
+    async fn only_what_is_named_is_left_out_however_often_it_is_refused() {
+        let first = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, Kind=DEngineBenchmark): \
+            .status.runs.run-1.results[0].latencyUs.max: field not declared in schema";
+        let second = "failed to create typed patch object (ns/bench; dengine.io/v1alpha1, Kind=DEngineBenchmark): \
+            .status.runs.run-1.results[0].latencyUs.min: field not declared in schema";
+        let mut report = sample::report();
+        let again = report.results[0].clone();
+        report.results.push(again);
+        let answers = vec![(500, first), (500, second), (200, "")];
+        let (posted, seen) = post_report(&report, answers).await;
+        posted.unwrap();
+        let seen = seen.lock().unwrap();
+        let results = &seen[2].2["status"]["runs"]["run-1"]["results"];
+        let names = |place: usize| {
+            let latency = results[place]["latencyUs"].as_object().unwrap();
+            ["min", "avg", "max"].map(|name| latency.contains_key(name))
+        };
+        assert_eq!(names(0), [false, true, false]);
+        assert_eq!(names(1), [true; 3], "of another object");
+    }
+
     #[tokio::test]
     async fn what_is_refused_all_the_same_is_posted_no_third_time() {
         let words = ".status.runs.run-1.command: field not declared in schema";
-        let (posted, seen) = post_report(&sample::report(), vec![500, 500, 200], words).await;
+        let answers = vec![(500, words), (500, words), (200, "")];
+        let (posted, seen) = post_report(&sample::report(), answers).await;
         assert!(posted.is_err());
         assert_eq!(seen.lock().unwrap().len(), 2, "once more and no further");
+        let elsewhere = ".status.runs: field not declared in schema";
+        let answers = vec![(500, elsewhere), (200, "")];
+        let (posted, seen) = post_report(&sample::report(), answers).await;
+        assert!(posted.is_err());
+        assert_eq!(seen.lock().unwrap().len(), 1, "nothing of the report's");
     }
 
     #[tokio::test]
