@@ -1,5 +1,5 @@
-//! What a Job loads, so that two of them do not load the same at once: the addresses that its arguments name, each under the
-//! one name that it has in all of Kubernetes. Pure.
+//! What a Job loads, so that two of them do not load the same at once: the addresses that its arguments name, under the names
+//! that they have in all of Kubernetes. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,8 +12,8 @@ use super::{Benchmark, job};
 /// What the next Job of this benchmark loads.
 pub fn of(benchmark: &Benchmark) -> BTreeSet<String> {
     let (_, endpoints) = job::endpoints(benchmark);
-    let place = |endpoint: &String| place(endpoint, &benchmark.namespace);
-    endpoints.iter().map(place).collect()
+    let places = |endpoint: &String| places(endpoint, &benchmark.namespace);
+    endpoints.iter().flat_map(places).collect()
 }
 
 /// What this Job loads.
@@ -27,44 +27,61 @@ pub fn by(job: &Job) -> BTreeSet<String> {
     let arguments = containers.flat_map(|container| container.args.iter().flatten());
     let endpoints = arguments.filter_map(|argument| argument.strip_prefix(job::ENDPOINTS));
     endpoints
-        .map(|endpoint| place(endpoint, &namespace))
+        .flat_map(|endpoint| places(endpoint, &namespace))
         .collect()
 }
 
-/// An address as seen from a pod in this namespace: `SERVICE.NAMESPACE:PORT`, also for a pod of a StatefulSet, whose others
-/// serve the same data. What is no name of a Service stays as it is.
-fn place(endpoint: &str, namespace: &str) -> String {
-    let endpoint = endpoint.to_ascii_lowercase();
+/// The names of an entry of a list of addresses, which may be such a list itself: the tool splits it.
+fn places(endpoints: &str, namespace: &str) -> Vec<String> {
+    let endpoints = endpoints.split(',');
+    endpoints
+        .flat_map(|endpoint| places_of_one(endpoint, namespace))
+        .collect()
+}
+
+/// The names of an address as seen from a pod in this namespace. Of a pod of a StatefulSet that is `POD.SERVICE.NAMESPACE:PORT`
+/// and, for the others behind its Service serve the same data, `SERVICE.NAMESPACE:PORT`. What is no name of a Service stays as
+/// it is.
+fn places_of_one(endpoint: &str, namespace: &str) -> Vec<String> {
+    let endpoint = endpoint.trim().to_ascii_lowercase();
     let address = endpoint.rsplit("//").next().unwrap_or_default();
+    let address = address.rsplit('@').next().unwrap_or_default();
     let address = address.trim_end_matches('/');
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     if host.starts_with('[') || host.parse::<IpAddr>().is_ok() {
-        return address.to_owned();
+        return vec![address.to_owned()];
     }
-    let host = host.trim_end_matches('.');
+    let names = names(host.trim_end_matches('.'), namespace);
+    let with_port = |name: String| format!("{name}:{port}");
+    names.into_iter().map(with_port).collect()
+}
+
+fn names(host: &str, namespace: &str) -> Vec<String> {
     let (name, is_full) = within_cluster(host);
     let labels: Vec<&str> = name.split('.').collect();
-    match (&labels[..], is_full) {
-        ([service], _) => format!("{service}.{namespace}:{port}"),
-        ([pod, service], false) if is_ordinal(pod) => format!("{service}.{namespace}:{port}"),
-        ([pod, service, namespace], false) if is_pod_of(pod, service) => {
-            format!("{service}.{namespace}:{port}")
-        }
-        ([_, service, namespace], true) => format!("{service}.{namespace}:{port}"),
-        _ => format!("{name}:{port}"),
+    let pod = |name: &str, of: &str, namespace: &str| {
+        let service = format!("{of}.{namespace}");
+        vec![format!("{name}.{service}"), service]
+    };
+    match labels[..] {
+        [service] => vec![format!("{service}.{namespace}")],
+        [name, of] if !is_full && is_ordinal(name) => pod(name, of, namespace),
+        // Without `svc` it may as well be a machine in somebody's domain, beside others that serve something else.
+        [name, of, namespace] if is_full || is_pod_of(name, of) => pod(name, of, namespace),
+        _ => vec![name.to_owned()],
     }
 }
 
 /// A name without what all of Kubernetes' names may end with, and whether it did.
 fn within_cluster(host: &str) -> (&str, bool) {
-    let of_service = host
-        .split_once(".svc")
-        .filter(|(_, domain)| domain.is_empty() || domain.starts_with('.'));
-    of_service.map_or((host, false), |(name, _)| (name, true))
+    // The last one: a Service and a namespace may be called `svc`, or something that begins so.
+    let mut ends = host.rmatch_indices(".svc");
+    let label = |at: usize| host[at + ".svc".len()..].starts_with('.') || host.ends_with(".svc");
+    let of_service = ends.find(|(at, _)| label(*at));
+    of_service.map_or((host, false), |(at, _)| (&host[..at], true))
 }
 
-/// Whether a StatefulSet of this Service would name a pod so, by how the two are usually called: without `svc` it may as well
-/// be a machine in somebody's domain.
+/// Whether a StatefulSet of this Service would name a pod so, by how the two are usually called.
 fn is_pod_of(pod: &str, service: &str) -> bool {
     let set = pod.rsplit_once('-').map(|(set, _)| set);
     is_ordinal(pod) && set.is_some_and(|set| service.starts_with(set))
@@ -85,6 +102,7 @@ mod tests {
 
     #[test]
     fn one_place_has_one_name_wherever_it_is_spoken_of() {
+        let etcd = "etcd.infra:2379".to_owned();
         for same in [
             "etcd.infra:2379",
             "http://etcd.infra:2379",
@@ -94,10 +112,10 @@ mod tests {
             "etcd-0.etcd.infra.svc:2379",
             "etcd-2.etcd.infra.svc.cluster.local:2379",
         ] {
-            assert_eq!(place(same, "test"), "etcd.infra:2379", "{same}");
+            assert!(places(same, "test").contains(&etcd), "{same}");
         }
         for same in ["etcd:2379", "etcd-0.etcd:2379", "https://etcd-1.etcd:2379/"] {
-            assert_eq!(place(same, "infra"), "etcd.infra:2379", "{same}");
+            assert!(places(same, "infra").contains(&etcd), "{same}");
         }
         for other in [
             "etcd.infra:2378",
@@ -107,8 +125,60 @@ mod tests {
             "etcd-1.example.com:2379",
             "etcd.svcs.example.com:2379",
         ] {
-            assert_eq!(place(other, "test"), other);
+            assert_eq!(places(other, "test"), [other]);
         }
+    }
+
+    #[test]
+    fn a_service_and_a_namespace_may_have_svc_in_their_names() {
+        for (same, service) in [
+            ("etcd-0.etcd.svc-infra.svc:2379", "etcd.svc-infra:2379"),
+            (
+                "etcd-1.etcd.svc-infra.svc.cluster.local:2379",
+                "etcd.svc-infra:2379",
+            ),
+            ("etcd-1.svc-etcd.infra.svc:2379", "svc-etcd.infra:2379"),
+            ("etcd-1.svc.infra.svc:2379", "svc.infra:2379"),
+        ] {
+            assert!(places(same, "test").contains(&service.to_owned()), "{same}");
+        }
+    }
+
+    /// As they are pasted from `ETCDCTL_ENDPOINTS`.
+    #[test]
+    fn an_entry_may_be_a_list_and_name_a_user() {
+        let both = places("http://me@etcd-0.etcd:2379, etcd-1.etcd:2379", "test");
+        let each = ["etcd-0.etcd:2379", "etcd-1.etcd:2379"].map(|it| places(it, "test"));
+        assert_eq!(both, each.concat());
+    }
+
+    /// Also where nothing in its names tells that it is one.
+    #[test]
+    fn a_pod_is_known_however_its_address_is_written() {
+        let pod = "db-0.headless.infra:2379".to_owned();
+        for (same, namespace) in [
+            ("db-0.headless.infra:2379", "test"),
+            ("http://db-0.headless.infra:2379/", "infra"),
+            ("db-0.headless:2379", "infra"),
+            ("DB-0.headless.infra.svc:2379", "test"),
+            ("db-0.headless.infra.svc.cluster.local.:2379", "test"),
+        ] {
+            assert!(places(same, namespace).contains(&pod), "{same}");
+        }
+        for other in [
+            "db-0.headless.infra:2378",
+            "db-0.headless:2379",
+            "db-1.headless.infra:2379",
+            "db-1.headless.infra.svc:2379",
+        ] {
+            assert!(!places(other, "test").contains(&pod), "{other}");
+        }
+        let other = places("db-1.headless.infra:2379", "test");
+        assert_eq!(
+            other.len(),
+            1,
+            "perhaps a machine, which serves another etcd"
+        );
     }
 
     #[test]
@@ -124,6 +194,7 @@ mod tests {
         };
         assert_eq!(places(&both), ["demo-client.test:4100"]);
         both.leg = Leg::Rival;
-        assert_eq!(places(&both), ["e.test:2379", "etcd.test:2379"]);
+        let etcd = ["e.test:2379", "etcd-0.etcd.test:2379", "etcd.test:2379"];
+        assert_eq!(places(&both), etcd);
     }
 }
