@@ -228,8 +228,11 @@ async fn carry_out(
 ) -> Result<(), StepError> {
     match step {
         Step::MakeJob => {
-            turns.take(benchmark).map_err(StepError::NotOurTurn)?;
-            make_job(context, benchmark, resource).await
+            let turn = turns.take(benchmark).map_err(StepError::NotOurTurn)?;
+            let made = make_job(context, benchmark, resource).await;
+            // However long the API server took.
+            drop(turn);
+            made
         }
         Step::Cancel(_) => delete_job(context, benchmark, resource, job).await,
         Step::Expire => expire(context, benchmark, resource).await,

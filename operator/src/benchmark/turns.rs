@@ -47,12 +47,31 @@ impl Default for Targets {
 struct State {
     /// The Jobs of each scope.
     stores: Vec<Store<Job>>,
-    /// Benchmarks that asked for a Job lately, by what it loads.
-    asked: HashMap<String, (Name, Instant)>,
+    /// Benchmarks that are about to ask for a Job, or that did so then, by what it loads.
+    asked: HashMap<String, (Name, Option<Instant>)>,
     /// Jobs that had not ended when they were noted, and when that was, by what they load. To go through all Jobs with each
     /// look at each of a thousand benchmarks would cost more than everything else.
     loaded: HashMap<String, HashMap<Name, Instant>>,
     swept: Option<Instant>,
+}
+
+/// Holds a turn until its benchmark's Job was asked for; the turn goes on until the cache knows of that.
+#[must_use]
+#[derive(Debug)]
+pub struct Turn {
+    targets: Arc<Targets>,
+    whose: Name,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let mut state = self.targets.lock();
+        let asked = state.asked.values_mut();
+        for (_, since) in asked.filter(|(whose, _)| *whose == self.whose) {
+            *since = Some(now);
+        }
+    }
 }
 
 /// Namespace and name.
@@ -127,29 +146,34 @@ impl Turns {
     ///
     /// # Errors
     /// Who did, in words.
-    pub fn take(&self, benchmark: &Benchmark) -> Result<(), String> {
+    pub fn take(&self, benchmark: &Benchmark) -> Result<Turn, String> {
         let places = loads::of(benchmark);
         let mut state = self.lock();
-        state
-            .asked
-            .retain(|_, (_, since)| since.elapsed() < CACHE_IS_BEHIND);
+        state.asked.retain(|_, (_, since)| is_behind(*since));
         let taken = places
             .iter()
             .find_map(|place| state.taken(benchmark, place));
         if let Some(words) = taken {
             return Err(words);
         }
-        let now = Instant::now();
+        let whose = who(benchmark);
         let ours = places
             .into_iter()
-            .map(|place| (place, (who(benchmark), now)));
+            .map(|place| (place, (whose.clone(), None)));
         state.asked.extend(ours);
-        Ok(())
+        drop(state);
+        let targets = Arc::clone(&self.targets);
+        Ok(Turn { targets, whose })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        let state = self.targets.state.lock();
-        state.expect("nobody panics with the lock")
+        self.targets.lock()
+    }
+}
+
+impl Targets {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics with the lock")
     }
 }
 
@@ -171,10 +195,15 @@ impl State {
 
     fn taken(&self, benchmark: &Benchmark, place: &str) -> Option<String> {
         let (asked, since) = self.asked.get(place)?;
-        let others = *asked != who(benchmark) && since.elapsed() < CACHE_IS_BEHIND;
+        let others = *asked != who(benchmark) && is_behind(*since);
         let name = seen_from(benchmark, &asked.0, &asked.1);
         others.then(|| format!("benchmark {name}, which is about to begin"))
     }
+}
+
+/// Whether the cache may not know yet of what was asked for then, or will be.
+fn is_behind(since: Option<Instant>) -> bool {
+    since.is_none_or(|since| since.elapsed() < CACHE_IS_BEHIND)
 }
 
 /// In the store of its scope.
@@ -272,7 +301,7 @@ mod tests {
             Turns::new(jobs, Arc::clone(targets))
         };
         let (of_a, of_b) = (turns(&targets), turns(&targets));
-        assert_eq!(of_a.take(&full_address("a", "first")), Ok(()));
+        assert!(of_a.take(&full_address("a", "first")).is_ok());
         let words = of_b.take(&full_address("b", "second")).unwrap_err();
         assert!(words.contains("benchmark a/first"), "{words}");
     }
@@ -347,14 +376,35 @@ mod tests {
         assert_eq!(known(), 0);
     }
 
+    /// Three writes come before the Job, and a webhook that does not answer makes each last for ten seconds.
+    #[test]
+    fn a_turn_lasts_while_the_job_is_being_asked_for_and_until_the_cache_knows() {
+        let etcd = "{workload: put, target: {etcd: {endpoints: ['e:2379']}}}";
+        let (first, second) = (named("first", etcd), named("second", etcd));
+        let (jobs, _writer) = reflector::store();
+        let turns = Turns::new(jobs, Arc::default());
+        let pass = || {
+            for (_, since) in turns.lock().asked.values_mut() {
+                *since = since.map(|since| since.checked_sub(CACHE_IS_BEHIND).unwrap());
+            }
+        };
+        let turn = turns.take(&first).unwrap();
+        pass();
+        assert!(turns.take(&second).is_err() && turns.busy(&second).is_some());
+        drop(turn);
+        assert!(turns.take(&second).is_err());
+        pass();
+        assert!(turns.take(&second).is_ok());
+    }
+
     #[test]
     fn of_two_that_begin_at_once_one_waits() {
         let (jobs, _writer) = reflector::store();
         let turns = Turns::new(jobs, Arc::default());
         let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
-        assert_eq!(turns.take(&first), Ok(()));
+        assert!(turns.take(&first).is_ok());
         assert!(turns.take(&second).unwrap_err().contains("benchmark first"));
         assert!(turns.busy(&second).unwrap().contains("benchmark first"));
-        assert_eq!((turns.busy(&first), turns.take(&first)), (None, Ok(())));
+        assert!(turns.busy(&first).is_none() && turns.take(&first).is_ok());
     }
 }
