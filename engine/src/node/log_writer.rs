@@ -87,7 +87,7 @@ impl LogThread {
 
     fn take_back(&mut self, filled: Option<Filled<RealDisk>>) -> Result<(), LogError> {
         match filled {
-            Some(filled) => self.writer.take_back(&mut self.log, filled),
+            Some(filled) => self.writer.take_back(&mut self.log, filled, clock::now()),
             None => Ok(()),
         }
     }

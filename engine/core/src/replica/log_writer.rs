@@ -10,6 +10,9 @@ use std::time::Duration;
 
 /// How often a log writer tries a full disk again.
 const SPACE_RETRY: Duration = Duration::from_millis(500);
+/// And how often it tries to have the next segment made there. Where no space can be set aside, that fills the disk to the last
+/// byte for a moment, and whoever else writes then finds it full.
+const PIECE_RETRY: Duration = Duration::from_secs(10);
 
 /// When what is written is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +70,8 @@ pub struct LogWriter {
     owed: Option<Owed>,
     /// The piece that is away was waited for.
     awaited: bool,
-    /// There was no space for the last piece, and nothing was written since: where none can be set aside, another one would find
-    /// that out as late.
-    piece_lacked_space: bool,
+    /// When there was no space for the last piece.
+    piece_lacked_space: Option<Moment>,
 }
 
 impl LogWriter {
@@ -82,7 +84,7 @@ impl LogWriter {
             known: None,
             owed: None,
             awaited: false,
-            piece_lacked_space: false,
+            piece_lacked_space: None,
         }
     }
 
@@ -113,9 +115,10 @@ impl LogWriter {
         &mut self,
         log: &mut Log<D>,
         filled: Filled<D>,
+        now: Moment,
     ) -> Result<(), LogError> {
         let taken = log.take_back(filled);
-        self.piece_lacked_space = taken.is_err();
+        self.piece_lacked_space = taken.is_err().then_some(now);
         unless_usable(taken)
     }
 
@@ -144,7 +147,6 @@ impl LogWriter {
         self.owe(bytes, now);
         self.work.forget_written();
         self.known = None;
-        self.piece_lacked_space = false;
         Ok(LogStep::Persisted { id, entries })
     }
 
@@ -201,7 +203,8 @@ impl LogWriter {
         if log.awaits_piece() && self.awaits(log) {
             return Ok(LogStep::AwaitPiece);
         }
-        if !self.piece_lacked_space
+        let is_too_soon = |lacked: Moment| now < lacked.after(PIECE_RETRY);
+        if !self.piece_lacked_space.is_some_and(is_too_soon)
             && let Some(piece) = next_piece(log)?
         {
             self.awaited = false;
@@ -341,7 +344,8 @@ mod tests {
         fn take_back(&mut self) {
             if let Some(piece) = self.away.take_if(|_| self.filler != Filler::Gone) {
                 let filled = piece.fill();
-                self.writer.take_back(&mut self.log, filled).unwrap();
+                let taken = self.writer.take_back(&mut self.log, filled, self.now);
+                taken.unwrap();
             }
         }
 
@@ -534,9 +538,10 @@ mod tests {
         assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
     }
 
-    /// Its thread wrote zeros and removed them without end, and took no more jobs, where a file system sets no space aside.
+    /// Its thread wrote zeros and removed them without end, and took no more jobs, where a file system sets no space aside. Later it
+    /// did so with each write, and RocksDB found the disk full in the middle of it.
     #[test]
-    fn a_piece_without_space_is_not_tried_again_before_something_is_written() {
+    fn a_piece_without_space_is_not_tried_again_soon() {
         for filler in [Filler::AtOnce, Filler::Slow] {
             let disk = MemoryDisk::new();
             disk.cannot_reserve();
@@ -548,7 +553,10 @@ mod tests {
                 _ => "fill",
             };
             assert_eq!(this.work(), ["sync", "persisted 2", waited, "wait"]);
+            this.append(10);
+            assert_eq!(this.work(), ["sync", "persisted 3", "wait"]);
             this.disk.set_space_bytes(None);
+            this.pass(10_000);
             this.append(10);
             assert!(this.work().contains(&"fill".to_owned()));
         }

@@ -520,7 +520,7 @@ impl Member {
                 self.note_synced(sim);
             }
             Actor::LogFill => {
-                let filled = process.fill_piece();
+                let filled = process.fill_piece(machine.clock.read(sim.now));
                 mark_loss(&mut self.marks, process, &filled);
                 filled?;
             }

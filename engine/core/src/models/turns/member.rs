@@ -139,7 +139,7 @@ fn write_log(
     let mut filled = None;
     loop {
         if let Some(filled) = filled.or_else(|| filler.filled.try_recv().ok()) {
-            let taken = writer.take_back(&mut log, filled);
+            let taken = writer.take_back(&mut log, filled, NOW);
             taken.expect("memory can be written");
         }
         filled = None;
@@ -231,7 +231,7 @@ fn write_all(writer: &mut LogWriter, log: &mut Log<MemoryDisk>) -> Vec<AppendId>
             LogStep::Sync => log.sync().expect("memory can be synced"),
             LogStep::Persisted { id, .. } => persisted.push(id),
             LogStep::Fill(piece) => {
-                let taken = writer.take_back(log, piece.fill());
+                let taken = writer.take_back(log, piece.fill(), NOW);
                 taken.expect("memory can be written");
             }
             LogStep::AwaitPiece => panic!("no piece is away"),

@@ -8,7 +8,7 @@ use crate::sim::ambush;
 use crate::sim::invariants::Seen;
 use crate::sim::queue::MILLI;
 use crate::sim::surroundings::Surroundings;
-use crate::types::{EntryKind, MemberId};
+use crate::types::{EntryKind, MemberId, Moment};
 use std::time::Duration;
 
 impl Process {
@@ -113,7 +113,7 @@ impl Process {
                     let delay = machine.sync_time(sim);
                     machine.plan(sim, delay, Actor::LogFill);
                 }
-                LogStep::AwaitPiece => self.fill_piece()?,
+                LogStep::AwaitPiece => self.fill_piece(now)?,
                 LogStep::Wait { longest, full } => {
                     if full.is_some() {
                         sim.count("writes that waited for space");
@@ -147,10 +147,11 @@ impl Process {
     }
 
     /// The other thread is done with its piece.
-    pub(super) fn fill_piece(&mut self) -> Result<(), End> {
+    pub(super) fn fill_piece(&mut self, now: Moment) -> Result<(), End> {
         let Some(piece) = self.piece.take() else {
             return Ok(());
         };
-        Ok(self.log_writer.take_back(&mut self.log, piece.fill())?)
+        let taken = self.log_writer.take_back(&mut self.log, piece.fill(), now);
+        Ok(taken?)
     }
 }
