@@ -4,7 +4,8 @@
 //! connections, what has arrived of requests, and requests that wait, a sixteenth each; answers that wait, calls that are open, what
 //! waits for each peer, and messages of peers, a thirty-second each; what watches hold, and what has arrived on the
 //! admin port, half of that: if they want as much. The rest, half of it in a cluster of three, is for the store's tables and caches, and for what is
-//! neither counted nor large, and for what those that are counted take besides.
+//! neither counted nor large, and for what those that are counted take besides. Around a change of leaders writes that wait for a
+//! leader's answer may take up to another eighth, until those that waited for this member's are told.
 //!
 //! That is an estimate, and what is on its way between two counts is in neither. So it is also measured what the process has.
 //! Above half of what it may have, the allocator gives back at once what is free; where that is not enough, less is taken in

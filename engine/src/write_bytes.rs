@@ -8,6 +8,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use dengine_api::v1::pipelined_call::Call;
+use dengine_core::kv::{BatchOperation, Command, Compare};
+
 use crate::{
     config::Limits,
     connections::Share,
@@ -16,6 +19,40 @@ use crate::{
 
 /// What one client may have of the bytes that no other has.
 const SHARE: Share = Share::THREE_QUARTERS;
+
+/// What so many parts of a batch take while its caller waits, besides what was sent of them: a part of seven bytes on the wire takes
+/// fifteen times as many once it is decoded.
+const fn of_parts(compares: usize, operations: usize) -> usize {
+    compares * size_of::<Compare>() + operations * size_of::<BatchOperation>()
+}
+
+/// The same for a call.
+pub(crate) fn of_parts_asked(call: &Call) -> usize {
+    match call {
+        Call::Batch(batch) => {
+            let operations = batch.then.len() + batch.otherwise.len();
+            of_parts(batch.compares.len(), operations)
+        }
+        _ => 0,
+    }
+}
+
+/// The same for what is proposed: whoever asked for it is answered by what was asked.
+pub(crate) fn of_parts_proposed(command: &Command) -> usize {
+    match command {
+        Command::Batch(batch) => {
+            let operations = batch.then.len() + batch.otherwise.len();
+            of_parts(batch.compares.len(), operations)
+        }
+        _ => 0,
+    }
+}
+
+/// What the largest write takes that the limits let in.
+fn of_largest(limits: &Limits) -> usize {
+    let most = limits.max_batch_operations;
+    limits.max_write_bytes() + of_parts(most, 2 * most)
+}
 
 /// Counts them. Clones share the count.
 #[derive(Clone, Debug)]
@@ -40,7 +77,8 @@ pub(crate) struct Counting {
 impl WriteBytes {
     /// Of those that wait to be acknowledged.
     pub(crate) fn to_be_acknowledged(limits: &Limits) -> Self {
-        let (wanted, least) = (limits.max_pending_proposal_bytes, limits.max_write_bytes());
+        let least = of_largest(limits);
+        let wanted = limits.max_pending_proposal_bytes.max(least);
         Self::new(memory::most(Use::Writes, wanted, least))
     }
 
@@ -48,7 +86,7 @@ impl WriteBytes {
     /// shared out here.
     pub(crate) fn to_be_passed_on(limits: &Limits) -> Self {
         let all = Self::to_be_acknowledged(limits).limit;
-        Self::new(SHARE.more(all, 0, 0).max(limits.max_write_bytes()))
+        Self::new(SHARE.more(all, 0, 0).max(of_largest(limits)))
     }
 
     /// As many, of others.
@@ -132,6 +170,8 @@ impl Drop for Counting {
 
 #[cfg(test)]
 mod tests {
+    use dengine_api::v1;
+
     use super::*;
 
     fn from(last: u8) -> Option<IpAddr> {
@@ -154,6 +194,19 @@ mod tests {
         assert_eq!(all.counted().taken, 0);
         assert!(all.counted().by_address.is_empty());
         assert!(again.more(75));
+    }
+
+    /// Two thousand of these were counted as six megabytes, and their callers held fifty.
+    #[test]
+    fn the_parts_of_a_batch_count_as_they_are_held() {
+        let batch = v1::BatchRequest {
+            compares: vec![v1::Compare::default(); 128],
+            then: vec![v1::Operation::default(); 128],
+            ..v1::BatchRequest::default()
+        };
+        let asked = size_of_val(&*batch.compares) + size_of_val(&*batch.then);
+        let counted = of_parts_asked(&Call::Batch(batch));
+        assert!(asked / 4 * 3 < counted, "{asked} bytes count as {counted}");
     }
 
     /// Else a write as large as the limits allow would never be let in while others have some.

@@ -22,7 +22,7 @@ use crate::memory::{self, Use};
 use crate::storage::{OpenWatch, RocksStore};
 use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
-use crate::write_bytes::{Counting, WriteBytes};
+use crate::write_bytes::{Counting, WriteBytes, of_parts_proposed};
 use dengine_core::answers::Held;
 use dengine_core::kv::{self, Flusher, Membership, MembershipChange, Reader, RetentionSetting};
 use dengine_core::log::RealDisk;
@@ -306,8 +306,9 @@ impl Running {
         let mut bytes = self.write_bytes.count(from);
         for (place, request) in requests.into_iter().enumerate() {
             let space = self.space.check(&request.command);
+            let of_parts = of_parts_proposed(&request.command);
             let data = request.encode(self.command_gate.version());
-            let permit = space.and_then(|()| self.admit(data.len(), &mut bytes));
+            let permit = space.and_then(|()| self.admit(data.len() + of_parts, &mut bytes));
             results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
             if let Ok(more) = permit {
                 merge(&mut permits, more);

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use dengine_api::v1::{self, Consistency, GetRequest, pipelined_call::Call};
+use dengine_api::v1::{Consistency, GetRequest, pipelined_call::Call};
 use dengine_core::kv;
 use dengine_wire::frame::{Asked, ReadAlone};
 use prost::Message as _;
@@ -14,6 +14,7 @@ use prost::Message as _;
 use crate::{
     connections::Source,
     server::gate::{Gate, Kind, Waiting},
+    write_bytes::of_parts_asked,
 };
 
 /// What a call takes besides what was sent of it, about.
@@ -163,19 +164,13 @@ impl Part {
 /// What a call that writes holds, about: what was sent of it, and each part of a batch twice, as it was decoded and as it is proposed.
 /// A part of seven bytes on the wire takes thirty times as many.
 fn held(call: &Call) -> usize {
-    let of_parts = match call {
-        Call::Batch(batch) => {
-            let operations = batch.then.len() + batch.otherwise.len();
-            batch.compares.len() * (size_of::<v1::Compare>() + size_of::<kv::Compare>())
-                + operations * (size_of::<v1::Operation>() + size_of::<kv::BatchOperation>())
-        }
-        _ => 0,
-    };
-    call.encoded_len() + of_parts
+    call.encoded_len() + 2 * of_parts_asked(call)
 }
 
 #[cfg(test)]
 mod tests {
+    use dengine_api::v1;
+
     use super::*;
 
     /// Two thousand of these were counted as six megabytes, and held a hundred and fifty.
