@@ -6,7 +6,7 @@ pub const READY: &str = "Ready";
 pub const PROGRESSING: &str = "Progressing";
 /// Cluster: fewer members serve than the spec asks for, after they once did.
 pub const DEGRADED: &str = "Degraded";
-/// Cluster: a majority of the voters answers and they have a leader.
+/// Cluster: a majority of the voters answers, they have a leader, and their disks take what is written.
 pub const QUORUM_AVAILABLE: &str = "QuorumAvailable";
 /// Cluster: every member runs what the spec asks for.
 pub const MEMBERS_UPDATED: &str = "MembersUpdated";

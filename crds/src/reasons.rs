@@ -40,6 +40,8 @@ pub mod cluster {
     pub const MAJORITY_ANSWERS: &str = "MajorityAnswers";
     /// No majority of the voters answers, or they have no leader.
     pub const QUORUM_LOST: &str = "QuorumLost";
+    /// A majority answers, but the disks of so many take nothing that nothing can be written.
+    pub const DISKS_HANG: &str = "DisksHang";
     /// There is no cluster yet whose quorum could be asked for.
     pub const NOT_BOOTSTRAPPED: &str = "NotBootstrapped";
     /// The next step could cost quorum, so nothing is done until more members answer.

@@ -119,6 +119,8 @@ pub struct Report {
     pub ready: bool,
     /// Its disk is nearly full, so that it refuses writes that need space.
     pub low_on_space: bool,
+    /// Its disk hangs or is full, so that nothing gets into its log. Heartbeats it answers all the same.
+    pub stalled: bool,
 }
 
 /// Which member of which cluster a folder is.

@@ -290,6 +290,7 @@ fn report(status: &v1::StatusResponse) -> Report {
         term: status.term,
         ready: status.ready,
         low_on_space: status.low_on_space,
+        stalled: status.stalled,
     }
 }
 

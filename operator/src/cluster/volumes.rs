@@ -413,6 +413,7 @@ mod tests {
             term: 1,
             ready: true,
             low_on_space: false,
+            stalled: false,
         });
         let (reason, words) = says(&pod).unwrap();
         assert_eq!(reason, "VolumeClaimDeleted");

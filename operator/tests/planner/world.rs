@@ -246,6 +246,7 @@ impl World {
                 term: 1,
                 ready: true,
                 low_on_space: false,
+                stalled: false,
             })
         };
         Observed {

@@ -144,8 +144,11 @@ impl View {
             let voter = asked.member.as_ref().is_none_or(|it| it.voter);
             match &asked.answer {
                 Err(error) => problems.push(format!("{name} does not answer: {error}")),
+                Ok(status) if status.stalled => problems.push(format!(
+                    "{name} writes nothing: its disk hangs or is full"
+                )),
                 Ok(status) if !status.ready && voter => problems.push(format!(
-                    "{name} is not ready: it has no contact with a leader, is catching up, or its disk hangs; its log says more"
+                    "{name} is not ready: it has no contact with a leader or is catching up; its log says more"
                 )),
                 Ok(status) if status.low_on_space => problems.push(format!(
                     "{name} is low on space: while it leads, writes that need some are refused; delete keys or give it a larger volume"
@@ -174,6 +177,7 @@ impl View {
                     "lagEntries": self.lag(asked), "watches": status.watches,
                     "durability": status.durability, "version": status.version,
                     "folderId": status.folder_id, "lowOnSpace": status.low_on_space,
+                    "stalled": status.stalled,
                     "commandsReadMax": known(status.commands_read_max),
                 }),
             }
@@ -244,24 +248,30 @@ mod tests {
     }
 
     #[test]
-    fn a_member_without_space_is_a_problem() {
-        let asked = |low_on_space| Asked {
+    fn a_disk_that_is_full_or_hangs_is_a_problem() {
+        let asked = |low_on_space, stalled| Asked {
             address: "a:1".to_owned(),
             member: None,
             answer: Ok(StatusResponse {
-                ready: true,
+                ready: !stalled,
                 low_on_space,
+                stalled,
                 ..StatusResponse::default()
             }),
         };
-        let view = View {
-            members: Some(MembersResponse::default()),
-            asked: vec![asked(false), asked(true)],
-        };
-        let problems = view.problems();
-        assert!(
-            matches!(&problems[..], [problem] if problem.contains("low on space")),
-            "{problems:?}"
-        );
+        for (asked_of, words) in [
+            (asked(true, false), "low on space"),
+            (asked(false, true), "its disk hangs"),
+        ] {
+            let view = View {
+                members: Some(MembersResponse::default()),
+                asked: vec![asked(false, false), asked_of],
+            };
+            let problems = view.problems();
+            assert!(
+                matches!(&problems[..], [problem] if problem.contains(words)),
+                "{problems:?}"
+            );
+        }
     }
 }

@@ -4,7 +4,7 @@ use dengine_crds::cluster::ClusterPhase;
 use dengine_crds::conditions as types;
 use dengine_crds::reasons::cluster as reasons;
 
-use crate::cluster::model::{Membership, Observed, Wanted, quorum};
+use crate::cluster::model::{Member, Membership, Observed, Wanted, quorum};
 use crate::cluster::plan::{Step, is_outdated};
 use crate::cluster::words;
 use crate::conditions::{Conditions, State};
@@ -37,14 +37,17 @@ impl Facts<'_> {
         match &self.observed.membership {
             Some(membership) => {
                 let voters = membership.voters().count();
-                let healthy = membership
-                    .voters()
-                    .filter(|m| self.observed.is_healthy(m))
-                    .count();
-                let message = format!(
-                    "{healthy} of {voters} voters answer; {} are needed",
-                    quorum(voters)
-                );
+                let healthy = membership.voters().filter(|m| self.observed.is_healthy(m));
+                let (healthy, needed) = (healthy.count(), quorum(voters));
+                let stalled = self.stalled(membership);
+                if voters - stalled.len() < needed {
+                    let message = format!(
+                        "the disks of {} hang or are full, so that nothing can be written; {needed} of {voters} voters are needed",
+                        stalled.join(", ")
+                    );
+                    return State::no(reasons::DISKS_HANG, &message);
+                }
+                let message = format!("{healthy} of {voters} voters answer; {needed} are needed");
                 State::yes(reasons::MAJORITY_ANSWERS, &message)
             }
             None if self.is_new() => {
@@ -52,6 +55,16 @@ impl Facts<'_> {
             }
             None => State::no(reasons::QUORUM_LOST, "no quorum of the voters answers"),
         }
+    }
+
+    /// Voters that answer, and say that their disks take nothing.
+    fn stalled<'m>(&self, membership: &'m Membership) -> Vec<&'m str> {
+        let is_stalled = |member: &&Member| {
+            let report = self.observed.report_of(member);
+            report.is_some_and(|report| report.stalled)
+        };
+        let stalled = membership.voters().filter(is_stalled);
+        stalled.map(|member| member.name.as_str()).collect()
     }
 
     fn members_updated(&self) -> State {

@@ -29,6 +29,7 @@ fn pod(ordinal: u32) -> Pod {
             term: 2,
             ready: true,
             low_on_space: false,
+            stalled: false,
         }),
         ..Pod::default()
     }
@@ -252,6 +253,23 @@ fn a_cluster_that_was_adopted_and_has_no_quorum_wakes_somebody() {
     };
     let status = status_of(being_made, Step::Wait(Waiting::Seed));
     assert_eq!(said(&status, types::QUORUM_AVAILABLE).0, "Unknown");
+}
+
+/// They answer heartbeats, so they have a leader, and nothing is ever committed.
+#[test]
+fn a_majority_whose_disks_hang_is_no_quorum() {
+    let mut observed = healthy();
+    for (ordinal, quorum) in [(0, "True"), (2, "False")] {
+        let pod = observed.pods.get_mut(&ordinal).unwrap();
+        pod.report.as_mut().unwrap().stalled = true;
+        let status = status_of(observed.clone(), Step::Done);
+        let (told, reason, words) = said(&status, types::QUORUM_AVAILABLE);
+        assert_eq!(told, quorum, "{reason}: {words}");
+        if quorum == "False" {
+            assert_eq!(reason, "DisksHang");
+            assert!(words.contains("of demo-0, demo-2 hang"), "{words}");
+        }
+    }
 }
 
 #[test]

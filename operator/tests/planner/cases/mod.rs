@@ -39,6 +39,7 @@ fn empty_pod(ordinal: u32) -> Pod {
             term: 0,
             ready: false,
             low_on_space: false,
+            stalled: false,
         }),
         trouble: None,
         silent: None,
