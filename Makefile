@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload hostile older e2e-full test-setup bench bench-baseline images lint fix crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older e2e-full test-setup bench bench-baseline images lint fix crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -94,6 +94,10 @@ fuzz: setup-dengine ## bent bytes into every decoder (DURATION=1m for each, SEED
 
 overload: setup-dengine ## more writes than a member takes: it must shed, keep its leader and its memory, and recover
 	@$(CARGO_TEST) --test processes -- overload::
+
+failover: setup-dengine ## how long nobody writes when the leader of three is killed (COUNT=30 times, and as often just after all were restarted)
+	@$(BUILD)
+	@DENGINE_FAILOVER_COUNT=$(or $(COUNT),30) $(CARGO_TEST) --test processes -- --ignored --nocapture failover::
 
 hostile: setup-dengine ## attackers against a member in 512 MiB, beside honest clients (DURATION=30s of each, ONLY=watch, MEMBERS=1|3; as root)
 	@$(BUILD)

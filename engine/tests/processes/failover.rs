@@ -1,6 +1,9 @@
 //! Acknowledged means kept, and a linearizable read never goes back, whoever dies.
 
-use dengine_client::{Consistency, RangeQuery};
+use std::time::{Duration, Instant};
+
+use dengine_client::{Client, Consistency, RangeQuery};
+use tokio::{sync::watch, task::JoinSet};
 
 use crate::harness::{Cluster, Load};
 
@@ -120,4 +123,86 @@ async fn a_leader_that_is_told_to_stop_hands_over_first() {
     assert_eq!(leaders, 1);
     load.progress(100).await;
     load.finish(&client).await;
+}
+
+/// How long nobody's write is acknowledged around a leader's sudden end, and what that depends on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures, and asserts nothing about time: make failover"]
+async fn how_long_nobody_writes_when_the_leader_dies() {
+    let count = std::env::var("DENGINE_FAILOVER_COUNT");
+    let count: usize = count.map_or(30, |count| count.parse().expect("a count"));
+    for (name, restarts) in [("leader", false), ("leader, just restarted", true)] {
+        let mut pauses = Vec::with_capacity(count);
+        let mut cluster = Cluster::form(3).await;
+        for _ in 0..count {
+            if restarts {
+                restart_all(&mut cluster).await;
+            }
+            let (client, leader) = (cluster.client().await, cluster.leader().await);
+            let writes = Writes::start(&client);
+            writes.until_acknowledged_after(Instant::now()).await;
+            cluster.members[leader].kill();
+            pauses.push(writes.until_acknowledged_after(Instant::now()).await);
+            drop(writes);
+            cluster.members[leader].start();
+            cluster.members[leader].ready().await;
+        }
+        pauses.sort_unstable();
+        let [least, median, ninth, most] =
+            [0, count / 2, count * 9 / 10, count - 1].map(|at| pauses[at].as_millis());
+        println!(
+            "{name} killed {count} times: least {least} ms, median {median} ms, nine in ten {ninth} ms, most {most} ms"
+        );
+    }
+}
+
+async fn restart_all(cluster: &mut Cluster) {
+    for member in &mut cluster.members {
+        member.kill();
+    }
+    for member in &mut cluster.members {
+        member.start();
+    }
+    for member in &cluster.members {
+        member.ready().await;
+    }
+}
+
+/// A client that writes one key after the other, until this is dropped.
+struct Writes {
+    /// The newest that was acknowledged: when it began, and the longest time until now between two that were.
+    newest: watch::Receiver<(Instant, Duration)>,
+    _task: JoinSet<()>,
+}
+
+impl Writes {
+    fn start(client: &Client) -> Self {
+        let (told, newest) = watch::channel((Instant::now(), Duration::ZERO));
+        let (client, mut task) = (client.clone(), JoinSet::new());
+        task.spawn(async move {
+            let (mut last, mut longest) = (None::<Instant>, Duration::ZERO);
+            for n in 0_u64.. {
+                let begun = Instant::now();
+                if client.put(format!("k{}", n % 100), "v").await.is_ok() {
+                    longest = longest.max(last.map_or(Duration::ZERO, |it| it.elapsed()));
+                    last = Some(Instant::now());
+                    told.send_replace((begun, longest));
+                }
+            }
+        });
+        Self {
+            newest,
+            _task: task,
+        }
+    }
+
+    /// Waits until one is acknowledged that began after that, and says how long none was at most.
+    async fn until_acknowledged_after(&self, moment: Instant) -> Duration {
+        let mut newest = self.newest.clone();
+        let (_, longest) = *newest
+            .wait_for(|(begun, _)| *begun > moment)
+            .await
+            .expect("it goes on writing");
+        longest
+    }
 }
