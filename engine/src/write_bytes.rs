@@ -20,6 +20,9 @@ use crate::{
 /// What one client may have of the bytes that no other has.
 const SHARE: Share = Share::THREE_QUARTERS;
 
+/// What a call takes that waits to be passed on, however little was sent of it: where its answer goes, when it is given up.
+pub(crate) const QUEUED_BYTES: usize = 512;
+
 /// What so many parts of a batch take while its caller waits, besides what was sent of them: a part of seven bytes on the wire takes
 /// fifteen times as many once it is decoded.
 const fn of_parts(compares: usize, operations: usize) -> usize {
@@ -51,7 +54,7 @@ pub(crate) fn of_parts_proposed(command: &Command) -> usize {
 /// What the largest write takes that the limits let in.
 fn of_largest(limits: &Limits) -> usize {
     let most = limits.max_batch_operations;
-    limits.max_write_bytes() + of_parts(most, 2 * most)
+    limits.max_write_bytes() + of_parts(most, 2 * most) + QUEUED_BYTES
 }
 
 /// Counts them. Clones share the count.

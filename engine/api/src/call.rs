@@ -66,24 +66,6 @@ macro_rules! kv_calls {
                 }
             }
         })*
-
-        /// Makes a call of whichever kind alone.
-        ///
-        /// # Errors
-        /// What the member answered, or what became of the connection.
-        pub async fn call_alone(
-            kv: KvClient<Channel>,
-            request: Request<Call>,
-        ) -> Result<Answer, Status> {
-            let (metadata, extensions, call) = request.into_parts();
-            match call {
-                $(Call::$variant(call) => {
-                    let request = Request::from_parts(metadata, extensions, call);
-                    let answer = $request::alone(kv, request).await?;
-                    Ok($request::frame(answer.into_inner()))
-                })*
-            }
-        }
     };
 }
 

@@ -6,7 +6,7 @@
 mod call;
 pub mod codec;
 
-pub use call::{KvCall, call_alone};
+pub use call::KvCall;
 
 /// What applications speak (`Kv`) and what people and the operator speak (`Admin`).
 #[allow(missing_docs, clippy::all)]

@@ -15,6 +15,7 @@
 use std::{
     any::Any,
     collections::VecDeque,
+    error::Error as _,
     mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
@@ -23,7 +24,7 @@ use std::{
 };
 
 use dengine_api::{
-    FRAME_BYTES_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, call_alone,
+    FRAME_BYTES_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
     v1::{
         CallError, PipelineRequest, PipelinedAnswer, PipelinedCall, kv_client::KvClient,
         pipelined_answer::Answer, pipelined_call::Call,
@@ -34,9 +35,11 @@ use prost::Message as _;
 use slab::Slab;
 use tokio::{
     sync::{
+        Semaphore,
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
         oneshot,
     },
+    task::JoinSet,
     time::Instant,
 };
 use tonic::{
@@ -52,6 +55,10 @@ const CALLS_PER_FRAME_MAX: usize = 1024;
 
 /// What a call in a frame takes besides itself: tags, lengths, its id and its time.
 const CALL_OVERHEAD_BYTES: usize = 32;
+
+/// So many calls that are larger than a frame are under way at once: they arrive side by side, and the member has room for a few
+/// that are not whole.
+const ALONE_MAX: usize = 4;
 
 /// More than so many are not cancelled by one frame; the time that each has ends the others.
 const CANCELLED_PER_FRAME_MAX: usize = 4096;
@@ -69,6 +76,8 @@ struct Inner {
     metadata: MetadataMap,
     /// Into the stream that is open now, if one is.
     queue: Mutex<Option<UnboundedSender<News>>>,
+    /// Turns of calls that are alone.
+    alone: Semaphore,
     on_leader: Option<OnLeader>,
 }
 
@@ -154,6 +163,7 @@ impl Pipe {
                 channel,
                 metadata,
                 queue: Mutex::default(),
+                alone: Semaphore::new(ALONE_MAX),
                 on_leader,
             }),
         }
@@ -175,9 +185,9 @@ impl Pipe {
         })
     }
 
-    /// Makes one call of whichever kind: in a frame, or alone if it is too large for one, so that a member which takes nothing as large
-    /// refuses it and not the stream with all others. What counts it is kept while the call waits to leave, whether its caller stays or
-    /// not.
+    /// Makes one call of whichever kind: in a frame with others, or over a stream of its own if it is too large for that, so that a
+    /// member which takes nothing as large refuses it and not the stream with all others. What counts it is kept while the call waits
+    /// to leave, whether its caller stays or not.
     ///
     /// # Errors
     /// See [`PipeError`].
@@ -187,30 +197,18 @@ impl Pipe {
         patience: Option<Duration>,
         counted: Option<Counted>,
     ) -> Result<Answered, PipeError> {
-        if call.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX {
-            let answer = self.alone(call, patience).await?;
-            return Ok(Answered {
-                answer,
-                visited: 0,
-                others_waited: false,
-            });
-        }
-        self.framed(call, patience, counted).await
-    }
-
-    async fn framed(
-        &self,
-        call: Call,
-        patience: Option<Duration>,
-        counted: Option<Counted>,
-    ) -> Outcome {
+        let is_alone = call.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX;
         let (sender, outcome) = oneshot::channel();
-        self.submit(Queued {
+        let queued = Queued {
             call,
             caller: sender,
             until: patience.and_then(|patience| Instant::now().checked_add(patience)),
             _counted: counted,
-        });
+        };
+        if is_alone {
+            return self.alone(queued, outcome).await;
+        }
+        self.submit(queued);
         let mut caller = Caller {
             pipe: self,
             outcome,
@@ -218,11 +216,24 @@ impl Pipe {
         };
         let outcome = (&mut caller.outcome).await;
         caller.answered = true;
-        match outcome {
-            Ok(outcome) => outcome,
-            // Nobody drops a caller unanswered; were it so, nothing milder could be said.
-            Err(_) => Err(PipeError::Lost("the stream was given up".into())),
-        }
+        outcome.unwrap_or_else(given_up)
+    }
+
+    /// Over a stream of its own, which ends with its caller.
+    async fn alone(&self, queued: Queued, outcome: oneshot::Receiver<Outcome>) -> Outcome {
+        let turn = self.inner.alone.acquire().await;
+        let _turn = turn.expect("nobody closes it");
+        // Its queue ends behind it.
+        let (sender, queue) = unbounded_channel();
+        let line = self.line(&sender, Calls::One);
+        // The receiver is at hand, so it takes it.
+        let _ = sender.send(News::Call(queued));
+        drop(sender);
+        let mut stream = JoinSet::new();
+        stream.spawn(self.run(line, queue));
+        let outcome = outcome.await;
+        stream.detach_all();
+        outcome.unwrap_or_else(given_up)
     }
 
     /// So that what was asked for is ended. A stream that takes no more calls is not told: there the time
@@ -232,18 +243,6 @@ impl Pipe {
             // If it has ended, nothing is left to be ended.
             let _ = open.send(News::CallerLeft);
         }
-    }
-
-    async fn alone(&self, call: Call, patience: Option<Duration>) -> Result<Answer, PipeError> {
-        let kv =
-            KvClient::new(self.inner.channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX);
-        let mut request = Request::new(call);
-        *request.metadata_mut() = self.inner.metadata.clone();
-        if let Some(patience) = patience {
-            request.set_timeout(patience);
-        }
-        let answer = call_alone(kv, request).await;
-        answer.map_err(|status| Box::new(status).into())
     }
 
     /// Queues a call on the open stream, or on a new one.
@@ -259,18 +258,33 @@ impl Pipe {
         let (sender, receiver) = unbounded_channel();
         // The receiver is at hand, so it takes it.
         let _ = sender.send(news);
-        let line = Line {
-            pipe: Arc::downgrade(&self.inner),
-            queue: sender.downgrade(),
-            waiting: Arc::default(),
-        };
+        let line = self.line(&sender, Calls::Many);
         *queue = Some(sender);
-        tokio::spawn(line.run(
-            self.inner.channel.clone(),
-            self.inner.metadata.clone(),
-            receiver,
-        ));
+        tokio::spawn(self.run(line, receiver));
     }
+
+    fn line(&self, queue: &UnboundedSender<News>, calls: Calls) -> Line {
+        Line {
+            pipe: Arc::downgrade(&self.inner),
+            queue: queue.downgrade(),
+            calls,
+            waiting: Arc::default(),
+        }
+    }
+
+    fn run(
+        &self,
+        line: Line,
+        queue: UnboundedReceiver<News>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (channel, metadata) = (self.inner.channel.clone(), self.inner.metadata.clone());
+        line.run(channel, metadata, queue)
+    }
+}
+
+/// Nobody drops a caller unanswered; were it so, nothing milder could be said.
+fn given_up(_: oneshot::error::RecvError) -> Outcome {
+    Err(PipeError::Lost("the stream was given up".into()))
 }
 
 /// The calls of one stream that have left and are not answered.
@@ -290,10 +304,18 @@ struct Sent {
     cancelled: bool,
 }
 
+/// How many calls a stream is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Calls {
+    One,
+    Many,
+}
+
 /// One stream, as its reading side sees it.
 struct Line {
     pipe: Weak<Inner>,
     queue: tokio::sync::mpsc::WeakUnboundedSender<News>,
+    calls: Calls,
     waiting: Arc<Mutex<Waiting>>,
 }
 
@@ -309,19 +331,22 @@ impl Line {
         let mut request = Request::new(outbound);
         *request.metadata_mut() = metadata;
         let mut kv = KvClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
-        let ended: Arc<str> = match kv.pipeline(request).await {
+        let ended = match kv.pipeline(request).await {
             Ok(response) => self.read(response.into_inner()).await,
-            Err(status) => describe(&status),
+            Err(status) => Err(status),
         };
         self.retire();
-        self.fail(&ended);
+        self.fail(ended.err());
     }
 
-    /// Hands out answers until the stream ends, and says why it did.
-    async fn read(&self, mut inbound: Streaming<dengine_api::v1::PipelineResponse>) -> Arc<str> {
+    /// Hands out answers until the stream ends.
+    async fn read(
+        &self,
+        mut inbound: Streaming<dengine_api::v1::PipelineResponse>,
+    ) -> Result<(), Status> {
         loop {
-            match inbound.message().await {
-                Ok(Some(frame)) => {
+            match inbound.message().await? {
+                Some(frame) => {
                     let mut waiting = lock(&self.waiting);
                     frame.answers.into_iter().for_each(|it| waiting.answer(it));
                     drop(waiting);
@@ -330,8 +355,7 @@ impl Line {
                     }
                     self.hear_of_leader(&frame.leader);
                 }
-                Ok(None) => return "the member ended the stream".into(),
-                Err(status) => return describe(&status),
+                None => return Ok(()),
             }
         }
     }
@@ -355,16 +379,31 @@ impl Line {
         }
     }
 
-    fn fail(&self, why: &Arc<str>) {
+    /// Tells those that are not answered why the stream ended.
+    fn fail(&self, error: Option<Status>) {
+        let ended = || "the member ended the stream".into();
+        let why: Arc<str> = error.as_ref().map_or_else(ended, describe);
+        let is_refused = self.calls == Calls::One && error.as_ref().is_some_and(is_refusal);
+        let refusal = error.filter(|_| is_refused).map(Box::new);
         let mut waiting = lock(&self.waiting);
         waiting.ended = true;
         for sent in waiting.callers.drain() {
-            let _ = sent.caller.send(Err(PipeError::Lost(Arc::clone(why))));
+            let lost = || PipeError::Lost(Arc::clone(&why));
+            let error = refusal.clone().map_or_else(lost, PipeError::from);
+            let _ = sent.caller.send(Err(error));
         }
         for queued in mem::take(&mut waiting.unsent) {
-            let _ = queued.caller.send(Err(PipeError::NotSent(Arc::clone(why))));
+            let _ = queued
+                .caller
+                .send(Err(PipeError::NotSent(Arc::clone(&why))));
         }
     }
+}
+
+/// Whether the member itself ended a stream for what came over it, such as a frame that is too large, and did nothing of that.
+fn is_refusal(ended: &Status) -> bool {
+    // Errors of the connection have a source.
+    ended.source().is_none() && matches!(ended.code(), Code::InvalidArgument | Code::OutOfRange)
 }
 
 impl Waiting {
@@ -550,7 +589,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::{future::pending, io};
+
     use dengine_api::v1::PutRequest;
+    use hyper_util::rt::TokioIo;
+    use tokio::{net::TcpStream, time::timeout};
+    use tonic::transport::Endpoint;
+    use tower::service_fn;
 
     use super::*;
 
@@ -609,6 +654,25 @@ mod tests {
             .map(|it| (it.cancelled.len(), it.calls.len()));
         assert_eq!(counts, [(CALLS_PER_FRAME_MAX, 0), (0, 1)]);
         assert!(frames.iter().all(|it| it.encoded_len() <= FRAME_BYTES_MAX));
+    }
+
+    /// It was given back when the caller left, while the request waited for a connection.
+    #[tokio::test]
+    async fn what_counts_a_call_alone_stays_until_it_has_left() {
+        let nowhere = service_fn(|_| pending::<io::Result<TokioIo<TcpStream>>>());
+        let nowhere = Endpoint::from_static("http://nowhere").connect_with_connector_lazy(nowhere);
+        let pipe = Pipe::new(nowhere, MetadataMap::new(), None);
+        let put = PutRequest {
+            value: vec![0; FRAME_BYTES_MAX].into(),
+            ..PutRequest::default()
+        };
+        let counted = Arc::new(());
+        let call = pipe.call_any(Call::Put(put), None, Some(Arc::clone(&counted) as Counted));
+        let left = timeout(Duration::from_millis(50), call).await;
+        left.expect_err("nobody answers");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(Arc::strong_count(&counted), 2);
+        drop(pipe);
     }
 
     /// It was given back when the caller left, while the call was in a queue without a bound.

@@ -524,6 +524,8 @@ async fn the_member_is_told_how_long_a_call_is_waited_for_and_when_it_is_given_u
         dropped.expect_err("the peer hangs");
     }
     client.put("k", "v").await.unwrap();
+    // Larger than a frame.
+    client.put("k", vec![7; 2 << 20]).await.unwrap();
     let told = async {
         while peer.given_up().len() < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -532,8 +534,9 @@ async fn the_member_is_told_how_long_a_call_is_waited_for_and_when_it_is_given_u
     let told = tokio::time::timeout(Duration::from_secs(10), told).await;
     told.expect("both were given up");
     let timeouts = peer.timeouts_ms();
+    let is_told = |ms: &u32| (2_000..=3_000).contains(ms);
     assert!(
-        timeouts.iter().all(|ms| (2_000..=3_000).contains(ms)),
+        timeouts.len() == 4 && timeouts.iter().all(is_told),
         "{timeouts:?}"
     );
     let mut given_up = peer.given_up();

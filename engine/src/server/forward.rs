@@ -30,7 +30,7 @@ use crate::{
     config::Limits,
     error::{LeaderHint, RequestError},
     telemetry::metrics as names,
-    write_bytes::{WriteBytes, of_parts_asked},
+    write_bytes::{QUEUED_BYTES, WriteBytes, of_parts_asked},
 };
 
 /// Longest wait for a connection to the leader.
@@ -123,7 +123,7 @@ impl Forwarder {
         let leader = to_ask(error, origin)?;
         let link = self.link(&leader.client_address)?;
         let mut counting = link.write_bytes.count(Some(from));
-        if !counting.more(call.encoded_len() + of_parts_asked(&call)) {
+        if !counting.more(QUEUED_BYTES + call.encoded_len() + of_parts_asked(&call)) {
             return Err(request_status(&RequestError::Busy {
                 what: "bytes of writes that wait for the leader's answer",
                 limit: link.write_bytes.limit(),

@@ -2,7 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use dengine_api::v1::{CompactRequest, DeleteRequest, PutRequest, kv_client::KvClient};
+use dengine_api::{
+    FRAME_BYTES_MAX,
+    v1::{
+        BatchRequest, CompactRequest, DeleteRequest, Operation, PutRequest,
+        kv_client::KvClient,
+        operation::{self, Operation as What},
+    },
+};
 use futures::future::join_all;
 use tokio::{task::JoinHandle, time::timeout};
 use tonic::{
@@ -101,6 +108,40 @@ async fn who_goes_through_a_follower_rests_there_and_others_do_not() {
     let (mut heavy, mut other) = (from(follower, 2).await, from(follower, 3).await);
     assert!(took(&mut heavy, deletes("many")).await < LONG);
     assert!(took(&mut other, deletes("few")).await < LONG);
+    assert!(took(&mut heavy, deletes("few")).await > LONG);
+    somebody.abort();
+}
+
+/// What is larger than a frame is passed on alone, and told what it cost all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_sends_a_large_batch_through_a_follower_rests_as_well() {
+    let cluster = Cluster::form(3).await;
+    let leader = cluster.leader().await;
+    fill(&cluster.members[leader]).await;
+    let somebody = somebody(&cluster.members[leader]).await;
+    let follower = &cluster.members[cluster.follower().await];
+    let mut heavy = from(follower, 2).await;
+    let many = deletes("many");
+    let delete = operation::Delete {
+        key: many.key,
+        range_end: many.range_end,
+        prev_kv: false,
+    };
+    let large = operation::Put {
+        key: "large".into(),
+        value: vec![7; FRAME_BYTES_MAX + 1].into(),
+        ..operation::Put::default()
+    };
+    let then = [What::Delete(delete), What::Put(large)];
+    let batch = BatchRequest {
+        then: then
+            .map(|it| Operation {
+                operation: Some(it),
+            })
+            .into(),
+        ..BatchRequest::default()
+    };
+    heavy.batch(batch).await.unwrap();
     assert!(took(&mut heavy, deletes("few")).await > LONG);
     somebody.abort();
 }
