@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::options::Options;
 
@@ -45,7 +45,8 @@ async fn until_lost(
     let pause = lasts / LOOKS;
     let mut next = Duration::ZERO;
     let mut held = Held::Since(now());
-    while let Some(left) = time_left(held, now(), lasts) {
+    let mut first_seen = Instant::now();
+    while let Some(left) = time_left(held, first_seen.elapsed(), now(), lasts) {
         let wait = next;
         let look = async {
             sleep(wait).await;
@@ -54,7 +55,10 @@ async fn until_lost(
         next = pause / SOONER;
         match timeout(left, look).await.and_then(|answer| answer) {
             Ok(Ok(lease)) => {
-                held = read(&lease.spec.unwrap_or_default(), holder);
+                let seen = read(&lease.spec.unwrap_or_default(), holder);
+                if seen != held {
+                    (held, first_seen) = (seen, Instant::now());
+                }
                 next = pause;
             }
             Ok(Err(error)) => tracing::warn!(%error, "the lease can not be read"),
@@ -72,13 +76,13 @@ fn read(lease: &LeaseSpec, holder: &str) -> Held {
 }
 
 /// How long work may go on if the lease is not renewed; `None`: it is lost. A clock that was set back gives no more than the
-/// lease lasts.
-fn time_left(held: Held, now: Timestamp, lasts: Duration) -> Option<Duration> {
+/// lease lasts, from when that renewal was first seen.
+fn time_left(held: Held, seen_for: Duration, now: Timestamp, lasts: Duration) -> Option<Duration> {
     let Held::Since(renewed) = held else {
         return None;
     };
     let age_ms = now.as_millisecond() - renewed.as_millisecond();
-    let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0));
+    let age = Duration::from_millis(u64::try_from(age_ms).unwrap_or(0)).max(seen_for);
     let ends = lasts - lasts / MARGIN;
     ends.checked_sub(age).filter(|left| !left.is_zero())
 }
@@ -92,7 +96,6 @@ mod tests {
     use axum::http::{Request, Response};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
     use kube::client::Body;
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -154,6 +157,27 @@ mod tests {
         assert!(begun.elapsed() >= lasts - lasts / LOOKS, "too early");
     }
 
+    /// As long as the clock had not caught up, no time passed for it.
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_back_gives_no_more_time_than_the_lease_lasts() {
+        let black_hole = tower::service_fn(|_: Request<Body>| async {
+            pending::<Result<Response<Body>, Infallible>>().await
+        });
+        let api = Api::namespaced(Client::new(black_hole, "test"), "test");
+        let begun = Instant::now();
+        let hour_ms = 3_600_000;
+        let now = || {
+            let passed = i64::try_from(begun.elapsed().as_millis()).unwrap();
+            let set_back = if passed > 1_000 { hour_ms } else { 0 };
+            Timestamp::from_millisecond(2 * hour_ms + passed - set_back).unwrap()
+        };
+        let lasts = Duration::from_secs(15);
+        let lost = until_lost(&api, "lease", "a", lasts, now);
+        let in_time = timeout(2 * lasts, lost).await;
+        assert!(in_time.is_ok(), "it works on");
+        assert!(begun.elapsed() < lasts, "another may work by now");
+    }
+
     #[test]
     fn a_lease_that_is_not_renewed_in_time_is_lost_whoever_can_be_asked() {
         let at = |second| Timestamp::from_second(second).unwrap();
@@ -163,7 +187,7 @@ mod tests {
             ..LeaseSpec::default()
         };
         let lasts = Duration::from_secs(15);
-        let is_lost = |held, now, lasts| time_left(held, now, lasts).is_none();
+        let is_lost = |held, now, lasts| time_left(held, Duration::ZERO, now, lasts).is_none();
         assert!(!is_lost(read(&lease, "a"), at(113), lasts));
         assert!(is_lost(read(&lease, "a"), at(114), lasts), "it went silent");
         assert!(is_lost(read(&lease, "b"), at(101), lasts), "another has it");
