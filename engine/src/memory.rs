@@ -34,6 +34,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// What a byte of an answer takes that waits to be sent, measured: its pair, the message, and what of it is on its way.
 pub(crate) const OF_AN_ANSWER: usize = 5;
 
+/// The same of what watches hold that their clients have not read.
+pub(crate) const OF_A_WATCH: usize = 9;
+
 /// What takes memory because others want something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -43,7 +46,7 @@ pub(crate) enum Use {
     Writes,
     /// Answers that wait to be sent; see [`OF_AN_ANSWER`].
     Answers,
-    /// What watches hold that their clients have not read: about nine.
+    /// What watches hold that their clients have not read; see [`OF_A_WATCH`].
     Watches,
     /// What has arrived of requests that are not whole.
     Requests,

@@ -17,7 +17,7 @@ pub(crate) use incoming::{Incoming, OnConnection};
 pub use lanes::TASKS_BETWEEN_EVENTS;
 pub(crate) use lanes::give_way;
 pub(crate) use serve::{Http, serve};
-pub(crate) use source::{Share, Source, Sources, one_client};
+pub(crate) use source::{Share, Source, Sources, WAITING_UNIT_BYTES, one_client};
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -599,6 +599,19 @@ mod tests {
             }
             flood.extend(many(&side, 2, 1));
         }
+    }
+
+    /// What waits for places was counted nowhere: others were closed for it.
+    #[test]
+    fn who_has_much_waiting_has_more_than_who_has_some_connections() {
+        let sources = Sources::default();
+        let port = Connections::new(100, WhenFull::Refuse, &sources);
+        let (one, others) = (many(&port, 1, 1), many(&port, 2, 4));
+        let units = (16 << 20) / WAITING_UNIT_BYTES;
+        let waiting = &one[0].1.source().waiting;
+        waiting.store(units, Ordering::Relaxed);
+        assert_eq!(sources.shed(), 1);
+        assert!(one[0].1.is_closed() && others.iter().all(|(_, it)| !it.is_closed()));
     }
 
     /// Who held most had one connection, and those of everybody else were closed.

@@ -57,6 +57,8 @@ const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(1);
 /// What a connection may hold that is counted nowhere else, and a request that is being served.
 const CONNECTION_BYTES: usize = 64 << 10;
 const REQUEST_BYTES: usize = 16 << 10;
+/// What waits for places or for its turn is counted in these: permits are 32-bit numbers.
+pub(crate) const WAITING_UNIT_BYTES: usize = 1024;
 
 /// In the present second and the one before. The load of an ordinary client is a tenth of it.
 const MUCH_BYTES: usize = 2 << 20;
@@ -100,7 +102,7 @@ pub(crate) struct Source {
     pub(crate) requests: AtomicUsize,
     /// Those of them that are writes.
     pub(crate) writes: AtomicUsize,
-    /// What waits for places or for its turn, in units of the gate.
+    /// What waits for places or for its turn, in [`WAITING_UNIT_BYTES`].
     pub(crate) waiting: AtomicUsize,
     /// Session reads that wait for this member to catch up.
     pub(crate) session_reads: AtomicUsize,
@@ -256,11 +258,12 @@ impl Source {
         self.sent.of_late(self.since.elapsed().as_secs()) > MUCH_BYTES
     }
 
-    /// What its requests may hold, roughly. What arrived lately says nothing of that: a member that passes writes on sends more than
+    /// What its requests may hold, roughly, and those that wait. What arrived lately says nothing of that: a member that passes writes on sends more than
     /// anybody, and has its answers at once.
     fn may_hold(&self) -> usize {
         let requests = self.calls.load(Ordering::Relaxed) + self.requests.load(Ordering::Relaxed);
-        requests * REQUEST_BYTES
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        requests * REQUEST_BYTES + waiting * WAITING_UNIT_BYTES
     }
 
     /// Does this in turns with what is done for others. Within a runtime, as all that serves clients is.

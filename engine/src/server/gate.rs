@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 use super::slow::SlowLog;
 use crate::{
     config::Limits,
-    connections::{Share, Source},
+    connections::{Share, Source, WAITING_UNIT_BYTES},
     memory::{self, Use},
     telemetry::metrics as names,
 };
@@ -38,8 +38,6 @@ pub(super) enum Kind {
 
 /// Bytes of requests that wait for a place or for their turn, of all clients together.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// They are counted in these: permits are 32-bit numbers.
-const WAITING_UNIT_BYTES: usize = 1024;
 
 /// Admits and measures requests. Clones share one bound.
 #[derive(Clone)]

@@ -256,6 +256,7 @@ async fn serve_clients(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     sources.holds(services.kv.held());
+    sources.holds(services.watch.held());
     let limits = &config.limits;
     let message_bytes = limits.max_write_bytes().max(FRAME_BYTES_MAX);
     let kv = KvServer::new(services.kv).max_decoding_message_size(message_bytes);

@@ -113,6 +113,12 @@ impl Backlogs {
         })
     }
 
+    /// How many bytes are held for the streams of an address.
+    pub(super) fn held_by(&self, address: IpAddr) -> usize {
+        let state = self.0.state();
+        state.by_address.get(&address).map_or(0, |it| it.bytes)
+    }
+
     /// Sees to it that nobody waits for long for those who do not read, until `stop` is cancelled.
     pub(super) async fn watch_over(self, stop: CancellationToken) {
         let looks = async {
@@ -335,6 +341,8 @@ mod tests {
         let work: Vec<_> = std::iter::from_fn(|| now(&greedy)).collect();
         assert_eq!(work.len(), 12);
         assert!(now(&other).is_some());
+        let held = [1, 2, 3].map(|last| backlogs.held_by([10, 0, 0, last].into()));
+        assert_eq!(held, [12 * WORK_BYTES, 0, 0]);
         drop(work);
         assert_eq!(backlogs.0.state().bytes, 0);
         drop((greedy, other));

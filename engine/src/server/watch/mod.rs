@@ -13,7 +13,7 @@ mod hub;
 mod places;
 mod stream;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 
 use dengine_api::v1::{WatchRequest, WatchResponse, watch_server::Watch};
 use futures::Stream;
@@ -92,6 +92,12 @@ impl WatchService {
         Self {
             shared: Arc::new(shared),
         }
+    }
+
+    /// How many bytes are held for a client that has not read them.
+    pub(super) fn held(&self) -> impl Fn(IpAddr) -> usize + Send + Sync + use<> {
+        let backlogs = self.shared.backlogs.clone();
+        move |from| backlogs.held_by(from) * memory::OF_A_WATCH
     }
 
     /// Tells how many watches there are.
