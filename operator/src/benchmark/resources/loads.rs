@@ -64,6 +64,8 @@ fn names(host: &str, namespace: &str) -> Vec<String> {
         vec![format!("{name}.{service}"), service]
     };
     match labels[..] {
+        // A name without its namespace has no `svc` either: this namespace is called so.
+        [service] if is_full => vec![format!("{service}.svc")],
         [service] => vec![format!("{service}.{namespace}")],
         [name, of] if !is_full && is_ordinal(name) => pod(name, of, namespace),
         // Without `svc` it may as well be a machine in somebody's domain, beside others that serve something else.
@@ -139,6 +141,8 @@ mod tests {
             ),
             ("etcd-1.svc-etcd.infra.svc:2379", "svc-etcd.infra:2379"),
             ("etcd-1.svc.infra.svc:2379", "svc.infra:2379"),
+            ("etcd.svc:2379", "etcd.svc:2379"),
+            ("etcd.svc.svc:2379", "etcd.svc:2379"),
         ] {
             assert!(places(same, "test").contains(&service.to_owned()), "{same}");
         }
