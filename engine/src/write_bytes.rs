@@ -9,6 +9,7 @@ use std::{
 };
 
 use dengine_api::v1::pipelined_call::Call;
+use dengine_client::QUEUED_BYTES;
 use dengine_core::kv::{BatchOperation, Command, Compare};
 
 use crate::{
@@ -19,9 +20,6 @@ use crate::{
 
 /// What one client may have of the bytes that no other has.
 const SHARE: Share = Share::THREE_QUARTERS;
-
-/// What a call takes that waits to be passed on, however little was sent of it: where its answer goes, when it is given up.
-pub(crate) const QUEUED_BYTES: usize = 512;
 
 /// What so many parts of a batch take while its caller waits, besides what was sent of them: a part of seven bytes on the wire takes
 /// fifteen times as many once it is decoded.

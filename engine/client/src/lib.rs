@@ -72,7 +72,7 @@ pub use dengine_client_core::{Position, RetryPolicy};
 pub use error::{Error, Result};
 pub use options::{ClientOptions, Wire};
 pub use pages::Pages;
-pub use pipe::{Answered, Counted, OnLeader, Pipe, PipeError};
+pub use pipe::{Answered, Counted, OnLeader, Pipe, PipeError, QUEUED_BYTES};
 pub use session::SessionOptions;
 pub use types::{
     CompactResult, Consistency, DeleteResult, Expected, GetResult, Header, KeyRange, KeyValue,

@@ -56,6 +56,9 @@ const CALLS_PER_FRAME_MAX: usize = 1024;
 /// What a call in a frame takes besides itself: tags, lengths, its id and its time.
 const CALL_OVERHEAD_BYTES: usize = 32;
 
+/// What a call takes, about, while it waits to leave, besides what is sent of it; whether its caller stays or not.
+pub const QUEUED_BYTES: usize = 640;
+
 /// So many calls that are larger than a frame are under way at once: they arrive side by side, and the member has room for a few
 /// that are not whole.
 const ALONE_MAX: usize = 4;
@@ -673,6 +676,17 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(Arc::strong_count(&counted), 2);
         drop(pipe);
+    }
+
+    #[test]
+    fn what_waits_to_leave_takes_no_more_than_is_said() {
+        // Besides the queue: where its outcome would be put, and a buffer for its key.
+        let outcome = size_of::<Outcome>() + 64;
+        let takes = size_of::<News>() + outcome + 32;
+        assert!(
+            (QUEUED_BYTES / 2..=QUEUED_BYTES).contains(&takes),
+            "{takes}"
+        );
     }
 
     /// It was given back when the caller left, while the call was in a queue without a bound.

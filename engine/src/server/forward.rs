@@ -16,7 +16,7 @@ use dengine_api::{
     FORWARDED_METADATA,
     v1::{StatusRequest, admin_client::AdminClient, pipelined_call::Call},
 };
-use dengine_client::{Answered, Counted, Pipe, PipeError};
+use dengine_client::{Answered, Counted, Pipe, PipeError, QUEUED_BYTES};
 use dengine_wire::status::{handed_on, request_status};
 use metrics::counter;
 use tokio::time::timeout;
@@ -30,7 +30,7 @@ use crate::{
     config::Limits,
     error::{LeaderHint, RequestError},
     telemetry::metrics as names,
-    write_bytes::{QUEUED_BYTES, WriteBytes, of_parts_asked},
+    write_bytes::{WriteBytes, of_parts_asked},
 };
 
 /// Longest wait for a connection to the leader.
