@@ -194,8 +194,8 @@ impl Connections {
         let own = open.by_address.get(&from);
         let full_of_one = own.is_some_and(|own| *own >= of_one);
         let room = match (open.all.len() >= limit || full_of_one, self.0.when_full) {
-            // However fast they come and have to make room for each other, so much is held for them at most; and however many addresses
-            // do that, the next one finds some.
+            // However fast they come and have to make room for each other, so much is held for them at most; and of an address half of
+            // what others leave, so that it takes ten that do nothing else until the next one finds none.
             _ if Share::HALF.more(CLOSING_MAX, open.closing.len(), open.closing_of(from)) == 0 => {
                 false
             }

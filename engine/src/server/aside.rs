@@ -124,7 +124,7 @@ fn given_up(error: &ReadError, is_replaced: bool) -> Status {
     match error {
         // A smaller range would have met the same.
         ReadError::Stopped { .. } if is_replaced => Status::unavailable(
-            "a snapshot replaces the state that was read, and nothing was changed: try again, or ask another member",
+            "a snapshot replaces the state that was read, or this member stops, and nothing was changed: try again, or ask another member",
         ),
         error => read_status(error),
     }

@@ -12,7 +12,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
+    time::{self, Duration},
 };
 
 use bytes::Bytes;
@@ -213,9 +213,15 @@ fn bytes_of(headers: &HeaderMap) -> usize {
     headers.iter().map(one).sum()
 }
 
+/// Where the caller says how long it waits.
+const GIVEN_TIME: &str = "grpc-timeout";
+
 /// The time that the caller gives the call, if it says so in a way that is understood.
 fn given_time(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    time_of(headers.get(GIVEN_TIME)?.to_str().ok()?)
+}
+
+fn time_of(text: &str) -> Option<Duration> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = number.parse().ok().filter(|_| number.len() <= 8)?;
     Some(match unit {
@@ -227,6 +233,12 @@ fn given_time(headers: &HeaderMap) -> Option<Duration> {
         "n" => Duration::from_nanos(number),
         _ => return None,
     })
+}
+
+/// Until when the caller waits, if it says so.
+pub(super) fn waits_until<T>(request: &tonic::Request<T>) -> Option<time::Instant> {
+    let text = request.metadata().get(GIVEN_TIME)?.to_str().ok()?;
+    time::Instant::now().checked_add(before(time_of(text)?))
 }
 
 /// Clients count the same time, and know less about why it was too short: the answer is there before.
@@ -451,7 +463,7 @@ mod tests {
     fn the_time_of_a_caller_is_read_in_every_unit() {
         let given = |text: &str| {
             let mut headers = HeaderMap::new();
-            headers.insert("grpc-timeout", text.parse().unwrap());
+            headers.insert(GIVEN_TIME, text.parse().unwrap());
             given_time(&headers)
         };
         assert_eq!(given("5S"), Some(Duration::from_secs(5)));
@@ -460,6 +472,16 @@ mod tests {
         for bad in ["", "S", "5", "-1S", "123456789S", "5x"] {
             assert_eq!(given(bad), None, "{bad}");
         }
+    }
+
+    /// What is read before its write is proposed went on for longer, and then nobody was there to be told that nothing was changed.
+    #[test]
+    fn until_when_a_caller_waits_is_known() {
+        let mut request = tonic::Request::new(());
+        assert_eq!(waits_until(&request), None);
+        request.set_timeout(Duration::from_secs(5));
+        let left = waits_until(&request).unwrap() - time::Instant::now();
+        assert!(Duration::from_secs(4) < left && left < Duration::from_secs(5));
     }
 
     /// Never answers.

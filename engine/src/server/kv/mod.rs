@@ -34,7 +34,7 @@ use tonic::{Request, Response, Status, Streaming};
 use self::{catch_up::SessionReads, header::Headers, openers::Openers, pipeline::Pipeline};
 use super::{
     aside::Aside,
-    bodies::too_many_streams,
+    bodies::{too_many_streams, waits_until},
     forward::{Forwarder, Origin},
     gate::{Gate, Kind},
     turns::Turns,
@@ -152,7 +152,7 @@ impl Caller {
         Self {
             origin: Origin::of(request),
             source: Arc::clone(connection(request).source()),
-            until: None,
+            until: waits_until(request),
         }
     }
 }
