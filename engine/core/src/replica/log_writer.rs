@@ -302,7 +302,9 @@ mod tests {
 
         /// Queues an entry of so many bytes.
         fn append(&mut self, bytes: usize) {
-            self.append_of(EntryKind::Command, "", bytes);
+            // Only that with which a leader begins its term has no context.
+            let context = if bytes > 0 { "context" } else { "" };
+            self.append_of(EntryKind::Command, context, bytes);
         }
 
         /// Queues what goes with a change of the members.

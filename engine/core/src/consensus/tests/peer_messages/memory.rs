@@ -63,6 +63,21 @@ fn a_large_message_of_small_entries_is_taken() {
     assert!(decode::message(&append).is_ok());
 }
 
+/// Entries without anything take much more memory than of the message: so many for each eight bytes, and those of a first message besides.
+#[test]
+fn a_message_has_no_more_entries_than_its_bytes_may_hold() {
+    let message = |count| {
+        encode(&Message {
+            entries: vec![Entry::default(); count],
+            ..from_2(MessageType::MsgAppend)
+        })
+    };
+    let most = |bytes: usize| 256 + bytes / 8;
+    let taken = (1..1_000).filter(|count| decode::message(&message(*count)).is_ok());
+    let most_taken = taken.max().unwrap();
+    assert_eq!(most_taken, most(message(most_taken).len()));
+}
+
 /// Whatever its sender thinks of acknowledgements.
 #[test]
 fn entries_that_wait_for_the_disk_are_bounded() {
