@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_full_or_hangs_is_a_problem() {
-        let asked = |low_on_space, stalled| Asked {
+        let asked = |low_on_space, stalled: bool| Asked {
             address: "a:1".to_owned(),
             member: None,
             answer: Ok(StatusResponse {
