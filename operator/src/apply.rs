@@ -286,7 +286,8 @@ fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
-fn controller(owners: &[OwnerReference]) -> Option<&str> {
+/// UID of the one owner that controls an object.
+pub(crate) fn controller(owners: &[OwnerReference]) -> Option<&str> {
     owners
         .iter()
         .find(|owner| owner.controller == Some(true))

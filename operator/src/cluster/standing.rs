@@ -32,12 +32,7 @@ impl Standing {
     /// Of the resource with this UID, or of one of this name that was deleted with `--cascade=orphan`: its members are taken up as
     /// they are. What another one's says is about other members.
     pub fn of(set: &StatefulSet, cluster: &str, uid: &str) -> Option<Self> {
-        let label = |name: &str| match name {
-            labels::MANAGED_BY => Some(labels::MANAGED_BY_VALUE),
-            labels::CLUSTER => Some(cluster),
-            _ => None,
-        };
-        is_ours(set, Some(uid), label).then(|| Self::said_by(set))
+        is_its(set, cluster, uid).then(|| Self::said_by(set))
     }
 
     fn said_by(set: &StatefulSet) -> Self {
@@ -50,6 +45,16 @@ impl Standing {
             cluster_version: version.and_then(|text| Version::parse(text)),
         }
     }
+}
+
+/// Whether it is of the resource with this UID, or of nobody any more.
+pub(super) fn is_its(set: &StatefulSet, cluster: &str, uid: &str) -> bool {
+    let label = |name: &str| match name {
+        labels::MANAGED_BY => Some(labels::MANAGED_BY_VALUE),
+        labels::CLUSTER => Some(cluster),
+        _ => None,
+    };
+    is_ours(set, Some(uid), label)
 }
 
 impl Standing {
