@@ -11,6 +11,7 @@ use kube::api::{Api, Patch};
 use serde_json::json;
 
 use super::model::Observed;
+use super::objects::tell_altered;
 use super::observe::Observation;
 use super::validate::Cluster;
 use super::versions::Version;
@@ -106,13 +107,24 @@ pub(super) async fn note_on_claims(
         let Some(said) = standing.missing_on(claim) else {
             continue;
         };
+        let wanted = json!(said);
+        if context.altered.is(&wanted, claim.as_ref()) {
+            continue;
+        }
         let (uid, name) = (claim.uid(), claim.name_any());
         let api: Api<PersistentVolumeClaim> =
             Api::namespaced(context.client.clone(), &cluster.namespace);
-        let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": said}}));
+        let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": wanted}}));
         let (attempt, by_us) = (format!("note on {}", uid.unwrap_or_default()), by_us());
         let what_fails = format!("image and version can not be noted on the volume claim {name}");
-        let noted = api.patch(&name, &by_us, &patch);
+        let noted = async {
+            let answer = api.patch(&name, &by_us, &patch).await?;
+            if standing.missing_on(&answer).is_some() {
+                context.altered.remember(&wanted, &answer);
+                tell_altered(context, cluster, "PersistentVolumeClaim", &name).await;
+            }
+            Ok::<_, kube::Error>(())
+        };
         let about = cluster.reference();
         if let Err(error) = context.beside(&about, &attempt, &what_fails, noted).await {
             tracing::debug!(%error, name, "not noted on the claim");
