@@ -290,8 +290,9 @@ pub struct ClusterRef {
 /// An etcd to compare with.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new(ENDPOINTS_HOLD_ADDRESSES).message(ENDPOINTS_MESSAGE))]
 pub struct EtcdTarget {
-    /// Its client addresses, host:port each.
+    /// Its client addresses, host:port each. An entry may be several, separated by commas.
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 512)))]
     pub endpoints: Vec<String>,
     /// The cluster whose status also shows the result.
@@ -310,11 +311,18 @@ pub struct CompareWith {
 /// Where an etcd is.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new(ENDPOINTS_HOLD_ADDRESSES).message(ENDPOINTS_MESSAGE))]
 pub struct EtcdEndpoints {
-    /// Its client addresses, host:port each.
+    /// Its client addresses, host:port each. An entry may be several, separated by commas.
     #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 512)))]
     pub endpoints: Vec<String>,
 }
+
+/// Only what can be no address is refused: a stored one that breaks a rule could not be updated, its status neither, where the API
+/// server does not yet take unchanged fields as they are.
+const ENDPOINTS_HOLD_ADDRESSES: &str =
+    "self.endpoints.all(e, e.matches('^[^[:space:],]+(,[^[:space:],]+)*$'))";
+const ENDPOINTS_MESSAGE: &str = "each entry of endpoints is an address, host:port, or several separated by commas, without spaces";
 
 /// Five fields, each a list without an empty element.
 const SCHEDULE_PATTERN: &str =

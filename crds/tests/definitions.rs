@@ -46,7 +46,7 @@ fn no_rule_got_lost() {
         .iter()
         .map(|(_, d)| rules(&serde_json::to_value(d).unwrap()).len())
         .collect();
-    assert_eq!(counts, [8, 11]);
+    assert_eq!(counts, [8, 13]);
 }
 
 #[test]

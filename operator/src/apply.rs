@@ -117,13 +117,15 @@ struct Seen {
 const ALTERED_MAX: usize = 16_384;
 
 impl Altered {
-    fn is<K: Resource>(&self, desired: &Value, live: &K) -> bool {
+    /// Whether this is what became of it when it was written the last time.
+    pub(crate) fn is<K: Resource>(&self, desired: &Value, live: &K) -> bool {
         let seen = self.seen.lock().expect("nobody panics with the lock");
         let last = live.meta().uid.as_ref().and_then(|uid| seen.get(uid));
         last.is_some_and(|last| *last == Seen::of(desired, live))
     }
 
-    fn remember<K: Resource>(&self, desired: &Value, answer: &K) {
+    /// Notes the answer to what was written.
+    pub(crate) fn remember<K: Resource>(&self, desired: &Value, answer: &K) {
         let Some(uid) = answer.meta().uid.clone() else {
             return;
         };
@@ -286,7 +288,8 @@ fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
-fn controller(owners: &[OwnerReference]) -> Option<&str> {
+/// UID of the one owner that controls an object.
+pub(crate) fn controller(owners: &[OwnerReference]) -> Option<&str> {
     owners
         .iter()
         .find(|owner| owner.controller == Some(true))

@@ -79,6 +79,8 @@ pub struct Pod {
     pub uid: String,
     /// It is being deleted.
     pub terminating: bool,
+    /// It is of another StatefulSet than ours: that of a resource which was deleted, say, and whose pods are yet to be collected.
+    pub of_another: bool,
     /// Kubernetes' readiness.
     pub ready: bool,
     /// Hash of the template it was made from.
@@ -218,6 +220,14 @@ impl Observed {
     pub fn carries(&self, member: &Member) -> bool {
         let pod = member.ordinal.and_then(|ordinal| self.pods.get(&ordinal));
         pod.is_some_and(|pod| pod.ready) && self.is_current(member)
+    }
+
+    /// What is there goes, and nothing of it says anything of this cluster: the pod is another StatefulSet's, or the claim is
+    /// deleted, so that the volume goes with its pod.
+    pub fn leaves(&self, ordinal: Ordinal) -> bool {
+        let pod = self.pods.get(&ordinal);
+        let claim = self.claims.get(&ordinal);
+        pod.is_some_and(|pod| pod.of_another) || claim.is_some_and(|claim| claim.terminating)
     }
 
     /// The API server does not let the claim of this pod be changed, for now.

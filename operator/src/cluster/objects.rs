@@ -131,11 +131,16 @@ where
         context.wrote();
     }
     if applied == Applied::Altered {
-        let note = format!(
-            "{kind} {name} is not as the operator applied it: an admission webhook changes it, which is left as it is"
-        );
-        let happening = Happening::warning(events::OBJECT_CHANGED, note);
-        context.tell(&cluster.reference(), &happening).await;
+        tell_altered(context, cluster, &kind, &name).await;
     }
     Ok(())
+}
+
+/// That somebody else has the last word on an object.
+pub(super) async fn tell_altered(context: &Context, cluster: &Cluster, kind: &str, name: &str) {
+    let note = format!(
+        "{kind} {name} is not as the operator applied it: an admission webhook changes it, which is left as it is"
+    );
+    let happening = Happening::warning(events::OBJECT_CHANGED, note);
+    context.tell(&cluster.reference(), &happening).await;
 }

@@ -21,9 +21,10 @@ use super::pod_trouble::{broken, condition, silent, trouble};
 use super::refused_steps;
 use super::replacements::seen;
 use super::resources::stateful_set;
-use super::standing::Standing;
+use super::standing::{self, Standing};
 use super::validate::Cluster;
 use super::versions::Version;
+use crate::apply::controller;
 use crate::context::{Context, now};
 use crate::members::Members;
 
@@ -106,6 +107,8 @@ pub async fn observe(
     let cluster_id = cluster_id.or(standing.cluster_id);
     let membership = membership(members, cluster, cluster_id, &addresses, &answers).await;
     let refused = refused(context, stateful_set.as_deref(), &pods).await;
+    let set = stateful_set.as_deref();
+    let set = set.filter(|set| standing::is_its(set, name, &cluster.owner.uid));
     let replaced = status
         .replacements
         .iter()
@@ -121,9 +124,10 @@ pub async fn observe(
             .map(|(ordinal, pod)| {
                 let claim = claims.get(ordinal).map(AsRef::as_ref);
                 let own_ends = context.ends.of(pod);
-                let mut pod = view(pod, claim, answers.get(ordinal), own_ends, &now);
-                pod.refused = refused_steps::of(context, &pod.uid);
-                (*ordinal, pod)
+                let mut seen = view(pod, claim, answers.get(ordinal), own_ends, &now);
+                seen.of_another = is_of_another(pod, set);
+                seen.refused = refused_steps::of(context, &seen.uid);
+                (*ordinal, seen)
             })
             .collect(),
         claims: claims
@@ -254,6 +258,13 @@ fn is_from(cluster: &Cluster, ordinal: Ordinal, answer: &v1::StatusResponse) -> 
         || answer.peer_address == stateful_set::peer_address(cluster, &pod)
 }
 
+/// A StatefulSet takes up pods that nobody controls; one that another controls is that one's, though it may be deleted already.
+fn is_of_another(pod: &core::Pod, set: Option<&StatefulSet>) -> bool {
+    let set = set.and_then(|set| set.metadata.uid.as_deref());
+    let controller = controller(pod.owner_references());
+    controller.is_some_and(|controller| Some(controller) != set)
+}
+
 fn is_ready(pod: &core::Pod) -> bool {
     condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
 }
@@ -268,6 +279,7 @@ fn view(
     Pod {
         uid: pod.uid().unwrap_or_default(),
         terminating: pod.metadata.deletion_timestamp.is_some(),
+        of_another: false,
         ready: is_ready(pod),
         template_hash: pod.annotations().get(annotations::TEMPLATE_HASH).cloned(),
         report: answer.map(report),

@@ -11,6 +11,7 @@ use kube::api::{Api, Patch};
 use serde_json::json;
 
 use super::model::Observed;
+use super::objects::tell_altered;
 use super::observe::Observation;
 use super::validate::Cluster;
 use super::versions::Version;
@@ -32,12 +33,7 @@ impl Standing {
     /// Of the resource with this UID, or of one of this name that was deleted with `--cascade=orphan`: its members are taken up as
     /// they are. What another one's says is about other members.
     pub fn of(set: &StatefulSet, cluster: &str, uid: &str) -> Option<Self> {
-        let label = |name: &str| match name {
-            labels::MANAGED_BY => Some(labels::MANAGED_BY_VALUE),
-            labels::CLUSTER => Some(cluster),
-            _ => None,
-        };
-        is_ours(set, Some(uid), label).then(|| Self::said_by(set))
+        is_its(set, cluster, uid).then(|| Self::said_by(set))
     }
 
     fn said_by(set: &StatefulSet) -> Self {
@@ -50,6 +46,16 @@ impl Standing {
             cluster_version: version.and_then(|text| Version::parse(text)),
         }
     }
+}
+
+/// Whether it is of the resource with this UID, or of nobody any more.
+pub(super) fn is_its(set: &StatefulSet, cluster: &str, uid: &str) -> bool {
+    let label = |name: &str| match name {
+        labels::MANAGED_BY => Some(labels::MANAGED_BY_VALUE),
+        labels::CLUSTER => Some(cluster),
+        _ => None,
+    };
+    is_ours(set, Some(uid), label)
 }
 
 impl Standing {
@@ -101,13 +107,24 @@ pub(super) async fn note_on_claims(
         let Some(said) = standing.missing_on(claim) else {
             continue;
         };
+        let wanted = json!(said);
+        if context.altered.is(&wanted, claim.as_ref()) {
+            continue;
+        }
         let (uid, name) = (claim.uid(), claim.name_any());
         let api: Api<PersistentVolumeClaim> =
             Api::namespaced(context.client.clone(), &cluster.namespace);
-        let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": said}}));
+        let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": wanted}}));
         let (attempt, by_us) = (format!("note on {}", uid.unwrap_or_default()), by_us());
         let what_fails = format!("image and version can not be noted on the volume claim {name}");
-        let noted = api.patch(&name, &by_us, &patch);
+        let noted = async {
+            let answer = api.patch(&name, &by_us, &patch).await?;
+            if standing.missing_on(&answer).is_some() {
+                context.altered.remember(&wanted, &answer);
+                tell_altered(context, cluster, "PersistentVolumeClaim", &name).await;
+            }
+            Ok::<_, kube::Error>(())
+        };
         let about = cluster.reference();
         if let Err(error) = context.beside(&about, &attempt, &what_fails, noted).await {
             tracing::debug!(%error, name, "not noted on the claim");

@@ -122,6 +122,16 @@ fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {
             let words = format!("waiting for {} to answer", members(&silent));
             (reasons::WAITING_FOR_PODS, with_troubles(words, observed))
         }
+        Waiting::Gone(leaving) => {
+            let leaving: Vec<u32> = leaving.iter().copied().collect();
+            let words = format!(
+                "waiting for the old pods of {} to end: another StatefulSet's, or with volume claims that are being deleted, they \
+                 are no part of this cluster; if nobody deletes them, do (the volume of a deleted claim goes with its pod, unless \
+                 its persistentVolumeReclaimPolicy is Retain)",
+                members(&leaving)
+            );
+            (reasons::WAITING_FOR_PODS, with_troubles(words, observed))
+        }
         Waiting::Seed => (
             reasons::WAITING_FOR_PODS,
             "waiting for the member that was chosen as the first voter".to_owned(),

@@ -64,6 +64,30 @@ async fn an_annotation_that_can_not_be_removed_asks_for_one_run() {
     assert_eq!(five_looks(&world, [asked, EVENTS]).await, [1, 2], "once");
 }
 
+/// As by a policy that strips annotations which it does not know.
+#[tokio::test]
+async fn what_a_webhook_takes_off_a_claim_is_written_once() {
+    let world = World::settled().await;
+    let notes = json!({annotations::IMAGE: null, annotations::CLUSTER_VERSION: null});
+    world
+        .api
+        .change(CLAIMS, json!({"metadata": {"annotations": notes}}));
+    let touch = |label: &str| {
+        let labels =
+            json!({"metadata": {"labels": {"touched": label}}, "spec": {"volumeName": label}});
+        for claim in world.api.paths(CLAIMS) {
+            world.api.put(&claim, labels.clone());
+        }
+    };
+    let patch = format!("PATCH {CLAIMS}");
+    touch("once");
+    assert_eq!(five_looks(&world, [&patch, EVENTS]).await, [3, 3]);
+    assert_eq!(five_looks(&world, [&patch, EVENTS]).await, [0, 0]);
+    touch("again");
+    let [patches, _] = five_looks(&world, [&patch, EVENTS]).await;
+    assert_eq!(patches, 3, "perhaps the webhook is gone");
+}
+
 /// What the StatefulSet's controller says of pods that a quota keeps it from making.
 fn is_refused(world: &World, name: &str, of: &str, words: &str) {
     let event = json!({

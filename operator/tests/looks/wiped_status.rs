@@ -24,6 +24,24 @@ fn wiped() -> [Value; 2] {
     [Value::Null, long_ago]
 }
 
+/// Their pods keep them there.
+fn delete_claims(world: &World) {
+    for claim in world.api.paths(CLAIMS) {
+        let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        world.api.put(&claim, going);
+    }
+}
+
+/// Takes those objects of the former cluster that Kubernetes collects once its resource is gone.
+fn collect(world: &World, which: impl Fn(&str) -> bool) {
+    for object in world.api.paths("/namespaces/test/") {
+        let stays = object == CLUSTER || object.starts_with(CLAIMS);
+        if !stays && which(&object) {
+            world.api.remove(&object);
+        }
+    }
+}
+
 /// Members run 0.1.0.
 #[tokio::test]
 async fn no_version_is_skipped_and_none_goes_back() {
@@ -97,11 +115,7 @@ async fn what_claims_that_were_kept_hold_is_opened_by_a_version_that_may() {
         world.api.put(CLUSTER, another);
         // The garbage collector takes what the other one left a moment later.
         world.look().await;
-        for object in world.api.paths("/namespaces/test/") {
-            if object != CLUSTER && !object.starts_with(CLAIMS) {
-                world.api.remove(&object);
-            }
-        }
+        collect(&world, |_| true);
         for _ in 0..3 {
             world.look().await;
         }
@@ -129,6 +143,68 @@ async fn claims_that_go_hold_no_new_cluster_to_their_version() {
         world.look().await;
     }
     assert_eq!(image(&world), "localhost/dengine:0.0.1");
+}
+
+/// `kubectl delete dec` and `kubectl apply` at once: what the garbage collector has not come to yet runs on, and answers.
+#[tokio::test]
+async fn a_new_resource_does_not_become_the_cluster_that_is_being_deleted() {
+    for (set_goes_last, claims_go) in [(true, true), (false, true), (true, false), (false, false)] {
+        let world = World::settled().await;
+        let controller = json!([{
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "demo", "uid": "former", "controller": true,
+        }]);
+        world.api.put(SET, json!({"metadata": {"uid": "former"}}));
+        for pod in world.api.paths("/pods/") {
+            let owned = json!({"metadata": {"ownerReferences": controller}});
+            world.api.put(&pod, owned);
+        }
+        if claims_go {
+            delete_claims(&world);
+        }
+        if !set_goes_last {
+            collect(&world, |path| !path.contains("/pods/"));
+        }
+        let another = json!({"metadata": {"uid": "another"}, "status": null});
+        world.api.put(CLUSTER, another);
+        for _ in 0..3 {
+            world.look().await;
+        }
+        let id = || world.cluster().status.unwrap().cluster_id;
+        let what = format!("{set_goes_last} {claims_go}");
+        assert_eq!(id(), None, "{what}");
+        if !set_goes_last {
+            let words = world.words(conditions::PROGRESSING);
+            assert!(words.contains("old pods of members 0, 1 and 2"), "{words}");
+        }
+        // The next pods say what the claims hold.
+        collect(&world, |path| set_goes_last || path.contains("/pods/"));
+        if claims_go {
+            for claim in world.api.paths(CLAIMS) {
+                world.api.remove(&claim);
+            }
+        }
+        world.look().await;
+        world.start_pods();
+        for _ in 0..3 {
+            world.look().await;
+        }
+        assert_eq!(id().as_deref(), Some("7"), "{what}");
+    }
+}
+
+/// Because its claim is deleted, though its pod is of the right StatefulSet.
+#[tokio::test]
+async fn a_new_resource_does_not_become_a_cluster_whose_volumes_go() {
+    let world = World::new().await;
+    world.look().await;
+    world.start_pods();
+    delete_claims(&world);
+    for _ in 0..3 {
+        world.look().await;
+    }
+    assert_eq!(world.cluster().status.unwrap().cluster_id, None);
+    let words = world.words(conditions::PROGRESSING);
+    assert!(words.contains("old pods of members 0, 1 and 2"), "{words}");
 }
 
 #[tokio::test]

@@ -41,6 +41,8 @@ enum Fault {
     ForgetReplacements,
     /// The status is lost, once it listed members.
     ForgetStatus,
+    /// The resource is deleted with its claims, and made anew while its pods still run.
+    MakeAnew,
     /// The operator takes a step.
     Step,
     /// The operator takes a step and crashes before it can note anything in the status.
@@ -63,6 +65,7 @@ fn fault() -> impl Strategy<Value = Fault> {
         1 => Just(Fault::Template),
         1 => Just(Fault::ForgetReplacements),
         1 => Just(Fault::ForgetStatus),
+        1 => Just(Fault::MakeAnew),
         24 => Just(Fault::Step),
         4 => Just(Fault::StepAndCrash),
     ]
@@ -95,6 +98,7 @@ proptest! {
                 Fault::Template => world.template += 1,
                 Fault::ForgetReplacements => world.forget_replacements(),
                 Fault::ForgetStatus => world.forget_status(),
+                Fault::MakeAnew => world.make_anew(),
                 Fault::Step => { world.step(false); }
                 Fault::StepAndCrash => { world.step(true); }
             }

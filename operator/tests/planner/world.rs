@@ -1,6 +1,7 @@
 //! A model of everything the planner looks at and acts on. It checks each step as it is taken.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
 
 use dengine_operator::cluster::model::{
     Broken, Claim, Identity, Member, Membership, Observed, OldVolume, Pod, Replaced, Report,
@@ -38,6 +39,8 @@ struct SimPod {
     up: bool,
     /// The server ends whenever it is started, for a reason that is not in its folder.
     crashing: bool,
+    /// Of the StatefulSet of a resource that was deleted.
+    of_another: bool,
     template: u64,
 }
 
@@ -183,6 +186,25 @@ impl World {
         self.elect();
     }
 
+    /// The resource and its claims are deleted, and it is made anew at once: its pods run on for a while, and answer.
+    pub(crate) fn make_anew(&mut self) {
+        for pod in self.pods.values_mut() {
+            pod.of_another = true;
+        }
+        for claim in self.claims.values_mut() {
+            claim.terminating = true;
+            claim.marked_for = None;
+        }
+        let anew = Self::new(self.wanted_replicas);
+        *self = Self {
+            template: self.template,
+            pods: take(&mut self.pods),
+            claims: take(&mut self.claims),
+            next: self.next,
+            ..anew
+        };
+    }
+
     pub(crate) fn scale_by_hand(&mut self, size: u32) {
         if self.set_replicas.is_some() {
             self.set_replicas = Some(size);
@@ -261,6 +283,7 @@ impl World {
                     let view = Pod {
                         uid: pod.uid.clone(),
                         terminating: false,
+                        of_another: pod.of_another,
                         ready: pod.up && !self.is_damaged(*ordinal),
                         template_hash: Some(pod.template.to_string()),
                         report: reports(pod, *ordinal),
@@ -501,6 +524,7 @@ impl World {
                 uid: self.fresh("pod"),
                 up: true,
                 crashing: false,
+                of_another: false,
                 template: self.template,
             };
             self.pods.insert(ordinal, pod);

@@ -8,6 +8,7 @@ mod repair;
 mod roll_out;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use dengine_crds::cluster::REPLICAS_MAX;
 
@@ -92,6 +93,8 @@ impl Step {
 pub enum Waiting {
     /// Pods that have to answer first.
     Pods(BTreeSet<Ordinal>),
+    /// What was there before, and goes: only then is it known what this cluster is.
+    Gone(BTreeSet<Ordinal>),
     /// The recorded seed's pod has to answer.
     Seed,
     /// A quorum has to answer.
@@ -216,9 +219,10 @@ fn goes_with_its_pod(observed: &Observed, ordinal: Ordinal) -> bool {
     claim.is_some_and(|claim| claim.terminating)
 }
 
-/// No cluster id is recorded: adopt the one that exists, or draw one if it is certain that none does.
+/// No cluster id is recorded: adopt the one that exists, or draw one if it is certain that none does. A cluster of that name
+/// that was deleted may still answer; it is over.
 fn identify(observed: &Observed, wanted: &Wanted) -> Step {
-    let identities: Vec<(Ordinal, Identity)> = reports(observed)
+    let identities: Vec<(Ordinal, Identity)> = own_reports(observed)
         .filter_map(|(ordinal, report)| Some((ordinal, report.identity?)))
         .collect();
     let cluster_ids: BTreeSet<u64> = identities.iter().map(|(_, id)| id.cluster_id).collect();
@@ -226,11 +230,9 @@ fn identify(observed: &Observed, wanted: &Wanted) -> Step {
         let names = identities.iter().map(|(ordinal, _)| *ordinal).collect();
         return Step::Blocked(Blocked::ForeignData { names, cluster_ids });
     }
-    let silent = silent_pods(observed, wanted);
-    let silent: BTreeSet<Ordinal> = silent
-        .into_iter()
-        .filter(|ordinal| !is_surely_empty(observed, *ordinal))
-        .collect();
+    let unknown = unknown_pods(observed, wanted);
+    let mut silent = unknown.clone();
+    silent.retain(|ordinal| !is_surely_empty(observed, *ordinal));
     if let Some(cluster_id) = cluster_ids.first() {
         let confirmed = identities.len() >= quorum(wanted.replicas as usize) || silent.is_empty();
         return if confirmed {
@@ -238,26 +240,37 @@ fn identify(observed: &Observed, wanted: &Wanted) -> Step {
                 cluster_id: *cluster_id,
             }
         } else {
-            Step::Wait(Waiting::Pods(silent))
+            wait_for(observed, silent)
         };
     }
     // A folder that does not answer may hold a cluster, so every one has to say that it is empty.
     if !silent.is_empty() {
-        return Step::Wait(Waiting::Pods(silent));
+        return wait_for(observed, silent);
     }
-    match reports(observed).next() {
+    match own_reports(observed).next() {
         // A status that is lost does not make it another cluster.
         Some(_) if observed.had_members => Step::Blocked(Blocked::AllEmpty),
         Some((ordinal, report))
-            if reports(observed).count() >= quorum(wanted.replicas as usize) =>
+            if own_reports(observed).count() >= quorum(wanted.replicas as usize) =>
         {
             Step::RecordNewCluster {
                 ordinal,
                 folder_id: report.folder_id.clone(),
             }
         }
-        _ => Step::Wait(Waiting::Pods(silent_pods(observed, wanted))),
+        _ => wait_for(observed, unknown),
     }
+}
+
+/// For those that go to be gone, then for the others to answer.
+fn wait_for(observed: &Observed, silent: BTreeSet<Ordinal>) -> Step {
+    let leaving = silent.iter().copied();
+    let leaving: BTreeSet<Ordinal> = leaving.filter(|it| observed.leaves(*it)).collect();
+    Step::Wait(if leaving.is_empty() {
+        Waiting::Pods(silent)
+    } else {
+        Waiting::Gone(leaving)
+    })
 }
 
 /// Its claim never had a volume: the pod can not be scheduled, say. Only of a claim that is known: one that a person made
@@ -282,6 +295,7 @@ fn start(observed: &Observed, wanted: &Wanted, cluster_id: u64) -> Step {
         return Step::Wait(Waiting::Quorum);
     };
     match reports(observed).find(|(_, report)| report.folder_id == *seed) {
+        Some((ordinal, _)) if observed.leaves(ordinal) => wait_for(observed, [ordinal].into()),
         Some((ordinal, _)) => Step::Bootstrap {
             ordinal,
             cluster_id,
@@ -496,14 +510,29 @@ fn reports(observed: &Observed) -> impl Iterator<Item = (Ordinal, &super::model:
         .filter_map(|(ordinal, pod)| Some((*ordinal, pod.report.as_ref()?)))
 }
 
+/// What those say of themselves that are of this cluster, whichever that is.
+fn own_reports(observed: &Observed) -> impl Iterator<Item = (Ordinal, &super::model::Report)> {
+    reports(observed).filter(|(ordinal, _)| !observed.leaves(*ordinal))
+}
+
+/// Pods that should be there and of which it is not known what they are of: they do not answer, or are another's yet.
+fn unknown_pods(observed: &Observed, wanted: &Wanted) -> BTreeSet<Ordinal> {
+    let known: BTreeSet<Ordinal> = own_reports(observed).map(|(ordinal, _)| ordinal).collect();
+    let places = places(observed, wanted);
+    places.filter(|ordinal| !known.contains(ordinal)).collect()
+}
+
 /// Pods that should be there and do not answer; also existing ones beyond, since their folders count.
 fn silent_pods(observed: &Observed, wanted: &Wanted) -> BTreeSet<Ordinal> {
-    let size = observed
-        .stateful_set_replicas
-        .unwrap_or(0)
-        .max(wanted.replicas);
     let answers: BTreeSet<Ordinal> = reports(observed).map(|(ordinal, _)| ordinal).collect();
-    (0..size)
+    let places = places(observed, wanted);
+    places
         .filter(|ordinal| !answers.contains(ordinal))
         .collect()
+}
+
+/// Ordinals of the pods that should be there, or are meant to be.
+fn places(observed: &Observed, wanted: &Wanted) -> Range<Ordinal> {
+    let current = observed.stateful_set_replicas.unwrap_or(0);
+    0..current.max(wanted.replicas)
 }

@@ -55,6 +55,78 @@ fn a_lost_status_adopts_what_a_quorum_of_folders_says() {
     assert_eq!(plan(&observed, &wanted(3)), waiting);
 }
 
+/// The resource was deleted and made anew; what it was before is yet to be collected.
+#[test]
+fn a_cluster_that_goes_is_not_adopted() {
+    let all_leave = Step::Wait(Waiting::Gone(BTreeSet::from([0, 1, 2])));
+    let going = |ordinal| Claim {
+        terminating: true,
+        ..claim(ordinal)
+    };
+    let mut observed = new_cluster(3);
+    for ordinal in 0..3 {
+        identify(pod(&mut observed, ordinal), CLUSTER, u64::from(ordinal) + 1);
+    }
+    let mut by_claims = observed.clone();
+    by_claims.claims = (0..3).map(|ordinal| (ordinal, going(ordinal))).collect();
+    assert_eq!(plan(&by_claims, &wanted(3)), all_leave);
+    for pod in observed.pods.values_mut() {
+        pod.of_another = true;
+    }
+    assert_eq!(plan(&observed, &wanted(3)), all_leave, "with their claims");
+
+    // Nor is a new one drawn over an empty folder that goes, or by a majority that counts it.
+    let mut observed = new_cluster(3);
+    observed.claims.insert(1, going(1));
+    pod(&mut observed, 2).of_another = true;
+    let two_leave = Step::Wait(Waiting::Gone(BTreeSet::from([1, 2])));
+    assert_eq!(plan(&observed, &wanted(3)), two_leave);
+    observed.pods.remove(&1);
+    observed.claims.remove(&1);
+    pod(&mut observed, 2).of_another = false;
+    let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([1])));
+    assert_eq!(plan(&observed, &wanted(3)), waiting, "the next pod there");
+}
+
+/// Those of the next StatefulSet say which cluster the claims are of, which were kept.
+#[test]
+fn a_majority_of_its_own_pods_is_adopted_while_another_yet_goes() {
+    let mut observed = new_cluster(3);
+    for ordinal in 0..3 {
+        identify(pod(&mut observed, ordinal), CLUSTER, u64::from(ordinal) + 1);
+    }
+    pod(&mut observed, 2).of_another = true;
+    let adopted = Step::RecordAdopted {
+        cluster_id: CLUSTER,
+    };
+    assert_eq!(plan(&observed, &wanted(3)), adopted);
+    // What goes may be of yet another cluster, and is not asked.
+    identify(pod(&mut observed, 2), 9, 1);
+    assert_eq!(plan(&observed, &wanted(3)), adopted);
+    pod(&mut observed, 1).of_another = true;
+    let leave = Step::Wait(Waiting::Gone(BTreeSet::from([1, 2])));
+    assert_eq!(plan(&observed, &wanted(3)), leave);
+}
+
+#[test]
+fn the_first_voter_is_made_in_no_folder_that_goes() {
+    let mut observed = new_cluster(3);
+    observed.cluster_id = Some(CLUSTER);
+    observed.seed_folder_id = Some(folder(1));
+    let going = Claim {
+        terminating: true,
+        ..claim(1)
+    };
+    observed.claims.insert(1, going);
+    let leaves = Step::Wait(Waiting::Gone(BTreeSet::from([1])));
+    assert_eq!(plan(&observed, &wanted(3)), leaves);
+    // It is gone, and another came in its place.
+    observed.claims.insert(1, claim(1));
+    pod(&mut observed, 1).report.as_mut().unwrap().folder_id = "next".to_owned();
+    let lost = Step::Blocked(Blocked::SeedLost);
+    assert_eq!(plan(&observed, &wanted(3)), lost);
+}
+
 #[test]
 fn folders_of_two_clusters_are_left_to_a_person() {
     let mut observed = new_cluster(3);

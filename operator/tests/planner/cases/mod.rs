@@ -30,6 +30,7 @@ fn empty_pod(ordinal: u32) -> Pod {
     Pod {
         uid: format!("pod-{ordinal}"),
         terminating: false,
+        of_another: false,
         ready: true,
         template_hash: Some("new".to_owned()),
         report: Some(Report {
