@@ -338,10 +338,12 @@ pub fn unknown_call() -> Status {
 
 /// What the transport says of a frame that it can't read; tonic's codes mean other things in our API.
 #[must_use]
-pub fn unreadable(status: &Status) -> Status {
+pub fn unreadable(status: &Status, limits: &RequestLimits) -> Status {
     match status.code() {
         Code::OutOfRange | Code::Internal => Status::invalid_argument(format!(
-            "the stream ends at a frame that can't be read, or is larger than {FRAME_BYTES_MAX} bytes: {}",
+            "the stream ends at a frame that can't be read, or is larger than {FRAME_BYTES_MAX} bytes and than any call that this member takes: keys up to {} bytes (--max-key-bytes), values up to {} bytes (--max-value-bytes): {}",
+            limits.max_key_bytes,
+            limits.max_value_bytes,
             status.message()
         )),
         code => Status::new(code, status.message()),

@@ -47,7 +47,9 @@ impl Pipeline {
         {
             let calls = match inbound.poll_next_unpin(context) {
                 Poll::Ready(Some(Ok(frame))) => Calls::sort(frame, &self.serving.request_limits),
-                Poll::Ready(Some(Err(status))) => Err(frame::unreadable(&status)),
+                Poll::Ready(Some(Err(status))) => {
+                    Err(frame::unreadable(&status, &self.serving.request_limits))
+                }
                 Poll::Ready(None) => {
                     self.inbound = Inbound::Ended(None);
                     return;
