@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use dengine_crds::names::{self, labels};
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::time::timeout;
@@ -18,6 +19,8 @@ use super::resources::{Benchmark, loads};
 const CACHE_IS_BEHIND: Duration = Duration::from_secs(15);
 /// A store gets what a new list brought only when it is complete; whoever was noted and is not there by then is gone.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
+/// After its deadline a Job's pod has its grace period to end, and clocks differ.
+const ENDS_AFTER_DEADLINE: SignedDuration = SignedDuration::from_mins(5);
 
 /// Whose turn it is at each target, as a scope sees it.
 #[derive(Debug)]
@@ -122,6 +125,10 @@ impl Turns {
 
     /// Whose load is on the target of this benchmark now, in words.
     pub fn busy(&self, benchmark: &Benchmark) -> Option<String> {
+        self.busy_at(benchmark, Timestamp::now())
+    }
+
+    fn busy_at(&self, benchmark: &Benchmark, time: Timestamp) -> Option<String> {
         let own = names::benchmark::job(&benchmark.name, &benchmark.posts_as());
         let own = (benchmark.namespace.clone(), own);
         let places = loads::of(benchmark);
@@ -129,7 +136,7 @@ impl Turns {
         let jobs = places.iter().filter_map(|place| state.loaded.get(place));
         let others = jobs.flat_map(HashMap::keys).filter(|name| **name != own);
         let mut loading = others.filter_map(|name| find(&state.stores, name));
-        let job = loading.find(|job| !has_ended(job)).map(|job| {
+        let job = loading.find(|job| !is_over(job, time)).map(|job| {
             let name = job.labels().get(labels::BENCHMARK);
             let name = name.map_or("of another name", String::as_str);
             let name = seen_from(benchmark, &job.namespace().unwrap_or_default(), name);
@@ -223,6 +230,21 @@ fn seen_from(benchmark: &Benchmark, namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 
+/// Whether it loads nothing any more. That it ended is not seen of a Job whose namespace may not be watched any longer.
+fn is_over(job: &Job, time: Timestamp) -> bool {
+    let spec = job.spec.as_ref();
+    let deadline = spec.and_then(|spec| spec.active_deadline_seconds);
+    let status = job.status.as_ref();
+    let started = status.and_then(|status| status.start_time.as_ref());
+    let started = started.or(job.metadata.creation_timestamp.as_ref());
+    let ends = started.zip(deadline).and_then(|(started, deadline)| {
+        let lasts = SignedDuration::from_secs(deadline);
+        let end = started.0.checked_add(lasts).ok()?;
+        end.checked_add(ENDS_AFTER_DEADLINE).ok()
+    });
+    has_ended(job) || ends.is_some_and(|ends| ends < time)
+}
+
 fn has_ended(job: &Job) -> bool {
     let conditions = job
         .status
@@ -237,6 +259,7 @@ fn has_ended(job: &Job) -> bool {
 mod tests {
     use dengine_crds::benchmark::Leg;
     use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use kube::runtime::{reflector, watcher};
 
     use super::*;
@@ -374,6 +397,31 @@ mod tests {
         job.status = Some(ended());
         turns.note(&job);
         assert_eq!(known(), 0);
+    }
+
+    /// Its namespace was taken out of `watchNamespaces`, say: what the store has of it stays as it was.
+    #[test]
+    fn a_job_that_nobody_watches_any_more_ends_with_its_deadline() {
+        let time = |text: &str| text.parse::<Timestamp>().unwrap();
+        let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
+        let mut job = job::build(&first);
+        job.metadata.creation_timestamp = Some(Time(time("2026-01-01T00:00:00Z")));
+        // Ten minutes for the run, and twenty beside it.
+        let busy = |job: &Job, at: &str| {
+            let turns = turns_beside(job);
+            turns.busy_at(&second, time(at)).is_some()
+        };
+        assert!(busy(&job, "2026-01-01T00:34:59Z"), "its pod may still end");
+        assert!(!busy(&job, "2026-01-01T00:35:01Z"));
+        // It was suspended for a while: then its time began anew.
+        job.status = Some(JobStatus {
+            start_time: Some(Time(time("2026-01-01T12:00:00Z"))),
+            ..JobStatus::default()
+        });
+        assert!(busy(&job, "2026-01-01T12:34:59Z"));
+        assert!(!busy(&job, "2026-01-01T12:35:01Z"));
+        job.spec.as_mut().unwrap().active_deadline_seconds = None;
+        assert!(busy(&job, "2027-01-01T00:00:00Z"), "it may run for ever");
     }
 
     /// Three writes come before the Job, and a webhook that does not answer makes each last for ten seconds.
