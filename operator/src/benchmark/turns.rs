@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use dengine_crds::names::{self, labels};
 use futures::future::join_all;
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::time::timeout;
@@ -18,6 +19,10 @@ use super::resources::{Benchmark, loads};
 const CACHE_IS_BEHIND: Duration = Duration::from_secs(15);
 /// A store gets what a new list brought only when it is complete; whoever was noted and is not there by then is gone.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
+/// After its deadline a Job's pod has its grace period to end, and clocks differ.
+const ENDS_AFTER_DEADLINE: SignedDuration = SignedDuration::from_mins(5);
+/// What Kubernetes gives a pod that asks for nothing else.
+const GRACE_SECONDS: i64 = 30;
 
 /// Whose turn it is at each target, as a scope sees it.
 #[derive(Debug)]
@@ -51,8 +56,34 @@ struct State {
     asked: HashMap<String, (Name, Option<Instant>)>,
     /// Jobs that had not ended when they were noted, and when that was, by what they load. To go through all Jobs with each
     /// look at each of a thousand benchmarks would cost more than everything else.
-    loaded: HashMap<String, HashMap<Name, Instant>>,
+    loaded: HashMap<String, HashMap<Name, Noted>>,
     swept: Option<Instant>,
+}
+
+/// A Job that had not ended then.
+#[derive(Clone, Debug)]
+struct Noted {
+    at: Instant,
+    benchmark: String,
+    /// How long its pod may run once the Job is gone.
+    outlived_for: Duration,
+}
+
+impl Noted {
+    fn of(job: &Job, at: Instant) -> Self {
+        let benchmark = job.labels().get(labels::BENCHMARK);
+        Self {
+            at,
+            benchmark: benchmark
+                .map_or("of another name", String::as_str)
+                .to_owned(),
+            outlived_for: outlived_for(job),
+        }
+    }
+
+    fn may_run(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < self.outlived_for
+    }
 }
 
 /// Holds a turn until its benchmark's Job was asked for; the turn goes on until the cache knows of that.
@@ -114,7 +145,7 @@ impl Turns {
             if has_ended(job) {
                 jobs.remove(&name);
             } else {
-                jobs.insert(name.clone(), now);
+                jobs.insert(name.clone(), Noted::of(job, now));
             }
         }
         state.sweep(now);
@@ -122,21 +153,26 @@ impl Turns {
 
     /// Whose load is on the target of this benchmark now, in words.
     pub fn busy(&self, benchmark: &Benchmark) -> Option<String> {
+        self.busy_at(benchmark, Instant::now(), Timestamp::now())
+    }
+
+    /// `now` and `time` are the same moment.
+    fn busy_at(&self, benchmark: &Benchmark, now: Instant, time: Timestamp) -> Option<String> {
         let own = names::benchmark::job(&benchmark.name, &benchmark.posts_as());
         let own = (benchmark.namespace.clone(), own);
         let places = loads::of(benchmark);
         let state = self.lock();
         let jobs = places.iter().filter_map(|place| state.loaded.get(place));
-        let others = jobs.flat_map(HashMap::keys).filter(|name| **name != own);
-        let mut loading = others.filter_map(|name| find(&state.stores, name));
-        let job = loading.find(|job| !has_ended(job)).map(|job| {
-            let name = job.labels().get(labels::BENCHMARK);
-            let name = name.map_or("of another name", String::as_str);
-            let name = seen_from(benchmark, &job.namespace().unwrap_or_default(), name);
-            format!(
-                "benchmark {name}, whose Job {} has not ended",
-                job.name_any()
-            )
+        let job = jobs.flatten().find_map(|(name, noted)| {
+            let why = match find(&state.stores, name) {
+                Some(job) => (*name != own && !is_over(&job, time)).then_some("has not ended"),
+                // Also of this name: the benchmark was deleted, and is made anew.
+                None => noted
+                    .may_run(now)
+                    .then_some("was deleted, and whose pod may take a minute to end"),
+            }?;
+            let whose = seen_from(benchmark, &name.0, &noted.benchmark);
+            Some(format!("benchmark {whose}, whose Job {} {why}", name.1))
         });
         let mut places = places.iter();
         job.or_else(|| places.find_map(|place| state.taken(benchmark, place)))
@@ -185,10 +221,10 @@ impl State {
             return;
         }
         *last = now;
-        let is_new = |noted: Instant| now.saturating_duration_since(noted) < FORGET_AFTER;
+        let is_new = |noted: &Noted| now.saturating_duration_since(noted.at) < FORGET_AFTER;
         let stores = &self.stores;
         self.loaded.retain(|_, jobs| {
-            jobs.retain(|name, noted| is_new(*noted) || find(stores, name).is_some());
+            jobs.retain(|name, noted| is_new(noted) || find(stores, name).is_some());
             !jobs.is_empty()
         });
     }
@@ -223,6 +259,35 @@ fn seen_from(benchmark: &Benchmark, namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 
+/// Whether it loads nothing any more. That it ended is not seen of a Job whose namespace may not be watched any longer.
+fn is_over(job: &Job, time: Timestamp) -> bool {
+    let spec = job.spec.as_ref();
+    let deadline = spec.and_then(|spec| spec.active_deadline_seconds);
+    let status = job.status.as_ref();
+    let started = status.and_then(|status| status.start_time.as_ref());
+    let started = started.or(job.metadata.creation_timestamp.as_ref());
+    let ends = started.zip(deadline).and_then(|(started, deadline)| {
+        let lasts = SignedDuration::from_secs(deadline);
+        let end = started.0.checked_add(lasts).ok()?;
+        end.checked_add(ENDS_AFTER_DEADLINE).ok()
+    });
+    has_ended(job) || ends.is_some_and(|ends| ends < time)
+}
+
+/// A Job that is deleted in the foreground goes after its pod; else the pod is only told to end when the Job is gone.
+fn outlived_for(job: &Job) -> Duration {
+    if job.metadata.deletion_timestamp.is_some() {
+        return Duration::ZERO;
+    }
+    let pod = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let grace = pod.and_then(|pod| pod.termination_grace_period_seconds);
+    let grace = u64::try_from(grace.unwrap_or(GRACE_SECONDS)).unwrap_or(0);
+    Duration::from_secs(grace) + CACHE_IS_BEHIND
+}
+
 fn has_ended(job: &Job) -> bool {
     let conditions = job
         .status
@@ -237,6 +302,7 @@ fn has_ended(job: &Job) -> bool {
 mod tests {
     use dengine_crds::benchmark::Leg;
     use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use kube::runtime::{reflector, watcher};
 
     use super::*;
@@ -374,6 +440,58 @@ mod tests {
         job.status = Some(ended());
         turns.note(&job);
         assert_eq!(known(), 0);
+    }
+
+    /// Its namespace was taken out of `watchNamespaces`, say: what the store has of it stays as it was.
+    #[test]
+    fn a_job_that_nobody_watches_any_more_ends_with_its_deadline() {
+        let time = |text: &str| text.parse::<Timestamp>().unwrap();
+        let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
+        let mut job = job::build(&first);
+        job.metadata.creation_timestamp = Some(Time(time("2026-01-01T00:00:00Z")));
+        // Ten minutes for the run, and twenty beside it.
+        let busy = |job: &Job, at: &str| {
+            let turns = turns_beside(job);
+            turns.busy_at(&second, Instant::now(), time(at)).is_some()
+        };
+        assert!(busy(&job, "2026-01-01T00:34:59Z"), "its pod may still end");
+        assert!(!busy(&job, "2026-01-01T00:35:01Z"));
+        // It was suspended for a while: then its time began anew.
+        job.status = Some(JobStatus {
+            start_time: Some(Time(time("2026-01-01T12:00:00Z"))),
+            ..JobStatus::default()
+        });
+        assert!(busy(&job, "2026-01-01T12:34:59Z"));
+        assert!(!busy(&job, "2026-01-01T12:35:01Z"));
+        job.spec.as_mut().unwrap().active_deadline_seconds = None;
+        assert!(busy(&job, "2027-01-01T00:00:00Z"), "it may run for ever");
+    }
+
+    /// `kubectl delete` of a benchmark that runs, or of its Job: the pod has a minute to delete its keys.
+    #[test]
+    fn a_job_that_is_deleted_loads_for_as_long_as_its_pod_may_take_to_end() {
+        let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
+        let (mut foreground, mut ended_before) = (job::build(&first), job::build(&first));
+        let background = foreground.clone();
+        foreground.metadata.deletion_timestamp = Some(Time(Timestamp::now()));
+        ended_before.status = Some(ended());
+        let now = Instant::now();
+        let after = |seconds: u64, of: &Benchmark, job: &Job| {
+            let (jobs, mut writer) = reflector::store();
+            writer.apply_watcher_event(&watcher::Event::Apply(background.clone()));
+            let turns = Turns::new(jobs, Arc::default());
+            writer.apply_watcher_event(&watcher::Event::Delete(job.clone()));
+            turns.note_at(job, now);
+            let then = now + Duration::from_secs(seconds);
+            turns.busy_at(of, then, Timestamp::now())
+        };
+        let words = after(60, &second, &background).unwrap();
+        assert!(words.starts_with("benchmark first, whose Job"), "{words}");
+        assert!(words.contains("was deleted"), "{words}");
+        assert_eq!(after(76, &second, &background), None);
+        assert_eq!(after(0, &second, &foreground), None, "its pod is gone");
+        assert_eq!(after(0, &second, &ended_before), None);
+        assert!(after(60, &first, &background).is_some(), "made anew");
     }
 
     /// Three writes come before the Job, and a webhook that does not answer makes each last for ten seconds.
