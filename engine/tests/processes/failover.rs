@@ -128,6 +128,7 @@ async fn a_leader_that_is_told_to_stop_hands_over_first() {
 /// How long nobody's write is acknowledged around a leader's sudden end, and what that depends on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures, and asserts nothing about time: make failover"]
+#[expect(clippy::print_stdout, reason = "what was measured")]
 async fn how_long_nobody_writes_when_the_leader_dies() {
     let count = std::env::var("DENGINE_FAILOVER_COUNT");
     let count: usize = count.map_or(30, |count| count.parse().expect("a count"));
