@@ -35,11 +35,9 @@ use prost::Message as _;
 use slab::Slab;
 use tokio::{
     sync::{
-        Semaphore,
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
         oneshot,
     },
-    task::JoinSet,
     time::Instant,
 };
 use tonic::{
@@ -59,10 +57,6 @@ const CALL_OVERHEAD_BYTES: usize = 32;
 /// What a call takes, about, while it waits to leave, besides what is sent of it; whether its caller stays or not.
 pub const QUEUED_BYTES: usize = 640;
 
-/// So many calls that are larger than a frame are under way at once: they arrive side by side, and the member has room for a few
-/// that are not whole.
-const ALONE_MAX: usize = 4;
-
 /// More than so many are not cancelled by one frame; the time that each has ends the others.
 const CANCELLED_PER_FRAME_MAX: usize = 4096;
 
@@ -77,11 +71,39 @@ pub struct Pipe {
 struct Inner {
     channel: Channel,
     metadata: MetadataMap,
-    /// Into the stream that is open now, if one is.
-    queue: Mutex<Option<UnboundedSender<News>>>,
-    /// Turns of calls that are alone.
-    alone: Semaphore,
+    /// Into the streams that are open now, if any are.
+    small: Queue,
+    large: Queue,
     on_leader: Option<OnLeader>,
+}
+
+type Queue = Mutex<Option<UnboundedSender<News>>>;
+
+impl Inner {
+    fn queue(&self, size: Size) -> &Queue {
+        match size {
+            Size::Small => &self.small,
+            Size::Large => &self.large,
+        }
+    }
+}
+
+/// Which stream a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    /// It fits into a frame.
+    Small,
+    /// It is a frame of its own, and one that a member may not take: that ends its stream.
+    Large,
+}
+
+impl Size {
+    fn of(call: &Call) -> Self {
+        match call.encoded_len() + CALL_OVERHEAD_BYTES {
+            0..=FRAME_BYTES_MAX => Self::Small,
+            _ => Self::Large,
+        }
+    }
 }
 
 /// Is told the address of the leader whenever the member says that it had to pass calls on.
@@ -144,6 +166,7 @@ pub type Counted = Arc<dyn Any + Send + Sync>;
 /// The caller of a call, who may leave.
 struct Caller<'a> {
     pipe: &'a Pipe,
+    size: Size,
     outcome: oneshot::Receiver<Outcome>,
     answered: bool,
 }
@@ -152,7 +175,7 @@ impl Drop for Caller<'_> {
     fn drop(&mut self) {
         if !self.answered {
             self.outcome.close();
-            self.pipe.tell_that_a_caller_left();
+            self.pipe.tell_that_a_caller_left(self.size);
         }
     }
 }
@@ -165,8 +188,8 @@ impl Pipe {
             inner: Arc::new(Inner {
                 channel,
                 metadata,
-                queue: Mutex::default(),
-                alone: Semaphore::new(ALONE_MAX),
+                small: Queue::default(),
+                large: Queue::default(),
                 on_leader,
             }),
         }
@@ -188,9 +211,8 @@ impl Pipe {
         })
     }
 
-    /// Makes one call of whichever kind: in a frame with others, or over a stream of its own if it is too large for that, so that a
-    /// member which takes nothing as large refuses it and not the stream with all others. What counts it is kept while the call waits
-    /// to leave, whether its caller stays or not.
+    /// Makes one call of whichever kind. What is too large for a frame has another stream than what is not: a member that takes
+    /// nothing as large ends that. What counts it is kept while the call waits to leave, whether its caller stays or not.
     ///
     /// # Errors
     /// See [`PipeError`].
@@ -200,7 +222,7 @@ impl Pipe {
         patience: Option<Duration>,
         counted: Option<Counted>,
     ) -> Result<Answered, PipeError> {
-        let is_alone = call.encoded_len() + CALL_OVERHEAD_BYTES > FRAME_BYTES_MAX;
+        let size = Size::of(&call);
         let (sender, outcome) = oneshot::channel();
         let queued = Queued {
             call,
@@ -208,50 +230,35 @@ impl Pipe {
             until: patience.and_then(|patience| Instant::now().checked_add(patience)),
             _counted: counted,
         };
-        if is_alone {
-            return self.alone(queued, outcome).await;
-        }
-        self.submit(queued);
+        self.submit(queued, size);
         let mut caller = Caller {
             pipe: self,
+            size,
             outcome,
             answered: false,
         };
         let outcome = (&mut caller.outcome).await;
         caller.answered = true;
-        outcome.unwrap_or_else(given_up)
-    }
-
-    /// Over a stream of its own, which ends with its caller.
-    async fn alone(&self, queued: Queued, outcome: oneshot::Receiver<Outcome>) -> Outcome {
-        let turn = self.inner.alone.acquire().await;
-        let _turn = turn.expect("nobody closes it");
-        // Its queue ends behind it.
-        let (sender, queue) = unbounded_channel();
-        let line = self.line(&sender, Calls::One);
-        // The receiver is at hand, so it takes it.
-        let _ = sender.send(News::Call(queued));
-        drop(sender);
-        let mut stream = JoinSet::new();
-        stream.spawn(self.run(line, queue));
-        let outcome = outcome.await;
-        stream.detach_all();
-        outcome.unwrap_or_else(given_up)
+        match outcome {
+            Ok(outcome) => outcome,
+            // Nobody drops a caller unanswered; were it so, nothing milder could be said.
+            Err(_) => Err(PipeError::Lost("the stream was given up".into())),
+        }
     }
 
     /// So that what was asked for is ended. A stream that takes no more calls is not told: there the time
     /// that each call has ends it.
-    fn tell_that_a_caller_left(&self) {
-        if let Some(open) = &*lock(&self.inner.queue) {
+    fn tell_that_a_caller_left(&self, size: Size) {
+        if let Some(open) = &*lock(self.inner.queue(size)) {
             // If it has ended, nothing is left to be ended.
             let _ = open.send(News::CallerLeft);
         }
     }
 
     /// Queues a call on the open stream, or on a new one.
-    fn submit(&self, queued: Queued) {
+    fn submit(&self, queued: Queued, size: Size) {
         let mut news = News::Call(queued);
-        let mut queue = lock(&self.inner.queue);
+        let mut queue = lock(self.inner.queue(size));
         if let Some(open) = &*queue {
             match open.send(news) {
                 Ok(()) => return,
@@ -261,33 +268,19 @@ impl Pipe {
         let (sender, receiver) = unbounded_channel();
         // The receiver is at hand, so it takes it.
         let _ = sender.send(news);
-        let line = self.line(&sender, Calls::Many);
-        *queue = Some(sender);
-        tokio::spawn(self.run(line, receiver));
-    }
-
-    fn line(&self, queue: &UnboundedSender<News>, calls: Calls) -> Line {
-        Line {
+        let line = Line {
             pipe: Arc::downgrade(&self.inner),
-            queue: queue.downgrade(),
-            calls,
+            size,
+            queue: sender.downgrade(),
             waiting: Arc::default(),
-        }
+        };
+        *queue = Some(sender);
+        tokio::spawn(line.run(
+            self.inner.channel.clone(),
+            self.inner.metadata.clone(),
+            receiver,
+        ));
     }
-
-    fn run(
-        &self,
-        line: Line,
-        queue: UnboundedReceiver<News>,
-    ) -> impl Future<Output = ()> + Send + use<> {
-        let (channel, metadata) = (self.inner.channel.clone(), self.inner.metadata.clone());
-        line.run(channel, metadata, queue)
-    }
-}
-
-/// Nobody drops a caller unanswered; were it so, nothing milder could be said.
-fn given_up(_: oneshot::error::RecvError) -> Outcome {
-    Err(PipeError::Lost("the stream was given up".into()))
 }
 
 /// The calls of one stream that have left and are not answered.
@@ -307,18 +300,11 @@ struct Sent {
     cancelled: bool,
 }
 
-/// How many calls a stream is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Calls {
-    One,
-    Many,
-}
-
 /// One stream, as its reading side sees it.
 struct Line {
     pipe: Weak<Inner>,
+    size: Size,
     queue: tokio::sync::mpsc::WeakUnboundedSender<News>,
-    calls: Calls,
     waiting: Arc<Mutex<Waiting>>,
 }
 
@@ -334,12 +320,14 @@ impl Line {
         let mut request = Request::new(outbound);
         *request.metadata_mut() = metadata;
         let mut kv = KvClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
-        let ended = match kv.pipeline(request).await {
+        let opened = kv.pipeline(request).await;
+        let was_open = opened.is_ok();
+        let ended = match opened {
             Ok(response) => self.read(response.into_inner()).await,
             Err(status) => Err(status),
         };
         self.retire();
-        self.fail(ended.err());
+        self.fail(ended.err(), was_open);
     }
 
     /// Hands out answers until the stream ends.
@@ -366,7 +354,7 @@ impl Line {
     /// Further calls go over another stream; once those in the queue have left, this side of it ends.
     fn retire(&self) {
         if let (Some(pipe), Some(own)) = (self.pipe.upgrade(), self.queue.upgrade()) {
-            let mut queue = lock(&pipe.queue);
+            let mut queue = lock(pipe.queue(self.size));
             if queue.as_ref().is_some_and(|open| open.same_channel(&own)) {
                 *queue = None;
             }
@@ -383,13 +371,22 @@ impl Line {
     }
 
     /// Tells those that are not answered why the stream ended.
-    fn fail(&self, error: Option<Status>) {
+    fn fail(&self, error: Option<Status>, was_open: bool) {
         let ended = || "the member ended the stream".into();
         let why: Arc<str> = error.as_ref().map_or_else(ended, describe);
-        let is_refused = self.calls == Calls::One && error.as_ref().is_some_and(is_refusal);
-        let refusal = error.filter(|_| is_refused).map(Box::new);
         let mut waiting = lock(&self.waiting);
         waiting.ended = true;
+        // Of several it is not known which was refused: those before it may have been served.
+        let is_the_one = self.size == Size::Large && waiting.callers.len() == 1;
+        let is_refusal = |it: &Status| match it.code() {
+            // As many streams as the connection may have: nothing of it was read.
+            Code::ResourceExhausted => !was_open,
+            Code::InvalidArgument | Code::OutOfRange => is_the_one,
+            _ => false,
+        };
+        // Errors of the connection have a source.
+        let refusal = error.filter(|it| it.source().is_none() && is_refusal(it));
+        let refusal = refusal.map(Box::new);
         for sent in waiting.callers.drain() {
             let lost = || PipeError::Lost(Arc::clone(&why));
             let error = refusal.clone().map_or_else(lost, PipeError::from);
@@ -401,12 +398,6 @@ impl Line {
                 .send(Err(PipeError::NotSent(Arc::clone(&why))));
         }
     }
-}
-
-/// Whether the member itself ended a stream for what came over it, such as a frame that is too large, and did nothing of that.
-fn is_refusal(ended: &Status) -> bool {
-    // Errors of the connection have a source.
-    ended.source().is_none() && matches!(ended.code(), Code::InvalidArgument | Code::OutOfRange)
 }
 
 impl Waiting {
@@ -661,7 +652,7 @@ mod tests {
 
     /// It was given back when the caller left, while the request waited for a connection.
     #[tokio::test]
-    async fn what_counts_a_call_alone_stays_until_it_has_left() {
+    async fn what_counts_a_large_call_stays_until_it_has_left() {
         let nowhere = service_fn(|_| pending::<io::Result<TokioIo<TcpStream>>>());
         let nowhere = Endpoint::from_static("http://nowhere").connect_with_connector_lazy(nowhere);
         let pipe = Pipe::new(nowhere, MetadataMap::new(), None);

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 /// A client that takes this much in a second reads, however slow its link is.
 const READING_BYTES_A_SECOND: usize = 16 * 1024;
 /// Streams of `Kv.Pipeline` or of reflection on one connection: what is sent on them and not taken fills windows that nothing
-/// else bounds. Our client has one, and a second for a moment.
+/// else bounds. Our client has one, another for what is larger than a frame, and a third for a moment.
 pub(crate) const PIPELINES_MAX: usize = 3;
 /// Connections that had to make room, and for which something is held still: of all addresses.
 const CLOSING_MAX: usize = 512;
