@@ -381,7 +381,7 @@ impl Line {
         let is_refusal = |it: &Status| match it.code() {
             // As many streams as the connection may have: nothing of it was read.
             Code::ResourceExhausted => !was_open,
-            Code::InvalidArgument | Code::OutOfRange => is_the_one,
+            Code::InvalidArgument => is_the_one,
             _ => false,
         };
         // Errors of the connection have a source.
