@@ -162,12 +162,14 @@ impl Operation {
         }))
     }
 
-    /// Reads a key.
+    /// Reads a key. All reads of one batch return about 4 MiB together: [`OperationResult::Get`] says whether this one was
+    /// reached by that.
     pub fn get(key: impl Into<Bytes>) -> Self {
         Self::range(KeyRange::key(key), 0)
     }
 
-    /// Reads a range, at most so many keys of it; 0 leaves it to the server's bound.
+    /// Reads a range, at most so many keys of it; 0 leaves it to the server's bound, which all reads of one batch share: about
+    /// 4 MiB of keys and values.
     pub fn range(range: KeyRange, limit: u32) -> Self {
         Operation(operation::Operation::Get(operation::Get {
             key: range.start,
@@ -224,7 +226,9 @@ pub enum OperationResult {
     Get {
         /// In ascending order of keys.
         kvs: Vec<KeyValue>,
-        /// Whether the range holds more keys than were returned.
+        /// Whether the range holds more keys than were returned: its limit was reached, or what all reads of one batch may return
+        /// together, about 4 MiB. The reads before this one may have taken all of that. So no pair and `more`, as for a read of
+        /// one key, does not say that the key is absent: read it by a call of its own.
         more: bool,
         /// Keys in the whole range; `None` if there are more than were returned, unless only the count was asked for.
         count: Option<u64>,

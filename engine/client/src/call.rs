@@ -100,7 +100,7 @@ impl Shared {
                 message.stamp(ticket.stamp());
             }
             let began = self.pool.now();
-            let until = attempts.until(began);
+            let until = attempts.begin(began);
             let failure = match self.attempt(operation, message, began, until, link).await {
                 Ok(response) => {
                     self.pool.served(route);

@@ -79,7 +79,7 @@ pub(crate) struct Pool {
     endpoints: Vec<Endpoint>,
     /// One for each endpoint, made when it is needed: a connection of its own, so that what watches are told holds up no
     /// answer.
-    watching: Vec<Mutex<Option<Arc<SharedStream>>>>,
+    watching: Vec<Watching>,
     lanes: Lanes,
     leader: Arc<Leader>,
     hinted: Mutex<Vec<(String, Link)>>,
@@ -115,6 +115,36 @@ pub(crate) enum Route {
     /// To a leader that is not among the endpoints, over connections of this number.
     Elsewhere(u64),
     Hinted,
+}
+
+/// The stream for watches of an endpoint, if there is one.
+#[derive(Debug, Default)]
+struct Watching(Mutex<Option<Arc<SharedStream>>>);
+
+impl Watching {
+    fn stream(&self, endpoint: &Endpoint) -> Arc<SharedStream> {
+        let mut stream = lock(&self.0);
+        let new = || Arc::new(SharedStream::new(endpoint.connect_lazy()));
+        Arc::clone(stream.get_or_insert_with(new))
+    }
+
+    /// Not that one any more. Of a thousand watches that it fails, each would else take the place of the one that others have just opened.
+    fn leave(&self, failed: &Arc<SharedStream>) {
+        lock(&self.0).take_if(|stream| Arc::ptr_eq(stream, failed));
+    }
+}
+
+/// Where a watch is begun.
+#[derive(Clone, Debug)]
+pub(crate) struct WatchRoute {
+    lane: usize,
+    pub(crate) stream: Arc<SharedStream>,
+}
+
+impl WatchRoute {
+    pub(crate) fn route(&self) -> Route {
+        Route::Lane(self.lane)
+    }
 }
 
 impl Pool {
@@ -156,7 +186,7 @@ impl Pool {
                 .map(|(channel, _)| RwLock::new(Link::new(channel.clone(), &leader)))
                 .collect(),
             leader,
-            watching: endpoints.iter().map(|_| Mutex::default()).collect(),
+            watching: endpoints.iter().map(|_| Watching::default()).collect(),
             endpoints,
         };
         for (lane, (_, error)) in opened.iter().enumerate() {
@@ -217,21 +247,16 @@ impl Pool {
     }
 
     /// The stream for a watch, shared by all watches of that endpoint.
-    pub(crate) fn watch(&self, from: usize) -> (Route, Arc<SharedStream>) {
+    pub(crate) fn watch(&self, from: usize) -> WatchRoute {
         let lane = self.lanes.pick(from, self.now());
         let place = lane % self.endpoints.len();
-        let mut watching = lock(&self.watching[place]);
-        let stream = watching.get_or_insert_with(|| {
-            Arc::new(SharedStream::new(self.endpoints[place].connect_lazy()))
-        });
-        (Route::Lane(lane), Arc::clone(stream))
+        let stream = self.watching[place].stream(&self.endpoints[place]);
+        WatchRoute { lane, stream }
     }
 
     /// The next watch there opens a connection of its own, and maybe to another member; those that run are not touched.
-    pub(crate) fn leave_watching(&self, route: Route) {
-        if let Route::Lane(lane) = route {
-            lock(&self.watching[lane % self.endpoints.len()]).take();
-        }
+    pub(crate) fn leave_watching(&self, route: &WatchRoute) {
+        self.watching[route.lane % self.endpoints.len()].leave(&route.stream);
     }
 
     /// A connection to the leader that a member named.
@@ -404,5 +429,17 @@ mod tests {
         ] {
             endpoint(good, Duration::from_secs(1)).unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn each_watch_that_a_stream_fails_leaves_that_one_only() {
+        let endpoint = endpoint("host:4100", Duration::from_secs(1)).unwrap();
+        let watching = Watching::default();
+        let failed = watching.stream(&endpoint);
+        assert!(Arc::ptr_eq(&failed, &watching.stream(&endpoint)));
+        watching.leave(&failed);
+        let next = watching.stream(&endpoint);
+        watching.leave(&failed);
+        assert!(Arc::ptr_eq(&next, &watching.stream(&endpoint)));
     }
 }

@@ -8,11 +8,11 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use dengine_api::v1::{self, CancelCause, WatchCreate, WatchResponse};
-use dengine_client_core::{Broken, Failure as Proof, Operation, WatchCursor};
+use dengine_client_core::{Broken, Failure as Proof, Failures, Operation, WatchCursor};
 use futures::Stream;
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
@@ -21,7 +21,7 @@ use self::shared::{Attached, Ended};
 use crate::{
     call::Shared,
     error::{Error, Failure, Result},
-    pool::Route,
+    pool::WatchRoute,
     types::{KeyRange, KeyValue},
 };
 
@@ -152,7 +152,7 @@ pub struct Watch {
     cursor: WatchCursor,
     place: Place,
     lane: usize,
-    failures: usize,
+    failures: Failures,
     /// As a [`Stream`] it has yielded its last.
     ended: bool,
 }
@@ -161,14 +161,15 @@ pub struct Watch {
 enum Place {
     Nowhere,
     Opening(Opening),
-    At(Route, Attached),
+    At(WatchRoute, Attached),
 }
 
-/// The first response at a member, or why there is none.
+/// The first response at a member, or why there is none; and how long that took.
 type Opening = Pin<Box<dyn Future<Output = Opened> + Send>>;
 type Opened = (
-    Route,
+    WatchRoute,
     std::result::Result<(Attached, WatchResponse), Failure>,
+    Duration,
 );
 
 impl fmt::Debug for Watch {
@@ -188,7 +189,7 @@ impl Watch {
             query,
             place: Place::Nowhere,
             lane,
-            failures: 0,
+            failures: Failures::default(),
             ended: false,
         };
         watch.query.create.cluster_id = watch.shared.seen().cluster_id;
@@ -219,7 +220,7 @@ impl Watch {
             let Place::At(route, attached) = &mut self.place else {
                 continue;
             };
-            let route = *route;
+            let route = route.clone();
             let failure = match ready!(attached.poll_next(context)) {
                 Ok(response) if response.canceled => cancelled(&response),
                 Ok(response) => match self.accept(response) {
@@ -235,7 +236,8 @@ impl Watch {
                 Err(Ended::Cancelled) => unavailable("the member ended the watch"),
                 Err(Ended::Failed(failure)) => failure,
             };
-            self.failed(route, failure)?;
+            // It was told at once, whenever that was.
+            self.failed(&route, failure, Duration::ZERO)?;
         }
     }
 
@@ -250,39 +252,39 @@ impl Watch {
                     continue;
                 }
             };
-            let (route, opened) = ready!(opening.as_mut().poll(context));
+            let (route, opened, took) = ready!(opening.as_mut().poll(context));
             let begun = opened.and_then(|(attached, first)| {
                 self.begun(&first)?;
                 Ok(attached)
             });
             match begun {
                 Ok(attached) => self.place = Place::At(route, attached),
-                Err(failure) => self.failed(route, failure)?,
+                Err(failure) => self.failed(&route, failure, took)?,
             }
         }
     }
 
-    /// Goes on elsewhere, after a pause, if the watch may go on after this failure.
-    fn failed(&mut self, route: Route, failure: Failure) -> Result<()> {
+    /// Goes on elsewhere, after a pause, if the watch may go on after this failure, which took so long.
+    fn failed(&mut self, route: &WatchRoute, failure: Failure, took: Duration) -> Result<()> {
         self.place = Place::Nowhere;
         self.leave(route, &failure);
         let policy = self.shared.options.retry;
-        if !failure.proof.may_pass(Operation::Read) || self.failures >= policy.retries_max {
-            self.failures = 0;
+        self.failures.add(&failure.proof, took);
+        if !failure.proof.may_pass(Operation::Read) || !policy.may_retry(self.failures) {
+            self.failures = Failures::default();
             return Err(failure.error);
         }
         tracing::debug!(error = %failure.error, "the watch broke off, will resume");
-        let delay = policy.delay(self.failures, rand::random());
-        self.failures += 1;
+        let delay = policy.pause(&failure.proof, self.failures, rand::random());
         self.lane += 1;
         self.open(delay);
         Ok(())
     }
 
     /// Notes what the failure says of the member.
-    fn leave(&self, route: Route, failure: &Failure) {
+    fn leave(&self, route: &WatchRoute, failure: &Failure) {
         if failure.proof.unhealthy() {
-            self.shared.pool.cool(route);
+            self.shared.pool.cool(route.route());
         }
         if failure.proof.serves_nobody() {
             self.shared.pool.leave_watching(route);
@@ -300,8 +302,9 @@ impl Watch {
             if !after.is_zero() {
                 sleep(after).await;
             }
-            let (route, stream) = shared.pool.watch(lane);
-            let mut attached = stream.attach(create);
+            let began = Instant::now();
+            let route = shared.pool.watch(lane);
+            let mut attached = route.stream.attach(create);
             let limit = shared.options.request_timeout;
             let first = match timeout(limit, attached.next()).await {
                 Ok(Ok(first)) => Ok((attached, first)),
@@ -309,7 +312,7 @@ impl Watch {
                 Ok(Err(_)) => Err(unavailable("the member ended the watch")),
                 Err(_) => Err(Failure::deadline(Operation::Read, limit)),
             };
-            (route, first)
+            (route, first, began.elapsed())
         }));
     }
 
@@ -342,7 +345,7 @@ impl Watch {
     }
 
     fn saw(&mut self, header: &v1::ResponseHeader) {
-        self.failures = 0;
+        self.failures = Failures::default();
         self.shared.saw(header.cluster_id, header.revision);
     }
 

@@ -15,6 +15,6 @@ mod watch;
 
 pub use lanes::{COOL_DOWN, Lanes, RENEW_AFTER};
 pub use position::Position;
-pub use retry::{Attempts, Code, End, Failure, Next, Operation, RetryPolicy, Target};
+pub use retry::{Attempts, Code, End, Failure, Failures, Next, Operation, RetryPolicy, Target};
 pub use session::{Lease, Pace, Sequencer, Stamp, WINDOW};
 pub use watch::{Broken, WatchCursor};

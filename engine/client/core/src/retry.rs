@@ -157,6 +157,12 @@ impl Failure {
         }
     }
 
+    /// Whether no member was reached that could have served it.
+    #[must_use]
+    pub fn waits_for_leader(&self) -> bool {
+        matches!(self, Self::NotSent | Self::NotServed { .. })
+    }
+
     /// Whether the connection or the member behind it did not answer, so that another is preferred for a while.
     #[must_use]
     pub fn unhealthy(&self) -> bool {
@@ -168,14 +174,24 @@ impl Failure {
 /// with a better disk. If none has one, only a person helps, or who deletes something, and it would be waited for in vain.
 const LOW_ON_SPACE_RETRIES_MAX: usize = 4;
 
+/// No pause is longer, its random part aside, where no member was reached that could have served the call. A member says in an instant
+/// that it knows no leader, and whoever pauses for longer is still pausing when the next leader is there.
+const PAUSE_WITHOUT_LEADER_MAX: Duration = Duration::from_millis(100);
+
+/// So many attempts that only wait for a leader count as one: their pauses are a fifth as long.
+const WAITS_AS_ONE: usize = 5;
+/// To find out for longer that there is no connection is no waiting for a leader: a machine on which no member listens says so in an
+/// instant.
+const WAIT_MAX: Duration = PAUSE_WITHOUT_LEADER_MAX;
+
 /// Pauses between attempts: each twice as long as the one before, plus up to as much again at random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Attempts after the first. 0 turns retries off.
+    /// Attempts after the first, of which five count as one while only a leader is wanting. 0 turns retries off.
     pub retries_max: usize,
     /// The first pause. Zero would be a hot loop and is refused.
     pub delay_min: Duration,
-    /// No pause grows beyond this, its random part aside.
+    /// No pause grows beyond this, its random part aside; nor beyond 100 ms while only a leader is wanting.
     pub delay_max: Duration,
     /// How long the first attempt of a call that may be repeated without harm waits for its answer; each attempt after
     /// it waits twice as long as the one before. Bounds what a member that is silent costs a call. A plain write is
@@ -190,7 +206,7 @@ impl RetryPolicy {
         ..Self::STANDARD
     };
 
-    /// Rides out an election: up to about 10 s of pauses, cut by the request's timeout.
+    /// Rides out some elections: 8 s of pauses at least, cut by the request's timeout.
     pub const STANDARD: Self = Self {
         retries_max: 20,
         delay_min: Duration::from_millis(20),
@@ -201,11 +217,31 @@ impl RetryPolicy {
     /// The pause before retry number `retry`, counted from 0; `random` is any number, drawn evenly.
     #[must_use]
     pub fn delay(&self, retry: usize, random: u32) -> Duration {
+        self.delay_below(self.delay_max, retry, random)
+    }
+
+    /// The pause before the next retry after these failures, the last of which was this one.
+    #[must_use]
+    pub fn pause(&self, failure: &Failure, failures: Failures, random: u32) -> Duration {
+        let most = match failure.waits_for_leader() {
+            true => PAUSE_WITHOUT_LEADER_MAX
+                .max(self.delay_min)
+                .min(self.delay_max),
+            false => self.delay_max,
+        };
+        self.delay_below(most, failures.all.saturating_sub(1), random)
+    }
+
+    /// Whether there may be another attempt after these failures.
+    #[must_use]
+    pub fn may_retry(&self, failures: Failures) -> bool {
+        let others = failures.all - failures.waits;
+        others + failures.waits.div_ceil(WAITS_AS_ONE) <= self.retries_max
+    }
+
+    fn delay_below(&self, most: Duration, retry: usize, random: u32) -> Duration {
         let doublings = u32::try_from(retry.min(31)).expect("31 at most");
-        let base = self
-            .delay_min
-            .saturating_mul(1 << doublings)
-            .min(self.delay_max);
+        let base = self.delay_min.saturating_mul(1 << doublings).min(most);
         let part = (base.as_nanos() * u128::from(random)) >> 32;
         base + Duration::from_nanos(u64::try_from(part).unwrap_or(u64::MAX))
     }
@@ -214,6 +250,23 @@ impl RetryPolicy {
 impl Default for RetryPolicy {
     fn default() -> Self {
         Self::STANDARD
+    }
+}
+
+/// How many attempts have failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    all: usize,
+    /// Those that only a leader was wanting for.
+    waits: usize,
+}
+
+impl Failures {
+    /// One more, of an attempt that took so long.
+    pub fn add(&mut self, failure: &Failure, took: Duration) {
+        self.all += 1;
+        let was_silent = *failure == Failure::NotSent && took > WAIT_MAX;
+        self.waits += usize::from(failure.waits_for_leader() && !was_silent);
     }
 }
 
@@ -261,7 +314,9 @@ pub struct Attempts {
     operation: Operation,
     deadline: Duration,
     lane: usize,
-    failures: usize,
+    /// When the latest attempt began.
+    began: Duration,
+    failures: Failures,
     /// Those of them that got no answer at all.
     attempts_lost: usize,
     /// Those of them that were refused for want of space.
@@ -279,7 +334,8 @@ impl Attempts {
             operation,
             deadline,
             lane,
-            failures: 0,
+            began: Duration::ZERO,
+            failures: Failures::default(),
             attempts_lost: 0,
             attempts_without_space: 0,
             maybe_done: false,
@@ -292,10 +348,12 @@ impl Attempts {
         Target::From(self.lane)
     }
 
-    /// When an attempt that begins at `now` is given up, so that another member may be asked in time.
-    #[must_use]
-    pub fn until(&self, now: Duration) -> Duration {
-        if !self.operation.repeatable() || self.failures >= self.policy.retries_max {
+    /// An attempt begins at `now`. Returns when it is given up, so that another member may be asked in time.
+    pub fn begin(&mut self, now: Duration) -> Duration {
+        self.began = now;
+        let mut next = self.failures;
+        next.add(&Failure::Lost, Duration::ZERO);
+        if !self.operation.repeatable() || !self.policy.may_retry(next) {
             return self.deadline;
         }
         let doublings = u32::try_from(self.attempts_lost.min(31)).expect("31 at most");
@@ -306,17 +364,18 @@ impl Attempts {
     /// Decides what follows from an attempt that failed at `now`. `random` is any number, drawn evenly.
     pub fn failed(&mut self, failure: &Failure, now: Duration, random: u32) -> Next {
         self.maybe_done |= failure.may_have_taken_effect(self.operation);
+        let took = now.saturating_sub(self.began);
+        self.failures.add(failure, took);
         self.attempts_lost += usize::from(*failure == Failure::Lost);
         self.attempts_without_space += usize::from(*failure == Failure::LowOnSpace);
         let again = failure.may_pass(self.operation)
             && (self.operation.repeatable() || !self.maybe_done)
-            && self.failures < self.policy.retries_max
+            && self.policy.may_retry(self.failures)
             && self.attempts_without_space <= LOW_ON_SPACE_RETRIES_MAX;
-        let after = self.policy.delay(self.failures, random);
+        let after = self.policy.pause(failure, self.failures, random);
         if !again || now + after >= self.deadline {
             return Next::Stop(self.end());
         }
-        self.failures += 1;
         self.lane += 1;
         let to = match failure {
             Failure::NotServed {
@@ -459,21 +518,21 @@ mod tests {
         let (five, two) = (5 * SECOND, 2 * SECOND);
         for operation in [Operation::Read, Operation::Once] {
             let mut attempts = Attempts::new(POLICY, operation, 0, five);
-            assert_eq!(attempts.until(Duration::ZERO), two);
+            assert_eq!(attempts.begin(Duration::ZERO), two);
             assert!(matches!(
                 attempts.failed(&Failure::Lost, two, 0),
                 Next::Again { .. }
             ));
             assert_eq!(
-                attempts.until(two),
+                attempts.begin(two),
                 five,
                 "twice as long, cut by the deadline"
             );
         }
-        let write = Attempts::new(POLICY, Operation::Write, 0, five);
-        assert_eq!(write.until(Duration::ZERO), five);
-        let once = Attempts::new(RetryPolicy::NONE, Operation::Read, 0, five);
-        assert_eq!(once.until(Duration::ZERO), five, "there is no other");
+        let mut write = Attempts::new(POLICY, Operation::Write, 0, five);
+        assert_eq!(write.begin(Duration::ZERO), five);
+        let mut once = Attempts::new(RetryPolicy::NONE, Operation::Read, 0, five);
+        assert_eq!(once.begin(Duration::ZERO), five, "there is no other");
     }
 
     #[test]
@@ -523,6 +582,71 @@ mod tests {
             target(attempts.failed(&not_served(), Duration::ZERO, 0)),
             Target::From(7)
         );
+    }
+
+    /// A second of three without a leader was such a pause.
+    #[test]
+    fn who_waits_for_a_leader_only_looks_often_and_for_longer_than_elections_take() {
+        let pauses = |failure: &Failure| -> Vec<Duration> {
+            let mut attempts = Attempts::new(POLICY, Operation::Write, 0, Duration::MAX);
+            let pause = |_| match attempts.failed(failure, Duration::ZERO, 0) {
+                Next::Again { after, .. } => Some(after),
+                Next::Stop(_) => None,
+            };
+            (0..).map_while(pause).collect()
+        };
+        let millis = |of: &[Duration]| of.iter().map(Duration::as_millis).max();
+        for failure in [Failure::NotSent, not_served()] {
+            let pauses = pauses(&failure);
+            assert_eq!(millis(&pauses), Some(100), "{failure:?}");
+            assert!(pauses.iter().sum::<Duration>() > 8 * SECOND);
+        }
+        let overloaded = pauses(&Failure::Overloaded);
+        assert_eq!(overloaded.len(), POLICY.retries_max);
+        assert_eq!(millis(&overloaded), Some(500), "load takes time to pass");
+        let slow = RetryPolicy {
+            delay_min: SECOND,
+            delay_max: 2 * SECOND,
+            ..POLICY
+        };
+        let mut failures = Failures::default();
+        (0..5).for_each(|_| failures.add(&not_served(), Duration::ZERO));
+        let pause = slow.pause(&not_served(), failures, 0);
+        assert_eq!(pause, SECOND, "as was asked for");
+    }
+
+    /// Addresses that swallow what is sent to them: a watch, which has no time of its own, told of it after four minutes.
+    #[test]
+    fn whoever_is_not_reached_for_long_is_not_waited_for_as_a_leader_is() {
+        let waits = POLICY.retries_max * WAITS_AS_ONE;
+        for (failure, took, attempts) in [
+            (Failure::NotSent, WAIT_MAX, waits),
+            (Failure::NotSent, 2 * SECOND, POLICY.retries_max),
+            // A member far away that has answered.
+            (not_served(), SECOND / 2, waits),
+        ] {
+            let (mut failures, mut retries) = (Failures::default(), 0);
+            loop {
+                failures.add(&failure, took);
+                if !POLICY.may_retry(failures) {
+                    break;
+                }
+                retries += 1;
+            }
+            assert_eq!(retries, attempts, "{failure:?} after {took:?}");
+        }
+    }
+
+    #[test]
+    fn a_longest_pause_below_the_first_one_is_kept_to() {
+        let odd = RetryPolicy {
+            delay_min: SECOND,
+            delay_max: SECOND / 2,
+            ..POLICY
+        };
+        let mut failures = Failures::default();
+        failures.add(&Failure::NotSent, Duration::ZERO);
+        assert_eq!(odd.pause(&Failure::NotSent, failures, 0), SECOND / 2);
     }
 
     #[test]
