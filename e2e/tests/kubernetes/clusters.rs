@@ -31,6 +31,12 @@ impl World {
         name: &str,
         spec: Value,
     ) -> Result<DEngineCluster> {
+        self.begin_cluster(name, spec).await?;
+        self.await_ready(name).await
+    }
+
+    /// Makes a cluster with this spec, and does not wait for it.
+    pub(crate) async fn begin_cluster(&self, name: &str, spec: Value) -> Result<()> {
         let made = serde_json::from_value(json!({
             "apiVersion": "dengine.io/v1alpha1",
             "kind": "DEngineCluster",
@@ -40,7 +46,7 @@ impl World {
         self.api::<DEngineCluster>()
             .create(&PostParams::default(), &made)
             .await?;
-        self.await_ready(name).await
+        Ok(())
     }
 
     /// Changes a cluster as `kubectl edit` does.

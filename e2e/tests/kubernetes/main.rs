@@ -16,6 +16,7 @@ mod lost_node;
 mod node;
 mod permissions;
 mod plugin;
+mod quota;
 mod refusals;
 mod repair;
 mod roll;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use dengine_crds::DEngineCluster;
 use dengine_crds::names::{annotations, labels};
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod, ResourceQuota};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{read, workspace};
 
 /// What is to be filled in.
-const PLACEHOLDERS: [&str; 7] = [
+const PLACEHOLDERS: [&str; 12] = [
     "NAME",
     "N",
     "NODE",
@@ -20,6 +20,11 @@ const PLACEHOLDERS: [&str; 7] = [
     "IMAGE",
     "REPLICAS",
     "NAMESPACE",
+    "QUOTA",
+    "RESOURCE",
+    "AMOUNT",
+    "CPU",
+    "MEMORY",
 ];
 /// What `kubectl` does here, with the flags that it takes for that.
 const VERBS: [(&str, &[&str]); 9] = [
@@ -36,7 +41,7 @@ const VERBS: [(&str, &[&str]); 9] = [
     ("logs", &["--previous"]),
     ("describe", &[]),
 ];
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 11] = [
     "dec",
     "denginecluster",
     "denginebenchmark",
@@ -47,6 +52,7 @@ const KINDS: [&str; 10] = [
     "lease",
     "statefulset",
     "deployment",
+    "resourcequota",
 ];
 /// What the plugin does.
 const OF_PLUGIN: [&str; 4] = ["status", "restart", "bench", "report"];
@@ -169,6 +175,7 @@ fn check_patch(kind: &str, patch: &str) {
             known::<DEngineCluster>(patch);
         }
         "pv" => known::<PersistentVolume>(patch),
+        "resourcequota" => known::<ResourceQuota>(patch),
         other => panic!("no patch of {other} is known"),
     }
 }
