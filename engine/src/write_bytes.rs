@@ -128,17 +128,24 @@ impl WriteBytes {
 }
 
 impl Counting {
-    /// So many more, unless its client may not have them: then false, and nothing is counted.
+    /// So many more of one write, unless its client may not have them: then false, and nothing is counted.
     ///
     /// Who has none may have a write of any size for which there is room.
     #[must_use]
     pub(crate) fn more(&mut self, bytes: usize) -> bool {
+        self.more_of(bytes, 1)
+    }
+
+    /// The same for so many writes together. Several are held to the share even of who has none: one by one they would be.
+    #[must_use]
+    pub(crate) fn more_of(&mut self, bytes: usize, writes: usize) -> bool {
         let limit = self.of.limit;
         let mut counted = self.of.counted();
-        let own = self.from.and_then(|from| counted.by_address.get(&from));
+        let own = self.from.map(|from| counted.by_address.get(&from).copied());
         let room = match own {
-            Some(&own) => SHARE.more(limit, counted.taken, own),
-            None => limit.saturating_sub(counted.taken),
+            Some(Some(own)) => SHARE.more(limit, counted.taken, own),
+            Some(None) if writes > 1 => SHARE.more(limit, counted.taken, 0),
+            Some(None) | None => limit.saturating_sub(counted.taken),
         };
         if room < bytes {
             return false;
@@ -216,5 +223,14 @@ mod tests {
         let all = WriteBytes::new(100);
         let (mut one, mut other) = (all.count(from(1)), all.count(from(2)));
         assert!(one.more(20) && other.more(80) && !one.more(1));
+    }
+
+    /// The sum of a frame's writes passed for a single one, and left nobody else a byte.
+    #[test]
+    fn a_frame_of_writes_is_held_to_its_share() {
+        let all = WriteBytes::new(100);
+        let (mut one, mut own) = (all.count(from(1)), all.count(None));
+        assert!(!one.more_of(76, 2) && one.more_of(75, 2));
+        assert!(own.more_of(25, 2), "a member's own have no share");
     }
 }

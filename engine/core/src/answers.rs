@@ -175,6 +175,21 @@ mod tests {
         assert!(budget.counted().by_address.is_empty());
     }
 
+    #[test]
+    fn what_was_refused_or_is_small_is_not_counted() {
+        let budget = AnswerBudget::new(30_000, 30_000);
+        let mut held = budget.none(address(1));
+        for (bytes, counted) in [
+            (SMALL_BYTES, 0),
+            (10_000, 10_000),
+            (30_000, 10_000),
+            (5_000, 15_000),
+        ] {
+            held.add(bytes);
+            assert_eq!(held.bytes(), counted, "after {bytes}");
+        }
+    }
+
     /// A client that read nothing and sent pings had everybody else's reads refused, for minutes.
     #[test]
     fn who_reads_nothing_leaves_room_to_others() {

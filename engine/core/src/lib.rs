@@ -5,10 +5,12 @@
 //! that a simulator can run exactly the code that ships.
 
 pub mod answers;
+pub mod channel;
 pub mod check;
 pub mod consensus;
 pub mod durable;
 pub mod kv;
+pub mod link_queue;
 pub mod log;
 pub mod marks;
 #[cfg(all(test, any(feature = "loom", feature = "shuttle")))]
@@ -16,6 +18,7 @@ mod models;
 pub mod peer_queue;
 pub mod planted;
 pub mod replica;
+pub mod revision_waits;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod snapshot;

@@ -300,6 +300,16 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_is_open_from_the_peers_answer_until_it_breaks() {
+        let mut queue = PeerQueue::new(LIMITS);
+        assert!(!queue.is_open());
+        queue.opened();
+        assert!(queue.is_open());
+        queue.broke();
+        assert!(!queue.is_open());
+    }
+
+    #[test]
     fn the_pauses_grow_until_the_peer_answers() {
         let mut queue = PeerQueue::new(LIMITS);
         let waits: Vec<_> = (0..5).map(|_| queue.broke().as_millis()).collect();

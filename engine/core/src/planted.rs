@@ -57,7 +57,8 @@ pub enum Bug {
     StuckVoterCounted,
     /// A change of the members is answered before anything behind it is committed.
     ChangeNotSettled,
-    /// With `memory-first`, what settles a change of the members is acknowledged before it is on disk.
+    /// With `memory-first`, what comes behind a change of the members is acknowledged before it is on disk, whether the disk knows that the
+    /// change is committed or not.
     SettlingNotSynced,
     /// The log is truncated to what is flushed, whether consensus knows that it is applied or not.
     TruncatedPastApplied,
@@ -149,6 +150,18 @@ pub enum Bug {
     WakerLeftAfterLook,
     /// A segment's file is used again although somebody reads it.
     FileReusedWhileRead,
+    /// Whoever waits for a revision looks whether it is there, and is among those who are woken a moment later.
+    LookedBeforeWaiting,
+    /// Whether anybody listens is looked at before the ring is held that is to hold nothing if nobody does.
+    ListenersCountedBeforeRing,
+    /// A page is marked with what is wanted once it was read.
+    MarkedAfterRead,
+    /// The task of a link looks for messages, and leaves its waker a moment later.
+    LinkWakerLeftAfterLook,
+    /// The task of a link asks whether it is closed before it takes what was queued.
+    ClosedBeforeQueued,
+    /// Whoever sends looks whether the receiver sleeps before there is something to receive.
+    WokenBeforeSent,
 }
 
 impl Bug {
@@ -158,27 +171,27 @@ impl Bug {
         (Self::VoteNotSynced, 410),
         (Self::AckBeforeSync, 10),
         (Self::LeaseTooLong, 10),
-        (Self::PromiseIgnored, 110),
+        (Self::PromiseIgnored, 320),
         (Self::LeaseKeptOverTransfer, 90),
         (Self::RestartedVoterDoesNotWait, 80),
-        (Self::RoundForgottenForLaterTerm, 50),
+        (Self::RoundForgottenForLaterTerm, 100),
         (Self::AppliedIndexApartFromData, 10),
         (Self::QuorumCountedWrong, 10),
         (Self::ReadBeforeFirstCommit, 30),
         (Self::LogTruncatedPastFlush, 20),
-        (Self::MemberIdReused, 10),
+        (Self::MemberIdReused, 30),
         (Self::CorruptMiddleTakenForTornTail, 200),
         (Self::AnsweredByAnotherEntry, 50),
         (Self::MessagesMergedWithoutBound, 10),
-        (Self::TruncatedPastApplied, 150),
+        (Self::TruncatedPastApplied, 240),
         (Self::ReadJoinsEarlierRound, 10),
         (Self::SyncTriedAgain, 40),
         (Self::ReadBeforeApply, 10),
-        (Self::LeaseReadBeforeApply, 220),
+        (Self::LeaseReadBeforeApply, 340),
         (Self::AppendAcknowledgedEarly, 40),
         (Self::TailNotRewritten, 20),
         (Self::SnapshotWithoutLastEntry, 10),
-        (Self::InstallWithoutCommitRecord, 180),
+        (Self::InstallWithoutCommitRecord, 300),
         (Self::InstallNotSynced, 180),
         (Self::WatchSkipsGap, 10),
         (Self::WatchSkipsInsideRevision, 10),
@@ -186,7 +199,7 @@ impl Bug {
         (Self::ExpiryByLocalClock, 10),
         (Self::ExpiryWithoutRevision, 20),
         (Self::MissingLogMadeAnew, 150),
-        (Self::CommandProposedTooEarly, 10),
+        (Self::CommandProposedTooEarly, 70),
         (Self::UnconfirmedWrittenAgain, 10),
         (Self::PreviousEntryNotCompared, 10),
         (Self::PromotionNotCounted, 10),
@@ -199,30 +212,30 @@ impl Bug {
         (Self::ContextNotSent, 10),
         (Self::PreVoteTakenForVote, 160),
         (Self::RevisionForNothing, 10),
-        (Self::RestartWaitsByNewSettings, 500),
-        (Self::DisplacedTakenForDead, 10),
+        (Self::RestartWaitsByNewSettings, 580),
+        (Self::DisplacedTakenForDead, 440),
         (Self::SilentLearnerPromoted, 10),
         (Self::ContradictionIgnored, 170),
         (Self::CommittedNotCompared, 170),
-        (Self::ReadConfirmedByAnotherHistory, 200),
+        (Self::ReadConfirmedByAnotherHistory, 570),
         (Self::LostWritesStandAtOnce, 10),
         (Self::GivenUpHistoryStarts, 170),
         (Self::StateAheadAfterRecover, 20),
         (Self::TrustedAfterFailedSync, 70),
         (Self::StuckLearnerPromoted, 10),
-        (Self::StuckVoterCounted, 340),
+        (Self::StuckVoterCounted, 450),
         (Self::ChangeNotSettled, 50),
-        (Self::SettlingNotSynced, 60),
-        (Self::NoPromiseCounted, 630),
+        (Self::SettlingNotSynced, 310),
+        (Self::NoPromiseCounted, 500),
         (Self::QueueBoundedInNumberOnly, 10),
         (Self::QueueThrownAwayWithHeartbeats, 10),
-        (Self::PauseNeverReset, 160),
+        (Self::PauseNeverReset, 200),
         (Self::PageNotBoundedInBytes, 10),
     ];
 
     /// Those that the models of threads find (`models`): the simulator has one thread, in which every order of loads and stores
     /// is the program's.
-    pub const THREADED: [Self; 8] = [
+    pub const THREADED: [Self; 14] = [
         Self::LeaseWordUnordered,
         Self::PublishedUnordered,
         Self::PublishedBeforeWritten,
@@ -231,6 +244,12 @@ impl Bug {
         Self::RoomTakenInTwoSteps,
         Self::WakerLeftAfterLook,
         Self::FileReusedWhileRead,
+        Self::LookedBeforeWaiting,
+        Self::ListenersCountedBeforeRing,
+        Self::MarkedAfterRead,
+        Self::LinkWakerLeftAfterLook,
+        Self::ClosedBeforeQueued,
+        Self::WokenBeforeSent,
     ];
 
     /// Its name on the command line.

@@ -12,6 +12,8 @@ pub(crate) use shuttle::sync::atomic;
 pub(crate) use std::sync::atomic;
 
 #[cfg(all(feature = "shuttle", not(feature = "loom")))]
-pub(crate) use shuttle::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use shuttle::sync::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 #[cfg(not(all(feature = "shuttle", not(feature = "loom"))))]
-pub(crate) use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -91,7 +91,8 @@ pub enum FolderError {
         "the history in data folder {path} was given up: {reason}. This member must not take part any more. If you need what \
          only it has, keep a copy of the folder; then remove this member from the cluster and let it join again with an empty \
          folder. The operator does that by itself. If nobody accepted lost writes in this cluster, something else posed as its \
-         leader: keep strangers from the members' port, delete the file given-up in the folder, and start it again"
+         leader: keep strangers from the members' port, copy the folders of all members while none of them runs, and only then \
+         delete the file given-up in the folder, and start it again"
     )]
     GivenUp {
         /// Which folder.

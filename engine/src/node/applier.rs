@@ -5,11 +5,11 @@ use super::input::{Channels, Input};
 use super::metrics;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
+use dengine_core::channel::{Receiver, Sender};
 use dengine_core::kv::{Membership, StoreError};
 use dengine_core::replica::{self, AppliedRange, Applier, ApplyJob};
 use dengine_core::types::Revision;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 use tokio::sync::watch;
 
@@ -45,7 +45,7 @@ impl ApplyThread {
         jobs: &Receiver<ApplyJob<Channels>>,
     ) -> Result<(), StoreError> {
         let start = Instant::now();
-        let queued = std::iter::from_fn(|| jobs.try_recv().ok());
+        let queued = jobs.try_iter();
         let Some(applied) = self.applier.work(std::iter::once(first).chain(queued))? else {
             return Ok(());
         };

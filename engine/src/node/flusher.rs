@@ -5,9 +5,10 @@
 use super::input::Input;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
+use dengine_core::channel::Sender;
 use dengine_core::kv::Flusher;
 use dengine_core::replica;
-use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender};
 
 /// Asks for a flush whenever enough was applied. One request may wait while a flush runs; it covers
 /// whatever is applied until it begins.

@@ -34,15 +34,22 @@ pub(super) async fn supervise(node: Weak<Inner>, mut installs: UnboundedReceiver
         let Some(inner) = node.upgrade() else { return };
         let fatal = inner.fatal.clone();
         let node = Node { inner };
-        // A task of its own, so that a panic is told as well: nobody else would, and the member would neither serve nor end.
-        let installing = tokio::spawn(async move { node.install(install).await });
-        let ended = match installing.await {
-            Ok(Ok(())) => continue,
-            Ok(Err(error)) => Fatal::Restart(Arc::new(error)),
-            Err(_) => Fatal::Panicked("installing"),
-        };
-        tracing::error!(error = %ended, "the member did not start from its snapshot");
-        fatal.send_replace(Some(ended));
+        if let Some(why) = failure(async move { node.install(install).await }).await {
+            tracing::error!(error = %why, "the member did not start from its snapshot");
+            fatal.send_replace(Some(why));
+        }
+    }
+}
+
+/// Why the member did not start from its snapshot, if it did not.
+async fn failure(
+    installing: impl Future<Output = Result<(), StartError>> + Send + 'static,
+) -> Option<Fatal> {
+    // A task of its own, so that a panic is told as well: nobody else would, and the member would neither serve nor end.
+    match tokio::spawn(installing).await {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(Fatal::Restart(Arc::new(error))),
+        Err(_) => Some(Fatal::Panicked("installing")),
     }
 }
 
@@ -117,4 +124,23 @@ async fn wait_until_closed(store: &OpenWatch) -> Result<(), StartError> {
     tokio::time::timeout(CLOSE_TIMEOUT, closed)
         .await
         .map_err(|_| StartError::StateInUse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn panics() -> Result<(), StartError> {
+        panic!("on purpose")
+    }
+
+    /// The member neither served nor ended.
+    #[tokio::test]
+    async fn a_panic_while_a_snapshot_is_installed_ends_the_member() {
+        assert!(matches!(
+            failure(panics()).await,
+            Some(Fatal::Panicked("installing"))
+        ));
+        assert!(failure(async { Ok(()) }).await.is_none());
+    }
 }

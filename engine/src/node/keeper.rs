@@ -7,10 +7,11 @@ use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
 use crate::error::Fatal;
 use crate::storage::RocksStore;
+use dengine_core::channel::{Receiver, Sender};
 use dengine_core::kv::{Collector, ReadError, StoreError};
 use dengine_core::replica::{self, CommandGate, Keeper};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 

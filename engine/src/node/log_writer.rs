@@ -6,12 +6,13 @@ use super::log_filler::LogFiller;
 use super::{clock, metrics};
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
+use dengine_core::channel::{Receiver, Sender};
 use dengine_core::consensus::AppendId;
 use dengine_core::log::{Filled, Log, LogError, RealDisk};
 use dengine_core::replica::{self, LogJob, LogStep, LogWriter, SyncRule};
 use dengine_folder::PowerGuard;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -36,8 +37,8 @@ impl LogThread {
         config: &Config,
     ) -> Result<Self, StartError> {
         Ok(Self {
+            writer: LogWriter::new(sync_rule(config), &log),
             log,
-            writer: LogWriter::new(sync_rule(config)),
             filler: LogFiller::start()?,
             replica,
             fatal,

@@ -12,6 +12,7 @@ use crate::error::{Fatal, LeaderHint, RequestError};
 use crate::storage::RocksStore;
 use crate::telemetry::lines::Lines;
 use crate::transport::Peers;
+use dengine_core::channel::{Receiver, Sender};
 use dengine_core::consensus::{Divergence, Role as RaftRole, State};
 use dengine_core::kv::Reader;
 use dengine_core::log::{LogReader, RealDisk};
@@ -19,7 +20,7 @@ use dengine_core::replica::{self, ApplyJob, Caller, Counts, Effect, LogJob, Repl
 use dengine_folder::{HistoryGuard, Identity};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -95,7 +96,7 @@ impl ReplicaThread {
     }
 
     fn take_in(&mut self, first: Option<Input>, input: &Receiver<Input>) -> ControlFlow<()> {
-        let queued = std::iter::from_fn(|| input.try_recv().ok());
+        let queued = input.try_iter();
         let inputs = first.into_iter().chain(queued);
         for input in inputs.take(INPUTS_PER_ROUND_MAX) {
             self.on_input(input)?;

@@ -22,13 +22,15 @@ use crate::memory::{self, Use};
 use crate::storage::{OpenWatch, RocksStore};
 use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
-use crate::write_bytes::{Counting, WriteBytes, of_parts_proposed};
+use crate::write_bytes::{WriteBytes, of_parts_proposed};
 use dengine_core::answers::Held;
+use dengine_core::channel::{Sender, channel};
 use dengine_core::kv::{self, Flusher, Membership, MembershipChange, Reader, RetentionSetting};
 use dengine_core::log::RealDisk;
 use dengine_core::marks::Beginning;
 use dengine_core::replica::{
-    Applier, Caller as _, CommandGate, Counts, Keeper, LeaseView, Opened, WriteAnswers,
+    Applier, Caller as _, CommandGate, Counts, EncodedCommand, Keeper, LeaseView, Opened,
+    WriteAnswers,
 };
 use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_core::types::{Index, Revision};
@@ -36,7 +38,10 @@ use dengine_folder::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{
+    Arc, Mutex,
+    mpsc::{SendError, sync_channel},
+};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
@@ -71,7 +76,7 @@ pub(super) struct Start {
 pub(super) struct Running {
     identity: Identity,
     config: Config,
-    inbox: mpsc::Sender<Input>,
+    inbox: Sender<Input>,
     writes: Semaphore,
     write_bytes: WriteBytes,
     reads: Semaphore,
@@ -107,9 +112,9 @@ impl Running {
 
         start.revision.send_replace(machine.revision());
 
-        let (inbox, input) = mpsc::channel();
-        let (log_jobs, appends) = mpsc::channel();
-        let (apply_jobs, applies) = mpsc::channel();
+        let (inbox, input) = channel();
+        let (log_jobs, appends) = channel();
+        let (apply_jobs, applies) = channel();
         let (membership, members) = watch::channel(machine.membership());
         let introduced = crate::transport::Introduced::default();
         let reader = machine.reader();
@@ -139,7 +144,7 @@ impl Running {
             incoming: incoming.clone(),
             made: None,
         };
-        let (keeper_lives, keeper_stop) = mpsc::channel();
+        let (keeper_lives, keeper_stop) = channel();
         let space = Arc::new(Space::new(
             start.config.data_dir.clone(),
             start.config.min_free_bytes,
@@ -179,7 +184,7 @@ impl Running {
         };
         // Before anybody can ask: who has an identity must never be taken for one that waits for it.
         replica.publish();
-        let (flush_requests, flushes) = mpsc::sync_channel(1);
+        let (flush_requests, flushes) = sync_channel(1);
         let flush = FlushTrigger::new(flush_requests, start.config.log.flush_bytes);
         let flusher = machine.flusher();
         let flush_now = flusher.clone();
@@ -303,29 +308,46 @@ impl Running {
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let mut results = Vec::with_capacity(requests.len());
         let (mut admitted, mut permits) = (Vec::with_capacity(requests.len()), None);
-        let mut bytes = self.write_bytes.count(from);
         for (place, request) in requests.into_iter().enumerate() {
             let space = self.space.check(&request.command);
             let of_parts = of_parts_proposed(&request.command);
-            let data = request.encode(self.command_gate.version());
-            let permit = space.and_then(|()| self.admit(data.len() + of_parts, &mut bytes));
+            let command = EncodedCommand::new(request, self.command_gate.version());
+            let permit = space.and_then(|()| self.place());
             results.push(permit.as_ref().map(|_| ()).map_err(Clone::clone));
             if let Ok(more) = permit {
                 merge(&mut permits, more);
-                admitted.push((place, data));
+                admitted.push((place, command, of_parts));
             }
+        }
+        let mut bytes = self.write_bytes.count(from);
+        let bytes_of =
+            |(_, command, of_parts): &(_, EncodedCommand, _)| command.data.len() + of_parts;
+        // Together, for everybody's writes are counted under one lock; and if not all, then the first ones.
+        if !bytes.more_of(admitted.iter().map(bytes_of).sum(), admitted.len()) {
+            admitted.retain(|write| {
+                let counted = bytes.more(bytes_of(write));
+                if !counted {
+                    results[write.0] = Err(self.too_many_bytes());
+                    drop(permits.as_mut().and_then(|it| it.split(1)));
+                }
+                counted
+            });
         }
         let bytes = Arc::new(bytes);
         let count = admitted.len();
         let mut admitted = admitted.into_iter();
         let propose = |caller: Awaited| {
-            let (place, data) = admitted.next().expect("one for each reply");
+            let (place, command, _) = admitted.next().expect("one for each reply");
             let caller = caller.counted(&bytes);
             let caller = match &waiters {
                 Some(waiters) => caller.by(waiters, place),
                 None => caller,
             };
-            Request::Write { data, caller, from }
+            Request::Write {
+                command,
+                caller,
+                from,
+            }
         };
         let latest = waiters.as_ref().and_then(|waiters| waiters.latest());
         let (written, held) = self.propose(count, held, latest, propose).await;
@@ -336,24 +358,19 @@ impl Running {
         (results.into_iter().map(result).collect(), held)
     }
 
-    /// A place for a write of so many bytes, which are counted with others of its client.
-    fn admit(
-        &self,
-        bytes: usize,
-        counting: &mut Counting,
-    ) -> Result<SemaphorePermit<'_>, RequestError> {
-        let limits = &self.config.limits;
-        let place = self.writes.try_acquire().map_err(|_| RequestError::Busy {
+    /// A place for a write.
+    fn place(&self) -> Result<SemaphorePermit<'_>, RequestError> {
+        self.writes.try_acquire().map_err(|_| RequestError::Busy {
             what: "writes that wait to be acknowledged",
-            limit: limits.max_pending_proposals,
-        })?;
-        if !counting.more(bytes) {
-            return Err(RequestError::Busy {
-                what: "bytes of writes that wait to be acknowledged",
-                limit: self.write_bytes.limit(),
-            });
+            limit: self.config.limits.max_pending_proposals,
+        })
+    }
+
+    fn too_many_bytes(&self) -> RequestError {
+        RequestError::Busy {
+            what: "bytes of writes that wait to be acknowledged",
+            limit: self.write_bytes.limit(),
         }
-        Ok(place)
     }
 
     /// Proposes so many requests, and waits for their answers: as long as the settings say, but not beyond `until`.
@@ -366,10 +383,9 @@ impl Running {
     ) -> (Vec<Result<Written, RequestError>>, Option<Held>) {
         let begin = Instant::now();
         let (replies, mut answers) = WriteAnswers::of(count, held);
-        for caller in replies {
-            if let Err(unsent) = self.inbox.send(make(Awaited::from(caller)).into()) {
-                refuse(unsent.0);
-            }
+        let all = replies.map(|caller| make(Awaited::from(caller)).into());
+        if let Err(SendError(unsent)) = self.inbox.send_all(all.collect()) {
+            unsent.into_iter().for_each(refuse);
         }
         // What has no answer in time, or whose replica ended with it in its log, may still take effect.
         let longest = self.config.limits.request_timeout();
@@ -394,7 +410,7 @@ impl Running {
 
     /// See [`Request::settle`].
     pub(super) async fn settle(&self) -> Result<Written, RequestError> {
-        let _place = self.admit(0, &mut self.write_bytes.count(None))?;
+        let _place = self.place()?;
         let written = self.propose(1, None, None, Request::settle).await.0.pop();
         written.expect("one answer to one write")
     }

@@ -3,6 +3,7 @@
 use super::input::Input;
 use crate::storage::RocksStore;
 use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
+use dengine_core::channel::Sender;
 use dengine_core::consensus::SnapshotMeta;
 use dengine_core::kv::{Flusher, StoreError};
 use dengine_core::log::RealDisk;
@@ -11,7 +12,6 @@ use dengine_core::types::ClusterId;
 use dengine_folder::SnapshotPaths;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 /// A snapshot that could not be made (the disk is full, perhaps) is tried again after this time.
@@ -53,21 +53,8 @@ impl Snapshots {
     pub(super) fn make(&mut self) {
         self.forget();
         let (maker, inbox) = (self.maker.clone(), self.inbox.clone());
-        self.runtime.spawn(async move {
-            let made = tokio::task::spawn_blocking(move || maker.make()).await;
-            // A panic is a failure like any other: whoever waits for this snapshot must hear of it.
-            let made = made.map_err(MakeError::from).flatten();
-            let made = match made {
-                Ok(made) => Some(made),
-                Err(error) => {
-                    tracing::warn!(%error, "a snapshot could not be made; it is tried again");
-                    tokio::time::sleep(RETRY_DELAY).await;
-                    None
-                }
-            };
-            // If the replica is gone, nobody needs to know.
-            let _ = inbox.send(Input::SnapshotMade(made));
-        });
+        self.runtime
+            .spawn(report(inbox, RETRY_DELAY, move || maker.make()));
     }
 
     /// Keeps what was made; what consensus has to be told.
@@ -92,6 +79,26 @@ impl Snapshots {
     }
 }
 
+/// Makes it on a thread for that, and says what came of it, after this time if nothing did.
+async fn report(
+    inbox: Sender<Input>,
+    retry_delay: Duration,
+    make: impl FnOnce() -> Result<Made, MakeError> + Send + 'static,
+) {
+    let made = tokio::task::spawn_blocking(make).await;
+    // A panic is a failure like any other: whoever waits for this snapshot must hear of it.
+    let made = match made.map_err(MakeError::from).flatten() {
+        Ok(made) => Some(made),
+        Err(error) => {
+            tracing::warn!(%error, "a snapshot could not be made; it is tried again");
+            tokio::time::sleep(retry_delay).await;
+            None
+        }
+    };
+    // If the replica is gone, nobody needs to know.
+    let _ = inbox.send(Input::SnapshotMade(made));
+}
+
 impl Maker {
     fn make(self) -> Result<Made, MakeError> {
         let id = SnapshotId(rand::random());
@@ -112,5 +119,18 @@ impl Maker {
         let bytes = outgoing.manifest().bytes();
         tracing::info!(index = last.index.0, bytes, "made a snapshot");
         Ok((OutgoingSnapshot::new(outgoing, folder), meta))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It waited for one that never came, and this leader made no snapshot again.
+    #[tokio::test]
+    async fn a_panic_while_a_snapshot_is_made_is_told_to_the_replica() {
+        let (inbox, told) = dengine_core::channel::channel();
+        report(inbox, Duration::ZERO, || panic!("on purpose")).await;
+        assert!(matches!(told.try_recv(), Ok(Input::SnapshotMade(None))));
     }
 }

@@ -12,13 +12,14 @@ use dengine_api::peer::peer_server::{Peer, PeerServer};
 use dengine_api::peer::{
     Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
+use dengine_core::channel;
 use dengine_core::kv::Membership;
 use dengine_core::replica::{self, Announcement};
 use dengine_core::types::MemberId;
 use dengine_folder::Identity;
 use dengine_wire::peer::Admitted;
 use dengine_wire::{peer, snapshot};
-use std::sync::{Arc, RwLock, RwLockWriteGuard, mpsc};
+use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -52,7 +53,7 @@ pub(crate) struct PeerEntrance {
     pub(crate) introduced: Introduced,
     /// Whom this member follows.
     pub(crate) leader: LeaderNow,
-    pub(crate) inbox: mpsc::Sender<Input>,
+    pub(crate) inbox: channel::Sender<Input>,
     /// Bounds the bytes that wait for the replica; a stream that finds none waits, and so does its peer.
     pub(crate) permits: Arc<Semaphore>,
     /// How many there are.

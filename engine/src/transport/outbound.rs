@@ -8,19 +8,20 @@ use bytes::Bytes;
 use dengine_api::PEER_FRAME_MESSAGES_MAX;
 use dengine_api::peer::peer_client::PeerClient;
 use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
+use dengine_core::channel::Sender;
 use dengine_core::consensus::Outbound;
 use dengine_core::kv::Membership;
-use dengine_core::peer_queue::{Dropped, PeerQueue, QueueLimits};
+use dengine_core::link_queue::LinkQueue;
+use dengine_core::peer_queue::{Dropped, QueueLimits};
 use dengine_core::replica::{self, Announcement};
 use dengine_core::types::MemberId;
 use dengine_folder::Identity;
 use dengine_wire::peer::{self, PROTOCOL};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc as queue, watch};
+use tokio::sync::{mpsc as queue, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -47,7 +48,7 @@ pub(super) struct Own {
     folder_id: String,
     peer_address: String,
     limits: QueueLimits,
-    pub(super) inbox: mpsc::Sender<Input>,
+    pub(super) inbox: Sender<Input>,
 }
 
 impl Own {
@@ -131,26 +132,12 @@ fn queue_limits(config: &Config) -> QueueLimits {
 /// Dropping it ends its task.
 struct Link {
     address: String,
-    shared: Arc<Shared>,
-}
-
-/// What a link and its task share.
-struct Shared {
-    queue: Mutex<PeerQueue>,
-    /// There is something to send.
-    wake: Notify,
-    closed: CancellationToken,
-}
-
-impl Shared {
-    fn queue(&self) -> MutexGuard<'_, PeerQueue> {
-        self.queue.lock().expect("no holder panics")
-    }
+    queue: Arc<LinkQueue>,
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.shared.closed.cancel();
+        self.queue.close();
     }
 }
 
@@ -162,7 +149,7 @@ impl Peers {
         (runtime, snapshot_runtime): (tokio::runtime::Handle, tokio::runtime::Handle),
         membership: watch::Receiver<Arc<Membership>>,
         introduced: Introduced,
-        inbox: mpsc::Sender<Input>,
+        inbox: Sender<Input>,
     ) -> Self {
         let own = Arc::new(Own {
             identity,
@@ -235,10 +222,7 @@ impl Peers {
             self.links.insert(message.to, link);
         }
         let to = message.to;
-        let shared = &self.links[&to].shared;
-        let queued = shared.queue().push(message);
-        shared.wake.notify_one();
-        if let Err(dropped) = queued {
+        if let Err(dropped) = self.links[&to].queue.push(message) {
             self.on_dropped(to, dropped);
         }
     }
@@ -254,19 +238,15 @@ impl Peers {
     }
 
     fn open(&self, to: MemberId, address: String) -> Link {
-        let shared = Arc::new(Shared {
-            queue: Mutex::new(PeerQueue::new(self.own.limits)),
-            wake: Notify::new(),
-            closed: CancellationToken::new(),
-        });
+        let queue = Arc::new(LinkQueue::new(self.own.limits));
         let task = LinkTask {
             own: Arc::clone(&self.own),
             to,
             address: address.clone(),
-            shared: Arc::clone(&shared),
+            queue: Arc::clone(&queue),
         };
         self.runtime.spawn(task.run());
-        Link { address, shared }
+        Link { address, queue }
     }
 }
 
@@ -274,23 +254,22 @@ struct LinkTask {
     own: Arc<Own>,
     to: MemberId,
     address: String,
-    shared: Arc<Shared>,
+    queue: Arc<LinkQueue>,
 }
 
 impl LinkTask {
     /// Connects again and again until the link is dropped.
     async fn run(self) {
-        let closed = &self.shared.closed;
         while let Err(status) = self.exchange().await {
-            if closed.is_cancelled() {
+            if self.queue.is_closed() {
                 return;
             }
             tracing::debug!(to = self.to.0, address = self.address, %status, "a peer cannot be reached");
-            let pause = self.shared.queue().broke();
+            let pause = self.queue.broke();
             self.own.unreachable(self.to);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = closed.cancelled() => return,
+                () = self.queue.closed() => return,
             }
         }
     }
@@ -312,7 +291,7 @@ impl LinkTask {
             return Err(Status::unavailable("the peer ended the stream"));
         };
         self.own.note_ack(self.to, &ack);
-        self.shared.queue().opened();
+        self.queue.opened();
         tokio::select! {
             end = acks.message() => {
                 end?;
@@ -327,28 +306,12 @@ impl LinkTask {
         loop {
             let slot = frames.reserve().await;
             let slot = slot.map_err(|_| Status::unavailable("the stream broke"))?;
-            let Some(messages) = self.next_frame().await else {
+            let Some(messages) = self.queue.next_frame().await else {
                 return Ok(());
             };
             slot.send(Frame {
                 kind: Some(frame::Kind::Batch(Batch { messages })),
             });
-        }
-    }
-
-    /// `None` once the link is dropped and everything was handed to the stream that queued before.
-    async fn next_frame(&self) -> Option<Vec<Bytes>> {
-        loop {
-            let messages = self.shared.queue().next_frame();
-            if !messages.is_empty() {
-                return Some(messages);
-            }
-            tokio::select! {
-                // In this order: what was queued before the link was dropped has woken this.
-                biased;
-                () = self.shared.wake.notified() => {}
-                () = self.shared.closed.cancelled() => return None,
-            }
         }
     }
 

@@ -21,8 +21,8 @@ use std::time::Duration;
 const PAGE: usize = 1024;
 /// When a session was used is known to this part of its time to live.
 const LOOKS_PER_TTL: u32 = 4;
-/// What was proposed is proposed again after this time, if it is still there.
-const RETRY: Duration = Duration::from_secs(1);
+/// What was proposed is proposed again after this time, if it is still there: it got lost, with a leader's log or a queue.
+pub(crate) const RETRY: Duration = Duration::from_secs(4);
 /// How many bytes of keys one command holds, unless a single key has more: an entry must fit into a message between
 /// members whatever the length of keys.
 const DUE_BYTES_MAX: usize = 256 << 10;
@@ -40,6 +40,15 @@ pub struct Expiry {
     sessions: BTreeMap<SessionId, Unused>,
     /// When to look at which session again.
     session_looks: BTreeSet<(Moment, SessionId)>,
+}
+
+/// A session that is to expire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueSession {
+    /// Expires it.
+    pub command: Command,
+    /// How many records go with it.
+    pub records: usize,
 }
 
 /// Times to live that are kept as one: all that come to this when they are rounded up, in milliseconds.
@@ -77,7 +86,7 @@ impl Expiry {
     }
 
     /// What to propose now: about at most `max` keys, which are not too long together for one command, and at most `max`
-    /// sessions. What is not applied is due again a second later.
+    /// sessions. What is not applied is due again four seconds later.
     ///
     /// # Errors
     /// If the storage fails.
@@ -87,7 +96,8 @@ impl Expiry {
         mut clock: impl FnMut() -> Moment,
         max: usize,
     ) -> Result<Vec<Command>, ReadError> {
-        let mut commands = self.due_sessions(reader, &mut clock, max)?;
+        let sessions = self.due_sessions(reader, &mut clock, max)?;
+        let mut commands: Vec<_> = sessions.into_iter().map(|it| it.command).collect();
         let keys = self.due_keys(reader, &mut clock, max)?;
         if !keys.is_empty() {
             commands.push(Command::ExpireKeys { keys });
@@ -137,7 +147,7 @@ impl Expiry {
         }
     }
 
-    /// The sessions to expire now, about at most `max`: commands to propose. See [`Self::due`].
+    /// The sessions to expire now, with which about at most `max` records go. See [`Self::due`].
     ///
     /// # Errors
     /// If the storage fails.
@@ -146,27 +156,38 @@ impl Expiry {
         reader: &Reader<S>,
         clock: &mut impl FnMut() -> Moment,
         max: usize,
-    ) -> Result<Vec<Command>, ReadError> {
+    ) -> Result<Vec<DueSession>, ReadError> {
         let begun = clock();
-        let mut commands = Vec::new();
-        while commands.len() < max
+        let (mut due, mut records) = (Vec::new(), 0_usize);
+        while records < max
             && let Some(&(at, id)) = self.session_looks.first()
             && at <= begun
         {
             self.session_looks.pop_first();
             match reader.session(id)? {
-                Some(session) => commands.extend(self.look_at(&session, begun, clock())),
+                Some(session) => {
+                    let session = self.look_at(&session, begun, clock());
+                    records = session
+                        .iter()
+                        .fold(records, |sum, it| sum.saturating_add(it.records));
+                    due.extend(session);
+                }
                 None => {
                     self.sessions.remove(&id);
                 }
             }
         }
-        Ok(commands)
+        Ok(due)
     }
 
     /// Whether to propose that a session expires, which was read between `begun` and `seen`; and says when to look at
     /// it again.
-    fn look_at(&mut self, session: &SessionInfo, begun: Moment, seen: Moment) -> Option<Command> {
+    fn look_at(
+        &mut self,
+        session: &SessionInfo,
+        begun: Moment,
+        seen: Moment,
+    ) -> Option<DueSession> {
         let seen_now = Unused {
             since: seen,
             last_used: session.last_used,
@@ -184,9 +205,12 @@ impl Expiry {
             next.min(due_at)
         };
         self.session_looks.insert((next, session.id));
-        is_due.then_some(Command::ExpireSession {
-            session: session.id,
-            last_used: session.last_used,
+        is_due.then(|| DueSession {
+            command: Command::ExpireSession {
+                session: session.id,
+                last_used: session.last_used,
+            },
+            records: usize::try_from(session.replies).map_or(usize::MAX, |it| it.saturating_add(1)),
         })
     }
 

@@ -182,6 +182,7 @@ impl<S: Store> StateMachine<S> {
                 term: entry.term,
                 context: entry.context.clone(),
                 outcome,
+                records: step.records(),
                 visited: step.visited(),
             });
             if answer_bytes + step.batch_bytes() >= STEP_BYTES_MAX {

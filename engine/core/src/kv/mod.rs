@@ -38,7 +38,8 @@ pub use command::{
     Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
     ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
 };
-pub use expiry::Expiry;
+pub(crate) use expiry::RETRY as EXPIRY_RETRY;
+pub use expiry::{DueSession, Expiry};
 pub use key_range::KeyRange;
 pub use layout::Stamp;
 pub use machine::{Flusher, StateMachine};

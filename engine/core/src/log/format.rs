@@ -557,6 +557,26 @@ mod tests {
         }
     }
 
+    /// Else it would be kept among the batches in which entries are looked for.
+    #[test]
+    fn a_batch_of_a_hard_state_alone_has_no_entries() {
+        let entry = Entry {
+            index: Index(1),
+            term: Term(1),
+            kind: EntryKind::Command,
+            context: Bytes::new(),
+            data: Bytes::new(),
+        };
+        for entries in 0..3 {
+            let mut batch = Vec::new();
+            let (hard_state, all) = (header().hard_state, vec![entry.clone(); entries]);
+            encode_batch(&mut batch, header().base, Some(&hard_state), &all, false);
+            seal(&mut batch, 2, 0, 0);
+            let read = BatchHeader::read(&batch, 2, 1 << 20).unwrap();
+            assert_eq!(read.has_entries(), entries > 0, "{entries}");
+        }
+    }
+
     #[test]
     fn room_behind_the_entries_is_refused_though_the_checksum_matches() {
         let mut batch = Vec::new();

@@ -21,6 +21,8 @@ pub struct AppliedRange {
     pub revision: Revision,
     /// How many entries.
     pub entries: usize,
+    /// How many records they visited, one at least for each entry.
+    pub records: usize,
     /// How many bytes of the log they hold.
     pub bytes: u64,
     /// The membership changes among them that were accepted, in order.
@@ -78,7 +80,7 @@ impl<S: Store, E: Env> Applier<S, E> {
     }
 
     fn apply(&mut self, index: Index, entries: &[Entry]) -> Result<AppliedRange, StoreError> {
-        let mut count = 0;
+        let (mut count, mut records) = (0, 0);
         let mut changes = Vec::new();
         loop {
             let applied = self.machine.apply_step(entries)?;
@@ -86,6 +88,7 @@ impl<S: Store, E: Env> Applier<S, E> {
                 break;
             }
             count += applied.len();
+            records += applied.iter().map(|it| it.records).sum::<usize>();
             changes.extend(accepted_changes(entries, &applied));
             // At once: the answers of many steps would be more than may be held.
             for applied in applied {
@@ -96,6 +99,7 @@ impl<S: Store, E: Env> Applier<S, E> {
             index,
             revision: self.machine.revision(),
             entries: count,
+            records,
             bytes: entries.iter().map(|entry| entry.data.len() as u64).sum(),
             membership: (!changes.is_empty()).then(|| self.machine.membership()),
             changes,
@@ -247,6 +251,7 @@ mod tests {
             index: Index(42),
             revision: Revision(40),
             entries: 41,
+            records: 41,
             bytes,
             changes: vec![added(ConfigChangeKind::AddLearner, 2)],
             membership: Some(applier.machine().membership()),

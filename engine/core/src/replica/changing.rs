@@ -386,6 +386,20 @@ mod tests {
         assert_eq!(step, ChangeStep::Over(Err(invalid)));
     }
 
+    /// Also of the one that joined last.
+    #[test]
+    fn who_was_ever_a_member_can_be_removed() {
+        let mut members = members();
+        let third = MemberId(3);
+        let remove = |id, members: &Membership| confirmed(MembershipRequest::Remove(id), members).1;
+        assert_eq!(remove(third, &members), ChangeStep::Settle, "it is gone");
+        let fourth = MemberId(4);
+        let joins = MembershipChange::AddLearner(new_member("fourth").under(fourth));
+        members.apply(joins).unwrap();
+        let leaves = MembershipChange::Remove(fourth);
+        assert_eq!(remove(fourth, &members), ChangeStep::Replicate(leaves));
+    }
+
     #[test]
     fn a_new_member_gets_an_id_of_its_own_and_must_have_sound_addresses() {
         let add = |new| confirmed(MembershipRequest::AddLearner(new), &members());

@@ -11,6 +11,50 @@ use crate::types::{Entry, EntryKind, HardState, Index, MemberId};
 use bytes::Bytes;
 use std::net::IpAddr;
 
+/// A command as it is to be logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedCommand {
+    /// In the version of [`super::CommandGate`].
+    pub data: Bytes,
+    /// How many records it may visit: what [`Command::records`](crate::kv::Command::records) says, and of a session that expires what the
+    /// leader knows.
+    pub records: usize,
+}
+
+impl EncodedCommand {
+    /// Encodes a command.
+    #[must_use]
+    pub fn new(request: crate::kv::Request, version: CommandVersion) -> Self {
+        Self {
+            records: request.command.records(),
+            data: request.encode(version),
+        }
+    }
+}
+
+/// What a leader proposes of its own accord.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnCommands {
+    /// A few records at a time, whatever clients do: ends of sessions, and compactions.
+    pub at_once: Vec<EncodedCommand>,
+    /// As much as clients make of them: they take turns with clients' writes.
+    pub in_turn: Vec<EncodedCommand>,
+}
+
+impl OwnCommands {
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.at_once.len() + self.in_turn.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Something that happened.
 pub enum Input<E: Env> {
     /// One tick of time passed. Ticks that were missed are skipped, never replayed: time that the member
@@ -18,8 +62,8 @@ pub enum Input<E: Env> {
     Tick,
     /// From a caller.
     Request(Request<E>),
-    /// Replicate these encoded commands, for which nobody waits. Lost if this member does not lead.
-    Propose(Vec<Bytes>),
+    /// Replicate these commands, for which nobody waits. Lost if this member does not lead.
+    Propose(OwnCommands),
     /// From a peer's stream.
     Message {
         /// Whose stream it is.
@@ -66,8 +110,8 @@ pub enum Input<E: Env> {
 pub enum Request<E: Env> {
     /// Replicate a command.
     Write {
-        /// The command, encoded in the version of [`super::CommandGate`].
-        data: Bytes,
+        /// What is to be replicated.
+        command: EncodedCommand,
         /// Answered once it is applied.
         caller: E::Write,
         /// The client's address: while several write, their writes are proposed in turns. `None` for the member's own,
@@ -105,9 +149,12 @@ impl<E: Env> Request<E> {
     /// the news that the change is committed onto the disks of one. Without that, members that restart would
     /// still count votes by the members before, and might wait for somebody who is gone.
     pub fn settle(caller: E::Write) -> Self {
-        let data = Bytes::new();
+        let command = EncodedCommand {
+            data: Bytes::new(),
+            records: 1,
+        };
         Self::Write {
-            data,
+            command,
             caller,
             from: None,
         }

@@ -1,31 +1,33 @@
 //! What a leader does of its own accord: gives up old history, and ends what has outlived its time.
 
+use super::{EncodedCommand, OwnCommands};
 use crate::kv::{
-    Command, CommandVersion, ExpiredKey, Expiry, ReadError, Reader, Request, Retention,
-    RetentionSetting, Store,
+    Command, CommandVersion, EXPIRY_RETRY, ExpiredKey, Expiry, ReadError, Reader, Request,
+    Retention, RetentionSetting, Store,
 };
 use crate::types::{Moment, Term};
-use bytes::Bytes;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Keys that one command expires at most: whatever is behind it waits while it is applied.
 const EXPIRED_KEYS_MAX: usize = 96;
-/// Sessions that end in one turn, at most, each by a command of its own.
-const SESSIONS_PER_TURN: usize = 256;
+/// Records that end with sessions in one turn, at most, or one session: each ends by a command of its own, which waits for nobody.
+const SESSION_RECORDS_PER_TURN: usize = 256;
+/// How long such a turn is at least.
+const SESSIONS_EVERY: Duration = Duration::from_millis(10);
 /// Commands that expire keys in one turn, at most: a burst of them holds up everything else together.
 const EXPIRIES_PER_TURN: usize = 2;
 /// Such commands under way at least and at most: one more for every [`LATER_BY`] that keys have been due, so that it keeps up
-/// even where a commit takes long. What is left follows as they are applied.
+/// even where a commit takes long, but no more than were applied in [`APPLIED_WITHIN`]: others would wait for their turn until they
+/// are given up ([`EXPIRY_RETRY`]). What is left follows as they are applied.
 const EXPIRIES_UNDER_WAY: RangeInclusive<usize> = 4..=128;
 const LATER_BY: Duration = Duration::from_millis(100);
+const APPLIED_WITHIN: Duration = Duration::from_secs(2);
 /// How late an expiry may be noticed.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The same while keys wait for those before them: soon enough for many times the rate at which they can be put.
 const PAUSE_WHILE_BEHIND: Duration = Duration::from_millis(2);
-/// After so long what was proposed and is not applied got lost, with a leader's log or a queue.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Proposes compactions and expiries. Every member has one, so that a new leader knows how old its
 /// history is; only the leader's proposes.
@@ -36,6 +38,10 @@ pub struct Keeper<S> {
     expiry: Option<(Term, Expiry)>,
     /// The last key of each command that is under way, and when it was proposed: they are applied in this order.
     under_way: VecDeque<(ExpiredKey, Moment)>,
+    applied: Applied,
+    /// When sessions were looked at, and whether some were due.
+    sessions_at: Option<Moment>,
+    sessions_wait: bool,
     /// For how long keys have waited that are due and not proposed.
     behind: Option<Duration>,
 }
@@ -49,6 +55,9 @@ impl<S: Store> Keeper<S> {
             retention: Retention::new(retention),
             expiry: None,
             under_way: VecDeque::new(),
+            applied: Applied::default(),
+            sessions_at: None,
+            sessions_wait: false,
             behind: None,
         }
     }
@@ -58,6 +67,7 @@ impl<S: Store> Keeper<S> {
     pub fn pause(&self) -> Duration {
         match self.behind {
             Some(_) => PAUSE_WHILE_BEHIND,
+            None if self.sessions_wait => SESSIONS_EVERY,
             None => PAUSE,
         }
     }
@@ -69,7 +79,7 @@ impl<S: Store> Keeper<S> {
         self.behind
     }
 
-    /// The encoded commands to propose now ([`super::Input::Propose`]); none unless this member leads, in
+    /// The commands to propose now ([`super::Input::Propose`]); none unless this member leads, in
     /// the term of `leads`; in `version`. Call it again after [`Self::pause`]. `clock` is asked again and again, for it takes a while to
     /// read a large state.
     ///
@@ -80,7 +90,7 @@ impl<S: Store> Keeper<S> {
         leads: Option<Term>,
         version: CommandVersion,
         mut clock: impl FnMut() -> Moment,
-    ) -> Result<Vec<Bytes>, ReadError> {
+    ) -> Result<OwnCommands, ReadError> {
         // In this order: what comes later than a moment must not count as seen at it.
         let written_bytes = self.reader.written_bytes();
         let revision = self.reader.revision();
@@ -90,60 +100,107 @@ impl<S: Store> Keeper<S> {
             self.expiry = None;
             self.under_way.clear();
             self.behind = None;
-            return Ok(Vec::new());
+            return Ok(OwnCommands::default());
         };
         let expiry = match &mut self.expiry {
             Some((known, expiry)) if *known == term => expiry,
             other => &mut other.insert((term, Expiry::default())).1,
         };
         expiry.observe(&self.reader, &mut clock)?;
-        let mut commands = expiry.due_sessions(&self.reader, &mut clock, SESSIONS_PER_TURN)?;
+        let own = |command| EncodedCommand::new(Request::from(command), version);
+        let sessions = match self.sessions_at {
+            Some(at) if now.since(at) < SESSIONS_EVERY => Vec::new(),
+            _ => {
+                self.sessions_at = Some(now);
+                expiry.due_sessions(&self.reader, &mut clock, SESSION_RECORDS_PER_TURN)?
+            }
+        };
+        self.sessions_wait = !sessions.is_empty();
+        let sessions = sessions.into_iter().map(|due| EncodedCommand {
+            records: due.records,
+            ..own(due.command)
+        });
+        let mut commands = OwnCommands {
+            at_once: sessions.collect(),
+            in_turn: Vec::new(),
+        };
         while let Some((last, at)) = self.under_way.front() {
-            if now.since(*at) < PATIENCE && self.reader.may_expire(&last.key, last.mod_revision)? {
+            let waits = self.reader.may_expire(&last.key, last.mod_revision)?;
+            if waits && now.since(*at) < EXPIRY_RETRY {
                 break;
             }
+            self.applied.note(now, usize::from(!waits));
             self.under_way.pop_front();
         }
-        let room = under_way_max(expiry.overdue(now)).saturating_sub(self.under_way.len());
+        let most = under_way_max(expiry.overdue(now), self.applied.lately(now));
+        let room = most.saturating_sub(self.under_way.len());
         for _ in 0..room.min(EXPIRIES_PER_TURN) {
             let keys = expiry.due_keys(&self.reader, &mut clock, EXPIRED_KEYS_MAX)?;
             let Some(last) = keys.last() else {
                 break;
             };
             self.under_way.push_back((last.clone(), now));
-            commands.push(Command::ExpireKeys { keys });
+            commands.in_turn.push(own(Command::ExpireKeys { keys }));
         }
         self.behind = expiry.overdue(now);
         let compacted = self.reader.compact_revision();
         let compact_to = self
             .retention
             .proposal(now, revision, compacted, written_bytes);
-        commands.extend(compact_to.map(|revision| Command::Compact { revision }));
-        let encode = |command| {
-            Request {
-                session: None,
-                command,
-            }
-            .encode(version)
-        };
-        Ok(commands.into_iter().map(encode).collect())
+        let compact = compact_to.map(|revision| own(Command::Compact { revision }));
+        commands.at_once.extend(compact);
+        Ok(commands)
     }
 }
 
-/// For how many commands there is room while keys have been due for so long.
-fn under_way_max(late: Option<Duration>) -> usize {
+/// For how many commands there is room while keys have been due for so long, and so many were applied lately.
+fn under_way_max(late: Option<Duration>, applied: usize) -> usize {
     let more = late.unwrap_or_default().as_millis() / LATER_BY.as_millis();
     let more = usize::try_from(more).unwrap_or(usize::MAX);
     let (least, most) = EXPIRIES_UNDER_WAY.into_inner();
-    least.saturating_add(more).min(most)
+    least.saturating_add(more).min(most).min(applied.max(least))
+}
+
+/// How many commands that expire keys were applied: in the present time of [`APPLIED_WITHIN`], and in the one before.
+#[derive(Debug, Default)]
+struct Applied {
+    since: Moment,
+    present: usize,
+    before: usize,
+}
+
+impl Applied {
+    fn note(&mut self, now: Moment, more: usize) {
+        self.go_on(now);
+        self.present += more;
+    }
+
+    /// In whichever of the two it was more.
+    fn lately(&mut self, now: Moment) -> usize {
+        self.go_on(now);
+        self.present.max(self.before)
+    }
+
+    fn go_on(&mut self, now: Moment) {
+        let past = now.since(self.since);
+        if past >= APPLIED_WITHIN {
+            let before = if past < 2 * APPLIED_WITHIN {
+                self.present
+            } else {
+                0
+            };
+            (self.since, self.present, self.before) = (now, 0, before);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::StateMachine;
     use crate::kv::store::MemoryStore;
-    use crate::types::{Entry, EntryKind};
+    use crate::kv::{SessionStamp, StateMachine};
+    use crate::types::{Entry, EntryKind, SessionId};
+    use bytes::Bytes;
 
     type Machine = StateMachine<MemoryStore>;
 
@@ -165,6 +222,10 @@ mod tests {
         machine.apply(&entries.collect::<Vec<_>>()).expect("apply");
     }
 
+    fn data_of(commands: Vec<EncodedCommand>) -> impl Iterator<Item = Bytes> {
+        commands.into_iter().map(|it| it.data)
+    }
+
     /// With so many keys of such a length, all of which live for a millisecond.
     fn filled(keys: usize, key_bytes: usize) -> (Machine, Keeper<MemoryStore>) {
         let mut machine = StateMachine::open(MemoryStore::default()).expect("open");
@@ -182,9 +243,14 @@ mod tests {
         (machine, keeper)
     }
 
-    fn work(keeper: &mut Keeper<MemoryStore>, now: Moment) -> Vec<Bytes> {
+    fn work(keeper: &mut Keeper<MemoryStore>, now: Moment) -> Vec<EncodedCommand> {
         let commands = keeper.work(Some(Term(1)), CommandVersion::CURRENT, || now);
-        commands.expect("work")
+        let commands = commands.expect("work");
+        commands
+            .at_once
+            .into_iter()
+            .chain(commands.in_turn)
+            .collect()
     }
 
     /// How many keys of such a length expire in a second of turns, if each command takes so many milliseconds until it is applied.
@@ -203,11 +269,11 @@ mod tests {
                 .is_some_and(|it: &(Moment, _)| it.0 <= now)
             {
                 let (_, commands) = under_way.pop_front().expect("it was just seen");
-                apply(&mut machine, commands);
+                apply(&mut machine, data_of(commands));
             }
             let commands = work(&mut keeper, now);
             for command in &commands {
-                assert!(command.len() <= (256 << 10) + key_bytes + 64 * 1024);
+                assert!(command.data.len() <= (256 << 10) + key_bytes + 64 * 1024);
             }
             under_way.push_back((now.after(Duration::from_millis(to_apply)), commands));
             // Not `pause`: in the end it waits for nothing but these.
@@ -235,6 +301,74 @@ mod tests {
         }
     }
 
+    /// Others write as much as the member takes, and expiry's share is small. Of what waited for its turn for too long nothing was known
+    /// any more: keys were twenty seconds late, and it said that they were in time.
+    #[test]
+    fn whose_share_is_small_offers_no_more_than_it_gets_and_knows_how_late_it_is() {
+        // In keys of 96 a command, one every third of a second.
+        let (mut machine, mut keeper) = filled(6_000, 8);
+        assert!(work(&mut keeper, Moment(0)).is_empty());
+        let (mut queue, mut offered, mut dropped) = (VecDeque::new(), 0, 0);
+        for milli in (10..18_000).step_by(10) {
+            let now = Moment(0).after(Duration::from_millis(milli));
+            let commands = work(&mut keeper, now);
+            offered += commands.len();
+            queue.extend(commands.into_iter().map(|it| (now, it)));
+            let old = |it: &(Moment, _)| now.since(it.0) >= EXPIRY_RETRY * 3 / 4;
+            while queue.front().is_some_and(old) {
+                queue.pop_front();
+                dropped += 1;
+            }
+            if milli % 330 == 0
+                && let Some((_, command)) = queue.pop_front()
+            {
+                apply(&mut machine, data_of(vec![command]));
+            }
+            let late = keeper.behind().unwrap_or_default();
+            assert!(
+                late + EXPIRY_RETRY >= now.since(Moment(0)),
+                "{late:?} at {milli}"
+            );
+        }
+        assert_eq!(dropped, 0, "of {offered}");
+    }
+
+    /// Hundreds of sessions that end together, each with hundreds of answers, counted as so many small writes.
+    #[test]
+    fn of_sessions_with_many_answers_few_end_at_once() {
+        let mut machine = StateMachine::open(MemoryStore::default()).expect("open");
+        let open =
+            |_| Request::from(Command::OpenSession { ttl_ms: 1 }).encode(CommandVersion::CURRENT);
+        apply(&mut machine, (0..10).map(open));
+        for session in 1..=10 {
+            let stamped = |sequence| {
+                let stamp = SessionStamp {
+                    id: SessionId(session),
+                    sequence,
+                    acknowledged: 0,
+                };
+                let request = Request {
+                    session: Some(stamp),
+                    command: Command::Compact {
+                        revision: crate::types::Revision(0),
+                    },
+                };
+                request.encode(CommandVersion::CURRENT)
+            };
+            apply(&mut machine, (1..=99).map(stamped));
+        }
+        let mut keeper = Keeper::new(machine.reader(), RetentionSetting::default());
+        assert!(work(&mut keeper, Moment(0)).is_empty());
+        let at = |ms| Moment(0).after(Duration::from_millis(ms));
+        let ended: Vec<_> = [100, 105, 110, 120, 130, 140]
+            .map(|ms| work(&mut keeper, at(ms)))
+            .into();
+        let counts: Vec<_> = ended.iter().map(Vec::len).collect();
+        assert_eq!(counts, [3, 0, 3, 3, 1, 0]);
+        assert!(ended.iter().flatten().all(|it| it.records == 100));
+        assert_eq!(keeper.pause(), PAUSE);
+    }
+
     /// Its predecessor may have seen the change long before a clock that stopped.
     #[test]
     fn who_leads_anew_counts_times_to_live_anew() {
@@ -242,7 +376,11 @@ mod tests {
         assert!(work(&mut keeper, Moment(0)).is_empty());
         let later = Moment(60_000_000_000);
         let commands = keeper.work(Some(Term(2)), CommandVersion::CURRENT, || later);
-        assert_eq!(commands.expect("work"), Vec::<Bytes>::new(), "never early");
+        assert_eq!(
+            commands.expect("work"),
+            OwnCommands::default(),
+            "never early"
+        );
     }
 
     #[test]
@@ -258,12 +396,18 @@ mod tests {
         assert_eq!(keeper.pause(), PAUSE_WHILE_BEHIND);
         let commands: Vec<_> = turns.iter().map(Vec::len).collect();
         assert_eq!(commands, [2, 2, 0], "none is applied");
-        apply(&mut machine, turns.remove(0));
+        assert!(turns[0].iter().all(|it| it.records == EXPIRED_KEYS_MAX));
+        apply(&mut machine, data_of(turns.remove(0)));
         assert_eq!(work(&mut keeper, at(56)).len(), 2);
         assert!(work(&mut keeper, at(58)).is_empty());
+        assert!(
+            work(&mut keeper, at(158)).is_empty(),
+            "late, and few are applied"
+        );
+        (0..20).for_each(|_| keeper.applied.note(at(158), 1));
         assert_eq!(work(&mut keeper, at(158)).len(), 1);
-        let commands = (0..20).map(|turn| work(&mut keeper, at(1_900 + 2 * turn)).len());
-        assert_eq!(commands.sum::<usize>(), 23, "the earlier ones got lost");
+        let commands = (0..20).map(|turn| work(&mut keeper, at(4_900 + 2 * turn)).len());
+        assert_eq!(commands.sum::<usize>(), 4, "the earlier ones got lost");
         // Who does not lead waits for nothing.
         let idle = keeper.work(None, CommandVersion::CURRENT, || at(1_130));
         assert!(idle.expect("work").is_empty());

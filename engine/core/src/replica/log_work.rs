@@ -70,14 +70,26 @@ impl LogWork {
     }
 
     /// Whether it must be on disk before anybody hears of it even where writes need not be: it changes
-    /// the term or the vote, as `known` says it is on disk, or the membership, or settles a change of that.
+    /// the term or the vote, as `known` says it is on disk, or settles a change of the members.
     pub(super) fn must_sync(&self, known: HardState) -> bool {
         self.batches.iter().any(|batch| {
             let votes = batch
                 .hard_state
                 .is_some_and(|new| (new.term, new.vote) != (known.term, known.vote));
-            votes || batch.entries.iter().any(concerns_members)
+            let mut entries = batch.entries.iter();
+            votes || entries.any(|it| settles(it) && !planted!(SettlingNotSynced))
         })
+    }
+
+    /// The last change of the members in it.
+    pub(super) fn last_change(&self) -> Option<Index> {
+        let mut entries = self
+            .batches
+            .iter()
+            .rev()
+            .flat_map(|it| it.entries.iter().rev());
+        let change = entries.find(|entry| entry.kind == EntryKind::Membership);
+        change.map(|entry| entry.index)
     }
 
     /// Appends to the log, which must be synced after this. What an earlier call has appended is passed over.
@@ -131,12 +143,6 @@ impl LogWork {
     pub(super) fn tidy<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
         unless_usable(self.truncate(log))
     }
-}
-
-/// Whoever hears that a member is gone switches it off, and then it must not be needed after any loss of power.
-fn concerns_members(entry: &Entry) -> bool {
-    let settles = settles(entry) && !planted!(SettlingNotSynced);
-    settles || entry.kind == EntryKind::Membership
 }
 
 fn follows(batch: &Batch, entries: &[Entry]) -> bool {
@@ -205,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn votes_and_members_are_synced_whatever_the_durability() {
+    fn another_term_or_vote_and_the_last_change_of_the_members_are_found() {
         let known = HardState {
             term: Term(1),
             vote: MemberId(1),
             commit: Index(0),
         };
-        let work = collect([append(1, 1, 1..3)]);
+        let work = collect([committed(append(1, 1, 1..3), 2)]);
         assert!(!work.must_sync(known));
         assert!(collect([append(1, 2, 1..1)]).must_sync(known));
         let voted = HardState {
@@ -219,11 +225,14 @@ mod tests {
             ..known
         };
         assert!(work.must_sync(voted));
-        let mut change = append(2, 1, 3..4);
-        if let LogJob::Append { entries, .. } = &mut change {
+        assert_eq!(work.last_change(), None);
+        let mut changes = append(2, 1, 3..6);
+        if let LogJob::Append { entries, .. } = &mut changes {
             entries[0].kind = EntryKind::Membership;
+            entries[1].kind = EntryKind::Membership;
         }
-        assert!(collect([append(1, 1, 1..3), change]).must_sync(known));
+        let work = collect([append(1, 1, 1..3), changes]);
+        assert_eq!(work.last_change(), Some(Index(4)));
     }
 
     #[test]
@@ -273,6 +282,20 @@ mod tests {
         log.sync().unwrap();
         assert_eq!(log.reader().last_index(), Index(4));
         assert_eq!(log.reader().first_index(), Index(3));
+    }
+
+    /// What is on disk is unknown then, and whoever reads why the member ended wants the first reason.
+    #[test]
+    fn what_fails_for_another_reason_than_space_is_not_tried_again() {
+        for truncate in [None, Some(LogJob::TruncatePrefix(Index(1)))] {
+            let disk = MemoryDisk::new();
+            let (mut log, _) = Log::open(disk.clone(), small_options()).unwrap();
+            collect([append(1, 1, 1..3)]).write(&mut log).unwrap();
+            let mut work = collect([append(2, 1, 3..4)].into_iter().chain(truncate));
+            disk.fail_write_after(0);
+            let error = work.write(&mut log).unwrap_err();
+            assert!(matches!(error, LogError::Disk(_)), "{error}");
+        }
     }
 
     #[test]

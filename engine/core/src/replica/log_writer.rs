@@ -5,7 +5,8 @@ use super::input::LogJob;
 use super::log_work::LogWork;
 use crate::consensus::AppendId;
 use crate::log::{Disk, Filled, Log, LogError, Piece};
-use crate::types::{HardState, Moment};
+use crate::planted::planted;
+use crate::types::{HardState, Index, Moment};
 use std::time::Duration;
 
 /// How often a log writer tries a full disk again.
@@ -19,8 +20,8 @@ const PIECE_RETRY: Duration = Duration::from_secs(10);
 pub enum SyncRule {
     /// Before anybody hears of it.
     AtOnce,
-    /// Once so many bytes wait for it, or the first of them have waited so long. Terms, votes, memberships and what settles these
-    /// at once.
+    /// Once so many bytes wait for it, or the first of them have waited so long. Terms and votes at once, what settles a change of the
+    /// members, and everything from such a change on until this disk knows that it is committed.
     Later {
         /// Of entries as they lie in the log.
         bytes: u64,
@@ -68,6 +69,9 @@ pub struct LogWriter {
     /// The hard state before the first try to write that: only other terms and votes are new.
     known: Option<HardState>,
     owed: Option<Owed>,
+    /// The last change of the members that the disk does not know to be committed, or what comes behind it. A member that restarts counts
+    /// votes by the members before, and whoever is gone since must not be needed: not its vote, nor what it alone has kept.
+    unsettled: Option<Index>,
     /// The piece that is away was waited for.
     awaited: bool,
     /// When there was no space for the last piece.
@@ -75,14 +79,17 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    /// The writer of a log all of which is synced.
+    /// The writer of this log, all of which is synced.
     #[must_use]
-    pub fn new(rule: SyncRule) -> Self {
+    pub fn new<D: Disk>(rule: SyncRule, log: &Log<D>) -> Self {
+        let last = log.reader().last_index();
         Self {
             rule,
             work: LogWork::default(),
             known: None,
             owed: None,
+            // Among what is not known to be committed there may be such a change.
+            unsettled: Some(last).filter(|last| log.hard_state().commit < *last),
             awaited: false,
             piece_lacked_space: None,
         }
@@ -100,6 +107,8 @@ impl LogWriter {
     pub fn step<D: Disk>(&mut self, log: &mut Log<D>, now: Moment) -> Result<LogStep<D>, LogError> {
         if !log.is_dirty() {
             self.owed = None;
+            let commit = log.hard_state().commit;
+            self.unsettled = self.unsettled.filter(|change| commit < *change);
         }
         match self.work.newest() {
             Some(id) => self.write(log, id, now),
@@ -140,6 +149,7 @@ impl LogWriter {
             Err(error) if error.is_no_space() => return Ok(self.make_room(log, error, now)),
             result => result?,
         }
+        self.unsettled = self.work.last_change().or(self.unsettled);
         if log.is_dirty() && !self.may_be_owed(known, now) {
             return Ok(LogStep::Sync);
         }
@@ -178,7 +188,9 @@ impl LogWriter {
                 let owed = self.owed.map_or(0, |owed| owed.bytes);
                 let is_due = self.owed.is_some_and(|owed| owed.due <= now);
                 let fits = owed + self.work.bytes() < bytes;
-                fits && !is_due && !self.work.must_sync(known)
+                let forgets = planted!(SettlingNotSynced) && self.work.last_change().is_none();
+                let is_settled = self.unsettled.is_none() || forgets;
+                fits && !is_due && is_settled && !self.work.must_sync(known)
             }
         }
     }
@@ -260,12 +272,6 @@ mod tests {
         Gone,
     }
 
-    #[derive(Clone, Copy, Debug)]
-    enum ChangePart {
-        Change,
-        Settling,
-    }
-
     /// A log and its writer, whose thread this is. One append was written already.
     struct Writer {
         disk: MemoryDisk,
@@ -275,6 +281,9 @@ mod tests {
         away: Option<Piece<MemoryDisk>>,
         now: Moment,
         term: Term,
+        /// The last entry that was queued.
+        last: Index,
+        commit: Index,
         appends: u64,
     }
 
@@ -287,12 +296,14 @@ mod tests {
             let (log, _) = Log::open(disk.clone(), small_options()).unwrap();
             let mut this = Self {
                 disk,
+                writer: LogWriter::new(rule, &log),
                 log,
-                writer: LogWriter::new(rule),
                 filler,
                 away: None,
                 now: Moment(1_000_000_000),
                 term: Term(1),
+                last: Index(0),
+                commit: Index(0),
                 appends: 0,
             };
             this.append(10);
@@ -302,36 +313,47 @@ mod tests {
 
         /// Queues an entry of so many bytes.
         fn append(&mut self, bytes: usize) {
-            // Only that with which a leader begins its term has no context.
-            let context = if bytes > 0 { "context" } else { "" };
-            self.append_of(EntryKind::Command, context, bytes);
+            self.append_of(EntryKind::Command, "", bytes);
         }
 
-        /// Queues what goes with a change of the members.
-        fn append_change(&mut self, part: ChangePart) {
-            match part {
-                ChangePart::Change => self.append_of(EntryKind::Membership, "context", 10),
-                ChangePart::Settling => self.append_of(EntryKind::Command, "context", 0),
-            }
+        /// Queues a change of the members.
+        fn append_change(&mut self) {
+            self.append_of(EntryKind::Membership, "", 10);
+        }
+
+        /// Queues what settles a change of the members.
+        fn append_settling(&mut self) {
+            self.append_of(EntryKind::Command, "context", 0);
         }
 
         fn append_of(&mut self, kind: EntryKind, context: &'static str, bytes: usize) {
-            self.appends += 1;
+            self.last = self.last.next();
             let entry = Entry {
-                index: Index(self.appends),
+                index: self.last,
                 term: self.term,
                 kind,
                 context: Bytes::from(context),
                 data: Bytes::from(vec![7; bytes]),
             };
+            self.queue(vec![entry]);
+        }
+
+        /// Queues that everything up to this entry is committed.
+        fn commit(&mut self, upto: Index) {
+            self.commit = upto;
+            self.queue(Vec::new());
+        }
+
+        fn queue(&mut self, entries: Vec<Entry>) {
+            self.appends += 1;
             self.writer.add(LogJob::Append {
                 id: AppendId(self.appends),
                 hard_state: Some(HardState {
                     term: self.term,
                     vote: MemberId(1),
-                    commit: Index(0),
+                    commit: self.commit,
                 }),
-                entries: vec![entry],
+                entries,
             });
         }
 
@@ -445,50 +467,100 @@ mod tests {
         assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
     }
 
-    /// Whoever hears that a member is gone switches it off: no loss of power may have the others wait for it again.
+    /// Whoever hears that a member is gone switches it off: no loss of power may have the others wait for it again. They would if they
+    /// had lost what it has, for it would not vote for them.
     #[test]
-    fn a_change_of_the_members_and_what_settles_it_are_synced_before_anybody_hears_of_them() {
-        for part in [ChangePart::Change, ChangePart::Settling] {
+    fn from_a_change_of_the_members_on_all_is_synced_until_it_is_known_to_be_committed() {
+        let mut this = Writer::new(LATER, Filler::AtOnce);
+        this.append(10);
+        assert_eq!(this.work(), ["persisted 2", "wait 100ms"]);
+        this.append_change();
+        assert_eq!(this.work(), ["sync", "persisted 3", "wait"]);
+        this.append(10);
+        assert_eq!(this.work(), ["sync", "persisted 4", "wait"]);
+        this.commit(Index(2));
+        assert_eq!(this.work(), ["sync", "persisted 5", "wait"]);
+        this.commit(Index(3));
+        assert_eq!(this.work(), ["sync", "persisted 6", "wait"]);
+        this.append(10);
+        assert_eq!(this.work(), ["persisted 7", "wait 100ms"]);
+    }
+
+    /// A member that knows of the change could otherwise have lost what one has kept that does not know of it: that one does not vote
+    /// for it, and cannot be elected without whoever is gone.
+    #[test]
+    fn what_settles_a_change_is_synced_though_the_change_is_known_to_be_committed() {
+        let mut this = Writer::new(LATER, Filler::AtOnce);
+        this.append_change();
+        this.commit(Index(2));
+        assert_eq!(this.work(), ["sync", "persisted 3", "wait"]);
+        this.append(10);
+        assert_eq!(this.work(), ["persisted 4", "wait 100ms"]);
+        this.append_settling();
+        assert_eq!(this.work(), ["sync", "persisted 5", "wait"]);
+        // Whatever it is written with.
+        this.append(10);
+        this.append_settling();
+        this.append(10);
+        assert_eq!(this.work(), ["sync", "persisted 8", "wait"]);
+    }
+
+    #[test]
+    fn who_starts_with_what_may_be_a_change_of_the_members_syncs_all_behind_it() {
+        let mut this = Writer::new(LATER, Filler::AtOnce);
+        this.append_change();
+        assert_eq!(this.work(), ["sync", "persisted 2", "wait"]);
+        this.writer = LogWriter::new(LATER, &this.log);
+        this.append(10);
+        assert_eq!(this.work(), ["sync", "persisted 3", "wait"]);
+        this.commit(Index(3));
+        assert_eq!(this.work(), ["sync", "persisted 4", "wait"]);
+        this.writer = LogWriter::new(LATER, &this.log);
+        this.append(10);
+        assert_eq!(this.work(), ["persisted 5", "wait 100ms"]);
+    }
+
+    /// A change, and what settles one.
+    const OF_CHANGES: [fn(&mut Writer); 2] = [Writer::append_change, Writer::append_settling];
+
+    #[test]
+    fn what_goes_with_a_change_is_synced_whatever_it_is_written_with() {
+        for append in OF_CHANGES {
             let mut this = Writer::new(LATER, Filler::AtOnce);
             this.append(10);
-            assert_eq!(this.work(), ["persisted 2", "wait 100ms"]);
-            this.append_change(part);
-            let told = this.work();
-            assert_eq!(told, ["sync", "persisted 3", "wait"], "{part:?}");
-            // Whatever it is written with.
+            append(&mut this);
             this.append(10);
-            this.append_change(part);
-            this.append(10);
-            let told = this.work();
-            assert_eq!(told, ["sync", "persisted 6", "wait"], "{part:?}");
-            this.append(10);
-            assert_eq!(this.work(), ["persisted 7", "wait 100ms"]);
+            assert_eq!(this.work(), ["sync", "persisted 4", "wait"]);
         }
     }
 
     #[test]
-    fn what_settles_a_change_is_synced_before_anybody_hears_of_it_however_late_it_is_written() {
+    fn what_goes_with_a_change_is_synced_before_anybody_hears_of_it_however_late_it_is_written() {
         let much_later = SyncRule::Later {
             bytes: 1_000_000,
             interval: Duration::from_secs(10),
         };
-        let mut this = Writer::new(much_later, Filler::AtOnce);
-        this.append_change(ChangePart::Settling);
-        this.disk.leave_space(0);
-        this.append(5_000);
-        assert_eq!(this.work(), ["full, wait 500ms"]);
-        this.disk.set_space_bytes(None);
-        assert_eq!(this.work()[..2], ["sync", "persisted 3"]);
+        for append in OF_CHANGES {
+            let mut this = Writer::new(much_later, Filler::AtOnce);
+            append(&mut this);
+            this.disk.leave_space(0);
+            this.append(5_000);
+            assert_eq!(this.work(), ["full, wait 500ms"]);
+            this.disk.set_space_bytes(None);
+            assert_eq!(this.work()[..2], ["sync", "persisted 3"]);
+        }
     }
 
     #[test]
-    fn a_sync_that_fails_over_what_settles_a_change_has_told_nobody_of_it() {
-        let mut this = Writer::new(LATER, Filler::AtOnce);
-        this.append_change(ChangePart::Settling);
-        assert!(matches!(this.step(), LogStep::Sync));
-        this.disk.fail_sync_after(0);
-        this.log.sync().unwrap_err();
-        assert!(!this.writer.may_have_lost(&this.log));
+    fn a_sync_that_fails_over_what_goes_with_a_change_has_told_nobody_of_it() {
+        for append in OF_CHANGES {
+            let mut this = Writer::new(LATER, Filler::AtOnce);
+            append(&mut this);
+            assert!(matches!(this.step(), LogStep::Sync));
+            this.disk.fail_sync_after(0);
+            this.log.sync().unwrap_err();
+            assert!(!this.writer.may_have_lost(&this.log));
+        }
     }
 
     #[test]

@@ -54,49 +54,56 @@ pub(super) struct LoneLeader {
 
 impl LoneLeader {
     pub(super) fn new(reads_max: CommandVersion) -> Self {
-        Self::of(record(1), reads_max, 1)
+        Self::of([Self::formed_by(record(1))], reads_max, 1)
     }
 
     /// One of whose entries without bytes so many may be under way while clients share.
     pub(super) fn sharing(entries: usize) -> Self {
-        Self::of(record(1), CommandVersion::CURRENT, entries)
+        let formed = Self::formed_by(record(1));
+        Self::of([formed], CommandVersion::CURRENT, entries)
     }
 
-    /// One of a cluster in which nobody votes.
+    /// One that never leads: another one votes, of whom nothing is heard.
     pub(super) fn learner() -> Self {
-        let learner = Member {
-            voter: false,
-            ..record(1)
-        };
-        Self::of(learner, CommandVersion::CURRENT, 1)
+        let added = MembershipChange::AddLearner(record(1));
+        let changes = [Self::formed_by(record(2)), added];
+        Self::of(changes, CommandVersion::CURRENT, 1)
     }
 
-    fn of(member: Member, reads_max: CommandVersion, shared_entries_min: usize) -> Self {
-        let bootstrap = MembershipChange::Bootstrap {
+    fn formed_by(member: Member) -> MembershipChange {
+        MembershipChange::Bootstrap {
             cluster_id: ClusterId(1),
             member,
-        };
-        let first = Entry {
-            index: Index(1),
+        }
+    }
+
+    fn of<const N: usize>(
+        changes: [MembershipChange; N],
+        reads_max: CommandVersion,
+        shared_entries_min: usize,
+    ) -> Self {
+        let entry = |(index, change): (u64, MembershipChange)| Entry {
+            index: Index(index),
             term: Term(1),
             kind: EntryKind::Membership,
             context: Bytes::new(),
-            data: bootstrap.encode(),
+            data: change.encode(),
         };
+        let entries: Vec<_> = (1..).zip(changes).map(entry).collect();
         let hard_state = HardState {
             term: Term(1),
             vote: MemberId(0),
-            commit: Index(1),
+            commit: Index(N as u64),
         };
         let (mut log, _) = Log::open(MemoryDisk::new(), small_options()).unwrap();
         let batch = Batch {
             hard_state: Some(hard_state),
-            entries: vec![first.clone()],
+            entries: entries.clone(),
         };
         log.append(&batch).unwrap();
         let machine = StateMachine::open(MemoryStore::default()).unwrap();
         let mut machine = machine.reads_commands_up_to(reads_max);
-        machine.apply(&[first]).unwrap();
+        machine.apply(&entries).unwrap();
         let config = ReplicaConfig {
             member_id: MemberId(1),
             boot_nonce: 1,

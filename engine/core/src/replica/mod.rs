@@ -44,7 +44,7 @@ pub use applier::{AppliedRange, Applier};
 pub use changing::{ChangeStep, Changed, Changing, MembershipRequest, NewMember};
 pub use env::{Caller, Env, Written};
 pub use error::{LeaderHint, RequestError};
-pub use input::{ApplyJob, Effect, Input, LogJob, Request};
+pub use input::{ApplyJob, Effect, EncodedCommand, Input, LogJob, OwnCommands, Request};
 pub use keeper::Keeper;
 pub use lease::LeaseView;
 pub use log_writer::{LogStep, LogWriter, SyncRule};
@@ -110,6 +110,8 @@ pub struct Replica<L: LogRead, E: Env> {
     pace: Pace,
     /// Collected until [`Replica::effects`]; then one proposal of them all.
     proposals: Vec<Proposal>,
+    /// What they ask for besides an entry each and their bytes, in bytes that cost as much.
+    proposals_more: u64,
     /// Handed to consensus, which has not said yet where they stand; those for which somebody waits.
     proposed: HashMap<Token, Proposed<E::Write>>,
     /// Where they stand, for the applier.
@@ -179,6 +181,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             turns: Turns::default(),
             pace: Pace::default(),
             proposals: Vec::new(),
+            proposals_more: 0,
             proposed: HashMap::new(),
             expected: Vec::new(),
             reads: Reads::default(),
@@ -236,12 +239,12 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         let proposals = std::mem::take(&mut self.proposals);
         if !proposals.is_empty() {
             let before = self.consensus.last_index();
-            let bytes = bytes_of(&proposals);
+            let load = bytes_of(&proposals) + std::mem::take(&mut self.proposals_more);
             self.step(Event::Propose(proposals));
             let last = self.consensus.last_index();
             // Where all are refused nothing is on its way to be committed.
             if last > before {
-                self.pace.proposed(last, bytes, self.now);
+                self.pace.proposed(last, load, self.now);
             }
         }
         for action in self.consensus.actions() {
@@ -312,16 +315,13 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.effects.push(Effect::Apply(ApplyJob::Prune));
     }
 
-    fn on_propose(&mut self, commands: Vec<Bytes>) {
-        for data in commands {
-            let proposal = self.proposal(data, None);
-            self.proposals.push(proposal);
-        }
-    }
-
     fn on_request(&mut self, request: Request<E>) {
         match request {
-            Request::Write { data, caller, from } => self.on_write(data, caller, from),
+            Request::Write {
+                command,
+                caller,
+                from,
+            } => self.on_write(command, caller, from),
             Request::Change { change, caller } => self.on_change(change, caller),
             Request::Read { caller } => self.on_read(caller),
             Request::LeaseRead { caller } => self.on_lease_read(caller),
@@ -368,7 +368,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     fn on_applied(&mut self, range: AppliedRange) {
         let index = range.index;
         self.outstanding.applied(index);
-        let load = pace::load(range.entries, range.bytes);
+        let load = pace::load(range.records, range.bytes);
         self.pace.applied(index, load, self.now);
         self.applied = index;
         self.revision = range.revision;
@@ -468,5 +468,57 @@ impl<L: LogRead, E: Env> Replica<L, E> {
                 reason: refusal.to_string(),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lone::{LoneLeader, Somebody, record};
+    use super::*;
+    use crate::kv::{self, Command, CommandVersion};
+
+    fn leader() -> LoneLeader {
+        let mut leader = LoneLeader::new(CommandVersion::CURRENT);
+        leader.elect();
+        leader.settle();
+        leader
+    }
+
+    #[test]
+    fn the_members_are_those_of_the_last_change_that_is_applied() {
+        let mut leader = leader();
+        let ids = |leader: &LoneLeader| -> Vec<_> {
+            let members = &leader.replica.membership().members;
+            members.keys().map(|id| id.0).collect()
+        };
+        assert_eq!(ids(&leader), [1]);
+        let request = Request::Change {
+            change: MembershipChange::AddLearner(record(2)),
+            caller: Somebody,
+        };
+        leader.replica.handle(Input::Request(request), leader.now);
+        assert_eq!(ids(&leader), [1], "it is not applied yet");
+        leader.settle();
+        assert_eq!(ids(&leader), [1, 2]);
+    }
+
+    #[test]
+    fn commands_that_nobody_waits_for_reach_the_log_in_their_order() {
+        let mut leader = leader();
+        let before = leader.appended.len();
+        let command = |ttl_ms| kv::Request::from(Command::OpenSession { ttl_ms });
+        let commands = [1, 2].map(|it| command(it).encode(CommandVersion::CURRENT));
+        let own = commands
+            .clone()
+            .map(|data| EncodedCommand { data, records: 1 });
+        let propose = Input::Propose(OwnCommands {
+            at_once: own.to_vec(),
+            ..OwnCommands::default()
+        });
+        leader.replica.handle(propose, leader.now);
+        leader.settle();
+        let appended = &leader.appended[before..];
+        let appended: Vec<_> = appended.iter().map(|entry| &entry.data).collect();
+        assert_eq!(appended, commands.each_ref());
     }
 }

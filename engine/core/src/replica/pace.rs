@@ -2,7 +2,8 @@
 //! milliseconds more, or half of that time. With less, the applier would wait for the disk and for the peers; what is beyond waits for
 //! the applier, and everything behind it with it. From where little is under way, each commit has half as much more.
 //!
-//! Entries are weighed, for one of a MiB keeps disk and applier busy for as long as a thousand small ones ([`load`]).
+//! Entries are weighed, for one of a MiB, or one that visits a thousand records, keeps disk and applier busy for as long as a
+//! thousand small ones ([`load`]).
 //!
 //! Both are measured. Of the times to commit the shortest of the last seconds counts, and of the rates the highest, so that a
 //! member which was held up does not take this for its pace.
@@ -27,20 +28,20 @@ const SLOT: Duration = Duration::from_millis(50);
 /// What was measured counts for one to two of these.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What an entry costs besides its bytes, in bytes that cost as much.
-const ENTRY_BYTES: u64 = 1 << 10;
+/// What a record that an entry visits costs besides its bytes, in bytes that cost as much.
+const RECORD_BYTES: u64 = 1 << 10;
 
-/// What so many entries, which hold so many bytes together, ask of a member, in bytes.
-pub(super) fn load(entries: usize, bytes: u64) -> u64 {
-    let entries = u64::try_from(entries).unwrap_or(u64::MAX);
-    entries.saturating_mul(ENTRY_BYTES).saturating_add(bytes)
+/// What entries ask of a member that visit so many records, one at least for each entry, and hold so many bytes together, in bytes.
+pub(super) fn load(records: usize, bytes: u64) -> u64 {
+    let records = u64::try_from(records).unwrap_or(u64::MAX);
+    records.saturating_mul(RECORD_BYTES).saturating_add(bytes)
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// Up to which entry was proposed when; those that are not committed.
     proposed: VecDeque<(Index, Moment)>,
-    /// Up to which entry how many bytes were proposed; those that are not applied.
+    /// Up to which entry how many bytes were proposed, with what costs as much; those that are not applied.
     unapplied: VecDeque<(Index, u64)>,
     unapplied_bytes: u64,
     /// From being proposed to being committed.
@@ -87,7 +88,7 @@ impl<T: Ord + Copy> Recent<T> {
 }
 
 impl Pace {
-    /// Entries up to this one are in the log of this leader; so many bytes are new.
+    /// Entries up to this one are in the log of this leader; so many bytes are new, with what they ask for besides one record each.
     pub(super) fn proposed(&mut self, last: Index, bytes: u64, now: Moment) {
         self.proposed.push_back((last, now));
         self.unapplied.push_back((last, bytes));
@@ -146,7 +147,7 @@ impl Pace {
         }
     }
 
-    /// Of what this leader proposed, how many bytes are not applied.
+    /// Of what this leader proposed and is not applied, how many bytes, with what it asks for besides one record for each entry.
     pub(super) fn unapplied_bytes(&self) -> u64 {
         self.unapplied_bytes
     }

@@ -115,6 +115,7 @@ mod tests {
                 revision: Revision(2),
                 prev: None,
             },
+            records: 1,
             visited: 0,
         }
     }

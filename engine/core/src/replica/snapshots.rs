@@ -177,6 +177,7 @@ mod tests {
             index: Index(95),
             revision: Revision(1),
             entries: 35,
+            records: 35,
             bytes: 0,
             changes: Vec::new(),
             membership: None,

@@ -5,12 +5,15 @@
 //! keeps the member busy ([`super::pace`]). The writes that are left wait here. Clients that wait have equal shares, by what their
 //! writes ask of the member: of two, one with entries of 16 KiB and one with small ones, the second has some sixteen for each of the first
 //! (start-time fair queueing: Goyal, Vin, Cheng, 1996).
+//!
+//! What the leader itself has to do for keys to expire has as much as all clients together: whoever puts keys that
+//! live a millisecond would otherwise have expiry fall behind, or everybody wait for it.
 
 use super::pace::load;
-use super::{Caller, Env, Replica};
+use super::{Caller, EncodedCommand, Env, OwnCommands, Replica};
 use crate::consensus::{LogRead, Proposal, Role};
+use crate::kv::EXPIRY_RETRY;
 use crate::types::Moment;
-use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,23 +26,36 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 /// what whoever writes less than once in [`REMEMBERED`] has before it.
 const LONE_LOAD_MAX: u64 = 16 << 20;
 
-/// Writes that wait to be proposed, of each client in their order.
+/// Whose writes they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Writer {
+    /// The leader's own.
+    Leader,
+    /// Of a client behind this address.
+    Client(IpAddr),
+}
+
+/// What the leader's own work waits for its turn at most. It is proposed again after [`EXPIRY_RETRY`], and should not be in the log
+/// twice.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(EXPIRY_RETRY.as_secs() * 3 / 4);
+
+/// Writes that wait to be proposed, of each writer in their order.
 pub(super) struct Turns<T> {
-    clients: BTreeMap<IpAddr, Client<T>>,
+    writers: BTreeMap<Writer, Queue<T>>,
     /// Those with writes that wait, each once; the next first.
-    round: BTreeMap<Place, IpAddr>,
+    round: BTreeMap<Place, Writer>,
     /// What the writer had had whose turn was last. Whoever begins to wait is as far, at least: what it did not
     /// ask for is nobody's debt.
     had: u64,
-    /// The most that any client has had.
+    /// The most that any of them has had.
     most_had: u64,
     places: u64,
 }
 
-/// Where a client stands among those that wait: by what it has had, then by when it took the place.
+/// Where a writer stands among those that wait: by what it has had, then by when it took the place.
 type Place = (u64, u64);
 
-struct Client<T> {
+struct Queue<T> {
     waiting: VecDeque<Write<T>>,
     /// What it has had: the loads of its writes, from where it began.
     had: u64,
@@ -55,7 +71,7 @@ struct Write<T> {
 impl<T> Default for Turns<T> {
     fn default() -> Self {
         Self {
-            clients: BTreeMap::new(),
+            writers: BTreeMap::new(),
             round: BTreeMap::new(),
             had: 0,
             most_had: 0,
@@ -65,44 +81,45 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// A client's write waits, which asks so much of a member ([`super::pace::load`]).
-    pub(super) fn wait(&mut self, from: IpAddr, load: u64, write: T, now: Moment) {
-        let client = self.clients.entry(from).or_insert_with(|| Client {
+    /// A write waits, which asks so much of a member ([`super::pace::load`]).
+    pub(super) fn wait(&mut self, writer: Writer, load: u64, write: T, now: Moment) {
+        let queue = self.writers.entry(writer).or_insert_with(|| Queue {
             waiting: VecDeque::new(),
             had: 0,
             last_wrote: now,
         });
-        client.last_wrote = now;
-        let begins = client.waiting.is_empty();
-        client.waiting.push_back(Write { load, write });
+        queue.last_wrote = now;
+        let begins = queue.waiting.is_empty();
+        queue.waiting.push_back(Write { load, write });
         if begins {
-            client.had = client.had.max(self.had);
-            let had = client.had;
-            self.stand(from, had);
+            queue.had = queue.had.max(self.had);
+            let had = queue.had;
+            self.stand(writer, had);
         }
     }
 
-    /// The write whose turn it is, and its load. Those that nobody waits for are dropped, and their clients have had
+    /// The write whose turn it is, and its load. Those that nobody waits for are dropped, and their writers have had
     /// nothing.
     pub(super) fn next(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) -> Option<(u64, T)> {
-        while let Some(((had, _), from)) = self.round.pop_first() {
+        while let Some(((had, _), writer)) = self.round.pop_first() {
             self.had = had;
-            let Some(client) = self.clients.get_mut(&from) else {
+            let shares = self.shares_of(writer);
+            let Some(queue) = self.writers.get_mut(&writer) else {
                 continue;
             };
-            let awaited = client.waiting.iter().position(|it| !is_gone(&it.write));
-            client
+            let awaited = queue.waiting.iter().position(|it| !is_gone(&it.write));
+            queue
                 .waiting
-                .drain(..awaited.unwrap_or(client.waiting.len()));
-            let Some(Write { load, write }) = client.waiting.pop_front() else {
+                .drain(..awaited.unwrap_or(queue.waiting.len()));
+            let Some(Write { load, write }) = queue.waiting.pop_front() else {
                 continue;
             };
-            client.had = had.saturating_add(load);
-            client.last_wrote = now;
-            self.most_had = self.most_had.max(client.had);
-            if !client.waiting.is_empty() {
-                let had = client.had;
-                self.stand(from, had);
+            queue.had = had.saturating_add(load.div_ceil(shares));
+            queue.last_wrote = now;
+            self.most_had = self.most_had.max(queue.had);
+            if !queue.waiting.is_empty() {
+                let had = queue.had;
+                self.stand(writer, had);
             }
             return Some((load, write));
         }
@@ -111,14 +128,25 @@ impl<T> Turns<T> {
         None
     }
 
-    fn stand(&mut self, from: IpAddr, had: u64) {
+    fn stand(&mut self, writer: Writer, had: u64) {
         self.places += 1;
-        self.round.insert((had, self.places), from);
+        self.round.insert((had, self.places), writer);
     }
 
-    /// Whether more than one client writes.
+    /// How many clients' shares it has: the leader's own work as many as there are clients that wait.
+    fn shares_of(&self, writer: Writer) -> u64 {
+        match writer {
+            Writer::Client(_) => 1,
+            // Itself it is not among them, for its turn has come.
+            Writer::Leader => u64::try_from(self.round.len()).map_or(u64::MAX, |it| it.max(1)),
+        }
+    }
+
+    /// Whether more than one client writes, or work of the leader's own waits.
     pub(super) fn are_shared(&self) -> bool {
-        self.clients.len() > 1
+        let own = self.writers.get(&Writer::Leader);
+        let clients = self.writers.len() - usize::from(own.is_some());
+        clients > 1 || own.is_some_and(|it| !it.waiting.is_empty())
     }
 
     /// Forgets writes that nobody waits for, which would gather behind a disk that hangs, and those who wrote last long
@@ -126,36 +154,79 @@ impl<T> Turns<T> {
     ///
     /// Who has had more than those that wait stays: else each of many who write much, but seldom, would be before them every time.
     pub(super) fn forget(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) {
-        for client in self.clients.values_mut() {
-            client.waiting.retain(|it| !is_gone(&it.write));
+        for queue in self.writers.values_mut() {
+            queue.waiting.retain(|it| !is_gone(&it.write));
         }
         let had = self.had;
-        self.clients.retain(|_, client| {
-            let lately = now.since(client.last_wrote) < REMEMBERED;
-            !client.waiting.is_empty() || lately || client.had > had
+        self.writers.retain(|_, queue| {
+            let lately = now.since(queue.last_wrote) < REMEMBERED;
+            !queue.waiting.is_empty() || lately || queue.had > had
         });
-        let waits = |from: &IpAddr| self.clients.get(from).map(|it| !it.waiting.is_empty());
-        self.round.retain(|_, from| waits(from) == Some(true));
+        let waits = |writer: &Writer| self.writers.get(writer).map(|it| !it.waiting.is_empty());
+        self.round.retain(|_, writer| waits(writer) == Some(true));
     }
 }
 
 /// A write that waits to be proposed.
 pub(super) struct QueuedWrite<C> {
-    data: Bytes,
-    caller: C,
+    command: EncodedCommand,
+    awaited: Awaited<C>,
+}
+
+enum Awaited<C> {
+    By(C),
+    /// Nobody waits, and it is proposed again if it is not applied for long after this.
+    Since(Moment),
+}
+
+impl<C> QueuedWrite<C> {
+    fn is_gone<T>(&self, now: Moment) -> bool
+    where
+        C: Caller<T>,
+    {
+        match &self.awaited {
+            Awaited::By(caller) => caller.is_gone(),
+            Awaited::Since(then) => now.since(*then) >= GIVEN_UP_AFTER,
+        }
+    }
 }
 
 impl<L: LogRead, E: Env> Replica<L, E> {
-    pub(super) fn on_write(&mut self, data: Bytes, caller: E::Write, from: Option<IpAddr>) {
-        let queued = QueuedWrite { data, caller };
+    pub(super) fn on_write(
+        &mut self,
+        command: EncodedCommand,
+        caller: E::Write,
+        from: Option<IpAddr>,
+    ) {
+        let queued = QueuedWrite {
+            command,
+            awaited: Awaited::By(caller),
+        };
         match from {
-            Some(from) => {
-                let load = load(1, queued.data.len() as u64);
-                self.turns.wait(from, load, queued, self.now);
-            }
-            None if queued.caller.is_gone() => {}
+            Some(from) => self.wait(Writer::Client(from), queued),
+            None if queued.is_gone(self.now) => {}
             None => self.begin(queued),
         }
+    }
+
+    pub(super) fn on_propose(&mut self, own: OwnCommands) {
+        let now = self.now;
+        let queued = |command| QueuedWrite {
+            command,
+            awaited: Awaited::Since(now),
+        };
+        for command in own.at_once {
+            self.begin(queued(command));
+        }
+        for command in own.in_turn {
+            self.wait(Writer::Leader, queued(command));
+        }
+    }
+
+    fn wait(&mut self, writer: Writer, queued: QueuedWrite<E::Write>) {
+        let EncodedCommand { data, records } = &queued.command;
+        let load = load(*records, data.len() as u64);
+        self.turns.wait(writer, load, queued, self.now);
     }
 
     /// Of the writes that wait, begins as many as may be under way. Whoever does not lead refuses them all at once.
@@ -174,7 +245,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         };
         let mut under_way = self.under_way();
         while under_way < most {
-            let next = self.turns.next(self.now, |it| it.caller.is_gone());
+            let next = self.turns.next(self.now, |it| it.is_gone(self.now));
             let Some((load, queued)) = next else {
                 return;
             };
@@ -188,18 +259,25 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         let logged = self.consensus.last_index().0.saturating_sub(self.applied.0);
         let entries = usize::try_from(logged).unwrap_or(usize::MAX);
         let entries = entries.saturating_add(self.proposals.len());
-        let bytes = self.pace.unapplied_bytes() + bytes_of(&self.proposals);
-        load(entries, bytes)
+        let bytes = bytes_of(&self.proposals) + self.proposals_more;
+        load(entries, self.pace.unapplied_bytes() + bytes)
     }
 
     pub(super) fn forget_writes(&mut self) {
-        self.turns.forget(self.now, |it| it.caller.is_gone());
+        let now = self.now;
+        self.turns.forget(now, |it| it.is_gone(now));
     }
 
     /// Proposes a write.
     fn begin(&mut self, write: QueuedWrite<E::Write>) {
-        let proposal = self.proposal(write.data, Some(write.caller));
+        let caller = match write.awaited {
+            Awaited::By(caller) => Some(caller),
+            Awaited::Since(_) => None,
+        };
+        let EncodedCommand { data, records } = write.command;
+        let proposal = self.proposal(data, caller);
         self.proposals.push(proposal);
+        self.proposals_more += load(records.saturating_sub(1), 0);
     }
 }
 
@@ -211,13 +289,18 @@ pub(super) fn bytes_of(proposals: &[Proposal]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::{Command, CommandVersion, Request};
+    use crate::kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Request};
     use crate::replica::lone::{LoneLeader, Somebody};
     use crate::replica::{Effect, Input, LogJob, Request as Asked};
     use crate::types::{Entry, Revision};
+    use bytes::Bytes;
 
-    fn from(last: u8) -> IpAddr {
+    fn address(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
+    }
+
+    fn from(last: u8) -> Writer {
+        Writer::Client(address(last))
     }
 
     const SECOND: Moment = Moment(1_000_000_000);
@@ -264,6 +347,77 @@ mod tests {
         turns.wait(from(1), 4, "large 5", SECOND);
         turns.wait(from(3), 1, "latest", SECOND);
         assert_eq!(all(&mut turns), ["later", "latest", "large 5"]);
+    }
+
+    /// Three clients put keys as fast as they can, and whatever is put has to end.
+    #[test]
+    fn the_leaders_own_work_has_as_much_as_all_clients_together() {
+        let mut turns = Turns::default();
+        for client in 1..=3 {
+            (0..40).for_each(|_| turns.wait(from(client), 1, "put", SECOND));
+        }
+        assert!(turns.are_shared());
+        (0..10).for_each(|_| turns.wait(Writer::Leader, 12, "expire", SECOND));
+        let order: Vec<_> = (0..130).filter_map(|_| next(&mut turns)).collect();
+        for (ends, writes) in (1..).zip(order.chunks(13)) {
+            let expired = writes.iter().filter(|it| **it == "expire").count();
+            assert_eq!(expired, 1, "in the {ends}. part");
+        }
+    }
+
+    /// Weighed by their bytes alone, a client's batches of a hundred puts had thirty-seven keys put for each that was expired.
+    #[test]
+    fn as_many_keys_expire_as_are_put_in_batches() {
+        let mut leader = Alone::sharing(64);
+        let put = |key: u32| BatchOperation::Put {
+            key: key.to_be_bytes().to_vec().into(),
+            value: Bytes::new(),
+            prev_kv: false,
+            ttl_ms: 1,
+        };
+        let batch = Command::Batch(Batch {
+            compares: Vec::new(),
+            then: (0..128).map(put).collect(),
+            otherwise: Vec::new(),
+        });
+        let expired = |key: u32| ExpiredKey {
+            key: key.to_be_bytes().to_vec().into(),
+            mod_revision: Revision(1),
+        };
+        let keys = (0..96).map(expired).collect();
+        let [batch, expiry] = [batch, Command::ExpireKeys { keys }]
+            .map(|it| EncodedCommand::new(Request::from(it), CommandVersion::CURRENT));
+        let replica = &mut leader.0.replica;
+        for _ in 0..1_000 {
+            let write = Asked::Write {
+                command: batch.clone(),
+                caller: Somebody,
+                from: Some(address(1)),
+            };
+            replica.handle(Input::Request(write), leader.0.now);
+        }
+        let own = OwnCommands {
+            in_turn: vec![expiry; 1_000],
+            ..OwnCommands::default()
+        };
+        replica.handle(Input::Propose(own), leader.0.now);
+        let turns = (0..1_000).filter_map(|_| next(&mut replica.turns));
+        let (expire, put): (Vec<_>, Vec<_>) = turns.partition(|it| it.command.records == 96);
+        let (expired, put) = (expire.len() * 96, put.len() * 128);
+        assert!(
+            (put * 9 / 10..put * 11 / 10).contains(&expired),
+            "{expired} of {put}"
+        );
+    }
+
+    #[test]
+    fn the_leaders_own_work_alone_is_bounded_for_those_who_read() {
+        let mut turns = Turns::default();
+        turns.wait(Writer::Leader, 1, (), SECOND);
+        assert!(turns.are_shared());
+        assert!(next(&mut turns).is_some());
+        turns.wait(from(1), 1, (), SECOND);
+        assert!(!turns.are_shared(), "none of it waits");
     }
 
     /// Each was before all that waited, for what it had had was forgotten when its next write came.
@@ -322,9 +476,9 @@ mod tests {
         assert!(turns.next(late, |()| false).is_some());
         assert!(turns.next(late, |()| false).is_none());
         turns.forget(late, |()| false);
-        assert_eq!(turns.clients.len(), 1);
+        assert_eq!(turns.writers.len(), 1);
         turns.forget(Moment(SECOND.0 * 10), |()| false);
-        assert!(turns.clients.is_empty());
+        assert!(turns.writers.is_empty());
     }
 
     /// A leader whose disk hangs proposes none of them for minutes, and its clients try again and again.
@@ -341,7 +495,7 @@ mod tests {
             turns.wait(from(client), 1, write, SECOND);
         }
         turns.forget(SECOND, |write| *write == "gone");
-        assert_eq!((turns.round.len(), turns.clients.len()), (1, 3));
+        assert_eq!((turns.round.len(), turns.writers.len()), (1, 3));
         turns.wait(from(2), 1, "again", SECOND);
         assert_eq!(all(&mut turns), ["awaited", "again"]);
     }
@@ -394,10 +548,11 @@ mod tests {
         }
 
         fn write_data(&mut self, client: u8, data: Bytes) {
+            let command = EncodedCommand { data, records: 1 };
             let write = Asked::Write {
-                data,
+                command,
                 caller: Somebody,
-                from: Some(from(client)),
+                from: Some(address(client)),
             };
             self.0.replica.handle(Input::Request(write), self.0.now);
         }
@@ -494,13 +649,54 @@ mod tests {
         assert!(leader.next_bytes().is_empty());
     }
 
+    /// A read waited for all that were proposed, of a hundred keys each, and so did every write.
+    #[test]
+    fn of_the_leaders_own_commands_as_many_are_under_way_as_their_records_allow() {
+        let mut leader = Alone::sharing(64);
+        let own = |number: u8, records| EncodedCommand {
+            data: vec![number; 8].into(),
+            records,
+        };
+        let propose = Input::Propose(OwnCommands {
+            at_once: vec![own(9, 1)],
+            in_turn: (1..=4).map(|it| own(it, 48)).collect(),
+        });
+        leader.0.replica.handle(propose, leader.0.now);
+        for number in [7, 8] {
+            leader.write_data(1, vec![number; 8].into());
+        }
+        let appended = |leader: &mut Alone| {
+            let effects = leader.0.replica.effects(leader.0.now);
+            let entries = effects.into_iter().flat_map(|effect| match effect {
+                Effect::Log(LogJob::Append { entries, .. }) => entries,
+                _ => Vec::new(),
+            });
+            entries.map(|it| it.data).collect::<Vec<_>>()
+        };
+        let order: Vec<_> = appended(&mut leader).iter().map(|it| it[0]).collect();
+        // What waits for no turn is first, and after 48, two writes and 48 more there is enough.
+        assert_eq!(order, [9, 1, 7, 8, 2]);
+        assert!(appended(&mut leader).is_empty());
+        // What is not applied for so long the keeper proposes anew.
+        leader.0.now = leader.0.now.after(GIVEN_UP_AFTER);
+        leader.0.replica.handle(Input::Tick, leader.0.now);
+        assert!(next(&mut leader.0.replica.turns).is_none());
+    }
+
     #[test]
     fn who_does_not_lead_keeps_nobody_waiting() {
         let mut member = Alone(LoneLeader::learner());
         for client in [1, 2] {
             member.write(client, 100..1_100);
         }
-        member.next();
+        let data = Bytes::from_static(b"own");
+        let own = EncodedCommand { data, records: 9 };
+        let propose = Input::Propose(OwnCommands {
+            in_turn: vec![own],
+            ..OwnCommands::default()
+        });
+        member.0.replica.handle(propose, member.0.now);
+        assert!(member.next().is_empty());
         assert!(next(&mut member.0.replica.turns).is_none());
     }
 }

@@ -169,12 +169,22 @@ mod tests {
     use super::*;
     use crate::kv::{Command, MembershipChange};
     use crate::replica::lone::{LoneLeader, Somebody, Waiting, record};
-    use crate::replica::{Input, Request as Asked};
+    use crate::replica::{EncodedCommand, Input, Request as Asked};
     use crate::types::{ClusterId, EntryKind};
     use Announcement::{Ack, Hello};
 
     const V2: CommandVersion = CommandVersion::OLDEST;
     const V3: CommandVersion = CommandVersion::V3;
+
+    /// Up to which version a release reads changes of members whose newest commands are of this version.
+    fn reads_changes_up_to(version: CommandVersion) -> u8 {
+        match version.number() {
+            2 | 3 => 1,
+            new => panic!(
+                "up to which version of membership changes does a release read that reads commands up to {new}? Add it here"
+            ),
+        }
+    }
 
     /// A member that leads itself.
     struct Leader(LoneLeader);
@@ -194,6 +204,13 @@ mod tests {
             commands.filter_map(|it| it.data.first().copied()).collect()
         }
 
+        /// Of the changes of members in its log.
+        fn change_versions(&self) -> Vec<u8> {
+            let entries = self.0.appended.iter();
+            let changes = entries.filter(|it| it.kind == EntryKind::Membership);
+            changes.filter_map(|it| it.data.first().copied()).collect()
+        }
+
         fn handle(&mut self, input: Input<Waiting>) {
             self.0.replica.handle(input, self.0.now);
         }
@@ -204,7 +221,7 @@ mod tests {
                 revision: crate::types::Revision(1),
             };
             let write = Asked::Write {
-                data: Request::from(command).encode(V3),
+                command: EncodedCommand::new(Request::from(command), V3),
                 caller: Somebody,
                 from: None,
             };
@@ -271,6 +288,29 @@ mod tests {
         leader.0.settle();
         assert_eq!(leader.versions().last(), Some(&2));
         leader.check(V3);
+    }
+
+    /// Nothing asks in which version a change is to be encoded, for there is only one. Whoever raises `CHANGE_VERSION` has
+    /// `MembershipChange::encode` take [`Replica::command_version`], as that of commands does, and write no more than what goes with it.
+    #[test]
+    fn changes_of_members_are_written_in_a_version_that_every_member_reads() {
+        for reads_max in CommandVersion::ALL {
+            let mut leader = Leader::new(CommandVersion::CURRENT);
+            leader.change(MembershipChange::AddLearner(record(2)));
+            leader.0.settle();
+            leader.hear(2, Ack, reads_max);
+            leader.change(MembershipChange::Remove(MemberId(2)));
+            leader.0.settle();
+            let versions = leader.change_versions();
+            // The first is read by the leader alone.
+            assert_eq!(versions.len(), 2, "both were proposed");
+            for (version, reader) in versions.iter().zip([CommandVersion::CURRENT, reads_max]) {
+                assert!(
+                    *version <= reads_changes_up_to(reader),
+                    "a change of version {version} stops members that read commands up to {reader}: see docs/upgrades.md"
+                );
+            }
+        }
     }
 
     #[test]

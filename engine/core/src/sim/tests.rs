@@ -49,9 +49,51 @@ fn without_a_planted_bug_nothing_is_found() {
 #[cfg(feature = "planted-bugs")]
 mod planted {
     use crate::planted::{Bug, plant};
-    use crate::sim::invariants::Invariants;
+    use crate::sim::invariants::{ELSEWHERE, Invariants};
     use crate::sim::seek;
     use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    /// The names under which this folder's code reports what is broken.
+    fn reported_in(folder: &Path) -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                names.extend(reported_in(&path));
+                continue;
+            }
+            let source = fs::read_to_string(&path).unwrap();
+            for call in ["fail", "Err"] {
+                let call = format!("{call}((");
+                let pairs = source.split(&call).skip(1);
+                let literals = pairs.filter_map(|pair| pair.trim_start().strip_prefix('"'));
+                names.extend(literals.filter_map(|it| Some(it.split_once('"')?.0.to_owned())));
+            }
+        }
+        names
+    }
+
+    /// Otherwise nobody would notice that it is never the first.
+    #[test]
+    fn whatever_is_reported_is_listed() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let reported = reported_in(&root.join("src/sim"));
+        let names = Invariants::names();
+        for name in &reported {
+            assert!(names.contains(&name.as_str()), "{name:?} is not listed");
+        }
+        for name in ELSEWHERE {
+            assert!(reported.contains(name), "nobody reports {name:?}");
+        }
+        let docs = fs::read_to_string(root.join("../../docs/simulator.md")).unwrap();
+        for name in names {
+            let rows = [" |", " (§"].map(|end| format!("\n| {name}{end}"));
+            let is_there = rows.iter().any(|row| docs.contains(row));
+            assert!(is_there, "docs/simulator.md does not list {name:?}");
+        }
+    }
 
     /// The invariants that report this bug first.
     fn found_as(bug: Bug, seeds: u64) -> Vec<&'static str> {

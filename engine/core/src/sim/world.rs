@@ -24,7 +24,7 @@ use super::watcher::Watcher;
 use super::{Report, Violation};
 use crate::check::{self, Answer, Level, Recorder};
 use crate::kv::CommandVersion;
-use crate::replica::{Input, Request};
+use crate::replica::{EncodedCommand, Input, Request};
 use crate::types::{Index, MemberId, Revision};
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -390,7 +390,7 @@ impl World {
             .ticket(Asker::Client(client, attempt), deadline);
         let request = match ask {
             Ask::Write(request) => Request::Write {
-                data: request.encode(self.command_version(member)),
+                command: EncodedCommand::new(request, self.command_version(member)),
                 caller,
                 // Some clients share an address.
                 from: Some([10, 0, 0, (client % 5) as u8].into()),

@@ -3,7 +3,7 @@
 //! History is read in [`Page`]s that are bounded in bytes, so that a revision of any size takes no more memory than a small
 //! one: a page may begin and end inside a revision. Pages are shared: what is new goes once through a [`Ring`] to all
 //! watches of a member, and those that are behind find what others have just read in a [`PageCache`]. [`Wanted`] says of
-//! which keys pages need to tell at all.
+//! which keys pages need to tell at all. [`Feed`] has those two between the threads of a member.
 //!
 //! [`WatchSet`] holds the watches of one stream. Whatever the pages are cut like, a watch is told each event that it asked
 //! for once, in order, and all events of a revision in one message, except for one that is larger than a message
@@ -12,6 +12,7 @@
 //!
 //! What may not live here: reading, waiting, and deciding who is too slow (`dengine`'s `server/watch`).
 
+mod feed;
 mod index;
 mod messages;
 mod pages;
@@ -22,6 +23,7 @@ mod wanted;
 
 use crate::kv::{Event, EventKind, KeyRange, Stamp};
 use crate::types::Revision;
+pub use feed::Feed;
 pub use index::KeyIndex;
 pub use pages::{InRing, KeepLimits, Page, PageCache, Ring};
 pub use set::{Slice, Telling, WatchSet, Work};

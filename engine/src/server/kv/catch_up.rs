@@ -1,56 +1,44 @@
-//! Session reads that wait for this member to catch up: how many there may be, and which of them a new revision is for.
+//! Session reads that wait for this member to catch up: how many there may be, and what tells them of a new revision.
 //!
 //! What they wait for may never come. So no client has all places to wait, and a write wakes only those who waited for it,
-//! however many wait for others.
+//! however many wait for others ([`RevisionWaits`]).
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
-use dengine_core::types::Revision;
-use tokio::sync::{oneshot, watch};
+use dengine_core::{revision_waits::RevisionWaits, types::Revision};
+use tokio::sync::watch;
 
 use crate::connections::{Share, Source};
 
 /// All that wait.
 pub(super) struct SessionReads {
     limit: usize,
-    last: AtomicU64,
     waiting: AtomicUsize,
-    /// By what they wait for, and a number.
-    wanted: Arc<Mutex<Wanted>>,
+    revisions: Arc<RevisionWaits>,
 }
-
-type Wanted = BTreeMap<(Revision, u64), oneshot::Sender<()>>;
 
 /// One that waits, until this is dropped.
 pub(super) struct Waiting<'a> {
     all: &'a SessionReads,
     own: &'a AtomicUsize,
-    number: u64,
 }
-
-/// Takes itself out when it is dropped.
-struct Entry<'a>(&'a Mutex<Wanted>, (Revision, u64));
 
 impl SessionReads {
     /// So many at a time. Wakes them as the member's revision moves on, until that ends.
     pub(super) fn start(limit: usize, revision: watch::Receiver<Revision>) -> Self {
         let reads = Self::new(limit);
-        tokio::spawn(follow(Arc::clone(&reads.wanted), revision));
+        tokio::spawn(follow(Arc::clone(&reads.revisions), revision));
         reads
     }
 
     fn new(limit: usize) -> Self {
         Self {
             limit,
-            last: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
-            wanted: Arc::default(),
+            revisions: Arc::default(),
         }
     }
 
@@ -60,7 +48,6 @@ impl SessionReads {
         let place = Waiting {
             all: self,
             own: &source.session_reads,
-            number: self.last.fetch_add(1, Ordering::Relaxed),
         };
         let taken = self.waiting.fetch_add(1, Ordering::Relaxed);
         let own = source.session_reads.fetch_add(1, Ordering::Relaxed);
@@ -71,37 +58,17 @@ impl SessionReads {
 impl Waiting<'_> {
     /// Waits until `now` covers `wanted`; whether it does, or the member has ended.
     pub(super) async fn reached(&self, wanted: Revision, now: &watch::Receiver<Revision>) -> bool {
-        let (wake, woken) = oneshot::channel();
-        let key = (wanted, self.number);
-        lock(&self.all.wanted).insert(key, wake);
-        let _entry = Entry(&self.all.wanted, key);
-        // Looked at behind it: what comes from now on wakes this.
-        now.borrow().covers(wanted) || woken.await.is_ok()
+        let revisions = &self.all.revisions;
+        revisions.reached(wanted, || *now.borrow()).await
     }
 }
 
-async fn follow(wanted: Arc<Mutex<Wanted>>, mut revision: watch::Receiver<Revision>) {
+async fn follow(waits: Arc<RevisionWaits>, mut revision: watch::Receiver<Revision>) {
     while revision.changed().await.is_ok() {
         let now = *revision.borrow_and_update();
-        let mut wanted = lock(&wanted);
-        while let Some(first) = wanted.first_entry()
-            && now.covers(first.key().0)
-        {
-            // Whoever has left meanwhile needs no waking.
-            let _ = first.remove().send(());
-        }
+        waits.advance(now);
     }
-    lock(&wanted).clear();
-}
-
-fn lock(wanted: &Mutex<Wanted>) -> MutexGuard<'_, Wanted> {
-    wanted.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Drop for Entry<'_> {
-    fn drop(&mut self) {
-        lock(self.0).remove(&self.1);
-    }
+    waits.end();
 }
 
 impl Drop for Waiting<'_> {
@@ -158,7 +125,6 @@ mod tests {
             timeout(SOON, second.reached(Revision(9), &now)),
         );
         assert!(soon.unwrap() && never.is_err());
-        assert!(lock(&reads.wanted).is_empty(), "who leaves is forgotten");
         let ended = async {
             tokio::task::yield_now().await;
             drop(revision);

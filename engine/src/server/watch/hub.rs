@@ -5,12 +5,12 @@
 //! are at about the same place find there what another has just read. Nobody waits for anybody's client, and no watch is
 //! ever told anything else for it. All of it is bounded in bytes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use dengine_core::{
     kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp},
     types::Revision,
-    watch::{KeepLimits, Mark, Page, PageCache, Part, Ring, Wanted, WatchSet, Work},
+    watch::{Feed, KeepLimits, Mark, Page, PageCache, Part, Wanted, WatchSet, Work},
 };
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -43,8 +43,7 @@ pub(super) struct Hub {
 }
 
 struct Shared {
-    ring: Mutex<Ring>,
-    wanted: Mutex<Wanted>,
+    feed: Feed,
     /// Says that the ring has something new. Who listens to it has watches, or will have.
     changed: watch::Sender<()>,
     past: tokio::sync::Mutex<PageCache>,
@@ -67,8 +66,7 @@ impl Hub {
     pub(super) fn start(node: Node, stop: CancellationToken) -> Self {
         let now = *node.revision_changes().borrow();
         let shared = Shared {
-            ring: Mutex::new(Ring::new(now, RING_LIMITS)),
-            wanted: Mutex::default(),
+            feed: Feed::new(now, RING_LIMITS),
             changed: watch::Sender::new(()),
             past: tokio::sync::Mutex::new(PageCache::new(PAST_LIMITS)),
             alone: Semaphore::new(ALONE_READS),
@@ -95,13 +93,12 @@ impl Hub {
 
     /// What all watches want to know. Never to be held while something is awaited.
     pub(super) fn wanted(&self) -> MutexGuard<'_, Wanted> {
-        lock(&self.shared.wanted)
+        self.shared.feed.wanted()
     }
 
     /// What to do next for the watches of a stream.
     pub(super) fn work(&self, watches: &mut WatchSet) -> Option<Work> {
-        let ring = lock(&self.shared.ring);
-        watches.work(&ring, &mut self.wanted())
+        self.shared.feed.work(watches)
     }
 
     /// The newest revision that can be read. Whoever waits for it to change is told a little later than those
@@ -140,10 +137,9 @@ impl Hub {
         let reader = self.node.reader()?;
         let shared = Arc::clone(&self.shared);
         aside(move || {
-            let mark = lock(&shared.wanted).mark();
-            let want = |key: &[u8], _| lock(&shared.wanted).want(part, key);
-            let changes = reader.changes_wanted(from, PAGE_LIMITS, want)?;
-            Ok(Page::new(from, part, mark, changes))
+            shared.feed.page(from, part, |want| {
+                reader.changes_wanted(from, PAGE_LIMITS, |key, _| want(key))
+            })
         })
         .await
     }
@@ -160,18 +156,20 @@ impl Hub {
     }
 
     fn wants(&self, newest: Revision) -> Option<Stamp> {
-        let listeners = self.shared.changed.receiver_count() > 0;
-        lock(&self.shared.ring).wants(newest, listeners)
+        let changed = &self.shared.changed;
+        self.shared
+            .feed
+            .wants(newest, || changed.receiver_count() > 0)
     }
 
     /// Reads a page for everybody.
     async fn read_on(&self, from: Stamp, newest: Revision) {
         match self.page(from, Part::Present).await {
-            Ok(page) => lock(&self.shared.ring).push(Arc::new(page)),
+            Ok(page) => self.shared.feed.push(page),
             // The streams find out for themselves, and tell their clients.
             Err(error) => {
                 tracing::warn!(%error, "history was not read for the watches");
-                lock(&self.shared.ring).gap(newest);
+                self.shared.feed.gap(newest);
             }
         }
     }
@@ -184,8 +182,4 @@ async fn aside<T: Send + 'static>(
     let read = tokio::task::spawn_blocking(read).await;
     let read = read.map_err(|error| RequestError::Storage(error.to_string()))?;
     Ok(read?)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -437,7 +437,6 @@ impl<L: LogRead> Consensus<L> {
         let pending_change = raft.pending_conf_index;
         let message = eraftpb::Message {
             msg_type: eraftpb::MessageType::MsgPropose.into(),
-            from: raft.id,
             entries,
             ..eraftpb::Message::default()
         };

@@ -1,12 +1,12 @@
 //! Snapshots: what a leader sends to those whose entries are gone, and what becomes of one that came.
 
 use super::Consensus;
+use crate::consensus::decode;
 use crate::consensus::event::{Action, SnapshotMeta};
 use crate::consensus::log_view::LogRead;
 use crate::consensus::validate::{self, PeerMessageError};
-use crate::consensus::{convert, decode};
 use crate::log::Position;
-use crate::types::{HardState, Index, MemberId, Term};
+use crate::types::{Index, MemberId, Term};
 use bytes::Bytes;
 use raft::{SnapshotStatus, StateRole, eraftpb};
 use std::collections::BTreeSet;
@@ -116,10 +116,8 @@ impl<L: LogRead> Consensus<L> {
             return;
         };
         if !std::mem::replace(&mut self.snapshots.install_handed_out, true) {
-            let hard_state = HardState {
-                commit: base.index,
-                ..convert::hard_state_from_raft(&self.node.raft.hard_state())
-            };
+            // It commits the base: the crate takes all that a snapshot contains for committed.
+            let hard_state = self.hard_state();
             self.actions.push(Action::Install { base, hard_state });
         }
     }

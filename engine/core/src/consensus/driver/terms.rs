@@ -49,8 +49,6 @@ impl<L: LogRead> Consensus<L> {
             // To the crate it is an answer that comes from a later term, and says nothing else.
             let news = Message {
                 msg_type: MessageType::MsgHeartbeatResponse as i32,
-                from: message.from,
-                to: raft.id,
                 term: term_max,
                 ..Message::default()
             };

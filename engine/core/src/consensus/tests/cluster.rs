@@ -274,6 +274,10 @@ impl Cluster {
                 self.note(id, format_args!("ends: {divergence}"));
             }
             Action::Install { base, hard_state } => {
+                assert_eq!(
+                    hard_state.commit, base.index,
+                    "what is installed is committed"
+                );
                 let (index, term) = (base.index, base.term);
                 self.note(
                     id,

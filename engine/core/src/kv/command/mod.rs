@@ -179,6 +179,25 @@ impl Command {
         all.filter(|keys| !matches!(keys, KeyRange::One(_)))
     }
 
+    /// How many records it may visit, as far as it says so itself, one at least: what applying it asks of a member besides its bytes.
+    /// Not what its ranges and comparisons visit, which have bounds of their own.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        match self {
+            Self::Batch(batch) => batch.then.len().max(batch.otherwise.len()).max(1),
+            Self::ExpireKeys { keys } => keys.len().max(1),
+            Self::Put { .. }
+            | Self::Delete { .. }
+            | Self::CompareAndSwap { .. }
+            | Self::Compact { .. }
+            | Self::OpenSession { .. }
+            | Self::KeepAlive { .. }
+            // It does not say how many replies go with the session.
+            | Self::CloseSession { .. }
+            | Self::ExpireSession { .. } => 1,
+        }
+    }
+
     /// Whether [`Request::session`] may be given with it. Commands about sessions cannot, and those that
     /// the leader proposes need not.
     #[must_use]

@@ -20,6 +20,8 @@ pub struct Applied {
     pub context: Bytes,
     /// The answer.
     pub outcome: Outcome,
+    /// Records that it visited of those that [`Command::records`](super::Command::records) counts, or of a session that it ended; one at least.
+    pub records: usize,
     /// Keys that its ranges visited, or KiB of them if these are more.
     pub visited: usize,
 }

@@ -4,10 +4,12 @@ use super::{Machine, apply, bytes, command_entry, machine, put, run, show, stamp
 use crate::kv::layout::{STATE_KEY, State, decode_state, encode_state};
 use crate::kv::store::{MemoryStore, WriteBatch};
 use crate::kv::{
-    Batch, BatchOperation, Command, KeyRange, Outcome, REPLY_BYTES_MAX, Refusal, SESSION_BYTES_MAX,
-    SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo, StateMachine, Store, StoreError,
+    Batch, BatchOperation, Command, KeyRange, Outcome, REPLY_BYTES_MAX, Refusal, Request,
+    SESSION_BYTES_MAX, SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo, StateMachine, Store,
+    StoreError,
 };
 use crate::types::{Index, Revision, SessionId};
+use bytes::Bytes;
 
 fn open(machine: &mut Machine) -> SessionId {
     match apply(machine, Command::OpenSession { ttl_ms: 1000 }) {
@@ -57,6 +59,17 @@ fn a_repeated_command_gets_the_first_answer_and_is_not_applied_again() {
     let again = apply(&mut machine, stamped(session, 1, 0, put("a", "1")));
     assert_eq!(again, first);
     assert_eq!(show(&machine, "a", None), "other 2/3/2");
+}
+
+/// Which a client must not do: the state keeps answers, and not what was asked.
+#[test]
+fn another_command_under_a_sequence_that_was_used_gets_the_first_answer() {
+    let mut machine = machine();
+    let session = open(&mut machine);
+    let first = apply(&mut machine, stamped(session, 1, 0, put("a", "1")));
+    let another = apply(&mut machine, stamped(session, 1, 0, put("b", "2")));
+    assert_eq!(another, first);
+    assert_eq!(show(&machine, "b", None), "-");
 }
 
 #[test]
@@ -400,4 +413,41 @@ fn only_commands_about_keys_take_a_stamp() {
         let outcome = apply(&mut machine, stamped(session, 1, 0, command));
         assert_eq!(outcome, Outcome::Refused(Refusal::NotForSessions));
     }
+}
+
+/// A batch that did nothing counted as all that it named, as much as members apply in a third of a second; and a session that ended
+/// with all of its answers as one record.
+#[test]
+fn what_an_entry_visits_counts_and_not_what_it_names() {
+    let mut machine = machine();
+    let mut records = |request: Request| {
+        let index = machine.applied().0.next().0;
+        let applied = machine.apply(&[command_entry(index, request)]);
+        applied.expect("apply")[0].records
+    };
+    let puts = |count: usize| {
+        let put = |number: usize| BatchOperation::Put {
+            key: bytes(&number.to_string()),
+            value: Bytes::new(),
+            prev_kv: false,
+            ttl_ms: 0,
+        };
+        (0..count).map(put).collect()
+    };
+    let batch = Command::Batch(Batch {
+        compares: Vec::new(),
+        then: puts(2),
+        otherwise: puts(1_000),
+    });
+    assert_eq!(batch.records(), 1_000, "it may be as many");
+    assert_eq!(records(batch.into()), 2);
+    assert_eq!(records(Command::OpenSession { ttl_ms: 1_000 }.into()), 1);
+    let session = SessionId(2);
+    for sequence in 1..=3 {
+        let put = stamped(session, sequence, 0, put("a", "1"));
+        assert_eq!(records(put), 1);
+    }
+    let close = || Request::from(Command::CloseSession { session });
+    assert_eq!(records(close()), 4, "with three answers");
+    assert_eq!(records(close()), 1, "it is gone");
 }

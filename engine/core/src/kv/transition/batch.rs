@@ -23,6 +23,7 @@ impl<S: Store> Transition<'_, S> {
         } else {
             batch.otherwise
         };
+        self.records = operations.len().max(1);
         // Before the first of them changes anything.
         let mut doomed = match self.all_doomed(&operations)? {
             Ok(doomed) => doomed.into_iter(),

@@ -49,6 +49,8 @@ pub(super) struct Transition<'a, S: Store> {
     /// In which the command that is being applied was written. What it means may depend on it, and on nothing else
     /// that members need not have in common.
     version: CommandVersion,
+    /// How many records the command has visited, of those that it named.
+    records: usize,
     /// What the ranges of that command have visited.
     visits: Visits,
     visit_bounds: VisitBounds,
@@ -89,6 +91,7 @@ impl<'a, S: Store> Transition<'a, S> {
             stamp: None,
             reads_max,
             version: reads_max,
+            records: 1,
             visits: Visits::UNBOUNDED,
             visit_bounds: VisitBounds::ALL,
             returned: Returned::NONE,
@@ -108,6 +111,7 @@ impl<'a, S: Store> Transition<'a, S> {
     /// Adds the effects of one entry.
     pub(super) fn apply(&mut self, entry: &Entry) -> Result<Outcome, StoreError> {
         self.visits = Visits::UNBOUNDED;
+        self.records = 1;
         let outcome = match entry.kind {
             EntryKind::Membership => self.change_membership(&entry.data)?,
             EntryKind::Command if entry.data.is_empty() => Outcome::Empty,
@@ -130,6 +134,11 @@ impl<'a, S: Store> Transition<'a, S> {
     fn is_older(&self, entry: &Entry) -> bool {
         let newest = CommandVersion::CURRENT;
         self.reads_max == newest && entry.data.first().is_some_and(|it| *it < newest.number())
+    }
+
+    /// How many records the last entry visited, of those that [`Command::records`] counts; one at least.
+    pub(super) fn records(&self) -> usize {
+        self.records
     }
 
     /// How many keys the ranges of the last entry visited.
@@ -220,7 +229,10 @@ impl<'a, S: Store> Transition<'a, S> {
             Command::ExpireSession { session, last_used } => {
                 self.close_session(session, Some(last_used))
             }
-            Command::ExpireKeys { keys } => self.expire_keys(&keys),
+            Command::ExpireKeys { keys } => {
+                self.records = keys.len().max(1);
+                self.expire_keys(&keys)
+            }
         }
     }
 

@@ -74,6 +74,7 @@ impl<S: Store> Transition<'_, S> {
         };
         let closed = last_used.is_none_or(|seen| seen == session.last_used);
         if closed {
+            self.records = session.replies.len() + 1;
             self.state.sessions = self.state.sessions.checked_sub(1).ok_or_else(|| {
                 StoreError::Corrupt(format!("session {id} is open, but the state counts none"))
             })?;

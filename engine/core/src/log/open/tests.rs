@@ -308,6 +308,25 @@ fn a_segment_that_is_cut_while_it_is_read_is_refused() {
     );
 }
 
+/// What claims to go on behind the segment's end was never written, so it is no trace of a torn append.
+#[test]
+fn what_would_not_fit_into_the_segment_does_not_look_like_a_batch() {
+    let batch = sealed(BASE, None, 3, false);
+    let bytes = to_u32(batch.len());
+    for (left, fits) in [
+        (bytes + ALIGNMENT, true),
+        (bytes, true),
+        (bytes - ALIGNMENT, false),
+    ] {
+        let at = WATCHED_BYTES - left;
+        let mut file = watched(WATCHED_BYTES);
+        let there = batch.len().min(left as usize);
+        file.file.bytes[at as usize..][..there].copy_from_slice(&batch[..there]);
+        let header = Window::new(&file).header(at).unwrap();
+        assert_eq!(header.is_some(), fits, "{left} bytes are left");
+    }
+}
+
 /// All that may not be durable, in large pieces, and nothing of what follows the last batch.
 #[test]
 fn what_no_batch_proves_to_be_durable_is_written_once_more() {

@@ -16,9 +16,9 @@ use crate::log::{Batch, Filled, Log, LogReader, Piece};
 use crate::models::KEY;
 use crate::planted::{Bug, plant};
 use crate::replica::{
-    Applier, ApplyJob, Caller, Effect, Env, Input, LogJob, LogStep, LogWriter, Replica,
-    ReplicaConfig, Request as Asked, RequestError, Role, SyncRule, WriteAnswers, WriteReply,
-    Written,
+    Applier, ApplyJob, Caller, Effect, EncodedCommand, Env, Input, LogJob, LogStep, LogWriter,
+    Replica, ReplicaConfig, Request as Asked, RequestError, Role, SyncRule, WriteAnswers,
+    WriteReply, Written,
 };
 use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
@@ -135,7 +135,7 @@ fn write_log(
     filler: &ToFiller,
     inbox: &Inbox,
 ) -> Log<MemoryDisk> {
-    let mut writer = LogWriter::new(SyncRule::AtOnce);
+    let mut writer = LogWriter::new(SyncRule::AtOnce, &log);
     let mut filled = None;
     loop {
         if let Some(filled) = filled.or_else(|| filler.filled.try_recv().ok()) {
@@ -195,11 +195,11 @@ fn write(inbox: &Inbox, reader: &Reader<MemoryStore>) {
             session: None,
             command: put,
         };
-        let data = request.encode(CommandVersion::CURRENT);
+        let command = EncodedCommand::new(request, CommandVersion::CURRENT);
         let (replies, mut answers) = WriteAnswers::of(1, None);
         for caller in replies {
             let write = Input::Request(Asked::Write {
-                data: data.clone(),
+                command: command.clone(),
                 caller,
                 from: None,
             });
@@ -262,7 +262,7 @@ fn leader(
     let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine);
     let mut replica: Replica<_, Threads> = replica.expect("the settings work");
     let mut applier = Applier::new(machine);
-    let mut writer = LogWriter::new(SyncRule::AtOnce);
+    let mut writer = LogWriter::new(SyncRule::AtOnce, log);
     while !(replica.status().role == Role::Leader && replica.status().ready) {
         replica.handle(Input::Tick, NOW);
         for effect in replica.effects(NOW) {

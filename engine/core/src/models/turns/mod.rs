@@ -1,8 +1,12 @@
 //! What threads hand over through locks, queues and wakers.
 
 mod answers;
+mod channel;
+mod link;
 mod log;
 mod member;
+mod revisions;
+mod watches;
 mod writes;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};

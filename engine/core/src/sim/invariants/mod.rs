@@ -126,13 +126,14 @@ pub(super) struct Invariants(Vec<Box<dyn Invariant>>);
 
 /// What is checked where it happens: see docs/simulator.md.
 #[cfg(feature = "planted-bugs")]
-pub(super) const ELSEWHERE: [&str; 11] = [
+pub(super) const ELSEWHERE: [&str; 12] = [
     "what was synced is there",
     "messages are bounded",
     "heartbeats outlive their stream",
     "streams that break depose nobody",
     "pages are bounded",
     "silent learners do not vote",
+    "changes leave a quorum",
     "a refused folder stays refused",
     "every sound folder opens",
     "who lost writes waits",

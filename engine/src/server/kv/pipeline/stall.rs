@@ -3,7 +3,7 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Mutex, MutexGuard, TryLockError, Weak},
     task::{Context, Poll},
     time::Duration,
 };
@@ -63,9 +63,20 @@ impl Slot {
         self.state.lock().expect("no holder panics")
     }
 
+    fn state_if_free(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("no holder panics"),
+        }
+    }
+
     /// Whether the stream ended for it.
     fn end_if_unread(&self, patience: Duration) -> bool {
-        let mut state = self.state();
+        // Whoever holds it polls the stream, which may take milliseconds of a lane: it is looked at again soon enough.
+        let Some(mut state) = self.state_if_free() else {
+            return false;
+        };
         if matches!(*state, State::Ended(_)) {
             return true;
         }

@@ -1,0 +1,226 @@
+//! What a hub reads for the watches of its streams ([`Feed`]), while they come and the member goes on.
+
+use super::any_turns;
+use crate::kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp, Want};
+use crate::planted::{Bug, plant};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
+use crate::types::Revision;
+use crate::watch::{Feed, KeepLimits, Page, Part, WatchSet, WatchSpec, Work};
+use bytes::Bytes;
+use shuttle::sync::Condvar;
+use shuttle::thread;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+const FIRST: u64 = 1;
+const LAST: u64 = 3;
+/// Each revision changes all of them.
+const KEYS: [&str; 2] = ["a", "b"];
+const BYTES: usize = 10_000;
+
+/// Tells of changes of a number, or of the last of several, as `dengine`'s channels do.
+#[derive(Default)]
+struct Channel {
+    told: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Channel {
+    fn now(&self) -> MutexGuard<'_, u64> {
+        self.told.lock().expect("nobody panics")
+    }
+
+    fn tell(&self, tell: impl FnOnce(&mut u64)) {
+        tell(&mut self.now());
+        self.changed.notify_all();
+    }
+
+    fn wait(&self, seen: u64) -> u64 {
+        let now = self.now();
+        let changed = self.changed.wait_while(now, |now| *now == seen);
+        *changed.expect("nobody panics")
+    }
+}
+
+struct Hub {
+    /// What the member shows, and has.
+    revision: Channel,
+    feed: Feed,
+    changed: Channel,
+    listeners: AtomicUsize,
+}
+
+fn event(revision: u64, sub: u32, key: &'static str) -> Event {
+    let kv = KeyValue {
+        key: Bytes::from_static(key.as_bytes()),
+        value: Bytes::new(),
+        create_revision: Revision(1),
+        mod_revision: Revision(revision),
+        version: 1,
+        ttl_ms: 0,
+    };
+    Event {
+        kind: EventKind::Put,
+        sub,
+        kv,
+        prev: None,
+    }
+}
+
+impl Hub {
+    fn new() -> Self {
+        let limits = KeepLimits {
+            bytes: BYTES,
+            pages: 8,
+        };
+        Self {
+            revision: Channel {
+                told: Mutex::new(FIRST),
+                changed: Condvar::new(),
+            },
+            feed: Feed::new(Revision(FIRST), limits),
+            changed: Channel::default(),
+            listeners: AtomicUsize::new(0),
+        }
+    }
+
+    fn read(&self, from: Stamp, want: &dyn Fn(&[u8]) -> Want) -> Changes {
+        let newest = *self.revision.now();
+        let events = (from.revision.0..=newest).flat_map(|revision| {
+            (0..)
+                .zip(KEYS)
+                .map(move |(sub, key)| event(revision, sub, key))
+        });
+        Changes {
+            events: events
+                .filter(|it| want(&it.kv.key) > Want::Nothing)
+                .collect(),
+            next: Stamp::end_of(Revision(newest)).max(from),
+            revision: Revision(newest),
+        }
+    }
+
+    fn page(&self, from: Stamp, part: Part) -> Page {
+        let page = self.feed.page(from, part, |want| {
+            Ok::<_, Infallible>(self.read(from, want))
+        });
+        page.unwrap_or_else(|never| match never {})
+    }
+
+    /// As the hub's task.
+    fn follow(&self) {
+        let mut newest = FIRST;
+        while newest < LAST {
+            newest = self.revision.wait(newest);
+            let listens = || self.listeners.load(Ordering::Relaxed) > 0;
+            while let Some(from) = self.feed.wants(Revision(newest), listens) {
+                self.feed.push(self.page(from, Part::Present));
+                self.changed.tell(|times| *times += 1);
+            }
+        }
+    }
+
+    /// As the task of a stream that watches a key from `first` on: which revisions it is told of, up to the last.
+    fn watch(&self, key: &'static str, first: u64) -> Vec<u64> {
+        self.listeners.fetch_add(1, Ordering::Relaxed);
+        let mut seen = *self.changed.now();
+        let mut watches = WatchSet::new(BYTES);
+        let spec = WatchSpec {
+            keys: KeyRange::One(Bytes::from_static(key.as_bytes())),
+            prev_kv: false,
+            no_put: false,
+            no_delete: false,
+            fragment: false,
+            message_bytes: BYTES,
+        };
+        watches.insert(1, spec, Revision(first), &mut self.feed.wanted());
+        let mut heard = Vec::new();
+        loop {
+            while let Some(work) = self.feed.work(&mut watches) {
+                self.tell(&mut watches, work, &mut heard);
+            }
+            if heard.last() == Some(&LAST) {
+                break;
+            }
+            seen = self.changed.wait(seen);
+        }
+        watches.clear(&mut self.feed.wanted());
+        self.listeners.fetch_sub(1, Ordering::Relaxed);
+        heard
+    }
+
+    fn tell(&self, watches: &mut WatchSet, work: Work, heard: &mut Vec<u64>) {
+        let mut telling = match work {
+            Work::Tell(page) => watches.tell(page),
+            Work::ReadPast(at, _) => watches.tell(Arc::new(self.page(at, Part::Past))),
+            Work::ReadAlone(id, query) => {
+                let want = |key: &[u8]| match query.keys.contains(key) {
+                    true => Want::Event,
+                    false => Want::Nothing,
+                };
+                watches.tell_alone(id, query.from, self.read(query.from, &want))
+            }
+        };
+        while let Some(slice) = watches.slice(&mut telling) {
+            for (id, told) in slice {
+                for message in told.expect("events are small") {
+                    heard.extend(message.events.iter().map(|it| it.kv.mod_revision.0));
+                    watches.told(id, message.reached());
+                }
+            }
+        }
+        watches.finish(telling, &mut self.feed.wanted());
+    }
+}
+
+/// Whoever is never told of the last revision shows as a deadlock.
+fn all_are_told(watched: &[(&'static str, u64)]) {
+    let hub = Arc::new(Hub::new());
+    let streams = watched.iter().copied().map(|(key, first)| {
+        let hub = Arc::clone(&hub);
+        thread::spawn(move || {
+            let heard = hub.watch(key, first);
+            assert_eq!(heard, Vec::from_iter(first..=LAST), "not told of all");
+        })
+    });
+    let mut threads: Vec<_> = streams.collect();
+    let follower = Arc::clone(&hub);
+    threads.push(thread::spawn(move || follower.follow()));
+    for revision in FIRST + 1..=LAST {
+        hub.revision.tell(|now| *now = revision);
+    }
+    threads
+        .into_iter()
+        .for_each(|it| it.join().expect("it was told"));
+}
+
+/// It may come at any time: before there is anything new, or when the hub has found that nobody listens.
+fn one_who_comes_late_is_told() {
+    all_are_told(&[("a", LAST)]);
+}
+
+/// One may come while the hub reads for the other.
+fn both_are_told() {
+    all_are_told(&[("a", FIRST + 1), ("b", LAST)]);
+}
+
+#[test]
+fn whoever_watches_is_told_of_what_it_wants() {
+    any_turns(3_000, one_who_comes_late_is_told);
+    any_turns(3_000, both_are_told);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn listeners_that_are_counted_too_early_are_found() {
+    plant(Some(Bug::ListenersCountedBeforeRing));
+    any_turns(100_000, one_who_comes_late_is_told);
+}
+
+#[test]
+#[should_panic(expected = "not told of all")]
+fn a_page_that_is_marked_too_late_is_found() {
+    plant(Some(Bug::MarkedAfterRead));
+    any_turns(3_000, both_are_told);
+}
