@@ -124,7 +124,7 @@ sim: ## the deterministic simulator: fresh seeds for BUDGET seconds (60), or SEE
 	@$(SIM) $(if $(SEED),--seed $(SEED),--budget $(or $(BUDGET),60) --threads $(or $(THREADS),$(shell nproc)))
 
 sim-planted: ## how many seeds it takes the simulator to find each planted bug, from three seeds on; fails if any is not found (BUG=…, MAX=…, FROM=…)
-	@$(SIM_PLANTED) --planted $(or $(BUG),all) --from $(or $(FROM),1$(comma)100000$(comma)200000) --max-seeds $(or $(MAX),2000) --threads $(or $(THREADS),$(shell nproc))
+	@$(SIM_PLANTED) --planted $(or $(BUG),all) --from $(or $(FROM),1$(comma)100000$(comma)200000) --max-seeds $(or $(MAX),5000) --threads $(or $(THREADS),$(shell nproc))
 
 models: ## what threads do to each other, under loom and shuttle
 	@$(MODELS_LOOM)

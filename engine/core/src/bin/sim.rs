@@ -184,29 +184,18 @@ fn fresh_seed() -> u64 {
 
 #[cfg(feature = "planted-bugs")]
 mod planted {
-    use super::{Arguments, ExitCode, sim};
+    use super::{Arguments, ExitCode};
     use dengine_core::planted::{Bug, plant};
-    use std::collections::{BTreeMap, BTreeSet};
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc;
-
-    /// What came of the search for one bug.
-    struct Row {
-        bug: Bug,
-        /// For each range, the number of the seed that found it, counted from 1; none if none did.
-        seeds: Vec<Option<u64>>,
-        /// The invariants that reported it, as they first did.
-        found_as: Vec<&'static str>,
-    }
+    use dengine_core::sim::{Search, Sought, never_first};
 
     /// Looks for planted bugs, and prints the rows of the table in docs/simulator.md.
     pub(super) fn run(name: &str, arguments: &Arguments) -> ExitCode {
         let bugs = match (name, Bug::named(name)) {
-            ("all", _) => Bug::ALL.map(|(bug, _)| bug).to_vec(),
+            ("all", _) => Bug::ALL.to_vec(),
             (_, Some(bug)) => vec![bug],
             (_, None) => {
                 eprintln!("there is no planted bug {name}; there are");
-                for (bug, _) in Bug::ALL {
+                for bug in Bug::ALL {
                     eprintln!("  {}", bug.name());
                 }
                 return ExitCode::FAILURE;
@@ -220,76 +209,25 @@ mod planted {
             [] => vec![1],
             from => from.to_vec(),
         };
-        print_head(&ranges);
-        let rows = seek_all(&bugs, &ranges, arguments);
-        let never = never_first(&rows).filter(|_| name == "all");
-        let never: Vec<_> = never.collect();
+        let search = Search {
+            bugs,
+            ranges,
+            within: arguments.max_seeds,
+            threads: usize::try_from(arguments.threads).unwrap_or(usize::MAX),
+        };
+        print_head(&search.ranges);
+        let all = search.run(|sought| print_row(sought, search.within));
+        let never = match name {
+            "all" => never_first(&all),
+            _ => Vec::new(),
+        };
         for invariant in &never {
             eprintln!("no planted bug was first reported by {invariant:?}");
         }
-        let all_found = rows.iter().all(|row| row.seeds.iter().all(Option::is_some));
-        match all_found && never.is_empty() {
+        match all.iter().all(Sought::is_found) && never.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         }
-    }
-
-    /// As many at a time as there are threads; rows are printed in the order of the bugs.
-    fn seek_all(bugs: &[Bug], ranges: &[u64], arguments: &Arguments) -> Vec<Row> {
-        let next = AtomicUsize::new(0);
-        let (sender, receiver) = mpsc::channel();
-        std::thread::scope(|scope| {
-            for _ in 0..arguments.threads.max(1) {
-                let (next, sender) = (&next, sender.clone());
-                scope.spawn(move || {
-                    while let Some((at, bug)) = take(next, bugs) {
-                        let row = seek(bug, ranges, arguments.max_seeds);
-                        sender.send((at, row)).expect("somebody prints it");
-                    }
-                });
-            }
-            drop(sender);
-            let (mut early, mut rows) = (BTreeMap::new(), Vec::new());
-            for (at, row) in receiver {
-                early.insert(at, row);
-                while let Some(row) = early.remove(&rows.len()) {
-                    row.print(arguments.max_seeds);
-                    rows.push(row);
-                }
-            }
-            rows
-        })
-    }
-
-    fn take(next: &AtomicUsize, bugs: &[Bug]) -> Option<(usize, Bug)> {
-        let at = next.fetch_add(1, Ordering::Relaxed);
-        bugs.get(at).map(|bug| (at, *bug))
-    }
-
-    fn seek(bug: Bug, ranges: &[u64], max_seeds: u64) -> Row {
-        plant(Some(bug));
-        let mut row = Row {
-            bug,
-            seeds: Vec::new(),
-            found_as: Vec::new(),
-        };
-        for first in ranges {
-            let found = sim::seek(*first, max_seeds);
-            row.seeds.push(found.as_ref().map(|it| it.seeds));
-            for invariant in found.into_iter().flat_map(|it| it.found_as) {
-                if !row.found_as.contains(&invariant) {
-                    row.found_as.push(invariant);
-                }
-            }
-        }
-        row
-    }
-
-    /// The invariants that reported nothing first: they might see nothing at all.
-    fn never_first(rows: &[Row]) -> impl Iterator<Item = &'static str> {
-        let first: BTreeSet<_> = rows.iter().flat_map(|row| row.found_as.clone()).collect();
-        let names = sim::invariants().into_iter();
-        names.filter(move |name| !first.contains(name))
     }
 
     fn print_head(ranges: &[u64]) {
@@ -300,22 +238,20 @@ mod planted {
         println!("|---|{}---|", "---|".repeat(ranges.len()));
     }
 
+    fn print_row(sought: &Sought, within: u64) {
+        let cell = |seeds: &Option<u64>| match seeds {
+            Some(seeds) => format!(" {seeds} |"),
+            None => format!(" more than {within} |"),
+        };
+        let cells: String = sought.seeds.iter().map(cell).collect();
+        let (name, found_as) = (sought.bug.name(), sought.found_as.join(", "));
+        println!("| {name} |{cells} {found_as} |");
+    }
+
     fn with_commas(number: u64) -> String {
         let digits = number.to_string();
         let groups = digits.as_bytes().rchunks(3).rev();
         let groups = groups.map(|group| String::from_utf8_lossy(group).into_owned());
         groups.collect::<Vec<_>>().join(",")
-    }
-
-    impl Row {
-        fn print(&self, max_seeds: u64) {
-            let cell = |seeds: &Option<u64>| match seeds {
-                Some(seeds) => format!(" {seeds} |"),
-                None => format!(" more than {max_seeds} |"),
-            };
-            let cells: String = self.seeds.iter().map(cell).collect();
-            let (name, found_as) = (self.bug.name(), self.found_as.join(", "));
-            println!("| {name} |{cells} {found_as} |");
-        }
     }
 }

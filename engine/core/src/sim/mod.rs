@@ -13,7 +13,7 @@
 //! and [`forgiven`] what still counts of what clients were told.
 //! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
 //! (its disk is [`MemoryDisk`](crate::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
-//! [`invariants`] watch, one file each. [`surroundings`] holds what all share: [`queue`], [`random`],
+//! [`invariants`] watch, one file each; [`search`](Search) asks them to find planted bugs. [`surroundings`] holds what all share: [`queue`], [`random`],
 //! [`trace`].
 //!
 //! # Determinism
@@ -40,6 +40,8 @@ mod queue;
 mod random;
 mod restored;
 mod roll;
+#[cfg(feature = "planted-bugs")]
+mod search;
 mod settings;
 mod shadow;
 mod store;
@@ -53,6 +55,8 @@ mod watcher;
 mod world;
 
 use crate::check::History;
+#[cfg(feature = "planted-bugs")]
+pub use search::{Search, Sought, never_first};
 use std::collections::BTreeMap;
 use std::time::Duration;
 pub use trace::Keep;
@@ -87,46 +91,8 @@ pub struct Violation {
     pub what: String,
 }
 
-/// The names of all invariants.
-#[cfg(feature = "planted-bugs")]
-#[must_use]
-pub fn invariants() -> Vec<&'static str> {
-    invariants::Invariants::names()
-}
-
 /// Runs one seed.
 #[must_use]
 pub fn run(seed: u64, keep: Keep) -> Report {
     world::World::new(seed, keep).run(seed)
-}
-
-/// What came of a search for a planted bug.
-#[cfg(feature = "planted-bugs")]
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// The seed that found it, counted from 1.
-    pub seeds: u64,
-    /// The invariants that reported it first, each once: in that seed, and in two more if they find it soon, for a bug does not
-    /// show itself in the same way each time.
-    pub found_as: Vec<&'static str>,
-}
-
-/// Looks for the bug that is planted in this thread, in so many seeds from `first` on.
-#[cfg(feature = "planted-bugs")]
-#[must_use]
-pub fn seek(first: u64, seeds: u64) -> Option<Found> {
-    const SOON: u64 = 50;
-    let look = |seed| Some((seed, run(first + seed - 1, Keep::Hash).violation?.invariant));
-    let (seed, invariant) = (1..=seeds).find_map(look)?;
-    let more = (seed + 1..=seeds.min(SOON)).filter_map(look).take(2);
-    let mut found_as = vec![invariant];
-    for (_, invariant) in more {
-        if !found_as.contains(&invariant) {
-            found_as.push(invariant);
-        }
-    }
-    Some(Found {
-        seeds: seed,
-        found_as,
-    })
 }
