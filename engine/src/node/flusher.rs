@@ -8,18 +8,33 @@ use crate::storage::RocksStore;
 use dengine_core::channel::Sender;
 use dengine_core::kv::Flusher;
 use dengine_core::replica;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Asks for a flush whenever enough was applied. One request may wait while a flush runs; it covers
-/// whatever is applied until it begins.
+/// Asks for a flush. One request may wait while a flush runs; it covers whatever is applied until it begins.
+#[derive(Clone)]
+pub(super) struct FlushRequests(SyncSender<()>);
+
+impl FlushRequests {
+    pub(super) fn channel() -> (Self, Receiver<()>) {
+        let (requests, flushes) = sync_channel(1);
+        (Self(requests), flushes)
+    }
+
+    /// Says whether there was none before. If the flusher is gone, it has said why.
+    pub(super) fn ask(&self) -> bool {
+        self.0.try_send(()).is_ok()
+    }
+}
+
+/// Asks for a flush whenever enough was applied.
 pub(super) struct FlushTrigger {
-    requests: SyncSender<()>,
+    requests: FlushRequests,
     every_bytes: u64,
     applied_bytes: u64,
 }
 
 impl FlushTrigger {
-    pub(super) fn new(requests: SyncSender<()>, every_bytes: u64) -> Self {
+    pub(super) fn new(requests: FlushRequests, every_bytes: u64) -> Self {
         Self {
             requests,
             every_bytes,
@@ -29,14 +44,13 @@ impl FlushTrigger {
 
     pub(super) fn applied(&mut self, bytes: u64) {
         self.applied_bytes += bytes;
-        // Full: a flush that covers this is already asked for. Closed: the flusher has said why.
-        if self.applied_bytes >= self.every_bytes && self.requests.try_send(()).is_ok() {
+        if self.applied_bytes >= self.every_bytes && self.requests.ask() {
             self.applied_bytes = 0;
         }
     }
 }
 
-/// Works until the applier lets go of the requests.
+/// Works until nobody can ask any more.
 pub(super) fn run(flusher: &Flusher<RocksStore>, requests: &Receiver<()>, replica: &Sender<Input>) {
     while requests.recv().is_ok() {
         match flusher.flush() {

@@ -106,12 +106,16 @@ impl LogThread {
         let _ = self.replica.send(replica::Input::Persisted(id).into());
     }
 
-    /// Once, until it has written something.
+    /// Logs it once, until it has written something.
     fn tell_full(&mut self, full: Option<&LogError>) {
         let told = std::mem::replace(&mut self.told_full, full.is_some());
-        if let Some(error) = full.filter(|_| !told) {
+        let Some(error) = full else {
+            return;
+        };
+        if !told {
             tracing::error!(%error, "the disk is full; this member waits for space");
         }
+        let _ = self.replica.send(replica::Input::LogFull.into());
     }
 
     /// Takes what queued, or waits for it, so long at most. Says whether more may come: a member that stops has promised nothing of

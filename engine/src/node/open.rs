@@ -2,6 +2,7 @@
 
 use super::input::Channels;
 use super::running::Start;
+use super::space::{Look, Space};
 use crate::config::Config;
 use crate::error::StartError;
 use crate::storage::{self, OpenWatch, RocksStore};
@@ -53,10 +54,23 @@ fn open_existing(
 }
 
 fn log_options(config: &Config, identity: Identity) -> LogOptions {
+    let usual = LogOptions::new(identity.cluster_id, identity.member_id, rand::random());
     LogOptions {
         segment_bytes: u32::try_from(config.log.segment_bytes).unwrap_or(u32::MAX),
-        ..LogOptions::new(identity.cluster_id, identity.member_id, rand::random())
+        spares_max: if is_low_on_space(config) {
+            0
+        } else {
+            usual.spares_max
+        },
+        ..usual
     }
+}
+
+/// Then the space of spare segments is for RocksDB: it can neither open a state on a full disk nor write one out, which is what
+/// makes room in the log.
+fn is_low_on_space(config: &Config) -> bool {
+    let space = Space::new(config.data_dir.clone(), config.min_free_bytes);
+    space.look().is_ok_and(|look| look == Look::BecameLow)
 }
 
 pub(super) fn log_failed(

@@ -1,5 +1,6 @@
 //! The thread that decides: takes what queued, asks the replica what follows, and has it done.
 
+use super::flusher::FlushRequests;
 use super::input::{Channels, Input};
 use super::install::Install;
 use super::snapshots::Snapshots;
@@ -36,6 +37,7 @@ pub(super) struct ReplicaThread {
     pub(super) replica: Replica<LogReader<RealDisk>, Channels>,
     pub(super) log_jobs: Sender<LogJob>,
     pub(super) apply_jobs: Sender<ApplyJob<Channels>>,
+    pub(super) flush: FlushRequests,
     pub(super) peers: Peers,
     pub(super) reader: Reader<RocksStore>,
     pub(super) log_reader: LogReader<RealDisk>,
@@ -153,6 +155,9 @@ impl ReplicaThread {
                 if let Some(unlogged) = self.refusals.next() {
                     tracing::warn!(%refusal, unlogged, "refused a peer's message");
                 }
+            }
+            Effect::Flush => {
+                self.flush.ask();
             }
             Effect::MakeSnapshot => self.snapshots.make(),
             Effect::SendSnapshot { to, message } => match self.snapshots.made.clone() {

@@ -3,7 +3,7 @@
 use super::Written;
 use super::applier::ApplyThread;
 use super::clock;
-use super::flusher::{self, FlushTrigger};
+use super::flusher::{self, FlushRequests, FlushTrigger};
 use super::input::{Answer, Input, Reply, Request};
 use super::install::Install;
 use super::keeper::KeeperThread;
@@ -38,10 +38,7 @@ use dengine_folder::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::{
-    Arc, Mutex,
-    mpsc::{SendError, sync_channel},
-};
+use std::sync::{Arc, Mutex, mpsc::SendError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
@@ -161,6 +158,7 @@ impl Running {
         };
         let lease = replica.lease();
         let command_gate = replica.command_gate();
+        let (flush_requests, flushes) = FlushRequests::channel();
         let mut replica = ReplicaThread {
             config: start.config.clone(),
             identity: start.identity,
@@ -168,6 +166,7 @@ impl Running {
             replica,
             log_jobs,
             apply_jobs,
+            flush: flush_requests.clone(),
             peers,
             reader: reader.clone(),
             log_reader: log.reader(),
@@ -184,7 +183,6 @@ impl Running {
         };
         // Before anybody can ask: who has an identity must never be taken for one that waits for it.
         replica.publish();
-        let (flush_requests, flushes) = sync_channel(1);
         let flush = FlushTrigger::new(flush_requests, start.config.log.flush_bytes);
         let flusher = machine.flusher();
         let flush_now = flusher.clone();

@@ -166,3 +166,55 @@ async fn a_member_without_any_space_waits_for_some_and_loses_nothing() {
         assert!(read.unwrap().kv.is_some(), "k{number} was acknowledged");
     }
 }
+
+/// Zeros, which RocksDB packs to next to nothing: what fills the disk is the log.
+const PACKS_WELL: usize = 1 << 20;
+
+/// Nobody finds space elsewhere. Only so much was applied that nobody flushed, and what is not flushed has to stay in the log.
+#[tokio::test]
+async fn a_log_that_fills_the_disk_makes_room_in_it() {
+    let disk = Disk::mount();
+    let cluster = Cluster::form_with(1, |member| on(&disk, 0, member)).await;
+    let client = cluster.members[0].client().await;
+    disk.fill(40 << 20);
+    for number in 0..100 {
+        let put = client.put(format!("k{number}"), vec![0; PACKS_WELL]).await;
+        put.unwrap_or_else(|error| panic!("k{number}: {error}"));
+    }
+    assert!(cluster.members[0].logged().contains("the disk is full"));
+}
+
+/// It has spare segments, and RocksDB no byte to open its state with.
+#[tokio::test]
+async fn a_member_starts_on_a_full_disk_and_takes_what_frees_space() {
+    let disk = Disk::mount();
+    let mut cluster = Cluster::form_with(1, |member| {
+        on(&disk, RESERVE_BYTES, member);
+        member.add_args([
+            "--log-flush-bytes",
+            "1048576",
+            "--log-keep-bytes",
+            "1048576",
+        ]);
+    })
+    .await;
+    let client = cluster.members[0].client().await;
+    let spare = || {
+        let names = std::fs::read_dir(disk.folder.path().join("data/log")).unwrap();
+        let names = names.map(|it| it.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".spare")).count()
+    };
+    eventually("a segment is a spare one", || async {
+        client.put("k", vec![0; PACKS_WELL]).await.unwrap();
+        (spare() > 0).then_some(())
+    })
+    .await;
+    cluster.members[0].kill();
+    disk.fill(0);
+    cluster.members[0].start();
+    cluster.members[0].ready().await;
+    let client = cluster.members[0].client().await;
+    let refused = client.put("k", "w").await.unwrap_err();
+    assert!(matches!(refused, Error::LowOnSpace { .. }), "{refused}");
+    client.delete("k").await.unwrap();
+}

@@ -80,7 +80,7 @@ pub struct LogOptions {
     /// Where an append is larger, it becomes several batches on disk (still one write). It bounds what is
     /// read and checked to return one entry.
     pub batch_bytes: u32,
-    /// How many dropped segments are kept to be used again; more of them are removed.
+    /// How many dropped segments are kept to be used again; more of them are removed, also of those that are found.
     pub spares_max: usize,
 }
 

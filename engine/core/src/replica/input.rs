@@ -84,6 +84,8 @@ pub enum Input<E: Env> {
     },
     /// From the log writer: everything up to this append is on disk.
     Persisted(AppendId),
+    /// From the log writer: there is no space for what it has to write, which waits. Said again and again until there is.
+    LogFull,
     /// From the applier.
     Applied(AppliedRange),
     /// The state machine has everything up to this entry on disk.
@@ -180,6 +182,8 @@ pub enum Effect<E: Env> {
     StateChanged(State),
     /// A peer sent what no member sends. It changed nothing.
     PeerRefused(PeerMessageError),
+    /// Have the state machine written to disk, without waiting for more to come; then [`Input::Flushed`].
+    Flush,
     /// Make a snapshot of the state machine as it is now, in place of the last one; then
     /// [`Input::SnapshotMade`].
     MakeSnapshot,

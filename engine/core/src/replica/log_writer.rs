@@ -49,7 +49,8 @@ pub enum LogStep<D: Disk> {
     Wait {
         /// For so long at most, if that is said.
         longest: Option<Duration>,
-        /// There is something to write, and no space for it. Nothing is lost, and nothing acknowledged, until there is.
+        /// There is something to write, and no space for it: tell the replica ([`Input::LogFull`](super::Input::LogFull)). Nothing is
+        /// lost, and nothing acknowledged, until there is.
         full: Option<LogError>,
     },
 }

@@ -124,6 +124,8 @@ pub struct Replica<L: LogRead, E: Env> {
     membership: Arc<Membership>,
     applied: Index,
     flushed: Index,
+    /// What the log has to write waits for space.
+    log_is_full: bool,
     outstanding: Outstanding,
     revision: Revision,
     /// Where the last membership change of this leader stands; another must wait until it is applied.
@@ -192,6 +194,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             membership,
             applied,
             flushed: Index(0),
+            log_is_full: false,
             outstanding: Outstanding::default(),
             revision: machine.revision(),
             change_at: Index(0),
@@ -212,7 +215,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             Input::Propose(commands) => self.on_propose(commands),
             Input::Message { from, bytes } => self.step(Event::Message { from, bytes }),
             Input::Unreachable(member) => self.step(Event::Unreachable(member)),
+            Input::LogFull => self.on_log_full(),
             Input::Persisted(id) => {
+                self.log_is_full = false;
                 self.outstanding.persisted(id);
                 self.step(Event::Persisted(id));
             }

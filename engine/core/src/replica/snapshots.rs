@@ -21,6 +21,12 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
     }
 
+    /// What is on disk of the state machine need not be in the log: so there may be space, and nobody has to find some.
+    pub(super) fn on_log_full(&mut self) {
+        self.log_is_full = true;
+        self.effects.push(Effect::Flush);
+    }
+
     /// A snapshot that nobody came for must not keep the log from being truncated for ever.
     fn withdraw_old_snapshot(&mut self) {
         let longest = self.log.keep_from(self.config.log_keep_bytes_for_followers);
@@ -32,9 +38,12 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     /// What is flushed, but for what consensus has yet to be told that it is applied (the flusher's word may come first),
     /// the newest part of the log, a longer part while a member that answers is behind, and what follows a snapshot that
-    /// is on its way.
+    /// is on its way. On a full disk nothing is kept for others: a snapshot does for them.
     fn truncatable(&self) -> Index {
-        let keep_from = |bytes| self.log.keep_from(bytes);
+        let keep_from = |bytes| match self.log_is_full {
+            true => self.consensus.last_index().next(),
+            false => self.log.keep_from(bytes),
+        };
         let mut keep = keep_from(self.config.log_keep_bytes);
         if self.consensus.state().role == Role::Leader {
             let progress = self.consensus.progress();
@@ -64,7 +73,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consensus::{ConsensusConfig, SnapshotMeta};
+    use crate::consensus::{AppendId, ConsensusConfig, SnapshotMeta};
     use crate::kv::StateMachine;
     use crate::kv::store::MemoryStore;
     use crate::log::conformance::small_options;
@@ -192,6 +201,22 @@ mod tests {
         assert_eq!(truncated(0, 0, None), Some(99));
         assert!((1..100).contains(&truncated(20_000, 20_000, None).unwrap()));
         assert_eq!(truncated(1 << 20, 1 << 20, None), None);
+    }
+
+    /// The next flush was that of the next so many bytes applied, and none is applied that the log can't take.
+    #[test]
+    fn a_full_log_is_flushed_for_and_keeps_nothing_for_others() {
+        let mut member = member(1 << 20, 1 << 20);
+        member.handle(Input::Flushed(Index(90)), Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), None);
+        member.handle(Input::LogFull, Moment(0));
+        let effects = member.effects(Moment(0));
+        assert!(effects.iter().any(|it| matches!(it, Effect::Flush)));
+        member.handle(Input::Flushed(Index(90)), Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), Some(90));
+        member.handle(Input::Persisted(AppendId(0)), Moment(0));
+        member.handle(Input::Flushed(Index(100)), Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), None);
     }
 
     #[test]

@@ -117,8 +117,13 @@ impl Process {
     }
 
     fn plan_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
-        let due = self.unflushed_bytes >= self.settings.flush_bytes;
-        if due && !std::mem::replace(&mut self.flush_busy, true) {
+        if self.unflushed_bytes >= self.settings.flush_bytes {
+            self.begin_flush(sim, machine);
+        }
+    }
+
+    pub(super) fn begin_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
+        if !std::mem::replace(&mut self.flush_busy, true) {
             self.unflushed_bytes = 0;
             let delay = machine.sync_time(sim) * 10;
             machine.plan(sim, delay, Actor::Flush);

@@ -117,6 +117,8 @@ impl Process {
                 LogStep::Wait { longest, full } => {
                     if full.is_some() {
                         sim.count("writes that waited for space");
+                        self.inbox.push_back(Input::LogFull);
+                        self.wake(sim, machine.id, machine.boot);
                     }
                     self.wait_for_jobs(sim, machine, longest);
                     return Ok(());

@@ -138,6 +138,7 @@ impl Process {
                 sim.count("peers' messages refused");
                 sim.note(format_args!("{member} refuses a message: {error}"));
             }
+            Effect::Flush => self.begin_flush(sim, machine),
             Effect::MakeSnapshot => {
                 let delay = machine.sync_time(sim) * 10;
                 machine.plan(sim, delay, Actor::Checkpoint);
