@@ -111,14 +111,14 @@ pub(super) trait View {
     /// What ranges have visited.
     fn visits(&self) -> &Visits;
 
-    /// Whether all comparisons hold.
-    fn all_hold(&mut self, compares: &[Compare]) -> Result<bool, Self::Error> {
-        for compare in compares {
+    /// The place of the first comparison that does not hold; none if all do.
+    fn first_that_fails(&mut self, compares: &[Compare]) -> Result<Option<usize>, Self::Error> {
+        for (at, compare) in compares.iter().enumerate() {
             if !self.holds(compare)? {
-                return Ok(false);
+                return Ok(Some(at));
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     fn holds(&mut self, compare: &Compare) -> Result<bool, Self::Error> {

@@ -180,11 +180,14 @@ impl Command {
     }
 
     /// How many records it may visit, as far as it says so itself, one at least: what applying it asks of a member besides its bytes.
-    /// Not what its ranges and comparisons visit, which have bounds of their own.
+    /// Not what its ranges visit, which have bounds of their own.
     #[must_use]
     pub fn records(&self) -> usize {
         match self {
-            Self::Batch(batch) => batch.then.len().max(batch.otherwise.len()).max(1),
+            Self::Batch(batch) => {
+                let operations = batch.then.len().max(batch.otherwise.len());
+                (batch.compares.len() + operations).max(1)
+            }
             Self::ExpireKeys { keys } => keys.len().max(1),
             Self::Put { .. }
             | Self::Delete { .. }

@@ -46,7 +46,7 @@ impl<S: Store> Reader<S> {
             records: 0,
             buffer: Vec::new(),
         };
-        let succeeded = moment.all_hold(&batch.compares)?;
+        let succeeded = moment.first_that_fails(&batch.compares)?.is_none();
         let operations = match succeeded {
             true => &batch.then,
             false => &batch.otherwise,

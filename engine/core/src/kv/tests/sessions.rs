@@ -4,9 +4,9 @@ use super::{Machine, apply, bytes, command_entry, machine, put, run, show, stamp
 use crate::kv::layout::{STATE_KEY, State, decode_state, encode_state};
 use crate::kv::store::{MemoryStore, WriteBatch};
 use crate::kv::{
-    Batch, BatchOperation, Command, KeyRange, Outcome, REPLY_BYTES_MAX, Refusal, Request,
-    SESSION_BYTES_MAX, SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo, StateMachine, Store,
-    StoreError,
+    Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome, REPLY_BYTES_MAX,
+    Refusal, Relation, Request, SESSION_BYTES_MAX, SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo,
+    StateMachine, Store, StoreError,
 };
 use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
@@ -450,4 +450,28 @@ fn what_an_entry_visits_counts_and_not_what_it_names() {
     let close = || Request::from(Command::CloseSession { session });
     assert_eq!(records(close()), 4, "with three answers");
     assert_eq!(records(close()), 1, "it is gone");
+}
+
+/// A hundred comparisons weighed as much as one put.
+#[test]
+fn what_batches_compare_counts_as_far_as_they_do() {
+    let mut machine = machine();
+    apply(&mut machine, put("a", "1"));
+    let has = |key: &str, value: &str| Compare {
+        keys: KeyRange::One(bytes(key)),
+        relation: Relation::Equal,
+        target: CompareTarget::Value(bytes(value)),
+    };
+    for (second, visited) in [("1", 3), ("2", 2)] {
+        let batch = Command::Batch(Batch {
+            compares: vec![has("a", "1"), has("a", second), has("a", "1")],
+            ..Batch::default()
+        });
+        assert_eq!(batch.records(), 3);
+        let index = machine.applied().0.next().0;
+        let applied = machine
+            .apply(&[command_entry(index, batch)])
+            .expect("apply");
+        assert_eq!(applied[0].records, visited);
+    }
 }

@@ -14,7 +14,9 @@ impl<S: Store> Transition<'_, S> {
         if batch.duplicate_key().is_some() {
             return Ok(Outcome::Refused(Refusal::DuplicateKey));
         }
-        let succeeded = self.all_hold(&batch.compares)?;
+        let failed_at = self.first_that_fails(&batch.compares)?;
+        let compared = failed_at.map_or(batch.compares.len(), |at| at + 1);
+        let succeeded = failed_at.is_none();
         if let Err(refusal) = self.visits.check() {
             return Ok(Outcome::Refused(refusal));
         }
@@ -23,7 +25,7 @@ impl<S: Store> Transition<'_, S> {
         } else {
             batch.otherwise
         };
-        self.records = operations.len().max(1);
+        self.records = (compared + operations.len()).max(1);
         // Before the first of them changes anything.
         let mut doomed = match self.all_doomed(&operations)? {
             Ok(doomed) => doomed.into_iter(),
