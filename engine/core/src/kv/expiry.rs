@@ -147,7 +147,7 @@ impl Expiry {
         }
     }
 
-    /// The sessions to expire now, with which about at most `max` records go. See [`Self::due`].
+    /// The sessions to expire now, with which at most `max` records go, or one. See [`Self::due`].
     ///
     /// # Errors
     /// If the storage fails.
@@ -163,21 +163,27 @@ impl Expiry {
             && let Some(&(at, id)) = self.session_looks.first()
             && at <= begun
         {
-            self.session_looks.pop_first();
-            match reader.session(id)? {
-                Some(session) => {
-                    let session = self.look_at(&session, begun, clock());
-                    records = session
-                        .iter()
-                        .fold(records, |sum, it| sum.saturating_add(it.records));
-                    due.extend(session);
-                }
-                None => {
-                    self.sessions.remove(&id);
+            let Some(session) = reader.session(id)? else {
+                self.session_looks.pop_first();
+                self.sessions.remove(&id);
+                continue;
+            };
+            if self.is_due(&session, begun) {
+                records = records.saturating_add(records_of(&session));
+                if records > max && !due.is_empty() {
+                    break;
                 }
             }
+            self.session_looks.pop_first();
+            due.extend(self.look_at(&session, begun, clock()));
         }
         Ok(due)
+    }
+
+    fn is_due(&self, session: &SessionInfo, begun: Moment) -> bool {
+        let unused = self.sessions.get(&session.id);
+        let unused = unused.filter(|it| it.last_used == session.last_used);
+        unused.is_some_and(|it| deadline(it.since, session.ttl_ms) <= begun)
     }
 
     /// Whether to propose that a session expires, which was read between `begun` and `seen`; and says when to look at
@@ -210,7 +216,7 @@ impl Expiry {
                 session: session.id,
                 last_used: session.last_used,
             },
-            records: usize::try_from(session.replies).map_or(usize::MAX, |it| it.saturating_add(1)),
+            records: records_of(session),
         })
     }
 
@@ -274,6 +280,11 @@ impl Expiry {
             Entry::Occupied(mut known) => known.get_mut().extend(&changes),
         }
     }
+}
+
+/// How many records end with it: itself, and the answers that are kept for it.
+fn records_of(session: &SessionInfo) -> usize {
+    usize::try_from(session.replies).map_or(usize::MAX, |it| it.saturating_add(1))
 }
 
 impl TtlClass {

@@ -2,8 +2,8 @@
 
 use super::{EncodedCommand, OwnCommands};
 use crate::kv::{
-    Command, CommandVersion, EXPIRY_RETRY, ExpiredKey, Expiry, ReadError, Reader, Request,
-    Retention, RetentionSetting, Store,
+    Command, CommandVersion, DueSession, EXPIRY_RETRY, ExpiredKey, Expiry, ReadError, Reader,
+    Request, Retention, RetentionSetting, Store,
 };
 use crate::types::{Moment, Term};
 use std::collections::VecDeque;
@@ -36,14 +36,33 @@ pub struct Keeper<S> {
     retention: Retention,
     /// Of the term in which this member leads: each leader starts all clocks anew, so nothing ends early.
     expiry: Option<(Term, Expiry)>,
-    /// The last key of each command that is under way, and when it was proposed: they are applied in this order.
-    under_way: VecDeque<(ExpiredKey, Moment)>,
+    /// The commands that expire keys and are under way: they are applied in this order.
+    under_way: VecDeque<UnderWay>,
+    /// The first of those that got lost and were not made up for.
+    lost: Option<UnderWay>,
     applied: Applied,
-    /// When sessions were looked at, and whether some were due.
+    /// When sessions were looked at, and the last of those that end.
     sessions_at: Option<Moment>,
-    sessions_wait: bool,
+    ending: Option<(Command, Moment)>,
     /// For how long keys have waited that are due and not proposed.
+    waiting: Option<Duration>,
+    /// For how long keys have waited that are due.
     behind: Option<Duration>,
+}
+
+/// A command that expires keys.
+#[derive(Clone, Debug)]
+struct UnderWay {
+    last: ExpiredKey,
+    proposed: Moment,
+    /// For how long the first of them had been due then.
+    late: Duration,
+}
+
+impl UnderWay {
+    fn late(&self, now: Moment) -> Duration {
+        self.late.saturating_add(now.since(self.proposed))
+    }
 }
 
 impl<S: Store> Keeper<S> {
@@ -55,9 +74,11 @@ impl<S: Store> Keeper<S> {
             retention: Retention::new(retention),
             expiry: None,
             under_way: VecDeque::new(),
+            lost: None,
             applied: Applied::default(),
             sessions_at: None,
-            sessions_wait: false,
+            ending: None,
+            waiting: None,
             behind: None,
         }
     }
@@ -65,9 +86,9 @@ impl<S: Store> Keeper<S> {
     /// When to call [`Self::work`] again.
     #[must_use]
     pub fn pause(&self) -> Duration {
-        match self.behind {
+        match self.waiting {
             Some(_) => PAUSE_WHILE_BEHIND,
-            None if self.sessions_wait => SESSIONS_EVERY,
+            None if self.ending.is_some() => SESSIONS_EVERY,
             None => PAUSE,
         }
     }
@@ -96,26 +117,16 @@ impl<S: Store> Keeper<S> {
         let revision = self.reader.revision();
         let now = clock();
         self.retention.observe(now, revision, written_bytes);
+        if self.expiry.as_ref().map(|(known, _)| *known) != leads {
+            self.forget();
+        }
         let Some(term) = leads else {
-            self.expiry = None;
-            self.under_way.clear();
-            self.behind = None;
             return Ok(OwnCommands::default());
         };
-        let expiry = match &mut self.expiry {
-            Some((known, expiry)) if *known == term => expiry,
-            other => &mut other.insert((term, Expiry::default())).1,
-        };
+        let (_, mut expiry) = self.expiry.take().unwrap_or((term, Expiry::default()));
         expiry.observe(&self.reader, &mut clock)?;
         let own = |command| EncodedCommand::new(Request::from(command), version);
-        let sessions = match self.sessions_at {
-            Some(at) if now.since(at) < SESSIONS_EVERY => Vec::new(),
-            _ => {
-                self.sessions_at = Some(now);
-                expiry.due_sessions(&self.reader, &mut clock, SESSION_RECORDS_PER_TURN)?
-            }
-        };
-        self.sessions_wait = !sessions.is_empty();
+        let sessions = self.end_sessions(&mut expiry, now, &mut clock)?;
         let sessions = sessions.into_iter().map(|due| EncodedCommand {
             records: due.records,
             ..own(due.command)
@@ -124,32 +135,111 @@ impl<S: Store> Keeper<S> {
             at_once: sessions.collect(),
             in_turn: Vec::new(),
         };
-        while let Some((last, at)) = self.under_way.front() {
-            let waits = self.reader.may_expire(&last.key, last.mod_revision)?;
-            if waits && now.since(*at) < EXPIRY_RETRY {
-                break;
-            }
-            self.applied.note(now, usize::from(!waits));
-            self.under_way.pop_front();
-        }
-        let most = under_way_max(expiry.overdue(now), self.applied.lately(now));
-        let room = most.saturating_sub(self.under_way.len());
-        for _ in 0..room.min(EXPIRIES_PER_TURN) {
-            let keys = expiry.due_keys(&self.reader, &mut clock, EXPIRED_KEYS_MAX)?;
-            let Some(last) = keys.last() else {
-                break;
-            };
-            self.under_way.push_back((last.clone(), now));
-            commands.in_turn.push(own(Command::ExpireKeys { keys }));
-        }
-        self.behind = expiry.overdue(now);
-        let compacted = self.reader.compact_revision();
-        let compact_to = self
-            .retention
-            .proposal(now, revision, compacted, written_bytes);
+        let keys = self.expire_keys(&mut expiry, now, &mut clock)?;
+        let keys = keys.into_iter().map(|keys| Command::ExpireKeys { keys });
+        commands.in_turn.extend(keys.map(own));
+        self.expiry = Some((term, expiry));
+        let compact_to =
+            self.retention
+                .proposal(now, revision, self.reader.compact_revision(), written_bytes);
         let compact = compact_to.map(|revision| own(Command::Compact { revision }));
         commands.at_once.extend(compact);
         Ok(commands)
+    }
+
+    /// What is under way of another term may have got lost, and whoever leads anew counts all times anew.
+    fn forget(&mut self) {
+        self.expiry = None;
+        self.under_way.clear();
+        self.lost = None;
+        self.ending = None;
+        self.waiting = None;
+        self.behind = None;
+    }
+
+    /// The sessions to end now: none before the last ones have ended, or clients' writes would wait for all that are due.
+    fn end_sessions(
+        &mut self,
+        expiry: &mut Expiry,
+        now: Moment,
+        clock: &mut impl FnMut() -> Moment,
+    ) -> Result<Vec<DueSession>, ReadError> {
+        let are_known = self
+            .sessions_at
+            .is_some_and(|at| now.since(at) < SESSIONS_EVERY);
+        if are_known || self.is_ending(now)? {
+            return Ok(Vec::new());
+        }
+        self.sessions_at = Some(now);
+        let due = expiry.due_sessions(&self.reader, clock, SESSION_RECORDS_PER_TURN)?;
+        self.ending = due.last().map(|last| (last.command.clone(), now));
+        Ok(due)
+    }
+
+    fn is_ending(&self, now: Moment) -> Result<bool, ReadError> {
+        let Some((Command::ExpireSession { session, last_used }, proposed)) = &self.ending else {
+            return Ok(false);
+        };
+        let is_there = self.reader.session(*session)?;
+        // Or it was used since, and does not end.
+        let is_the_same = is_there.is_some_and(|it| it.last_used == *last_used);
+        Ok(is_the_same && now.since(*proposed) < EXPIRY_RETRY)
+    }
+
+    /// The keys to expire now, a list for each command.
+    fn expire_keys(
+        &mut self,
+        expiry: &mut Expiry,
+        now: Moment,
+        clock: &mut impl FnMut() -> Moment,
+    ) -> Result<Vec<Vec<ExpiredKey>>, ReadError> {
+        while let Some(first) = self.under_way.front() {
+            let waits = self.waits(first)?;
+            if waits && now.since(first.proposed) < EXPIRY_RETRY {
+                break;
+            }
+            self.applied.note(now, usize::from(!waits));
+            let first = self.under_way.pop_front();
+            self.lost = self.lost.take().or(first.filter(|_| waits));
+        }
+        let most = under_way_max(expiry.overdue(now), self.applied.lately(now));
+        let room = most.saturating_sub(self.under_way.len());
+        let mut commands = Vec::new();
+        for _ in 0..room.min(EXPIRIES_PER_TURN) {
+            let late = expiry.overdue(now).unwrap_or_default();
+            let keys = expiry.due_keys(&self.reader, clock, EXPIRED_KEYS_MAX)?;
+            let Some(last) = keys.last() else {
+                break;
+            };
+            self.under_way.push_back(UnderWay {
+                last: last.clone(),
+                proposed: now,
+                late,
+            });
+            commands.push(keys);
+        }
+        self.waiting = expiry.overdue(now);
+        self.behind = self.longest_waiting(now)?;
+        Ok(commands)
+    }
+
+    fn waits(&self, command: &UnderWay) -> Result<bool, ReadError> {
+        let ExpiredKey { key, mod_revision } = &command.last;
+        self.reader.may_expire(key, *mod_revision)
+    }
+
+    /// For how long what is due has waited: what was not proposed, what has been under way for long, and what got lost, which counts as due
+    /// later.
+    fn longest_waiting(&mut self, now: Moment) -> Result<Option<Duration>, ReadError> {
+        if let Some(lost) = &self.lost
+            && !self.waits(lost)?
+        {
+            self.lost = None;
+        }
+        let slow = self.under_way.front();
+        let slow = slow.filter(|it| now.since(it.proposed) >= PAUSE);
+        let late = self.lost.iter().chain(slow).map(|it| it.late(now));
+        Ok(late.chain(self.waiting).max())
     }
 }
 
@@ -360,12 +450,19 @@ mod tests {
         let mut keeper = Keeper::new(machine.reader(), RetentionSetting::default());
         assert!(work(&mut keeper, Moment(0)).is_empty());
         let at = |ms| Moment(0).after(Duration::from_millis(ms));
-        let ended: Vec<_> = [100, 105, 110, 120, 130, 140]
-            .map(|ms| work(&mut keeper, at(ms)))
-            .into();
-        let counts: Vec<_> = ended.iter().map(Vec::len).collect();
-        assert_eq!(counts, [3, 0, 3, 3, 1, 0]);
-        assert!(ended.iter().flatten().all(|it| it.records == 100));
+        let mut ended = 0;
+        for ms in [100, 120, 140, 160, 180] {
+            let commands = work(&mut keeper, at(ms));
+            assert!(commands.iter().all(|it| it.records == 100));
+            assert!(work(&mut keeper, at(ms + 5)).is_empty(), "too soon");
+            let more = work(&mut keeper, at(ms + 15));
+            assert!(more.is_empty(), "those before have not ended");
+            assert_eq!(keeper.pause(), SESSIONS_EVERY);
+            ended += commands.len();
+            apply(&mut machine, data_of(commands));
+        }
+        assert_eq!(ended, 10, "two a turn");
+        assert!(work(&mut keeper, at(200)).is_empty());
         assert_eq!(keeper.pause(), PAUSE);
     }
 
