@@ -44,15 +44,17 @@ impl ApplyThread {
         first: ApplyJob<Channels>,
         jobs: &Receiver<ApplyJob<Channels>>,
     ) -> Result<(), StoreError> {
-        let start = Instant::now();
-        let queued = jobs.try_iter();
-        let Some(applied) = self.applier.work(std::iter::once(first).chain(queued))? else {
-            return Ok(());
-        };
-        ::metrics::histogram!(metrics::APPLY_SECONDS).record(start.elapsed().as_secs_f64());
-        ::metrics::counter!(metrics::APPLIED_ENTRIES_TOTAL).increment(applied.entries as u64);
-        self.report(applied);
-        Ok(())
+        let mut first = Some(first);
+        loop {
+            let start = Instant::now();
+            let queued = first.take().into_iter().chain(jobs.try_iter());
+            let Some(applied) = self.applier.work(queued)? else {
+                return Ok(());
+            };
+            ::metrics::histogram!(metrics::APPLY_SECONDS).record(start.elapsed().as_secs_f64());
+            ::metrics::counter!(metrics::APPLIED_ENTRIES_TOTAL).increment(applied.entries as u64);
+            self.report(applied);
+        }
     }
 
     fn report(&mut self, applied: AppliedRange) {

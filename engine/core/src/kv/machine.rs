@@ -18,6 +18,9 @@ use std::sync::Arc;
 /// than the entries that ask for them, so that the number of entries bounds nothing. Whoever changes this changes
 /// nothing that can be seen: members need not agree on where steps end.
 pub(super) const STEP_BYTES_MAX: usize = 16 << 20;
+/// The same once it has visited so many records: more save little. Callers hear of what is applied after each step, and so does the leader,
+/// which has as much applied as keeps the applier busy and can't give it more before.
+const STEP_RECORDS_MAX: usize = 64;
 
 /// The key-value store and the membership, as of the last applied entry.
 #[derive(Debug)]
@@ -141,8 +144,8 @@ impl<S: Store> StateMachine<S> {
         }
     }
 
-    /// Applies entries that follow the last applied one, in a single batch: as many of them as it takes to reach about
-    /// 16 MiB of effects and answers, at least one. Entries that were applied before are passed over; the answer
+    /// Applies entries that follow the last applied one, in a single batch: as many of them as it takes to visit 64 records or to reach
+    /// about 16 MiB of effects and answers, at least one. Entries that were applied before are passed over; the answer
     /// holds one item for each that was applied now, and so none once all of them are.
     ///
     /// # Errors
@@ -171,12 +174,13 @@ impl<S: Store> StateMachine<S> {
         step.bound_visits(self.visit_bounds);
         let mut applied = Vec::with_capacity(entries.len());
         let mut expected = self.state.applied_index;
-        let mut answer_bytes = 0;
+        let (mut answer_bytes, mut records) = (0, 0);
         for entry in entries {
             expected = expected.next();
             assert_eq!(entry.index, expected, "entries are applied without gaps");
             let outcome = step.apply(entry)?;
             answer_bytes += outcome.pairs_bytes();
+            records += step.records();
             applied.push(Applied {
                 index: entry.index,
                 term: entry.term,
@@ -185,7 +189,7 @@ impl<S: Store> StateMachine<S> {
                 records: step.records(),
                 visited: step.visited(),
             });
-            if answer_bytes + step.batch_bytes() >= STEP_BYTES_MAX {
+            if records >= STEP_RECORDS_MAX || answer_bytes + step.batch_bytes() >= STEP_BYTES_MAX {
                 break;
             }
         }

@@ -8,9 +8,8 @@ use crate::kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, St
 use crate::types::{Entry, EntryKind, Index, Revision};
 use std::sync::Arc;
 
-/// Entries applied at once, in one step unless their effects are large. More save little and make the first caller
-/// wait for the last.
-const BATCH_ENTRIES_MAX: usize = 1024;
+/// Entries that are taken in at once. What else was committed waits in the queue.
+const ENTRIES_MAX: usize = 1024;
 
 /// What was applied at once, for the replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +34,8 @@ pub struct AppliedRange {
 pub struct Applier<S, E: Env> {
     machine: StateMachine<S>,
     pending: Pending<E::Write>,
+    /// Taken in, and not applied.
+    entries: Vec<Entry>,
 }
 
 impl<S: Store, E: Env> Applier<S, E> {
@@ -43,6 +44,7 @@ impl<S: Store, E: Env> Applier<S, E> {
         Self {
             machine,
             pending: Pending::default(),
+            entries: Vec::new(),
         }
     }
 
@@ -51,8 +53,8 @@ impl<S: Store, E: Env> Applier<S, E> {
         &self.machine
     }
 
-    /// Takes in jobs from `jobs` until there are enough for one batch, and does them. `None` if they
-    /// held nothing to apply.
+    /// Takes in jobs from `jobs` until there is enough to do, and does a part of it, after which the replica is to hear of that: it waits
+    /// for room, and callers for their answers. `None` if there is nothing to apply.
     ///
     /// # Errors
     /// The store failed; the member must end.
@@ -60,50 +62,49 @@ impl<S: Store, E: Env> Applier<S, E> {
         &mut self,
         jobs: impl IntoIterator<Item = ApplyJob<E>>,
     ) -> Result<Option<AppliedRange>, StoreError> {
-        let mut entries = Vec::new();
-        for job in jobs {
+        let mut jobs = jobs.into_iter();
+        while self.entries.len() < ENTRIES_MAX
+            && let Some(job) = jobs.next()
+        {
             match job {
                 ApplyJob::Expect(expected) => {
                     expected.into_iter().for_each(|e| self.pending.expect(e));
                 }
-                ApplyJob::Entries(more) => entries.extend(more),
+                ApplyJob::Entries(more) => self.entries.extend(more),
                 ApplyJob::Prune => self.pending.prune(),
             }
-            if entries.len() >= BATCH_ENTRIES_MAX {
-                break;
-            }
         }
-        match entries.last() {
-            Some(last) => self.apply(last.index, &entries).map(Some),
+        match self.entries.last().map(|entry| entry.index) {
+            Some(last) => self.apply(last).map(Some),
             None => Ok(None),
         }
     }
 
-    fn apply(&mut self, index: Index, entries: &[Entry]) -> Result<AppliedRange, StoreError> {
-        let (mut count, mut records) = (0, 0);
-        let mut changes = Vec::new();
-        loop {
-            let applied = self.machine.apply_step(entries)?;
-            if applied.is_empty() {
-                break;
-            }
-            count += applied.len();
-            records += applied.iter().map(|it| it.records).sum::<usize>();
-            changes.extend(accepted_changes(entries, &applied));
-            // At once: the answers of many steps would be more than may be held.
-            for applied in applied {
-                self.pending.applied(applied);
-            }
-        }
-        Ok(AppliedRange {
+    /// Whether something was taken in that is not applied.
+    pub fn has_more(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    /// Applies a step of them.
+    fn apply(&mut self, last: Index) -> Result<AppliedRange, StoreError> {
+        let applied = self.machine.apply_step(&self.entries)?;
+        // None is left if all were applied before.
+        let index = applied.last().map_or(last, |applied| applied.index);
+        let done = self.entries.partition_point(|entry| entry.index <= index);
+        let changes = accepted_changes(&self.entries[..done], &applied);
+        let bytes = self.entries.drain(..done);
+        let bytes = bytes.map(|entry| entry.data.len() as u64).sum();
+        let range = AppliedRange {
             index,
             revision: self.machine.revision(),
-            entries: count,
-            records,
-            bytes: entries.iter().map(|entry| entry.data.len() as u64).sum(),
+            entries: applied.len(),
+            records: applied.iter().map(|it| it.records).sum(),
+            bytes,
             membership: (!changes.is_empty()).then(|| self.machine.membership()),
             changes,
-        })
+        };
+        applied.into_iter().for_each(|it| self.pending.applied(it));
+        Ok(range)
     }
 }
 
@@ -242,7 +243,16 @@ mod tests {
         // What was applied before is passed over.
         applier.machine.apply(&entries[..1]).unwrap();
         let jobs = [expect, ApplyJob::Entries(entries)];
-        let range = applier.work(jobs).unwrap().unwrap();
+        let mut range = applier.work(jobs).unwrap().unwrap();
+        while let Some(more) = applier.work(None).unwrap() {
+            range.index = more.index;
+            range.revision = more.revision;
+            range.entries += more.entries;
+            range.records += more.records;
+            range.bytes += more.bytes;
+            range.changes.extend(more.changes);
+            range.membership = more.membership.or(range.membership);
+        }
         let added = |kind, id| ConfigChange {
             kind,
             member: MemberId(id),

@@ -45,8 +45,8 @@ pub(super) fn record(id: u64) -> Member {
 /// The only voter of a cluster, which leads it.
 pub(super) struct LoneLeader {
     pub(super) replica: Replica<LogReader<MemoryDisk>, Waiting>,
-    applier: Applier<MemoryStore, Waiting>,
-    log: Log<MemoryDisk>,
+    pub(super) applier: Applier<MemoryStore, Waiting>,
+    pub(super) log: Log<MemoryDisk>,
     pub(super) now: Moment,
     /// What it had written to its log.
     pub(super) appended: Vec<Entry>,
@@ -168,7 +168,8 @@ impl LoneLeader {
                 self.replica.handle(Input::Persisted(id), self.now);
             }
             Effect::Apply(job) => {
-                if let Some(range) = self.applier.work([job]).unwrap() {
+                let mut job = Some(job);
+                while let Some(range) = self.applier.work(job.take()).unwrap() {
                     self.replica.handle(Input::Applied(range), self.now);
                 }
             }

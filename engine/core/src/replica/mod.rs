@@ -31,10 +31,13 @@ mod membership;
 mod open;
 mod pace;
 mod pending;
+mod proposals;
 mod reads;
 mod snapshots;
 mod stall;
 mod status;
+#[cfg(test)]
+mod timed;
 mod transfer;
 mod turns;
 mod versions;
@@ -63,13 +66,14 @@ use crate::planted::planted;
 use crate::types::{HardState, Index, MemberId, Moment, Revision};
 use bytes::Bytes;
 use pace::Pace;
+use proposals::Proposals;
 use reads::Reads;
 use stall::Outstanding;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use transfer::Transfer;
-use turns::{QueuedWrite, Turns, bytes_of};
+use turns::{QueuedWrite, Turns};
 use versions::Announced;
 
 /// How a replica works.
@@ -109,9 +113,7 @@ pub struct Replica<L: LogRead, E: Env> {
     turns: Turns<QueuedWrite<E::Write>>,
     pace: Pace,
     /// Collected until [`Replica::effects`]; then one proposal of them all.
-    proposals: Vec<Proposal>,
-    /// What they ask for besides an entry each and their bytes, in bytes that cost as much.
-    proposals_more: u64,
+    proposals: Proposals,
     /// Handed to consensus, which has not said yet where they stand; those for which somebody waits.
     proposed: HashMap<Token, Proposed<E::Write>>,
     /// Where they stand, for the applier.
@@ -182,8 +184,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             next_token: 0,
             turns: Turns::default(),
             pace: Pace::default(),
-            proposals: Vec::new(),
-            proposals_more: 0,
+            proposals: Proposals::default(),
             proposed: HashMap::new(),
             expected: Vec::new(),
             reads: Reads::default(),
@@ -241,15 +242,14 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.ask_lease_reads();
         self.take_turns();
         self.lower_proposals();
-        let proposals = std::mem::take(&mut self.proposals);
-        if !proposals.is_empty() {
+        if !self.proposals.is_empty() {
             let before = self.consensus.last_index();
-            let load = bytes_of(&proposals) + std::mem::take(&mut self.proposals_more);
+            let loads: Vec<_> = self.proposals.loads().collect();
+            let proposals = self.proposals.take();
             self.step(Event::Propose(proposals));
-            let last = self.consensus.last_index();
             // Where all are refused nothing is on its way to be committed.
-            if last > before {
-                self.pace.proposed(last, load, self.now);
+            if self.consensus.last_index() > before {
+                self.pace.proposed(before.next(), &loads, self.now);
             }
         }
         for action in self.consensus.actions() {

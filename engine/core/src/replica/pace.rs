@@ -41,9 +41,9 @@ pub(super) fn load(records: usize, bytes: u64) -> u64 {
 pub(super) struct Pace {
     /// Up to which entry was proposed when; those that are not committed.
     proposed: VecDeque<(Index, Moment)>,
-    /// Up to which entry how many bytes were proposed, with what costs as much; those that are not applied.
+    /// What each entry asks for that was proposed; those that are not applied.
     unapplied: VecDeque<(Index, u64)>,
-    unapplied_bytes: u64,
+    unapplied_load: u64,
     /// From being proposed to being committed.
     to_commit: Recent<Duration>,
     /// The same with little under way, or the shortest since that was measured.
@@ -88,18 +88,21 @@ impl<T: Ord + Copy> Recent<T> {
 }
 
 impl Pace {
-    /// Entries up to this one are in the log of this leader; so many bytes are new, with what they ask for besides one record each.
-    pub(super) fn proposed(&mut self, last: Index, bytes: u64, now: Moment) {
+    /// Entries from this one on are in the log of this leader, which ask for so much each.
+    pub(super) fn proposed(&mut self, first: Index, loads: &[u64], now: Moment) {
+        let last = Index(first.0 + loads.len() as u64 - 1);
         self.proposed.push_back((last, now));
-        self.unapplied.push_back((last, bytes));
-        self.unapplied_bytes += bytes;
+        // Each of its own: what is applied makes room at once, not only with the last of those that came together.
+        self.unapplied
+            .extend((first.0..).map(Index).zip(loads.iter().copied()));
+        self.unapplied_load += loads.iter().sum::<u64>();
     }
 
     /// It leads no more: what it proposed may never be committed.
     pub(super) fn lost_lead(&mut self) {
         self.proposed.clear();
         self.unapplied.clear();
-        self.unapplied_bytes = 0;
+        self.unapplied_load = 0;
         self.probe = None;
     }
 
@@ -126,8 +129,8 @@ impl Pace {
 
     /// Those up to this one are applied, which were so much.
     pub(super) fn applied(&mut self, index: Index, load: u64, now: Moment) {
-        while let Some((_, bytes)) = self.unapplied.front().filter(|it| it.0 <= index) {
-            self.unapplied_bytes -= bytes;
+        while let Some((_, load)) = self.unapplied.front().filter(|it| it.0 <= index) {
+            self.unapplied_load -= load;
             self.unapplied.pop_front();
         }
         self.slot_load += load;
@@ -147,9 +150,14 @@ impl Pace {
         }
     }
 
-    /// Of what this leader proposed and is not applied, how many bytes, with what it asks for besides one record for each entry.
-    pub(super) fn unapplied_bytes(&self) -> u64 {
-        self.unapplied_bytes
+    /// How many entries this leader proposed that are not applied, and what they ask for.
+    pub(super) fn unapplied(&self) -> (usize, u64) {
+        (self.unapplied.len(), self.unapplied_load)
+    }
+
+    /// What the last of them asks for.
+    pub(super) fn newest(&self) -> u64 {
+        self.unapplied.back().map_or(0, |(_, load)| *load)
     }
 
     /// So much; nothing while it is measured how long a commit takes with little under way. Only called while there is a bound.
@@ -189,8 +197,8 @@ mod tests {
             let under_way = last - applied;
             let room = pace.load(at(milli)).max(least).saturating_sub(under_way);
             if room > 0 {
+                pace.proposed(Index(last + 1), &vec![1; room as usize], at(milli));
                 last += room;
-                pace.proposed(Index(last), 0, at(milli));
                 proposed.push_back((last, milli));
             }
             let committed = proposed.iter().rfind(|it| it.1 + to_commit <= milli);
@@ -218,8 +226,8 @@ mod tests {
             pace.applied(Index(applied), more, at(milli));
             let room = pace.load(at(milli)).max(64).saturating_sub(last - applied);
             if room > 0 {
+                pace.proposed(Index(last + 1), &vec![1; room as usize], at(milli));
                 last += room;
-                pace.proposed(Index(last), 0, at(milli));
             }
             if committed == begun && begun < last {
                 done = milli + 1 + (last - begun).div_ceil(disk);
@@ -261,21 +269,21 @@ mod tests {
         let mut pace = Pace::default();
         assert_eq!(pace.load(at(0)), 0, "it is measured first");
         pace.committed(Index(0), at(0));
-        pace.proposed(Index(1), 0, at(0));
+        pace.proposed(Index(1), &[0], at(0));
         pace.committed(Index(1), at(3));
         pace.applied(Index(1), 1_000, at(50));
         assert_eq!(pace.load(at(50)), 100, "20,000 a second, for 3 ms and 2");
-        pace.proposed(Index(2), 7, at(60));
-        assert_eq!(pace.unapplied_bytes(), 7);
+        pace.proposed(Index(2), &[7], at(60));
+        assert_eq!(pace.unapplied(), (1, 7));
         pace.lost_lead();
-        assert_eq!(pace.unapplied_bytes(), 0);
+        assert_eq!(pace.unapplied(), (0, 0));
         pace.committed(Index(2), at(60));
         pace.applied(Index(2), 0, at(1_050));
         assert_eq!(pace.load(at(1_050)), 100);
         pace.applied(Index(2), 0, at(2_100));
         pace.applied(Index(2), 0, at(3_200));
         assert_eq!(pace.load(at(3_200)), 0);
-        pace.proposed(Index(3), 0, at(9_999));
+        pace.proposed(Index(3), &[0], at(9_999));
         assert_eq!(pace.load(at(10_000)), 0, "it is measured again");
         pace.lost_lead();
         pace.applied(Index(3), 1_000, at(10_050));
@@ -287,13 +295,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_under_way_until_their_entries_are_applied() {
+    fn an_entry_is_under_way_until_it_is_applied() {
         let mut pace = Pace::default();
-        pace.proposed(Index(4), 100, at(0));
-        pace.proposed(Index(6), 20, at(1));
-        for (applied, left) in [(3, 120), (4, 20), (5, 20), (6, 0)] {
+        pace.proposed(Index(3), &[60, 40], at(0));
+        pace.proposed(Index(5), &[20], at(1));
+        for (applied, left) in [(2, (3, 120)), (3, (2, 60)), (4, (1, 20)), (5, (0, 0))] {
             pace.applied(Index(applied), 0, at(2));
-            assert_eq!(pace.unapplied_bytes(), left, "{applied}");
+            assert_eq!(pace.unapplied(), left, "{applied}");
         }
     }
 

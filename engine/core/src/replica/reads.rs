@@ -261,6 +261,7 @@ mod tests {
             let jobs = std::mem::take(&mut self.to_apply);
             let applied = self.applier.work(jobs).unwrap();
             let applied = applied.expect("something was committed");
+            assert!(!self.applier.has_more(), "it is little");
             self.replica.handle(Input::Applied(applied), self.now);
             self.settle();
         }

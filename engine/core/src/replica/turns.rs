@@ -11,11 +11,12 @@
 
 use super::pace::load;
 use super::{Caller, EncodedCommand, Env, OwnCommands, Replica};
-use crate::consensus::{LogRead, Proposal, Role};
+use crate::consensus::{LogRead, Role};
 use crate::kv::EXPIRY_RETRY;
 use crate::types::Moment;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 /// For so long after its last write a client counts as one that writes: other clients' writes would be under way by the
@@ -25,6 +26,9 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 /// The load that may be under way of a client that writes alone: more than any disk or network needs to be busy, and
 /// what whoever writes less than once in [`REMEMBERED`] has before it.
 const LONE_LOAD_MAX: u64 = 16 << 20;
+
+/// Of entries that are as large as that two may be under way: with one, batches of a hundred would be applied and committed in turns.
+const TWO: Range<u64> = 64 << 10..256 << 10;
 
 /// Whose writes they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +54,8 @@ pub(super) struct Turns<T> {
     /// The most that any of them has had.
     most_had: u64,
     places: u64,
+    /// When some of the leader's own work was given up, unless some was proposed since: it comes again, and must find room.
+    given_up: Option<Moment>,
 }
 
 /// Where a writer stands among those that wait: by what it has had, then by when it took the place.
@@ -76,6 +82,7 @@ impl<T> Default for Turns<T> {
             had: 0,
             most_had: 0,
             places: 0,
+            given_up: None,
         }
     }
 }
@@ -108,9 +115,11 @@ impl<T> Turns<T> {
                 continue;
             };
             let awaited = queue.waiting.iter().position(|it| !is_gone(&it.write));
-            queue
-                .waiting
-                .drain(..awaited.unwrap_or(queue.waiting.len()));
+            let gone = awaited.unwrap_or(queue.waiting.len());
+            queue.waiting.drain(..gone);
+            if writer == Writer::Leader {
+                self.given_up = Some(now).filter(|_| awaited.is_none() && gone > 0);
+            }
             let Some(Write { load, write }) = queue.waiting.pop_front() else {
                 continue;
             };
@@ -142,11 +151,14 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Whether more than one client writes, or work of the leader's own waits.
-    pub(super) fn are_shared(&self) -> bool {
+    /// Whether more than one client writes, or work of the leader's own waits, or is to come again.
+    pub(super) fn are_shared(&self, now: Moment) -> bool {
         let own = self.writers.get(&Writer::Leader);
         let clients = self.writers.len() - usize::from(own.is_some());
-        clients > 1 || own.is_some_and(|it| !it.waiting.is_empty())
+        let comes_again = |given_up: Moment| now.since(given_up) < EXPIRY_RETRY;
+        clients > 1
+            || own.is_some_and(|it| !it.waiting.is_empty())
+            || self.given_up.is_some_and(comes_again)
     }
 
     /// Forgets writes that nobody waits for, which would gather behind a disk that hangs, and those who wrote last long
@@ -154,8 +166,12 @@ impl<T> Turns<T> {
     ///
     /// Who has had more than those that wait stays: else each of many who write much, but seldom, would be before them every time.
     pub(super) fn forget(&mut self, now: Moment, is_gone: impl Fn(&T) -> bool) {
-        for queue in self.writers.values_mut() {
+        for (writer, queue) in &mut self.writers {
+            let waited = queue.waiting.len();
             queue.waiting.retain(|it| !is_gone(&it.write));
+            if *writer == Writer::Leader && queue.waiting.is_empty() && waited > 0 {
+                self.given_up = Some(now);
+            }
         }
         let had = self.had;
         self.writers.retain(|_, queue| {
@@ -235,7 +251,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if !leads {
             self.pace.lost_lead();
         }
-        let most = match self.turns.are_shared() {
+        let most = match self.turns.are_shared(self.now) {
             _ if !leads => u64::MAX,
             true => {
                 let least = load(self.config.shared_entries_min, 0);
@@ -244,23 +260,31 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             false => LONE_LOAD_MAX,
         };
         let mut under_way = self.under_way();
-        while under_way < most {
+        let mut newest = self.pace.newest();
+        // One that is large itself does not keep the next from being committed while it is applied.
+        let is_one = |under_way, newest| {
+            newest > TWO.start && TWO.contains(&under_way) && under_way - newest < most
+        };
+        while under_way < most || is_one(under_way, newest) {
             let next = self.turns.next(self.now, |it| it.is_gone(self.now));
             let Some((load, queued)) = next else {
                 return;
             };
             self.begin(queued);
             under_way = under_way.saturating_add(load);
+            newest = load;
         }
     }
 
     /// The load of what is proposed or will be with the next effects, and is not applied.
     fn under_way(&self) -> u64 {
         let logged = self.consensus.last_index().0.saturating_sub(self.applied.0);
-        let entries = usize::try_from(logged).unwrap_or(usize::MAX);
-        let entries = entries.saturating_add(self.proposals.len());
-        let bytes = bytes_of(&self.proposals) + self.proposals_more;
-        load(entries, self.pace.unapplied_bytes() + bytes)
+        let logged = usize::try_from(logged).unwrap_or(usize::MAX);
+        let (proposed, load_of_them) = self.pace.unapplied();
+        // Of those before its term the leader knows only how many there are.
+        let others = load(logged.saturating_sub(proposed), 0);
+        let next = self.proposals.loads().sum::<u64>();
+        others.saturating_add(load_of_them).saturating_add(next)
     }
 
     pub(super) fn forget_writes(&mut self) {
@@ -276,14 +300,8 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         };
         let EncodedCommand { data, records } = write.command;
         let proposal = self.proposal(data, caller);
-        self.proposals.push(proposal);
-        self.proposals_more += load(records.saturating_sub(1), 0);
+        self.proposals.add(proposal, records);
     }
-}
-
-/// What they hold together.
-pub(super) fn bytes_of(proposals: &[Proposal]) -> u64 {
-    proposals.iter().map(|it| it.data.len() as u64).sum()
 }
 
 #[cfg(test)]
@@ -356,7 +374,7 @@ mod tests {
         for client in 1..=3 {
             (0..40).for_each(|_| turns.wait(from(client), 1, "put", SECOND));
         }
-        assert!(turns.are_shared());
+        assert!(turns.are_shared(SECOND));
         (0..10).for_each(|_| turns.wait(Writer::Leader, 12, "expire", SECOND));
         let order: Vec<_> = (0..130).filter_map(|_| next(&mut turns)).collect();
         for (ends, writes) in (1..).zip(order.chunks(13)) {
@@ -414,10 +432,10 @@ mod tests {
     fn the_leaders_own_work_alone_is_bounded_for_those_who_read() {
         let mut turns = Turns::default();
         turns.wait(Writer::Leader, 1, (), SECOND);
-        assert!(turns.are_shared());
+        assert!(turns.are_shared(SECOND));
         assert!(next(&mut turns).is_some());
         turns.wait(from(1), 1, (), SECOND);
-        assert!(!turns.are_shared(), "none of it waits");
+        assert!(!turns.are_shared(SECOND), "none of it waits");
     }
 
     /// Each was before all that waited, for what it had had was forgotten when its next write came.
@@ -457,18 +475,18 @@ mod tests {
     fn a_client_counts_for_a_second_and_while_its_writes_wait() {
         let mut turns = Turns::default();
         turns.wait(from(1), 1, (), Moment(0));
-        assert!(!turns.are_shared());
+        assert!(!turns.are_shared(SECOND));
         turns.wait(from(2), 1, (), SECOND);
         for at in [Moment(0), SECOND] {
             turns.next(at, |()| false);
         }
         turns.forget(Moment(999_999_999), |()| false);
-        assert!(turns.are_shared());
+        assert!(turns.are_shared(SECOND));
         turns.forget(SECOND, |()| false);
-        assert!(turns.are_shared(), "it has had what others have not");
+        assert!(turns.are_shared(SECOND), "it has had what others have not");
         assert_eq!(next(&mut turns), None);
         turns.forget(SECOND, |()| false);
-        assert!(!turns.are_shared(), "the first one is silent");
+        assert!(!turns.are_shared(SECOND), "the first one is silent");
         turns.wait(from(1), 1, (), SECOND);
         let late = Moment(SECOND.0 * 9);
         turns.forget(late, |()| false);

@@ -144,7 +144,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     /// Writes what was encoded too new anew, just before it is proposed.
     pub(super) fn lower_proposals(&mut self) {
         let version = self.command_version();
-        for proposal in &mut self.proposals {
+        for proposal in self.proposals.iter_mut() {
             if proposal
                 .data
                 .first()

@@ -166,9 +166,13 @@ fn apply(
     flushes: &Sender<()>,
 ) {
     while let Ok(first) = jobs.recv() {
-        let queued = std::iter::from_fn(|| jobs.try_recv().ok());
-        let applied = applier.work(std::iter::once(first).chain(queued));
-        if let Some(range) = applied.expect("memory can be written") {
+        let mut first = Some(first);
+        let mut work = || {
+            let queued = std::iter::from_fn(|| jobs.try_recv().ok());
+            let applied = applier.work(first.take().into_iter().chain(queued));
+            applied.expect("memory can be written")
+        };
+        while let Some(range) = work() {
             let _ = flushes.send(());
             let _ = inbox.send(Some(Input::Applied(range)));
         }
@@ -274,8 +278,9 @@ fn leader(
                     }
                 }
                 Effect::Apply(job) => {
-                    let applied = applier.work([job]).expect("memory can be written");
-                    if let Some(range) = applied {
+                    let mut job = Some(job);
+                    while let Some(range) = applier.work(job.take()).expect("memory can be written")
+                    {
                         replica.handle(Input::Applied(range), NOW);
                     }
                 }

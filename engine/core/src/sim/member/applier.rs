@@ -10,7 +10,8 @@ use crate::types::{Index, MemberId, Revision};
 
 impl Process {
     pub(super) fn plan_apply(&mut self, sim: &mut Surroundings, machine: Machine) {
-        if !self.apply_jobs.is_empty() && !std::mem::replace(&mut self.apply_busy, true) {
+        let has_work = !self.apply_jobs.is_empty() || self.applier.has_more();
+        if has_work && !std::mem::replace(&mut self.apply_busy, true) {
             // A store that waits for its disk holds up whoever applies.
             let mean = sim.plan.apply * if machine.slow { 200 } else { 1 };
             let delay = sim.random.spread(mean);
