@@ -229,33 +229,72 @@ mod tests {
         let _ = retention.proposal(Moment(u64::MAX), end, end, u64::MAX);
     }
 
-    /// A thousand revisions a second, of a kilobyte each, for so long; proposals are carried out. Returns how many
-    /// revisions are kept.
-    fn kept_at_full_speed(setting: RetentionSetting, seconds: u64) -> u64 {
-        const RATE: u64 = 1_000;
+    /// How fast revisions come, and how long they are.
+    #[derive(Clone, Copy)]
+    struct Load {
+        revisions_per_second: u64,
+        bytes: u64,
+    }
+
+    /// What a put of the README's table writes: `a_put_writes_its_value_and_twice_its_key_and_some_thirty_bytes`.
+    const BENCHMARK_PUT_BYTES: u64 = 345;
+
+    const A_MEGABYTE_A_SECOND: Load = Load {
+        revisions_per_second: 1_000,
+        bytes: 1_000,
+    };
+
+    /// So many seconds of that; proposals are carried out. Returns how many revisions are kept.
+    fn kept_under(load: Load, setting: RetentionSetting, seconds: u64) -> u64 {
         let mut retention = Retention::new(setting);
         let mut compacted = Revision(0);
+        let mut revision = Revision(1);
         for tick in 0..=seconds * 10 {
             let now = Moment(0).after(Duration::from_millis(tick * 100));
-            let revision = Revision(1 + tick * RATE / 10);
-            let written = revision.0 * 1_000;
+            revision = Revision(1 + tick * load.revisions_per_second / 10);
+            let written = revision.0 * load.bytes;
             retention.observe(now, revision, written);
             let proposal = retention.proposal(now, revision, compacted, written);
             compacted = proposal.unwrap_or(compacted);
             assert!(retention.samples.len() <= 2 * SAMPLES as usize + 3);
         }
-        1 + seconds * RATE - compacted.0
+        revision.0 - compacted.0
     }
 
     #[test]
-    fn at_any_speed_history_lasts_for_its_time() {
+    fn where_its_bytes_have_room_history_lasts_for_its_time_at_any_rate() {
+        for revisions_per_second in [1_000, 10_000, 48_461] {
+            let load = Load {
+                revisions_per_second,
+                bytes: BENCHMARK_PUT_BYTES,
+            };
+            let setting = RetentionSetting {
+                revisions: Some(1_000),
+                duration: Some(Duration::from_secs(300)),
+                // A quarter of 20 GiB.
+                bytes: Some(5 << 30),
+            };
+            let seconds = kept_under(load, setting, 1_000) / revisions_per_second;
+            assert!((299..320).contains(&seconds), "{seconds}");
+        }
+    }
+
+    /// What docs/operator.md says of the default settings on a volume of 1 GiB, also at the rate of the README's table.
+    #[test]
+    fn at_full_speed_the_bytes_of_a_small_volume_last_for_seconds() {
         let setting = RetentionSetting {
-            revisions: Some(1_000),
+            revisions: Some(100_000),
             duration: Some(Duration::from_secs(300)),
-            bytes: Some(1 << 30),
+            bytes: Some((1 << 30) / 4),
         };
-        let kept = kept_at_full_speed(setting, 1_000);
-        assert!((300_000..320_000).contains(&kept), "{kept}");
+        for (revisions_per_second, expected) in [(48_461, 15..17), (10_000, 75..78)] {
+            let load = Load {
+                revisions_per_second,
+                bytes: BENCHMARK_PUT_BYTES,
+            };
+            let seconds = kept_under(load, setting, 1_000) / revisions_per_second;
+            assert!(expected.contains(&seconds), "{seconds}");
+        }
     }
 
     #[test]
@@ -266,20 +305,20 @@ mod tests {
             bytes: Some(50_000_000),
         };
         // 50 seconds of writes, however many revisions and seconds are asked for.
-        let kept = kept_at_full_speed(setting, 1_000);
+        let kept = kept_under(A_MEGABYTE_A_SECOND, setting, 1_000);
         assert!((48_000..=50_000).contains(&kept), "{kept}");
         let without_time = RetentionSetting {
             duration: None,
             ..setting
         };
-        let kept = kept_at_full_speed(without_time, 1_000);
+        let kept = kept_under(A_MEGABYTE_A_SECOND, without_time, 1_000);
         assert!((48_000..=50_000).contains(&kept), "{kept}");
         let all = RetentionSetting {
             revisions: None,
             ..without_time
         };
         assert_eq!(
-            kept_at_full_speed(all, 1_000),
+            kept_under(A_MEGABYTE_A_SECOND, all, 1_000),
             1_000_001,
             "nobody asked to compact"
         );

@@ -1,6 +1,9 @@
 //! Reading history, as watches do: one rule at a time, by example.
 
-use super::{Machine, between, bytes, compact, delete, delete_keys, everything, machine, put, run};
+use super::{
+    Machine, between, bytes, command_entry, compact, delete, delete_keys, everything, machine, put,
+    run,
+};
 use crate::kv::{
     Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
     RangeQuery, ReadError, Stamp, Want,
@@ -268,4 +271,18 @@ fn a_long_read_that_nobody_waits_for_ends() {
     let stopped = |error| matches!(error, ReadError::Stopped { records } if records < 3_000);
     assert!(reader.range(&all).is_err_and(stopped));
     assert!(reader.logical_hash().is_err_and(stopped));
+}
+
+/// By this docs/operator.md says how long history lasts. Keys and values are as long as those of a benchmark, and many are applied
+/// in one step, as under load.
+#[test]
+fn a_put_writes_its_value_and_twice_its_key_and_some_thirty_bytes() {
+    const PUTS: u64 = 500;
+    let (key_bytes, value) = (30, "v".repeat(256));
+    let mut machine = machine();
+    let entry = |index| command_entry(index, put(&format!("{index:0key_bytes$}"), &value));
+    let puts: Vec<_> = (1..=PUTS).map(entry).collect();
+    machine.apply(&puts).expect("apply");
+    let each = machine.reader().written_bytes() / PUTS;
+    assert_eq!(each, (value.len() + 2 * key_bytes) as u64 + 29);
 }
