@@ -88,6 +88,8 @@ pub enum Bug {
     SessionsLostOnRestart,
     /// A time to live ends when the leader's clock shows it, not so long after the put.
     ExpiryByLocalClock,
+    /// A truncation waits behind a write that finds no space until it is carried out.
+    TruncationWaitsBehindWrite,
     /// Whatever a key holds is expired with what it held.
     ExpiryWithoutRevision,
     /// What no batch proves to be on disk is not written again when a log is opened.
@@ -166,7 +168,7 @@ pub enum Bug {
 
 impl Bug {
     /// Those that the simulator finds; docs/simulator.md says in how many seeds.
-    pub const ALL: [Self; 63] = [
+    pub const ALL: [Self; 64] = [
         Self::VoteNotSynced,
         Self::AckBeforeSync,
         Self::LeaseTooLong,
@@ -230,6 +232,7 @@ impl Bug {
         Self::QueueThrownAwayWithHeartbeats,
         Self::PauseNeverReset,
         Self::PageNotBoundedInBytes,
+        Self::TruncationWaitsBehindWrite,
     ];
 
     /// Those that the models of threads find (`models`): the simulator has one thread, in which every order of loads and stores

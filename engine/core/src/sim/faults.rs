@@ -1,5 +1,6 @@
 //! What goes wrong, when its time has come. What waits for its moment is in [`ambush`](super::ambush).
 
+use super::full_disk;
 use super::member::{Health, Member};
 use super::network::Link;
 use super::operator::newest_leader;
@@ -83,6 +84,10 @@ impl World {
             Fault::Pause => member.pause(until),
             Fault::StoppedClock => return self.suspend(id, until),
             Fault::SlowDisk => member.slow_down(until),
+            Fault::FullDisk if sim.plan.stays_full => {
+                let left = full_disk::space_left(&mut sim.random);
+                member.disk().leave_space(left);
+            }
             Fault::FullDisk => {
                 member.disk().leave_space(sim.random.below(64 << 10));
                 sim.queue.push(until, Event::Space(id));

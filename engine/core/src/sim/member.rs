@@ -279,11 +279,13 @@ impl Member {
     }
 
     /// Ends all faults of this machine.
-    pub(super) fn repair(&mut self) {
+    pub(super) fn repair(&mut self, stays_full: bool) {
         self.paused_until = 0;
         self.slow_until = 0;
         self.hangs_until = 0;
-        self.disk.set_space_bytes(None);
+        if !stays_full {
+            self.disk.set_space_bytes(None);
+        }
     }
 
     /// What the kernel calls the machine's present start.

@@ -6,7 +6,7 @@
 //!
 //! # Code map
 //! [`world`] runs the phases; [`plan`] is what a seed decides beforehand, [`settings`] what each member is started with,
-//! and [`focus`] what every other seed is about;
+//! and [`focus`] what every other seed is about, [`full_disk`] what a few are;
 //! [`faults`] what then goes wrong, and
 //! [`ambush`], [`late_news`] and [`displaced`] what does so at the worst moment; [`roll`] replaces an older program;
 //! [`loss`] is what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,
@@ -28,6 +28,7 @@ mod faults;
 mod focus;
 mod folders;
 mod forgiven;
+mod full_disk;
 mod guard;
 mod invariants;
 mod late_news;

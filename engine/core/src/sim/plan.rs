@@ -217,6 +217,8 @@ pub(super) struct Plan {
     pub(super) sync_interval: Duration,
     /// Disks set space aside for a log's segments, as some file systems can't.
     pub(super) reserves: bool,
+    /// Whoever has filled a disk takes nothing away again: see [`full_disk`](super::full_disk).
+    pub(super) stays_full: bool,
     /// Members begin with an older program, and each is replaced after a while.
     pub(super) slow_roll: bool,
     /// What members may be started with, each time anew.
@@ -269,6 +271,7 @@ impl Plan {
             sync_bytes: 1 << random.between(9, 17),
             sync_interval: Duration::from_nanos(random.between(20, 1_000) * MILLI),
             reserves: random.chance(750_000),
+            stays_full: false,
             slow_roll: false,
             settings,
             value_bytes: random

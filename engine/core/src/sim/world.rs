@@ -8,6 +8,7 @@ use super::client::{self, Ask, Client, ClientEvent, Outcome};
 use super::clock::Clock;
 use super::displaced::Displacement;
 use super::forgiven::Losses;
+use super::full_disk;
 use super::invariants::{Broken, End, Seen};
 use super::member::{Actor, DRIFT_PERCENT_MAX, Member};
 use super::network::{Link, Network};
@@ -77,7 +78,8 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64, keep: Keep) -> Self {
         let mut random = Random::new(seed);
-        let plan = Plan::draw(&mut random);
+        let mut plan = Plan::draw(&mut random);
+        full_disk::take_over(&mut plan, seed);
         let network = Network::new(random.fork(), plan.weather);
         let operator = Operator::new(random.fork(), plan.members);
         let watcher = |id| Watcher::new(id, plan.keys, random.fork());
@@ -464,7 +466,7 @@ impl World {
         self.sim.tide = Tide::default();
         self.displacement = None;
         for member in self.members.values_mut() {
-            member.repair();
+            member.repair(self.sim.plan.stays_full);
             let id = member.id;
             self.sim.after(MILLI, Event::Restart(id));
         }
