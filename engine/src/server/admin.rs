@@ -377,3 +377,20 @@ impl AdminService {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic::Code;
+
+    /// Each snapshot was a flush of its own, however many were asked for at once.
+    #[test]
+    fn one_is_made_at_a_time() {
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let place = one_of(&places, "snapshot").unwrap();
+        let refused = one_of(&places, "snapshot").unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        drop(place);
+        assert!(one_of(&places, "snapshot").is_ok());
+    }
+}

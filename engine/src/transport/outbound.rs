@@ -321,3 +321,51 @@ impl LinkTask {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dengine_core::channel::channel;
+    use dengine_core::types::ClusterId;
+    use std::net::TcpListener;
+
+    /// It tried again for ever, for each member that had ever been removed.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn the_task_of_a_dropped_link_ends_though_nobody_answers() {
+        let long = Duration::from_secs(20);
+        // Nobody listens there any more.
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = gone.local_addr().unwrap().to_string();
+        drop(gone);
+        let (inbox, told) = channel();
+        let own = Own {
+            identity: Identity {
+                cluster_id: ClusterId(1),
+                member_id: MemberId(1),
+            },
+            folder_id: String::new(),
+            peer_address: String::new(),
+            limits: queue_limits(&Config::default()),
+            inbox,
+        };
+        let queue = Arc::new(LinkQueue::new(own.limits));
+        let task = LinkTask {
+            own: Arc::new(own),
+            to: MemberId(2),
+            address: address.clone(),
+            queue: Arc::clone(&queue),
+        };
+        let link = Link { address, queue };
+        let ends = tokio::spawn(task.run());
+        for _ in 0..2 {
+            let input = told.recv_timeout(long).expect("it tries again and again");
+            assert!(matches!(
+                input,
+                Input::Replica(replica::Input::Unreachable(MemberId(2)))
+            ));
+        }
+        drop(link);
+        let ended = tokio::time::timeout(long, ends).await;
+        ended.expect("it ends").expect("it does not panic");
+    }
+}

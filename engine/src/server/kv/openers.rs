@@ -138,6 +138,22 @@ impl Drop for Look {
     }
 }
 
+/// What becomes of a place that was asked for before it was looked which sessions have ended, by what the look came to. Who has one
+/// needs no look; who has none asks once more behind it.
+///
+/// # Errors
+/// Nobody could look, and there was no place.
+pub(super) fn after_look<E>(
+    found: Result<Opening, TooMany>,
+    looked: Result<(), E>,
+    again: impl FnOnce() -> Result<Result<Opening, TooMany>, E>,
+) -> Result<Result<Opening, TooMany>, E> {
+    match found {
+        Ok(opening) => Ok(Ok(opening)),
+        Err(_) => looked.and_then(|()| again()),
+    }
+}
+
 impl Known {
     fn forget_ended(&mut self, now: &OpenNow) {
         let is_open = |id: &SessionId| Index(id.0) > now.applied || now.sessions.contains(id);
@@ -284,6 +300,20 @@ mod tests {
         assert_eq!(passed_on.len(), (8 * SESSIONS_MAX as usize).div_ceil(9));
         assert!(cluster.open(2, Origin::Client).is_some());
         assert_eq!(cluster.openers.client_of(passed_on[0]), None);
+    }
+
+    /// It was refused for want of a turn among the long reads, whatever the place that was found for it.
+    #[test]
+    fn a_session_with_a_place_is_opened_though_nobody_could_look_which_have_ended() {
+        let openers = Openers::default();
+        let open = || openers.open(IpAddr::from([10, 0, 0, 1]), Origin::Client, 0);
+        let refused = || Err(TooMany { own: 1, all: 1 });
+        let found = after_look(open(), Err("no turn"), || panic!("it has a place"));
+        assert!(matches!(found, Ok(Ok(_))));
+        let found = after_look(refused(), Err("no turn"), || panic!("nobody looked"));
+        assert!(matches!(found, Err("no turn")));
+        let found = after_look(refused(), Ok::<_, &str>(()), || Ok(open()));
+        assert!(matches!(found, Ok(Ok(_))));
     }
 
     #[test]

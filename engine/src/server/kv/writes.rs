@@ -23,7 +23,7 @@ use tonic::{Code, Status};
 
 use super::{
     Caller, Serving,
-    openers::{OpenNow, Opening, TooMany},
+    openers::{OpenNow, Opening, TooMany, after_look},
     range_writes::Cost,
     reads::no_room,
 };
@@ -118,13 +118,7 @@ impl Serving {
                 };
                 // Not the caller's read: what it finds is for all.
                 let now = self.aside.read(&self.node, None, patience, read).await;
-                if let Ok(now) = &now {
-                    look.seen(now);
-                }
-                match opening {
-                    Ok(opening) => Ok(opening),
-                    Err(_) => now.and_then(|_| open())?,
-                }
+                after_look(opening, now.map(|now| look.seen(&now)), open)?
             }
         };
         opening.map_err(|TooMany { own, all }| {

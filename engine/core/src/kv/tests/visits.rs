@@ -4,8 +4,8 @@ use super::{between, bytes, command_entry, compact, delete_keys, entry, everythi
 use crate::kv::store::{Cursor, MemoryStore, Scope, Store, StoreError, WriteBatch};
 use crate::kv::{
     Batch, BatchAnswer, BatchOperation, Command, CommandVersion, Compare, CompareTarget, KeyRange,
-    Outcome, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, RangeQuery, ReadError, Refusal, Relation,
-    Request, StateMachine,
+    Outcome, RANGE_DELETE_BYTES_MAX, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, RangeQuery,
+    ReadError, Refusal, Relation, Request, StateMachine,
 };
 use crate::types::{EntryKind, Revision};
 use bytes::Bytes;
@@ -248,6 +248,26 @@ fn no_batch_visits_more_than_the_bound() {
     let expiring = machine.reader().expiring_keys(None, 1).expect("read");
     assert_eq!(expiring, []);
     assert_eq!(apply(&mut machine, delete_keys(everything())), too_large());
+}
+
+#[test]
+fn a_delete_of_a_range_ends_where_it_is_refused() {
+    let (store, mut machine) = filled(0);
+    let value = "v".repeat(64 << 10);
+    let fits = RANGE_DELETE_BYTES_MAX / value.len();
+    for key in 0..3 * fits {
+        apply(&mut machine, put(&format!("{key:08}"), &value));
+    }
+    let delete = Command::Delete {
+        keys: everything(),
+        prev_kv: true,
+    };
+    let (moves, refused) = store.moves_of(|| apply(&mut machine, delete));
+    let refusal = Refusal::DeletesTooMuch {
+        bytes_max: RANGE_DELETE_BYTES_MAX as u64,
+    };
+    assert_eq!(refused, Outcome::Refused(refusal));
+    assert!(moves <= fits as u64 + 2, "{moves} moves");
 }
 
 #[test]
