@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use dengine_client::{Consistency, EventKind, Expected, KeyRange, WatchUpdate};
 
-use crate::harness::{Cluster, eventually};
+use crate::harness::{Cluster, becomes, eventually};
 
 #[tokio::test]
 async fn a_key_expires_in_its_time_and_a_plain_put_keeps_it() {
@@ -65,4 +65,23 @@ async fn a_key_outlives_the_leader_that_knew_its_time_and_expires_all_the_same()
     })
     .await;
     assert!(begun.elapsed() >= ttl, "it died early");
+}
+
+/// Nothing else shows that readers still see what should be gone.
+#[tokio::test]
+async fn how_far_expiry_is_behind_is_a_metric() {
+    let cluster = Cluster::form(1).await;
+    let client = cluster.client().await;
+    let ttl = Duration::from_millis(200);
+    client.put_with_ttl("k", "v", ttl).await.unwrap();
+    eventually("it is gone", || async {
+        let read = client.get("k", Consistency::Linearizable).await.ok()?;
+        read.kv.is_none().then_some(())
+    })
+    .await;
+    becomes("nothing is behind", true, || async {
+        let metrics = crate::health::scrape(cluster.members[0].monitor_port).await;
+        metrics.contains("\ndengine_expiry_behind_seconds 0\n")
+    })
+    .await;
 }
