@@ -8,8 +8,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# All of these: lease, votes and terms, who waits for which entry, messages, opening the log.
-WHOLE='^engine/core/src/(consensus/(lease|messages|validate|driver/(mod|terms))|replica/(lease|pending)|log/open)\.rs:'
+# All of these: lease and what it rests on, votes and terms, who waits for which entry, messages, opening the log.
+WHOLE='^engine/core/src/(consensus/(config|lease|messages|validate|driver/(heartbeats|mod|terms))|replica/(lease|pending)|log/open)\.rs:'
 # Of the others so many.
 SAMPLE=320
 # These unit tests take nine tenths of the time of all, for they write tens of thousands of keys, or judge histories. Only what

@@ -305,6 +305,141 @@ fn rounds_of_reads_do_not_multiply_what_a_lagging_follower_is_sent() {
     );
 }
 
+#[test]
+fn a_lagging_follower_is_sent_the_log_again_once_in_a_heartbeat_interval() {
+    let again = "
+            tick 1 1
+            lose
+            read 1
+            deliver 1->3
+            deliver 3->1
+            lose 1->2
+            wire
+            lose";
+    let script = format!(
+        "
+            start 1 2 3
+            elect 1
+            cut 3
+            propose 1 a
+            deliver
+            heal{again}{again}{again}{again}
+        "
+    );
+    check_with(
+        |it| it.heartbeat_ticks = 2,
+        &script,
+        &expect![[r#"
+        > start 1 2 3
+        > elect 1
+          1 leads term 1
+        > cut 3
+        > propose 1 a
+          1 takes a as 2@1
+          1 writes 2@1
+        > deliver
+          2 writes 2@1
+          1 applies 2: a
+          1 answers a: done
+          2 applies 2: a
+        > heal
+        > tick 1 1
+        > lose
+        > read 1
+          1 is asked for read 1
+        > deliver 1->3
+          1->3 Heartbeat: term 1, commit 1, read round
+        > deliver 3->1
+          3->1 HeartbeatResponse: term 1, read round
+          1 may serve read 1 once 2 is applied
+        > lose 1->2
+        > wire
+          1->3 Append: term 1, after 2@1 [], commit 2
+        > lose
+        > tick 1 1
+        > lose
+        > read 1
+          1 is asked for read 2
+        > deliver 1->3
+          1->3 Heartbeat: term 1, commit 1, read round
+        > deliver 3->1
+          3->1 HeartbeatResponse: term 1, read round
+          1 may serve read 2 once 2 is applied
+        > lose 1->2
+        > wire
+        > lose
+        > tick 1 1
+        > lose
+        > read 1
+          1 is asked for read 3
+        > deliver 1->3
+          1->3 Heartbeat: term 1, commit 1, read round
+        > deliver 3->1
+          3->1 HeartbeatResponse: term 1, read round
+          1 may serve read 3 once 2 is applied
+        > lose 1->2
+        > wire
+          1->3 Append: term 1, after 2@1 [], commit 2
+        > lose
+        > tick 1 1
+        > lose
+        > read 1
+          1 is asked for read 4
+        > deliver 1->3
+          1->3 Heartbeat: term 1, commit 1, read round
+        > deliver 3->1
+          3->1 HeartbeatResponse: term 1, read round
+          1 may serve read 4 once 2 is applied
+        > lose 1->2
+        > wire
+        > lose
+    "#]],
+    );
+}
+
+#[test]
+fn only_so_many_messages_of_the_log_are_on_their_way_to_a_follower() {
+    check_with(
+        |it| it.max_inflight_messages = 3,
+        "
+            start 1 2 3
+            elect 1
+            cut 1->3
+            propose 1 a
+            propose 1 b
+            propose 1 c
+            propose 1 d
+            propose 1 e
+            wire
+        ",
+        &expect![[r#"
+            > start 1 2 3
+            > elect 1
+              1 leads term 1
+            > cut 1->3
+            > propose 1 a
+              1 takes a as 2@1
+              1 writes 2@1
+            > propose 1 b
+              1 takes b as 3@1
+              1 writes 3@1
+            > propose 1 c
+              1 takes c as 4@1
+              1 writes 4@1
+            > propose 1 d
+              1 takes d as 5@1
+              1 writes 5@1
+            > propose 1 e
+              1 takes e as 6@1
+              1 writes 6@1
+            > wire
+              1->2 Append: term 1, after 1@1 [2@1], commit 1
+              1->2 Append: term 1, after 2@1 [3@1], commit 1
+              1->2 Append: term 1, after 3@1 [4@1], commit 1
+        "#]],
+    );
+}
+
 /// A follower that is back answers the first message of the log that it is sent, and then gets all that may be on its way.
 #[test]
 fn a_message_to_a_lagging_follower_has_a_bound() {

@@ -4,6 +4,7 @@ use super::cluster::Cluster;
 use super::script::{check, check_with, run};
 use crate::types::MemberId;
 use expect_test::expect;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 #[test]
@@ -622,6 +623,65 @@ fn a_member_that_restarts_with_shorter_ticks_keeps_what_it_promised_with_longer_
           2 writes term 2 and vote 2
           3 is a candidate in term 2
           3 writes term 2 and vote 3
+    "#]]
+    .assert_eq(&cluster.transcript);
+}
+
+/// It comes late, from a time in which the same member led.
+#[test]
+fn a_heartbeat_of_an_earlier_term_keeps_nobody_from_voting() {
+    let mut cluster = run(
+        Cluster::default(),
+        "start 1 2 3
+         elect 1
+         tick 1 1",
+    );
+    let early = cluster.links.get_mut(&(1, 2)).and_then(VecDeque::pop_front);
+    let mut cluster = run(
+        cluster,
+        "lose
+         tick 1 10
+         tick 2 10
+         tick 3 10
+         lose
+         elect 3
+         tick 1 10
+         tick 2 10
+         lose
+         elect 1
+         tick 1 1
+         deliver
+         cut 1
+         tick 2 9
+         lose",
+    );
+    cluster.transcript.clear();
+    let link = cluster.links.entry((1, 2)).or_default();
+    link.extend(early);
+    let cluster = run(
+        cluster,
+        "deliver 1->2
+         lose
+         tick 2 1
+         lose
+         timeout 3
+         lose 3->1
+         deliver 3->2
+         wire",
+    );
+    expect![[r#"
+        > deliver 1->2
+          1->2 Heartbeat: term 1, commit 1
+        > lose
+        > tick 2 1
+        > lose
+        > timeout 3
+          3 is a pre-candidate in term 3
+        > lose 3->1
+        > deliver 3->2
+          3->2 RequestPreVote: term 4, log ends at 3@3
+        > wire
+          2->3 RequestPreVoteResponse: term 4, yes
     "#]]
     .assert_eq(&cluster.transcript);
 }
