@@ -5,8 +5,9 @@
 //!
 //! - [`incoming`]: taking them in. [mod@serve]: what is done on them.
 //! - [`source`]: where they come from, and what one place may have of what all share.
-//! - [`lanes`], [`turn`]: the same of the threads.
+//! - [`lanes`], [`turn`]: the same of the threads. [`heavy`]: who wants clearly more of them than others.
 
+mod heavy;
 mod incoming;
 mod lanes;
 mod serve;

@@ -1,0 +1,320 @@
+//! Which sources are *heavy*: they want clearly more of the threads than others, who would wait behind them.
+//!
+//! [Turns](super::turn) share out only what the system gives these threads of its processors, and where they are busy, that is late:
+//! with each step of a call, milliseconds late. So who wants clearly more than others is served by threads that are nicer than all others until it
+//! is so no more: they have whatever processors are idle, and whoever asks for little, the log and the state machine need not wait for them.
+//!
+//! What counts is the time of processors in about the last half a second, the *demand*. A turn lasts longer where its thread waits for a
+//! processor, as the nicer ones do most: by how long turns last, whoever asks for little would be heavy now and then, and stay so.
+//! Where processors are busy with other things, compactions for one, the nicer threads get little of them, and who is heavy has had no
+//! more than others. It wants more all the same: what it had before, as far as its turns last that long. Let go for that,
+//! it held everybody up until it was heavy again, once a second.
+//!
+//! How much is too much is found as in max-min fairness (Bertsekas and Gallager, Data Networks, 6.5.2): if all together had to make do with three
+//! quarters of what they want, whoever wants less than the fair [`level`] would have all of it, and the others that level. These others are
+//! heavy, if somebody is there who wants clearly less. By the average, of five who want the same beside one who wants little nobody was heavy.
+
+use std::{
+    collections::BTreeMap,
+    ops::AddAssign,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// How often it is found out who is heavy.
+pub(super) const PERIOD: Duration = Duration::from_millis(100);
+/// Of what was had before, so much counts with the next period.
+const REMEMBERED: (u32, u32) = (3, 4);
+/// For so many periods after its last turn a source is somebody who asks for something. Who calls once a second always is.
+const ASKED_LATELY: u64 = 30;
+/// Among more than these, whoever has left is nobody any more. Else who comes from new addresses would have as many remembered as it likes.
+const ACCOUNTS_MAX: usize = 4096;
+
+/// In so many periods half of what whoever is heavy has had at most is forgotten: ten seconds.
+const HALF_FORGOTTEN: u32 = 100;
+/// Of all that is wanted so much is had if nobody has more than the fair level.
+const ENOUGH: (u32, u32) = (3, 4);
+/// Who wants less of a period than this does not become heavy where there is room: a few thousand calls a second. Half of it where there is
+/// one thread.
+const HEAVY_FROM: Duration = Duration::from_millis(30);
+/// There is room while all together want less than this part of the threads' time. The log, the state machine and other
+/// processes have processors too.
+const ROOM: u32 = 3;
+
+/// What is wanted by all sources that share threads.
+pub(super) struct Demands {
+    ledger: Mutex<Ledger>,
+    /// So many have been met.
+    sources: AtomicU64,
+}
+
+/// What one of them wants, as far as its own turns know.
+pub(super) struct Demand {
+    number: u64,
+    heavy: Arc<AtomicBool>,
+    uncounted: Mutex<Spent>,
+}
+
+/// In turns.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Spent {
+    /// Time of a processor.
+    pub(super) worked: Duration,
+    /// In which the thread waited for a processor too.
+    pub(super) lasted: Duration,
+}
+
+/// In which time is counted to find out who is heavy.
+struct Ledger {
+    period: u64,
+    /// When that began.
+    since: Instant,
+    /// Of those that asked for something lately, by number.
+    accounts: BTreeMap<u64, Account>,
+    /// Who wants less does not become heavy while all together want less than `room`.
+    heavy_from: Duration,
+    room: Duration,
+}
+
+/// What one source had.
+struct Account {
+    heavy: Arc<AtomicBool>,
+    worked: Average,
+    lasted: Average,
+    /// The most that it had since it is heavy, of which a part is forgotten with each period.
+    most: Duration,
+    /// In which period it was last counted.
+    asked: u64,
+    /// Up to the present period.
+    demand: Duration,
+}
+
+/// Time in the present period, and on average in those before, of which the last counts most.
+#[derive(Clone, Copy, Default)]
+struct Average {
+    present: Duration,
+    before: Duration,
+}
+
+impl Default for Demands {
+    fn default() -> Self {
+        Self::of_threads(1)
+    }
+}
+
+impl Demands {
+    pub(super) fn of_threads(threads: usize) -> Self {
+        Self {
+            ledger: Mutex::new(Ledger::of_threads(threads)),
+            sources: AtomicU64::new(0),
+        }
+    }
+
+    /// Of one more source.
+    pub(super) fn one(&self) -> Demand {
+        Demand {
+            number: self.sources.fetch_add(1, Ordering::Relaxed),
+            heavy: Arc::default(),
+            uncounted: Mutex::default(),
+        }
+    }
+
+    /// Counts a turn, and finds out who is heavy if a period is over.
+    pub(super) fn count(&self, source: &Demand, turn: Spent) {
+        let mut uncounted = lock(&source.uncounted);
+        *uncounted += turn;
+        // All sources count here. Whoever has it may be a thread that is nicer and has lost its processor, and need not be waited for: the
+        // next turn counts for this one.
+        let Some(mut ledger) = try_lock(&self.ledger) else {
+            return;
+        };
+        ledger.go_on();
+        ledger.count(source, std::mem::take(&mut *uncounted));
+    }
+}
+
+impl Demand {
+    pub(super) fn is_heavy(&self) -> bool {
+        self.heavy.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_heavy(&self, heavy: bool) {
+        self.heavy.store(heavy, Ordering::Relaxed);
+    }
+}
+
+impl AddAssign for Spent {
+    fn add_assign(&mut self, more: Self) {
+        self.worked += more.worked;
+        self.lasted += more.lasted;
+    }
+}
+
+impl Ledger {
+    fn of_threads(threads: usize) -> Self {
+        let threads = u32::try_from(threads).unwrap_or(u32::MAX).max(1);
+        let heavy_from = HEAVY_FROM / if threads > 1 { 1 } else { 2 };
+        Self {
+            // No source has been counted in it.
+            period: 1,
+            since: Instant::now(),
+            accounts: BTreeMap::new(),
+            heavy_from,
+            room: PERIOD.saturating_mul(threads) / ROOM,
+        }
+    }
+
+    /// Ends the periods that are over.
+    fn go_on(&mut self) {
+        let over = self.since.elapsed().as_nanos() / PERIOD.as_nanos();
+        if over > 0 {
+            let over = u32::try_from(over).unwrap_or(u32::MAX);
+            self.since += PERIOD.saturating_mul(over);
+            self.end(over);
+        }
+    }
+
+    fn count(&mut self, source: &Demand, spent: Spent) {
+        let account = self
+            .accounts
+            .entry(source.number)
+            .or_insert_with(|| Account::of(source));
+        account.asked = self.period;
+        account.worked.present += spent.worked;
+        account.lasted.present += spent.lasted;
+    }
+
+    /// Ends the present period, and as many as this in all: in the others nobody had a turn.
+    fn end(&mut self, periods: u32) {
+        self.period += u64::from(periods);
+        let all_that_left = self.accounts.len() <= ACCOUNTS_MAX;
+        let period = self.period;
+        self.accounts.retain(|_, account| {
+            let is_known = period - account.asked <= ASKED_LATELY;
+            let stays = is_known && (all_that_left || Arc::strong_count(&account.heavy) > 1);
+            if !stays {
+                account.set_heavy(false);
+            }
+            stays
+        });
+        for account in self.accounts.values_mut() {
+            account.go_on(periods);
+        }
+        self.judge();
+    }
+
+    fn judge(&mut self) {
+        let mut demands: Vec<_> = self.accounts.values().map(|it| it.demand).collect();
+        demands.sort_unstable();
+        let all: Duration = demands.iter().sum();
+        let fair = level(&demands, part(all, ENOUGH)).unwrap_or_default();
+        // Of many each has less than that, and all together all there is.
+        let floor = |room| {
+            let level = level(&demands, room);
+            level.map_or(self.heavy_from, |it| it.min(self.heavy_from))
+        };
+        let floors = [floor(self.room), floor(self.room / 2) / 2];
+        let least = demands.first().copied().unwrap_or_default();
+        for account in self.accounts.values() {
+            let more_than = match account.is_heavy() {
+                true => [part(fair, (3, 4)), floors[1], part(least, (5, 4))],
+                false => [fair, floors[0], clearly_more(least)],
+            };
+            account.set_heavy(more_than.iter().all(|it| account.demand > *it));
+        }
+    }
+}
+
+impl Account {
+    fn of(source: &Demand) -> Self {
+        Self {
+            heavy: Arc::clone(&source.heavy),
+            worked: Average::default(),
+            lasted: Average::default(),
+            most: Duration::ZERO,
+            asked: 0,
+            demand: Duration::ZERO,
+        }
+    }
+
+    fn is_heavy(&self) -> bool {
+        self.heavy.load(Ordering::Relaxed)
+    }
+
+    fn set_heavy(&self, heavy: bool) {
+        self.heavy.store(heavy, Ordering::Relaxed);
+    }
+
+    /// Begins the next period, or so many periods later.
+    fn go_on(&mut self, periods: u32) {
+        let had = self.worked.go_on(periods);
+        let lasted = self.lasted.go_on(periods);
+        self.most = match self.is_heavy() {
+            true => forgotten(self.most, periods).max(had),
+            false => had,
+        };
+        self.demand = lasted.min(self.most).max(had);
+    }
+}
+
+impl Average {
+    /// Begins the next period, or so many periods later.
+    fn go_on(&mut self, periods: u32) -> Duration {
+        let (of, parts) = REMEMBERED;
+        // After so many nothing is left of it.
+        for _ in 0..periods.min(64) {
+            let present = std::mem::take(&mut self.present);
+            self.before = (self.before * of + present * (parts - of)) / parts;
+        }
+        self.before
+    }
+}
+
+/// What those have who want more than that, if all together have `room`, and nobody less than another while it wants more. `None` if there is
+/// enough for all. The least comes first.
+fn level(demands: &[Duration], room: Duration) -> Option<Duration> {
+    let mut left = room;
+    for (want, others) in demands.iter().zip((1..=demands.len()).rev()) {
+        let each = left / u32::try_from(others).unwrap_or(u32::MAX);
+        if *want > each {
+            return Some(each);
+        }
+        left -= *want;
+    }
+    None
+}
+
+/// What is left of it after so many periods.
+fn forgotten(had: Duration, periods: u32) -> Duration {
+    let periods = f64::from(periods.min(HALF_FORGOTTEN * 64));
+    had.mul_f64(0.5_f64.powf(periods / f64::from(HALF_FORGOTTEN)))
+}
+
+/// Than somebody who wants so much.
+fn clearly_more(demand: Duration) -> Duration {
+    part(demand, (3, 2))
+}
+
+fn part(of: Duration, (numerator, denominator): (u32, u32)) -> Duration {
+    of * numerator / denominator
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// None if somebody else has it.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

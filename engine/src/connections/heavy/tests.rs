@@ -1,0 +1,239 @@
+//! What sources have in each period is made up here, in milliseconds: nothing depends on how fast the machine is.
+
+use super::*;
+
+/// Sources that share threads, and what is known of them.
+struct Model {
+    ledger: Ledger,
+    sources: Vec<Demand>,
+}
+
+impl Model {
+    fn of(sources: usize, threads: usize) -> Self {
+        let demands = Demands::of_threads(threads);
+        Self {
+            sources: (0..sources).map(|_| demands.one()).collect(),
+            ledger: demands.ledger.into_inner().unwrap(),
+        }
+    }
+
+    fn count(&mut self, source: usize, worked: f64, lasted: f64) {
+        let [worked, lasted] = [worked, lasted].map(|it| Duration::from_secs_f64(it / 1000.0));
+        let spent = Spent { worked, lasted };
+        self.ledger.count(&self.sources[source], spent);
+    }
+
+    fn heavy(&self) -> Vec<bool> {
+        self.sources.iter().map(Demand::is_heavy).collect()
+    }
+
+    /// In one period they had so much of a processor, and their turns lasted so long; who is heavy in the next.
+    fn period<const N: usize>(&mut self, had: [(u32, u32); N]) -> [bool; N] {
+        for (source, (worked, lasted)) in had.into_iter().enumerate() {
+            self.count(source, worked.into(), lasted.into());
+        }
+        self.ledger.end(1);
+        std::array::from_fn(|it| self.sources[it].is_heavy())
+    }
+
+    /// The same in so many periods; who is heavy after the last.
+    fn periods<const N: usize>(&mut self, number: usize, had: [u32; N]) -> [bool; N] {
+        let all: Vec<_> = (0..number)
+            .map(|_| self.period(had.map(|it| (it, it))))
+            .collect();
+        all[number - 1]
+    }
+}
+
+/// Whoever asks for little had to wait for a processor behind it.
+#[test]
+fn who_has_clearly_more_than_others_is_heavy_for_as_long() {
+    let mut model = Model::of(2, 1);
+    assert_eq!(model.periods(2, [60, 5]), [true, false]);
+    assert_eq!(
+        model.periods(8, [30, 30]),
+        [false; 2],
+        "as much as the other"
+    );
+    assert_eq!(
+        model.periods(2, [6, 1]),
+        [false; 2],
+        "there is enough for both"
+    );
+    model.periods(4, [60, 10]);
+    let lull = model.periods(1, [15, 20]);
+    assert_eq!(lull, [true, false], "of one period alone nothing follows");
+}
+
+/// It was let go whenever the threads of whoever is heavy got too little of a processor, and had as much as all others again.
+#[test]
+fn who_is_heavy_and_waits_for_a_processor_stays_heavy() {
+    let mut model = Model::of(2, 1);
+    assert_eq!(model.period([(80, 80), (10, 30)]), [true, false]);
+    let heavy = model.period([(10, 80), (5, 25)]);
+    assert_eq!(heavy, [true, false], "it has been waiting");
+    // A turn that is longer than a period, in which nobody else was counted.
+    assert_eq!(model.period([(5, 125)]), [true]);
+    assert_eq!(model.period([(0, 0); 2]), [true, false]);
+}
+
+/// While the state was compacted it was let go once a second, and everybody else waited until it was heavy again.
+#[test]
+fn who_is_heavy_and_gets_little_stays_heavy_and_nobody_else_becomes_it() {
+    let mut model = Model::of(2, 1);
+    assert_eq!(model.periods(4, [80, 15]), [true, false]);
+    for number in 0..20 {
+        let heavy = model.period([(8, 95), (30, 40)]);
+        assert_eq!(heavy, [true, false], "{number}");
+    }
+    // Now it asks for as little as it gets.
+    assert_eq!(model.periods(8, [30, 35]), [false; 2]);
+}
+
+/// Beside a third one who asked for next to nothing it had more than they had on average, and was served as whoever is heavy is: it
+/// waited for a quarter of a second.
+#[test]
+fn who_asks_for_little_is_not_heavy_because_somebody_asks_for_less() {
+    let mut model = Model::of(3, 1);
+    for _ in 0..20 {
+        assert_eq!(model.period([(14, 20), (14, 20), (0, 0)]), [false; 3]);
+    }
+    // However many of these there are.
+    let mut model = Model::of(30, 1);
+    let had = std::array::from_fn::<_, 30, _>(|it| if it < 2 { 14 } else { 0 });
+    assert_eq!(model.periods(20, had), [false; 30]);
+}
+
+#[test]
+fn who_is_alone_is_never_heavy() {
+    let mut model = Model::of(1, 2);
+    for _ in 0..20 {
+        assert_eq!(model.period([(190, 190)]), [false]);
+    }
+}
+
+/// Whoever waits is there only while it waits: in most periods nobody seemed to be, and what had the threads to itself was heavy in one of
+/// five.
+#[test]
+fn who_asks_for_much_stays_heavy_beside_somebody_who_calls_once_a_second() {
+    let mut model = Model::of(2, 2);
+    model.period([(1, 1), (1, 1)]);
+    let heavy = (0..100).filter(|number| {
+        model.count(0, 190.0, 190.0);
+        if number % 10 == 9 {
+            model.count(1, 1.0, 1.0);
+        }
+        model.ledger.end(1);
+        model.sources[0].is_heavy()
+    });
+    assert_eq!(heavy.count(), 100);
+}
+
+#[test]
+fn who_has_asked_for_nothing_lately_is_nobody() {
+    let mut model = Model::of(2, 2);
+    model.periods(5, [190, 2]);
+    let heavy = |model: &mut Model| model.period([(190, 190)]) == [true];
+    assert!((0..20).all(|_| heavy(&mut model)));
+    assert!((0..20).any(|_| !heavy(&mut model)));
+    assert!(!heavy(&mut model), "it has the threads to itself");
+    assert_eq!(model.ledger.accounts.len(), 1);
+}
+
+/// So many that want as much as one another have two processors, but for what others want. Who is heavy after two seconds.
+fn beside(equals: usize, others: &[f64]) -> Vec<bool> {
+    let mut model = Model::of(equals + others.len(), 2);
+    let each = (190.0 - others.iter().sum::<f64>()) / equals as f64;
+    for period in 0..20 {
+        for source in 0..equals {
+            // Never quite as much as one another.
+            let had = each * (0.9 + 0.2 * ((source * 7 + period * 3) % 11) as f64 / 10.0);
+            model.count(source, had, had);
+        }
+        for (source, had) in (equals..).zip(others) {
+            model.count(source, *had, *had);
+        }
+        model.ledger.end(1);
+    }
+    model.heavy()
+}
+
+/// From five on none was.
+#[test]
+fn many_that_want_as_much_as_one_another_are_heavy_beside_somebody_who_wants_less() {
+    for equals in [1, 2, 3, 4, 5, 6, 7, 8, 12, 20, 50, 100, 300] {
+        let little = 0.2_f64.min(190.0 / equals as f64 / 4.0);
+        for others in [vec![little], vec![little; 5], vec![little; 200]] {
+            let heavy = beside(equals, &others);
+            let all_but_others: Vec<_> = (0..heavy.len()).map(|it| it < equals).collect();
+            assert_eq!(heavy, all_but_others, "{equals}");
+        }
+    }
+    // Nor is somebody who wants a good part of what they have.
+    for equals in [2, 5, 8] {
+        let part = 190.0 / (equals as f64 + 0.5) / 2.0;
+        let heavy = beside(equals, &[part, 0.1]);
+        assert_eq!(heavy.iter().filter(|it| **it).count(), equals, "{equals}");
+        assert!(!heavy[equals], "{equals}");
+    }
+}
+
+#[test]
+fn of_those_that_want_as_much_as_one_another_nobody_is_heavy() {
+    for equals in [1, 2, 3, 5, 8, 20, 100, 300] {
+        assert!(beside(equals, &[]).iter().all(|it| !it), "{equals}");
+    }
+}
+
+#[test]
+fn what_somebody_wanted_is_forgotten_in_the_end() {
+    let most = Duration::from_millis(80);
+    let after = |periods| forgotten(most, periods).as_millis();
+    assert_eq!([0, 100, 200, u32::MAX].map(after), [80, 40, 20, 0]);
+    let mut model = Model::of(2, 1);
+    model.periods(10, [80, 5]);
+    // Its turns last on and on, for it has no processor; and it asks for little.
+    let stays = (0..9_000).take_while(|_| model.period([(0, 80), (5, 5)])[0]);
+    assert!((200..400).contains(&stays.count()));
+}
+
+/// One period passed, however long nobody had asked for anything.
+#[test]
+fn periods_in_which_nobody_has_a_turn_are_counted() {
+    let mut model = Model::of(2, 1);
+    assert_eq!(model.periods(10, [80, 5]), [true, false]);
+    model.ledger.end(20);
+    assert_eq!(model.heavy(), [false; 2]);
+    model.periods(10, [80, 5]);
+    model.ledger.end(100);
+    assert_eq!(model.heavy(), [false; 2]);
+    assert!(model.ledger.accounts.is_empty());
+}
+
+#[test]
+fn of_those_that_have_left_a_bounded_number_is_remembered() {
+    let mut model = Model::of(ACCOUNTS_MAX + 10, 1);
+    for source in 0..model.sources.len() {
+        model.count(source, 0.0, 0.0);
+    }
+    model.sources.truncate(5);
+    model.ledger.end(1);
+    assert_eq!(model.ledger.accounts.len(), 5);
+    model.sources.clear();
+    model.ledger.end(1);
+    assert_eq!(model.ledger.accounts.len(), 5, "they may come back");
+}
+
+#[test]
+fn nobody_has_less_than_another_while_it_wants_more() {
+    let level_of = |demands: &[u32], room| {
+        let demands: Vec<_> = demands.iter().map(|it| PERIOD * *it).collect();
+        level(&demands, PERIOD * room).map(|it| it.as_millis() / 100)
+    };
+    assert_eq!(level_of(&[], 1), None);
+    assert_eq!(level_of(&[1, 2, 3], 6), None);
+    assert_eq!(level_of(&[1, 2, 4], 6), Some(3));
+    assert_eq!(level_of(&[1, 5, 8], 7), Some(3));
+    assert_eq!(level_of(&[5, 5, 5], 6), Some(2));
+    assert_eq!(level_of(&[0, 5], 0), Some(0));
+}
