@@ -37,6 +37,8 @@ const ACCOUNTS_MAX: usize = 4096;
 const HALF_FORGOTTEN: u32 = 100;
 /// Of all that is wanted so much is had if nobody has more than the fair level.
 const ENOUGH: (u32, u32) = (3, 4);
+/// Who has had so much more than makes heavy in one period, and twice what it wanted, is heavy before that ends.
+const AT_ONCE: (u32, u32) = (4, 3);
 /// Who wants less of a period than this does not become heavy where there is room: a few thousand calls a second. Half of it where there is
 /// one thread.
 const HEAVY_FROM: Duration = Duration::from_millis(30);
@@ -186,6 +188,27 @@ impl Ledger {
         account.asked = self.period;
         account.worked.present += spent.worked;
         account.lasted.present += spent.lasted;
+        if self.is_suddenly_heavy(source.number) {
+            let account = self.accounts.get_mut(&source.number);
+            account.expect("it was counted").become_heavy();
+        }
+    }
+
+    /// By the end of the period others have waited for so long, and who comes every now and then has gone.
+    fn is_suddenly_heavy(&self, number: u64) -> bool {
+        let account = &self.accounts[&number];
+        let had = account.worked.present;
+        let is_much = had > part(self.heavy_from, AT_ONCE).max(2 * account.demand);
+        is_much && !account.is_heavy() && had > self.clearly_more()
+    }
+
+    /// Than somebody has who asks for least.
+    fn clearly_more(&self) -> Duration {
+        let demands = self
+            .accounts
+            .values()
+            .map(|it| it.demand.max(it.worked.present));
+        clearly_more(demands.min().unwrap_or_default())
     }
 
     /// Ends the present period, and as many as this in all: in the others nobody had a turn.
@@ -247,6 +270,11 @@ impl Account {
 
     fn set_heavy(&self, heavy: bool) {
         self.heavy.store(heavy, Ordering::Relaxed);
+    }
+
+    fn become_heavy(&mut self) {
+        self.set_heavy(true);
+        self.most = self.worked.present;
     }
 
     /// Begins the next period, or so many periods later.

@@ -140,6 +140,56 @@ fn who_has_asked_for_nothing_lately_is_nobody() {
     assert_eq!(model.ledger.accounts.len(), 1);
 }
 
+/// In a row, each for so many periods, then nobody for so many: the part of their time in which they are not heavy. In each period somebody asks
+/// for little.
+fn unnoticed(sources: usize, on: u32, off: u32) -> f64 {
+    const TURNS: u32 = 38;
+    let mut model = Model::of(sources + 1, 2);
+    let mut unnoticed = 0;
+    let rounds = 30;
+    for source in (1..=sources).cycle().take(sources * rounds) {
+        for period in 0..on + off {
+            model.count(0, 2.0, 2.0);
+            for _ in (0..TURNS).filter(|_| period < on) {
+                model.count(source, 5.0, 5.0);
+                unnoticed += u32::from(!model.sources[source].is_heavy());
+            }
+            model.ledger.end(1);
+        }
+    }
+    let turns = on * TURNS * u32::try_from(sources * rounds).unwrap();
+    f64::from(unnoticed) / f64::from(turns)
+}
+
+/// It became heavy with its first turn of the next period, if somebody was there in that one: who had the threads every third period, or in turns with others,
+/// never was.
+#[test]
+fn whoever_takes_the_threads_is_heavy_soon_whatever_it_did_before() {
+    for (sources, on, off) in [
+        (1, 10, 0),
+        (2, 10, 0),
+        (3, 10, 0),
+        (1, 1, 2),
+        (1, 1, 3),
+        (1, 1, 4),
+        (1, 1, 9),
+        (1, 2, 4),
+        (1, 2, 6),
+        (1, 3, 9),
+        (2, 1, 0),
+        (2, 2, 0),
+        (3, 1, 0),
+        (3, 2, 0),
+        (3, 3, 0),
+        (4, 1, 0),
+        (4, 2, 0),
+        (4, 3, 0),
+    ] {
+        let part = unnoticed(sources, on, off);
+        assert!(part < 0.25, "{sources} on for {on} off for {off}: {part}");
+    }
+}
+
 /// So many that want as much as one another have two processors, but for what others want. Who is heavy after two seconds.
 fn beside(equals: usize, others: &[f64]) -> Vec<bool> {
     let mut model = Model::of(equals + others.len(), 2);
@@ -182,6 +232,18 @@ fn many_that_want_as_much_as_one_another_are_heavy_beside_somebody_who_wants_les
 fn of_those_that_want_as_much_as_one_another_nobody_is_heavy() {
     for equals in [1, 2, 3, 5, 8, 20, 100, 300] {
         assert!(beside(equals, &[]).iter().all(|it| !it), "{equals}");
+    }
+}
+
+#[test]
+fn of_those_that_begin_together_nobody_is_heavy_for_a_period() {
+    let mut model = Model::of(2, 2);
+    for _ in 0..20 {
+        for source in [0, 1].repeat(19) {
+            model.count(source, 5.0, 5.0);
+            assert_eq!(model.heavy(), [false; 2]);
+        }
+        model.ledger.end(1);
     }
 }
 
