@@ -33,8 +33,10 @@ const ASKED_LATELY: u64 = 30;
 /// Among more than these, whoever has left is nobody any more. Else who comes from new addresses would have as many remembered as it likes.
 const ACCOUNTS_MAX: usize = 4096;
 
-/// In so many periods half of what whoever is heavy has had at most is forgotten: ten seconds.
-const HALF_FORGOTTEN: u32 = 100;
+/// For so many periods whoever is heavy is believed to want as much as it had, if its turns last that long. Then it may be let go, and shows again what it
+/// wants. Turns last long with the nicer threads whatever is done in them: after a moment of much work a client that asked for little
+/// was heavy for half a minute.
+const BELIEVED: u64 = 40;
 /// Of all that is wanted so much is had if nobody has more than the fair level.
 const ENOUGH: (u32, u32) = (3, 4);
 /// Who has had so much more than makes heavy in one period, and twice what it wanted, is heavy before that ends.
@@ -86,8 +88,9 @@ struct Account {
     heavy: Arc<AtomicBool>,
     worked: Average,
     lasted: Average,
-    /// The most that it had since it is heavy, of which a part is forgotten with each period.
+    /// The most that it had since it is heavy, and in which period that was. It is not believed to want it for ever.
     most: Duration,
+    most_in: u64,
     /// In which period it was last counted.
     asked: u64,
     /// Up to the present period.
@@ -190,7 +193,7 @@ impl Ledger {
         account.lasted.present += spent.lasted;
         if self.is_suddenly_heavy(source.number) {
             let account = self.accounts.get_mut(&source.number);
-            account.expect("it was counted").become_heavy();
+            account.expect("it was counted").become_heavy(self.period);
         }
     }
 
@@ -225,7 +228,7 @@ impl Ledger {
             stays
         });
         for account in self.accounts.values_mut() {
-            account.go_on(periods);
+            account.go_on(periods, period);
         }
         self.judge();
     }
@@ -259,6 +262,7 @@ impl Account {
             worked: Average::default(),
             lasted: Average::default(),
             most: Duration::ZERO,
+            most_in: 0,
             asked: 0,
             demand: Duration::ZERO,
         }
@@ -272,19 +276,19 @@ impl Account {
         self.heavy.store(heavy, Ordering::Relaxed);
     }
 
-    fn become_heavy(&mut self) {
+    fn become_heavy(&mut self, period: u64) {
         self.set_heavy(true);
-        self.most = self.worked.present;
+        (self.most, self.most_in) = (self.worked.present, period);
     }
 
-    /// Begins the next period, or so many periods later.
-    fn go_on(&mut self, periods: u32) {
+    /// Begins this period, so many after the last one.
+    fn go_on(&mut self, periods: u32, period: u64) {
         let had = self.worked.go_on(periods);
         let lasted = self.lasted.go_on(periods);
-        self.most = match self.is_heavy() {
-            true => forgotten(self.most, periods).max(had),
-            false => had,
-        };
+        let is_believed = self.is_heavy() && period - self.most_in <= BELIEVED;
+        if !is_believed || had >= self.most {
+            (self.most, self.most_in) = (had, period);
+        }
         self.demand = lasted.min(self.most).max(had);
     }
 }
@@ -314,12 +318,6 @@ fn level(demands: &[Duration], room: Duration) -> Option<Duration> {
         left -= *want;
     }
     None
-}
-
-/// What is left of it after so many periods.
-fn forgotten(had: Duration, periods: u32) -> Duration {
-    let periods = f64::from(periods.min(HALF_FORGOTTEN * 64));
-    had.mul_f64(0.5_f64.powf(periods / f64::from(HALF_FORGOTTEN)))
 }
 
 /// Than somebody who wants so much.
