@@ -12,7 +12,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker, ready},
 };
@@ -22,7 +22,7 @@ use futures::{
 };
 use tokio::{runtime::Handle, task::coop::unconstrained};
 
-use super::turn::{Threads, Time, Turn};
+use super::turn::{Group, Threads, Time, Turn};
 
 /// Tasks that a thread of a runtime polls that serves clients or peers before it looks whether
 /// something has arrived ([`event_interval`](tokio::runtime::Builder::event_interval)). A task may
@@ -30,6 +30,8 @@ use super::turn::{Threads, Time, Turn};
 pub const TASKS_BETWEEN_EVENTS: u32 = 5;
 /// Of one source. What waits has been read, with all its headers.
 const WAITING_MAX: usize = 1024;
+/// No threads that a lane waits for.
+const NONE: u8 = u8::MAX;
 
 thread_local! {
     /// Of the lane that this thread polls.
@@ -61,8 +63,10 @@ struct Lane {
     arrived: Mutex<Option<Vec<Task>>>,
     /// Wakes the task that it is.
     task: AtomicWaker,
-    /// It was woken and is not polled yet.
-    ready: AtomicBool,
+    /// It was woken and is not polled yet, and waits for these threads ([`Group`]), or for [`NONE`].
+    waits_for: AtomicU8,
+    /// Who polls it.
+    is_with_nicer: AtomicBool,
     /// Of its source.
     time: Arc<Time>,
     /// Nothing comes after what is in `arrived`.
@@ -83,7 +87,6 @@ struct Waiting(Arc<AtomicUsize>);
 struct Running {
     lane: Arc<Lane>,
     tasks: FuturesUnordered<Task>,
-    is_with_heavy: bool,
     /// Another task does it now.
     has_moved: bool,
 }
@@ -100,7 +103,8 @@ impl Lanes {
             let lane = Arc::new(Lane {
                 arrived: Mutex::new(Some(Vec::new())),
                 task: AtomicWaker::new(),
-                ready: AtomicBool::new(false),
+                waits_for: AtomicU8::new(NONE),
+                is_with_nicer: AtomicBool::new(false),
                 time: Arc::clone(&time),
                 closed: AtomicBool::new(false),
             });
@@ -154,9 +158,25 @@ impl Lane {
         self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_ready(&self, ready: bool) {
-        if self.ready.swap(ready, Ordering::Relaxed) != ready {
-            self.time.wants(ready);
+    fn group(&self) -> Group {
+        match self.is_with_nicer.load(Ordering::Relaxed) {
+            true => Group::Nicer,
+            false => Group::Usual,
+        }
+    }
+
+    fn waits_for(&self, threads: Option<Group>) {
+        let now = threads.map_or(NONE, |it| it as u8);
+        // What was noted is what is taken back: it may have moved since.
+        let before = self.waits_for.swap(now, Ordering::Relaxed);
+        if before == now {
+            return;
+        }
+        if let Some(group) = Group::ALL.get(usize::from(before)) {
+            self.time.wants_no_more(*group);
+        }
+        if let Some(group) = threads {
+            self.time.wants(group);
         }
     }
 }
@@ -167,21 +187,21 @@ impl Wake for Lane {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.set_ready(true);
+        self.waits_for(Some(self.group()));
         self.task.wake();
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.set_ready(false);
+        self.waits_for(None);
     }
 }
 
 impl Polling {
     fn begin(lane: &Arc<Lane>) -> Self {
-        lane.set_ready(false);
-        TURN.set(Some(lane.time.begin()));
+        lane.waits_for(None);
+        TURN.set(Some(lane.time.begin(lane.group())));
         Self
     }
 }
@@ -210,18 +230,21 @@ impl Running {
         Self {
             lane,
             tasks: FuturesUnordered::new(),
-            is_with_heavy: false,
             has_moved: false,
         }
     }
 
-    /// Goes on there.
+    /// Goes on there, with the other threads.
     fn move_to(&mut self, threads: &Handle) {
         self.has_moved = true;
+        let group = self.lane.group().others();
+        self.lane
+            .is_with_nicer
+            .store(group == Group::Nicer, Ordering::Relaxed);
+        self.lane.waits_for(Some(group));
         threads.spawn(unconstrained(Self {
             lane: Arc::clone(&self.lane),
             tasks: std::mem::take(&mut self.tasks),
-            is_with_heavy: !self.is_with_heavy,
             has_moved: false,
         }));
     }
@@ -255,7 +278,7 @@ impl Future for Running {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let time = Arc::clone(&this.lane.time);
-        if let Some(threads) = time.elsewhere(this.is_with_heavy) {
+        if let Some(threads) = time.elsewhere(this.lane.group()) {
             this.move_to(threads);
             return Poll::Ready(());
         }
@@ -414,6 +437,23 @@ mod tests {
             }
         }
         assert_eq!(lanes.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    /// What has moved since it was woken is not taken back where it was never noted.
+    #[tokio::test]
+    async fn a_lane_waits_for_the_threads_that_poll_it() {
+        let threads = Threads::default();
+        let (lanes, other) = (Lanes::start(&threads), threads.one());
+        let waits = || Group::ALL.map(|group| other.others_wait(group));
+        let lane = &lanes.lanes[0];
+        lane.wake_by_ref();
+        assert_eq!(waits(), [true, false]);
+        lane.is_with_nicer.store(true, Ordering::Relaxed);
+        lane.wake_by_ref();
+        assert_eq!(waits(), [false, true]);
+        lane.is_with_nicer.store(false, Ordering::Relaxed);
+        drop(Polling::begin(lane));
+        assert_eq!(waits(), [false, false]);
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@
 //! [`CREDIT`], is enough to be served at once.
 //!
 //! Where processors are busy, who wants clearly more than others is [*heavy*](super::heavy) and served by threads that are nicer
-//! ([`Nicer`]).
+//! ([`Nicer`]): less of a processor, and turns that last longer by as much. Turns are shared out among those that the same threads serve.
 
 use std::{
     io,
@@ -43,10 +43,34 @@ pub(crate) struct Threads(Arc<All>);
 struct All {
     nicer: Option<Nicer>,
     demands: Demands,
-    /// How many lanes want a thread.
+    queues: [Queue; 2],
+}
+
+/// Which threads serve a source. The time of one group says nothing of the other's: turns of the nicer threads last longer, and who wants one of them
+/// takes nothing from those whom the usual ones serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    Usual,
+    /// Who is heavy.
+    Nicer,
+}
+
+/// Threads that serve the same sources.
+#[derive(Default)]
+struct Queue {
+    /// How many lanes want one of them.
     ready: AtomicUsize,
     /// How much time, in nanoseconds, whoever has had most had when it was served last.
     reached: AtomicU64,
+}
+
+/// What one source has of a group.
+#[derive(Default)]
+struct Part {
+    /// How many of its lanes want a thread.
+    ready: AtomicUsize,
+    /// In nanoseconds, with what it had no claim to.
+    had: AtomicU64,
 }
 
 /// What one source has of them.
@@ -55,10 +79,7 @@ pub(super) struct Time {
     /// The threads that it has unless it is heavy.
     usual: Handle,
     demand: Demand,
-    /// How many of its lanes want a thread.
-    ready: AtomicUsize,
-    /// In nanoseconds, with what it had no claim to.
-    had: AtomicU64,
+    parts: [Part; 2],
 }
 
 /// From when a lane is polled until this is dropped, by the same thread.
@@ -68,7 +89,19 @@ pub(super) struct Turn {
     worked: Duration,
     /// What its source had had.
     before: u64,
+    group: Group,
     time: Arc<Time>,
+}
+
+impl Group {
+    pub(super) const ALL: [Self; 2] = [Self::Usual, Self::Nicer];
+
+    pub(super) fn others(self) -> Self {
+        match self {
+            Self::Usual => Self::Nicer,
+            Self::Nicer => Self::Usual,
+        }
+    }
 }
 
 impl Threads {
@@ -98,37 +131,50 @@ impl Threads {
             all: Arc::clone(&self.0),
             usual: Handle::current(),
             demand: self.0.demands.one(),
-            ready: AtomicUsize::new(0),
-            had: AtomicU64::new(0),
+            parts: Default::default(),
         })
     }
 }
 
 impl Time {
-    /// One more of its lanes wants a thread, or one less.
-    pub(super) fn wants(&self, more: bool) {
-        for count in [&self.ready, &self.all.ready] {
-            match more {
-                true => count.fetch_add(1, Ordering::Relaxed),
-                false => count.fetch_sub(1, Ordering::Relaxed),
-            };
+    /// One more of its lanes wants one of these threads.
+    pub(super) fn wants(&self, group: Group) {
+        for ready in self.ready(group) {
+            ready.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn others_wait(&self) -> bool {
-        let own = self.ready.load(Ordering::Relaxed);
-        self.all.ready.load(Ordering::Relaxed) > own
+    /// One less of them.
+    pub(super) fn wants_no_more(&self, group: Group) {
+        for ready in self.ready(group) {
+            ready.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
-    /// The threads that are to serve it, if it is served by others now.
-    pub(super) fn elsewhere(&self, is_with_heavy: bool) -> Option<&Handle> {
-        let heavy = self.demand.is_heavy();
-        if heavy == is_with_heavy {
-            return None;
-        }
-        match heavy {
-            true => self.all.nicer.as_ref().map(Nicer::handle),
-            false => Some(&self.usual),
+    /// Its own lanes, and all.
+    fn ready(&self, group: Group) -> [&AtomicUsize; 2] {
+        [&self.part(group).ready, &self.queue(group).ready]
+    }
+
+    pub(super) fn others_wait(&self, group: Group) -> bool {
+        let [own, all] = self.ready(group).map(|it| it.load(Ordering::Relaxed));
+        all > own
+    }
+
+    fn part(&self, group: Group) -> &Part {
+        &self.parts[group as usize]
+    }
+
+    fn queue(&self, group: Group) -> &Queue {
+        &self.all.queues[group as usize]
+    }
+
+    /// The threads that are to serve it, if those that do are the others.
+    pub(super) fn elsewhere(&self, group: Group) -> Option<&Handle> {
+        match (group, self.demand.is_heavy()) {
+            (Group::Usual, true) => self.all.nicer.as_ref().map(Nicer::handle),
+            (Group::Nicer, false) => Some(&self.usual),
+            _ => None,
         }
     }
 
@@ -138,15 +184,17 @@ impl Time {
     }
 
     /// Begins a turn.
-    pub(super) fn begin(self: &Arc<Self>) -> Turn {
-        let reached = self.all.reached.load(Ordering::Relaxed);
+    pub(super) fn begin(self: &Arc<Self>, group: Group) -> Turn {
+        let (queue, part) = (self.queue(group), self.part(group));
+        let reached = queue.reached.load(Ordering::Relaxed);
         let least = reached.saturating_sub(nanos(CREDIT));
-        let before = self.had.fetch_max(least, Ordering::Relaxed).max(least);
-        self.all.reached.fetch_max(before, Ordering::Relaxed);
+        let before = part.had.fetch_max(least, Ordering::Relaxed).max(least);
+        queue.reached.fetch_max(before, Ordering::Relaxed);
         Turn {
             begun: Instant::now(),
             worked: worked_by_this_thread(),
             before,
+            group,
             time: Arc::clone(self),
         }
     }
@@ -158,10 +206,10 @@ impl Turn {
         if taken < SLICE {
             return false;
         }
-        if !self.time.others_wait() {
+        if !self.time.others_wait(self.group) {
             return taken >= SLICE_ALONE;
         }
-        let reached = self.time.all.reached.load(Ordering::Relaxed);
+        let reached = self.time.queue(self.group).reached.load(Ordering::Relaxed);
         taken >= CREDIT || self.before + nanos(taken) >= reached
     }
 }
@@ -169,7 +217,8 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let lasted = self.begun.elapsed();
-        self.time.had.fetch_add(nanos(lasted), Ordering::Relaxed);
+        let had = &self.time.part(self.group).had;
+        had.fetch_add(nanos(lasted), Ordering::Relaxed);
         let worked = worked_by_this_thread().saturating_sub(self.worked);
         let turn = Spent { worked, lasted };
         self.time.all.demands.count(&self.time.demand, turn);
@@ -200,15 +249,15 @@ mod tests {
     async fn who_has_had_less_goes_on_until_it_is_even() {
         let threads = Threads::default();
         let (greedy, modest) = (threads.one(), threads.one());
-        greedy.wants(true);
-        modest.wants(true);
-        drop(modest.begin());
-        let frame = greedy.begin();
+        greedy.wants(Group::Usual);
+        modest.wants(Group::Usual);
+        drop(modest.begin(Group::Usual));
+        let frame = greedy.begin(Group::Usual);
         spend(CREDIT / 2);
         assert!(frame.is_over());
         drop(frame);
-        drop(greedy.begin());
-        let turn = modest.begin();
+        drop(greedy.begin(Group::Usual));
+        let turn = modest.begin(Group::Usual);
         spend(2 * SLICE);
         assert!(!turn.is_over(), "it has had less");
         spend(CREDIT / 2);
@@ -219,13 +268,13 @@ mod tests {
     async fn who_was_away_has_no_claim_to_all_of_that_time() {
         let threads = Threads::default();
         let (busy, away) = (threads.one(), threads.one());
-        busy.wants(true);
-        away.wants(true);
+        busy.wants(Group::Usual);
+        away.wants(Group::Usual);
         for _ in 0..10 {
-            let _turn = busy.begin();
+            let _turn = busy.begin(Group::Usual);
             spend(CREDIT);
         }
-        let turn = away.begin();
+        let turn = away.begin(Group::Usual);
         assert!(!turn.is_over());
         spend(CREDIT);
         assert!(turn.is_over());
@@ -234,21 +283,40 @@ mod tests {
     #[tokio::test]
     async fn who_is_alone_gives_way_less_often() {
         let alone = Threads::default().one();
-        alone.wants(true);
-        let turn = alone.begin();
+        alone.wants(Group::Usual);
+        let turn = alone.begin(Group::Usual);
         spend(2 * SLICE);
         let early = turn.is_over();
         spend(SLICE_ALONE);
         assert!(!early && turn.is_over());
     }
 
+    /// Its turns last as long as it waits for a processor, so that it was far ahead of all others: none of these gave way to another before its
+    /// turn had lasted a millisecond.
+    #[tokio::test]
+    async fn what_the_nicer_threads_do_counts_for_nobody_whom_the_usual_ones_serve() {
+        let threads = Threads::with_nicer().unwrap();
+        let (heavy, modest) = (threads.one(), threads.one());
+        let long = nanos(Duration::from_secs(1));
+        heavy.part(Group::Nicer).had.store(long, Ordering::Relaxed);
+        heavy.wants(Group::Nicer);
+        drop(heavy.begin(Group::Nicer));
+        assert!(!modest.others_wait(Group::Usual) && modest.others_wait(Group::Nicer));
+        assert_eq!(modest.begin(Group::Usual).before, 0);
+        // Nor does it begin behind all others, when it is heavy no more.
+        assert!(heavy.begin(Group::Usual).before < long / 2);
+        heavy.wants_no_more(Group::Nicer);
+        assert!(!modest.others_wait(Group::Nicer));
+    }
+
     #[tokio::test]
     async fn who_is_heavy_is_served_by_the_nicer_threads() {
         let threads = Threads::with_nicer().unwrap();
         let source = threads.one();
-        assert!(source.elsewhere(false).is_none() && source.elsewhere(true).is_some());
+        let moves = || Group::ALL.map(|group| source.elsewhere(group).is_some());
+        assert_eq!(moves(), [false, true]);
         source.set_heavy(true);
-        assert!(source.elsewhere(false).is_some() && source.elsewhere(true).is_none());
+        assert_eq!(moves(), [true, false]);
     }
 
     /// Whoever asks for little and was served by threads that wait for a processor was heavy for as long as it was served by them.
@@ -257,14 +325,14 @@ mod tests {
         let threads = Threads::with_nicer().unwrap();
         let (busy, waiting) = (threads.one(), threads.one());
         for _ in 0..2 {
-            let turn = waiting.begin();
+            let turn = waiting.begin(Group::Usual);
             std::thread::sleep(PERIOD / 2);
             drop(turn);
-            let turn = busy.begin();
+            let turn = busy.begin(Group::Usual);
             spend(PERIOD / 2);
             drop(turn);
         }
-        drop(waiting.begin());
-        assert!(waiting.elsewhere(false).is_none());
+        drop(waiting.begin(Group::Usual));
+        assert!(waiting.elsewhere(Group::Usual).is_none());
     }
 }
