@@ -8,7 +8,7 @@ use std::{
 };
 
 use dengine_api::v1::kv_client::KvClient;
-use dengine_client_core::{Attempts, End, Next, Operation, Position};
+use dengine_client_core::{Attempts, End, Next, Operation, Position, Target};
 use tokio::time::{sleep, timeout_at};
 use tonic::{Request, Status, transport::Channel};
 
@@ -117,18 +117,29 @@ impl Shared {
             if failure.proof.unhealthy() {
                 self.pool.cool(route);
             }
-            let now = self.pool.now();
-            match attempts.failed(&failure.proof, now, rand::random()) {
-                Next::Again { after, to } => {
-                    self.retries.fetch_add(1, Ordering::Relaxed);
-                    tracing::debug!(error = %failure.error, ?after, "attempt failed, will retry");
-                    sleep(after).await;
-                    target = to;
-                }
-                Next::Stop(End::LastFailure) => return Err(failure.error),
-                Next::Stop(End::UnknownOutcome) => return Err(failure.error.after_unknown()),
-            }
+            target = self.again(&mut attempts, failure).await?;
         }
+    }
+
+    /// Where the next attempt goes, once it is time for it; or what the caller is told.
+    async fn again(&self, attempts: &mut Attempts, failure: Failure) -> Result<Target> {
+        let now = self.pool.now();
+        let end = match attempts.failed(&failure.proof, now, rand::random()) {
+            Next::Stop(end) => end,
+            Next::Again { after, to } => {
+                tracing::debug!(error = %failure.error, ?after, "attempt failed, will retry");
+                sleep(after).await;
+                let Some(end) = attempts.too_late(self.pool.now()) else {
+                    self.retries.fetch_add(1, Ordering::Relaxed);
+                    return Ok(to);
+                };
+                end
+            }
+        };
+        Err(match end {
+            End::LastFailure => failure.error,
+            End::UnknownOutcome => failure.error.after_unknown(),
+        })
     }
 
     async fn attempt<M: Message>(
@@ -140,16 +151,23 @@ impl Shared {
         link: Link,
     ) -> std::result::Result<M::Answer, Failure> {
         let (deadline, waited) = (until, until.saturating_sub(began));
+        // To wait for a place in its session may have taken all of its time.
+        if waited.is_zero() {
+            return Err(Failure::not_sent(operation, waited));
+        }
         let until = self.pool.instant(until);
         let answered = match self.options.wire {
-            Wire::Pipelined => timeout_at(until, link.pipe.call(message, Some(waited)))
-                .await
-                .map(|answer| answer.map_err(|error| Failure::from_pipe(operation, error))),
-            Wire::Unary => timeout_at(until, self.unary(message, deadline, link.channel))
-                .await
-                .map(|answer| answer.map_err(|status| Failure::from_status(operation, &status))),
+            Wire::Pipelined => {
+                let answer = link.pipe.call_until(message, waited, until).await;
+                answer.map_err(|error| Failure::from_pipe(operation, error))?
+            }
+            Wire::Unary => {
+                let answer = timeout_at(until, self.unary(message, deadline, link.channel)).await;
+                let answer = answer.ok().transpose();
+                answer.map_err(|status| Failure::from_status(operation, &status))?
+            }
         };
-        answered.unwrap_or_else(|_| Err(Failure::deadline(operation, waited)))
+        answered.ok_or_else(|| Failure::deadline(operation, waited))
     }
 
     async fn unary<M: Message>(

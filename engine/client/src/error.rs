@@ -215,6 +215,11 @@ impl Failure {
         }
     }
 
+    /// The caller's own time was over before anything was sent.
+    pub(crate) fn not_sent(operation: Operation, after: std::time::Duration) -> Self {
+        Self::from_pipe(operation, PipeError::not_in_time(after))
+    }
+
     /// The caller's own time was over.
     pub(crate) fn deadline(operation: Operation, after: std::time::Duration) -> Self {
         Failure {

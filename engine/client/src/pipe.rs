@@ -7,7 +7,7 @@
 //!    └──────── read ◀──────┴─────────────────────┘
 //! ```
 //! A call is in one of three places: in the queue (it has not left), among those that wait (it may have been
-//! served), or answered. Which one decides what is told of it when the stream breaks.
+//! served), or answered. Which one decides what is told of it when the stream breaks, or when its time is up.
 //!
 //! The member is told for how long each call is waited for, and which are not waited for any more, so that it
 //! does nothing for nobody.
@@ -18,7 +18,10 @@ use std::{
     error::Error as _,
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -38,7 +41,7 @@ use tokio::{
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
         oneshot,
     },
-    time::Instant,
+    time::{Instant, timeout_at},
 };
 use tonic::{
     Code, Request, Status, Streaming,
@@ -129,6 +132,13 @@ pub enum PipeError {
     Answered(#[from] Box<Status>),
 }
 
+impl PipeError {
+    /// Its time was up before it left.
+    pub(crate) fn not_in_time(after: Duration) -> Self {
+        Self::NotSent(format!("it could not be sent within {after:?}").into())
+    }
+}
+
 /// What came of a call.
 #[derive(Debug)]
 pub struct Answered {
@@ -154,10 +164,23 @@ enum News {
 struct Queued {
     call: Call,
     caller: oneshot::Sender<Outcome>,
+    claim: Arc<Claim>,
     /// Until when it is waited for.
     until: Option<Instant>,
     /// Dropped with it.
     _counted: Option<Counted>,
+}
+
+/// Who has a call that has not left: the stream that is to send it, or its caller, who has taken it back.
+#[derive(Debug, Default)]
+struct Claim(AtomicBool);
+
+impl Claim {
+    /// Whether it is had by whoever asks, who is the first to do so.
+    fn take(&self) -> bool {
+        // Nothing else is read by what this says.
+        !self.0.swap(true, Ordering::Relaxed)
+    }
 }
 
 /// Counts a call's bytes, until it is dropped by all who have it.
@@ -167,8 +190,22 @@ pub type Counted = Arc<dyn Any + Send + Sync>;
 struct Caller<'a> {
     pipe: &'a Pipe,
     size: Size,
+    claim: Arc<Claim>,
     outcome: oneshot::Receiver<Outcome>,
     answered: bool,
+}
+
+impl Caller<'_> {
+    /// What came of the call. Asked for once.
+    async fn outcome(&mut self) -> Outcome {
+        let outcome = (&mut self.outcome).await;
+        self.answered = true;
+        match outcome {
+            Ok(outcome) => outcome,
+            // Nobody drops a caller unanswered; were it so, nothing milder could be said.
+            Err(_) => Err(PipeError::Lost("the stream was given up".into())),
+        }
+    }
 }
 
 impl Drop for Caller<'_> {
@@ -205,10 +242,26 @@ impl Pipe {
         patience: Option<Duration>,
     ) -> Result<C::Answer, PipeError> {
         let answered = self.call_any(request.framed(), patience, None).await?;
-        C::unframed(answered.answer).map_err(|_| {
-            let message = "the member answered another question than was asked";
-            PipeError::from(Box::new(Status::internal(message)))
-        })
+        unframed::<C>(answered)
+    }
+
+    /// As [`Pipe::call`], but only until then. `None` if it had left by then and was not answered; if it had not, it never
+    /// leaves.
+    ///
+    /// # Errors
+    /// See [`PipeError`].
+    pub(crate) async fn call_until<C: KvCall + prost::Message>(
+        &self,
+        request: C,
+        patience: Duration,
+        until: Instant,
+    ) -> Result<Option<C::Answer>, PipeError> {
+        let mut caller = self.begin(request.framed(), Some(patience), None);
+        match timeout_at(until, caller.outcome()).await {
+            Ok(outcome) => outcome.and_then(unframed::<C>).map(Some),
+            Err(_) if caller.claim.take() => Err(PipeError::not_in_time(patience)),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Makes one call of whichever kind. What is too large for a frame has another stream than what is not: a member that takes
@@ -222,27 +275,32 @@ impl Pipe {
         patience: Option<Duration>,
         counted: Option<Counted>,
     ) -> Result<Answered, PipeError> {
+        self.begin(call, patience, counted).outcome().await
+    }
+
+    fn begin(
+        &self,
+        call: Call,
+        patience: Option<Duration>,
+        counted: Option<Counted>,
+    ) -> Caller<'_> {
         let size = Size::of(&call);
         let (sender, outcome) = oneshot::channel();
+        let claim = Arc::new(Claim::default());
         let queued = Queued {
             call,
             caller: sender,
+            claim: Arc::clone(&claim),
             until: patience.and_then(|patience| Instant::now().checked_add(patience)),
             _counted: counted,
         };
         self.submit(queued, size);
-        let mut caller = Caller {
+        Caller {
             pipe: self,
             size,
+            claim,
             outcome,
             answered: false,
-        };
-        let outcome = (&mut caller.outcome).await;
-        caller.answered = true;
-        match outcome {
-            Ok(outcome) => outcome,
-            // Nobody drops a caller unanswered; were it so, nothing milder could be said.
-            Err(_) => Err(PipeError::Lost("the stream was given up".into())),
         }
     }
 
@@ -513,13 +571,18 @@ impl Outbound {
                 call: Some(queued.call),
                 timeout_ms: queued.until.map_or(0, timeout_ms),
             };
-            bytes += call.encoded_len() + CALL_OVERHEAD_BYTES;
+            let with_it = bytes + call.encoded_len() + CALL_OVERHEAD_BYTES;
             let is_alone = frame.calls.is_empty() && frame.cancelled.is_empty();
-            if bytes > FRAME_BYTES_MAX && !is_alone {
+            if with_it > FRAME_BYTES_MAX && !is_alone {
                 let call = call.call.expect("it was put there above");
                 self.taken.push_front(Queued { call, ..queued });
                 break;
             }
+            // Its caller, who is about to leave, has been told that it does not leave.
+            if !queued.claim.take() {
+                continue;
+            }
+            bytes = with_it;
             let sent = Sent {
                 caller: queued.caller,
                 cancelled: false,
@@ -557,6 +620,13 @@ impl Drop for Outbound {
 fn timeout_ms(until: Instant) -> u32 {
     let left = until.saturating_duration_since(Instant::now());
     u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1)
+}
+
+fn unframed<C: KvCall>(answered: Answered) -> Result<C::Answer, PipeError> {
+    C::unframed(answered.answer).map_err(|_| {
+        let message = "the member answered another question than was asked";
+        PipeError::from(Box::new(Status::internal(message)))
+    })
 }
 
 fn status(error: CallError) -> Status {
@@ -608,6 +678,7 @@ mod tests {
         let queued = Queued {
             call: Call::Put(put),
             caller,
+            claim: Arc::default(),
             until: None,
             _counted: None,
         };
@@ -650,6 +721,53 @@ mod tests {
         assert!(frames.iter().all(|it| it.encoded_len() <= FRAME_BYTES_MAX));
     }
 
+    /// Their callers were told that they may have taken effect.
+    #[tokio::test]
+    async fn calls_whose_time_is_up_before_they_leave_were_not_sent() {
+        let nowhere = service_fn(|_| pending::<io::Result<TokioIo<TcpStream>>>());
+        let nowhere = Endpoint::from_static("http://nowhere").connect_with_connector_lazy(nowhere);
+        let pipe = Pipe::new(nowhere, MetadataMap::new(), None);
+        let brief = Duration::from_millis(50);
+        let until = Instant::now() + brief;
+        let puts = (0..3).map(|_| pipe.call_until(PutRequest::default(), brief, until));
+        for ended in futures::future::join_all(puts).await {
+            assert!(matches!(ended, Err(PipeError::NotSent(_))), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_in_a_frame_can_not_be_taken_back_and_what_was_taken_back_is_in_none() {
+        let (sender, queue) = unbounded_channel();
+        let mut outbound = outbound(queue);
+        let value = vec![0; FRAME_BYTES_MAX / 2];
+        let (calls, _callers): (Vec<_>, Vec<_>) = (0..3)
+            .map(|_| {
+                queued(PutRequest {
+                    value: value.clone().into(),
+                    ..PutRequest::default()
+                })
+            })
+            .unzip();
+        let claims: Vec<_> = calls.iter().map(|it| Arc::clone(&it.claim)).collect();
+        for call in calls {
+            sender.send(News::Call(call)).unwrap();
+        }
+        let mut next = || {
+            outbound.yielded = true;
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            Pin::new(&mut outbound).poll_next(&mut context)
+        };
+        let calls = |polled| match polled {
+            Poll::Ready(Some(PipelineRequest { calls, .. })) => calls.len(),
+            _ => 0,
+        };
+        assert_eq!(calls(next()), 1);
+        assert!(!claims[0].take(), "it has left");
+        // The second one waits in front of the next frame, the third behind it.
+        assert!(claims[1].take() && claims[2].take());
+        assert_eq!(calls(next()), 0);
+    }
+
     /// It was given back when the caller left, while the request waited for a connection.
     #[tokio::test]
     async fn what_counts_a_large_call_stays_until_it_has_left() {
@@ -673,7 +791,8 @@ mod tests {
     fn what_waits_to_leave_takes_no_more_than_is_said() {
         // Besides the queue: where its outcome would be put, and a buffer for its key.
         let outcome = size_of::<Outcome>() + 64;
-        let takes = size_of::<News>() + outcome + 32;
+        let claim = size_of::<Claim>() + 2 * size_of::<usize>();
+        let takes = size_of::<News>() + outcome + claim + 32;
         assert!(
             (QUEUED_BYTES / 2..=QUEUED_BYTES).contains(&takes),
             "{takes}"

@@ -11,6 +11,7 @@ use dengine_client::{
     Client, ClientOptions, Consistency, Error, Expected, KeyRange, RangeQuery, RetryPolicy, Wire,
 };
 use dengine_client_core::RENEW_AFTER;
+use futures::future::join_all;
 use support::{Peer, Step, balanced};
 use tokio::{
     io::AsyncReadExt,
@@ -385,6 +386,30 @@ async fn retries_end_with_the_deadline_and_pause_in_between(wire: Wire) {
         "{} attempts",
         peer.requests()
     );
+}
+
+/// Where the last pause was to end just before the deadline, its timer was late, and an attempt followed that had no time at all.
+#[tokio::test]
+async fn what_nobody_got_has_no_unknown_outcome() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let brief = ClientOptions {
+        request_timeout: Duration::from_millis(150),
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with([address], brief).await.unwrap();
+    drop(listener);
+    let get = || client.get("a", Consistency::Linearizable);
+    while !get().await.unwrap_err().to_string().contains("refused") {}
+    let puts = (0..1000).map(|_| client.put("a", "1"));
+    let gets = (0..1000).map(|_| get());
+    let (puts, gets) = tokio::join!(join_all(puts), join_all(gets));
+    let errors = puts.into_iter().map(|it| it.unwrap_err());
+    let errors = errors.chain(gets.into_iter().map(|it| it.unwrap_err()));
+    let others: Vec<_> = errors
+        .filter(|it| !matches!(it, Error::Unavailable { .. }))
+        .collect();
+    assert!(others.is_empty(), "{} such as {}", others.len(), others[0]);
 }
 
 async fn a_silent_member_costs_a_read_one_attempt(wire: Wire) {

@@ -184,6 +184,9 @@ const WAITS_AS_ONE: usize = 5;
 /// instant.
 const WAIT_MAX: Duration = PAUSE_WITHOUT_LEADER_MAX;
 
+/// No attempt is to follow that would have less time than this. It could hardly be answered, and what a write came to would be unknown.
+const ATTEMPT_MIN: Duration = Duration::from_millis(20);
+
 /// Pauses between attempts: each twice as long as the one before, plus up to as much again at random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
@@ -373,7 +376,7 @@ impl Attempts {
             && self.policy.may_retry(self.failures)
             && self.attempts_without_space <= LOW_ON_SPACE_RETRIES_MAX;
         let after = self.policy.pause(failure, self.failures, random);
-        if !again || now + after >= self.deadline {
+        if !again || now + after + ATTEMPT_MIN > self.deadline {
             return Next::Stop(self.end());
         }
         self.lane += 1;
@@ -387,6 +390,13 @@ impl Attempts {
             _ => Target::From(self.lane),
         };
         Next::Again { after, to }
+    }
+
+    /// How the call ends instead of going on at `now`, if its pause took so long that no time is left for another attempt.
+    #[must_use]
+    pub fn too_late(&self, now: Duration) -> Option<End> {
+        // Timers are late by a little, which is no reason to have paused in vain.
+        (now + ATTEMPT_MIN / 2 > self.deadline).then(|| self.end())
     }
 
     fn end(&self) -> End {
@@ -497,9 +507,48 @@ mod tests {
         );
     }
 
+    /// Its timer was late, the attempt behind it had no time at all, and a write that had never left was of unknown outcome.
+    #[test]
+    fn no_attempt_follows_that_has_next_to_no_time() {
+        let now = Duration::ZERO;
+        let pause = POLICY.delay_min;
+        for (deadline, follows) in [
+            (pause + ATTEMPT_MIN, true),
+            (pause + ATTEMPT_MIN - Duration::from_nanos(1), false),
+            (pause + Duration::from_nanos(1), false),
+        ] {
+            for operation in [Operation::Read, Operation::Write, Operation::Once] {
+                let mut attempts = Attempts::new(POLICY, operation, 0, deadline);
+                let expect = match follows {
+                    true => Next::Again {
+                        after: pause,
+                        to: Target::From(1),
+                    },
+                    false => Next::Stop(End::LastFailure),
+                };
+                let next = attempts.failed(&Failure::NotSent, now, 0);
+                assert_eq!(next, expect, "{operation:?} until {deadline:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn whose_pause_took_too_long_is_told_of_the_attempts_before_it() {
+        for (operation, failure, end) in [
+            (Operation::Write, Failure::NotSent, End::LastFailure),
+            (Operation::Read, Failure::Lost, End::LastFailure),
+            (Operation::Once, Failure::Lost, End::UnknownOutcome),
+        ] {
+            let mut attempts = Attempts::new(POLICY, operation, 0, SECOND);
+            attempts.failed(&failure, Duration::ZERO, 0);
+            assert_eq!(attempts.too_late(SECOND - ATTEMPT_MIN), None);
+            assert_eq!(attempts.too_late(SECOND), Some(end), "{operation:?}");
+        }
+    }
+
     #[test]
     fn no_pause_reaches_beyond_the_deadline() {
-        let deadline = Duration::from_millis(25);
+        let deadline = Duration::from_millis(25) + ATTEMPT_MIN;
         let mut attempts = Attempts::new(POLICY, Operation::Read, 0, deadline);
         let now = Duration::from_millis(4);
         assert!(matches!(
