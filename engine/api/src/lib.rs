@@ -30,6 +30,10 @@ pub const LEADER_HINT_METADATA: &str = "dengine-leader";
 /// Response metadata of a RESOURCE_EXHAUSTED whose bound is the disk of the leader: load passes by itself, this does not.
 pub const LOW_ON_SPACE_METADATA: &str = "dengine-low-on-space";
 
+/// Response metadata of a member's UNAVAILABLE or RESOURCE_EXHAUSTED: its word that nothing was changed. What stands in between, such as
+/// a proxy, may answer with these codes itself after it has passed a write on, and gives none.
+pub const UNCHANGED_METADATA: &str = "dengine-unchanged";
+
 /// Request metadata that marks a request as already forwarded once; it is never forwarded again.
 pub const FORWARDED_METADATA: &str = "dengine-forwarded";
 

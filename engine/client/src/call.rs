@@ -164,7 +164,7 @@ impl Shared {
             Wire::Unary => {
                 let answer = timeout_at(until, self.unary(message, deadline, link.channel)).await;
                 let answer = answer.ok().transpose();
-                answer.map_err(|status| Failure::from_status(operation, &status))?
+                answer.map_err(|status| Failure::from_unary(operation, &status))?
             }
         };
         answered.ok_or_else(|| Failure::deadline(operation, waited))

@@ -3,7 +3,7 @@
 
 use std::error::Error as StdError;
 
-use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
+use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use dengine_client_core::{Code as CodeNumber, Failure as Proof, Operation};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 
@@ -166,10 +166,11 @@ pub(crate) struct Failure {
 impl Failure {
     /// Sorts a gRPC status by what it proves.
     ///
-    /// A status without a source was sent by the server; one with a source was made up by this
+    /// A status without a source was sent by the server, or stands for none; one with a source was made up by this
     /// process from a transport error, and of those only a failed connect proves that nothing left.
     pub(crate) fn from_status(operation: Operation, status: &Status) -> Self {
         match local_cause(status) {
+            None if is_of_nobody(status) => Self::lost(operation, status.message().to_owned()),
             None if is_unread(status) => Self::unread(operation, status),
             None => Failure {
                 error: answered(operation, status),
@@ -182,6 +183,29 @@ impl Failure {
                     LocalCause::MaybeSent | LocalCause::TimedOut => Proof::Lost,
                 },
             },
+        }
+    }
+
+    /// The same of a call that was made alone: whatever stands in between may answer it in a member's place, after it has passed it on. So
+    /// only a member's word is proof that a write changed nothing.
+    pub(crate) fn from_unary(operation: Operation, status: &Status) -> Self {
+        let promises = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);
+        let is_proof = status.source().is_some() || is_a_members_word(status);
+        if operation.writes() && promises && !is_proof {
+            let message = status.message();
+            return Self::lost(
+                operation,
+                format!("{message} (without a member's word that nothing was changed)"),
+            );
+        }
+        Self::from_status(operation, status)
+    }
+
+    /// No member's answer has come.
+    fn lost(operation: Operation, message: String) -> Self {
+        Failure {
+            error: local(operation, message, &LocalCause::MaybeSent),
+            proof: Proof::Lost,
         }
     }
 
@@ -236,6 +260,28 @@ fn is_unread(status: &Status) -> bool {
         && status
             .message()
             .starts_with("Error, decoded message length too large")
+}
+
+/// Whether tonic made the status up because none came: of a response of HTTP without one, as a proxy's whose upstream is lost, or of a
+/// stream that was cut. This version begins its messages so; members never do. The other codes that it makes up so stand for
+/// errors of the request, which was not passed on.
+fn is_of_nobody(status: &Status) -> bool {
+    let may_have_been_sent = matches!(status.code(), Code::Unavailable | Code::Unknown);
+    let message = status.message();
+    let is_made_up = message.starts_with("grpc-status header missing")
+        || message.starts_with("protocol error: missing grpc-status trailer");
+    may_have_been_sent && is_made_up
+}
+
+/// Whether a member says that nothing was changed. An older one says so only where it has more to say.
+fn is_a_members_word(status: &Status) -> bool {
+    [
+        UNCHANGED_METADATA,
+        LEADER_HINT_METADATA,
+        LOW_ON_SPACE_METADATA,
+    ]
+    .iter()
+    .any(|word| status.metadata().contains_key(*word))
 }
 
 enum LocalCause {
@@ -341,7 +387,7 @@ mod tests {
     use tonic::transport::Endpoint;
 
     use super::*;
-    use crate::support::Peer;
+    use crate::support::{Between, Peer};
 
     fn sorted(operation: Operation, code: Code) -> Error {
         Failure::from_status(operation, &Status::new(code, "m")).error
@@ -403,6 +449,10 @@ mod tests {
     async fn too_large() -> Status {
         let peer = Peer::start().await;
         peer.holds("a", vec![7; 1000]);
+        status_of_a_get(&peer).await
+    }
+
+    async fn status_of_a_get(peer: &Peer) -> Status {
         let endpoint = Endpoint::from_shared(format!("http://{}", peer.address)).unwrap();
         let channel = endpoint.connect().await.unwrap();
         let mut kv = KvClient::new(channel).max_decoding_message_size(100);
@@ -427,6 +477,42 @@ mod tests {
         }
         let read = Failure::from_status(Operation::Read, &status);
         assert!(!read.error.retryable(), "{read:?}");
+    }
+
+    /// tonic makes `UNAVAILABLE` of some, by which a member says that nothing was changed.
+    #[tokio::test]
+    async fn a_response_without_a_status_is_no_members_word() {
+        let peer = Peer::start().await;
+        // The last one is that of a stream which was cut.
+        for code in [429, 500, 502, 503, 504, 200] {
+            peer.is_behind_what_answers(Between::Http(code));
+            let status = status_of_a_get(&peer).await;
+            for operation in [Operation::Write, Operation::Once] {
+                let failure = Failure::from_status(operation, &status);
+                let unknown = matches!(failure.error, Error::UnknownOutcome { .. });
+                assert!(unknown, "{code}: {failure:?}");
+                assert_eq!(failure.proof, Proof::Lost, "{code}");
+            }
+            let read = Failure::from_status(Operation::Read, &status);
+            assert!(read.error.retryable(), "{code}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_members_word_proves_that_a_write_which_was_made_alone_changed_nothing() {
+        for code in [Code::Unavailable, Code::ResourceExhausted] {
+            let unknown = |operation, status: &Status| {
+                let failure = Failure::from_unary(operation, status);
+                matches!(failure.error, Error::UnknownOutcome { .. })
+            };
+            let mut status = Status::new(code, "upstream reset");
+            assert!(unknown(Operation::Write, &status), "{code:?}");
+            assert!(unknown(Operation::Once, &status), "{code:?}");
+            assert!(!unknown(Operation::Read, &status), "{code:?}");
+            let word = "1".parse().unwrap();
+            status.metadata_mut().insert(UNCHANGED_METADATA, word);
+            assert!(!unknown(Operation::Write, &status), "{code:?}");
+        }
     }
 
     #[test]

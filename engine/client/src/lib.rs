@@ -42,8 +42,10 @@
 //! # }
 //! ```
 //!
-//! The client trusts the status codes of DEngine's own members. A proxy that answers
-//! `UNAVAILABLE` in a member's place after it has passed a write on would break that trust.
+//! The client trusts the status codes of DEngine's own members. What stands in between, such as a proxy, may answer in a
+//! member's place after it has passed a write on: with [`Wire::Unary`], a refusal without a member's word leaves a write
+//! unknown. That of an older member, from before there was such a word, is one of these, unless it names the leader. And
+//! a proxy must not repeat writes by itself.
 
 mod admin;
 mod batch;

@@ -49,7 +49,7 @@ pub enum Wire {
     #[default]
     Pipelined,
     /// Each call is a request of its own, as any gRPC client makes it; for what stands in between and knows
-    /// requests only.
+    /// requests only. What that answers in a member's place leaves a write unknown.
     Unary,
 }
 

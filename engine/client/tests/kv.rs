@@ -12,7 +12,7 @@ use dengine_client::{
 };
 use dengine_client_core::RENEW_AFTER;
 use futures::future::join_all;
-use support::{Peer, Step, balanced};
+use support::{Between, Peer, Step, balanced};
 use tokio::{
     io::AsyncReadExt,
     net::{TcpListener, TcpStream},
@@ -188,6 +188,25 @@ async fn what_was_not_served_is_sent_again(wire: Wire) {
     let peer = Peer::scripted(script).await;
     connect(wire, &[&peer]).await.put("a", "1").await.unwrap();
     assert_eq!(peer.requests(), 3);
+}
+
+/// It was sent 32 times, and done each time, and then its caller was told that nothing had changed.
+#[tokio::test]
+async fn a_write_that_a_proxy_answers_in_a_members_place_is_sent_once_and_unknown() {
+    for between in [
+        Between::Http(502),
+        Between::Http(503),
+        Between::Http(504),
+        Between::Grpc(Code::Unavailable),
+        Between::Grpc(Code::ResourceExhausted),
+    ] {
+        let peer = Peer::start().await;
+        peer.is_behind_what_answers(between);
+        let client = connect(Wire::Unary, &[&peer]).await;
+        let error = client.put("a", "1").await.unwrap_err();
+        assert!(matches!(error, Error::UnknownOutcome { .. }), "{error}");
+        assert_eq!(peer.requests(), 1);
+    }
 }
 
 async fn a_write_of_unknown_outcome_is_never_sent_again(wire: Wire) {

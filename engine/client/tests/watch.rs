@@ -12,7 +12,7 @@ use dengine_client::{
     Client, ClientOptions, Error, KeyRange, RetryPolicy, Watch, WatchQuery, WatchUpdate,
 };
 use futures::StreamExt;
-use support::{Peer, Script, balanced};
+use support::{Between, Peer, Script, balanced};
 use tonic::Status;
 
 fn header(revision: u64) -> Option<ResponseHeader> {
@@ -111,6 +111,21 @@ async fn check(scripts: Vec<Script>, expect: &[&[&str]], starts: &[u64]) {
     }
     let begun: Vec<_> = peer.created().iter().map(|it| it.start_revision).collect();
     assert_eq!(begun, starts);
+}
+
+/// tonic makes a bug of the member's of it, and the watch ended.
+#[tokio::test]
+async fn a_stream_that_something_in_between_has_cut_is_resumed() {
+    let peer = Peer::start().await;
+    peer.tells(1, 2..3);
+    peer.is_behind_what_answers(Between::Http(200));
+    let cut = async {
+        while peer.watch_streams() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        peer.is_behind_nothing();
+    };
+    tokio::join!(watch(&peer, all()), cut);
 }
 
 #[tokio::test]

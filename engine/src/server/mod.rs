@@ -31,10 +31,11 @@ use dengine_api::{
     FRAME_BYTES_MAX,
     v1::{admin_server::AdminServer, kv_server::KvServer, watch_server::WatchServer},
 };
+use dengine_wire::status::marked;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tonic::service::Routes;
+use tonic::{body::Body, service::Routes};
 use tower::ServiceBuilder;
 
 use self::{
@@ -274,6 +275,7 @@ async fn serve_clients(
     let bodies = BodiesLayer::new(memory::Use::Requests, message_bytes, calls, patience);
     sources.holds(bodies.held());
     let services = ServiceBuilder::new()
+        .map_response(marked::<Body>)
         .layer(bodies)
         .layer(OversizeLayer::new(limits))
         .service(routes.prepare());

@@ -255,6 +255,8 @@ async fn open_from(member: &Member, address: [u8; 4], count: usize) -> usize {
                         status.message().contains("dengine admin sessions"),
                         "{status}"
                     );
+                    let word = status.metadata().get(dengine_api::UNCHANGED_METADATA);
+                    assert!(word.is_some(), "a member's word that nothing was changed");
                 }
             }
         }

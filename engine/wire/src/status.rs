@@ -1,11 +1,15 @@
 //! Errors of the engine as gRPC status codes: the one place that decides which is which.
 
-use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA};
+use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use dengine_core::{
     kv::{ReadError, Refusal},
     replica::RequestError,
 };
-use tonic::{Code, Status, metadata::MetadataValue};
+use tonic::{
+    Code, Status,
+    codegen::http::{HeaderValue, Response},
+    metadata::MetadataValue,
+};
 
 /// The status that answers a request which ended with `error`.
 #[must_use]
@@ -36,6 +40,20 @@ pub fn request_status(error: &RequestError) -> Status {
         status.metadata_mut().insert(LOW_ON_SPACE_METADATA, low);
     }
     status
+}
+
+/// A member's response, with its word if it is a refusal that changed nothing. What is in a stream of calls needs none: nobody else
+/// speaks there.
+#[must_use]
+pub fn marked<B>(mut response: Response<B>) -> Response<B> {
+    // An error that ends a response which has begun is behind the body, and promises nothing.
+    let code = response.headers().get(Status::GRPC_STATUS);
+    let code = code.map(|code| Code::from_bytes(code.as_bytes()));
+    if let Some(Code::Unavailable | Code::ResourceExhausted) = code {
+        let word = HeaderValue::from_static("1");
+        response.headers_mut().insert(UNCHANGED_METADATA, word);
+    }
+    response
 }
 
 /// Another member's own answer, without the headers that belonged to its response.
@@ -124,6 +142,20 @@ mod tests {
         check(&RequestError::Refused("x".into()), Code::FailedPrecondition);
         check(&RequestError::Invalid("x".into()), Code::InvalidArgument);
         check(&RequestError::Storage("x".into()), Code::Internal);
+    }
+
+    /// A client could not tell a member's UNAVAILABLE from that of a proxy which had lost its upstream.
+    #[test]
+    fn a_member_gives_its_word_that_nothing_was_changed_where_that_is_so() {
+        for code in (0..=16).map(Code::from_i32) {
+            let response = marked(Status::new(code, "m").into_http::<()>());
+            let status = Status::from_header_map(response.headers()).unwrap();
+            let unchanged = matches!(code, Code::Unavailable | Code::ResourceExhausted);
+            let said = status.metadata().contains_key(UNCHANGED_METADATA);
+            assert_eq!(said, unchanged, "{code:?}");
+        }
+        let served = marked(Response::new(()));
+        assert!(served.headers().is_empty());
     }
 
     #[test]

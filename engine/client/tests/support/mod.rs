@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use dengine_api::{
-    LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
+    LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA,
     v1::{
         BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,
         CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
@@ -31,9 +31,13 @@ use futures::{Stream, StreamExt, stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{
-    Code, Extensions, Request, Response, Status, Streaming, metadata::MetadataValue,
+    Code, Extensions, Request, Response, Status, Streaming,
+    body::Body,
+    codegen::http::{self, HeaderValue},
+    metadata::MetadataValue,
     transport::Server,
 };
+use tower::util::MapResponseLayer;
 
 /// What happens to one request; requests beyond the script are served.
 pub(crate) enum Step {
@@ -48,6 +52,15 @@ pub(crate) enum Step {
     DoneBut(Code),
 }
 
+/// What stands in between answers so in the member's place, after it has passed a request on.
+#[derive(Clone, Copy)]
+pub(crate) enum Between {
+    /// With this status of HTTP, and nothing else.
+    Http(u16),
+    /// With this status of gRPC, as a proxy does that knows gRPC.
+    Grpc(Code),
+}
+
 /// What a client reads to learn where a connection leads.
 const PROBE: &[u8] = b"\0";
 
@@ -60,6 +73,7 @@ pub(crate) type Script = Vec<Result<WatchResponse, Status>>;
 struct State {
     script: VecDeque<Step>,
     always: Option<Code>,
+    between: Option<Between>,
     /// Answers nothing any more.
     silent: bool,
     requests: usize,
@@ -113,7 +127,9 @@ impl Peer {
             address,
             state: Arc::new(Mutex::new(state)),
         };
+        let answered = peer.clone();
         let served = Server::builder()
+            .layer(MapResponseLayer::new(move |it| answered.answer(it)))
             .add_service(KvServer::new(peer.clone()))
             .add_service(WatchServer::new(peer.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
@@ -124,6 +140,37 @@ impl Peer {
     /// Answers every request with `code` from now on.
     pub(crate) fn always(&self, code: Code) {
         self.state.lock().unwrap().always = Some(code);
+    }
+
+    /// From now on no answer of its own arrives, but one in its place.
+    pub(crate) fn is_behind_what_answers(&self, between: Between) {
+        self.state.lock().unwrap().between = Some(between);
+    }
+
+    /// From now on its own answers arrive.
+    pub(crate) fn is_behind_nothing(&self) {
+        self.state.lock().unwrap().between = None;
+    }
+
+    /// What arrives of an answer.
+    fn answer(&self, mut own: http::Response<Body>) -> http::Response<Body> {
+        match self.state.lock().unwrap().between {
+            Some(Between::Grpc(code)) => Status::new(code, "upstream reset").into_http(),
+            Some(Between::Http(code)) => {
+                let mut bare = http::Response::new(Body::empty());
+                *bare.status_mut() = code.try_into().unwrap();
+                bare
+            }
+            None => {
+                // As a member does.
+                let code = own.headers().get(Status::GRPC_STATUS);
+                if code.is_some_and(|it| ["14", "8"].iter().any(|code| it == code)) {
+                    let word = HeaderValue::from_static("1");
+                    own.headers_mut().insert(UNCHANGED_METADATA, word);
+                }
+                own
+            }
+        }
     }
 
     /// Takes every request from now on, and answers none.
