@@ -37,6 +37,7 @@ use futures::Stream;
 use prost::Message as _;
 use slab::Slab;
 use tokio::{
+    runtime::Handle,
     sync::{
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
         oneshot,
@@ -72,6 +73,8 @@ pub struct Pipe {
 }
 
 struct Inner {
+    /// Where streams are served, whoever is the first to use one.
+    threads: Handle,
     channel: Channel,
     metadata: MetadataMap,
     /// Into the streams that are open now, if any are.
@@ -219,10 +222,14 @@ impl Drop for Caller<'_> {
 
 impl Pipe {
     /// Calls over `channel`; `metadata` goes with the opening of each stream.
+    ///
+    /// # Panics
+    /// Outside of a runtime. It serves the streams, wherever calls are made.
     #[must_use]
     pub fn new(channel: Channel, metadata: MetadataMap, on_leader: Option<OnLeader>) -> Self {
         Self {
             inner: Arc::new(Inner {
+                threads: Handle::current(),
                 channel,
                 metadata,
                 small: Queue::default(),
@@ -333,7 +340,7 @@ impl Pipe {
             waiting: Arc::default(),
         };
         *queue = Some(sender);
-        tokio::spawn(line.run(
+        self.inner.threads.spawn(line.run(
             self.inner.channel.clone(),
             self.inner.metadata.clone(),
             receiver,
@@ -785,6 +792,30 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(Arc::strong_count(&counted), 2);
         drop(pipe);
+    }
+
+    /// Where a server passed calls on, everybody's went over a stream that the threads of whoever had opened it served.
+    #[test]
+    fn a_stream_is_served_where_the_pipe_was_made_whoever_calls_first() {
+        let runtime = || tokio::runtime::Runtime::new().unwrap();
+        let (usual, other) = (runtime(), runtime());
+        let alive = |it: &tokio::runtime::Runtime| it.metrics().num_alive_tasks();
+        let pipe = usual.block_on(async {
+            let connector = service_fn(|_| pending::<io::Result<TokioIo<TcpStream>>>());
+            let nowhere = Endpoint::from_static("http://nowhere");
+            Pipe::new(
+                nowhere.connect_with_connector_lazy(connector),
+                MetadataMap::new(),
+                None,
+            )
+        });
+        let before = alive(&usual);
+        other.block_on(async {
+            let call = pipe.call(PutRequest::default(), None);
+            let left = timeout(Duration::from_millis(50), call).await;
+            left.expect_err("nobody answers");
+        });
+        assert_eq!((alive(&usual), alive(&other)), (before + 1, 0));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use dengine_api::{
 use dengine_client::{Answered, Counted, Pipe, PipeError, QUEUED_BYTES};
 use dengine_wire::status::{handed_on, request_status};
 use metrics::counter;
-use tokio::time::timeout;
+use tokio::{runtime::Handle, time::timeout};
 use tonic::{
     ConnectError, Request, Response, Status,
     metadata::{MetadataMap, MetadataValue},
@@ -54,6 +54,9 @@ pub(super) enum Effect {
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
     links: Arc<Mutex<HashMap<String, Link>>>,
+    /// Where they are served, whoever is the first to use one: a client's own threads may be nicer than all others
+    /// ([`Sources`](crate::connections::Sources)), and everybody's requests pass over the same link.
+    threads: Handle,
     timeout: Duration,
     /// Of none, from which each leader's are counted.
     write_bytes: WriteBytes,
@@ -90,10 +93,11 @@ impl Origin {
 
 impl Forwarder {
     /// With the bounds on requests: how long an answer of the leader is waited for, and for how many bytes of writes at
-    /// once.
+    /// once. Within the runtime that is to serve its connections.
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             links: Arc::default(),
+            threads: Handle::current(),
             timeout: limits.request_timeout(),
             write_bytes: WriteBytes::to_be_passed_on(limits),
         }
@@ -206,6 +210,7 @@ impl Forwarder {
                 "the leader's address {address:?} is unusable: {error}; nothing was changed"
             ))
         })?;
+        let _threads = self.threads.enter();
         let channel = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
@@ -333,6 +338,35 @@ mod tests {
             forward_put(address, Origin::Client).await.code(),
             Code::Unavailable
         );
+    }
+
+    /// Where it was a heavy client, everybody's writes waited for a thread that is nicer than all others.
+    #[test]
+    fn a_link_is_served_where_the_forwarder_was_made_whoever_uses_it_first() {
+        let runtime = || tokio::runtime::Runtime::new().unwrap();
+        let (usual, of_heavy) = (runtime(), runtime());
+        let alive = |it: &tokio::runtime::Runtime| it.metrics().num_alive_tasks();
+        let limits = Limits {
+            request_timeout_ms: 300,
+            ..Limits::default()
+        };
+        let forwarder = usual.block_on(async { Forwarder::new(&limits) });
+        // Nobody accepts what the system connects.
+        let leader = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let leader = LeaderHint {
+            id: MemberId(1),
+            client_address: leader.local_addr().unwrap().to_string(),
+        };
+        let error = RequestError::NotLeader {
+            leader: Some(leader),
+        };
+        let from = (Origin::Client, IpAddr::from([10, 0, 0, 1]));
+        let put = Call::Put(PutRequest::default());
+        let write = forwarder.write(error, from, "Put", put, None);
+        let unanswered = of_heavy.block_on(write).unwrap_err();
+        assert_eq!(unanswered.code(), Code::DeadlineExceeded, "{unanswered}");
+        assert_eq!(alive(&of_heavy), 0);
+        assert!(alive(&usual) > 0);
     }
 
     /// They had it refused for some eight seconds, until the connection to the one that vanished was given up.
