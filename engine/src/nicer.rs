@@ -1,13 +1,16 @@
 //! Threads that have less of a processor than all others while these want it: for what may wait.
 
-use std::io;
+use std::{io, time::Duration};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// By so much they are nicer: others get nine times as much of a processor.
 const NICER: i32 = 10;
 
-/// A runtime of such threads. What runs there ends when this is dropped, and is not waited for.
+/// A runtime of such threads. What runs there must not keep this: it would keep itself. Whoever ends it waits for that
+/// ([`end`](Self::end)); what runs there when this is dropped ends as well, and is not waited for, for that may be where nothing may
+/// block.
+#[derive(Debug)]
 pub(crate) struct Nicer(Option<Runtime>);
 
 impl Nicer {
@@ -21,6 +24,13 @@ impl Nicer {
     pub(crate) fn handle(&self) -> &Handle {
         let runtime = self.0.as_ref();
         runtime.expect("it is there until this is dropped").handle()
+    }
+
+    /// Ends what runs there, and waits for that, so long at most.
+    pub(crate) fn end(mut self, patience: Duration) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(patience);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use dengine::{
     error::{Fatal, StartError},
     files,
     node::Node,
-    server::{self, Listeners, ServeError},
+    server::{self, Listeners, NicerThreads, ServeError},
     telemetry,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -47,13 +47,14 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<u8> {
         .event_interval(server::TASKS_BETWEEN_EVENTS)
         .build()
         .map_err(StartError::Thread)?;
-    let code = runtime.block_on(serve(config));
+    let threads = NicerThreads::start(runtime.handle()).map_err(StartError::Thread)?;
+    let code = runtime.block_on(serve(config, &threads));
     if let Ok(End::WhileOpening) = code {
         end_at_once(EXIT_OK);
     }
     // Requests that outlasted everybody's patience end here, and with them the last handles of the
     // store: RocksDB must be closed before the process runs its exit handlers.
-    runtime.shutdown_timeout(SHUTDOWN_GRACE);
+    threads.end(runtime, SHUTDOWN_GRACE);
     match code? {
         End::WithCode(code) => Ok(code),
         End::WhileOpening => unreachable!("the process has ended"),
@@ -74,7 +75,7 @@ fn end_at_once(code: u8) -> ! {
     unsafe { libc::_exit(code.into()) }
 }
 
-async fn serve(config: Config) -> anyhow::Result<End> {
+async fn serve(config: Config, threads: &NicerThreads) -> anyhow::Result<End> {
     let mut stop_signals = StopSignals::install()?;
     let metrics = telemetry::install_metrics()?;
     let listeners = Listeners::bind(&config).await?;
@@ -93,7 +94,15 @@ async fn serve(config: Config) -> anyhow::Result<End> {
     );
     let stop = CancellationToken::new();
     let (member, give_back) = (node.clone(), allocator::give_back);
-    let serving = server::serve(member, &config, listeners, metrics, give_back, stop.clone());
+    let serving = server::serve(
+        member,
+        &config,
+        listeners,
+        metrics,
+        give_back,
+        threads,
+        stop.clone(),
+    );
     let code = until_stopped(&node, &config, serving, stop, stop_signals).await;
     // Whoever drops the last handle waits for the member's threads. A disk that hangs may keep them for ever, so this is
     // left to where `run` waits for so long and no longer.

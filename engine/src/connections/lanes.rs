@@ -307,7 +307,10 @@ mod tests {
 
     use tokio::{sync::oneshot, task::yield_now};
 
-    use super::{super::turn::SLICE, *};
+    use super::{
+        super::turn::{SLICE, threads_for_heavy},
+        *,
+    };
 
     /// Takes some of a slice.
     fn work() {
@@ -454,6 +457,35 @@ mod tests {
         lane.is_with_nicer.store(false, Ordering::Relaxed);
         drop(Polling::begin(lane));
         assert_eq!(waits(), [false, false]);
+    }
+
+    /// It kept the threads that did it, and went on when everything else had ended.
+    #[test]
+    fn what_is_done_for_who_is_heavy_is_over_once_its_threads_are_ended() {
+        let usual = tokio::runtime::Runtime::new().unwrap();
+        let nicer = threads_for_heavy(usual.handle()).unwrap();
+        let (node, (begin, begun)) = (Arc::new(()), std::sync::mpsc::channel());
+        let held = Arc::clone(&node);
+        usual.block_on(async {
+            let lanes = Arc::new(Lanes::start(&Threads::beside(&nicer)));
+            // As a connection has its source.
+            let own = Arc::clone(&lanes);
+            lanes.lanes[0].time.set_heavy(true);
+            lanes.spawn(async move {
+                let there = std::thread::current().name().map(str::to_owned);
+                begin.send(there).unwrap();
+                // In the midst of something when it is to end.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                std::future::pending::<()>().await;
+                drop((held, own));
+            });
+            let there = begun.recv().unwrap();
+            assert_eq!(there.as_deref(), Some("dengine-heavy"));
+        });
+        let long = std::time::Duration::from_secs(30);
+        nicer.end(long);
+        usual.shutdown_timeout(long);
+        assert_eq!(Arc::strong_count(&node), 1);
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ pub use lanes::TASKS_BETWEEN_EVENTS;
 pub(crate) use lanes::give_way;
 pub(crate) use serve::{Http, serve};
 pub(crate) use source::{Share, Source, Sources, WAITING_UNIT_BYTES, one_client};
+pub(crate) use turn::threads_for_heavy;
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},

@@ -7,7 +7,6 @@
 
 use std::{
     collections::HashMap,
-    io,
     net::{IpAddr, Ipv6Addr},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
@@ -17,6 +16,7 @@ use std::{
 };
 
 use super::{Connections, Inner, lanes::Lanes, lock, turn::Threads};
+use crate::nicer::Nicer;
 
 /// The address by which a client is told from others.
 pub(crate) fn one_client(from: IpAddr) -> IpAddr {
@@ -112,16 +112,12 @@ pub(crate) struct Source {
 }
 
 impl Sources {
-    /// Those whom this runtime serves, with other threads for who asks for much.
-    ///
-    /// # Errors
-    /// The system gives no more threads.
-    pub(crate) fn start() -> io::Result<Self> {
-        let threads = Threads::with_nicer()?;
-        Ok(Self(Arc::new(Known {
-            threads,
+    /// Those whom this runtime serves, and `nicer` for as long as they are heavy ([`threads_for_heavy`](super::threads_for_heavy)).
+    pub(crate) fn start(nicer: &Nicer) -> Self {
+        Self(Arc::new(Known {
+            threads: Threads::beside(nicer),
             ..Known::default()
-        })))
+        }))
     }
 
     /// The same addresses on a port for probes: they have turns of their own on the same threads, for a probe that comes from where

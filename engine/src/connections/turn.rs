@@ -41,7 +41,8 @@ pub(crate) struct Threads(Arc<All>);
 
 #[derive(Default)]
 struct All {
-    nicer: Option<Nicer>,
+    /// The threads of whoever is heavy. No more than a handle: what they do has this.
+    nicer: Option<Handle>,
     demands: Demands,
     queues: [Queue; 2],
 }
@@ -104,25 +105,38 @@ impl Group {
     }
 }
 
+/// Threads for whoever is heavy, as many as `usual` has. To be ended by whoever ends those.
+///
+/// # Errors
+/// The system gives no more threads.
+pub(crate) fn threads_for_heavy(usual: &Handle) -> io::Result<Nicer> {
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(usual.metrics().num_workers())
+        .thread_name("dengine-heavy")
+        .event_interval(TASKS_BETWEEN_EVENTS)
+        .enable_all();
+    Nicer::start(&mut builder)
+}
+
 impl Threads {
-    /// Those of this runtime, and others for whoever is heavy.
-    ///
-    /// # Errors
-    /// The system gives no more threads.
-    pub(super) fn with_nicer() -> io::Result<Self> {
+    /// Those of this runtime, and `nicer` for whoever is heavy.
+    pub(super) fn beside(nicer: &Nicer) -> Self {
         let threads = Handle::current().metrics().num_workers();
-        let mut builder = Builder::new_multi_thread();
-        builder
-            .worker_threads(threads)
-            .thread_name("dengine-heavy")
-            .event_interval(TASKS_BETWEEN_EVENTS)
-            .enable_all();
-        let nicer = Some(Nicer::start(&mut builder)?);
-        Ok(Self(Arc::new(All {
-            nicer,
+        Self(Arc::new(All {
+            nicer: Some(nicer.handle().clone()),
             demands: Demands::of_threads(threads),
             ..All::default()
-        })))
+        }))
+    }
+
+    /// With threads for whoever is heavy that nobody ends.
+    #[cfg(test)]
+    pub(super) fn with_nicer() -> io::Result<Self> {
+        let nicer = threads_for_heavy(&Handle::current())?;
+        let threads = Self::beside(&nicer);
+        std::mem::forget(nicer);
+        Ok(threads)
     }
 
     /// For one more source. Within the runtime that has the threads.
@@ -172,7 +186,7 @@ impl Time {
     /// The threads that are to serve it, if those that do are the others.
     pub(super) fn elsewhere(&self, group: Group) -> Option<&Handle> {
         match (group, self.demand.is_heavy()) {
-            (Group::Usual, true) => self.all.nicer.as_ref().map(Nicer::handle),
+            (Group::Usual, true) => self.all.nicer.as_ref(),
             (Group::Nicer, false) => Some(&self.usual),
             _ => None,
         }

@@ -20,7 +20,7 @@ use std::{
 use dengine_core::kv::{ReadError, Reader};
 use dengine_wire::status::{read_status, request_status};
 use tokio::{
-    runtime::Builder,
+    runtime::{Builder, Handle},
     time::{sleep, timeout},
 };
 use tonic::Status;
@@ -39,7 +39,7 @@ pub(super) struct Aside(Arc<Shared>);
 
 struct Shared {
     turns: Turns,
-    threads: Nicer,
+    threads: Handle,
 }
 
 /// Ends the read when it is dropped, as it is with whoever waits.
@@ -59,20 +59,30 @@ impl Drop for Waiting {
     }
 }
 
+/// Threads for them. To be ended by whoever runs the server, after those who wait for them.
+///
+/// # Errors
+/// The system gives no more threads.
+pub(super) fn threads() -> io::Result<Nicer> {
+    let mut builder = Builder::new_current_thread();
+    builder
+        .max_blocking_threads(at_once())
+        .thread_name("dengine-aside");
+    Nicer::start(&mut builder)
+}
+
+fn at_once() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    TURNS_PER_PROCESSOR * processors
+}
+
 impl Aside {
-    /// # Errors
-    /// The system gives no more threads.
-    pub(super) fn start() -> io::Result<Self> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let at_once = TURNS_PER_PROCESSOR * processors;
-        let mut builder = Builder::new_current_thread();
-        builder
-            .max_blocking_threads(at_once)
-            .thread_name("dengine-aside");
-        Ok(Self(Arc::new(Shared {
-            turns: Turns::new(at_once, Share::THREE_QUARTERS),
-            threads: Nicer::start(&mut builder)?,
-        })))
+    /// On [`threads`]. No more than a handle is kept: what they do has this, by its turn.
+    pub(super) fn new(threads: &Nicer) -> Self {
+        Self(Arc::new(Shared {
+            turns: Turns::new(at_once(), Share::THREE_QUARTERS),
+            threads: threads.handle().clone(),
+        }))
     }
 
     /// Reads this member's state for at most `patience`, the wait for a turn included, and until a snapshot is to
@@ -89,8 +99,7 @@ impl Aside {
         let turn = turn.map_err(|_| self.no_turn())?;
         let reader = node.reader().map_err(|error| request_status(&error))?;
         let (waiting, reader) = Waiting::with(reader);
-        let threads = self.0.threads.handle();
-        let mut done = threads.spawn_blocking(move || {
+        let mut done = self.0.threads.spawn_blocking(move || {
             // Until the thread is free, whether or not anybody still waits.
             let _turn = turn;
             read(&reader)

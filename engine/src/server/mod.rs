@@ -8,6 +8,7 @@
 //! - [`bodies`]: requests that arrive, and answers that leave. [`calls`]: how many are open.
 //! - [`slow`]: log lines for requests that took long.
 //! - [`turns`]: whose turn it is of those who want what takes long. [`aside`]: reads that do. [`forward`]: to the leader, once.
+//! - [`threads`]: those that are nicer than all others.
 //! - [`health`], [`monitor`]: the truth for probes and Prometheus. [`oversize`]: messages beyond any limit.
 
 mod admin;
@@ -22,6 +23,7 @@ mod messages;
 mod monitor;
 mod oversize;
 mod slow;
+mod threads;
 mod turns;
 mod watch;
 
@@ -58,6 +60,7 @@ use crate::{
     node::Node,
 };
 
+pub use self::threads::NicerThreads;
 pub use crate::connections::TASKS_BETWEEN_EVENTS;
 
 /// For clients, people and operators. What has arrived and nobody takes is not counted while it lies in a stream's window,
@@ -110,7 +113,7 @@ pub enum ServeError {
     /// Reflection could not be built.
     #[error("the descriptors for reflection are broken: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The threads for long reads, or for who asks for much, could not be made.
+    /// A thread could not be made.
     #[error("starting the threads that serve failed: {0}")]
     Threads(#[source] io::Error),
 }
@@ -155,7 +158,7 @@ async fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListene
         })
 }
 
-/// Serves `node` until `stop` is cancelled and the requests in flight are answered. Health turns to "not
+/// Serves `node` with the threads of this runtime and `threads` until `stop` is cancelled and the requests in flight are answered. Health turns to "not
 /// serving" at once, new connections are refused, and who outlasts the caller's patience is cut off by
 /// dropping this future.
 ///
@@ -170,10 +173,11 @@ pub async fn serve(
     listeners: Listeners,
     metrics: PrometheusHandle,
     give_back: fn(),
+    threads: &NicerThreads,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let health = HealthReport::start(&node, stop.clone()).await;
-    let sources = Sources::start().map_err(ServeError::Threads)?;
+    let sources = Sources::start(&threads.heavy);
     let heaviest = sources.clone();
     let remedies = memory::Remedies {
         give_back,
@@ -194,7 +198,7 @@ pub async fn serve(
     let forwarder = Forwarder::new(&config.limits);
     let watch = WatchService::new(node.clone(), config.limits.clone(), stop.clone());
     let openers = Openers::default();
-    let aside = Aside::start().map_err(ServeError::Threads)?;
+    let aside = Aside::new(&threads.aside);
     let admin = AdminService::new(
         node.clone(),
         config.clone(),

@@ -1,0 +1,73 @@
+//! Threads that serve besides those of the runtime, and are nicer: for whoever is heavy, and for reads that take long.
+//!
+//! They belong to whoever runs the server, as its runtime does. What they do holds the node, and with it the store: if it kept
+//! them as well, they would go on when the server has ended, up to the end of the process and under it.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use tokio::runtime::{Handle, Runtime};
+
+use super::aside;
+use crate::{connections, nicer::Nicer};
+
+/// All of them.
+#[derive(Debug)]
+pub struct NicerThreads {
+    /// For whoever is heavy.
+    pub(super) heavy: Nicer,
+    /// For reads that take long.
+    pub(super) aside: Nicer,
+}
+
+impl NicerThreads {
+    /// Those of a server that `runtime` serves.
+    ///
+    /// # Errors
+    /// The system gives no more threads.
+    pub fn start(runtime: &Handle) -> io::Result<Self> {
+        Ok(Self {
+            heavy: connections::threads_for_heavy(runtime)?,
+            aside: aside::threads()?,
+        })
+    }
+
+    /// Ends them and the runtime, and waits until nothing that they did is left, but no longer than `patience` in all.
+    pub fn end(self, runtime: Runtime, patience: Duration) {
+        let until = Instant::now() + patience;
+        let left = || until.saturating_duration_since(Instant::now());
+        // What is done for whoever is heavy has its sockets and some of its timers there.
+        self.heavy.end(left());
+        runtime.shutdown_timeout(left());
+        // Nobody waits for these any more, so they end early.
+        self.aside.end(left());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// Reads of everything go on for as long as somebody waits for them.
+    #[test]
+    fn a_long_read_ends_with_who_waits_for_it() {
+        let runtime = Runtime::new().unwrap();
+        let threads = NicerThreads::start(runtime.handle()).unwrap();
+        let (waits, left) = oneshot::channel::<()>();
+        threads
+            .aside
+            .handle()
+            .spawn_blocking(|| left.blocking_recv());
+        runtime.spawn(async {
+            let _waits = waits;
+            std::future::pending::<()>().await;
+        });
+        let begun = Instant::now();
+        threads.end(runtime, Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    }
+}
