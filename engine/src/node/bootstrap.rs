@@ -80,3 +80,33 @@ fn first_batch(cluster_id: ClusterId, member: &Member) -> Batch {
         }],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing;
+    use super::*;
+    use tokio::runtime::{Handle, Runtime};
+
+    /// Where it was a heavy client, the member made and sent snapshots on threads that are nicer than all others, for as long as
+    /// it ran.
+    #[test]
+    fn a_member_begins_on_the_threads_that_it_was_started_on_whoever_asks_for_it() {
+        let [usual, of_heavy] = [(); 2].map(|()| Runtime::new().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let node = usual.block_on(testing::waiting(dir.path()));
+        let folder_id = node.status().folder_id;
+        let identity = Identity {
+            cluster_id: ClusterId(7),
+            member_id: FIRST_MEMBER,
+        };
+        let (tell, told) = std::sync::mpsc::channel();
+        let prepare = move |_: &Folder, _: &Config| {
+            tell.send(Handle::current().id()).unwrap();
+            Err(StartError::StateInUse)
+        };
+        let begun = node.become_member(identity, &folder_id, prepare);
+        of_heavy.block_on(begun).unwrap_err();
+        assert_eq!(told.recv().unwrap(), usual.handle().id());
+        usual.block_on(node.shutdown()).unwrap();
+    }
+}

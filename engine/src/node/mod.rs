@@ -31,6 +31,8 @@ mod snapshots;
 mod space;
 mod stages;
 mod status;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod waiters;
 
 use crate::config::{Config, Durability};
@@ -51,6 +53,7 @@ use running::Running;
 use std::net::IpAddr;
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use std::time::Instant;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use waiters::Waiters;
@@ -74,6 +77,8 @@ pub struct Node {
 
 struct Inner {
     config: Config,
+    /// Where it was started. Whoever has it become a member, or sends it a snapshot, may be served by others.
+    threads: Handle,
     folder_id: String,
     /// This and what follows up to `folder` is dropped before it, for fields are in this order: the folder stays locked
     /// until the member's threads have ended.
@@ -126,6 +131,7 @@ impl Node {
                 gate,
                 listener,
                 peers,
+                threads: Handle::current(),
                 config,
             }),
         };
@@ -526,7 +532,7 @@ impl Node {
                 false => Ok(()),
             }
         };
-        match tokio::spawn(work).await {
+        match self.inner.threads.spawn(work).await {
             Ok(result) => result,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(_) => Err(RequestError::ShuttingDown),

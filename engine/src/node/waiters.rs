@@ -162,35 +162,11 @@ mod tests {
     /// A write whose waiter has left when its turn comes takes no place in the log.
     #[tokio::test(flavor = "multi_thread")]
     async fn what_nobody_waits_for_is_not_proposed() {
-        use crate::{Config, Node};
-        use dengine_core::kv::{Command, Outcome};
-        use dengine_core::types::ClusterId;
+        use crate::node::testing::{leading, put};
+        use dengine_core::kv::Outcome;
 
         let dir = tempfile::tempdir().unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = port.local_addr().unwrap();
-        drop(port);
-        let mut config = Config {
-            name: "a".to_owned(),
-            data_dir: dir.path().join("a"),
-            listen_peer: address,
-            advertise_peer: address.to_string(),
-            advertise_client: "a:1".to_owned(),
-            ..Config::default()
-        };
-        config.log.segment_bytes = 16 << 20;
-        let node = Node::start(config).await.unwrap();
-        let folder_id = node.status().folder_id;
-        node.bootstrap(ClusterId(7), &folder_id).await.unwrap();
-        let put = |key: &str| Command::Put {
-            key: key.to_owned().into(),
-            value: "v".into(),
-            prev_kv: false,
-            ttl_ms: 0,
-        };
-        while node.write(put("first")).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let node = leading(dir.path()).await;
         let now = Instant::now();
         let long = now + Duration::from_secs(60);
         let waiters = Arc::new(Waiters::new([(1, now), (2, long), (3, long)]));

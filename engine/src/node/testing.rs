@@ -1,0 +1,45 @@
+//! Members to test with.
+
+use super::Node;
+use crate::config::Config;
+use dengine_core::kv::Command;
+use dengine_core::types::ClusterId;
+use std::path::Path;
+use std::time::Duration;
+
+/// One that waits to belong to a cluster.
+pub(crate) async fn waiting(dir: &Path) -> Node {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = port.local_addr().unwrap();
+    drop(port);
+    let mut config = Config {
+        name: "a".to_owned(),
+        data_dir: dir.join("a"),
+        listen_peer: address,
+        advertise_peer: address.to_string(),
+        advertise_client: "a:1".to_owned(),
+        ..Config::default()
+    };
+    config.log.segment_bytes = 16 << 20;
+    Node::start(config).await.unwrap()
+}
+
+/// One that is a cluster of its own, and leads it.
+pub(crate) async fn leading(dir: &Path) -> Node {
+    let node = waiting(dir).await;
+    let folder_id = node.status().folder_id;
+    node.bootstrap(ClusterId(7), &folder_id).await.unwrap();
+    while node.write(put("first")).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    node
+}
+
+pub(crate) fn put(key: &str) -> Command {
+    Command::Put {
+        key: key.to_owned().into(),
+        value: "v".into(),
+        prev_kv: false,
+        ttl_ms: 0,
+    }
+}
