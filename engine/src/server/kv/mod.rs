@@ -12,6 +12,8 @@ pub(super) mod openers;
 mod pipeline;
 mod range_writes;
 mod reads;
+#[cfg(test)]
+mod tests;
 mod writes;
 
 use std::{net::IpAddr, sync::Arc, time::Instant};
@@ -28,6 +30,7 @@ use dengine_api::{
 };
 use dengine_core::kv::RANGE_VISIT_KEYS_MAX;
 use dengine_wire::{Mutation, RequestLimits};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -66,6 +69,9 @@ pub(super) struct KvService {
 /// What serving a call takes.
 struct Serving {
     node: Node,
+    /// For what a client must not have done on its own threads, which may be nicer than all others: while it holds what
+    /// others wait for.
+    threads: Handle,
     limits: Limits,
     request_limits: RequestLimits,
     forwarder: Forwarder,
@@ -85,7 +91,8 @@ struct Serving {
 type Answer<T> = Result<Response<T>, Status>;
 
 impl KvService {
-    /// Serves within `limits`; once `stop` is cancelled, streams end as soon as their clients agree.
+    /// Serves within `limits`; once `stop` is cancelled, streams end as soon as their clients agree. Within the runtime whose
+    /// threads nobody is served by alone.
     pub(super) fn new(
         node: Node,
         limits: Limits,
@@ -102,6 +109,7 @@ impl KvService {
         let serving = Serving {
             session_reads: SessionReads::start(max_concurrent.div_ceil(2), node.revision_changes()),
             node,
+            threads: Handle::current(),
             request_limits: limits.of_requests(),
             limits,
             forwarder,

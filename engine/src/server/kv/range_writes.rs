@@ -34,6 +34,9 @@ pub(super) struct Cost {
     pub(super) others_waited: bool,
 }
 
+/// What became of one that was ordered, and what it cost.
+type Ordered<T> = (Result<(T, Option<Held>), Status>, Cost);
+
 impl Cost {
     pub(super) const NONE: Self = Self {
         visited: 0,
@@ -52,14 +55,10 @@ impl Cost {
 }
 
 impl Serving {
-    /// Waits for its turn.
-    async fn turn_to_visit<M: Mutation>(
-        &self,
-        request: &M,
-        source: &Arc<Source>,
-    ) -> Result<Turn, Status> {
+    /// Waits for the turn of a write of so many bytes.
+    async fn turn_to_visit(&self, bytes: usize, source: &Arc<Source>) -> Result<Turn, Status> {
         // What waits is as large as a write may be.
-        let waiting = self.gate.wait(request.encoded_len(), source);
+        let waiting = self.gate.wait(bytes, source);
         let _waiting = waiting.ok_or_else(|| {
             Status::resource_exhausted(
                 "the writes of ranges that wait for their turn hold as many bytes as they may, or those of your address do; nothing was changed: send fewer at once, or smaller ones",
@@ -107,7 +106,8 @@ impl Serving {
     }
 
     /// Has it [ordered](Self::order) in a turn, after which its client rests if others waited long for it. Whether that one
-    /// stays or leaves: what is proposed is applied, and who leaves early would have any number of them applied.
+    /// stays or leaves: what is proposed is applied, and who leaves early would have any number of them applied. On threads of
+    /// all: others want the turn back soon, and one that is given must not wait for threads that are nicer.
     ///
     /// # Errors
     /// Its turn did not come, or it would take too long; nothing was changed.
@@ -116,24 +116,35 @@ impl Serving {
         request: M,
         command: kv::Request,
         caller: &Caller,
-    ) -> Result<(Result<(M::Answer, Option<Held>), Status>, Cost), Status> {
-        let turn = self.turn_to_visit(&request, &caller.source).await?;
+    ) -> Result<Ordered<M::Answer>, Status> {
         let serving = Arc::clone(self);
         let caller = Caller {
             // What it costs is known when it is answered, however soon its client leaves.
             until: None,
             ..caller.clone()
         };
-        let (answer, answered) = oneshot::channel();
-        tokio::spawn(async move {
-            let begun = Instant::now();
-            let (ordered, cost) = match serving.survey(&command.command).await {
-                Ok(gone) => {
-                    let (answer, mut cost) = serving.order(request, command, &caller).await;
-                    cost.visited = cost.visited.saturating_add(gone);
-                    (Ok((answer, cost)), cost)
+        let (mut answer, answered) = oneshot::channel();
+        self.threads.spawn(async move {
+            let bytes = request.encoded_len();
+            let turn = tokio::select! {
+                turn = serving.turn_to_visit(bytes, &caller.source) => turn,
+                // Who has left before its turn wants it no more.
+                () = answer.closed() => return,
+            };
+            let turn = match turn {
+                Ok(turn) => turn,
+                Err(late) => {
+                    let _ = answer.send(Err(late));
+                    return;
                 }
-                Err(refused) => (Err(refused), serving.cost_of_survey(&caller, begun)),
+            };
+            let ordered = serving.order_surveyed(request, command, &caller).await;
+            let (ordered, cost) = match ordered {
+                Ok(ordered) => {
+                    let cost = ordered.1;
+                    (Ok(ordered), cost)
+                }
+                Err((refused, cost)) => (Err(refused), cost),
             };
             // Who has left needs no answer, but rests.
             let _ = answer.send(ordered);
@@ -150,6 +161,21 @@ impl Serving {
             Err(Status::deadline_exceeded(words))
         };
         answered.await.unwrap_or_else(ended)
+    }
+
+    /// Has it ordered, unless it would visit too much.
+    async fn order_surveyed<M: Mutation>(
+        &self,
+        request: M,
+        command: kv::Request,
+        caller: &Caller,
+    ) -> Result<Ordered<M::Answer>, (Status, Cost)> {
+        let begun = Instant::now();
+        let gone = self.survey(&command.command).await;
+        let gone = gone.map_err(|refused| (refused, self.cost_of_survey(caller, begun)))?;
+        let (answer, mut cost) = self.order(request, command, caller).await;
+        cost.visited = cost.visited.saturating_add(gone);
+        Ok((answer, cost))
     }
 
     /// What one cost that was not ordered, for it would have visited too much: a survey of as much.

@@ -23,7 +23,7 @@ use tonic::{Code, Status};
 
 use super::{
     Caller, Serving,
-    openers::{OpenNow, Opening, TooMany, after_look},
+    openers::{Look, OpenNow, Opening, TooMany, after_look},
     range_writes::Cost,
     reads::no_room,
 };
@@ -99,7 +99,10 @@ impl Serving {
         })?
     }
 
-    async fn place_for_session(&self, caller: &Caller) -> Result<Opening, Status> {
+    pub(super) async fn place_for_session(
+        self: &Arc<Self>,
+        caller: &Caller,
+    ) -> Result<Opening, Status> {
         let (from, origin) = (caller.source.address(), caller.origin);
         let open = || -> Result<_, Status> {
             let in_all = self.reader()?.open_sessions();
@@ -109,16 +112,11 @@ impl Serving {
         let opening = match self.openers.look(opening.is_err()) {
             None => opening,
             Some(look) => {
-                let patience = self.limits.request_timeout();
-                let read = |reader: &Reader<RocksStore>| {
-                    Ok(OpenNow {
-                        applied: reader.applied_index(),
-                        sessions: reader.session_ids()?,
-                    })
-                };
-                // Not the caller's read: what it finds is for all.
-                let now = self.aside.read(&self.node, None, patience, read).await;
-                after_look(opening, now.map(|now| look.seen(&now)), open)?
+                // Not the caller's read: what it finds is for all, and nobody else looks meanwhile.
+                let looked = self.threads.spawn(Arc::clone(self).look_for_sessions(look));
+                let stops = |_| Status::unavailable("this member is shutting down");
+                let looked = looked.await.map_err(stops).flatten();
+                after_look(opening, looked, open)?
             }
         };
         opening.map_err(|TooMany { own, all }| {
@@ -126,6 +124,19 @@ impl Serving {
                 "{all} sessions are open, {own} of them from your address ({from}) through this member, and so many it may have; close some (`dengine admin sessions`), or let them expire"
             ))
         })
+    }
+
+    async fn look_for_sessions(self: Arc<Self>, look: Look) -> Result<(), Status> {
+        let patience = self.limits.request_timeout();
+        let read = |reader: &Reader<RocksStore>| {
+            Ok(OpenNow {
+                applied: reader.applied_index(),
+                sessions: reader.session_ids()?,
+            })
+        };
+        let now = self.aside.read(&self.node, None, patience, read).await?;
+        look.seen(&now);
+        Ok(())
     }
 
     async fn propose<M: Mutation>(
