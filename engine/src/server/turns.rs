@@ -9,9 +9,12 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     sync::oneshot,
+    task::JoinError,
     time::{Instant, sleep_until},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::connections::Share;
 
@@ -88,6 +91,30 @@ impl Turns {
                 return turn;
             }
         }
+    }
+
+    /// Reads in a turn, where `threads` may block. However long it takes until whoever wants it is polled again, which on threads
+    /// that are nicer than all others may be long: neither is a turn kept that was given, nor one in which all was read.
+    ///
+    /// # Errors
+    /// It panicked, or those threads have ended.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        threads: &Handle,
+        whose: Whose,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let turns = Self(Arc::clone(&self.0));
+        let reading = threads.spawn(async move {
+            let turn = turns.take(whose).await;
+            let read = move || {
+                let _turn = turn;
+                read()
+            };
+            tokio::task::spawn_blocking(read).await
+        });
+        // Who has left before its turn wants it no more.
+        AbortOnDropHandle::new(reading).await.flatten()
     }
 }
 
@@ -241,7 +268,10 @@ impl Drop for Turn {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use futures::FutureExt;
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -303,6 +333,38 @@ mod tests {
         drop((rested, second));
         let lines = turns.0.lines();
         assert!(lines.taken == 0 && lines.by_address.is_empty() && lines.round.is_empty());
+    }
+
+    /// Everybody's watches of the past waited until threads that are nicer than all others polled a heavy client's.
+    #[tokio::test]
+    async fn who_is_not_polled_keeps_no_turn() {
+        let (turns, threads) = (Turns::new(1, Share::HALF), Handle::current());
+        let read = |last| turns.read(&threads, from(last), move || last);
+        let held = turns.take(from(9)).await;
+        let mut heavy = pin!(read(1));
+        assert!((&mut heavy).now_or_never().is_none());
+        let other = async {
+            tokio::task::yield_now().await;
+            drop(held);
+            timeout(Duration::from_secs(10), read(2)).await
+        };
+        assert_eq!(other.await.unwrap().unwrap(), 2);
+        assert_eq!(heavy.await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn who_has_left_before_its_turn_has_nothing_read() {
+        let (turns, threads) = (Turns::new(1, Share::HALF), Handle::current());
+        let held = turns.take(from(1)).await;
+        let read = || panic!("for nobody");
+        let mut waits = Box::pin(turns.read::<()>(&threads, from(2), read));
+        assert!((&mut waits).now_or_never().is_none());
+        tokio::task::yield_now().await;
+        assert_eq!(turns.0.lines().round, [from(2)]);
+        drop(waits);
+        drop(held);
+        turns.read(&threads, from(3), || ()).await.unwrap();
+        assert!(turns.0.lines().by_address.is_empty());
     }
 
     #[tokio::test]

@@ -1,21 +1,26 @@
 //! Reads history, once for all watches that are at the same place.
 //!
 //! One task follows the member's revision; each time, it reads what is new and keeps it in a ring, from which all streams
-//! take it. Who falls behind the ring reads from the past: one page at a time for the whole member, so that those who
-//! are at about the same place find there what another has just read. Nobody waits for anybody's client, and no watch is
-//! ever told anything else for it. All of it is bounded in bytes.
+//! take it. Who falls behind the ring reads from the past: one page at a time for the whole member, in turns that go round
+//! by address, so that those who are at about the same place find there what another has just read. Nobody waits for
+//! anybody's client, nor for its threads, and no watch is ever told anything else for it. All of it is bounded in bytes.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dengine_core::{
     kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp},
     types::Revision,
     watch::{Feed, KeepLimits, Mark, Page, PageCache, Part, Wanted, WatchSet, Work},
 };
-use tokio::sync::{Semaphore, watch};
+use tokio::{runtime::Handle, sync::watch, task::JoinError};
 use tokio_util::sync::CancellationToken;
 
-use crate::{error::RequestError, node::Node};
+use crate::{
+    connections::Share,
+    error::RequestError,
+    node::Node,
+    server::turns::{Turns, Whose},
+};
 
 /// How large a page is.
 const PAGE_LIMITS: PageLimits = PageLimits {
@@ -32,13 +37,15 @@ const PAST_LIMITS: KeepLimits = KeepLimits {
     bytes: 4 * 1024 * 1024,
     pages: 64,
 };
-/// Reads for single watches at once.
+/// Reads for single watches at once, of which one address may have three.
 const ALONE_READS: usize = 4;
 
 /// The member's watches, all together.
 #[derive(Clone)]
 pub(super) struct Hub {
     node: Node,
+    /// Where history is read: not on a client's own threads, which may be nicer than all others.
+    threads: Handle,
     shared: Arc<Shared>,
 }
 
@@ -46,8 +53,10 @@ struct Shared {
     feed: Feed,
     /// Says that the ring has something new. Who listens to it has watches, or will have.
     changed: watch::Sender<()>,
-    past: tokio::sync::Mutex<PageCache>,
-    alone: Semaphore,
+    /// What was read of the past, and turns to read more of it.
+    past: Mutex<PageCache>,
+    past_turns: Turns,
+    alone_turns: Turns,
 }
 
 /// Why history could not be read.
@@ -62,17 +71,19 @@ pub(super) enum PageError {
 }
 
 impl Hub {
-    /// Begins to follow `node`, until `stop` is cancelled or the node ends.
+    /// Begins to follow `node`, until `stop` is cancelled or the node ends. Within the runtime that is to read.
     pub(super) fn start(node: Node, stop: CancellationToken) -> Self {
         let now = *node.revision_changes().borrow();
         let shared = Shared {
             feed: Feed::new(now, RING_LIMITS),
             changed: watch::Sender::new(()),
-            past: tokio::sync::Mutex::new(PageCache::new(PAST_LIMITS)),
-            alone: Semaphore::new(ALONE_READS),
+            past: Mutex::new(PageCache::new(PAST_LIMITS)),
+            past_turns: Turns::new(1, Share::HALF),
+            alone_turns: Turns::new(ALONE_READS, Share::THREE_QUARTERS),
         };
         let hub = Self {
             node,
+            threads: Handle::current(),
             shared: Arc::new(shared),
         };
         let follower = hub.clone();
@@ -112,36 +123,57 @@ impl Hub {
     }
 
     /// A page of the past with this place in it, of this mark or a later one.
-    pub(super) async fn past(&self, at: Stamp, mark: Mark) -> Result<Arc<Page>, PageError> {
-        let mut past = self.shared.past.lock().await;
-        let compacted = self.node.reader()?.compact_revision();
-        let there = at.revision >= compacted;
-        if let Some(page) = past.find(at, mark).filter(|_| there) {
+    pub(super) async fn past(
+        &self,
+        whose: Whose,
+        at: Stamp,
+        mark: Mark,
+    ) -> Result<Arc<Page>, PageError> {
+        if let Some(page) = self.kept(at, mark)? {
             return Ok(page);
         }
-        let page = Arc::new(self.page(at, Part::Past).await?);
-        past.push(Arc::clone(&page));
-        Ok(page)
+        let hub = self.clone();
+        let read = move || {
+            // Whoever had the turn before may have read it.
+            if let Some(page) = hub.kept(at, mark)? {
+                return Ok(page);
+            }
+            let page = Arc::new(hub.page(at, Part::Past)?);
+            hub.shared.kept().push(Arc::clone(&page));
+            Ok(page)
+        };
+        let turns = &self.shared.past_turns;
+        let read = turns.read(&self.threads, whose, read).await;
+        read.map_err(|error| ended(&error))?
+    }
+
+    /// One that was read, unless its history is gone by now.
+    fn kept(&self, at: Stamp, mark: Mark) -> Result<Option<Arc<Page>>, PageError> {
+        let compacted = self.node.reader()?.compact_revision();
+        let there = at.revision >= compacted;
+        Ok(self.shared.kept().find(at, mark).filter(|_| there))
     }
 
     /// Reads history for one watch.
-    pub(super) async fn alone(&self, query: ChangesQuery) -> Result<Changes, PageError> {
-        let place = self.shared.alone.acquire().await;
-        let _place = place.expect("the semaphore is never closed");
-        let reader = self.node.reader()?;
-        aside(move || reader.changes(&query)).await
+    pub(super) async fn alone(
+        &self,
+        whose: Whose,
+        query: ChangesQuery,
+    ) -> Result<Changes, PageError> {
+        let node = self.node.clone();
+        let read = move || Ok(node.reader()?.changes(&query)?);
+        let turns = &self.shared.alone_turns;
+        let read = turns.read(&self.threads, whose, read).await;
+        read.map_err(|error| ended(&error))?
     }
 
-    /// Reads a page, without the values that nobody wants.
-    async fn page(&self, from: Stamp, part: Part) -> Result<Page, PageError> {
+    /// Reads a page, without the values that nobody wants. It blocks.
+    fn page(&self, from: Stamp, part: Part) -> Result<Page, PageError> {
         let reader = self.node.reader()?;
-        let shared = Arc::clone(&self.shared);
-        aside(move || {
-            shared.feed.page(from, part, |want| {
-                reader.changes_wanted(from, PAGE_LIMITS, |key, _| want(key))
-            })
-        })
-        .await
+        let page = self.shared.feed.page(from, part, |want| {
+            reader.changes_wanted(from, PAGE_LIMITS, |key, _| want(key))
+        });
+        Ok(page?)
     }
 
     async fn follow(self) {
@@ -164,7 +196,11 @@ impl Hub {
 
     /// Reads a page for everybody.
     async fn read_on(&self, from: Stamp, newest: Revision) {
-        match self.page(from, Part::Present).await {
+        let hub = self.clone();
+        let read = self
+            .threads
+            .spawn_blocking(move || hub.page(from, Part::Present));
+        match read.await.map_err(|error| ended(&error)).flatten() {
             Ok(page) => self.shared.feed.push(page),
             // The streams find out for themselves, and tell their clients.
             Err(error) => {
@@ -175,11 +211,46 @@ impl Hub {
     }
 }
 
-/// Reads on a thread where it holds up nobody.
-async fn aside<T: Send + 'static>(
-    read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
-) -> Result<T, PageError> {
-    let read = tokio::task::spawn_blocking(read).await;
-    let read = read.map_err(|error| RequestError::Storage(error.to_string()))?;
-    Ok(read?)
+impl Shared {
+    /// Never to be held while something is read.
+    fn kept(&self) -> MutexGuard<'_, PageCache> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A read ended without a result.
+fn ended(error: &JoinError) -> PageError {
+    RequestError::Storage(error.to_string()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::IpAddr, pin::pin, time::Duration};
+
+    use futures::FutureExt as _;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::node::testing;
+
+    /// It had the one lock that everybody's need, until its threads, which are nicer than all others, had a processor.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_client_that_is_not_polled_holds_up_nobodys_watches_of_the_past() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = testing::leading(dir.path()).await;
+        let hub = Hub::start(node.clone(), CancellationToken::new());
+        let whose = |last| Some(IpAddr::from([10, 0, 0, last]));
+        let past = |last| {
+            let at = Stamp::start_of(Revision(1));
+            hub.past(whose(last), at, Mark::default())
+        };
+        let held = hub.shared.past_turns.take(whose(9)).await;
+        let mut heavy = pin!(past(1));
+        assert!((&mut heavy).now_or_never().is_none());
+        drop(held);
+        let other = timeout(Duration::from_secs(10), past(2)).await;
+        assert!(other.expect("it had its turn").is_ok());
+        assert!(heavy.await.is_ok());
+        node.shutdown().await.unwrap();
+    }
 }

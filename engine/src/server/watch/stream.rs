@@ -34,6 +34,7 @@ use super::{
 use crate::{
     connections::{Source, give_way},
     node::Lifecycle,
+    server::turns::Whose,
     telemetry::metrics as names,
 };
 
@@ -46,6 +47,8 @@ type LastWords = Vec<Result<WatchResponse, Status>>;
 /// Tells the watches of one stream.
 pub(super) struct StreamTask {
     shared: Arc<Shared>,
+    /// Whose turns it reads history in.
+    whose: Whose,
     connection: Connection,
     watches: WatchSet,
     /// One for each of them.
@@ -123,6 +126,7 @@ impl StreamTask {
         let task = Self {
             changed: shared.hub.subscribe(),
             shared,
+            whose: Some(source.address()),
             connection,
             watches: WatchSet::new(OPEN_BYTES),
             active: BTreeMap::new(),
@@ -291,7 +295,7 @@ impl StreamTask {
                 let telling = self.watches.tell(page);
                 self.tell(telling).await
             }
-            Work::ReadPast(at, mark) => match self.shared.hub.past(at, mark).await {
+            Work::ReadPast(at, mark) => match self.shared.hub.past(self.whose, at, mark).await {
                 Ok(page) => {
                     let telling = self.watches.tell(page);
                     self.tell(telling).await
@@ -300,7 +304,7 @@ impl StreamTask {
             },
             Work::ReadAlone(id, query) => {
                 let from = query.from;
-                match self.shared.hub.alone(query).await {
+                match self.shared.hub.alone(self.whose, query).await {
                     Ok(changes) => {
                         let telling = self.watches.tell_alone(id, from, changes);
                         self.tell(telling).await
