@@ -33,10 +33,12 @@ const ASKED_LATELY: u64 = 30;
 /// Among more than these, whoever has left is nobody any more. Else who comes from new addresses would have as many remembered as it likes.
 const ACCOUNTS_MAX: usize = 4096;
 
-/// For so many periods whoever is heavy is believed to want as much as it had, if its turns last that long. Then it may be let go, and shows again what it
-/// wants. Turns last long with the nicer threads whatever is done in them: after a moment of much work a client that asked for little
+/// For so many periods whoever is heavy is believed to want as much as it had, if its turns last that long; and further on while it always has something left to do.
+/// Turns last long with the nicer threads whatever is done in them: after a moment of much work a client that asked for little
 /// was heavy for half a minute.
 const BELIEVED: u64 = 40;
+/// Who had something left to do after each turn in so many periods always has. Behind a turn that lasts a period something comes from anybody.
+const ALWAYS: u64 = 10;
 /// Of all that is wanted so much is had if nobody has more than the fair level.
 const ENOUGH: (u32, u32) = (3, 4);
 /// Who has had so much more than makes heavy in one period, and twice what it wanted, is heavy before that ends.
@@ -69,6 +71,8 @@ pub(super) struct Spent {
     pub(super) worked: Duration,
     /// In which the thread waited for a processor too.
     pub(super) lasted: Duration,
+    /// After one of them the source had nothing left to do.
+    pub(super) left_nothing: bool,
 }
 
 /// In which time is counted to find out who is heavy.
@@ -91,6 +95,8 @@ struct Account {
     /// The most that it had since it is heavy, and in which period that was. It is not believed to want it for ever.
     most: Duration,
     most_in: u64,
+    /// In which period it last had nothing left to do.
+    idle_in: u64,
     /// In which period it was last counted.
     asked: u64,
     /// Up to the present period.
@@ -156,6 +162,7 @@ impl AddAssign for Spent {
     fn add_assign(&mut self, more: Self) {
         self.worked += more.worked;
         self.lasted += more.lasted;
+        self.left_nothing |= more.left_nothing;
     }
 }
 
@@ -187,10 +194,13 @@ impl Ledger {
         let account = self
             .accounts
             .entry(source.number)
-            .or_insert_with(|| Account::of(source));
+            .or_insert_with(|| Account::of(source, self.period));
         account.asked = self.period;
         account.worked.present += spent.worked;
         account.lasted.present += spent.lasted;
+        if spent.left_nothing {
+            account.idle_in = self.period;
+        }
         if self.is_suddenly_heavy(source.number) {
             let account = self.accounts.get_mut(&source.number);
             account.expect("it was counted").become_heavy(self.period);
@@ -243,7 +253,8 @@ impl Ledger {
             let level = level(&demands, room);
             level.map_or(self.heavy_from, |it| it.min(self.heavy_from))
         };
-        let floors = [floor(self.room), floor(self.room / 2) / 2];
+        let room = self.room;
+        let floors = [floor(room), floor(room / 2) / 2];
         let least = demands.first().copied().unwrap_or_default();
         for account in self.accounts.values() {
             let more_than = match account.is_heavy() {
@@ -256,14 +267,15 @@ impl Ledger {
 }
 
 impl Account {
-    fn of(source: &Demand) -> Self {
+    fn of(source: &Demand, period: u64) -> Self {
         Self {
             heavy: Arc::clone(&source.heavy),
             worked: Average::default(),
             lasted: Average::default(),
             most: Duration::ZERO,
             most_in: 0,
-            asked: 0,
+            idle_in: period,
+            asked: period,
             demand: Duration::ZERO,
         }
     }
@@ -285,11 +297,18 @@ impl Account {
     fn go_on(&mut self, periods: u32, period: u64) {
         let had = self.worked.go_on(periods);
         let lasted = self.lasted.go_on(periods);
-        let is_believed = self.is_heavy() && period - self.most_in <= BELIEVED;
-        if !is_believed || had >= self.most {
+        let was_here = period - self.asked <= ALWAYS / 2;
+        let has_always = was_here && period - self.idle_in > ALWAYS;
+        let is_believed = period - self.most_in <= BELIEVED || has_always;
+        if !self.is_heavy() || !is_believed || had >= self.most {
             (self.most, self.most_in) = (had, period);
         }
-        self.demand = lasted.min(self.most).max(had);
+        // Beside others that are heavy it waits for a thread, too: its turns are few, and last for as little as that.
+        let wants = match has_always {
+            true => self.most,
+            false => lasted.min(self.most),
+        };
+        self.demand = wants.max(had);
     }
 }
 

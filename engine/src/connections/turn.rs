@@ -175,6 +175,11 @@ impl Time {
         all > own
     }
 
+    fn has_more_to_do(&self) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|it| it.ready.load(Ordering::Relaxed) > 0)
+    }
+
     fn part(&self, group: Group) -> &Part {
         &self.parts[group as usize]
     }
@@ -234,7 +239,12 @@ impl Drop for Turn {
         let had = &self.time.part(self.group).had;
         had.fetch_add(nanos(lasted), Ordering::Relaxed);
         let worked = worked_by_this_thread().saturating_sub(self.worked);
-        let turn = Spent { worked, lasted };
+        let left_nothing = !self.time.has_more_to_do();
+        let turn = Spent {
+            worked,
+            lasted,
+            left_nothing,
+        };
         self.time.all.demands.count(&self.time.demand, turn);
     }
 }

@@ -6,6 +6,8 @@ use super::*;
 struct Model {
     ledger: Ledger,
     sources: Vec<Demand>,
+    /// They always have something left to do.
+    always: bool,
 }
 
 impl Model {
@@ -14,12 +16,17 @@ impl Model {
         Self {
             sources: (0..sources).map(|_| demands.one()).collect(),
             ledger: demands.ledger.into_inner().unwrap(),
+            always: false,
         }
     }
 
     fn count(&mut self, source: usize, worked: f64, lasted: f64) {
         let [worked, lasted] = [worked, lasted].map(|it| Duration::from_secs_f64(it / 1000.0));
-        let spent = Spent { worked, lasted };
+        let spent = Spent {
+            worked,
+            lasted,
+            left_nothing: !self.always,
+        };
         self.ledger.count(&self.sources[source], spent);
     }
 
@@ -259,6 +266,18 @@ fn after_a_moment_of_much_work_who_asks_for_little_is_soon_heavy_no_more() {
         });
         let periods = heavy.count();
         assert!(periods <= 45, "{times_as_long}: {periods}");
+    }
+}
+
+/// All that were heavy were let go at once, and everybody else waited until they were heavy again.
+#[test]
+fn who_always_has_something_left_to_do_stays_heavy_for_as_long() {
+    let mut model = Model::of(4, 1);
+    model.always = true;
+    assert!(model.periods(10, [30, 30, 30, 3])[0]);
+    for number in 0..1000 {
+        let heavy = model.period([(2, 45), (2, 40), (2, 10), (3, 3)]);
+        assert_eq!(heavy, [true, true, true, false], "{number}");
     }
 }
 
