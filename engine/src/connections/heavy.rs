@@ -46,9 +46,9 @@ const AT_ONCE: (u32, u32) = (4, 3);
 /// Who wants less of a period than this does not become heavy where there is room: a few thousand calls a second. Half of it where there is
 /// one thread.
 const HEAVY_FROM: Duration = Duration::from_millis(30);
-/// There is room while all together want less than this part of the threads' time. The log, the state machine and other
-/// processes have processors too.
-const ROOM: u32 = 3;
+/// There is room while turns take less than half of the threads' time. Where threads wait for processors that is less work, by as much as turns last longer, but
+/// counts as no less than a third of it: who asks for little is not to be heavy because of what other processes do.
+const SLOWEST: f64 = 1.0 / 3.0;
 
 /// What is wanted by all sources that share threads.
 pub(super) struct Demands {
@@ -82,8 +82,9 @@ struct Ledger {
     since: Instant,
     /// Of those that asked for something lately, by number.
     accounts: BTreeMap<u64, Account>,
-    /// Who wants less does not become heavy while all together want less than `room`.
+    /// Who wants less does not become heavy while there is room.
     heavy_from: Duration,
+    /// Of the threads, if they wait for nothing.
     room: Duration,
 }
 
@@ -176,7 +177,7 @@ impl Ledger {
             since: Instant::now(),
             accounts: BTreeMap::new(),
             heavy_from,
-            room: PERIOD.saturating_mul(threads) / ROOM,
+            room: PERIOD.saturating_mul(threads) / 2,
         }
     }
 
@@ -243,6 +244,16 @@ impl Ledger {
         self.judge();
     }
 
+    /// By how fast turns were of late.
+    fn room(&self) -> Duration {
+        let accounts = self.accounts.values();
+        let worked: Duration = accounts.clone().map(|it| it.worked.before).sum();
+        let lasted: Duration = accounts.map(|it| it.lasted.before).sum();
+        let speed = worked.as_secs_f64() / lasted.max(worked).as_secs_f64();
+        // Not a number if nobody had a turn.
+        self.room.mul_f64(speed.max(SLOWEST))
+    }
+
     fn judge(&mut self) {
         let mut demands: Vec<_> = self.accounts.values().map(|it| it.demand).collect();
         demands.sort_unstable();
@@ -253,7 +264,7 @@ impl Ledger {
             let level = level(&demands, room);
             level.map_or(self.heavy_from, |it| it.min(self.heavy_from))
         };
-        let room = self.room;
+        let room = self.room();
         let floors = [floor(room), floor(room / 2) / 2];
         let least = demands.first().copied().unwrap_or_default();
         for account in self.accounts.values() {

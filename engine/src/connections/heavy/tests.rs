@@ -235,6 +235,23 @@ fn many_that_want_as_much_as_one_another_are_heavy_beside_somebody_who_wants_les
     }
 }
 
+/// What they had of a processor seemed to leave room, though they had both threads all the time.
+#[test]
+fn threads_that_wait_for_processors_are_full_with_less_work() {
+    let greedy = (12, 36);
+    let mut model = Model::of(6, 2);
+    for _ in 0..20 {
+        model.period([greedy, greedy, greedy, greedy, greedy, (1, 3)]);
+    }
+    assert_eq!(model.heavy(), [true, true, true, true, true, false]);
+    // These have not that much, and it is not they who take the processors.
+    let modest = (10, 60);
+    let mut model = Model::of(4, 2);
+    for _ in 0..20 {
+        assert_eq!(model.period([modest, modest, modest, (0, 1)]), [false; 4]);
+    }
+}
+
 #[test]
 fn of_those_that_want_as_much_as_one_another_nobody_is_heavy() {
     for equals in [1, 2, 3, 5, 8, 20, 100, 300] {
