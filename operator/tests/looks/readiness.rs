@@ -1,9 +1,8 @@
 //! What an operator lists before it is ready, and how much of it at once.
 
 use std::convert::Infallible;
-use std::future::{pending, ready};
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::future::pending;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::{Request, Response};
@@ -13,56 +12,86 @@ use dengine_operator::scope::Scope;
 use dengine_operator::{benchmark, cluster, readiness};
 use kube::Client;
 use kube::client::Body;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-/// An API server with nothing in it.
-#[derive(Default)]
-struct Empty {
-    has_crds: bool,
-    lists: Vec<String>,
+use crate::World;
+use crate::api::ApiServer;
+
+/// An API server that lists nothing but clusters.
+struct Server {
+    api: Arc<ApiServer>,
+    /// What it does not know: parts of addresses.
+    lacks: Mutex<Vec<&'static str>>,
+    /// The addresses of what it was to list.
+    lists: Mutex<Vec<String>>,
 }
 
-impl Empty {
-    fn answer(&mut self, uri: String) -> Response<Body> {
-        let (code, answer) = if uri.contains("dengine.io") && !self.has_crds {
-            let status = json!({
-                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404,
-                "reason": "NotFound", "message": "the server could not find the requested resource",
-            });
-            (404, status)
-        } else {
-            let list = json!({
-                "kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": [],
-            });
-            (200, list)
-        };
-        self.lists.push(uri);
+impl Server {
+    /// One that does not know this, and keeps the rest there.
+    fn without(lacks: &'static str, api: Arc<ApiServer>) -> Arc<Self> {
+        let (lacks, lists) = (Mutex::new(vec![lacks]), Mutex::default());
+        Arc::new(Self { api, lacks, lists })
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let uri = request.uri().to_string();
+        if uri.contains("watch=true") {
+            pending::<()>().await;
+        }
+        if !uri.contains("limit=") {
+            return self.api.answer(request).await;
+        }
+        let (code, answer) = self.list(&uri);
+        self.lists.lock().unwrap().push(uri);
         let answer = Body::from(answer.to_string().into_bytes());
         Response::builder().status(code).body(answer).unwrap()
     }
 
+    fn list(&self, uri: &str) -> (u16, Value) {
+        let lacks = self.lacks.lock().unwrap();
+        if lacks.iter().any(|part| uri.contains(part)) {
+            let status = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404,
+                "reason": "NotFound", "message": "the server could not find the requested resource",
+            });
+            return (404, status);
+        }
+        let of_clusters = uri.contains("/dengineclusters?");
+        let items: Vec<Value> = match of_clusters {
+            true => self.api.list("/dengineclusters/"),
+            false => Vec::new(),
+        };
+        let list = json!({
+            "kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items,
+        });
+        (200, list)
+    }
+
     /// Lists of this kind so far.
     fn of(&self, kind: &str) -> Vec<String> {
-        let lists = self.lists.iter().filter(|uri| uri.contains(kind));
-        lists.cloned().collect()
+        let lists = self.lists.lock().unwrap();
+        let of_kind = lists.iter().filter(|uri| uri.contains(kind));
+        of_kind.cloned().collect()
     }
 }
 
-fn client(server: &Arc<Mutex<Empty>>) -> Client {
+fn client(server: &Arc<Server>) -> Client {
     let server = Arc::clone(server);
     let service = tower::service_fn(move |request: Request<Body>| {
         let server = Arc::clone(&server);
-        async move {
-            let uri = request.uri().to_string();
-            if uri.contains("watch=true") {
-                pending::<()>().await;
-            }
-            let answer = server.lock().unwrap().answer(uri);
-            ready(Ok::<_, Infallible>(answer)).await
-        }
+        async move { Ok::<_, Infallible>(server.answer(request).await) }
     });
     Client::new(service, "test")
+}
+
+/// An operator of this API server.
+fn context(server: &Arc<Server>) -> Context {
+    let defaults = Defaults {
+        image: "localhost/dengine:dev".to_owned(),
+        bench_image: "localhost/dengine-bench:dev".to_owned(),
+    };
+    Context::new(client(server), defaults, Duration::from_secs(3))
 }
 
 async fn until(what: &str, holds: impl Fn() -> bool) {
@@ -77,12 +106,8 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 
 #[tokio::test]
 async fn who_finds_no_crds_is_not_ready_and_nobodys_benchmarks_fill_the_memory() {
-    let server = Arc::new(Mutex::new(Empty::default()));
-    let defaults = Defaults {
-        image: "localhost/dengine:dev".to_owned(),
-        bench_image: "localhost/dengine-bench:dev".to_owned(),
-    };
-    let context = Context::new(client(&server), defaults, Duration::from_secs(3));
+    let server = Server::without("dengine.io", Arc::default());
+    let context = context(&server);
     let scopes = Scope::of(&["ready".to_owned()]);
     readiness::to_list(&scopes);
     let controllers = async {
@@ -92,7 +117,7 @@ async fn who_finds_no_crds_is_not_ready_and_nobodys_benchmarks_fill_the_memory()
             benchmark::controller::run(of_benchmarks, scopes[0].clone(), 1, pending()),
         )
     };
-    let lists = |kind: &str| server.lock().unwrap().of(kind);
+    let lists = |kind: &str| server.of(kind);
     let looks = async {
         until("it tries again", || {
             lists("dengineclusters").len() > 1 && lists("/jobs").len() == 1
@@ -103,7 +128,7 @@ async fn who_finds_no_crds_is_not_ready_and_nobodys_benchmarks_fill_the_memory()
             lacking.is_some(),
             "there is nothing that it could look after"
         );
-        server.lock().unwrap().has_crds = true;
+        server.lacks.lock().unwrap().clear();
         until("it is ready", || readiness::lacking().is_none()).await;
         let benchmarks = lists("denginebenchmarks");
         let few = |uri: &String| uri.contains("limit=8&") || uri.ends_with("limit=8");
@@ -116,5 +141,22 @@ async fn who_finds_no_crds_is_not_ready_and_nobodys_benchmarks_fill_the_memory()
     tokio::select! {
         _ = controllers => panic!("nobody told them to stop"),
         () = looks => {}
+    }
+}
+
+/// Whoever may make one could write what no operator can read, and all of them were refused.
+#[tokio::test]
+async fn benchmarks_that_are_never_listed_keep_no_cluster_waiting() {
+    let server = Server::without("denginebenchmarks", World::new().await.api);
+    // Not the scope whose readiness the other test looks at.
+    let scope = Scope::of(&["test".to_owned()]).remove(0);
+    let controller = cluster::controller::run(context(&server), scope, 1, pending());
+    let is_worked_on = until("the cluster has its members", || {
+        let tried_again = server.of("denginebenchmarks").len() > 1;
+        tried_again && !server.api.paths("/statefulsets/demo").is_empty()
+    });
+    tokio::select! {
+        () = controller => panic!("nobody told it to stop"),
+        () = is_worked_on => {}
     }
 }
