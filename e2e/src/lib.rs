@@ -1,6 +1,7 @@
 //! Local Kubernetes, demo and end-to-end tests of DEngine.
 //!
-//! May use every other crate and program of the project; nothing of the product may use this one.
+//! May use every other crate and program of the project; nothing of the product may use this one, but for tests that need a
+//! program that is built here.
 
 pub mod bench;
 pub mod cache;

@@ -134,6 +134,7 @@ async fn everything_optional_of_the_chart_is_accepted_by_the_api_server() {
             "--namespace",
             &world.namespace,
             "--set=networkPolicy.enabled=true,monitoring.dashboard.enabled=true,crds.install=false",
+            "--set=replicas=2",
             "--set=monitoring.podMonitor.enabled=true,monitoring.prometheusRule.enabled=true",
         ]);
         let rendered = shell::run(&mut helm)?;
@@ -145,12 +146,10 @@ async fn everything_optional_of_the_chart_is_accepted_by_the_api_server() {
         let known: Vec<&str> = documents
             .filter(|text| !text.contains("monitoring.coreos.com/v1"))
             .collect();
-        ensure!(
-            known
-                .iter()
-                .any(|text| text.contains("kind: NetworkPolicy")),
-            "{known:?}"
-        );
+        for kind in ["NetworkPolicy", "PodDisruptionBudget"] {
+            let line = format!("kind: {kind}");
+            ensure!(known.iter().any(|text| text.contains(&line)), "{known:?}");
+        }
         let mut kubectl = world.cluster().kubectl();
         kubectl.args(["create", "--dry-run=server", "--filename=-"]);
         shell::run_with_input(&mut kubectl, &known.join("\n---")).map(drop)

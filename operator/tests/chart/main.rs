@@ -1,9 +1,10 @@
 //! The chart against what it speaks of: metrics that exist, a runbook for each alert, a reason for each permission, a
-//! description for each value.
+//! description for each value. And what Helm makes of it.
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
 mod monitoring;
 mod rbac;
+mod rendered;
 mod runbooks;
 mod values;
 

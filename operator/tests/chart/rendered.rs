@@ -1,0 +1,108 @@
+//! What Helm makes of the chart.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use clap::Parser;
+use dengine_e2e::{programs, shell};
+use dengine_operator::options::Options;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{PodSpec, Probe};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::workspace;
+
+/// On a machine without it, it is built as for the tests on Kubernetes, once.
+static HELM: LazyLock<PathBuf> =
+    LazyLock::new(|| shell::find("helm").unwrap_or_else(|| programs::helm().unwrap()));
+
+/// The objects of a release, without the CRDs.
+fn rendered(flags: &[&str]) -> Vec<Value> {
+    let mut helm = Command::new(&*HELM);
+    helm.args(["template", "demo"])
+        .arg(workspace().join("charts/dengine-operator"));
+    helm.args(["--kube-version=1.34.0", "--set=crds.install=false"])
+        .args(flags);
+    let text = shell::run(&mut helm).unwrap();
+    let documents = serde_yaml::Deserializer::from_str(&text);
+    documents
+        .map(|document| Value::deserialize(document).unwrap())
+        .collect()
+}
+
+/// Those of a kind.
+fn of_kind<K: k8s_openapi::Resource + DeserializeOwned>(objects: &[Value]) -> Vec<K> {
+    let found = objects.iter().filter(|object| object["kind"] == K::KIND);
+    found
+        .map(|object| serde_json::from_value(object.clone()).unwrap())
+        .collect()
+}
+
+/// The operator's pods: their labels, and what they are.
+fn operator(objects: &[Value]) -> (LabelSelector, PodSpec) {
+    let deployment = of_kind::<Deployment>(objects).remove(0).spec.unwrap();
+    (deployment.selector, deployment.template.spec.unwrap())
+}
+
+/// What it is told, as it understands it.
+fn options(pod: &PodSpec) -> Options {
+    let args = pod.containers[0].args.clone().unwrap();
+    let program = "dengine-operator".to_owned();
+    Options::try_parse_from([program].into_iter().chain(args)).unwrap()
+}
+
+#[test]
+fn of_two_operators_a_drain_takes_one_and_each_prefers_a_node_of_its_own() {
+    let objects = rendered(&["--set=replicas=2"]);
+    let (selector, pod) = operator(&objects);
+    let [budget] = &of_kind::<PodDisruptionBudget>(&objects)[..] else {
+        panic!("one budget is expected: {objects:#?}")
+    };
+    let budget = budget.spec.as_ref().unwrap();
+    assert_eq!(budget.max_unavailable, Some(IntOrString::Int(1)));
+    assert_eq!(budget.min_available, None);
+    assert_eq!(budget.selector.as_ref(), Some(&selector));
+    let [spread] = &pod.topology_spread_constraints.unwrap()[..] else {
+        panic!("one constraint is expected")
+    };
+    assert_eq!(spread.max_skew, 1);
+    assert_eq!(spread.topology_key, "kubernetes.io/hostname");
+    // On a single node both still run.
+    assert_eq!(spread.when_unsatisfiable, "ScheduleAnyway");
+    assert_eq!(spread.label_selector.as_ref(), Some(&selector));
+}
+
+#[test]
+fn the_drain_of_a_single_operators_node_is_not_held_up() {
+    let objects = rendered(&[]);
+    assert!(of_kind::<PodDisruptionBudget>(&objects).is_empty());
+    assert_eq!(operator(&objects).1.topology_spread_constraints, None);
+}
+
+/// `[::]` is every address of both families; the kubelet probes the pod's first one, of whichever family it is.
+#[test]
+fn the_operator_is_probed_at_whatever_address_its_pod_has() {
+    let (_, pod) = operator(&rendered(&[]));
+    let listen = options(&pod).listen;
+    assert!(listen.is_ipv6() && listen.ip().is_unspecified(), "{listen}");
+    let container = &pod.containers[0];
+    let ports = container.ports.as_ref().unwrap();
+    let named = |name: &str| ports.iter().find(|port| port.name.as_deref() == Some(name));
+    let probed = |probe: &Option<Probe>, path: &str| {
+        let get = probe.clone().unwrap().http_get.unwrap();
+        assert_eq!((get.host, get.path.as_deref()), (None, Some(path)));
+        let IntOrString::String(name) = get.port else {
+            panic!("a port by its name is expected")
+        };
+        named(&name).unwrap().container_port
+    };
+    let port = i32::from(listen.port());
+    assert_eq!(probed(&container.liveness_probe, "/healthz"), port);
+    assert_eq!(probed(&container.readiness_probe, "/readyz"), port);
+}
