@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use crate::pod::User;
 use crate::telemetry::LogFormat;
 
 /// Kubernetes operator of DEngine: makes every DEngineCluster what its spec asks for, and runs
@@ -46,6 +47,10 @@ pub struct Options {
         value_name = "IMAGE"
     )]
     pub default_bench_image: String,
+
+    /// Who the pods of members and benchmarks run as: user and group 65532, or whoever the platform picks, as OpenShift does.
+    #[arg(long, env = "DENGINE_OPERATOR_POD_USER", default_value = "fixed")]
+    pub pod_user: User,
 
     /// Where /metrics, /healthz and /readyz are served. `[::]` is every address, also of IPv4, and also where there is no IPv6.
     #[arg(

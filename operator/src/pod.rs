@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use clap::ValueEnum;
 use dengine_crds::common::{Resources, Scheduling, Toleration};
 use k8s_openapi::api::core::v1::{
     Capabilities, PodSecurityContext, PodSpec, ResourceRequirements, SeccompProfile,
@@ -9,16 +10,28 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// The user that our images run as.
-pub const USER: i64 = 65532;
+/// The user that our images run as, and its group.
+const OF_IMAGES: i64 = 65532;
+
+/// Who the processes of a pod are, and whose group its volumes get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum User {
+    /// The user of our images.
+    #[default]
+    Fixed,
+    /// Pods name nobody, and the platform picks. OpenShift does so from the range of the namespace (its security context
+    /// constraints `restricted-v2`), and refuses every pod that names somebody else.
+    Assigned,
+}
 
 /// Passes the Pod Security Standard "restricted".
-pub fn security_context() -> PodSecurityContext {
+pub fn security_context(user: User) -> PodSecurityContext {
+    let id = (user == User::Fixed).then_some(OF_IMAGES);
     PodSecurityContext {
         run_as_non_root: Some(true),
-        run_as_user: Some(USER),
-        run_as_group: Some(USER),
-        fs_group: Some(USER),
+        run_as_user: id,
+        run_as_group: id,
+        fs_group: id,
         // Without this, every start would walk the whole volume to change its owner.
         fs_group_change_policy: Some("OnRootMismatch".to_owned()),
         seccomp_profile: Some(SeccompProfile {

@@ -104,6 +104,7 @@ async fn work(
     let defaults = Defaults {
         image: options.default_image.clone(),
         bench_image: options.default_bench_image.clone(),
+        user: options.pod_user,
     };
     let context = Context::new(client.clone(), defaults, options.poll_interval())
         .called(options.identity())

@@ -33,6 +33,15 @@ app.kubernetes.io/part-of: dengine
 {{- printf "%s/%s" .Release.Namespace (include "dengine-operator.fullname" .) -}}
 {{- end -}}
 
+{{/* Whether pods name the user that they run as. OpenShift refuses those that do. */}}
+{{- define "dengine-operator.podUser" -}}
+{{- if ne .Values.podUser "auto" -}}
+{{- .Values.podUser -}}
+{{- else -}}
+{{- .Capabilities.APIVersions.Has "security.openshift.io/v1" | ternary "assigned" "fixed" -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What the operator may do where its clusters are. Each rule says what for. */}}
 {{- define "dengine-operator.rules" -}}
 # What people ask for. Read only: the operator never changes a spec.

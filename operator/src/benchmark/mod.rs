@@ -166,6 +166,7 @@ fn benchmark(
         namespace,
         owner,
         image: image.clone(),
+        user: context.defaults.user,
         run_id: status.and_then(|s| s.run_id.clone()).unwrap_or_default(),
         leg: status.and_then(|s| s.leg).unwrap_or(Leg::Target),
         spec,

@@ -10,6 +10,7 @@ use kube::{Resource, ResourceExt};
 
 use super::standing::Standing;
 use super::versions::{self, Version};
+use crate::pod::User;
 use crate::quantity;
 
 /// What the operator was installed with and a spec may leave out.
@@ -19,6 +20,8 @@ pub struct Defaults {
     pub image: String,
     /// Image of the load generator.
     pub bench_image: String,
+    /// Who pods run as; no spec says otherwise.
+    pub user: User,
 }
 
 /// A cluster whose spec can be carried out.
@@ -40,6 +43,8 @@ pub struct Cluster {
     pub default_image: String,
     /// Any new value restarts the members.
     pub restart: Option<String>,
+    /// Who they run as.
+    pub user: User,
 }
 
 impl Cluster {
@@ -113,6 +118,7 @@ pub fn validate(
         refused_image: refused,
         default_image,
         restart: resource.annotations().get(annotations::RESTART).cloned(),
+        user: defaults.user,
         spec: spec.clone(),
     })
 }
@@ -125,6 +131,7 @@ pub(crate) mod tests {
         Defaults {
             image: "localhost/dengine:dev".to_owned(),
             bench_image: "localhost/dengine-bench:dev".to_owned(),
+            user: User::Fixed,
         }
     }
 

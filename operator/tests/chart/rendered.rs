@@ -7,8 +7,9 @@ use std::sync::LazyLock;
 use clap::Parser;
 use dengine_e2e::{programs, shell};
 use dengine_operator::options::Options;
+use dengine_operator::pod::User;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{PodSpec, Probe};
+use k8s_openapi::api::core::v1::{Pod, PodSecurityContext, PodSpec, Probe};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -105,4 +106,37 @@ fn the_operator_is_probed_at_whatever_address_its_pod_has() {
     let port = i32::from(listen.port());
     assert_eq!(probed(&container.liveness_probe, "/healthz"), port);
     assert_eq!(probed(&container.readiness_probe, "/readyz"), port);
+}
+
+/// The security context constraints of OpenShift give pods a user, and refuse those that name one.
+#[test]
+fn on_openshift_no_pod_names_its_user() {
+    let openshift = "--api-versions=security.openshift.io/v1";
+    for (flags, user, id) in [
+        (&[][..], User::Fixed, Some(65532)),
+        (&[openshift], User::Assigned, None),
+        (&["--set=podUser=assigned"], User::Assigned, None),
+        (
+            &[openshift, "--set=podUser=fixed"],
+            User::Fixed,
+            Some(65532),
+        ),
+    ] {
+        let objects = rendered(flags);
+        let (_, operator) = operator(&objects);
+        assert_eq!(options(&operator).pod_user, user, "{flags:?}");
+        let test = of_kind::<Pod>(&objects).remove(0).spec.unwrap();
+        for pod in [operator, test] {
+            let PodSecurityContext {
+                run_as_non_root,
+                run_as_user,
+                run_as_group,
+                fs_group,
+                ..
+            } = pod.security_context.unwrap();
+            assert_eq!(run_as_non_root, Some(true), "{flags:?}");
+            assert_eq!((run_as_user, run_as_group), (id, id), "{flags:?}");
+            assert_eq!(fs_group, None, "it has no volume");
+        }
+    }
 }

@@ -22,6 +22,7 @@ use dengine_operator::cluster::observe::Caches;
 use dengine_operator::cluster::validate::Defaults;
 use dengine_operator::context::Context;
 use dengine_operator::members::{Members, Ports};
+use dengine_operator::pod::User;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
@@ -48,6 +49,7 @@ impl World {
         let defaults = Defaults {
             image: "localhost/dengine:dev".to_owned(),
             bench_image: "localhost/dengine-bench:dev".to_owned(),
+            user: User::Fixed,
         };
         let context = Context::new(api.client(), defaults, Duration::from_secs(3));
         let ports = Ports {

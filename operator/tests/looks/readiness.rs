@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::http::{Request, Response};
 use dengine_operator::cluster::validate::Defaults;
 use dengine_operator::context::Context;
+use dengine_operator::pod::User;
 use dengine_operator::scope::Scope;
 use dengine_operator::{benchmark, cluster, readiness};
 use kube::Client;
@@ -90,6 +91,7 @@ fn context(server: &Arc<Server>) -> Context {
     let defaults = Defaults {
         image: "localhost/dengine:dev".to_owned(),
         bench_image: "localhost/dengine-bench:dev".to_owned(),
+        user: User::Fixed,
     };
     Context::new(client(server), defaults, Duration::from_secs(3))
 }

@@ -95,7 +95,7 @@ fn pod_spec(benchmark: &Benchmark) -> PodSpec {
         service_account_name: Some(names::benchmark::reporter(&benchmark.name)),
         automount_service_account_token: Some(true),
         enable_service_links: Some(false),
-        security_context: Some(pod::security_context()),
+        security_context: Some(pod::security_context(benchmark.user)),
         image_pull_secrets: (!secrets.is_empty()).then_some(secrets),
         containers: vec![Container {
             name: CONTAINER.to_owned(),
@@ -263,6 +263,17 @@ mod tests {
         let etcd = target(etcd, Leg::Target);
         assert_eq!(target(both, Leg::Rival), etcd);
         assert!(etcd.starts_with("etcd."), "{etcd}");
+    }
+
+    #[test]
+    fn its_pod_names_no_user_where_the_platform_picks_one() {
+        let benchmark = Benchmark {
+            user: pod::User::Assigned,
+            ..benchmark("{workload: put, target: {clusterRef: {name: demo}}}")
+        };
+        let pod = pod_spec(&benchmark).security_context.unwrap();
+        let named = [pod.run_as_user, pod.run_as_group, pod.fs_group];
+        assert_eq!(named, [None; 3]);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use dengine_crds::benchmark::Leg;
 use dengine_crds::names::{self, labels};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+use crate::pod::User;
+
 /// A benchmark whose run can be built.
 #[derive(Clone, Debug)]
 pub struct Benchmark {
@@ -26,6 +28,8 @@ pub struct Benchmark {
     pub spec: DEngineBenchmarkSpec,
     /// Image of the load generator.
     pub image: String,
+    /// Who its pod runs as.
+    pub user: User,
     /// The run that was recorded.
     pub run_id: String,
     /// Which system its Job measures.
@@ -80,6 +84,7 @@ pub(crate) mod tests {
             owner: OwnerReference::default(),
             spec: serde_yaml::from_str(spec).unwrap(),
             image: "localhost/dengine-bench:dev".to_owned(),
+            user: User::Fixed,
             run_id: "1".to_owned(),
             leg: Leg::Target,
         }

@@ -100,7 +100,7 @@ fn bare_template(cluster: &Cluster) -> PodTemplateSpec {
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             termination_grace_period_seconds: Some(TERMINATION_GRACE_SECONDS),
-            security_context: Some(pod::security_context()),
+            security_context: Some(pod::security_context(cluster.user)),
             image_pull_secrets: image_pull_secrets(cluster),
             affinity: Some(spread_over_nodes(cluster)),
             containers: vec![container(cluster)],
@@ -324,6 +324,7 @@ fn claim_template(cluster: &Cluster, claim_size: Option<&str>) -> PersistentVolu
 mod tests {
     use super::*;
     use crate::cluster::validate::tests::{cluster, cluster_with};
+    use crate::pod::User;
 
     fn pod_spec(cluster: &Cluster) -> PodSpec {
         build(cluster, 3, None).spec.unwrap().template.spec.unwrap()
@@ -356,6 +357,24 @@ mod tests {
             Some(vec!["ALL".to_owned()])
         );
         assert_eq!(spec.automount_service_account_token, Some(false));
+    }
+
+    /// OpenShift refuses pods with a user of theirs. Who runs already as the images' user is not restarted.
+    #[test]
+    fn pods_name_no_user_where_the_platform_picks_one() {
+        let fixed = cluster("demo");
+        let assigned = Cluster {
+            user: User::Assigned,
+            ..fixed.clone()
+        };
+        let names = |cluster: &Cluster| {
+            let pod = pod_spec(cluster).security_context.unwrap();
+            assert_eq!(pod.run_as_non_root, Some(true));
+            [pod.run_as_user, pod.run_as_group, pod.fs_group]
+        };
+        assert_eq!(names(&fixed), [Some(65532); 3]);
+        assert_eq!(names(&assigned), [None; 3]);
+        assert_ne!(template_hash(&assigned), template_hash(&fixed));
     }
 
     #[test]
