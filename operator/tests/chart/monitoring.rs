@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{read, workspace};
 
-const ALERTS: &str = "charts/dengine-operator/files/monitoring/alerts.yaml";
+pub(crate) const ALERTS: &str = "charts/dengine-operator/files/monitoring/alerts.yaml";
 const DASHBOARD: &str = "charts/dengine-operator/files/monitoring/dashboard.json";
 /// Where the members' metrics get their names. The crate itself can not be asked: it compiles RocksDB.
 const MEMBERS: [&str; 2] = [

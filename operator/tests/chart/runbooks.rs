@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::monitoring::ALERTS;
 use crate::{read, workspace};
 
 /// What is to be filled in.
@@ -289,4 +290,42 @@ fn volumes_that_are_kept_are_found_by_the_marks_that_they_have() {
     for annotation in [annotations::REMOVED_MEMBER, annotations::RECLAIM_POLICY] {
         assert!(page.contains(annotation), "{annotation}");
     }
+}
+
+/// As one line, in small letters.
+fn plain(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").to_lowercase()
+}
+
+/// Whether a sentence is about volumes as they were earlier.
+fn puts_back(sentence: &str) -> bool {
+    let words: Vec<&str> = sentence.split(|c: char| !c.is_alphabetic()).collect();
+    let puts = (0..words.len()).filter(|place| words[*place].starts_with("put"));
+    let mut puts = puts.map(|place| words[place..].iter().take(10));
+    puts.any(|mut next| next.any(|word| *word == "back")) || sentence.contains("restor")
+}
+
+/// Pages once said the opposite: one volume from a snapshot forgets what its member acknowledged and for whom it voted, and
+/// one that is left of a lost majority may hold all that was acknowledged.
+#[test]
+fn nobody_is_told_to_put_single_volumes_back_or_that_all_data_is_lost() {
+    let alerts = ("alerts".to_owned(), read(ALERTS));
+    let mut said = 0;
+    for (page, text) in pages().into_iter().chain([alerts]) {
+        let text = plain(&text);
+        for wrong in ["the data is too", "data is lost", "data are lost"] {
+            assert!(!text.contains(wrong), "{page}: {wrong}");
+        }
+        for sentence in text.split(". ").filter(|sentence| puts_back(sentence)) {
+            let careful = ["never", "nobody", "all of them"];
+            let warns = careful.iter().any(|word| sentence.contains(word));
+            assert!(warns, "{page}: {sentence}");
+            said += 1;
+        }
+    }
+    assert!(
+        said >= 4,
+        "the page of a lost quorum says it where it matters"
+    );
 }
