@@ -21,6 +21,8 @@ use crate::{
 
 const ENOUGH: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
+/// As the runbook has it.
+const A_MINUTE_OR_TWO: Duration = Duration::from_secs(120);
 /// The member whose node is lost.
 const MEMBER: &str = "l-2";
 const CLAIM: &str = "data-l-2";
@@ -55,7 +57,7 @@ async fn lose_and_repair(world: &World, node: &str) -> Result<()> {
     let load = Load::start(&connect(world, "l").await?).await?;
     load.await_more(ENOUGH, PATIENCE).await?;
     move_member(world, node).await?;
-    lose(world).await?;
+    let lost = lose(world, node).await?;
 
     let mut forced = false;
     let fill_in = [("NODE", node), ("NAME-N", MEMBER), ("NAME", "l")];
@@ -65,6 +67,9 @@ async fn lose_and_repair(world: &World, node: &str) -> Result<()> {
             .run(world, async |line, said| {
                 let asks = line.contains("QuorumAvailable");
                 ensure!(!asks || said.trim() == "True", "no quorum: {said}");
+                if line.contains("out-of-service") {
+                    ends_by_itself(world, &lost).await?;
+                }
                 if line.contains("--force") && !std::mem::replace(&mut forced, true) {
                     told_why_it_waits(world, node).await?;
                 }
@@ -132,16 +137,27 @@ async fn move_member(world: &World, node: &str) -> Result<()> {
     world.edit("l", json!({"spec": {"paused": false}})).await
 }
 
-/// What happens to its pod after five minutes: it is deleted, and nobody on the node ends it.
-async fn lose(world: &World) -> Result<()> {
+/// What Kubernetes does within a minute, the node is not known to be ready any more, and after five: its pod is deleted, and
+/// nobody on the node ends it.
+async fn lose(world: &World, node: &str) -> Result<Pod> {
     let pods = world.api::<Pod>();
-    let stuck = pods.get(MEMBER).await?.uid();
+    let stuck = pods.get(MEMBER).await?;
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    report_ready(&nodes, node, "Unknown").await?;
     world.kubectl(&["delete", "pod", MEMBER, "--wait=false"])?;
     let terminating = pods.get(MEMBER).await?;
     ensure!(
-        terminating.uid() == stuck && terminating.metadata.deletion_timestamp.is_some(),
+        terminating.uid() == stuck.uid() && terminating.metadata.deletion_timestamp.is_some(),
         "it ended without its node"
     );
+    Ok(stuck)
+}
+
+/// The runbook promises it of the taint alone: Kubernetes deletes the pod, and the StatefulSet makes the next one.
+async fn ends_by_itself(world: &World, lost: &Pod) -> Result<()> {
+    let is_next = |pod: &Pod| pod.uid() != lost.uid();
+    let pods = world.api::<Pod>();
+    observe::until(&pods, MEMBER, A_MINUTE_OR_TWO, is_next).await?;
     Ok(())
 }
 
@@ -155,18 +171,25 @@ async fn make_node_without_kubelet(world: &World, name: &str) -> Result<()> {
     }))?;
     nodes.create(&PostParams::default(), &node).await?;
     let room = json!({"cpu": "64", "memory": "64Gi", "pods": "10", "ephemeral-storage": "64Gi"});
-    let status = json!({"status": {
-        "capacity": room,
-        "allocatable": room,
-        "conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": ""}],
-    }});
+    let status = json!({"status": {"capacity": room, "allocatable": room}});
     nodes
         .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
         .await?;
+    report_ready(&nodes, name, "True").await?;
     // Admission adds one that a controller takes away once the node is ready.
     let ours_alone = json!({"spec": {"taints": taints}});
     nodes
         .patch(name, &PatchParams::default(), &Patch::Merge(ours_alone))
+        .await?;
+    Ok(())
+}
+
+/// What a kubelet, or the controller that does not hear from one, says of its node.
+async fn report_ready(nodes: &Api<Node>, name: &str, ready: &str) -> Result<()> {
+    let condition = json!({"type": "Ready", "status": ready, "reason": "Test", "message": ""});
+    let status = json!({"status": {"conditions": [condition]}});
+    nodes
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
         .await?;
     Ok(())
 }

@@ -90,6 +90,24 @@ fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
     assert_eq!(plan(&observed, &wanted(3)), restart(0));
 }
 
+/// However many others there are. Kubernetes does not end its pod, and whether the node comes back only people know.
+#[test]
+fn a_roll_out_waits_for_a_member_on_a_dead_node() {
+    for size in [3, 5, 7] {
+        let mut observed = healthy(size);
+        for ordinal in 0..size {
+            pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
+        }
+        let lost = pod(&mut observed, 1);
+        (lost.terminating, lost.ready, lost.report) = (true, false, None);
+        members(&mut observed)[1].reachable = false;
+        let waiting = Step::Wait(Waiting::Member {
+            name: "demo-1".to_owned(),
+        });
+        assert_eq!(plan(&observed, &wanted(size)), waiting);
+    }
+}
+
 /// Somebody deleted its claim: the volume would go with the pod.
 #[test]
 fn a_roll_out_leaves_a_member_alone_whose_claim_was_deleted() {
