@@ -167,7 +167,7 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
         ),
         Blocked::SeedLost => (
             reasons::BLOCKED,
-            "the volume that was chosen for the first voter is gone before the cluster had a member, so that it holds no data; delete this resource and its claims and create it anew".to_owned(),
+            "the volume that was chosen for the first voter is gone, and the cluster was never seen to have a member; delete this resource and its claims and create it anew".to_owned(),
         ),
         Blocked::RemovedByHand { ordinal, member_id } => (
             reasons::BLOCKED,

@@ -116,7 +116,8 @@ pub enum Blocked {
     },
     /// Every folder is empty though the cluster once had members.
     AllEmpty,
-    /// The folder that was chosen as the first voter is gone, and the cluster never had a member.
+    /// The folder that was chosen as the first voter is gone, and the cluster was never seen to have a member. It may have had
+    /// one: it may be lost right after it was bootstrapped and took writes. So nobody else is chosen.
     SeedLost,
     /// A pod holds the folder of a member that somebody removed by hand.
     RemovedByHand { ordinal: Ordinal, member_id: u64 },
