@@ -3,12 +3,16 @@
 //! Beside the applier, not in it: a flush waits for the disk, and nobody's write should.
 
 use super::input::Input;
+use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::channel::Sender;
 use dengine_core::kv::Flusher;
 use dengine_core::replica;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// What a flush writes besides the records: where they lie in the new file, and that there is one.
+const BESIDES_BYTES: u64 = 1 << 20;
 
 /// Asks for a flush. One request may wait while a flush runs; it covers whatever is applied until it begins.
 #[derive(Clone)]
@@ -50,9 +54,18 @@ impl FlushTrigger {
     }
 }
 
-/// Works until nobody can ask any more.
-pub(super) fn run(flusher: &Flusher<RocksStore>, requests: &Receiver<()>, replica: &Sender<Input>) {
+/// Works until nobody can ask any more. On a disk without room for it nothing is flushed, for RocksDB writes nothing any more once it
+/// found no space: the log keeps what it needs, and asks again when it is full.
+pub(super) fn run(
+    flusher: &Flusher<RocksStore>,
+    requests: &Receiver<()>,
+    replica: &Sender<Input>,
+    space: &Space,
+) {
     while requests.recv().is_ok() {
+        if !has_room(flusher, space) {
+            continue;
+        }
         match flusher.flush() {
             Ok(index) => {
                 tracing::debug!(index = index.0, "flushed the state machine");
@@ -66,4 +79,10 @@ pub(super) fn run(flusher: &Flusher<RocksStore>, requests: &Receiver<()>, replic
             }
         }
     }
+}
+
+/// If the system does not say how much is free, the flush finds out.
+fn has_room(flusher: &Flusher<RocksStore>, space: &Space) -> bool {
+    let needed = flusher.unflushed_bytes() + BESIDES_BYTES;
+    space.free_bytes_now().map_or(true, |free| free >= needed)
 }

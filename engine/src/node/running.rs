@@ -186,7 +186,7 @@ impl Running {
         let flush = FlushTrigger::new(flush_requests, start.config.log.flush_bytes);
         let flusher = machine.flusher();
         let flush_now = flusher.clone();
-        let flush_replica = inbox.clone();
+        let (flush_replica, flush_space) = (inbox.clone(), Arc::clone(&space));
         let applier = ApplyThread {
             applier: Applier::new(machine),
             replica: inbox.clone(),
@@ -206,7 +206,7 @@ impl Running {
                 log_thread.run(&appends);
             })?,
             spawn("dengine-flush", &start.fatal, move || {
-                flusher::run(&flusher, &flushes, &flush_replica);
+                flusher::run(&flusher, &flushes, &flush_replica, &flush_space);
             })?,
             spawn("dengine-apply", &start.fatal, move || applier.run(&applies))?,
             spawn("dengine-keeper", &start.fatal, move || {

@@ -41,8 +41,16 @@ impl Space {
     /// # Errors
     /// The system does not say how much is free; what was known stays.
     pub(super) fn look(&self) -> io::Result<Look> {
+        Ok(self.note(self.free_bytes_now()?))
+    }
+
+    /// How much is free now; for whoever looks at the disk, nothing has changed.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub(super) fn free_bytes_now(&self) -> io::Result<u64> {
         let disk = rustix::fs::statvfs(&self.folder)?;
-        Ok(self.note(disk.f_bavail.saturating_mul(disk.f_frsize)))
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
     /// How much the disk holds, if the system says so.

@@ -186,6 +186,10 @@ impl Store for RocksStore {
             .map_err(|error| failed("flushing", error))
     }
 
+    fn unflushed_bytes(&self) -> u64 {
+        self.property(properties::CUR_SIZE_ALL_MEM_TABLES)
+    }
+
     fn approximate_bytes(&self) -> u64 {
         self.property(properties::TOTAL_SST_FILES_SIZE)
             + self.property(properties::CUR_SIZE_ALL_MEM_TABLES)

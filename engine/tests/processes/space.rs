@@ -174,7 +174,12 @@ const PACKS_WELL: usize = 1 << 20;
 #[tokio::test]
 async fn a_log_that_fills_the_disk_makes_room_in_it() {
     let disk = Disk::mount();
-    let cluster = Cluster::form_with(1, |member| on(&disk, 0, member)).await;
+    let cluster = Cluster::form_with(1, |member| {
+        on(&disk, 0, member);
+        // Less than what is left where a segment finds no space.
+        member.add_args(["--state-write-buffer-bytes", "1048576"]);
+    })
+    .await;
     let client = cluster.members[0].client().await;
     disk.fill(40 << 20);
     for number in 0..100 {

@@ -285,6 +285,12 @@ impl<S: Store> Flusher<S> {
             false => applied,
         })
     }
+
+    /// How much space a flush takes at most.
+    #[must_use]
+    pub fn unflushed_bytes(&self) -> u64 {
+        self.shared.store.unflushed_bytes()
+    }
 }
 
 impl<S> Shared<S> {

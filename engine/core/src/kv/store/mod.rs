@@ -43,6 +43,11 @@ pub trait Store: Send + Sync + 'static {
     /// If the storage fails; what was written since the last flush may then be lost.
     fn flush(&self) -> Result<(), StoreError>;
 
+    /// How much space a flush takes at most; none if it is not on a disk.
+    fn unflushed_bytes(&self) -> u64 {
+        0
+    }
+
     /// Roughly what the records occupy.
     fn approximate_bytes(&self) -> u64;
 }

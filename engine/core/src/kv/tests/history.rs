@@ -284,5 +284,6 @@ fn a_put_writes_its_value_and_twice_its_key_and_some_thirty_bytes() {
     let puts: Vec<_> = (1..=PUTS).map(entry).collect();
     machine.apply(&puts).expect("apply");
     let each = machine.reader().written_bytes() / PUTS;
-    assert_eq!(each, (value.len() + 2 * key_bytes) as u64 + 29);
+    let besides = each - (value.len() + 2 * key_bytes) as u64;
+    assert!((29..=31).contains(&besides), "{besides}");
 }
