@@ -106,7 +106,7 @@ impl Member {
     fn go_on(&mut self) {
         self.lone.now = self.lone.now.after(STEP);
         let now = self.now();
-        if now.0 / 100_000 % 1_000 == 0 {
+        if (now.0 / 100_000).is_multiple_of(1_000) {
             self.lone.replica.handle(Input::Tick, now);
         }
         while let Some(&(at, id)) = self.synced.front()
