@@ -85,12 +85,9 @@ impl Expiry {
         self.observe_sessions(reader, &mut clock)
     }
 
-    /// What to propose now: about at most `max` keys, which are not too long together for one command, and at most `max`
-    /// sessions. What is not applied is due again four seconds later.
-    ///
-    /// # Errors
-    /// If the storage fails.
-    pub fn due<S: Store>(
+    /// What to propose now: [`Self::due_sessions`] and [`Self::due_keys`]. What is not applied is due again four seconds later.
+    #[cfg(test)]
+    pub(super) fn due<S: Store>(
         &mut self,
         reader: &Reader<S>,
         mut clock: impl FnMut() -> Moment,
@@ -147,7 +144,7 @@ impl Expiry {
         }
     }
 
-    /// The sessions to expire now, with which at most `max` records go, or one. See [`Self::due`].
+    /// The sessions to expire now, with which at most `max` records go, or one. What is not applied is due again four seconds later.
     ///
     /// # Errors
     /// If the storage fails.
@@ -227,7 +224,8 @@ impl Expiry {
         (*at <= now).then(|| now.since(*at))
     }
 
-    /// The keys that one command should expire now. See [`Self::due`].
+    /// The keys that one command should expire now: about at most `max`, which are not too long together. What is not applied is due
+    /// again four seconds later.
     ///
     /// # Errors
     /// If the storage fails.

@@ -262,10 +262,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         let mut under_way = self.under_way();
         let mut newest = self.pace.newest();
         // One that is large itself does not keep the next from being committed while it is applied.
-        let is_one = |under_way, newest| {
+        let takes_second = |under_way, newest| {
             newest > TWO.start && TWO.contains(&under_way) && under_way - newest < most
         };
-        while under_way < most || is_one(under_way, newest) {
+        while under_way < most || takes_second(under_way, newest) {
             let next = self.turns.next(self.now, |it| it.is_gone(self.now));
             let Some((load, queued)) = next else {
                 return;
