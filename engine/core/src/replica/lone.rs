@@ -46,7 +46,7 @@ pub(super) fn record(id: u64) -> Member {
 pub(super) struct LoneLeader {
     pub(super) replica: Replica<LogReader<MemoryDisk>, Waiting>,
     pub(super) applier: Applier<MemoryStore, Waiting>,
-    pub(super) log: Log<MemoryDisk>,
+    log: Log<MemoryDisk>,
     pub(super) now: Moment,
     /// What it had written to its log.
     pub(super) appended: Vec<Entry>,
@@ -159,12 +159,7 @@ impl LoneLeader {
                 hard_state,
                 entries,
             }) => {
-                self.appended.extend(entries.iter().cloned());
-                let batch = Batch {
-                    hard_state,
-                    entries,
-                };
-                self.log.append(&batch).unwrap();
+                self.append(hard_state, entries);
                 self.replica.handle(Input::Persisted(id), self.now);
             }
             Effect::Apply(job) => {
@@ -175,5 +170,15 @@ impl LoneLeader {
             }
             _ => {}
         }
+    }
+
+    /// Writes to its log.
+    pub(super) fn append(&mut self, hard_state: Option<HardState>, entries: Vec<Entry>) {
+        self.appended.extend(entries.iter().cloned());
+        let batch = Batch {
+            hard_state,
+            entries,
+        };
+        self.log.append(&batch).expect("memory can be written");
     }
 }

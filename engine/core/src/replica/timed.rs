@@ -140,11 +140,7 @@ impl Member {
                 hard_state,
                 entries,
             }) => {
-                let batch = crate::log::Batch {
-                    hard_state,
-                    entries,
-                };
-                self.lone.log.append(&batch).unwrap();
+                self.lone.append(hard_state, entries);
                 let synced = self.now().after(self.speed.to_commit);
                 // One after the other.
                 let synced = self.synced.back().map_or(synced, |last| last.0.max(synced));
