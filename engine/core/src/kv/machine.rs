@@ -172,7 +172,8 @@ impl<S: Store> StateMachine<S> {
             self.commands_read_max,
         );
         step.bound_visits(self.visit_bounds);
-        let mut applied = Vec::with_capacity(entries.len());
+        // Each visits one record at least.
+        let mut applied = Vec::with_capacity(entries.len().min(STEP_RECORDS_MAX));
         let mut expected = self.state.applied_index;
         let (mut answer_bytes, mut records) = (0, 0);
         for entry in entries {

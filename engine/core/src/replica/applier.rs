@@ -6,6 +6,7 @@ use super::pending::Pending;
 use crate::consensus::{ConfigChange, ConfigChangeKind};
 use crate::kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
 use crate::types::{Entry, EntryKind, Index, Revision};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Entries that are taken in at once. What else was committed waits in the queue.
@@ -35,7 +36,7 @@ pub struct Applier<S, E: Env> {
     machine: StateMachine<S>,
     pending: Pending<E::Write>,
     /// Taken in, and not applied.
-    entries: Vec<Entry>,
+    entries: VecDeque<Entry>,
 }
 
 impl<S: Store, E: Env> Applier<S, E> {
@@ -44,7 +45,7 @@ impl<S: Store, E: Env> Applier<S, E> {
         Self {
             machine,
             pending: Pending::default(),
-            entries: Vec::new(),
+            entries: VecDeque::new(),
         }
     }
 
@@ -74,7 +75,7 @@ impl<S: Store, E: Env> Applier<S, E> {
                 ApplyJob::Prune => self.pending.prune(),
             }
         }
-        match self.entries.last().map(|entry| entry.index) {
+        match self.entries.back().map(|entry| entry.index) {
             Some(last) => self.apply(last).map(Some),
             None => Ok(None),
         }
@@ -87,11 +88,12 @@ impl<S: Store, E: Env> Applier<S, E> {
 
     /// Applies a step of them.
     fn apply(&mut self, last: Index) -> Result<AppliedRange, StoreError> {
-        let applied = self.machine.apply_step(&self.entries)?;
+        let entries = self.entries.make_contiguous();
+        let applied = self.machine.apply_step(entries)?;
         // None is left if all were applied before.
         let index = applied.last().map_or(last, |applied| applied.index);
-        let done = self.entries.partition_point(|entry| entry.index <= index);
-        let changes = accepted_changes(&self.entries[..done], &applied);
+        let done = entries.partition_point(|entry| entry.index <= index);
+        let changes = accepted_changes(&entries[..done], &applied);
         let bytes = self.entries.drain(..done);
         let bytes = bytes.map(|entry| entry.data.len() as u64).sum();
         let range = AppliedRange {
