@@ -119,7 +119,10 @@ impl StartError {
             }
             Self::State { source, .. } => matches!(
                 source,
-                StoreError::Failed { .. } | StoreError::NewerFormat { .. } | StoreError::Foreign(_)
+                StoreError::Failed { .. }
+                    | StoreError::NoSpace { .. }
+                    | StoreError::NewerFormat { .. }
+                    | StoreError::Foreign(_)
             ),
             Self::Snapshot(error) => matches!(error, SnapshotError::Disk(_)),
             Self::Listen { .. } | Self::Thread(_) => true,
@@ -185,7 +188,9 @@ impl Fatal {
             Self::Log(error) => is_of_the_disk(error),
             Self::State(error) => matches!(
                 error,
-                StoreError::Failed { .. } | StoreError::NewerFormat { .. }
+                StoreError::Failed { .. }
+                    | StoreError::NoSpace { .. }
+                    | StoreError::NewerFormat { .. }
             ),
             Self::Restart(error) => error.is_of_the_environment(),
             Self::GivenUp(_) | Self::Panicked(_) => false,
@@ -214,6 +219,10 @@ mod tests {
         };
         let failed = StoreError::Failed {
             doing: "opening its folder",
+            reason: "Input/output error".to_owned(),
+        };
+        let no_space = StoreError::NoSpace {
+            doing: "opening its folder",
             reason: "No space left on device".to_owned(),
         };
         for error in [
@@ -223,6 +232,7 @@ mod tests {
                 at_disk(),
             ))))),
             state(failed.clone()),
+            state(no_space.clone()),
             StartError::Thread(io_error()),
         ] {
             assert!(error.is_of_the_environment(), "{error}");
@@ -237,7 +247,11 @@ mod tests {
             assert!(error.needs_replacement(), "{error}");
         }
         let full = log(Box::new(LogError::NoSpace(at_disk())));
-        for fatal in [Fatal::State(failed), Fatal::Restart(Arc::new(full))] {
+        for fatal in [
+            Fatal::State(failed),
+            Fatal::State(no_space),
+            Fatal::Restart(Arc::new(full)),
+        ] {
             assert!(fatal.is_of_the_environment(), "{fatal}");
             assert!(!fatal.needs_replacement(), "{fatal}");
         }

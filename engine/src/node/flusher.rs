@@ -7,7 +7,7 @@ use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::channel::Sender;
-use dengine_core::kv::Flusher;
+use dengine_core::kv::{Flusher, StoreError};
 use dengine_core::replica;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -54,8 +54,8 @@ impl FlushTrigger {
     }
 }
 
-/// Works until nobody can ask any more. On a disk without room for it nothing is flushed, for RocksDB writes nothing any more once it
-/// found no space: the log keeps what it needs, and asks again when it is full.
+/// Works until nobody can ask any more. On a disk without room for it nothing is flushed, for RocksDB writes nothing for a while once
+/// it found no space: the log keeps what it needs, and asks again when it is full.
 pub(super) fn run(
     flusher: &Flusher<RocksStore>,
     requests: &Receiver<()>,
@@ -71,6 +71,10 @@ pub(super) fn run(
                 tracing::debug!(index = index.0, "flushed the state machine");
                 // If the replica is gone, nobody needs to know.
                 let _ = replica.send(replica::Input::Flushed(index).into());
+            }
+            // It is asked for again when the log is full.
+            Err(error @ StoreError::NoSpace { .. }) => {
+                tracing::warn!(%error, "the state machine was not flushed");
             }
             Err(error) => {
                 // If the replica is gone too, somebody reported before us.

@@ -7,7 +7,7 @@ use super::open;
 use super::running::Running;
 use super::{Inner, Node, Stage};
 use crate::error::{Fatal, StartError};
-use crate::storage::OpenWatch;
+use crate::storage::OpenStore;
 use dengine_core::log::{Position, RealDisk};
 use dengine_core::snapshot::{self, Commit, SnapshotError, Staging};
 use dengine_core::types::HardState;
@@ -115,7 +115,7 @@ fn commit(
 }
 
 /// RocksDB must let go of the folder that is about to be replaced.
-async fn wait_until_closed(store: &OpenWatch) -> Result<(), StartError> {
+async fn wait_until_closed(store: &OpenStore) -> Result<(), StartError> {
     let closed = async {
         while store.is_open() {
             tokio::time::sleep(CLOSE_POLL).await;

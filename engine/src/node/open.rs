@@ -5,7 +5,7 @@ use super::running::Start;
 use super::space::{Look, Space};
 use crate::config::Config;
 use crate::error::StartError;
-use crate::storage::{self, OpenWatch, RocksStore};
+use crate::storage::{self, OpenStore, RocksStore};
 use crate::transport;
 use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::{StateMachine, StoreError};
@@ -17,8 +17,8 @@ use std::path::Path;
 /// Enough for the disk and the applier to have something to do on a machine with two cores, where they take some five milliseconds.
 const SHARED_ENTRIES_MIN: usize = 64;
 
-/// The state machine, and what tells when its store is closed.
-type State = (StateMachine<RocksStore>, OpenWatch);
+/// The state machine, and its store.
+type State = (StateMachine<RocksStore>, OpenStore);
 type OpenedFolder = Opened<RealDisk, State>;
 
 /// Makes the log of who becomes a member, or opens the one that an earlier try has made.

@@ -19,7 +19,7 @@ use super::waiters::{Awaited, Waiters};
 use crate::config::Config;
 use crate::error::{Fatal, RequestError, StartError};
 use crate::memory::{self, Use};
-use crate::storage::{OpenWatch, RocksStore};
+use crate::storage::{OpenStore, RocksStore};
 use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
 use crate::write_bytes::{WriteBytes, of_parts_proposed};
@@ -85,7 +85,7 @@ pub(super) struct Running {
     membership: watch::Receiver<Arc<Membership>>,
     introduced: crate::transport::Introduced,
     incoming: Incoming,
-    store: OpenWatch,
+    store: OpenStore,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -260,7 +260,7 @@ impl Running {
     }
 
     /// What tells when the state is closed.
-    pub(super) fn watch_store(&self) -> OpenWatch {
+    pub(super) fn watch_store(&self) -> OpenStore {
         self.store.clone()
     }
 
@@ -454,12 +454,18 @@ impl Running {
 
     /// Ends the threads and waits for them.
     pub(super) async fn stop(&self) {
-        // If the replica has ended already, the others have too, or are about to.
-        let _ = self.inbox.send(Input::Stop);
+        self.ask_to_stop();
         let threads = self.take_threads();
         tokio::task::spawn_blocking(move || join(threads))
             .await
             .expect("joining does not panic and is not cancelled");
+    }
+
+    fn ask_to_stop(&self) {
+        // If the replica has ended already, the others have too, or are about to.
+        let _ = self.inbox.send(Input::Stop);
+        // After that: it is no failure then.
+        self.store.end_patience();
     }
 
     fn take_threads(&self) -> Vec<JoinHandle<()>> {
@@ -471,7 +477,7 @@ impl Drop for Running {
     /// A member whose last handle is gone can no longer be stopped, so it stops. That is waited for: until then its
     /// files are not closed, and a program that ends meanwhile is aborted by RocksDB, whose globals are gone.
     fn drop(&mut self) {
-        let _ = self.inbox.send(Input::Stop);
+        self.ask_to_stop();
         join(self.take_threads());
     }
 }

@@ -5,11 +5,12 @@
 
 mod checkpoint;
 mod rocks;
+mod space;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use rocks::OpenWatch;
 pub use rocks::{RocksCursor, RocksOptions, RocksStore};
+pub(crate) use space::OpenStore;
 
 use crate::config::StateConfig;
 use dengine_core::kv::StoreError;

@@ -4,6 +4,7 @@
 //! each batch lies in one memtable; memtables reach the disk whole and in order, and what a crash leaves
 //! is the state after some batch, never a part of one.
 
+use super::space::{OpenStore, Patience};
 use crate::files::{self, Use};
 use bytes::Bytes;
 use dengine_core::durable::make_folder;
@@ -17,7 +18,7 @@ use rocksdb::{
 };
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Part of the format: filters made under one name are not used under another.
 const PREFIX_EXTRACTOR: &str = "dengine.version-prefix.2";
@@ -35,6 +36,8 @@ const DELETED_AMONG: usize = 16 << 10;
 const BYTES_PER_SYNC: u64 = 1 << 20;
 const INFO_LOG_BYTES: usize = 1 << 20;
 const INFO_LOG_FILES: usize = 2;
+/// How RocksDB words that kind of error, which its C interface tells by words only.
+const NO_SPACE: &str = "No space left on device";
 
 /// How much memory RocksDB may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,17 +62,7 @@ pub struct RocksStore {
     db: DB,
     write: WriteOptions,
     /// Goes after `db`, so that whoever watches it knows when the folder is free.
-    open: Arc<()>,
-}
-
-/// Tells whether a store is still open.
-#[derive(Clone, Debug)]
-pub(crate) struct OpenWatch(Weak<()>);
-
-impl OpenWatch {
-    pub(crate) fn is_open(&self) -> bool {
-        self.0.strong_count() > 0
-    }
+    patience: Arc<Patience>,
 }
 
 impl std::fmt::Debug for RocksStore {
@@ -109,7 +102,7 @@ impl RocksStore {
         Self {
             db,
             write,
-            open: Arc::new(()),
+            patience: Arc::default(),
         }
     }
 
@@ -118,8 +111,25 @@ impl RocksStore {
     }
 
     /// What tells when the last user of this store is gone and it is closed.
-    pub(crate) fn watch(&self) -> OpenWatch {
-        OpenWatch(Arc::downgrade(&self.open))
+    pub(crate) fn watch(&self) -> OpenStore {
+        OpenStore::new(&self.patience)
+    }
+
+    fn write_now(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        /// What RocksDB adds to an operation: its kind and two lengths.
+        const OVERHEAD_BYTES: usize = 11;
+        let mut operations = rocksdb::WriteBatch::with_capacity_bytes(
+            12 + batch.size_bytes() + batch.len() * OVERHEAD_BYTES,
+        );
+        for operation in batch.operations() {
+            match operation {
+                Operation::Put { key, value } => operations.put(key, value),
+                Operation::Delete { key } => operations.delete(key),
+            }
+        }
+        self.db
+            .write_opt(operations, &self.write)
+            .map_err(|error| failed("writing a batch", error))
     }
 
     fn property(&self, name: &properties::PropName) -> u64 {
@@ -162,20 +172,7 @@ impl Store for RocksStore {
     }
 
     fn write(&self, batch: &WriteBatch) -> Result<(), StoreError> {
-        /// What RocksDB adds to an operation: its kind and two lengths.
-        const OVERHEAD_BYTES: usize = 11;
-        let mut operations = rocksdb::WriteBatch::with_capacity_bytes(
-            12 + batch.size_bytes() + batch.len() * OVERHEAD_BYTES,
-        );
-        for operation in batch.operations() {
-            match operation {
-                Operation::Put { key, value } => operations.put(key, value),
-                Operation::Delete { key } => operations.delete(key),
-            }
-        }
-        self.db
-            .write_opt(operations, &self.write)
-            .map_err(|error| failed("writing a batch", error))
+        self.patience.retry(|| self.write_now(batch))
     }
 
     fn flush(&self) -> Result<(), StoreError> {
@@ -371,6 +368,10 @@ fn opening(folder: &Path, error: rocksdb::Error) -> StoreError {
 pub(super) fn failed(doing: &'static str, error: rocksdb::Error) -> StoreError {
     match error.kind() {
         ErrorKind::Corruption => StoreError::Corrupt(format!("{doing}: {error}")),
+        ErrorKind::IOError if error.as_ref().contains(NO_SPACE) => StoreError::NoSpace {
+            doing,
+            reason: error.into_string(),
+        },
         _ => StoreError::Failed {
             doing,
             reason: error.into_string(),

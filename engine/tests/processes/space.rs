@@ -167,6 +167,45 @@ async fn a_member_without_any_space_waits_for_some_and_loses_nothing() {
     }
 }
 
+#[tokio::test]
+async fn a_state_that_finds_no_space_waits_for_some_and_the_member_goes_on() {
+    let disk = Disk::mount();
+    let cluster = Cluster::form_with(1, |member| {
+        on(&disk, 0, member);
+        member.add_args([
+            "--state-write-buffer-bytes=1048576",
+            "--request-timeout-ms=30000",
+        ]);
+    })
+    .await;
+    let client = cluster.patient_client().await;
+    disk.fill(0);
+    // Less than what the log has room for, more than what the state keeps in memory.
+    let fills_memory = async {
+        for number in 0..8 {
+            client.put(format!("k{number}"), noise()).await.unwrap();
+        }
+    };
+    let frees_when_that_waits = async {
+        eventually("the state finds no space", || async {
+            let logged = cluster.members[0].logged();
+            logged.contains("while writing a batch").then_some(())
+        })
+        .await;
+        disk.free();
+    };
+    tokio::join!(fills_memory, frees_when_that_waits);
+    let logged = cluster.members[0].logged();
+    assert!(!logged.contains("member ends"), "{logged}");
+}
+
+/// RocksDB can't pack it.
+fn noise() -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    rand::fill(&mut bytes[..]);
+    bytes
+}
+
 /// Zeros, which RocksDB packs to next to nothing: what fills the disk is the log.
 const PACKS_WELL: usize = 1 << 20;
 
@@ -177,10 +216,14 @@ async fn a_log_that_fills_the_disk_makes_room_in_it() {
     let cluster = Cluster::form_with(1, |member| {
         on(&disk, 0, member);
         // Less than what is left where a segment finds no space.
-        member.add_args(["--state-write-buffer-bytes", "1048576"]);
+        member.add_args([
+            "--state-write-buffer-bytes=1048576",
+            "--request-timeout-ms=30000",
+        ]);
     })
     .await;
-    let client = cluster.members[0].client().await;
+    // Who sets space aside for a segment has all there is for a moment, in which RocksDB finds none, and looks again after five seconds.
+    let client = cluster.patient_client().await;
     disk.fill(40 << 20);
     for number in 0..100 {
         let put = client.put(format!("k{number}"), vec![0; PACKS_WELL]).await;

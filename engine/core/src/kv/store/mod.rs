@@ -40,7 +40,7 @@ pub trait Store: Send + Sync + 'static {
     /// Returns once everything written before the call is durable. Writes may go on meanwhile.
     ///
     /// # Errors
-    /// If the storage fails; what was written since the last flush may then be lost.
+    /// If the storage fails; what was written since the last flush may then be lost, unless that is for want of space.
     fn flush(&self) -> Result<(), StoreError>;
 
     /// How much space a flush takes at most; none if it is not on a disk.
@@ -86,13 +86,21 @@ pub trait Cursor {
     }
 }
 
-/// Why the storage could not do what was asked. All of these end the member: it cannot go on
+/// Why the storage could not do what was asked. All of these end the member, but for [`Self::NoSpace`] of a flush: it cannot go on
 /// without its storage, and must not guess.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The storage below reported an error.
     #[error("storage failed while {doing}: {reason}")]
     Failed {
+        /// What was asked of it.
+        doing: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// There is no space for it. Nothing is lost, and it may be tried again.
+    #[error("storage found no space while {doing}: {reason}")]
+    NoSpace {
         /// What was asked of it.
         doing: &'static str,
         /// What it said.
