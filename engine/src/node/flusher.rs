@@ -63,7 +63,8 @@ pub(super) fn run(
     space: &Space,
 ) {
     while requests.recv().is_ok() {
-        if !has_room(flusher, space) {
+        if let Err(error) = check_room(flusher, space) {
+            tracing::debug!(%error, "the state machine was not flushed");
             continue;
         }
         match flusher.flush() {
@@ -85,8 +86,24 @@ pub(super) fn run(
     }
 }
 
-/// If the system does not say how much is free, the flush finds out.
-fn has_room(flusher: &Flusher<RocksStore>, space: &Space) -> bool {
-    let needed = flusher.unflushed_bytes() + BESIDES_BYTES;
-    space.free_bytes_now().map_or(true, |free| free >= needed)
+/// There is no room for what is in memory.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the disk is full: to flush the state takes up to {needed_bytes} bytes, and {free_bytes} are free"
+)]
+pub(super) struct NoRoom {
+    needed_bytes: u64,
+    free_bytes: u64,
+}
+
+/// Ask before whatever flushes the state. If the system does not say how much is free, the flush finds out.
+pub(super) fn check_room(flusher: &Flusher<RocksStore>, space: &Space) -> Result<(), NoRoom> {
+    let needed_bytes = flusher.unflushed_bytes() + BESIDES_BYTES;
+    match space.free_bytes_now() {
+        Ok(free_bytes) if free_bytes < needed_bytes => Err(NoRoom {
+            needed_bytes,
+            free_bytes,
+        }),
+        _ => Ok(()),
+    }
 }

@@ -130,11 +130,16 @@ impl Running {
             cluster,
             start.config.snapshot.max_bytes,
         );
+        let space = Arc::new(Space::new(
+            start.config.data_dir.clone(),
+            start.config.min_free_bytes,
+        ));
         let snapshots = Snapshots {
             maker: Maker {
                 flusher: machine.flusher(),
                 paths: start.snapshot_paths,
                 cluster,
+                space: Arc::clone(&space),
             },
             runtime: runtime.clone(),
             inbox: inbox.clone(),
@@ -142,10 +147,6 @@ impl Running {
             made: None,
         };
         let (keeper_lives, keeper_stop) = channel();
-        let space = Arc::new(Space::new(
-            start.config.data_dir.clone(),
-            start.config.min_free_bytes,
-        ));
         let retention = retention(&start.config, &space);
         let keeper = KeeperThread {
             space: Arc::clone(&space),
@@ -281,6 +282,8 @@ impl Running {
     /// Makes what is applied durable, so that the log before it may go, and returns up to which entry.
     pub(super) async fn snapshot(&self) -> Result<Index, RequestError> {
         let flusher = self.flusher.clone();
+        flusher::check_room(&flusher, &self.space)
+            .map_err(|error| RequestError::Storage(error.to_string()))?;
         let flushed = tokio::task::spawn_blocking(move || flusher.flush()).await;
         let index = flushed
             .map_err(|error| RequestError::Storage(error.to_string()))?

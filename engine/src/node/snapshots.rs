@@ -1,6 +1,8 @@
 //! Snapshots of this member's state for others, and what was received for this one.
 
+use super::flusher::{NoRoom, check_room};
 use super::input::Input;
+use super::space::Space;
 use crate::storage::RocksStore;
 use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
 use dengine_core::channel::Sender;
@@ -36,10 +38,13 @@ pub(super) struct Maker {
     pub(super) flusher: Flusher<RocksStore>,
     pub(super) paths: SnapshotPaths,
     pub(super) cluster: ClusterId,
+    pub(super) space: Arc<Space>,
 }
 
 #[derive(Debug, thiserror::Error)]
 enum MakeError {
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -105,6 +110,7 @@ impl Maker {
         let path = self.paths.outgoing(&id.to_string());
         // Whatever goes wrong, the folder goes too.
         let folder = CheckpointFolder(path.clone());
+        check_room(&self.flusher, &self.space)?;
         self.flusher.checkpoint(&*path)?;
         // It would keep the state's folder in use.
         drop(self.flusher);

@@ -1,7 +1,7 @@
 //! What a store does on a full disk: it waits for a while.
 //!
 //! Once a flush found no space, RocksDB takes no write. It keeps what it was given in memory, looks at once and every five seconds whether there
-//! is space, and then goes on by itself. What it refuses meanwhile has changed nothing. Often there is some soon: who asks for more than there is
+//! is space for a whole write buffer, and then goes on by itself. What it refuses meanwhile has changed nothing. Often there is some soon: who asks for more than there is
 //! may have all of it for a moment (a file system that sets it aside in pieces, for the log's next segment), and a merge drops what it merged.
 
 use dengine_core::kv::StoreError;

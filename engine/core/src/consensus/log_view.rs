@@ -27,6 +27,8 @@ pub trait LogRead: Send + 'static {
     /// The first entry of the newest part of the log that holds at least `bytes`; the log's first one if
     /// all of it holds less.
     fn keep_from(&self, bytes: u64) -> Index;
+    /// The first entry whose space can't be had by dropping entries, as that of the segment that is being written.
+    fn current_first(&self) -> Index;
     /// Entries from `from` on and before `to`: as many as `max_bytes` holds, and at least one. Without
     /// a limit, which is `u64::MAX`, it must be all of them.
     ///
@@ -50,6 +52,10 @@ impl<D: Disk> LogRead for LogReader<D> {
 
     fn keep_from(&self, bytes: u64) -> Index {
         LogReader::keep_from(self, bytes)
+    }
+
+    fn current_first(&self) -> Index {
+        LogReader::current_first(self)
     }
 
     fn entries(&self, from: Index, to: Index, max_bytes: u64) -> Result<Vec<Entry>, LogReadError> {

@@ -98,6 +98,13 @@ impl<D: Disk> LogReader<D> {
         self.shared.read().keep_from(bytes)
     }
 
+    /// The first entry of the segment that is being written, which takes its space whatever is dropped; the one after the last if
+    /// there is none in it.
+    #[must_use]
+    pub fn current_first(&self) -> Index {
+        self.shared.read().current_first()
+    }
+
     /// The term of any entry from [`LogReader::base`] to [`LogReader::last`]; `None` elsewhere.
     #[must_use]
     pub fn term(&self, index: Index) -> Option<Term> {

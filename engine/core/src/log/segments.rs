@@ -145,6 +145,14 @@ impl<F: DiskFile> Segments<F> {
         enough.map_or(first, |batch| batch.first.max(first))
     }
 
+    /// The first live entry of the current segment, which is never dropped; behind the last one if it holds none.
+    pub(super) fn current_first(&self) -> Index {
+        let current = self.segments.back();
+        let batch = current.and_then(|segment| segment.batches.first());
+        let behind = self.state.last().index.next();
+        batch.map_or(behind, |batch| batch.first.max(self.state.first_index()))
+    }
+
     /// Takes the oldest segment off if all its live entries are at most `upto` and it is not the
     /// current one; the log then begins behind them.
     pub(super) fn pop_segment(&mut self, upto: Index) -> Option<Arc<SegmentFile<F>>> {

@@ -194,7 +194,8 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             counts: Counts::default(),
             membership,
             applied,
-            flushed: Index(0),
+            // What a state has that was just opened was on disk.
+            flushed: applied,
             log_is_full: false,
             outstanding: Outstanding::default(),
             revision: machine.revision(),
@@ -385,6 +386,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.step(Event::Applied { index, changes });
         if planted!(LogTruncatedPastFlush) {
             self.on_flushed(index);
+        }
+        if self.log_is_full {
+            // The flusher's word may have come first.
+            self.truncate();
         }
         self.answer_reads();
     }

@@ -13,6 +13,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     pub(super) fn on_flushed(&mut self, flushed: Index) {
         self.flushed = self.flushed.max(flushed);
         self.withdraw_old_snapshot();
+        self.truncate();
+    }
+
+    pub(super) fn truncate(&mut self) {
         let upto = self.truncatable();
         if upto.next() > self.consensus.first_index() {
             // First here: consensus must not read what the log is about to drop.
@@ -21,9 +25,12 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
     }
 
-    /// What is on disk of the state machine need not be in the log: so there may be space, and nobody has to find some.
+    /// What is on disk of the state machine need not be in the log: so there may be space, and nobody has to find some. That goes at
+    /// once, for there may be no room to flush more. So does a snapshot that nobody has come for.
     pub(super) fn on_log_full(&mut self) {
         self.log_is_full = true;
+        self.consensus.withdraw_snapshot();
+        self.truncate();
         self.effects.push(Effect::Flush);
     }
 
@@ -38,10 +45,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     /// What is flushed, but for what consensus has yet to be told that it is applied (the flusher's word may come first),
     /// the newest part of the log, a longer part while a member that answers is behind, and what follows a snapshot that
-    /// is on its way. On a full disk nothing is kept for others: a snapshot does for them.
+    /// is on its way. On a full disk nothing is kept for others whose space can be had: a snapshot does for them.
     fn truncatable(&self) -> Index {
         let keep_from = |bytes| match self.log_is_full {
-            true => self.consensus.last_index().next(),
+            true => self.log.current_first(),
             false => self.log.keep_from(bytes),
         };
         let mut keep = keep_from(self.config.log_keep_bytes);
@@ -156,17 +163,34 @@ mod tests {
         snapshot: Option<u64>,
     ) -> Option<u64> {
         let mut member = member(keep_bytes, keep_bytes_for_followers);
-        let meta = snapshot.map(|index| SnapshotMeta {
+        member.handle(Input::SnapshotMade(snapshot.map(meta)), Moment(0));
+        member.handle(Input::Flushed(Index(100)), Moment(0));
+        truncation(&member.effects(Moment(0)))
+    }
+
+    fn meta(index: u64) -> SnapshotMeta {
+        SnapshotMeta {
             last: Position {
                 index: Index(index),
                 term: Term(1),
             },
             voters: vec![MemberId(1)],
             learners: Vec::new(),
-        });
-        member.handle(Input::SnapshotMade(meta), Moment(0));
-        member.handle(Input::Flushed(Index(100)), Moment(0));
-        truncation(&member.effects(Moment(0)))
+        }
+    }
+
+    /// From entry 61 on.
+    fn applied_to(index: u64) -> AppliedRange {
+        let entries = usize::try_from(index - 60).unwrap();
+        AppliedRange {
+            index: Index(index),
+            revision: Revision(1),
+            entries,
+            records: entries,
+            bytes: 0,
+            changes: Vec::new(),
+            membership: None,
+        }
     }
 
     fn truncation(effects: &[Effect<NoCallers>]) -> Option<u64> {
@@ -182,16 +206,7 @@ mod tests {
         let mut member = member_with(0, 0, 60);
         member.handle(Input::Flushed(Index(90)), Moment(0));
         assert_eq!(truncation(&member.effects(Moment(0))), Some(60));
-        let range = AppliedRange {
-            index: Index(95),
-            revision: Revision(1),
-            entries: 35,
-            records: 35,
-            bytes: 0,
-            changes: Vec::new(),
-            membership: None,
-        };
-        member.handle(Input::Applied(range), Moment(0));
+        member.handle(Input::Applied(applied_to(95)), Moment(0));
         member.handle(Input::Flushed(Index(90)), Moment(0));
         assert_eq!(truncation(&member.effects(Moment(0))), Some(90));
     }
@@ -206,17 +221,63 @@ mod tests {
     /// The next flush was that of the next so many bytes applied, and none is applied that the log can't take.
     #[test]
     fn a_full_log_is_flushed_for_and_keeps_nothing_for_others() {
-        let mut member = member(1 << 20, 1 << 20);
-        member.handle(Input::Flushed(Index(90)), Moment(0));
+        let mut member = member_with(1 << 20, 1 << 20, 60);
+        drop(member.effects(Moment(0)));
+        member.handle(Input::Applied(applied_to(92)), Moment(0));
+        member.handle(Input::Flushed(Index(80)), Moment(0));
         assert_eq!(truncation(&member.effects(Moment(0))), None);
         member.handle(Input::LogFull, Moment(0));
         let effects = member.effects(Moment(0));
         assert!(effects.iter().any(|it| matches!(it, Effect::Flush)));
+        assert_eq!(
+            truncation(&effects),
+            Some(80),
+            "there may be no room to flush"
+        );
         member.handle(Input::Flushed(Index(90)), Moment(0));
         assert_eq!(truncation(&member.effects(Moment(0))), Some(90));
         member.handle(Input::Persisted(AppendId(0)), Moment(0));
-        member.handle(Input::Flushed(Index(100)), Moment(0));
+        member.handle(Input::Flushed(Index(92)), Moment(0));
         assert_eq!(truncation(&member.effects(Moment(0))), None);
+    }
+
+    /// The flusher's word came first, and nobody asked again.
+    #[test]
+    fn a_full_log_drops_what_was_flushed_once_it_is_known_to_be_applied() {
+        let mut member = member_with(1 << 20, 1 << 20, 60);
+        member.handle(Input::LogFull, Moment(0));
+        member.handle(Input::Flushed(Index(90)), Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), Some(60));
+        member.handle(Input::Applied(applied_to(95)), Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), Some(90));
+    }
+
+    #[test]
+    fn a_state_that_was_just_opened_is_flushed() {
+        let mut member = member_with(1 << 20, 1 << 20, 60);
+        member.handle(Input::LogFull, Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), Some(60));
+    }
+
+    /// Their space is not to be had, and a member a few entries behind would need a snapshot.
+    #[test]
+    fn a_full_log_keeps_the_entries_of_the_segment_that_is_written() {
+        let mut member = member(0, 0);
+        let first = member.log.current_first();
+        assert!(Index(90) < first && first < Index(100));
+        member.handle(Input::LogFull, Moment(0));
+        let upto = truncation(&member.effects(Moment(0)));
+        assert_eq!(upto, Some(first.0 - 1));
+    }
+
+    #[test]
+    fn a_full_log_keeps_nothing_for_a_snapshot_that_nobody_came_for() {
+        let mut member = member_with(0, 1 << 20, 80);
+        member.handle(Input::SnapshotMade(Some(meta(10))), Moment(0));
+        member.handle(Input::Flushed(Index(80)), Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), Some(10));
+        member.handle(Input::LogFull, Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), Some(80));
     }
 
     #[test]

@@ -94,6 +94,10 @@ impl LogRead for MemoryLog {
         self.first_index()
     }
 
+    fn current_first(&self) -> Index {
+        self.first_index()
+    }
+
     fn entries(&self, from: Index, to: Index, max_bytes: u64) -> Result<Vec<Entry>, LogReadError> {
         let log = self.0.lock().unwrap();
         let range = log.place(from).unwrap()..log.place(to).unwrap();
