@@ -112,6 +112,11 @@ impl LogWork {
         }
     }
 
+    /// Whether it would make room, or has.
+    pub(super) fn drops_segments(&self) -> bool {
+        self.truncate.is_some()
+    }
+
     fn append_rest<D: Disk>(&mut self, log: &mut Log<D>) -> Result<(), LogError> {
         for batch in &self.batches[self.written..] {
             log.append(batch)?;

@@ -73,6 +73,8 @@ pub struct LogWriter {
     /// The last change of the members that the disk does not know to be committed, or what comes behind it. A member that restarts counts
     /// votes by the members before, and whoever is gone since must not be needed: not its vote, nor what it alone has kept.
     unsettled: Option<Index>,
+    /// The last try that found no space, and when that was. Each takes all there is for a moment, while a flush may need it.
+    full: Option<(LogError, Moment)>,
     /// The piece that is away was waited for.
     awaited: bool,
     /// When there was no space for the last piece.
@@ -91,6 +93,7 @@ impl LogWriter {
             owed: None,
             // Among what is not known to be committed there may be such a change.
             unsettled: Some(last).filter(|last| log.hard_state().commit < *last),
+            full: None,
             awaited: false,
             piece_lacked_space: None,
         }
@@ -128,6 +131,7 @@ impl LogWriter {
         now: Moment,
     ) -> Result<(), LogError> {
         let taken = log.take_back(filled);
+        self.full = None;
         self.piece_lacked_space = taken.is_err().then_some(now);
         unless_usable(taken)
     }
@@ -146,10 +150,17 @@ impl LogWriter {
         now: Moment,
     ) -> Result<LogStep<D>, LogError> {
         let known = *self.known.get_or_insert_with(|| log.hard_state());
+        if let Some(full) = self.still_full(now) {
+            return Ok(self.make_room(log, full, now));
+        }
         match self.work.write(log) {
-            Err(error) if error.is_no_space() => return Ok(self.make_room(log, error, now)),
+            Err(error) if error.is_no_space() => {
+                self.full = Some((error.clone(), now));
+                return Ok(self.make_room(log, error, now));
+            }
             result => result?,
         }
+        self.full = None;
         self.unsettled = self.work.last_change().or(self.unsettled);
         if log.is_dirty() && !self.may_be_owed(known, now) {
             return Ok(LogStep::Sync);
@@ -159,6 +170,13 @@ impl LogWriter {
         self.work.forget_written();
         self.known = None;
         Ok(LogStep::Persisted { id, entries })
+    }
+
+    /// Too soon to try again, unless something is to be dropped.
+    fn still_full(&self, now: Moment) -> Option<LogError> {
+        let (full, tried) = self.full.as_ref()?;
+        let is_too_soon = now < tried.after(SPACE_RETRY) && !self.work.drops_segments();
+        is_too_soon.then(|| full.clone())
     }
 
     /// The next segment's file has space that what waits may have.
@@ -465,6 +483,7 @@ mod tests {
         assert_eq!(this.work(), ["full, wait 500ms"]);
         this.append(10);
         this.disk.set_space_bytes(None);
+        this.pass(500);
         assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
     }
 
@@ -548,6 +567,7 @@ mod tests {
             this.append(5_000);
             assert_eq!(this.work(), ["full, wait 500ms"]);
             this.disk.set_space_bytes(None);
+            this.pass(500);
             assert_eq!(this.work()[..2], ["sync", "persisted 3"]);
         }
     }
@@ -610,6 +630,7 @@ mod tests {
         this.writer.add(LogJob::TruncatePrefix(Index(1)));
         assert_eq!(this.work(), ["full, wait 500ms"], "both take a larger file");
         this.disk.set_space_bytes(None);
+        this.pass(500);
         assert_eq!(this.work()[..2], ["sync", "persisted 4"]);
     }
 
@@ -637,6 +658,30 @@ mod tests {
         }
     }
 
+    /// Each try took all that there was for a moment, while the state was being flushed to make room.
+    #[test]
+    fn a_segment_without_space_is_tried_again_after_a_while_or_once_something_is_dropped() {
+        let mut this = Writer::new(SyncRule::AtOnce, Filler::Gone);
+        this.append(2_500);
+        assert_eq!(this.work(), ["sync", "persisted 2", "await", "wait"]);
+        this.disk.leave_space(0);
+        this.append(4_000);
+        assert_eq!(this.work(), ["full, wait 500ms"]);
+        this.disk.set_space_bytes(None);
+        this.append(10);
+        this.pass(499);
+        assert_eq!(this.work(), ["full, wait 500ms"], "nothing is tried");
+        this.writer.add(LogJob::TruncatePrefix(Index(1)));
+        assert_eq!(this.work(), ["sync", "persisted 4", "wait"]);
+        this.disk.leave_space(0);
+        this.append(4_000);
+        this.append(4_000);
+        assert_eq!(this.work(), ["full, wait 500ms"]);
+        this.disk.set_space_bytes(None);
+        this.pass(500);
+        assert_eq!(this.work(), ["sync", "persisted 6", "wait"]);
+    }
+
     #[test]
     fn a_piece_whose_thread_is_gone_is_waited_for_once() {
         let mut this = Writer::new(SyncRule::AtOnce, Filler::Gone);
@@ -646,6 +691,7 @@ mod tests {
         this.append(4_000);
         assert_eq!(this.work(), ["full, wait 500ms"]);
         this.disk.set_space_bytes(None);
+        this.pass(500);
         assert_eq!(this.work(), ["sync", "persisted 3", "wait"]);
     }
 }
