@@ -5,7 +5,7 @@ use crate::kv::{
     Command, CommandVersion, DueSession, EXPIRY_RETRY, ExpiredKey, Expiry, ReadError, Reader,
     Request, Retention, RetentionSetting, Store,
 };
-use crate::types::{Moment, Term};
+use crate::types::{Moment, Revision, Term};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct Keeper<S> {
     applied: Applied,
     /// When sessions were looked at, and the last of those that end.
     sessions_at: Option<Moment>,
+    /// The compaction that was proposed last, and when.
+    compacting: Option<(Revision, Moment)>,
     ending: Option<(Command, Moment)>,
     /// For how long keys have waited that are due and not proposed.
     waiting: Option<Duration>,
@@ -77,6 +79,7 @@ impl<S: Store> Keeper<S> {
             lost: None,
             applied: Applied::default(),
             sessions_at: None,
+            compacting: None,
             ending: None,
             waiting: None,
             behind: None,
@@ -139,12 +142,26 @@ impl<S: Store> Keeper<S> {
         let keys = keys.into_iter().map(|keys| Command::ExpireKeys { keys });
         commands.in_turn.extend(keys.map(own));
         self.expiry = Some((term, expiry));
-        let compact_to =
-            self.retention
-                .proposal(now, revision, self.reader.compact_revision(), written_bytes);
+        let compact_to = self.compact(now, revision, written_bytes);
         let compact = compact_to.map(|revision| own(Command::Compact { revision }));
         commands.at_once.extend(compact);
         Ok(commands)
+    }
+
+    /// Up to where to compact now. None while a compaction is under way: one that nobody applies would be proposed without end.
+    fn compact(&mut self, now: Moment, revision: Revision, written_bytes: u64) -> Option<Revision> {
+        let compacted = self.reader.compact_revision();
+        let is_under_way = |(to, proposed): (Revision, Moment)| {
+            compacted < to && now.since(proposed) < EXPIRY_RETRY
+        };
+        if self.compacting.is_some_and(is_under_way) {
+            return None;
+        }
+        let to = self
+            .retention
+            .proposal(now, revision, compacted, written_bytes);
+        self.compacting = to.map(|to| (to, now));
+        to
     }
 
     /// What is under way of another term may have got lost, and whoever leads anew counts all times anew.
@@ -152,6 +169,7 @@ impl<S: Store> Keeper<S> {
         self.expiry = None;
         self.under_way.clear();
         self.lost = None;
+        self.compacting = None;
         self.ending = None;
         self.waiting = None;
         self.behind = None;
@@ -319,18 +337,48 @@ mod tests {
     /// With so many keys of such a length, all of which live for a millisecond.
     fn filled(keys: usize, key_bytes: usize) -> (Machine, Keeper<MemoryStore>) {
         let mut machine = StateMachine::open(MemoryStore::default()).expect("open");
-        let put = |number: usize| {
-            Request::from(Command::Put {
-                key: format!("{number:0key_bytes$}").into(),
-                value: Bytes::new(),
-                prev_kv: false,
-                ttl_ms: 1,
-            })
-            .encode(CommandVersion::CURRENT)
-        };
+        let put = |number| put(&format!("{number:0key_bytes$}"));
         apply(&mut machine, (0..keys).map(put));
         let keeper = Keeper::new(machine.reader(), RetentionSetting::default());
         (machine, keeper)
+    }
+
+    fn put(key: &str) -> Bytes {
+        Request::from(Command::Put {
+            key: key.to_owned().into(),
+            value: Bytes::new(),
+            prev_kv: false,
+            ttl_ms: 1,
+        })
+        .encode(CommandVersion::CURRENT)
+    }
+
+    /// A member that waits for space applies none, and its log took hundreds of them a second.
+    #[test]
+    fn one_compaction_is_under_way_until_it_is_applied_or_lost() {
+        let (mut machine, _) = filled(2_000, 8);
+        let setting = RetentionSetting {
+            revisions: Some(10),
+            ..RetentionSetting::default()
+        };
+        let mut keeper = Keeper::new(machine.reader(), setting);
+        let mut compactions = |ms| {
+            let now = Moment(0).after(Duration::from_millis(ms));
+            let own = keeper.work(Some(Term(1)), CommandVersion::CURRENT, || now);
+            own.expect("work").at_once
+        };
+        let first = compactions(0);
+        assert_eq!(first.len(), 1);
+        let retry = EXPIRY_RETRY.as_millis() as u64;
+        assert!((1..retry).step_by(2).all(|ms| compactions(ms).is_empty()));
+        assert_eq!(compactions(retry).len(), 1, "it got lost");
+        apply(&mut machine, first.into_iter().map(|it| it.data));
+        apply(&mut machine, (0..20).map(|_| put("k")));
+        assert_eq!(
+            compactions(retry + 2).len(),
+            1,
+            "and there is more to give up"
+        );
     }
 
     fn work(keeper: &mut Keeper<MemoryStore>, now: Moment) -> Vec<EncodedCommand> {
