@@ -96,14 +96,20 @@ impl KeeperThread {
         let _ = self.replica.send(transfer.into());
     }
 
-    /// Keeps up with any rate of writes, and still lets the rest of the work have its turn.
+    /// Keeps up with any rate of writes, and still lets the rest of the work have its turn. What finds no space waits for the next time.
     fn collect(&mut self) -> Result<(), ReadError> {
         let start = Instant::now();
         let most = match self.keeper.behind() {
             Some(_) => COLLECT_MAX_WHILE_BEHIND,
             None => COLLECT_MAX,
         };
-        while !self.collector.step(COLLECT_STEP)?.done && start.elapsed() < most {}
+        while start.elapsed() < most {
+            match self.collector.step(COLLECT_STEP) {
+                Ok(collected) if collected.done => break,
+                Err(StoreError::NoSpace { .. }) => break,
+                collected => drop(collected?),
+            }
+        }
         Ok(())
     }
 }

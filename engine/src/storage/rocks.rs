@@ -175,6 +175,10 @@ impl Store for RocksStore {
         self.patience.retry(|| self.write_now(batch))
     }
 
+    fn write_if_room(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        self.write_now(batch)
+    }
+
     fn flush(&self) -> Result<(), StoreError> {
         let mut options = FlushOptions::default();
         options.set_wait(true);

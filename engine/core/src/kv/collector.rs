@@ -53,7 +53,7 @@ impl<S: Store> Collector<S> {
     /// Goes through the next changes, at most `changes_max` of them, in one batch.
     ///
     /// # Errors
-    /// If the store fails or is damaged.
+    /// If the store fails or is damaged. After [`StoreError::NoSpace`] the same changes are the next ones.
     pub fn step(&mut self, changes_max: usize) -> Result<Collected, StoreError> {
         let shared = Arc::clone(&self.shared);
         let compacted = *self
@@ -63,10 +63,12 @@ impl<S: Store> Collector<S> {
             compacted,
             batch: WriteBatch::default(),
         };
+        let before = self.next;
         let done = compacted <= self.done_to || self.sweep(&shared, &mut sweep, changes_max)?;
         let batch = sweep.batch;
         if !batch.is_empty() {
-            shared.store.write(&batch)?;
+            let written = shared.store.write_if_room(&batch);
+            written.inspect_err(|_| self.next = before)?;
         }
         if done {
             self.finish(compacted);

@@ -37,6 +37,15 @@ pub trait Store: Send + Sync + 'static {
     /// If the storage fails; then nothing of the batch may ever become visible.
     fn write(&self, batch: &WriteBatch) -> Result<(), StoreError>;
 
+    /// The same for what can wait until there is space: where [`Self::write`] waits for some, this fails ([`StoreError::NoSpace`]), and
+    /// nothing of the batch takes effect.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn write_if_room(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        self.write(batch)
+    }
+
     /// Returns once everything written before the call is durable. Writes may go on meanwhile.
     ///
     /// # Errors

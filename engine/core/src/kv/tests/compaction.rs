@@ -10,6 +10,7 @@ use crate::kv::{
 };
 use crate::types::Revision;
 use bytes::Bytes;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 fn hash<S: Store>(machine: &StateMachine<S>) -> LogicalHash {
@@ -241,6 +242,8 @@ struct Interrupted {
     store: MemoryStore,
     /// What happens next, once.
     then: Arc<Mutex<Option<Interruption>>>,
+    /// What can wait for space finds none.
+    is_full: Arc<AtomicBool>,
 }
 
 type Interruption = Box<dyn FnOnce() + Send>;
@@ -270,6 +273,16 @@ impl Store for Interrupted {
         self.store.write(batch)
     }
 
+    fn write_if_room(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        if self.is_full.load(Ordering::Relaxed) {
+            return Err(StoreError::NoSpace {
+                doing: "writing a batch",
+                reason: "full".to_owned(),
+            });
+        }
+        self.write(batch)
+    }
+
     fn flush(&self) -> Result<(), StoreError> {
         self.store.flush()
     }
@@ -277,6 +290,26 @@ impl Store for Interrupted {
     fn approximate_bytes(&self) -> u64 {
         self.store.approximate_bytes()
     }
+}
+
+/// It was passed over, and stayed for ever.
+#[test]
+fn what_found_no_space_to_be_removed_in_is_removed_once_there_is_some() {
+    let store = Interrupted::default();
+    let mut machine = StateMachine::open(store.clone()).expect("open");
+    let entries = [
+        super::command_entry(1, put("a", "1")),
+        super::command_entry(2, put("a", "2")),
+        super::command_entry(3, compact(3)),
+    ];
+    machine.apply(&entries).expect("apply");
+    let mut collector = machine.collector();
+    store.is_full.store(true, Ordering::Relaxed);
+    let failed = collector.step(100).expect_err("there is no space");
+    assert!(matches!(failed, StoreError::NoSpace { .. }));
+    store.is_full.store(false, Ordering::Relaxed);
+    let collected = collector.step(100).expect("collect");
+    assert_eq!((collected.removed > 0, collected.done), (true, true));
 }
 
 /// `a` was 1 and is 2; when a read makes its cursor, it becomes 3, and all before that is given up.
