@@ -10,18 +10,19 @@
 
 use std::{
     io,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use dengine_core::kv::{ReadError, Reader};
 use dengine_wire::status::{read_status, request_status};
 use tokio::{
     runtime::{Builder, Handle},
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tonic::Status;
 
@@ -39,6 +40,8 @@ pub(super) struct Aside(Arc<Shared>);
 
 struct Shared {
     turns: Turns,
+    /// Where turns are waited for: a turn that was given to who is not polled, on threads that are nicer than all others, would be had by nobody.
+    usual: Handle,
     threads: Handle,
 }
 
@@ -77,10 +80,12 @@ fn at_once() -> usize {
 }
 
 impl Aside {
-    /// On [`threads`]. No more than a handle is kept: what they do has this, by its turn.
+    /// On [`threads`]; turns are waited for on those of the runtime this is called in. No more than handles are kept: what they do has
+    /// this, by its turn.
     pub(super) fn new(threads: &Nicer) -> Self {
         Self(Arc::new(Shared {
             turns: Turns::new(at_once(), Share::THREE_QUARTERS),
+            usual: Handle::current(),
             threads: threads.handle().clone(),
         }))
     }
@@ -94,27 +99,39 @@ impl Aside {
         patience: Duration,
         read: impl FnOnce(&Reader<RocksStore>) -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, Status> {
-        let begun = Instant::now();
-        let turn = timeout(patience, self.0.turns.take(whose)).await;
-        let turn = turn.map_err(|_| self.no_turn())?;
         let reader = node.reader().map_err(|error| request_status(&error))?;
         let (waiting, reader) = Waiting::with(reader);
-        let mut done = self.0.threads.spawn_blocking(move || {
-            // Until the thread is free, whether or not anybody still waits.
-            let _turn = turn;
+        let has_turn = Arc::new(AtomicBool::new(false));
+        let begins = Arc::clone(&has_turn);
+        let threads = (&self.0.usual, &self.0.threads);
+        let reading = self.0.turns.read(threads, whose, move || {
+            begins.store(true, Ordering::Relaxed);
             read(&reader)
         });
-        let late = sleep(patience.saturating_sub(begun.elapsed()));
+        let mut reading = pin!(reading);
+        let has_turn = || has_turn.load(Ordering::Relaxed);
         let replaced = async {
             while node.reader().is_ok() {
                 sleep(LOOK_EVERY).await;
             }
         };
         let (read, is_replaced) = tokio::select! {
-            read = &mut done => (read, false),
-            // In a moment it says how far it came.
-            () = late => { drop(waiting); (done.await, false) }
-            () = replaced => { drop(waiting); (done.await, true) }
+            read = &mut reading => (read, false),
+            () = sleep(patience) => {
+                if !has_turn() {
+                    return Err(self.no_turn());
+                }
+                drop(waiting);
+                // In a moment it says how far it came.
+                (reading.await, false)
+            }
+            () = replaced => {
+                if !has_turn() {
+                    return Err(given_up(&ReadError::Stopped { records: 0 }, true));
+                }
+                drop(waiting);
+                (reading.await, true)
+            }
         };
         read.map_err(|error| Status::internal(format!("the read ended early: {error}")))?
             .map_err(|error| given_up(&error, is_replaced))
@@ -141,10 +158,63 @@ fn given_up(error: &ReadError, is_replaced: bool) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use dengine_core::types::Revision;
+    use futures::FutureExt as _;
+    use tokio::time::timeout;
     use tonic::Code;
 
     use super::*;
+    use crate::node::testing;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn whose(last: usize) -> Whose {
+        Some(IpAddr::from([10, 0, 0, last as u8]))
+    }
+
+    /// Everybody's ranges waited until threads that are nicer than all others polled a heavy client's.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_is_not_polled_keeps_no_turn_to_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = testing::leading(dir.path()).await;
+        let threads = threads().unwrap();
+        let aside = Aside::new(&threads);
+        let mut held = Vec::new();
+        for other in 0..at_once() {
+            held.push(aside.0.turns.take(whose(10 + other)).await);
+        }
+        let read = |last| aside.read(&node, whose(last), LONG, move |_| Ok(last));
+        let mut heavy = pin!(read(1));
+        assert!((&mut heavy).now_or_never().is_none());
+        // Until it is in the line.
+        sleep(Duration::from_millis(50)).await;
+        let other = async {
+            held.pop();
+            timeout(LONG / 3, read(2)).await
+        };
+        assert_eq!(other.await.expect("it had its turn").unwrap(), 2);
+        assert_eq!(heavy.await.unwrap(), 1);
+        node.shutdown().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_has_no_turn_in_time_is_told_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = testing::leading(dir.path()).await;
+        let threads = threads().unwrap();
+        let aside = Aside::new(&threads);
+        let mut held = Vec::new();
+        for other in 0..at_once() {
+            held.push(aside.0.turns.take(whose(10 + other)).await);
+        }
+        let read = aside.read(&node, None, Duration::from_millis(50), |_| Ok(()));
+        let refused = read.await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable);
+        assert!(refused.message().contains("turn"), "{refused}");
+        node.shutdown().await.unwrap();
+    }
 
     /// It was told to ask for less, and a batch that only reads that it asked for what can not be.
     #[test]

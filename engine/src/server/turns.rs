@@ -93,25 +93,26 @@ impl Turns {
         }
     }
 
-    /// Reads in a turn, where `threads` may block. However long it takes until whoever wants it is polled again, which on threads
-    /// that are nicer than all others may be long: neither is a turn kept that was given, nor one in which all was read.
+    /// Waits for a turn on `threads`, and reads in it where `blocking` may block. However long it takes until whoever wants it is polled
+    /// again, which on threads that are nicer than all others may be long: neither is a turn kept that was given, nor one in which all
+    /// was read.
     ///
     /// # Errors
     /// It panicked, or those threads have ended.
     pub(super) async fn read<T: Send + 'static>(
         &self,
-        threads: &Handle,
+        (threads, blocking): (&Handle, &Handle),
         whose: Whose,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, JoinError> {
-        let turns = Self(Arc::clone(&self.0));
+        let (turns, blocking) = (Self(Arc::clone(&self.0)), blocking.clone());
         let reading = threads.spawn(async move {
             let turn = turns.take(whose).await;
             let read = move || {
                 let _turn = turn;
                 read()
             };
-            tokio::task::spawn_blocking(read).await
+            blocking.spawn_blocking(read).await
         });
         // Who has left before its turn wants it no more.
         AbortOnDropHandle::new(reading).await.flatten()
@@ -339,7 +340,7 @@ mod tests {
     #[tokio::test]
     async fn who_is_not_polled_keeps_no_turn() {
         let (turns, threads) = (Turns::new(1, Share::HALF), Handle::current());
-        let read = |last| turns.read(&threads, from(last), move || last);
+        let read = |last| turns.read((&threads, &threads), from(last), move || last);
         let held = turns.take(from(9)).await;
         let mut heavy = pin!(read(1));
         assert!((&mut heavy).now_or_never().is_none());
@@ -357,13 +358,16 @@ mod tests {
         let (turns, threads) = (Turns::new(1, Share::HALF), Handle::current());
         let held = turns.take(from(1)).await;
         let read = || panic!("for nobody");
-        let mut waits = Box::pin(turns.read::<()>(&threads, from(2), read));
+        let mut waits = Box::pin(turns.read::<()>((&threads, &threads), from(2), read));
         assert!((&mut waits).now_or_never().is_none());
         tokio::task::yield_now().await;
         assert_eq!(turns.0.lines().round, [from(2)]);
         drop(waits);
         drop(held);
-        turns.read(&threads, from(3), || ()).await.unwrap();
+        turns
+            .read((&threads, &threads), from(3), || ())
+            .await
+            .unwrap();
         assert!(turns.0.lines().by_address.is_empty());
     }
 

@@ -143,7 +143,9 @@ impl Hub {
             Ok(page)
         };
         let turns = &self.shared.past_turns;
-        let read = turns.read(&self.threads, whose, read).await;
+        let read = turns
+            .read((&self.threads, &self.threads), whose, read)
+            .await;
         read.map_err(|error| ended(&error))?
     }
 
@@ -163,7 +165,9 @@ impl Hub {
         let node = self.node.clone();
         let read = move || Ok(node.reader()?.changes(&query)?);
         let turns = &self.shared.alone_turns;
-        let read = turns.read(&self.threads, whose, read).await;
+        let read = turns
+            .read((&self.threads, &self.threads), whose, read)
+            .await;
         read.map_err(|error| ended(&error))?
     }
 
