@@ -24,7 +24,7 @@ static HELM: LazyLock<PathBuf> =
     LazyLock::new(|| shell::find("helm").unwrap_or_else(|| programs::helm().unwrap()));
 
 /// The objects of a release, without the CRDs.
-fn rendered(flags: &[&str]) -> Vec<Value> {
+pub(crate) fn rendered(flags: &[&str]) -> Vec<Value> {
     let mut helm = Command::new(&*HELM);
     helm.args(["template", "demo"])
         .arg(workspace().join("charts/dengine-operator"));
@@ -46,7 +46,7 @@ fn of_kind<K: k8s_openapi::Resource + DeserializeOwned>(objects: &[Value]) -> Ve
 }
 
 /// The operator's pods: their labels, and what they are.
-fn operator(objects: &[Value]) -> (LabelSelector, PodSpec) {
+pub(crate) fn operator(objects: &[Value]) -> (LabelSelector, PodSpec) {
     let deployment = of_kind::<Deployment>(objects).remove(0).spec.unwrap();
     (deployment.selector, deployment.template.spec.unwrap())
 }

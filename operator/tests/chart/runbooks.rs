@@ -42,7 +42,7 @@ const VERBS: [(&str, &[&str]); 9] = [
     ("logs", &["--previous"]),
     ("describe", &[]),
 ];
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     "dec",
     "denginecluster",
     "denginebenchmark",
@@ -54,12 +54,13 @@ const KINDS: [&str; 11] = [
     "statefulset",
     "deployment",
     "resourcequota",
+    "networkpolicy",
 ];
 /// What the plugin does.
 const OF_PLUGIN: [&str; 4] = ["status", "restart", "bench", "report"];
 
 /// The blocks of this language in a page.
-fn blocks(page: &str, language: &str) -> Vec<String> {
+pub(crate) fn blocks(page: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     let blocks = page.split(&fence).skip(1);
     blocks
@@ -182,7 +183,7 @@ fn check_patch(kind: &str, patch: &str) {
 }
 
 /// Nothing of the object gets lost in its type.
-fn known<K: DeserializeOwned + Serialize>(mut object: Value) {
+pub(crate) fn known<K: DeserializeOwned + Serialize>(mut object: Value) {
     if object["metadata"].is_null() {
         object["metadata"] = json!({});
     }
