@@ -108,6 +108,30 @@ fn the_operator_is_probed_at_whatever_address_its_pod_has() {
     assert_eq!(probed(&container.readiness_probe, "/readyz"), port);
 }
 
+/// Another release in the same Prometheus, whose operator holds its own lease, is no reason to be silent.
+#[test]
+fn the_alert_for_an_absent_operator_is_of_its_own_release() {
+    let objects = rendered(&[
+        "--namespace=its-own",
+        "--set=monitoring.prometheusRule.enabled=true",
+    ]);
+    let deployment = of_kind::<Deployment>(&objects).remove(0).metadata;
+    let rule = |object: &&Value| object["kind"] == "PrometheusRule";
+    let rules = objects.iter().find(rule).unwrap();
+    let groups = rules["spec"]["groups"].as_array().unwrap().iter();
+    let mut alerts = groups.flat_map(|group| group["rules"].as_array().unwrap());
+    let away = alerts
+        .find(|rule| rule["alert"] == "DEngineOperatorAway")
+        .unwrap();
+    let expression = away["expr"].as_str().unwrap();
+    let name = deployment.name.unwrap();
+    for matcher in ["namespace=\"its-own\"", &format!("pod=~\"{name}-[^-]+")] {
+        assert!(expression.contains(matcher), "{expression}");
+    }
+    assert!(!rules.to_string().contains("RELEASE_NAMESPACE"));
+    assert!(!rules.to_string().contains("DEPLOYMENT_NAME"));
+}
+
 /// The security context constraints of OpenShift give pods a user, and refuse those that name one.
 #[test]
 fn on_openshift_no_pod_names_its_user() {
