@@ -108,6 +108,47 @@ fn the_operator_is_probed_at_whatever_address_its_pod_has() {
     assert_eq!(probed(&container.readiness_probe, "/readyz"), port);
 }
 
+/// `helm upgrade --reuse-values` knows no value that came after the release: it is as by default.
+#[test]
+fn a_value_that_came_later_may_be_missing() {
+    let two = "--set=replicas=2";
+    let usual = rendered(&[two]);
+    assert!(!of_kind::<PodDisruptionBudget>(&usual).is_empty());
+    for value in [
+        "podUser",
+        "podDisruptionBudget",
+        "topologySpreadConstraints",
+        "watchNamespaces",
+        "monitoring",
+        "networkPolicy",
+    ] {
+        let without = rendered(&[two, &format!("--set={value}=null")]);
+        assert_eq!(without, usual, "{value}");
+    }
+}
+
+#[test]
+fn what_monitoring_consists_of_has_its_labels() {
+    let objects = rendered(&[
+        "--set=monitoring.podMonitor.enabled=true",
+        "--set=monitoring.prometheusRule.enabled=true",
+        "--set=monitoring.dashboard.enabled=true",
+        "--set=monitoring.labels.team=ours",
+    ]);
+    let kinds = ["PodMonitor", "PodMonitor", "PrometheusRule", "ConfigMap"];
+    for kind in kinds {
+        let mut of_kind = objects.iter().filter(|object| object["kind"] == kind);
+        let number = kinds.iter().filter(|one| **one == kind).count();
+        assert_eq!(of_kind.clone().count(), number, "{kind}");
+        assert!(of_kind.all(|object| object["metadata"]["labels"]["team"] == "ours"));
+    }
+    let dashboard = objects.iter().find(|object| object["kind"] == "ConfigMap");
+    assert_eq!(
+        dashboard.unwrap()["metadata"]["labels"]["grafana_dashboard"],
+        "1"
+    );
+}
+
 /// Another release in the same Prometheus, whose operator holds its own lease, is no reason to be silent.
 #[test]
 fn the_alert_for_an_absent_operator_is_of_its_own_release() {
