@@ -181,6 +181,8 @@ fn on_openshift_no_pod_names_its_user() {
         (&[][..], User::Fixed, Some(65532)),
         (&[openshift], User::Assigned, None),
         (&["--set=podUser=assigned"], User::Assigned, None),
+        (&["--set=podUser=null"], User::Fixed, Some(65532)),
+        (&[openshift, "--set=podUser=null"], User::Assigned, None),
         (
             &[openshift, "--set=podUser=fixed"],
             User::Fixed,
