@@ -234,7 +234,8 @@ mod tests {
             said(conditions::COMPLETE, "False", "the image can not be pulled"),
             said(conditions::FAILED, "False", "try 2: exceeded quota"),
         ];
-        let told = |benchmark: &_| Words::default().news(worth_saying(benchmark, "7"));
+        let told =
+            |benchmark: &DEngineBenchmark| Words::default().news(worth_saying(benchmark, "7"));
         assert_eq!(told(&benchmark), ["demo is loaded"]);
         let status = benchmark.status.as_mut().unwrap();
         status.run_id = Some("7".to_owned());

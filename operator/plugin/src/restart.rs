@@ -113,6 +113,8 @@ impl Restart {
 
 #[cfg(test)]
 mod tests {
+    use dengine_crds::DEngineClusterStatus;
+
     use super::*;
     use crate::words::tests::said as stands;
 
@@ -121,10 +123,13 @@ mod tests {
     fn cluster(paused: bool, said: Vec<Condition>) -> DEngineCluster {
         let mut cluster: DEngineCluster = serde_json::from_value(json!({
             "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineCluster",
-            "metadata": {"name": "demo"}, "spec": {"paused": paused}, "status": {},
+            "metadata": {"name": "demo"}, "spec": {"paused": paused},
         }))
         .unwrap();
-        cluster.status.as_mut().unwrap().conditions = said;
+        cluster.status = Some(DEngineClusterStatus {
+            conditions: said,
+            ..DEngineClusterStatus::default()
+        });
         cluster
     }
 

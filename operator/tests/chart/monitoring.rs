@@ -125,7 +125,7 @@ fn bare(expression: &str) -> String {
 fn parenthesis(closed: &str) -> Option<(&str, &str)> {
     let inner = closed.trim_end().strip_suffix(')')?;
     let mut depth = 1;
-    let open = inner.rfind(|c| {
+    let open = inner.rfind(|c: char| {
         depth += i32::from(c == ')') - i32::from(c == '(');
         depth == 0
     })?;
