@@ -192,7 +192,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(1);
 
     /// The third edit of it, which asks for the run 7.
-    fn benchmark(status: Value) -> DEngineBenchmark {
+    fn benchmark(status: &Value) -> DEngineBenchmark {
         object(json!({
             "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark",
             "metadata": {"name": "demo-put", "generation": 3},
@@ -205,9 +205,9 @@ mod tests {
     #[test]
     fn a_run_is_over_when_its_own_end_is_told() {
         let before =
-            benchmark(json!({"phase": "Succeeded", "runId": "6", "observedGeneration": 2}));
+            benchmark(&json!({"phase": "Succeeded", "runId": "6", "observedGeneration": 2}));
         assert_eq!(look(&before, "7", SOON), None, "of the run before");
-        let over = benchmark(json!({"phase": "Failed", "runId": "7", "observedGeneration": 3}));
+        let over = benchmark(&json!({"phase": "Failed", "runId": "7", "observedGeneration": 3}));
         assert!(matches!(look(&over, "7", SOON), Some(End::Over(_))));
     }
 
@@ -217,17 +217,17 @@ mod tests {
             cluster: "demo".to_owned(),
         };
         for status in [json!(null), json!({"observedGeneration": 2})] {
-            let alone = benchmark(status);
+            let alone = benchmark(&status);
             assert_eq!(look(&alone, "7", SOON), None, "it may be seen yet");
             assert_eq!(look(&alone, "7", UNSEEN_MAX).as_ref(), Some(&left));
         }
-        let waits = benchmark(json!({"observedGeneration": 3, "phase": "Pending"}));
+        let waits = benchmark(&json!({"observedGeneration": 3, "phase": "Pending"}));
         assert_eq!(look(&waits, "7", 10 * UNSEEN_MAX), None, "for its target");
     }
 
     #[test]
     fn what_becomes_of_this_run_is_said_and_of_the_one_before_only_that_it_can_not_begin() {
-        let mut benchmark = benchmark(json!({"runId": "6"}));
+        let mut benchmark = benchmark(&json!({"runId": "6"}));
         let status = benchmark.status.as_mut().unwrap();
         status.conditions = vec![
             said(conditions::TARGET_READY, "False", "demo is loaded"),
