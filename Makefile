@@ -59,7 +59,7 @@ dengine: setup-dengine ## the server and its tools, without Kubernetes (no Go, n
 demo: setup-kubernetes ## a cluster of three on Kubernetes, benchmarked (E2E_USE_CURRENT_CONTEXT=1: on the current context)
 	@$(E2E) demo
 
-demo-down: ## remove everything that demo or up started
+demo-down: ## remove everything that demo or up started (E2E_USE_CURRENT_CONTEXT=1: on the current context, what demo made)
 	@$(E2E) demo-down
 
 up: setup-kubernetes ## only bring up the local Kubernetes

@@ -4,7 +4,7 @@
 pub const READY: &str = "Ready";
 /// Cluster: the operator is working towards the spec.
 pub const PROGRESSING: &str = "Progressing";
-/// Cluster: fewer members serve than the spec asks for, after they once did.
+/// Cluster: voters do not take part, no quorum of them answers, or what is to be done would cost quorum or data.
 pub const DEGRADED: &str = "Degraded";
 /// Cluster: a majority of the voters answers, they have a leader, and their disks take what is written.
 pub const QUORUM_AVAILABLE: &str = "QuorumAvailable";

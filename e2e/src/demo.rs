@@ -18,7 +18,7 @@ use kube::Api;
 
 use crate::{
     cluster::{Cluster, USE_CURRENT_CONTEXT},
-    install, observe, product,
+    install, made, observe, product,
     progress::Step,
     shell,
 };
@@ -75,7 +75,7 @@ pub async fn up(own_program: &Path) -> Result<()> {
     report(&cluster, &results)
 }
 
-/// Removes everything that the demo made, and the local cluster with it.
+/// Removes everything that the demo made, and the local cluster with it. In another's cluster, what was there before stays.
 ///
 /// # Errors
 /// When the API server refuses.
@@ -86,9 +86,15 @@ pub fn down() -> Result<()> {
     crate::kubernetes::down::down()
 }
 
+fn make(cluster: &Cluster, kind: &str, name: &str, manifest: &str) -> Result<()> {
+    let kubectl = |arguments: &[&str]| shell::run(cluster.kubectl().args(arguments));
+    made::make(&kubectl, NAMESPACE, kind, name, || cluster.apply(manifest))
+}
+
 async fn make_cluster(cluster: &Cluster, clusters: &Api<DEngineCluster>) -> Result<()> {
     let mut step = Step::start(format!("DEngineCluster {CLUSTER}: three members"));
-    cluster.apply(include_str!("../manifests/demo-cluster.yaml"))?;
+    let manifest = include_str!("../manifests/demo-cluster.yaml");
+    make(cluster, "denginecluster", CLUSTER, manifest)?;
     let ready = observe::until(clusters, CLUSTER, READY_PATIENCE, |found| {
         step.note(Standing(found));
         observe::has_condition(found, conditions::READY)
@@ -113,7 +119,12 @@ async fn measure(
         .duration_since(UNIX_EPOCH)?
         .as_secs()
         .to_string();
-    cluster.apply(&shape.manifest(&run))?;
+    make(
+        cluster,
+        "denginebenchmark",
+        shape.name,
+        &shape.manifest(&run),
+    )?;
     let found = observe::until(benchmarks, shape.name, BENCHMARK_PATIENCE, |found| {
         let status = found
             .status
@@ -163,6 +174,7 @@ impl Shape {
 kind: DEngineBenchmark
 metadata:
   name: {}
+  namespace: {NAMESPACE}
 spec:
   target:
     clusterRef:
@@ -229,13 +241,15 @@ fn report(cluster: &Cluster, results: &[(String, RunResult)]) -> Result<()> {
         "\n$ kubectl get dengineclusters,denginebenchmarks\n{objects}"
     )?;
     writeln!(out, "{}\n", table(results))?;
+    let mut variable = format!(" {USE_CURRENT_CONTEXT}=1");
     if let Some(kubeconfig) = cluster.kubeconfig() {
         writeln!(out, "export KUBECONFIG={}", kubeconfig.display())?;
+        variable.clear();
     }
     writeln!(
         out,
         "try: kubectl delete pod -l dengine.io/cluster={CLUSTER} --field-selector metadata.name=$(kubectl get dec {CLUSTER} -o jsonpath='{{.status.leader}}') \
-         && kubectl get dec {CLUSTER} --watch      # `make demo-down` removes everything"
+         && kubectl get dec {CLUSTER} --watch      # `make demo-down{variable}` removes everything"
     )?;
     Ok(())
 }

@@ -10,6 +10,7 @@ pub mod demo;
 pub mod images;
 pub mod install;
 pub mod kubernetes;
+pub mod made;
 pub mod observe;
 pub mod private;
 pub mod product;

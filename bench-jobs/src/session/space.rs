@@ -10,7 +10,8 @@ const RECORD_BYTES: u64 = 64;
 /// Versions that a cluster with default settings keeps readable, and for how long: of the two, what is more.
 const HISTORY: u64 = 100_000;
 const HISTORY_SECONDS: f64 = 300.0;
-/// But no more than were written with this part of the volume.
+/// But no more than were written with this part of the volume. That is not so where retention has no bound at all, and all stays: no
+/// member says that of itself, so docs/benchmarks.md does.
 const HISTORY_OF_VOLUME: u64 = 4;
 /// A store that is compacted needs room for this part of itself once more.
 const COMPACTION: u64 = 4;

@@ -33,10 +33,12 @@ app.kubernetes.io/part-of: dengine
 {{- printf "%s/%s" .Release.Namespace (include "dengine-operator.fullname" .) -}}
 {{- end -}}
 
-{{/* Whether pods name the user that they run as. OpenShift refuses those that do. */}}
+{{/* Whether pods name the user that they run as. OpenShift refuses those that do. Who upgrades with `--reuse-values` has no value
+that came later. */}}
 {{- define "dengine-operator.podUser" -}}
-{{- if ne .Values.podUser "auto" -}}
-{{- .Values.podUser -}}
+{{- $user := .Values.podUser | default "auto" -}}
+{{- if ne $user "auto" -}}
+{{- $user -}}
 {{- else -}}
 {{- .Capabilities.APIVersions.Has "security.openshift.io/v1" | ternary "assigned" "fixed" -}}
 {{- end -}}

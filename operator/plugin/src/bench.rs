@@ -1,17 +1,19 @@
 //! `kubectl dengine bench`: makes a `DEngineBenchmark`, or runs one again, and waits for its numbers.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use clap::Args;
 use dengine_crds::benchmark::{BenchmarkPhase, DEngineBenchmarkStatus, Workload};
-use dengine_crds::{DEngineBenchmark, conditions};
+use dengine_crds::{DEngineBenchmark, DEngineCluster, conditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::access::{Access, object};
 use crate::say;
+use crate::words::{UNSEEN_MAX, Words, condition, holds, unseen};
 
 /// Who owns the fields that this program sets.
 const MANAGER: &str = "kubectl-dengine";
@@ -57,6 +59,11 @@ pub(crate) async fn run(access: &Access, options: &Options) -> anyhow::Result<()
         .as_deref()
         .unwrap_or(options.workload.as_str());
     let name = format!("{}-{measures}", options.cluster);
+    let (cluster, namespace) = (&options.cluster, &access.namespace);
+    let there = access.api::<DEngineCluster>().get_opt(cluster).await?;
+    if there.is_none() {
+        bail!("there is no cluster {cluster} in the namespace {namespace}");
+    }
     let benchmark: DEngineBenchmark = object(manifest(&name, &run, options))?;
     access
         .api::<DEngineBenchmark>()
@@ -113,20 +120,127 @@ fn manifest(name: &str, run: &str, options: &Options) -> Value {
     })
 }
 
-/// Until that run is over; says what keeps it from beginning.
+/// Until that run is over; says what keeps it from beginning, how it goes, and what fails meanwhile.
 async fn wait(access: &Access, name: &str, run: &str) -> anyhow::Result<DEngineBenchmarkStatus> {
-    let mut said = String::new();
-    access
+    let (started, mut told) = (Instant::now(), Words::default());
+    let end = access
         .until(name, |benchmark: &DEngineBenchmark| {
-            let status = benchmark.status.clone()?;
-            let mut conditions = status.conditions.iter();
-            let target = conditions.rfind(|c| c.type_ == conditions::TARGET_READY);
-            if let Some(words) = target.filter(|c| c.status == "False" && c.message != said) {
-                say(format_args!("  {}", words.message));
-                said.clone_from(&words.message);
+            let end = look(benchmark, run, started.elapsed());
+            if end.is_none() {
+                let words = told.news(worth_saying(benchmark, run));
+                words
+                    .iter()
+                    .for_each(|words| say(format_args!("  {words}")));
             }
-            let over = status.phase.is_some_and(BenchmarkPhase::is_final);
-            (over && status.run_id.as_deref() == Some(run)).then_some(status)
+            end
         })
-        .await
+        .await?;
+    let cluster = match end {
+        End::Over(status) => return Ok(*status),
+        End::Unseen { cluster } => cluster,
+    };
+    let cluster = access.api::<DEngineCluster>().get_opt(&cluster).await?;
+    let status = cluster.and_then(|cluster| cluster.status);
+    let said = status.map(|status| status.conditions).unwrap_or_default();
+    let others = holds(&said, conditions::OPERATED_BY_ANOTHER);
+    bail!("denginebenchmark/{name}: {}", unseen(others))
+}
+
+/// That the target can not be measured yet; of the run itself only what is said of this one.
+fn worth_saying<'a>(benchmark: &'a DEngineBenchmark, run: &str) -> Vec<&'a Condition> {
+    let Some(status) = &benchmark.status else {
+        return Vec::new();
+    };
+    let said = |type_: &str| condition(&status.conditions, type_);
+    let target = said(conditions::TARGET_READY).filter(|target| target.status == "False");
+    let is_this_run = status.run_id.as_deref() == Some(run);
+    let of_run = [conditions::COMPLETE, conditions::FAILED].map(said);
+    let of_run = of_run.into_iter().flatten().filter(|_| is_this_run);
+    target.into_iter().chain(of_run).collect()
+}
+
+/// How the waiting ends.
+#[derive(Debug, PartialEq)]
+enum End {
+    Over(Box<DEngineBenchmarkStatus>),
+    /// No operator has looked at it: the cluster that it measures may say why.
+    Unseen {
+        cluster: String,
+    },
+}
+
+/// What follows from a look at the benchmark, so long after it was asked for; nothing while it is to be waited for.
+fn look(benchmark: &DEngineBenchmark, run: &str, waited: Duration) -> Option<End> {
+    let status = benchmark.status.clone().unwrap_or_default();
+    let over = status.phase.is_some_and(BenchmarkPhase::is_final);
+    if over && status.run_id.as_deref() == Some(run) {
+        return Some(End::Over(Box::new(status)));
+    }
+    let seen = status.observed_generation == benchmark.metadata.generation;
+    let cluster = benchmark.spec.target.cluster_ref.as_ref()?;
+    let unseen = !seen && waited >= UNSEEN_MAX;
+    unseen.then(|| End::Unseen {
+        cluster: cluster.name.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::tests::said;
+
+    const SOON: Duration = Duration::from_secs(1);
+
+    /// The third edit of it, which asks for the run 7.
+    fn benchmark(status: &Value) -> DEngineBenchmark {
+        object(json!({
+            "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark",
+            "metadata": {"name": "demo-put", "generation": 3},
+            "spec": {"target": {"clusterRef": {"name": "demo"}}, "workload": "put", "runId": "7"},
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_run_is_over_when_its_own_end_is_told() {
+        let before =
+            benchmark(&json!({"phase": "Succeeded", "runId": "6", "observedGeneration": 2}));
+        assert_eq!(look(&before, "7", SOON), None, "of the run before");
+        let over = benchmark(&json!({"phase": "Failed", "runId": "7", "observedGeneration": 3}));
+        assert!(matches!(look(&over, "7", SOON), Some(End::Over(_))));
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_for_what_no_operator_looks_at() {
+        let left = End::Unseen {
+            cluster: "demo".to_owned(),
+        };
+        for status in [json!(null), json!({"observedGeneration": 2})] {
+            let alone = benchmark(&status);
+            assert_eq!(look(&alone, "7", SOON), None, "it may be seen yet");
+            assert_eq!(look(&alone, "7", UNSEEN_MAX).as_ref(), Some(&left));
+        }
+        let waits = benchmark(&json!({"observedGeneration": 3, "phase": "Pending"}));
+        assert_eq!(look(&waits, "7", 10 * UNSEEN_MAX), None, "for its target");
+    }
+
+    #[test]
+    fn what_becomes_of_this_run_is_said_and_of_the_one_before_only_that_it_can_not_begin() {
+        let mut benchmark = benchmark(&json!({"runId": "6"}));
+        let status = benchmark.status.as_mut().unwrap();
+        status.conditions = vec![
+            said(conditions::TARGET_READY, "False", "demo is loaded"),
+            said(conditions::COMPLETE, "False", "the image can not be pulled"),
+            said(conditions::FAILED, "False", "try 2: exceeded quota"),
+        ];
+        let told =
+            |benchmark: &DEngineBenchmark| Words::default().news(worth_saying(benchmark, "7"));
+        assert_eq!(told(&benchmark), ["demo is loaded"]);
+        let status = benchmark.status.as_mut().unwrap();
+        status.run_id = Some("7".to_owned());
+        status.conditions[0].status = "True".to_owned();
+        let of_run = ["the image can not be pulled", "try 2: exceeded quota"];
+        assert_eq!(told(&benchmark), of_run);
+    }
 }

@@ -1,13 +1,15 @@
 //! `kubectl dengine`: what people do with clusters and benchmarks that plain `kubectl` shows or does less well. It only reads and
 //! writes custom resources, as the person who calls it; everything else is the operator's.
 //!
-//! One module for each command. Installed anywhere in `PATH` as `kubectl-dengine`, `kubectl` finds it by its name.
+//! One module for each command, and `access` and `words` for all of them. Installed anywhere in `PATH` as `kubectl-dengine`,
+//! `kubectl` finds it by its name.
 
 mod access;
 mod bench;
 mod report;
 mod restart;
 mod status;
+mod words;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;

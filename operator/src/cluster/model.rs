@@ -89,7 +89,7 @@ pub struct Pod {
     pub report: Option<Report>,
     /// Why the pod does not run, in Kubernetes' words.
     pub trouble: Option<String>,
-    /// Since when its server, which should run, is neither ready nor answers, in words. For people only.
+    /// Why its server, which should run, may not answer, in words. For people only.
     pub silent: Option<String>,
     /// It does not run, and starting it again did not help.
     pub broken: Option<Broken>,

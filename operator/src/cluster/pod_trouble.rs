@@ -1,5 +1,6 @@
 //! Why a pod does not run, and whether it will by itself: read from what Kubernetes says of it. Pure.
 
+use dengine_api::ports;
 use dengine_crds::names;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -103,18 +104,31 @@ const SILENT_SECONDS_MIN: i64 = 60;
 pub(super) fn silent(pod: &core::Pod, now: &Time) -> Option<String> {
     let runs = container(pod)?.state.as_ref()?.running.is_some();
     let stays = pod.metadata.deletion_timestamp.is_none();
-    let ready = condition(pod, "Ready").filter(|ready| ready.status != "True" && runs && stays)?;
+    let ready = condition(pod, "Ready").filter(|_| runs && stays)?;
     let since = ready.last_transition_time.as_ref()?;
     if now.0.as_second() - since.0.as_second() < SILENT_SECONDS_MIN {
         return None;
     }
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let node = node.unwrap_or("(none)");
-    Some(format!(
-        "its server should run, has not been ready since {} and does not answer: its folder is large, its disk hangs, or its \
-         node {node} is away (`kubectl get node {node}`); see the runbook DEngineClusterDegraded",
-        since.0
-    ))
+    Some(if ready.status == "True" {
+        kept_from_operator(node)
+    } else {
+        format!(
+            "its server should run, has not been ready since {} and does not answer: its folder is large, its disk hangs, or \
+             its node {node} is away (`kubectl get node {node}`); see the runbook DEngineClusterDegraded",
+            since.0
+        )
+    })
+}
+
+/// The kubelet reaches the member, and the operator does not. That of a node which went away counts as ready for a moment more.
+fn kept_from_operator(node: &str) -> String {
+    let port = ports::ADMIN;
+    format!(
+        "its pod is ready, and does not answer the operator on port {port}: does a NetworkPolicy keep the operator from it \
+         (docs/network-policy.md)? If not, its node {node} may have gone away just now (`kubectl get node {node}`)"
+    )
 }
 
 /// How the server ended and what it said last: Kubernetes keeps the end of its log.
@@ -358,9 +372,15 @@ pub(super) mod tests {
             assert!(words.contains("kubectl get node far"), "{words}");
         }
         let now = at(9_000).unwrap();
-        assert_eq!(silent(&pod("True", runs), &now), None);
+        let soon = silent(&pod("True", runs), &at(1_059).unwrap());
+        assert_eq!(soon, None, "it serves since a moment ago");
+        let words = silent(&pod("True", runs), &now).unwrap();
+        assert!(words.contains("NetworkPolicy"), "{words}");
+        assert!(words.contains("on port 4103"), "{words}");
         let waits = "{waiting: {reason: CrashLoopBackOff}}";
-        assert_eq!(silent(&pod("False", waits), &now), None, "that is told");
+        for ready in ["False", "True"] {
+            assert_eq!(silent(&pod(ready, waits), &now), None, "that is told");
+        }
     }
 
     #[test]

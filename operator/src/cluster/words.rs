@@ -132,15 +132,18 @@ fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {
             );
             (reasons::WAITING_FOR_PODS, with_troubles(words, observed))
         }
-        Waiting::Seed => (
-            reasons::WAITING_FOR_PODS,
-            "waiting for the member that was chosen as the first voter".to_owned(),
-        ),
+        Waiting::Seed => {
+            let words = "waiting for the member that was chosen as the first voter".to_owned();
+            (reasons::WAITING_FOR_PODS, with_troubles(words, observed))
+        }
         Waiting::Quorum => {
             let words = "waiting for a quorum of the members to answer".to_owned();
             (reasons::QUORUM_LOST, with_troubles(words, observed))
         }
-        Waiting::CatchUp { name } => (reasons::CATCHING_UP, format!("{name} receives the log")),
+        Waiting::CatchUp { name } => {
+            let words = format!("{name} receives the log");
+            (reasons::CATCHING_UP, with_troubles(words, observed))
+        }
         Waiting::Member { name } => {
             let words = format!("waiting for {name} to serve before the next restart");
             (reasons::ROLLING_OUT, with_troubles(words, observed))

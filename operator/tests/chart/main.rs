@@ -1,8 +1,9 @@
 //! The chart against what it speaks of: metrics that exist, a runbook for each alert, a reason for each permission, a
-//! description for each value. And what Helm makes of it.
+//! description for each value. And what Helm makes of it, and the pages that are about the same.
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
 mod monitoring;
+mod network_policy;
 mod rbac;
 mod rendered;
 mod runbooks;

@@ -93,15 +93,153 @@ fn alerts_speak_of_metrics_that_exist() {
 
 #[test]
 fn the_dashboard_shows_metrics_that_exist() {
+    check("dashboard.json", of_dashboard());
+}
+
+fn of_dashboard() -> Vec<String> {
     let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap();
-    let targets = panels
-        .iter()
-        .flat_map(|panel| panel["targets"].as_array().unwrap());
-    check(
-        "dashboard.json",
-        targets.map(|target| text(&target["expr"])),
-    );
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    targets.map(|target| text(&target["expr"])).collect()
+}
+
+const AGGREGATIONS: [&str; 5] = ["sum", "max", "min", "avg", "count"];
+
+/// Without what is in quotes, braces and square brackets: there nothing is an operator.
+fn bare(expression: &str) -> String {
+    let (mut bare, mut end) = (String::new(), None);
+    for c in expression.chars() {
+        match (c, end) {
+            (c, Some(awaited)) if c == awaited => end = None,
+            (_, Some(_)) => {}
+            ('"', None) => end = Some('"'),
+            ('{', None) => end = Some('}'),
+            ('[', None) => end = Some(']'),
+            (c, None) => bare.push(c),
+        }
+    }
+    bare
+}
+
+/// The text before the parenthesis that this one closes, and what is between them.
+fn parenthesis(closed: &str) -> Option<(&str, &str)> {
+    let inner = closed.trim_end().strip_suffix(')')?;
+    let mut depth = 1;
+    let open = inner.rfind(|c: char| {
+        depth += i32::from(c == ')') - i32::from(c == '(');
+        depth == 0
+    })?;
+    Some((inner[..open].trim_end(), &inner[open + 1..]))
+}
+
+fn labels(list: &str) -> BTreeSet<String> {
+    let labels = list.split(',').map(str::trim);
+    let labels = labels.filter(|label| !label.is_empty());
+    labels.map(str::to_owned).collect()
+}
+
+/// To which labels the operand before an operator is aggregated, if it is.
+fn aggregated_before(text: &str) -> Option<BTreeSet<String>> {
+    let (head, _) = parenthesis(text)?;
+    let (head, list) = match parenthesis(head) {
+        Some((head, list)) => (head.strip_suffix("by")?.trim_end(), list),
+        None => (head, ""),
+    };
+    let is_one = AGGREGATIONS.iter().any(|name| head.ends_with(name));
+    is_one.then(|| labels(list))
+}
+
+/// The same of the one behind it.
+fn aggregated_behind(text: &str) -> Option<BTreeSet<String>> {
+    let text = text.trim_start();
+    let mut names = AGGREGATIONS.iter();
+    let rest = names.find_map(|name| text.strip_prefix(name))?.trim_start();
+    if rest.starts_with('(') {
+        return Some(BTreeSet::new());
+    }
+    Some(listed(rest, "by")?.0)
+}
+
+/// The labels behind a word, and the rest.
+fn listed<'a>(text: &'a str, word: &str) -> Option<(BTreeSet<String>, &'a str)> {
+    let list = text.trim_start().strip_prefix(word)?.trim_start();
+    let (list, rest) = list.strip_prefix('(')?.split_once(')')?;
+    Some((labels(list), rest))
+}
+
+fn is_number(word: Option<&str>) -> bool {
+    word.is_some_and(|word| word.parse::<f64>().is_ok())
+}
+
+/// Whether Prometheus finds a partner for each series, at every arithmetic operator: both sides have the same labels then, or
+/// those that `on` names. Returns how many operators there are.
+fn matched(expression: &str) -> Result<usize, String> {
+    let bare = bare(expression);
+    let operators = bare.match_indices(['+', '-', '*', '/', '%']);
+    let mut seen = 0;
+    for (place, operator) in operators {
+        let (before, behind) = (&bare[..place], &bare[place + 1..]);
+        let is_edge = |c: char| [' ', '(', ')'].contains(&c);
+        let last = before.trim_end().rsplit(is_edge).next();
+        let next = behind.trim_start().split(is_edge).next();
+        if is_number(last) || is_number(next) {
+            continue;
+        }
+        let on = listed(behind, "on");
+        let (on, behind) = match on {
+            Some((on, rest)) => (Some(on), rest.trim_start()),
+            None => (None, behind),
+        };
+        let behind = behind.strip_prefix("group_left").unwrap_or(behind);
+        let sides = [aggregated_before(before), aggregated_behind(behind)];
+        let fits = match (&sides, on) {
+            ([Some(left), Some(right)], None) => left == right,
+            ([Some(left), Some(right)], Some(on)) => on.is_subset(left) && on.is_subset(right),
+            _ => false,
+        };
+        if !fits {
+            return Err(format!("{sides:?} at {operator} in {expression}"));
+        }
+        seen += 1;
+    }
+    Ok(seen)
+}
+
+/// An alert that adds what has one label more to what has not never fires.
+#[test]
+fn what_is_added_and_divided_has_the_same_labels() {
+    let alerts = alerts().into_iter().map(|rule| text(&rule["expr"]));
+    let seen: Result<Vec<usize>, String> = alerts
+        .chain(of_dashboard())
+        .map(|expression| matched(&expression))
+        .collect();
+    let seen: usize = seen.unwrap().into_iter().sum();
+    assert!(seen >= 3, "only {seen} operators found");
+}
+
+#[test]
+fn sides_that_do_not_match_are_seen() {
+    for expression in [
+        "increase(a[15m]) + increase(b[15m]) > 20",
+        "sum by (x) (a) + increase(b[15m])",
+        "sum by (x) (a) - sum by (x, y) (b)",
+        "rate(a[5m]) / on (x) group_left sum by (x) (b)",
+        "sum by (y) (a) / on (x) group_left sum by (x) (b)",
+        "avg(sum by (x) (a) - b)",
+    ] {
+        assert!(matched(expression).is_err(), "{expression}");
+    }
+    for (expression, operators) in [
+        (
+            "sum by (x) (rate(a{b=\"-\"}[5m])) / sum by (x) (c) > 0.5",
+            1,
+        ),
+        ("sum by (x, y) (a) / on (x) group_left sum by (x) (b)", 1),
+        ("max(a) - max(b) * 100", 1),
+        ("a or b", 0),
+    ] {
+        assert_eq!(matched(expression), Ok(operators), "{expression}");
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ static HELM: LazyLock<PathBuf> =
     LazyLock::new(|| shell::find("helm").unwrap_or_else(|| programs::helm().unwrap()));
 
 /// The objects of a release, without the CRDs.
-fn rendered(flags: &[&str]) -> Vec<Value> {
+pub(crate) fn rendered(flags: &[&str]) -> Vec<Value> {
     let mut helm = Command::new(&*HELM);
     helm.args(["template", "demo"])
         .arg(workspace().join("charts/dengine-operator"));
@@ -46,7 +46,7 @@ fn of_kind<K: k8s_openapi::Resource + DeserializeOwned>(objects: &[Value]) -> Ve
 }
 
 /// The operator's pods: their labels, and what they are.
-fn operator(objects: &[Value]) -> (LabelSelector, PodSpec) {
+pub(crate) fn operator(objects: &[Value]) -> (LabelSelector, PodSpec) {
     let deployment = of_kind::<Deployment>(objects).remove(0).spec.unwrap();
     (deployment.selector, deployment.template.spec.unwrap())
 }
@@ -108,6 +108,71 @@ fn the_operator_is_probed_at_whatever_address_its_pod_has() {
     assert_eq!(probed(&container.readiness_probe, "/readyz"), port);
 }
 
+/// `helm upgrade --reuse-values` knows no value that came after the release: it is as by default.
+#[test]
+fn a_value_that_came_later_may_be_missing() {
+    let two = "--set=replicas=2";
+    let usual = rendered(&[two]);
+    assert!(!of_kind::<PodDisruptionBudget>(&usual).is_empty());
+    for value in [
+        "podUser",
+        "podDisruptionBudget",
+        "topologySpreadConstraints",
+        "watchNamespaces",
+        "monitoring",
+        "networkPolicy",
+    ] {
+        let without = rendered(&[two, &format!("--set={value}=null")]);
+        assert_eq!(without, usual, "{value}");
+    }
+}
+
+#[test]
+fn what_monitoring_consists_of_has_its_labels() {
+    let objects = rendered(&[
+        "--set=monitoring.podMonitor.enabled=true",
+        "--set=monitoring.prometheusRule.enabled=true",
+        "--set=monitoring.dashboard.enabled=true",
+        "--set=monitoring.labels.team=ours",
+    ]);
+    let kinds = ["PodMonitor", "PodMonitor", "PrometheusRule", "ConfigMap"];
+    for kind in kinds {
+        let mut of_kind = objects.iter().filter(|object| object["kind"] == kind);
+        let number = kinds.iter().filter(|one| **one == kind).count();
+        assert_eq!(of_kind.clone().count(), number, "{kind}");
+        assert!(of_kind.all(|object| object["metadata"]["labels"]["team"] == "ours"));
+    }
+    let dashboard = objects.iter().find(|object| object["kind"] == "ConfigMap");
+    assert_eq!(
+        dashboard.unwrap()["metadata"]["labels"]["grafana_dashboard"],
+        "1"
+    );
+}
+
+/// Another release in the same Prometheus, whose operator holds its own lease, is no reason to be silent.
+#[test]
+fn the_alert_for_an_absent_operator_is_of_its_own_release() {
+    let objects = rendered(&[
+        "--namespace=its-own",
+        "--set=monitoring.prometheusRule.enabled=true",
+    ]);
+    let deployment = of_kind::<Deployment>(&objects).remove(0).metadata;
+    let rule = |object: &&Value| object["kind"] == "PrometheusRule";
+    let rules = objects.iter().find(rule).unwrap();
+    let groups = rules["spec"]["groups"].as_array().unwrap().iter();
+    let mut alerts = groups.flat_map(|group| group["rules"].as_array().unwrap());
+    let away = alerts
+        .find(|rule| rule["alert"] == "DEngineOperatorAway")
+        .unwrap();
+    let expression = away["expr"].as_str().unwrap();
+    let name = deployment.name.unwrap();
+    for matcher in ["namespace=\"its-own\"", &format!("pod=~\"{name}-[^-]+")] {
+        assert!(expression.contains(matcher), "{expression}");
+    }
+    assert!(!rules.to_string().contains("RELEASE_NAMESPACE"));
+    assert!(!rules.to_string().contains("DEPLOYMENT_NAME"));
+}
+
 /// The security context constraints of OpenShift give pods a user, and refuse those that name one.
 #[test]
 fn on_openshift_no_pod_names_its_user() {
@@ -116,6 +181,8 @@ fn on_openshift_no_pod_names_its_user() {
         (&[][..], User::Fixed, Some(65532)),
         (&[openshift], User::Assigned, None),
         (&["--set=podUser=assigned"], User::Assigned, None),
+        (&["--set=podUser=null"], User::Fixed, Some(65532)),
+        (&[openshift, "--set=podUser=null"], User::Assigned, None),
         (
             &[openshift, "--set=podUser=fixed"],
             User::Fixed,

@@ -1,6 +1,6 @@
 //! What the runbooks tell people to type can be typed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dengine_crds::DEngineCluster;
 use dengine_crds::names::{annotations, labels};
@@ -13,7 +13,7 @@ use crate::monitoring::ALERTS;
 use crate::{read, workspace};
 
 /// What is to be filled in.
-const PLACEHOLDERS: [&str; 12] = [
+const PLACEHOLDERS: [&str; 13] = [
     "NAME",
     "N",
     "NODE",
@@ -26,6 +26,7 @@ const PLACEHOLDERS: [&str; 12] = [
     "AMOUNT",
     "CPU",
     "MEMORY",
+    "ID",
 ];
 /// What `kubectl` does here, with the flags that it takes for that.
 const VERBS: [(&str, &[&str]); 9] = [
@@ -42,7 +43,7 @@ const VERBS: [(&str, &[&str]); 9] = [
     ("logs", &["--previous"]),
     ("describe", &[]),
 ];
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 12] = [
     "dec",
     "denginecluster",
     "denginebenchmark",
@@ -54,12 +55,13 @@ const KINDS: [&str; 11] = [
     "statefulset",
     "deployment",
     "resourcequota",
+    "networkpolicy",
 ];
 /// What the plugin does.
 const OF_PLUGIN: [&str; 4] = ["status", "restart", "bench", "report"];
 
 /// The blocks of this language in a page.
-fn blocks(page: &str, language: &str) -> Vec<String> {
+pub(crate) fn blocks(page: &str, language: &str) -> Vec<String> {
     let fence = format!("```{language}\n");
     let blocks = page.split(&fence).skip(1);
     blocks
@@ -139,6 +141,10 @@ fn check_command(line: &str) {
         assert!(OF_PLUGIN.contains(&words[1].as_str()), "{line}");
         return;
     }
+    if words[0] == "exec" {
+        check_exec(&words).unwrap_or_else(|error| panic!("{error}: {line}"));
+        return;
+    }
     let (_, flags) = VERBS
         .iter()
         .find(|(verb, _)| *verb == words[0])
@@ -166,6 +172,160 @@ fn check_command(line: &str) {
     }
 }
 
+/// In a pod there is one program and no shell. What it is told has to be there: the crate itself can not be asked, it compiles RocksDB.
+fn check_exec(words: &[String]) -> Result<(), String> {
+    let [_, _, separator, program, admin, command @ ..] = words else {
+        return Err("too short".to_owned());
+    };
+    let entry = format!("ENTRYPOINT [\"{program}\"]");
+    let is_in_image = read("engine/Dockerfile").contains(&entry);
+    if separator != "--" || !is_in_image || admin != "admin" {
+        return Err(format!("{program} {admin} is nothing that a pod has"));
+    }
+    let source = |module: &str| read(&format!("engine/src/cli/admin/{module}.rs"));
+    let admin = source("mod");
+    let (mut flags, _) = takes(body(&admin, "struct AdminArgs"));
+    let given = command.iter().filter_map(|word| word.strip_prefix("--"));
+    let mut words = command.iter().filter(|word| !word.starts_with("--"));
+    let mut next = |of: &str, name: &str| {
+        let commands = subcommands(body(of, name));
+        let word = words.next().ok_or("no command")?;
+        let takes = commands.get(word).ok_or(format!("no command {word}"))?;
+        Ok::<_, String>((word.clone(), takes.clone()))
+    };
+    let (command, mut own) = next(&admin, "enum AdminCommand")?;
+    own = match command.as_str() {
+        "members" => next(&source("members"), "enum MembersCommand")?.1,
+        "sessions" => next(&source("sessions"), "enum SessionsCommand")?.1,
+        _ => own,
+    };
+    flags.extend(own.0);
+    for flag in given {
+        let name = flag.split('=').next().unwrap();
+        if !flags.contains(name) {
+            return Err(format!("no flag {name}"));
+        }
+    }
+    let more = words.count();
+    let fits = more == own.1;
+    fits.then_some(()).ok_or(format!("takes {} words", own.1))
+}
+
+/// The flags, and how many words beside them.
+type Takes = (BTreeSet<String>, usize);
+
+/// What stands in the braces of this type.
+fn body<'a>(source: &'a str, head: &str) -> &'a str {
+    let (_, rest) = source.split_once(&format!("{head} {{\n")).unwrap();
+    rest.split_once("\n}").unwrap().0
+}
+
+/// As clap names what has this name in Rust.
+fn of_clap(name: &str) -> String {
+    let mut dashed = String::new();
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && !dashed.is_empty() {
+            dashed.push('-');
+        }
+        dashed.push(if c == '_' {
+            '-'
+        } else {
+            c.to_ascii_lowercase()
+        });
+    }
+    dashed
+}
+
+/// By the fields of a type, or a variant, for clap.
+fn takes(body: &str) -> Takes {
+    let (mut takes, mut attributes) = (Takes::default(), String::new());
+    for line in body.lines().map(str::trim) {
+        let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        let field = line.split_once(": ").map(|(name, _)| name);
+        let Some(name) = field.filter(is_name) else {
+            let is_words = line.starts_with("///");
+            attributes.push_str(if is_words { "" } else { line });
+            continue;
+        };
+        if attributes.contains("long") {
+            takes.0.insert(of_clap(name));
+        } else if !attributes.contains("subcommand") {
+            takes.1 += 1;
+        }
+        attributes.clear();
+    }
+    takes
+}
+
+/// By the variants of a type for clap.
+fn subcommands(body: &str) -> BTreeMap<String, Takes> {
+    let mut variants: Vec<(String, String)> = Vec::new();
+    for line in body.lines() {
+        let begins = line.strip_prefix("    ");
+        let begins = begins.filter(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()));
+        if let Some(rest) = begins {
+            let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+            variants.push((of_clap(name), String::new()));
+        } else if let Some((_, fields)) = variants.last_mut() {
+            fields.push_str(line);
+            fields.push('\n');
+        }
+    }
+    let variants = variants.into_iter();
+    variants
+        .map(|(name, fields)| (name, takes(&fields)))
+        .collect()
+}
+
+/// Images have no shell, and no PATH that leads to the program.
+#[test]
+fn who_is_told_to_ask_a_member_is_told_how_in_a_pod() {
+    for (page, text) in pages() {
+        for line in text.lines().filter(|line| line.contains("dengine admin")) {
+            let asked = line.matches("dengine admin").count();
+            let in_pod = line.matches("-- /dengine admin").count();
+            assert_eq!(asked, in_pod, "{page}: {line}");
+        }
+    }
+    let mut checked = 0;
+    for page in ["README.md", "docs/upgrades.md", "docs/network-policy.md"] {
+        let commands = commands(&read(page)).into_iter();
+        for line in commands.filter(|line| line.starts_with("kubectl exec ")) {
+            check_command(&line);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 3, "only {checked} commands found");
+}
+
+#[test]
+fn what_no_pod_can_do_is_seen() {
+    let check = |line: &str| check_exec(&arguments(line));
+    for line in [
+        "kubectl exec NAME-N -- /dengine admin status",
+        "kubectl exec NAME-N -- /dengine admin transfer ID",
+        "kubectl exec NAME-N -- /dengine admin members list --json",
+        "kubectl exec NAME-N -- /dengine admin members add-learner --endpoint=HOST --promote",
+        "kubectl exec NAME-N -- /dengine admin --endpoints=HOST --timeout-s=5 members remove ID",
+    ] {
+        assert_eq!(check(line), Ok(()), "{line}");
+    }
+    for line in [
+        "kubectl exec NAME-N -- dengine admin status",
+        "kubectl exec NAME-N -- /bin/dengine admin status",
+        "kubectl exec NAME-N /dengine admin status --json",
+        "kubectl exec NAME-N -- /dengine admin",
+        "kubectl exec NAME-N -- /dengine admin state",
+        "kubectl exec NAME-N -- /dengine admin transfer",
+        "kubectl exec NAME-N -- /dengine admin status ID",
+        "kubectl exec NAME-N -- /dengine admin status --promote",
+        "kubectl exec NAME-N -- /dengine admin members",
+        "kubectl exec NAME-N -- /dengine admin members show",
+    ] {
+        assert!(check(line).is_err(), "{line}");
+    }
+}
+
 /// The patch sets only fields that there are.
 fn check_patch(kind: &str, patch: &str) {
     let mut patch: Value = serde_json::from_str(patch).unwrap();
@@ -182,7 +342,7 @@ fn check_patch(kind: &str, patch: &str) {
 }
 
 /// Nothing of the object gets lost in its type.
-fn known<K: DeserializeOwned + Serialize>(mut object: Value) {
+pub(crate) fn known<K: DeserializeOwned + Serialize>(mut object: Value) {
     if object["metadata"].is_null() {
         object["metadata"] = json!({});
     }

@@ -53,8 +53,13 @@ impl Facts<'_> {
             None if self.is_new() => {
                 State::unknown(reasons::NOT_BOOTSTRAPPED, "no member has an identity yet")
             }
-            None => State::no(reasons::QUORUM_LOST, "no quorum of the voters answers"),
+            None => State::no(reasons::QUORUM_LOST, &self.no_quorum()),
         }
+    }
+
+    fn no_quorum(&self) -> String {
+        let message = "no quorum of the voters answers".to_owned();
+        words::with_troubles(message, self.observed)
     }
 
     /// Voters that answer, and say that their disks take nothing.
@@ -137,9 +142,7 @@ impl Facts<'_> {
             return State::yes(reason, &words::with_troubles(message, self.observed));
         }
         if self.observed.membership.is_none() && !self.is_new() {
-            let message = "no quorum of the voters answers".to_owned();
-            let message = words::with_troubles(message, self.observed);
-            return State::yes(reasons::QUORUM_LOST, &message);
+            return State::yes(reasons::QUORUM_LOST, &self.no_quorum());
         }
         let unhealthy: Vec<&str> = self
             .observed

@@ -283,6 +283,51 @@ fn a_member_that_runs_and_is_silent_is_told_of() {
     assert!(words.contains("member 2: its node is away"), "{words}");
 }
 
+/// A NetworkPolicy that keeps the operator from all members takes the quorum from its sight alone: that is said where people look.
+#[test]
+fn what_keeps_the_quorum_from_sight_is_told_with_its_loss() {
+    let mut observed = healthy();
+    observed.membership = None;
+    for pod in observed.pods.values_mut() {
+        pod.report = None;
+        pod.silent = Some("a policy keeps the operator out".to_owned());
+    }
+    let status = status_of(observed, Step::Wait(Waiting::Quorum));
+    for type_ in [
+        types::QUORUM_AVAILABLE,
+        types::DEGRADED,
+        types::READY,
+        types::PROGRESSING,
+    ] {
+        let (_, _, words) = said(&status, type_);
+        let told = words.contains("members 0, 1 and 2: a policy keeps");
+        assert!(told, "{type_}: {words}");
+    }
+}
+
+#[test]
+fn whoever_is_waited_for_what_keeps_pods_from_running_is_told() {
+    let name = || "demo-2".to_owned();
+    for waiting in [
+        Waiting::Pods([2].into()),
+        Waiting::Gone([2].into()),
+        Waiting::Seed,
+        Waiting::Quorum,
+        Waiting::CatchUp { name: name() },
+        Waiting::Member { name: name() },
+    ] {
+        let mut observed = healthy();
+        let away = observed.pods.get_mut(&2).unwrap();
+        away.report = None;
+        away.trouble = Some("its node is gone".to_owned());
+        let step = format!("{waiting:?}");
+        let status = status_of(observed, Step::Wait(waiting));
+        let (_, _, words) = said(&status, types::PROGRESSING);
+        let told = words.contains("member 2: its node is gone");
+        assert!(told, "{step}: {words}");
+    }
+}
+
 #[test]
 fn a_member_that_is_away_is_no_spec_that_is_met() {
     let mut observed = healthy();
