@@ -2,7 +2,7 @@
 //! removes what was compacted.
 
 use super::input::{Input, Reply, Request};
-use super::space::{HandOvers, Look, Space};
+use super::space::{HandOvers, Space};
 use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
 use crate::error::Fatal;
@@ -64,18 +64,7 @@ impl KeeperThread {
     }
 
     fn look_at_disk(&mut self, leads: bool, stalled: bool) {
-        match self.space.look() {
-            Ok(Look::BecameLow) => tracing::warn!(
-                free_bytes = self.space.free_bytes(),
-                "the disk is nearly full: this member takes no write that needs space"
-            ),
-            Ok(Look::Recovered) => tracing::info!(
-                free_bytes = self.space.free_bytes(),
-                "the disk has space again: this member takes all writes"
-            ),
-            Ok(Look::Same) => {}
-            Err(error) => tracing::debug!(%error, "the disk does not say what is free"),
-        }
+        self.space.look_and_tell();
         let low = self.space.is_low();
         if self
             .hand_overs

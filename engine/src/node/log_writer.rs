@@ -3,6 +3,7 @@
 
 use super::input::Input;
 use super::log_filler::LogFiller;
+use super::space::Space;
 use super::{clock, metrics};
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
@@ -24,6 +25,7 @@ pub(super) struct LogThread {
     fatal: watch::Sender<Option<Fatal>>,
     /// Remembers over the end of the process that acknowledged writes may be missing on the disk.
     power: PowerGuard,
+    space: Arc<Space>,
     /// It was told that the disk is full.
     told_full: bool,
 }
@@ -34,6 +36,7 @@ impl LogThread {
         replica: Sender<Input>,
         fatal: watch::Sender<Option<Fatal>>,
         power: PowerGuard,
+        space: Arc<Space>,
         config: &Config,
     ) -> Result<Self, StartError> {
         Ok(Self {
@@ -43,6 +46,7 @@ impl LogThread {
             replica,
             fatal,
             power,
+            space,
             told_full: false,
         })
     }
@@ -71,6 +75,7 @@ impl LogThread {
     fn work(&mut self, jobs: &Receiver<LogJob>) -> Result<(), LogError> {
         loop {
             self.take_back(self.filler.filled())?;
+            self.writer.save_space(self.space.is_low());
             match self.writer.step(&mut self.log, clock::now())? {
                 LogStep::Sync => self.sync()?,
                 LogStep::Persisted { id, entries } => self.tell(id, entries),

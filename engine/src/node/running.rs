@@ -134,6 +134,8 @@ impl Running {
             start.config.data_dir.clone(),
             start.config.min_free_bytes,
         ));
+        // Before anybody takes space that somebody else needs.
+        space.look_and_tell();
         let snapshots = Snapshots {
             maker: Maker {
                 flusher: machine.flusher(),
@@ -200,6 +202,7 @@ impl Running {
             inbox.clone(),
             start.fatal.clone(),
             start.power,
+            Arc::clone(&space),
             &start.config,
         )?;
         let threads = vec![

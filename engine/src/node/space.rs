@@ -36,6 +36,22 @@ impl Space {
         }
     }
 
+    /// Looks at the disk, and logs what has changed.
+    pub(super) fn look_and_tell(&self) {
+        match self.look() {
+            Ok(Look::BecameLow) => tracing::warn!(
+                free_bytes = self.free_bytes(),
+                "the disk is nearly full: this member takes no write that needs space"
+            ),
+            Ok(Look::Recovered) => tracing::info!(
+                free_bytes = self.free_bytes(),
+                "the disk has space again: this member takes all writes"
+            ),
+            Ok(Look::Same) => {}
+            Err(error) => tracing::debug!(%error, "the disk does not say what is free"),
+        }
+    }
+
     /// Looks at the disk.
     ///
     /// # Errors

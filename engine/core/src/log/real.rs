@@ -170,6 +170,13 @@ impl DiskFile for RealFile {
     }
 
     fn reserve(&self, bytes: u64) -> Result<(), DiskError> {
+        // Who asks for more than there is may have all of that for a moment, and others find none.
+        let free = rustix::fs::fstatvfs(&self.file);
+        let is_free =
+            |disk: &rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) >= bytes;
+        if free.is_ok_and(|disk| !is_free(&disk)) {
+            return Err(self.fail("reserve space for", rustix::io::Errno::NOSPC));
+        }
         // It finds a full disk before anything is written, and makes one extent. Some file systems cannot
         // do it; there the first write to each place reserves.
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
@@ -198,6 +205,20 @@ impl DiskFile for RealFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_than_is_free_is_not_reserved() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = RealDisk::open(directory.path()).unwrap();
+        let file = disk.create("f").unwrap();
+        let all = rustix::fs::statvfs(directory.path()).unwrap();
+        // The same on a disk as large as files can be.
+        let error = file.reserve(all.f_blocks * all.f_frsize + 1).unwrap_err();
+        assert!(error.is_no_space(), "{error}");
+        assert_eq!(file.len().unwrap(), 0);
+        file.reserve(4096).unwrap();
+        assert_eq!(file.len().unwrap(), 4096);
+    }
 
     /// Whoever syncs the directory besides the log's own thread must not be the only one who hears that it failed.
     #[test]

@@ -79,6 +79,8 @@ pub struct LogWriter {
     awaited: bool,
     /// When there was no space for the last piece.
     piece_lacked_space: Option<Moment>,
+    /// The next segment's file waits until it is needed.
+    saves_space: bool,
 }
 
 impl LogWriter {
@@ -96,7 +98,14 @@ impl LogWriter {
             full: None,
             awaited: false,
             piece_lacked_space: None,
+            saves_space: false,
         }
+    }
+
+    /// While this is so, the next segment is not made before it is needed: its space is for who has less of it, as the state that is
+    /// flushed so that the log can be dropped.
+    pub fn save_space(&mut self, saves_space: bool) {
+        self.saves_space = saves_space;
     }
 
     /// Takes in what queued. What is added before [`LogStep::Persisted`] is written with the rest.
@@ -235,7 +244,8 @@ impl LogWriter {
             return Ok(LogStep::AwaitPiece);
         }
         let is_too_soon = |lacked: Moment| now < lacked.after(PIECE_RETRY);
-        if !self.piece_lacked_space.is_some_and(is_too_soon)
+        if !self.saves_space
+            && !self.piece_lacked_space.is_some_and(is_too_soon)
             && let Some(piece) = next_piece(log)?
         {
             self.awaited = false;
@@ -680,6 +690,20 @@ mod tests {
         this.disk.set_space_bytes(None);
         this.pass(500);
         assert_eq!(this.work(), ["sync", "persisted 6", "wait"]);
+    }
+
+    /// It took what a member had given up of its spare segments, so that the state could be flushed.
+    #[test]
+    fn no_piece_is_filled_while_space_is_saved() {
+        let mut this = Writer::new(SyncRule::AtOnce, Filler::AtOnce);
+        this.writer.save_space(true);
+        this.append(2_200);
+        assert_eq!(this.work(), ["sync", "persisted 2", "wait"]);
+        this.append(4_000);
+        assert_eq!(this.work(), ["sync", "persisted 3", "wait"], "it is needed");
+        this.writer.save_space(false);
+        this.append(2_200);
+        assert!(this.work().contains(&"fill".to_owned()));
     }
 
     #[test]
