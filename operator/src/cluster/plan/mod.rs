@@ -408,14 +408,15 @@ fn grow(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option
 /// Removes the members that are too many: those that take no part first, then from the highest ordinal down. Waits for
 /// growth to end.
 fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
+    let is_surplus = |member: &Member| {
+        member
+            .ordinal
+            .is_some_and(|ordinal| ordinal >= wanted.replicas)
+    };
     let surplus = membership
         .members
         .iter()
-        .filter(|member| {
-            member
-                .ordinal
-                .is_some_and(|ordinal| ordinal >= wanted.replicas)
-        })
+        .filter(|member| is_surplus(member))
         .max_by_key(|member| (!observed.is_healthy(member), member.ordinal))?;
     let ordinal = surplus.ordinal?;
     if observed.is_claim_refused(ordinal) {
@@ -424,7 +425,7 @@ fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Opti
     let removal = give_up(observed, membership, surplus, ordinal, Removal::ScaleDown);
     // A smaller cluster survives fewer failures; one of those that stay is not to be the first.
     let mut voters = membership.voters();
-    let away = voters.find(|member| member.id != surplus.id && !observed.carries(member));
+    let away = voters.find(|member| !is_surplus(member) && !observed.carries(member));
     Some(match away {
         _ if !removal.acts() => removal,
         Some(away) => Step::Blocked(Blocked::ScaleDown {

@@ -127,15 +127,18 @@ fn nothing_is_removed_when_the_rest_has_no_healthy_majority() {
 
 #[test]
 fn a_cluster_does_not_shrink_around_a_member_that_is_away() {
-    let away = |ordinal: u32| {
+    let all_away = |ordinals: &[u32]| {
         let mut observed = healthy(5);
         for member in members(&mut observed) {
             member.leader = member.id == 3;
         }
-        members(&mut observed)[ordinal as usize].reachable = false;
-        pod(&mut observed, ordinal).report = None;
+        for &ordinal in ordinals {
+            members(&mut observed)[ordinal as usize].reachable = false;
+            pod(&mut observed, ordinal).report = None;
+        }
         observed
     };
+    let away = |ordinal| all_away(&[ordinal]);
     let blocked = Step::Blocked(Blocked::ScaleDown {
         name: "demo-4".to_owned(),
         away: "demo-0".to_owned(),
@@ -145,6 +148,11 @@ fn a_cluster_does_not_shrink_around_a_member_that_is_away() {
     assert!(matches!(
         plan(&away(3), &wanted(3)),
         Step::MarkClaim { ordinal: 3, .. }
+    ));
+    // And so do all that are to go, though they are all away.
+    assert!(matches!(
+        plan(&all_away(&[3, 4]), &wanted(3)),
+        Step::MarkClaim { ordinal: 4, .. }
     ));
 }
 
