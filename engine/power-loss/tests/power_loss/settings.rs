@@ -30,10 +30,13 @@ impl Settings {
             return both(at).to_vec();
         }
         let syncs = (1..=counts.syncs()).map(CutAt::Sync);
-        let every = (counts.changes() / self.samples.max(1)).max(1);
-        let first = 1 + self.seed % every;
-        let changes = (first..=counts.changes()).step_by(every as usize);
-        let changes = changes.take(self.samples as usize).map(CutAt::Change);
+        let samples = self.samples.min(counts.changes());
+        // Spread over all of them, the last ones too: one at a place of its own in each of so many equal parts.
+        let changes = (0..samples).map(|sample| {
+            let begin = sample * counts.changes() / samples;
+            let end = (sample + 1) * counts.changes() / samples;
+            CutAt::Change(begin + 1 + self.seed % (end - begin))
+        });
         syncs.flat_map(both).chain(changes.map(after)).collect()
     }
 }
@@ -63,4 +66,39 @@ fn cut_at(text: &str) -> CutAt {
 
 fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|it| !it.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What came after the first hundreds of changes was never cut.
+    #[test]
+    fn cuts_are_spread_over_all_changes() {
+        let changes = |changes, seed| {
+            let settings = Settings {
+                seed,
+                samples: 100,
+                only: None,
+            };
+            let counts = Counts {
+                writes: changes,
+                ..Counts::default()
+            };
+            let cuts = settings.cuts(counts).into_iter().map(|cut| match cut.at {
+                CutAt::Change(number) => number,
+                CutAt::Sync(_) => panic!("there is none"),
+            });
+            cuts.collect::<Vec<_>>()
+        };
+        assert_eq!(changes(50, 7), (1..=50).collect::<Vec<_>>());
+        for (all, part) in [(165, 2), (482, 5)] {
+            for seed in 0..10 {
+                let cuts = changes(all, seed);
+                assert_eq!(cuts.len(), 100);
+                assert!(cuts.is_sorted_by(|a, b| a < b) && cuts[0] >= 1);
+                assert!((all - part + 1..=all).contains(&cuts[99]), "{cuts:?}");
+            }
+        }
+    }
 }
