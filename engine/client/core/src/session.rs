@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-/// Writes of one session that may be under way at once; the cluster stores so many answers for it.
+/// Writes of one session that may be under way at once; the cluster keeps four times as many answers for it.
 pub const WINDOW: u64 = 64;
 
 /// What a write of a session carries. `session_id` and `sequence` are the same on each attempt.
