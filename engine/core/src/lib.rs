@@ -6,7 +6,6 @@
 
 pub mod answers;
 pub mod channel;
-pub mod check;
 pub mod consensus;
 pub mod durable;
 pub mod kv;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dengine_client::{self as client, Client, Consistency, Error, OperationResult, PutOptions};
-use dengine_core::check::{
+use dengine_checker::{
     Answer, Call, CallId, Expected, History, Level, Recorder, Reply, Seen, Step,
 };
+use dengine_client::{self as client, Client, Consistency, Error, OperationResult, PutOptions};
 
 use crate::dice::Dice;
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dengine_checker::{Answer, Call};
 use dengine_client::{ClientOptions, SessionOptions};
-use dengine_core::check::{self, Answer, Call};
 use tokio::task::JoinSet;
 
 use crate::clients::{Caller, Notes, options, sweep};
@@ -100,10 +100,11 @@ impl Rounds {
 
     fn judge(&mut self, evidence: &Evidence) {
         let history = evidence.notes.history();
-        let summary = match check::check(&history, check::linearizable::DEFAULT_STEPS) {
-            Ok(summary) => summary,
-            Err(violation) => panic!("SEED={}: {violation}", self.seed),
-        };
+        let summary =
+            match dengine_checker::check(&history, dengine_checker::linearizable::DEFAULT_STEPS) {
+                Ok(summary) => summary,
+                Err(violation) => panic!("SEED={}: {violation}", self.seed),
+            };
         let revisions = history
             .operations
             .iter()

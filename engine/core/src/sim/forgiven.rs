@@ -5,9 +5,9 @@
 //! Of what is kept every answer counts, and what is lost never happened. Only deletes that look alike leave a doubt.
 
 use super::queue::Nanos;
-use crate::check::{Answer, Call, History};
 use crate::kv::{Event, EventKind};
 use crate::types::Revision;
+use dengine_checker::{Answer, Call, History};
 use std::collections::BTreeMap;
 
 /// There are fewer clients than this.
@@ -116,9 +116,9 @@ fn same(before: &[Event], after: &[Event]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::{Moment, Operation};
     use crate::kv::KeyValue;
     use bytes::Bytes;
+    use dengine_checker::{Moment, Operation};
 
     fn change(revision: u64, value: &str) -> (Revision, Vec<Event>) {
         let revision = Revision(revision);

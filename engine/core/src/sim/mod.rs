@@ -55,7 +55,7 @@ mod trace;
 mod watcher;
 mod world;
 
-use crate::check::History;
+use dengine_checker::History;
 #[cfg(feature = "planted-bugs")]
 pub use search::{Search, Sought, never_first};
 use std::collections::BTreeMap;

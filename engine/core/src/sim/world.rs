@@ -23,11 +23,11 @@ use super::tide::Tide;
 use super::trace::{Keep, Trace};
 use super::watcher::Watcher;
 use super::{Report, Violation};
-use crate::check::{self, Answer, Level, Recorder};
 use crate::kv::CommandVersion;
 use crate::replica::{EncodedCommand, Input, Request};
 use crate::types::{Index, MemberId, Revision};
 use bytes::Bytes;
+use dengine_checker::{Answer, Level, Recorder};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -510,7 +510,7 @@ impl World {
     fn judge(&mut self) {
         let changes = self.sim.progress.changes();
         let history = &self.losses.forgive(self.recorder.history(), changes);
-        let judged = check::check(history, CHECK_STEPS);
+        let judged = dengine_checker::check(history, CHECK_STEPS);
         let reader = newest_leader(&self.members).and_then(|(id, _)| self.members[&id].reader());
         let reader = reader.expect("a run ends with a leader");
         let value_at = |key: &str, revision: u64| {

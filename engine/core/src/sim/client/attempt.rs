@@ -1,13 +1,13 @@
 //! One attempt after the other, until a call has an answer.
 
 use super::{Ask, Client, ClientEvent, Want};
-use crate::check::{Call, CallId};
 use crate::kv::{Request, SessionStamp};
 use crate::sim::member::Member;
 use crate::sim::queue::{MILLI, Nanos};
 use crate::sim::surroundings::{Event, Surroundings};
 use crate::sim::world::Members;
 use crate::types::{MemberId, SessionId};
+use dengine_checker::{Call, CallId};
 use dengine_client_core::{Attempts, Operation, RetryPolicy, Sequencer, Stamp, Target};
 use std::time::Duration;
 

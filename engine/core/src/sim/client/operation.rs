@@ -2,7 +2,6 @@
 
 use super::ranges::{deleted, is_range, just, keys_of, replies_of, some_range, steps_of};
 use super::{Outcome, Want};
-use crate::check::{Answer, Call, Expected, Level, Seen, Step};
 use crate::kv::{
     self, Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, Refusal,
     Relation,
@@ -11,6 +10,7 @@ use crate::replica::{LeaderHint, RequestError};
 use crate::sim::random::Random;
 use crate::types::Revision;
 use bytes::Bytes;
+use dengine_checker::{Answer, Call, Expected, Level, Seen, Step};
 use dengine_client_core::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 

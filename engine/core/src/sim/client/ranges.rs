@@ -4,10 +4,10 @@
 //! revision they demand of a range.
 
 use super::operation::seen;
-use crate::check::{Reply, Step};
 use crate::kv::{BatchAnswer, BatchOperation, KeyRange, KeyValue};
 use crate::sim::plan::KEYS_MAX;
 use bytes::Bytes;
+use dengine_checker::{Reply, Step};
 
 /// How an operation names its keys; each form comes as often as the others.
 enum Form {

@@ -3,10 +3,10 @@
 
 use super::Want;
 use super::operation;
-use crate::check::{Answer, Call, Level};
 use crate::kv::Command;
 use crate::sim::queue::{MILLI, Nanos};
 use crate::sim::random::Random;
+use dengine_checker::{Answer, Call, Level};
 
 /// What it does next about such a key.
 pub(super) enum Renewal {

@@ -1,7 +1,7 @@
 //! Every write that a client asked for took effect at most once, and nothing else took a revision.
 
 use super::{End, Invariant};
-use crate::check::Rule;
+use dengine_checker::Rule;
 
 pub(super) struct AppliedOnce;
 

@@ -2,7 +2,7 @@
 //! answer; what any read shows at a revision is what the writes up to that revision made of it.
 
 use super::{End, Invariant};
-use crate::check::Rule;
+use dengine_checker::Rule;
 
 pub(super) struct Linearizable;
 

@@ -20,11 +20,11 @@ mod watches_complete;
 use super::queue::Nanos;
 use super::shadow::Shadow;
 use super::trace::Hash;
-use crate::check::{History, Rule, Summary, Violation};
 use crate::consensus::State;
 use crate::kv::{CommandVersion, Event, KeyValue, Membership};
 use crate::types::{Entry, EntryKind, Index, MemberId, Revision, Term};
 use crate::watch::WatchSpec;
+use dengine_checker::{History, Rule, Summary, Violation};
 
 /// What invariants are told of.
 pub(super) enum Seen<'a> {

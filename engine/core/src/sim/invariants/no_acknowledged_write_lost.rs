@@ -1,7 +1,7 @@
 //! What was acknowledged is in the history of every member in the end, at the revision that was told.
 
 use super::{End, Invariant};
-use crate::check::{Answer, Call, Operation};
+use dengine_checker::{Answer, Call, Operation};
 
 pub(super) struct NoAcknowledgedWriteLost;
 

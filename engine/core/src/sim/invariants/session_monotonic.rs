@@ -1,7 +1,7 @@
 //! A session reads its own writes, and never goes back in history, whichever member answers.
 
 use super::{End, Invariant};
-use crate::check::Rule;
+use dengine_checker::Rule;
 
 pub(super) struct SessionMonotonic;
 

@@ -1,9 +1,9 @@
 //! Revisions against real time, against sessions, and against the number of changes.
 
 use super::timeline::{Facts, Timeline};
-use crate::check::history::{History, Level};
-use crate::check::prepare::{Action, Prepared, Ready};
-use crate::check::violation::{Rule, Violation};
+use crate::history::{History, Level};
+use crate::prepare::{Action, Prepared, Ready};
+use crate::violation::{Rule, Violation};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 

@@ -1,7 +1,7 @@
 //! A store that takes one operation after the other, and clients whose calls overlap: its histories are right by
 //! construction. A fault makes it break exactly one promise, visibly.
 
-use crate::check::{Answer, Call, CallId, Expected, History, Level, Recorder, Reply, Seen, Step};
+use crate::{Answer, Call, CallId, Expected, History, Level, Recorder, Reply, Seen, Step};
 use std::collections::BTreeMap;
 
 const KEYS: u64 = 4;

@@ -1,7 +1,7 @@
 //! Random histories: right ones pass, and every way of breaking one promise is caught.
 
 use super::store::{Fault, run};
-use crate::check::{Summary, check, linearizable, revisions};
+use crate::{Summary, check, linearizable, revisions};
 use proptest::prelude::*;
 
 /// Few steps: the search must hardly ever have to go back.

@@ -1,6 +1,6 @@
 //! Small histories, each right or wrong for one reason.
 
-use crate::check::{
+use crate::{
     Answer, Call, Expected, History, Level, Moment, Operation, Reply, Rule, Seen, Step, check,
     linearizable::{self, DEFAULT_STEPS},
 };

@@ -1,9 +1,9 @@
 //! What each key was from revision to revision, as far as the history says.
 
 use super::order::{Floor, Taken};
-use crate::check::history::History;
-use crate::check::prepare::{Action, KeyId, Pair, Prepared, Ready, Told, ValueId};
-use crate::check::violation::{Rule, Violation};
+use crate::history::History;
+use crate::prepare::{Action, KeyId, Pair, Prepared, Ready, Told, ValueId};
+use crate::violation::{Rule, Violation};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known before contents are looked at.

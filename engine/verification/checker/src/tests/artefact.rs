@@ -1,7 +1,7 @@
 //! A history that was written down is the one that is read.
 
 use super::store::{Fault, run};
-use crate::check::{History, check, linearizable::DEFAULT_STEPS};
+use crate::{History, check, linearizable::DEFAULT_STEPS};
 
 #[test]
 fn a_history_comes_back_from_json_lines_as_it_was() {

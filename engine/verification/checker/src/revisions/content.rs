@@ -2,8 +2,8 @@
 
 use super::order::Taken;
 use super::timeline::{Facts, Sighting, Timeline, What, sightings};
-use crate::check::prepare::{Action, KeyId, Pair, Wanted};
-use crate::check::violation::{Rule, Violation};
+use crate::prepare::{Action, KeyId, Pair, Wanted};
+use crate::violation::{Rule, Violation};
 use std::collections::BTreeMap;
 
 /// Checks every sighting and every compare.

@@ -1,8 +1,8 @@
-//! Judges a history that a failed run left: `cargo run -p dengine-core --example check_history -- history.jsonl`
+//! Judges a history that a failed run left: `cargo run -p dengine-checker --example check_history -- history.jsonl`
 
 #![expect(clippy::print_stdout, reason = "the verdict is the point")]
 
-use dengine_core::check::{History, check, linearizable::DEFAULT_STEPS};
+use dengine_checker::{History, check, linearizable::DEFAULT_STEPS};
 use std::fs::File;
 use std::io::BufReader;
 
