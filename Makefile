@@ -17,17 +17,19 @@ export CXX = $(if $(shell command -v ccache),ccache )c++
 
 comma := ,
 # One profile everywhere: RocksDB is compiled once.
-CARGO_TEST := cargo test --release --locked --workspace
+# The simulator turns on what nothing that ships has, so it is built by itself.
+ALL := --workspace --exclude dengine-simulator
+CARGO_TEST := cargo test --release --locked $(ALL)
 # Always the whole workspace: what a dependency is compiled with depends on which packages are asked for, and
 # with several answers it would be compiled several times.
-BUILD := cargo build --release --locked --workspace --bins
+BUILD := cargo build --release --locked $(ALL) --bins
 E2E := $(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-e2e
 CRDGEN := $(BUILD) --quiet && $(CARGO_TARGET_DIR)/release/crdgen
 CRDS := charts/dengine-operator/files/crds
 CRDS_AGAIN := $(CARGO_TARGET_DIR)/crds
-SIM := cargo run --release --locked --quiet -p dengine-core --features sim --bin sim --
-SIM_PLANTED := cargo run --release --locked --quiet -p dengine-core --features sim,planted-bugs --bin sim --
-SIM_TEST := cargo test --release --locked -p dengine-core --features sim$(comma)planted-bugs --lib -- sim:: planted::
+SIM := cargo run --release --locked --quiet -p dengine-simulator --
+SIM_PLANTED := cargo run --release --locked --quiet -p dengine-simulator --features planted-bugs --
+SIM_TEST := cargo test --release --locked -p dengine-simulator --features planted-bugs --lib
 # Each puts other types in place of std's, so it is a program of its own; neither compiles RocksDB.
 MODELS_LOOM := cargo test --release --locked -p dengine-core --features loom --lib -- models::
 MODELS_SHUTTLE := cargo test --release --locked -p dengine-core --features shuttle --lib -- models::
@@ -150,16 +152,16 @@ bench-baseline: ## instruction counts of hot paths against the committed ones (U
 	@cargo bench --locked --quiet -p dengine-core --bench instructions -- $(if $(UPDATE),--update)
 
 # Clippy and rustdoc share what they check of the dependencies, and RocksDB with build and tests: one profile, the whole
-# workspace. Only the core has features.
+# workspace. Only the core and the simulator have features.
 CLIPPY := cargo clippy --release --locked --all-targets
 lint: setup-lint ## formats, lints with every feature, documentation, the tests it names, dependencies, generated files; changes nothing
 	cargo fmt --all --check
 	docs/regressions.sh
 	@unformatted=$$(gofmt -l e2e/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
-	$(CLIPPY) --workspace -- -D warnings
-	$(CLIPPY) -p dengine-core --features sim -- -D warnings
+	$(CLIPPY) $(ALL) -- -D warnings
 	$(CLIPPY) -p dengine-core --features planted-bugs -- -D warnings
-	$(CLIPPY) -p dengine-core --features sim$(comma)planted-bugs -- -D warnings
+	$(CLIPPY) -p dengine-simulator -- -D warnings
+	$(CLIPPY) -p dengine-simulator --features planted-bugs -- -D warnings
 	$(CLIPPY) -p dengine-core --features loom -- -D warnings
 	$(CLIPPY) -p dengine-core --features shuttle -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items

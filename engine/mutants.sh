@@ -15,7 +15,7 @@ SAMPLE=320
 # These unit tests take nine tenths of the time of all, for they write tens of thousands of keys, or judge histories. Only what
 # the others let pass is tried with them, and only where they say something.
 LATER=(expiry_keeps_up_with_the_writes range_deletes_in_one_call memory_has_a_bound_and_used_keys
-    what_one_command_deletes_by_ranges the_next_turn_waits_for a_key_that_is_refreshed_all_the_time kv::tests::visits:: check::)
+    what_one_command_deletes_by_ranges the_next_turn_waits_for a_key_that_is_refreshed_all_the_time kv::tests::visits::)
 LATER_WHERE='^engine/core/src/(kv|replica)/'
 # The same for tests that are executables of their own: they double what is built for a mutant.
 MORE_TESTS=(--cargo-arg=--test=crash --cargo-arg=--test=log)

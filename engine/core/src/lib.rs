@@ -18,8 +18,6 @@ pub mod peer_queue;
 pub mod planted;
 pub mod replica;
 pub mod revision_waits;
-#[cfg(feature = "sim")]
-pub mod sim;
 pub mod snapshot;
 mod sync;
 pub mod types;

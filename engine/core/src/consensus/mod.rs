@@ -34,14 +34,14 @@ mod apply_window;
 mod config;
 mod convert;
 mod decode;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "testing"))]
 mod describe;
 mod driver;
 mod event;
 mod lease;
 mod log_view;
 mod messages;
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "testing"))]
 mod older;
 mod reads;
 mod validate;
@@ -50,7 +50,7 @@ mod validate;
 mod tests;
 
 pub use config::{ConsensusConfig, ConsensusConfigError};
-#[cfg(any(test, feature = "sim"))]
+#[cfg(any(test, feature = "testing"))]
 pub use describe::describe;
 pub(crate) use driver::snapshot_position;
 pub use driver::{Consensus, Restored};
@@ -59,6 +59,6 @@ pub use event::{
     Proposal, ReadToken, Refusal, Role, SnapshotMeta, State, Token,
 };
 pub use log_view::{LogRead, LogReadError};
-#[cfg(any(test, feature = "sim"))]
-pub(crate) use older::without_promise;
+#[cfg(any(test, feature = "testing"))]
+pub use older::without_promise;
 pub use validate::PeerMessageError;

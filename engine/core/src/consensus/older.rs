@@ -6,7 +6,7 @@ use prost_raft::Message as _;
 use raft::eraftpb::MessageType;
 
 /// This message as members sent it that promised nothing by their answers to a leader's rounds, though they kept to it.
-pub(crate) fn without_promise(bytes: &Bytes) -> Bytes {
+pub fn without_promise(bytes: &Bytes) -> Bytes {
     let mut message = decode(bytes);
     if message.msg_type() != MessageType::MsgHeartbeatResponse {
         return bytes.clone();

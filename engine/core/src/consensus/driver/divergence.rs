@@ -92,7 +92,7 @@ impl<L: LogRead> Consensus<L> {
     }
 
     /// Whether this member's leader contradicted it within the last election timeout.
-    pub(crate) fn is_contradicted(&self) -> bool {
+    pub fn is_contradicted(&self) -> bool {
         let timeout = self.config.election_ticks as u64;
         match &self.contradictions {
             Contradictions::None => false,

@@ -1,0 +1,35 @@
+//! Election safety: at most one leader can be elected in a given term (§3.4).
+
+use super::{Invariant, Seen};
+use dengine_core::consensus::Role;
+use dengine_core::types::{MemberId, Term};
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub(super) struct ElectionSafety {
+    leaders: BTreeMap<Term, MemberId>,
+}
+
+impl Invariant for ElectionSafety {
+    fn name(&self) -> &'static str {
+        "election safety"
+    }
+
+    fn see(&mut self, seen: &Seen<'_>) -> Result<(), String> {
+        let Seen::State { member, state, .. } = seen else {
+            return Ok(());
+        };
+        if state.role != Role::Leader {
+            return Ok(());
+        }
+        let first = *self.leaders.entry(state.term).or_insert(*member);
+        if first == *member {
+            Ok(())
+        } else {
+            Err(format!(
+                "members {first} and {member} both lead term {}",
+                state.term
+            ))
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The applier's thread and the flusher's.
+
+use super::process::Process;
+use super::{Actor, End, Machine, all_keys};
+use crate::invariants::Seen;
+use crate::surroundings::Surroundings;
+use dengine_core::kv::{ChangesQuery, LogicalHash, Member as MemberRecord, Membership, ReadError};
+use dengine_core::replica::Input;
+use dengine_core::types::{Index, MemberId, Revision};
+
+impl Process {
+    pub(super) fn plan_apply(&mut self, sim: &mut Surroundings, machine: Machine) {
+        let has_work = !self.apply_jobs.is_empty() || self.applier.has_more();
+        if has_work && !std::mem::replace(&mut self.apply_busy, true) {
+            // A store that waits for its disk holds up whoever applies.
+            let mean = sim.plan.apply * if machine.slow { 200 } else { 1 };
+            let delay = sim.random.spread(mean);
+            machine.plan(sim, delay, Actor::Apply);
+        }
+    }
+
+    pub(super) fn apply(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        let jobs = std::iter::from_fn(|| self.apply_jobs.pop_front());
+        let range = self.applier.work(jobs).map_err(|e| e.to_string())?;
+        self.apply_busy = false;
+        self.plan_apply(sim, machine);
+        let Some(range) = range else { return Ok(()) };
+        let (member, index) = (machine.id, range.index);
+        sim.note(format_args!(
+            "{member} has applied {index}, revision {}",
+            range.revision
+        ));
+        if let Some(changed) = &range.membership {
+            sim.progress.changed(index, changed);
+        }
+        if !sim.restored.holds(member) {
+            self.show_applied(sim, member, index, range.revision);
+        }
+        self.wake_hub(sim, machine);
+        if let Some(membership) = &range.membership {
+            sim.note(format_args!("{member} knows {}", names(membership)));
+            sim.see(&Seen::Members(membership));
+        }
+        self.unflushed_bytes += range.bytes;
+        self.plan_flush(sim, machine);
+        let late = !self.untold.is_empty() || sim.random.chance(50_000);
+        self.untold.push(range);
+        match late {
+            // What the flusher says meanwhile comes first.
+            true => {
+                let delay = machine.sync_time(sim) * 10;
+                machine.plan(sim, delay, Actor::TellApplied);
+            }
+            false => self.tell_applied(sim, machine),
+        }
+        Ok(())
+    }
+
+    fn show_applied(
+        &self,
+        sim: &mut Surroundings,
+        member: MemberId,
+        index: Index,
+        revision: Revision,
+    ) {
+        sim.progress.applied(index, revision);
+        let now = sim.now;
+        sim.see(&Seen::Reaches { revision, now });
+        self.show_history(sim);
+        if is_hashed(index) {
+            self.show_hash(sim, member);
+        }
+    }
+
+    pub(super) fn tell_applied(&mut self, sim: &mut Surroundings, machine: Machine) {
+        let told = self.untold.drain(..).map(Input::Applied);
+        self.inbox.extend(told);
+        self.wake(sim, machine.id, machine.boot);
+    }
+
+    /// What a revision changed is whatever the first member that came to it has stored.
+    fn show_history(&self, sim: &mut Surroundings) {
+        let reader = self.applier.machine().reader();
+        let newest = reader.revision();
+        while sim.history_to < newest {
+            let query = ChangesQuery {
+                prev_kv: true,
+                ..ChangesQuery::new(Revision(sim.history_to.0 + 1), all_keys())
+            };
+            sim.history_to = match reader.changes(&query) {
+                Ok(changes) => {
+                    if sim.plan.memory_first {
+                        sim.progress.told(&changes.events);
+                    }
+                    sim.see(&Seen::History(&changes.events));
+                    newest
+                }
+                // Some of it was compacted in the same breath.
+                Err(ReadError::Compacted { compacted, .. }) => Revision(compacted.0 - 1),
+                Err(error) => panic!("memory can be read: {error}"),
+            };
+        }
+    }
+
+    /// Members at one index must come to one hash.
+    fn show_hash(&self, sim: &mut Surroundings, member: MemberId) {
+        let found = self.applier.machine().reader().logical_hash();
+        let LogicalHash {
+            applied_index: index,
+            hash,
+            ..
+        } = found.expect("memory can be read");
+        sim.see(&Seen::Applied {
+            member,
+            index,
+            hash,
+        });
+    }
+
+    fn plan_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
+        if self.unflushed_bytes >= self.settings.flush_bytes {
+            self.begin_flush(sim, machine);
+        }
+    }
+
+    pub(super) fn begin_flush(&mut self, sim: &mut Surroundings, machine: Machine) {
+        if !std::mem::replace(&mut self.flush_busy, true) {
+            self.unflushed_bytes = 0;
+            let delay = machine.sync_time(sim) * 10;
+            machine.plan(sim, delay, Actor::Flush);
+        }
+    }
+
+    pub(super) fn flush(&mut self, sim: &mut Surroundings, machine: Machine) -> Result<(), End> {
+        let index = self.flusher.flush().map_err(|e| e.to_string())?;
+        sim.note(format_args!(
+            "{} has flushed what is applied up to {index}",
+            machine.id
+        ));
+        sim.count("flushes");
+        self.flush_busy = false;
+        self.inbox.push_back(Input::Flushed(index));
+        self.wake(sim, machine.id, machine.boot);
+        Ok(())
+    }
+}
+
+/// Members must come to one hash at the same entries. It is of all that they hold, which grows with the entries, so
+/// there are fewer of them then.
+fn is_hashed(index: Index) -> bool {
+    let every = (index.0 / 16).next_power_of_two().clamp(8, 256);
+    index.0.is_multiple_of(every)
+}
+
+fn names(membership: &Membership) -> String {
+    let name = |m: &MemberRecord| match m.voter {
+        true => m.id.to_string(),
+        false => format!("learner {}", m.id),
+    };
+    let names: Vec<_> = membership.members.values().map(name).collect();
+    names.join(", ")
+}
