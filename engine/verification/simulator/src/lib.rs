@@ -13,7 +13,7 @@
 //! and [`forgiven`] what still counts of what clients were told.
 //! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
 //! (its disk is [`MemoryDisk`](dengine_core::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
-//! [`invariants`] watch, one file each; [`search`](Search) asks them to find planted bugs. [`surroundings`] holds what all share: [`queue`], [`random`],
+//! [`invariants`] watch, one file each; `search` asks them to find planted bugs. [`surroundings`] holds what all share: [`queue`], [`random`],
 //! [`trace`].
 //!
 //! # Determinism

@@ -98,7 +98,7 @@ pub(super) enum Seen<'a> {
 /// How things stand once every member has caught up.
 pub(super) struct End<'a> {
     pub(super) history: &'a History,
-    /// What the checkers of [`crate::check`] say of it.
+    /// What the checkers of [`dengine_checker`] say of it.
     pub(super) judged: &'a Result<Summary, Violation>,
     /// The value of a key as of a revision; `None` if that revision is compacted.
     pub(super) value_at: &'a dyn Fn(&str, u64) -> Option<Option<String>>,
