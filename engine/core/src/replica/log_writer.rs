@@ -668,15 +668,21 @@ mod tests {
         }
     }
 
-    /// Each try took all that there was for a moment, while the state was being flushed to make room.
-    #[test]
-    fn a_segment_without_space_is_tried_again_after_a_while_or_once_something_is_dropped() {
+    /// One that found no space, and whose next segment nobody makes.
+    fn full() -> Writer {
         let mut this = Writer::new(SyncRule::AtOnce, Filler::Gone);
         this.append(2_500);
         assert_eq!(this.work(), ["sync", "persisted 2", "await", "wait"]);
         this.disk.leave_space(0);
         this.append(4_000);
         assert_eq!(this.work(), ["full, wait 500ms"]);
+        this
+    }
+
+    /// Each try took all that there was for a moment, while the state was being flushed to make room.
+    #[test]
+    fn a_segment_without_space_is_tried_again_after_a_while_or_once_something_is_dropped() {
+        let mut this = full();
         this.disk.set_space_bytes(None);
         this.append(10);
         this.pass(499);
@@ -708,12 +714,7 @@ mod tests {
 
     #[test]
     fn a_piece_whose_thread_is_gone_is_waited_for_once() {
-        let mut this = Writer::new(SyncRule::AtOnce, Filler::Gone);
-        this.append(2_500);
-        assert_eq!(this.work(), ["sync", "persisted 2", "await", "wait"]);
-        this.disk.leave_space(0);
-        this.append(4_000);
-        assert_eq!(this.work(), ["full, wait 500ms"]);
+        let mut this = full();
         this.disk.set_space_bytes(None);
         this.pass(500);
         assert_eq!(this.work(), ["sync", "persisted 3", "wait"]);
