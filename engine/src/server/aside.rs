@@ -166,9 +166,21 @@ mod tests {
     use tonic::Code;
 
     use super::*;
-    use crate::node::testing;
+    use crate::{node::testing, server::turns::Turn};
 
     const LONG: Duration = Duration::from_secs(30);
+
+    /// All turns to read of a member, each had by somebody.
+    async fn with_all_turns_taken(dir: &std::path::Path) -> (Node, Nicer, Aside, Vec<Turn>) {
+        let node = testing::leading(dir).await;
+        let threads = threads().unwrap();
+        let aside = Aside::new(&threads);
+        let mut held = Vec::new();
+        for other in 0..at_once() {
+            held.push(aside.0.turns.take(whose(10 + other)).await);
+        }
+        (node, threads, aside, held)
+    }
 
     fn whose(last: usize) -> Whose {
         Some(IpAddr::from([10, 0, 0, last as u8]))
@@ -178,13 +190,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn who_is_not_polled_keeps_no_turn_to_read() {
         let dir = tempfile::tempdir().unwrap();
-        let node = testing::leading(dir.path()).await;
-        let threads = threads().unwrap();
-        let aside = Aside::new(&threads);
-        let mut held = Vec::new();
-        for other in 0..at_once() {
-            held.push(aside.0.turns.take(whose(10 + other)).await);
-        }
+        let (node, _threads, aside, mut held) = with_all_turns_taken(dir.path()).await;
         let read = |last| aside.read(&node, whose(last), LONG, move |_| Ok(last));
         let mut heavy = pin!(read(1));
         assert!((&mut heavy).now_or_never().is_none());
@@ -202,13 +208,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn who_has_no_turn_in_time_is_told_so() {
         let dir = tempfile::tempdir().unwrap();
-        let node = testing::leading(dir.path()).await;
-        let threads = threads().unwrap();
-        let aside = Aside::new(&threads);
-        let mut held = Vec::new();
-        for other in 0..at_once() {
-            held.push(aside.0.turns.take(whose(10 + other)).await);
-        }
+        let (node, _threads, aside, _held) = with_all_turns_taken(dir.path()).await;
         let read = aside.read(&node, None, Duration::from_millis(50), |_| Ok(()));
         let refused = read.await.unwrap_err();
         assert_eq!(refused.code(), Code::Unavailable);

@@ -167,17 +167,22 @@ async fn a_member_without_any_space_waits_for_some_and_loses_nothing() {
     }
 }
 
-#[tokio::test]
-async fn a_state_that_finds_no_space_waits_for_some_and_the_member_goes_on() {
-    let disk = Disk::mount();
-    let cluster = Cluster::form_with(1, |member| {
-        on(&disk, 0, member);
+/// It keeps less in memory than what is left where a segment finds no space, and waits for longer than RocksDB before it looks again.
+async fn alone_with_a_small_state(disk: &Disk) -> Cluster {
+    Cluster::form_with(1, |member| {
+        on(disk, 0, member);
         member.add_args([
             "--state-write-buffer-bytes=1048576",
             "--request-timeout-ms=30000",
         ]);
     })
-    .await;
+    .await
+}
+
+#[tokio::test]
+async fn a_state_that_finds_no_space_waits_for_some_and_the_member_goes_on() {
+    let disk = Disk::mount();
+    let cluster = alone_with_a_small_state(&disk).await;
     let client = cluster.patient_client().await;
     disk.fill(0);
     // Less than what the log has room for, more than what the state keeps in memory.
@@ -213,15 +218,7 @@ const PACKS_WELL: usize = 1 << 20;
 #[tokio::test]
 async fn a_log_that_fills_the_disk_makes_room_in_it() {
     let disk = Disk::mount();
-    let cluster = Cluster::form_with(1, |member| {
-        on(&disk, 0, member);
-        // Less than what is left where a segment finds no space.
-        member.add_args([
-            "--state-write-buffer-bytes=1048576",
-            "--request-timeout-ms=30000",
-        ]);
-    })
-    .await;
+    let cluster = alone_with_a_small_state(&disk).await;
     // Who sets space aside for a segment has all there is for a moment, in which RocksDB finds none, and looks again after five seconds.
     let client = cluster.patient_client().await;
     disk.fill(40 << 20);
