@@ -126,7 +126,7 @@ settings! {
         /// `info,dengine::transport=debug`.
         log_level: String = "info".to_owned(), "log-level", "DENGINE_LOG_LEVEL";
 
-        /// Bytes that are kept free on the disk of the data folder; 0 keeps none.
+        /// Bytes that are kept free on the disk of the data folder; 0 keeps none, and then a full disk takes no delete either.
         ///
         /// Below, the member refuses writes that need space, with RESOURCE_EXHAUSTED, and hands over leadership. It must
         /// be enough for what is under way: a log segment, and the merging of files of the state.

@@ -2,7 +2,7 @@
 //! removes what was compacted.
 
 use super::input::{Input, Reply, Request};
-use super::space::{HandOvers, Space};
+use super::space::{HandOvers, Space, ToldLow};
 use super::status::{NodeStatus, Role};
 use super::{clock, metrics};
 use crate::error::Fatal;
@@ -26,10 +26,13 @@ const COLLECT_STEP: usize = 1024;
 pub(super) struct KeeperThread {
     pub(super) keeper: Keeper<RocksStore>,
     pub(super) collector: Collector<RocksStore>,
+    /// It works for as long as this thread does.
+    pub(super) _reclaimer_lives: Sender<()>,
     pub(super) status: watch::Receiver<NodeStatus>,
     pub(super) replica: Sender<Input>,
     pub(super) space: Arc<Space>,
     pub(super) hand_overs: HandOvers,
+    pub(super) told_low: ToldLow,
     pub(super) command_gate: Arc<CommandGate>,
 }
 
@@ -66,6 +69,10 @@ impl KeeperThread {
     fn look_at_disk(&mut self, leads: bool, stalled: bool) {
         self.space.look_and_tell();
         let low = self.space.is_low();
+        if self.told_low.is_due(low, Instant::now()) {
+            // If the replica is gone, nobody needs to know.
+            let _ = self.replica.send(replica::Input::LowOnSpace(low).into());
+        }
         if self
             .hand_overs
             .is_due(low || stalled, leads, Instant::now())

@@ -17,6 +17,9 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
+/// Nobody wakes it when space becomes low.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
 pub(super) struct LogThread {
     log: Log<RealDisk>,
     writer: LogWriter,
@@ -126,10 +129,7 @@ impl LogThread {
     /// Takes what queued, or waits for it, so long at most. Says whether more may come: a member that stops has promised nothing of
     /// what could not be written, but what came before it.
     fn take_jobs(&mut self, jobs: &Receiver<LogJob>, longest: Option<Duration>) -> bool {
-        let first = match longest {
-            Some(longest) => jobs.recv_timeout(longest),
-            None => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
+        let first = jobs.recv_timeout(longest.unwrap_or(LONGEST_WAIT));
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             return false;
         }

@@ -25,6 +25,7 @@ mod log_filler;
 mod log_writer;
 pub mod metrics;
 mod open;
+mod reclaimer;
 mod replica;
 mod running;
 mod snapshots;

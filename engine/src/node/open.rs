@@ -69,7 +69,7 @@ fn log_options(config: &Config, identity: Identity) -> LogOptions {
 /// Then the space of spare segments is for RocksDB: it can neither open a state on a full disk nor write one out, which is what
 /// makes room in the log.
 fn is_low_on_space(config: &Config) -> bool {
-    let space = Space::new(config.data_dir.clone(), config.min_free_bytes);
+    let space = Space::of(config);
     space.look().is_ok_and(|look| look == Look::BecameLow)
 }
 

@@ -10,9 +10,10 @@ use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
 use super::metrics;
 use super::open::{open_both, restore};
+use super::reclaimer::Reclaimer;
 use super::replica::ReplicaThread;
 use super::snapshots::{Maker, Snapshots};
-use super::space::{HandOvers, Space};
+use super::space::{HandOvers, Space, ToldLow};
 use super::stages::Stages;
 use super::status::NodeStatus;
 use super::waiters::{Awaited, Waiters};
@@ -130,10 +131,7 @@ impl Running {
             cluster,
             start.config.snapshot.max_bytes,
         );
-        let space = Arc::new(Space::new(
-            start.config.data_dir.clone(),
-            start.config.min_free_bytes,
-        ));
+        let space = Arc::new(Space::of(&start.config));
         // Before anybody takes space that somebody else needs.
         space.look_and_tell();
         let snapshots = Snapshots {
@@ -150,13 +148,20 @@ impl Running {
         };
         let (keeper_lives, keeper_stop) = channel();
         let retention = retention(&start.config, &space);
+        let (reclaimer_lives, reclaimer_stop) = channel();
+        let reclaimer = Reclaimer {
+            flusher: machine.flusher(),
+            space: Arc::clone(&space),
+        };
         let keeper = KeeperThread {
+            _reclaimer_lives: reclaimer_lives,
             space: Arc::clone(&space),
             keeper: Keeper::new(machine.reader(), retention),
             collector: machine.collector(),
             status: start.status.subscribe(),
             replica: inbox.clone(),
             hand_overs: HandOvers::default(),
+            told_low: ToldLow::default(),
             command_gate: replica.command_gate(),
         };
         let lease = replica.lease();
@@ -215,6 +220,9 @@ impl Running {
             spawn("dengine-apply", &start.fatal, move || applier.run(&applies))?,
             spawn("dengine-keeper", &start.fatal, move || {
                 keeper.run(&keeper_stop);
+            })?,
+            spawn("dengine-reclaim", &start.fatal, move || {
+                reclaimer.run(&reclaimer_stop);
             })?,
             spawn("dengine-replica", &start.fatal, move || replica.run(&input))?,
         ];

@@ -1,6 +1,7 @@
 //! Keeps a reserve free on the disk, so that a member never meets a full one in the middle of its work: below it,
 //! the member takes no write that needs space, and hands leadership to one that has some.
 
+use crate::config::Config;
 use crate::error::RequestError;
 use dengine_core::kv::Command;
 use std::io;
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Space {
     folder: PathBuf,
     min_free_bytes: u64,
+    /// What the log takes for its next segment as soon as space is low no more.
+    segment_bytes: u64,
     free_bytes: AtomicU64,
     low: AtomicBool,
 }
@@ -26,11 +29,17 @@ pub(super) enum Look {
 }
 
 impl Space {
-    /// Keeps `min_free_bytes` free where `folder` lies; 0 keeps nothing.
-    pub(super) fn new(folder: PathBuf, min_free_bytes: u64) -> Self {
+    /// Keeps what the settings say free where the data folder lies; 0 keeps nothing.
+    pub(super) fn of(config: &Config) -> Self {
+        let folder = config.data_dir.clone();
+        Self::new(folder, config.min_free_bytes, config.log.segment_bytes)
+    }
+
+    fn new(folder: PathBuf, min_free_bytes: u64, segment_bytes: u64) -> Self {
         Self {
             folder,
             min_free_bytes,
+            segment_bytes,
             free_bytes: AtomicU64::new(u64::MAX),
             low: AtomicBool::new(false),
         }
@@ -78,7 +87,8 @@ impl Space {
     fn note(&self, free_bytes: u64) -> Look {
         self.free_bytes.store(free_bytes, Ordering::Relaxed);
         // Some more than the reserve must be free again, or each write would turn it over.
-        let enough = self.min_free_bytes.saturating_add(self.min_free_bytes / 4);
+        let some_more = (self.min_free_bytes / 4).saturating_add(self.segment_bytes);
+        let enough = self.min_free_bytes.saturating_add(some_more);
         match self.is_low() {
             false if free_bytes < self.min_free_bytes => {
                 self.low.store(true, Ordering::Relaxed);
@@ -155,6 +165,29 @@ impl HandOvers {
     }
 }
 
+/// When the replica is told whether space is low: at once when that changes, and again while it is, for what it does then may have had no
+/// room.
+#[derive(Debug, Default)]
+pub(super) struct ToldLow {
+    last: Option<Instant>,
+}
+
+impl ToldLow {
+    const PAUSE: Duration = Duration::from_secs(5);
+
+    pub(super) fn is_due(&mut self, low: bool, now: Instant) -> bool {
+        let told = self.last;
+        let due = match told {
+            Some(last) => !low || now - last >= Self::PAUSE,
+            None => low,
+        };
+        if due {
+            self.last = low.then_some(now);
+        }
+        due
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,8 +213,26 @@ mod tests {
     }
 
     #[test]
+    fn that_space_is_low_is_told_again_and_that_it_is_not_once() {
+        let mut told = ToldLow::default();
+        let begun = Instant::now();
+        for (second, low, due) in [
+            (0, false, false),
+            (1, true, true),
+            (2, true, false),
+            (6, true, true),
+            (7, false, true),
+            (20, false, false),
+            (21, true, true),
+        ] {
+            let now = begun + Duration::from_secs(second);
+            assert_eq!(told.is_due(low, now), due, "second {second}");
+        }
+    }
+
+    #[test]
     fn the_reserve_must_be_exceeded_before_writes_are_taken_again() {
-        let space = Space::new(PathBuf::from("."), 100);
+        let space = Space::new(PathBuf::from("."), 100, 10);
         let put = Command::Put {
             key: "k".into(),
             value: "v".into(),
@@ -210,8 +261,8 @@ mod tests {
         for (free, look, taken) in [
             (100, Look::Same, true),
             (99, Look::BecameLow, false),
-            (124, Look::Same, false),
-            (125, Look::Recovered, true),
+            (134, Look::Same, false),
+            (135, Look::Recovered, true),
             (100, Look::Same, true),
         ] {
             assert_eq!(space.note(free), look, "{free}");

@@ -4,12 +4,13 @@
 //! each batch lies in one memtable; memtables reach the disk whole and in order, and what a crash leaves
 //! is the state after some batch, never a part of one.
 
+use super::reclaim::Failures;
 use super::space::{OpenStore, Patience};
 use crate::files::{self, Use};
 use bytes::Bytes;
 use dengine_core::durable::make_folder;
 use dengine_core::kv::layout::version_prefix;
-use dengine_core::kv::store::{Cursor, Operation, Scope, Store, StoreError, WriteBatch};
+use dengine_core::kv::store::{Cursor, Operation, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,
     LogLevel, Options, ReadOptions, SliceTransform, WriteOptions,
@@ -29,6 +30,12 @@ const BLOCK_BYTES: usize = 8 << 10;
 /// Filling, full and being flushed. With one more, memory grows; with one less, a slow flush stops writes.
 const WRITE_BUFFERS_MAX: i32 = 3;
 const OPEN_FILES_MAX: usize = 512;
+/// Sizes of files below level 0, and of the first level of these. A merge needs as much space as it writes, and keeps what it reads until it
+/// ends: on a small disk the usual ones, of all level 0 with 256 MiB and of 64 MiB with ten times as much, find none.
+const FILE_BYTES: u64 = 16 << 20;
+const FIRST_LEVEL_BYTES: u64 = 64 << 20;
+/// What a merge below level 0 reads at most, unless one file has more beside it.
+pub(super) const MERGE_BYTES: u64 = 128 << 20;
 /// A file with more than so many deleted records among so many in a row is merged soon: whoever reads a range steps over each.
 const DELETED_MAX: usize = 8 << 10;
 const DELETED_AMONG: usize = 16 << 10;
@@ -61,6 +68,7 @@ impl Default for RocksOptions {
 pub struct RocksStore {
     db: DB,
     write: WriteOptions,
+    failures: Failures,
     /// Goes after `db`, so that whoever watches it knows when the folder is free.
     patience: Arc<Patience>,
 }
@@ -102,12 +110,21 @@ impl RocksStore {
         Self {
             db,
             write,
+            failures: Failures::default(),
             patience: Arc::default(),
         }
     }
 
     pub(super) fn database(&self) -> &DB {
         &self.db
+    }
+
+    pub(super) fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    pub(super) fn failures(&self) -> &Failures {
+        &self.failures
     }
 
     /// What tells when the last user of this store is gone and it is closed.
@@ -132,7 +149,7 @@ impl RocksStore {
             .map_err(|error| failed("writing a batch", error))
     }
 
-    fn property(&self, name: &properties::PropName) -> u64 {
+    pub(super) fn property(&self, name: &properties::PropName) -> u64 {
         // These properties always exist; an unknown size is no reason to fail.
         self.db
             .property_int_value(name)
@@ -185,6 +202,10 @@ impl Store for RocksStore {
         self.db
             .flush_opt(&options)
             .map_err(|error| failed("flushing", error))
+    }
+
+    fn reclaim(&self, free_bytes: u64) -> Result<Reclaimed, StoreError> {
+        self.reclaim_some(free_bytes)
     }
 
     fn unflushed_bytes(&self) -> u64 {
@@ -261,6 +282,9 @@ fn db_options(wanted: &RocksOptions) -> Options {
     options.set_compression_type(DBCompressionType::Lz4);
     options.add_compact_on_deletion_collector_factory(DELETED_AMONG, DELETED_MAX, 0.0);
     options.set_level_compaction_dynamic_level_bytes(true);
+    options.set_target_file_size_base(FILE_BYTES);
+    options.set_max_bytes_for_level_base(FIRST_LEVEL_BYTES);
+    options.set_max_compaction_bytes(MERGE_BYTES);
     options.set_max_background_jobs(2);
     options.set_bytes_per_sync(BYTES_PER_SYNC);
     let files = files::most(Use::Store, OPEN_FILES_MAX);

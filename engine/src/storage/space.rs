@@ -21,6 +21,11 @@ pub(super) struct Patience {
 }
 
 impl Patience {
+    /// Whether the member is about to stop.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+
     /// Tries it until it does not fail for want of space, or that was waited for long enough.
     pub(super) fn retry(
         &self,
@@ -36,7 +41,7 @@ impl Patience {
                 tracing::error!(%error, "the disk is full; what is committed is applied once there is space");
             }
             let waited = since.get_or_insert_with(Instant::now).elapsed();
-            if waited >= LONGEST || self.has_ended.load(Ordering::Relaxed) {
+            if waited >= LONGEST || self.has_ended() {
                 return result;
             }
             std::thread::sleep(RETRY);

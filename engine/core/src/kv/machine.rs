@@ -5,7 +5,7 @@ use super::layout::{
     encode_format, encode_state, session_range,
 };
 use super::recent::RecentKeys;
-use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
+use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
 use super::visits::VisitBounds;
 use super::{Applied, Collector, CommandVersion, Membership, Reader};
@@ -285,6 +285,14 @@ impl<S: Store> Flusher<S> {
             true => self.shared.applied_index(),
             false => applied,
         })
+    }
+
+    /// See [`Store::reclaim`].
+    ///
+    /// # Errors
+    /// If there was no room after all, or the store fails.
+    pub fn reclaim(&self, free_bytes: u64) -> Result<Reclaimed, StoreError> {
+        self.shared.store.reclaim(free_bytes)
     }
 
     /// How much space a flush takes at most.

@@ -8,6 +8,7 @@ use super::disk::{Disk, DiskFile};
 use super::error::LogError;
 use super::files::{Filling, Spare};
 use super::format::SEGMENT_HEADER_BYTES;
+use super::names::Name;
 use super::writer::Log;
 use std::sync::Arc;
 
@@ -135,6 +136,29 @@ impl<D: Disk> Log<D> {
         match self.usable_or_fatal(filled.0)? {
             Done::InPart(filling) => self.next = Next::Here(filling),
             Done::Entirely(spare) => self.spares.push(spare),
+        }
+        Ok(())
+    }
+
+    /// Removes the files that were made, or kept, for the next segments. A piece that is away stays away.
+    ///
+    /// # Errors
+    /// If the disk fails; the log is unusable then.
+    pub fn give_back_next(&mut self) -> Result<(), LogError> {
+        self.check_poison()?;
+        let mut names: Vec<_> = self
+            .spares
+            .drain(..)
+            .map(|spare| Name::Spare(spare.number))
+            .collect();
+        names.extend(
+            self.next
+                .take()
+                .map(|filling| Name::Unfinished(filling.number())),
+        );
+        for name in &names {
+            let removed = self.disk.remove(&name.to_string());
+            self.usable_or_fatal(removed.map_err(LogError::Disk))?;
         }
         Ok(())
     }

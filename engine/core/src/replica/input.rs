@@ -86,6 +86,8 @@ pub enum Input<E: Env> {
     Persisted(AppendId),
     /// From the log writer: there is no space for what it has to write, which waits. Said again and again until there is.
     LogFull,
+    /// Whether the disk is nearly full. Said again and again while it is.
+    LowOnSpace(bool),
     /// From the applier.
     Applied(AppliedRange),
     /// The state machine has everything up to this entry on disk.

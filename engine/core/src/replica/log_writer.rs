@@ -102,8 +102,8 @@ impl LogWriter {
         }
     }
 
-    /// While this is so, the next segment is not made before it is needed: its space is for who has less of it, as the state that is
-    /// flushed so that the log can be dropped.
+    /// While this is so, the next segment is not made before it is needed, and what was made of it is given back: its space is for who
+    /// has less of it, as the state that is flushed so that the log can be dropped, or merged so that it takes less.
     pub fn save_space(&mut self, saves_space: bool) {
         self.saves_space = saves_space;
     }
@@ -244,8 +244,9 @@ impl LogWriter {
             return Ok(LogStep::AwaitPiece);
         }
         let is_too_soon = |lacked: Moment| now < lacked.after(PIECE_RETRY);
-        if !self.saves_space
-            && !self.piece_lacked_space.is_some_and(is_too_soon)
+        if self.saves_space {
+            log.give_back_next()?;
+        } else if !self.piece_lacked_space.is_some_and(is_too_soon)
             && let Some(piece) = next_piece(log)?
         {
             self.awaited = false;
@@ -710,6 +711,33 @@ mod tests {
         this.writer.save_space(false);
         this.append(2_200);
         assert!(this.work().contains(&"fill".to_owned()));
+    }
+
+    /// On a disk of 500 MB a member kept a quarter of it for segments that it did not need, while there was no space to merge in.
+    #[test]
+    fn what_was_made_ahead_is_given_back_while_space_is_saved() {
+        let mut this = Writer::new(SyncRule::AtOnce, Filler::AtOnce);
+        let ahead = |this: &Writer| {
+            let names = this.disk.list().unwrap();
+            names
+                .iter()
+                .filter(|name| !name.ends_with(".segment"))
+                .count()
+        };
+        assert_eq!(ahead(&this), 1);
+        this.writer.save_space(true);
+        assert_eq!(this.work(), ["wait"]);
+        assert_eq!(ahead(&this), 0);
+        this.append(4_000);
+        this.append(4_000);
+        assert!(this.work().contains(&"persisted 3".to_owned()));
+        this.writer.add(LogJob::TruncatePrefix(Index(2)));
+        assert_eq!(this.work(), ["wait"]);
+        assert_eq!(
+            ahead(&this),
+            0,
+            "nor are the files of dropped segments kept"
+        );
     }
 
     #[test]

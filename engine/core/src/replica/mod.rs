@@ -128,6 +128,7 @@ pub struct Replica<L: LogRead, E: Env> {
     flushed: Index,
     /// What the log has to write waits for space.
     log_is_full: bool,
+    is_low_on_space: bool,
     outstanding: Outstanding,
     revision: Revision,
     /// Where the last membership change of this leader stands; another must wait until it is applied.
@@ -197,6 +198,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             // What a state has that was just opened was on disk.
             flushed: applied,
             log_is_full: false,
+            is_low_on_space: false,
             outstanding: Outstanding::default(),
             revision: machine.revision(),
             change_at: Index(0),
@@ -218,6 +220,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             Input::Message { from, bytes } => self.step(Event::Message { from, bytes }),
             Input::Unreachable(member) => self.step(Event::Unreachable(member)),
             Input::LogFull => self.on_log_full(),
+            Input::LowOnSpace(is_low) => self.on_low_on_space(is_low),
             Input::Persisted(id) => {
                 self.log_is_full = false;
                 self.outstanding.persisted(id);

@@ -34,6 +34,19 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.effects.push(Effect::Flush);
     }
 
+    /// The state may need the log's space to be flushed in, or merged. Flushed is only what drops a segment.
+    pub(super) fn on_low_on_space(&mut self, is_low: bool) {
+        self.is_low_on_space = is_low;
+        if !is_low {
+            return;
+        }
+        self.truncate();
+        let current = self.log.current_first();
+        if self.consensus.first_index() < current && self.flushed.next() < current {
+            self.effects.push(Effect::Flush);
+        }
+    }
+
     /// A snapshot that nobody came for must not keep the log from being truncated for ever.
     fn withdraw_old_snapshot(&mut self) {
         let longest = self.log.keep_from(self.config.log_keep_bytes_for_followers);
@@ -45,18 +58,20 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     /// What is flushed, but for what consensus has yet to be told that it is applied (the flusher's word may come first),
     /// the newest part of the log, a longer part while a member that answers is behind, and what follows a snapshot that
-    /// is on its way. On a full disk nothing is kept for others whose space can be had: a snapshot does for them.
+    /// is on its way. On a nearly full disk only what somebody needs is kept; on a full one nothing for others whose space can be
+    /// had: a snapshot does for them.
     fn truncatable(&self) -> Index {
-        let keep_from = |bytes| match self.log_is_full {
+        let keep_from = |bytes, saves_space: bool| match saves_space {
             true => self.log.current_first(),
             false => self.log.keep_from(bytes),
         };
-        let mut keep = keep_from(self.config.log_keep_bytes);
+        let is_full = self.log_is_full;
+        let mut keep = keep_from(self.config.log_keep_bytes, is_full || self.is_low_on_space);
         if self.consensus.state().role == Role::Leader {
             let progress = self.consensus.progress();
             let behind = progress.iter().filter(|p| p.recently_active);
             let needed = behind.map(|p| p.matched.next()).min();
-            let longest = keep_from(self.config.log_keep_bytes_for_followers);
+            let longest = keep_from(self.config.log_keep_bytes_for_followers, is_full);
             keep = keep.min(needed.unwrap_or(keep).max(longest));
         }
         if let Some(snapshot) = self.consensus.snapshot_index() {
@@ -257,6 +272,29 @@ mod tests {
         let mut member = member_with(1 << 20, 1 << 20, 60);
         member.handle(Input::LogFull, Moment(0));
         assert_eq!(truncation(&member.effects(Moment(0))), Some(60));
+    }
+
+    /// A member had 64 MiB free of 1 GiB, and a log of 320 MiB of which most was flushed. What it kept in memory had no room.
+    #[test]
+    fn on_a_nearly_full_disk_only_what_somebody_needs_is_kept() {
+        let mut member = member_with(1 << 20, 1 << 20, 80);
+        let current = member.log.current_first().0;
+        assert!(90 < current);
+        let low = |member: &mut Replica<_, _>, is_low| {
+            drop(member.effects(Moment(0)));
+            member.handle(Input::LowOnSpace(is_low), Moment(0));
+            let effects = member.effects(Moment(0));
+            let flushes = effects.iter().any(|it| matches!(it, Effect::Flush));
+            (truncation(&effects), flushes)
+        };
+        assert_eq!(low(&mut member, false), (None, false));
+        let (upto, flushes) = low(&mut member, true);
+        assert!(flushes, "more may go");
+        assert_eq!(upto, Some(80));
+        member.handle(Input::Applied(applied_to(100)), Moment(0));
+        member.handle(Input::Flushed(Index(100)), Moment(0));
+        assert_eq!(truncation(&member.effects(Moment(0))), Some(current - 1));
+        assert_eq!(low(&mut member, true), (None, false), "no more can go");
     }
 
     /// Their space is not to be had, and a member a few entries behind would need a snapshot.

@@ -90,6 +90,7 @@ impl World {
             }
             Fault::FullDisk => {
                 member.disk().leave_space(sim.random.below(64 << 10));
+                member.look_at_space(sim, true);
                 sim.queue.push(until, Event::Space(id));
             }
             Fault::FailedSync => member.disk().fail_sync_after(sim.random.below(8)),

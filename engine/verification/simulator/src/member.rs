@@ -460,6 +460,14 @@ impl Member {
         }
     }
 
+    /// The process has looked how much of its disk is free.
+    pub(super) fn look_at_space(&mut self, sim: &mut Surroundings, is_low: bool) {
+        if let Some(process) = &mut self.process {
+            process.log_writer.save_space(is_low);
+        }
+        self.give(sim, Input::LowOnSpace(is_low));
+    }
+
     /// Another member says Hello; the replica hears of it before the message that comes behind.
     pub(super) fn greet(&mut self, from: MemberId, reads_max: CommandVersion) {
         if let Some(process) = &mut self.process {

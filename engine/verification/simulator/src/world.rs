@@ -193,6 +193,7 @@ impl World {
             Event::Space(member) => {
                 if let Some(member) = self.members.get_mut(&member) {
                     member.disk().set_space_bytes(None);
+                    member.look_at_space(&mut self.sim, false);
                 }
             }
             Event::Watcher(id) => {

@@ -52,6 +52,15 @@ pub trait Store: Send + Sync + 'static {
     /// If the storage fails; what was written since the last flush may then be lost, unless that is for want of space.
     fn flush(&self) -> Result<(), StoreError>;
 
+    /// Gives back what deleted records take, if that is worth it and there is room for it in what is free. Reads and writes go on
+    /// meanwhile, and it may take long.
+    ///
+    /// # Errors
+    /// If there was no room after all, or the storage fails.
+    fn reclaim(&self, _free_bytes: u64) -> Result<Reclaimed, StoreError> {
+        Ok(Reclaimed::Nothing)
+    }
+
     /// How much space a flush takes at most; none if it is not on a disk.
     fn unflushed_bytes(&self) -> u64 {
         0
@@ -59,6 +68,17 @@ pub trait Store: Send + Sync + 'static {
 
     /// Roughly what the records occupy.
     fn approximate_bytes(&self) -> u64;
+}
+
+/// What [`Store::reclaim`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaimed {
+    /// Deleted records take little, or there is no room to do something about it.
+    Nothing,
+    /// It could not begin yet: ask again a few seconds later.
+    NotYet,
+    /// What they took is given back.
+    Some,
 }
 
 /// Which records a cursor will be asked for. Leaving the scope finds nothing or anything.
