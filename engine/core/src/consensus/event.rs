@@ -264,6 +264,15 @@ pub struct State {
     pub term: Term,
 }
 
+/// What a leader tells of its log with each heartbeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaderLog {
+    /// The first entry that it can still send: who lacks an earlier one gets a snapshot.
+    pub first_index: Index,
+    /// The last entry that it knows to be committed.
+    pub commit_index: Index,
+}
+
 /// The leader's view of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {

@@ -14,3 +14,14 @@ pub fn without_promise(bytes: &Bytes) -> Bytes {
     message.reject_hint = 0;
     message.encode_to_vec().into()
 }
+
+/// This message as members sent it whose heartbeats told nothing of the leader's log.
+#[cfg(test)]
+pub(crate) fn without_leader_log(bytes: &Bytes) -> Bytes {
+    let mut message = decode(bytes);
+    if message.msg_type() != MessageType::MsgHeartbeat {
+        return bytes.clone();
+    }
+    (message.index, message.reject_hint) = (0, 0);
+    message.encode_to_vec().into()
+}

@@ -1,7 +1,7 @@
 //! For tests: a member that is a cluster of its own, and those who ask it.
 
 use super::{Applier, Caller, Effect, Env, Input, LogJob, Replica, ReplicaConfig, RequestError};
-use crate::consensus::{ConsensusConfig, Role};
+use crate::consensus::{ConsensusConfig, Outbound, Role};
 use crate::kv::store::MemoryStore;
 use crate::kv::{CommandVersion, Member, MembershipChange, StateMachine};
 use crate::log::conformance::small_options;
@@ -48,26 +48,35 @@ pub(super) struct LoneLeader {
     pub(super) applier: Applier<MemoryStore, Waiting>,
     log: Log<MemoryDisk>,
     pub(super) now: Moment,
+    /// What is committed is not applied.
+    pub(super) holds_apply: bool,
     /// What it had written to its log.
     pub(super) appended: Vec<Entry>,
+    /// What it had sent to others.
+    pub(super) sent: Vec<Outbound>,
 }
 
 impl LoneLeader {
     pub(super) fn new(reads_max: CommandVersion) -> Self {
-        Self::of([Self::formed_by(record(1))], reads_max, 1)
+        Self::of(1, [Self::formed_by(record(1))], reads_max, 1)
     }
 
     /// One of whose entries without bytes so many may be under way while clients share.
     pub(super) fn sharing(entries: usize) -> Self {
         let formed = Self::formed_by(record(1));
-        Self::of([formed], CommandVersion::CURRENT, entries)
+        Self::of(1, [formed], CommandVersion::CURRENT, entries)
     }
 
     /// One that never leads: another one votes, of whom nothing is heard.
     pub(super) fn learner() -> Self {
         let added = MembershipChange::AddLearner(record(1));
         let changes = [Self::formed_by(record(2)), added];
-        Self::of(changes, CommandVersion::CURRENT, 1)
+        Self::of(1, changes, CommandVersion::CURRENT, 1)
+    }
+
+    /// One of that id that is to join a cluster, and knows nothing of it yet.
+    pub(super) fn joining(id: u64) -> Self {
+        Self::of(id, [], CommandVersion::CURRENT, 1)
     }
 
     fn formed_by(member: Member) -> MembershipChange {
@@ -78,6 +87,7 @@ impl LoneLeader {
     }
 
     fn of<const N: usize>(
+        id: u64,
         changes: [MembershipChange; N],
         reads_max: CommandVersion,
         shared_entries_min: usize,
@@ -91,7 +101,7 @@ impl LoneLeader {
         };
         let entries: Vec<_> = (1..).zip(changes).map(entry).collect();
         let hard_state = HardState {
-            term: Term(1),
+            term: Term(u64::from(N > 0)),
             vote: MemberId(0),
             commit: Index(N as u64),
         };
@@ -105,7 +115,7 @@ impl LoneLeader {
         let mut machine = machine.reads_commands_up_to(reads_max);
         machine.apply(&entries).unwrap();
         let config = ReplicaConfig {
-            member_id: MemberId(1),
+            member_id: MemberId(id),
             boot_nonce: 1,
             election_timeout: std::time::Duration::from_secs(1),
             max_waiting_reads: 1,
@@ -113,7 +123,7 @@ impl LoneLeader {
             log_keep_bytes_for_followers: 0,
             shared_entries_min,
         };
-        let consensus = ConsensusConfig::new(MemberId(1), 1);
+        let consensus = ConsensusConfig::new(MemberId(id), 1);
         let replica = Replica::new(config, consensus, hard_state, log.reader(), &machine).unwrap();
         let applier = Applier::new(machine);
         let now = Moment(1);
@@ -122,7 +132,9 @@ impl LoneLeader {
             applier,
             log,
             now,
+            holds_apply: false,
             appended: Vec::new(),
+            sent: Vec::new(),
         }
     }
 
@@ -162,12 +174,13 @@ impl LoneLeader {
                 self.append(hard_state, entries);
                 self.replica.handle(Input::Persisted(id), self.now);
             }
-            Effect::Apply(job) => {
+            Effect::Apply(job) if !self.holds_apply => {
                 let mut job = Some(job);
                 while let Some(range) = self.applier.work(job.take()).unwrap() {
                     self.replica.handle(Input::Applied(range), self.now);
                 }
             }
+            Effect::Send(messages) => self.sent.extend(messages),
             _ => {}
         }
     }

@@ -131,6 +131,8 @@ pub struct Replica<L: LogRead, E: Env> {
     is_low_on_space: bool,
     outstanding: Outstanding,
     revision: Revision,
+    /// When it last knew itself to keep up with its leader.
+    kept_up_at: Option<Moment>,
     /// Where the last membership change of this leader stands; another must wait until it is applied.
     change_at: Index,
     transfer: Option<Transfer<E::Transfer>>,
@@ -201,6 +203,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             is_low_on_space: false,
             outstanding: Outstanding::default(),
             revision: machine.revision(),
+            kept_up_at: None,
             change_at: Index(0),
             transfer: None,
             effects: Vec::new(),
@@ -318,6 +321,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             self.consensus.want_lease();
         }
         self.step(Event::Tick);
+        self.note_keeping_up();
         self.tick_transfer();
         self.prune_reads();
         self.forget_writes();

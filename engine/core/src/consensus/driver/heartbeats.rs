@@ -1,24 +1,60 @@
-//! Heartbeats, which rounds of reads are too: what a follower promises by its answer, and what a leader makes of it.
+//! Heartbeats, which rounds of reads are too: what a leader tells by them of its log, what a follower promises by its answer, and
+//! what the leader makes of that.
 
 use super::Consensus;
+use crate::consensus::event::LeaderLog;
 use crate::consensus::log_view::LogRead;
 use crate::planted::planted;
-use crate::types::Term;
+use crate::types::{Index, Term};
 use raft::{ProgressState, StateRole, eraftpb};
 use std::time::Duration;
 
 impl<L: LogRead> Consensus<L> {
+    /// A heartbeat's own commit index goes no further than what the follower is known to have. Of one that waits for a snapshot that
+    /// stands still, so that it would not know how far behind it is. So a leader tells where its log begins and what is committed
+    /// in fields that the crate has no use for there, and that are 0 in heartbeats of earlier versions. No decision of
+    /// consensus rests on them.
+    pub(super) fn tell_of_log(&self, messages: &mut [eraftpb::Message]) {
+        for message in messages.iter_mut().filter(|it| is_heartbeat(it)) {
+            message.index = self.first_index().0;
+            message.reject_hint = self.commit_index().0;
+        }
+    }
+
+    /// The leader's log, as far as this member knows: it leads, or its leader has told. That may be less than there is by now, and
+    /// of a leader of an earlier version it is nothing at all.
+    #[must_use]
+    pub fn leader_log(&self) -> Option<LeaderLog> {
+        let raft = &self.node.raft;
+        if raft.state == StateRole::Leader {
+            return Some(LeaderLog {
+                first_index: self.first_index(),
+                commit_index: self.commit_index(),
+            });
+        }
+        // A term has one leader.
+        let follows = raft.leader_id != raft::INVALID_ID;
+        let told = self.told.filter(|(term, _)| follows && term.0 == raft.term);
+        told.map(|(_, log)| log)
+    }
+
     /// Whoever answers a leader votes for nobody else for an election timeout. The crate keeps to that only for as long
     /// as it knows the leader, and forgets it when any message tells of a later term; but the leader may have a
     /// lease by then that rests on the promise. How long that is goes with the answer, in a field that the crate has no
     /// use for there, and that is 0 in answers of earlier versions.
     pub(super) fn on_heartbeat(&mut self, message: eraftpb::Message) {
         let (from, term) = (message.from, message.term);
+        let log = LeaderLog {
+            first_index: Index(message.index),
+            commit_index: Index(message.reject_hint),
+        };
         let _ = self.node.step(message);
-        let raft = &mut self.node.raft;
+        let raft = &self.node.raft;
         if raft.leader_id != from || raft.term != term {
             return;
         }
+        self.told = Some((Term(term), log));
+        let raft = &mut self.node.raft;
         if let Some(answer) = raft.msgs.last_mut().filter(|it| is_answer(it)) {
             let micros = self.lease.promise().as_micros();
             answer.reject_hint = u64::try_from(micros).expect("a second at most");
@@ -74,6 +110,10 @@ impl<L: LogRead> Consensus<L> {
         let interval = self.tick / self.config.heartbeat_ticks as u64;
         self.sent_again.insert(to, interval) != Some(interval)
     }
+}
+
+fn is_heartbeat(message: &eraftpb::Message) -> bool {
+    message.msg_type() == eraftpb::MessageType::MsgHeartbeat
 }
 
 fn is_answer(message: &eraftpb::Message) -> bool {

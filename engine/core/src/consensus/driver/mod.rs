@@ -14,7 +14,8 @@ mod terms;
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
 use super::event::{
-    Action, AppendId, ConfigChange, ConfigChangeKind, Event, Proposal, Refusal, Role, State, Token,
+    Action, AppendId, ConfigChange, ConfigChangeKind, Event, LeaderLog, Proposal, Refusal, Role,
+    State, Token,
 };
 use super::lease::Lease;
 use super::log_view::{LogRead, LogView};
@@ -60,6 +61,8 @@ pub struct Consensus<L: LogRead> {
     apply_window: ApplyWindow,
     /// The tick at which each member was last heard from.
     heard: BTreeMap<u64, u64>,
+    /// What the last heartbeat of a leader told of its log, and in which term.
+    told: Option<(Term, LeaderLog)>,
     /// Where its log ended when it last looked, as a leader, and when it looked before: once in an election timeout.
     ended_at: [Index; 2],
     /// The heartbeat interval in which the crate last went on sending to each member that lagged.
@@ -135,6 +138,7 @@ impl<L: LogRead> Consensus<L> {
             node,
             outbox: Outbox::default(),
             heard: BTreeMap::new(),
+            told: None,
             ended_at: [Index(0); 2],
             sent_again: BTreeMap::new(),
             actions: Vec::new(),

@@ -42,7 +42,7 @@ use std::fmt::Write as _;
 
 /// With this seed no member of an early term stands for election in the first tick in which it may, so
 /// that `tick 3 10` makes member 3 miss its leader and no more.
-const SEED: u64 = 7704;
+pub(super) const SEED: u64 = 7704;
 
 pub(super) fn check(script: &str, expected: &Expect) {
     check_with(|_| {}, script, expected);
