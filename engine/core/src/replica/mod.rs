@@ -116,6 +116,8 @@ pub struct Replica<L: LogRead, E: Env> {
     proposals: Proposals,
     /// Handed to consensus, which has not said yet where they stand; those for which somebody waits.
     proposed: HashMap<Token, Proposed<E::Write>>,
+    /// The same of the leader's own commands.
+    own_proposed: HashMap<Token, QueuedWrite<E::Write>>,
     /// Where they stand, for the applier.
     expected: Vec<Expected<E::Write>>,
     reads: Reads<E::Read>,
@@ -189,6 +191,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             pace: Pace::default(),
             proposals: Proposals::default(),
             proposed: HashMap::new(),
+            own_proposed: HashMap::new(),
             expected: Vec::new(),
             reads: Reads::default(),
             lease: Arc::default(),
@@ -443,6 +446,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     }
 
     fn on_proposed(&mut self, token: Token, index: Index) {
+        self.own_proposed.remove(&token);
         if let Some(proposed) = self.proposed.remove(&token) {
             self.expected.push(Expected {
                 index,
@@ -465,6 +469,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             let error = self.request_error(refusal);
             proposed.caller.answer(Err(error));
         }
+        self.on_own_refused(token, refusal);
     }
 
     fn on_state(&mut self, state: State) -> Effect<E> {

@@ -11,7 +11,7 @@
 
 use super::pace::load;
 use super::{Caller, EncodedCommand, Env, OwnCommands, Replica};
-use crate::consensus::{LogRead, Role};
+use crate::consensus::{LogRead, Refusal, Role, Token};
 use crate::kv::EXPIRY_RETRY;
 use crate::types::Moment;
 use std::collections::{BTreeMap, VecDeque};
@@ -294,13 +294,27 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     /// Proposes a write.
     fn begin(&mut self, write: QueuedWrite<E::Write>) {
-        let caller = match write.awaited {
-            Awaited::By(caller) => Some(caller),
-            Awaited::Since(_) => None,
+        let QueuedWrite { command, awaited } = write;
+        let EncodedCommand { data, records } = command.clone();
+        let proposal = match awaited {
+            Awaited::By(caller) => self.proposal(data, Some(caller)),
+            Awaited::Since(_) => {
+                let proposal = self.proposal(data, None);
+                let own = QueuedWrite { command, awaited };
+                self.own_proposed.insert(proposal.token, own);
+                proposal
+            }
         };
-        let EncodedCommand { data, records } = write.command;
-        let proposal = self.proposal(data, caller);
         self.proposals.add(proposal, records);
+    }
+
+    /// Clients are told, and try again. What the leader proposes of its own accord waits for its turn instead, or nothing more of its
+    /// kind would be proposed before [`EXPIRY_RETRY`] is over.
+    pub(super) fn on_own_refused(&mut self, token: Token, refusal: Refusal) {
+        let own = self.own_proposed.remove(&token);
+        if let Some(own) = own.filter(|_| refusal == Refusal::Overloaded) {
+            self.wait(Writer::Leader, own);
+        }
     }
 }
 
@@ -699,6 +713,34 @@ mod tests {
         leader.0.now = leader.0.now.after(GIVEN_UP_AFTER);
         leader.0.replica.handle(Input::Tick, leader.0.now);
         assert!(next(&mut leader.0.replica.turns).is_none());
+    }
+
+    /// It was lost, and whoever had proposed it waited four seconds before it proposed anything else.
+    #[test]
+    fn what_is_refused_of_the_leaders_own_is_proposed_once_there_is_room() {
+        let mut leader = Alone::new();
+        let fills = Bytes::from(vec![0; 64 << 20]);
+        let own = Request::from(Command::OpenSession { ttl_ms: 1 });
+        let own = own.encode(CommandVersion::CURRENT);
+        let propose = |leader: &mut Alone, data: &Bytes| {
+            let command = EncodedCommand {
+                data: data.clone(),
+                records: 1,
+            };
+            let own = OwnCommands {
+                at_once: vec![command],
+                ..OwnCommands::default()
+            };
+            leader.0.replica.handle(Input::Propose(own), leader.0.now);
+        };
+        propose(&mut leader, &fills);
+        let held = leader.0.replica.effects(leader.0.now);
+        propose(&mut leader, &own);
+        assert!(leader.next_bytes().is_empty(), "too much is uncommitted");
+        held.into_iter().for_each(|it| leader.0.carry_out(it));
+        leader.0.settle();
+        let last = leader.0.appended.last();
+        assert!(last.is_some_and(|it| it.data == own));
     }
 
     #[test]
