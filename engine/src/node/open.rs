@@ -5,7 +5,7 @@ use super::running::Start;
 use super::space::{Look, Space};
 use crate::config::Config;
 use crate::error::StartError;
-use crate::storage::{self, OpenStore, RocksStore};
+use crate::storage::{self, OpenStore, RocksOptions, RocksStore};
 use crate::transport;
 use dengine_core::consensus::ConsensusConfig;
 use dengine_core::kv::{StateMachine, StoreError};
@@ -56,6 +56,7 @@ fn open_existing(
 fn log_options(config: &Config, identity: Identity) -> LogOptions {
     let usual = LogOptions::new(identity.cluster_id, identity.member_id, rand::random());
     LogOptions {
+        leave_bytes: leave_bytes(config),
         segment_bytes: u32::try_from(config.log.segment_bytes).unwrap_or(u32::MAX),
         spares_max: if is_low_on_space(config) {
             0
@@ -64,6 +65,12 @@ fn log_options(config: &Config, identity: Identity) -> LogOptions {
         },
         ..usual
     }
+}
+
+/// For what the state keeps in memory, and for as many entries as lie in a segment, whose records have to be flushed before that is dropped.
+fn leave_bytes(config: &Config) -> u64 {
+    let memory = RocksOptions::WRITE_BUFFERS_MAX * config.state.write_buffer_bytes;
+    (memory + config.log.segment_bytes).min(config.min_free_bytes / 4 * 3)
 }
 
 /// Then the space of spare segments is for RocksDB: it can neither open a state on a full disk nor write one out, which is what

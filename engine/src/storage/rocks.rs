@@ -27,8 +27,6 @@ const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// Share of a memtable for its own filter, which spares most searches for keys that are new.
 const MEMTABLE_BLOOM_RATIO: f64 = 0.05;
 const BLOCK_BYTES: usize = 8 << 10;
-/// Filling, full and being flushed. With one more, memory grows; with one less, a slow flush stops writes.
-const WRITE_BUFFERS_MAX: i32 = 3;
 const OPEN_FILES_MAX: usize = 512;
 /// Sizes of files below level 0, and of the first level of these. A merge needs as much space as it writes, and keeps what it reads until it
 /// ends: on a small disk the usual ones, of all level 0 with 256 MiB and of 64 MiB with ten times as much, find none.
@@ -53,6 +51,11 @@ pub struct RocksOptions {
     pub write_buffer_bytes: usize,
     /// Size of the cache for blocks, indexes and filters.
     pub block_cache_bytes: usize,
+}
+
+impl RocksOptions {
+    /// Filling, full and being flushed. With one more, memory grows; with one less, a slow flush stops writes.
+    pub(crate) const WRITE_BUFFERS_MAX: u64 = 3;
 }
 
 impl Default for RocksOptions {
@@ -275,7 +278,7 @@ fn db_options(wanted: &RocksOptions) -> Options {
     ));
     options.set_block_based_table_factory(&table_options(wanted));
     options.set_write_buffer_size(wanted.write_buffer_bytes);
-    options.set_max_write_buffer_number(WRITE_BUFFERS_MAX);
+    options.set_max_write_buffer_number(RocksOptions::WRITE_BUFFERS_MAX as i32);
     options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_RATIO);
     // One thread applies, so there is nothing to make concurrent.
     options.set_allow_concurrent_memtable_write(false);

@@ -94,7 +94,7 @@ fn files_are_reserved_with_zeros(disk: &impl Disk) {
     const WORKS: &str = "space can be reserved";
     const BYTES: usize = (1 << 20) + 4096;
     let file = disk.create("a").expect(WORKS);
-    file.reserve(BYTES as u64).expect(WORKS);
+    file.reserve(BYTES as u64, 0).expect(WORKS);
     let mut buffer = vec![9; BYTES + 1];
     assert_eq!(file.read_at(0, &mut buffer).expect(WORKS), BYTES);
     assert!(buffer[..BYTES].iter().all(|byte| *byte == 0));

@@ -76,11 +76,12 @@ pub trait DiskFile: Send + Sync + 'static {
     /// succeed although the bytes are lost: the caller has to stop.
     fn sync_data(&self) -> Result<(), DiskError>;
 
-    /// Makes an empty file `bytes` long, with zeros, and sets the space aside where the disk can do that.
+    /// Makes an empty file `bytes` long, with zeros, and sets the space aside where the disk can do that. So many bytes as `leave` stay
+    /// free for others.
     ///
     /// # Errors
     /// If there is no space ([`DiskError::is_no_space`]) or the disk cannot write.
-    fn reserve(&self, bytes: u64) -> Result<(), DiskError>;
+    fn reserve(&self, bytes: u64, leave: u64) -> Result<(), DiskError>;
 
     /// Length in bytes.
     ///

@@ -45,10 +45,11 @@ impl<F: DiskFile> Filling<F> {
         disk: &D,
         number: u64,
         capacity: u32,
+        leave: u64,
     ) -> Result<Self, LogError> {
         let name = Name::Unfinished(number).to_string();
         let file = disk.create(&name).map_err(no_space)?;
-        if let Err(error) = file.reserve(u64::from(capacity)) {
+        if let Err(error) = file.reserve(u64::from(capacity), leave) {
             disk.remove(&name)?;
             return Err(no_space(error));
         }
@@ -172,7 +173,7 @@ pub(super) fn create_log<D: Disk>(
     let number = 1;
     let spare = match spares.pop() {
         Some(spare) => spare,
-        None => Filling::begin(disk, number, options.segment_bytes)?.finish(disk)?,
+        None => Filling::begin(disk, number, options.segment_bytes, 0)?.finish(disk)?,
     };
     let header = SegmentHeader {
         number,
@@ -212,7 +213,7 @@ mod tests {
         let foreign = [NUMBER_MAX + 1, u64::MAX].map(|number| Name::Spare(number).to_string());
         for name in [&usual, &last].into_iter().chain(&foreign) {
             let file = disk.create(name).unwrap();
-            file.reserve(u64::from(small_options().segment_bytes))
+            file.reserve(u64::from(small_options().segment_bytes), 0)
                 .unwrap();
         }
         let mut options = small_options();

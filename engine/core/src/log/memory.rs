@@ -479,10 +479,10 @@ impl DiskFile for MemoryFile {
         Ok(())
     }
 
-    fn reserve(&self, bytes: u64) -> Result<(), DiskError> {
+    fn reserve(&self, bytes: u64, leave: u64) -> Result<(), DiskError> {
         let sets_aside = !self.disk.lock().cannot_reserve;
         if sets_aside {
-            self.check_space("reserve space for", bytes)?;
+            self.check_space("reserve space for", bytes.saturating_add(leave))?;
         }
         let (_state, mut content) = self.lock("reserve space for")?;
         content.write(0, &vec![0; to_usize(bytes)]);

@@ -82,6 +82,9 @@ pub struct LogOptions {
     pub batch_bytes: u32,
     /// How many dropped segments are kept to be used again; more of them are removed, also of those that are found.
     pub spares_max: usize,
+    /// What a new segment leaves free on the disk while older ones may be dropped, for those who have to write before they are. See
+    /// [`Log::leave_space`].
+    pub leave_bytes: u64,
 }
 
 impl LogOptions {
@@ -95,6 +98,7 @@ impl LogOptions {
             segment_bytes: 64 << 20,
             batch_bytes: 1 << 20,
             spares_max: 2,
+            leave_bytes: 0,
         }
     }
 

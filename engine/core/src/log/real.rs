@@ -169,11 +169,12 @@ impl DiskFile for RealFile {
             .map_err(|error| self.fail("sync", error))
     }
 
-    fn reserve(&self, bytes: u64) -> Result<(), DiskError> {
+    fn reserve(&self, bytes: u64, leave: u64) -> Result<(), DiskError> {
         // Who asks for more than there is may have all of that for a moment, and others find none.
         let free = rustix::fs::fstatvfs(&self.file);
+        let needed = bytes.saturating_add(leave);
         let is_free =
-            |disk: &rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) >= bytes;
+            |disk: &rustix::fs::StatVfs| disk.f_bavail.saturating_mul(disk.f_frsize) >= needed;
         if free.is_ok_and(|disk| !is_free(&disk)) {
             return Err(self.fail("reserve space for", rustix::io::Errno::NOSPC));
         }
@@ -213,10 +214,13 @@ mod tests {
         let file = disk.create("f").unwrap();
         let all = rustix::fs::statvfs(directory.path()).unwrap();
         // The same on a disk as large as files can be.
-        let error = file.reserve(all.f_blocks * all.f_frsize + 1).unwrap_err();
-        assert!(error.is_no_space(), "{error}");
-        assert_eq!(file.len().unwrap(), 0);
-        file.reserve(4096).unwrap();
+        let capacity = all.f_blocks * all.f_frsize;
+        for (bytes, leave) in [(capacity + 1, 0), (4096, capacity)] {
+            let error = file.reserve(bytes, leave).unwrap_err();
+            assert!(error.is_no_space(), "{error}");
+            assert_eq!(file.len().unwrap(), 0);
+        }
+        file.reserve(4096, 0).unwrap();
         assert_eq!(file.len().unwrap(), 4096);
     }
 

@@ -35,6 +35,7 @@ pub struct Log<D: Disk> {
     previous_crc: u32,
     pub(super) spares: Vec<Spare>,
     pub(super) next: Next<D::File>,
+    leaves_space: bool,
     buffer: Vec<u8>,
     pending: Vec<Pending>,
     /// The first failure after which nothing is known any more.
@@ -122,6 +123,7 @@ impl<D: Disk> Log<D> {
             options,
             spares,
             next: Next::None,
+            leaves_space: true,
             buffer: Vec::new(),
             pending: Vec::new(),
             poison: None,
@@ -405,12 +407,21 @@ impl<D: Disk> Log<D> {
         self.begin_filling(capacity)?.finish(&*self.disk)
     }
 
+    /// Whether new segments leave space for others ([`LogOptions::leave_bytes`]). They do unless told otherwise.
+    pub fn leave_space(&mut self, leaves_space: bool) {
+        self.leaves_space = leaves_space;
+    }
+
     /// Begins a spare under a number that no other has.
     pub(super) fn begin_filling(&self, capacity: u32) -> Result<Filling<D::File>, LogError> {
+        let leave = match self.leaves_space && self.shared.read().count() > 1 {
+            true => self.options.leave_bytes,
+            false => 0,
+        };
         let spares = self.spares.iter().map(|spare| spare.number);
         let numbers = spares.chain(self.next.number());
         let number = numbers.fold(self.current.number, u64::max) + 1;
-        Filling::begin(&*self.disk, number, capacity)
+        Filling::begin(&*self.disk, number, capacity, leave)
     }
 
     /// Keeps a dropped segment's file for later use, or removes it. The order of the names that are left

@@ -164,9 +164,9 @@ impl DiskFile for CutFile {
         self.file.sync_data()
     }
 
-    fn reserve(&self, bytes: u64) -> Result<(), DiskError> {
+    fn reserve(&self, bytes: u64, leave: u64) -> Result<(), DiskError> {
         self.disk.whole(|counts| counts.others += 1)?;
-        self.file.reserve(bytes)
+        self.file.reserve(bytes, leave)
     }
 
     fn len(&self) -> Result<u64, DiskError> {

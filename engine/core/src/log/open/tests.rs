@@ -47,7 +47,7 @@ fn segment(header: &SegmentHeader, bytes: &[u8]) -> (MemoryDisk, String) {
     let disk = MemoryDisk::new();
     let name = Name::Segment(header.number).to_string();
     let file = disk.create(&name).unwrap();
-    file.reserve(u64::from(header.capacity)).unwrap();
+    file.reserve(u64::from(header.capacity), 0).unwrap();
     file.write_at(0, &header.encode()).unwrap();
     file.write_at(u64::from(SEGMENT_HEADER_BYTES), bytes)
         .unwrap();
@@ -222,7 +222,7 @@ impl DiskFile for Watched {
         Ok(())
     }
 
-    fn reserve(&self, _bytes: u64) -> Result<(), DiskError> {
+    fn reserve(&self, _bytes: u64, _leave: u64) -> Result<(), DiskError> {
         Ok(())
     }
 

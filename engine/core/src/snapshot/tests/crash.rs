@@ -93,9 +93,9 @@ impl DiskFile for DyingFile {
         self.file.sync_data()
     }
 
-    fn reserve(&self, bytes: u64) -> Result<(), DiskError> {
+    fn reserve(&self, bytes: u64, leave: u64) -> Result<(), DiskError> {
         change(&self.left)?;
-        self.file.reserve(bytes)
+        self.file.reserve(bytes, leave)
     }
 
     fn len(&self) -> Result<u64, DiskError> {

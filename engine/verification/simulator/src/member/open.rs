@@ -115,6 +115,7 @@ impl Member {
     fn options(&self, sim: &mut Surroundings, settings: &MemberSettings) -> LogOptions {
         LogOptions {
             segment_bytes: settings.segment_bytes,
+            leave_bytes: u64::from(settings.segment_bytes),
             ..LogOptions::new(CLUSTER, self.id, sim.random.next())
         }
     }
