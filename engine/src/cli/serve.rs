@@ -150,9 +150,13 @@ async fn until_stopped(
     let code = tokio::select! {
         biased;
         fatal = node.stopped() => {
-            // Nothing may be acknowledged any more, so nobody waits for requests in flight.
             tracing::error!(error = %fatal, "member ends");
-            let _ = tokio::time::timeout(SHUTDOWN_GRACE, node.shutdown()).await;
+            stop.cancel();
+            // Nothing may be acknowledged any more, so that requests in flight get no time but to hear that they failed: one of them
+            // may have found what ends the member.
+            let told = tokio::time::timeout(LAST_ANSWERS, serving);
+            let ended = tokio::time::timeout(SHUTDOWN_GRACE, node.shutdown());
+            let _ = tokio::join!(told, ended);
             return Ok(code_of(&fatal));
         }
         name = stop_signals.next() => {
@@ -201,6 +205,9 @@ const OPENING_GRACE: Duration = Duration::from_secs(3);
 
 /// What the node's threads get after the requests in flight had their time: one flush and sync.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+
+/// What answers get that are known when a member ends by itself.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 /// The signals by which people and Kubernetes end a process.
 struct StopSignals {

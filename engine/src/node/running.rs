@@ -26,7 +26,9 @@ use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
 use crate::write_bytes::{WriteBytes, of_parts_proposed};
 use dengine_core::answers::Held;
 use dengine_core::channel::{Sender, channel};
-use dengine_core::kv::{self, Flusher, Membership, MembershipChange, Reader, RetentionSetting};
+use dengine_core::kv::{
+    self, Flusher, Membership, MembershipChange, Reader, RetentionSetting, StateMachine,
+};
 use dengine_core::log::RealDisk;
 use dengine_core::marks::Beginning;
 use dengine_core::replica::{
@@ -115,6 +117,7 @@ impl Running {
         let (apply_jobs, applies) = channel();
         let (membership, members) = watch::channel(machine.membership());
         let introduced = crate::transport::Introduced::default();
+        end_when_damaged(&machine, &inbox);
         let reader = machine.reader();
         let peers = Peers::new(
             &start.config,
@@ -501,6 +504,16 @@ fn join(threads: Vec<JoinHandle<()>>) {
         // A panic was reported as fatal when it happened.
         let _ = thread.join();
     }
+}
+
+/// Whoever reads tells its own caller what is wrong. Damage ends the member besides, as it does where entries are applied: what it can
+/// not read any more others have, and whoever looks after it replaces it.
+fn end_when_damaged(machine: &StateMachine<RocksStore>, replica: &Sender<Input>) {
+    let replica = replica.clone();
+    machine.on_damage(move |error| {
+        // If the replica is gone, somebody reported before, or a snapshot replaces this state.
+        let _ = replica.send(Input::Failed(Fatal::State(error)));
+    });
 }
 
 /// What a write holds until it is answered: its place, and its bytes.

@@ -3,6 +3,7 @@
 use super::flusher::{NoRoom, check_room};
 use super::input::Input;
 use super::space::Space;
+use crate::error::Fatal;
 use crate::storage::RocksStore;
 use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
 use dengine_core::channel::Sender;
@@ -94,6 +95,11 @@ async fn report(
     // A panic is a failure like any other: whoever waits for this snapshot must hear of it.
     let made = match made.map_err(MakeError::from).flatten() {
         Ok(made) => Some(made),
+        Err(MakeError::Store(error @ StoreError::Corrupt(_))) => {
+            // Its files are the state's own. If the replica is gone, somebody reported before.
+            let _ = inbox.send(Input::Failed(Fatal::State(error)));
+            return;
+        }
         Err(error) => {
             tracing::warn!(%error, "a snapshot could not be made; it is tried again");
             tokio::time::sleep(retry_delay).await;
@@ -138,5 +144,17 @@ mod tests {
         let (inbox, told) = dengine_core::channel::channel();
         report(inbox, Duration::ZERO, || panic!("on purpose")).await;
         assert!(matches!(told.try_recv(), Ok(Input::SnapshotMade(None))));
+    }
+
+    /// It was tried again, for ever.
+    #[tokio::test]
+    async fn damage_that_is_found_while_a_snapshot_is_made_ends_the_member() {
+        let (inbox, told) = dengine_core::channel::channel();
+        let damaged = || Err(StoreError::Corrupt("a block".to_owned()).into());
+        report(inbox, Duration::MAX, damaged).await;
+        let Ok(Input::Failed(Fatal::State(error))) = told.try_recv() else {
+            panic!("the replica was not told")
+        };
+        assert!(matches!(error, StoreError::Corrupt(_)));
     }
 }

@@ -8,6 +8,7 @@ mod admin;
 mod batch;
 mod cli;
 mod connections;
+mod damage;
 mod durability;
 mod failover;
 mod health;

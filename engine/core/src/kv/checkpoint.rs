@@ -13,6 +13,6 @@ impl<S> Flusher<S> {
     where
         S: Checkpoint<P>,
     {
-        self.shared.store.checkpoint(place)
+        self.shared.told(self.shared.store.checkpoint(place))
     }
 }

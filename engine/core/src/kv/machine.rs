@@ -1,5 +1,6 @@
 //! The state machine: applies entries of the log, in order, each exactly once.
 
+use super::damage::Damage;
 use super::layout::{
     FORMAT_KEY, MEMBERSHIP_KEY, STATE_KEY, State, check_format, decode_membership, decode_state,
     encode_format, encode_state, session_range,
@@ -50,6 +51,7 @@ pub(super) struct Shared<S> {
     written_bytes: AtomicU64,
     /// How many are open.
     sessions: AtomicU64,
+    damage: Damage,
 }
 
 impl<S: Store> StateMachine<S> {
@@ -81,6 +83,7 @@ impl<S: Store> StateMachine<S> {
             applied_index: AtomicU64::new(state.applied_index.0),
             written_bytes: AtomicU64::new(0),
             sessions: AtomicU64::new(state.sessions),
+            damage: Damage::default(),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -228,6 +231,12 @@ impl<S: Store> StateMachine<S> {
         self.visit_bounds = bounds;
     }
 
+    /// Has `tell` told of damage ([`StoreError::Corrupt`]) that a reader or a flusher finds, besides its own caller, each time, and from
+    /// the thread that found it: the member must stop. Who applies or collects says so itself.
+    pub fn on_damage(&self, tell: impl Fn(StoreError) + Send + Sync + 'static) {
+        self.shared.damage.tell(tell);
+    }
+
     /// Reads beside `apply`, from any thread.
     #[must_use]
     pub fn reader(&self) -> Reader<S> {
@@ -280,7 +289,7 @@ impl<S: Store> Flusher<S> {
     pub fn flush(&self) -> Result<Index, StoreError> {
         // Read first: what is applied while the flush runs may not be part of it.
         let applied = self.shared.applied_index();
-        self.shared.store.flush()?;
+        self.shared.told(self.shared.store.flush())?;
         Ok(match planted!(FlushedReadAfterwards) {
             true => self.shared.applied_index(),
             false => applied,
@@ -317,6 +326,11 @@ impl<S> Shared<S> {
 
     pub(super) fn applied_index(&self) -> Index {
         Index(self.applied_index.load(Ordering::Acquire))
+    }
+
+    /// Passes on what was read, and tells of damage.
+    pub(super) fn told<T>(&self, read: Result<T, StoreError>) -> Result<T, StoreError> {
+        read.inspect_err(|error| self.damage.note(error))
     }
 
     pub(super) fn sessions(&self) -> u64 {

@@ -6,6 +6,7 @@
 //! - [`machine`]: applies entries, and [`outcome`] is what comes of them.
 //! - [`reader`]: reads the newest or a past revision meanwhile, and history for watches.
 //! - [`collector`]: removes what compaction gave up, meanwhile.
+//! - [`damage`]: who is told that one of these found the store damaged.
 //! - [`retention`], [`expiry`]: what a leader proposes by itself, after a clock that is passed in.
 //!
 //! The semantics are etcd's: the empty store is at revision 1; a request that changes something takes
@@ -15,6 +16,7 @@
 mod checkpoint;
 pub mod collector;
 pub mod command;
+mod damage;
 pub mod expiry;
 mod key_range;
 pub mod layout;

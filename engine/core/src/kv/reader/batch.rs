@@ -73,7 +73,8 @@ impl<S: Store> View for Moment<'_, S> {
     fn newest(&mut self, key: &Bytes, with_value: bool) -> Result<Option<KeyValue>, ReadError> {
         let mut cursor = self.reader.shared.store.cursor(Scope::OneKey);
         self.reader.check_compacted(self.at)?;
-        let found = find(&mut cursor, &mut self.buffer, key, self.at)?;
+        let found = find(&mut cursor, &mut self.buffer, key, self.at);
+        let found = self.reader.shared.told(found)?;
         Ok(found.map(|found| found.to_key_value(key.clone(), with_value)))
     }
 
@@ -87,7 +88,7 @@ impl<S: Store> View for Moment<'_, S> {
         let compacted = self.reader.compact_revision();
         let is_range = !matches!(keys, KeyRange::One(_));
         let mut stopped = false;
-        scan.run(self.at, |seen| {
+        let run = scan.run(self.at, |seen| {
             if !self.reader.goes_on(self.records) {
                 stopped = true;
                 return Ok(ControlFlow::Break(()));
@@ -108,7 +109,8 @@ impl<S: Store> View for Moment<'_, S> {
                 Visited::Live(live) => visit(live),
                 Visited::Deleted(..) => ControlFlow::Continue(()),
             })
-        })?;
+        });
+        self.reader.shared.told(run)?;
         match stopped {
             true => Err(ReadError::Stopped {
                 records: self.records,

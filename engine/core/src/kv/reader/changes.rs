@@ -173,7 +173,7 @@ impl<S: Store> Reader<S> {
             looked_at: 0,
             events: Vec::new(),
         };
-        let next = walk.run(&range.start)?;
+        let next = self.shared.told(walk.run(&range.start))?;
         Ok(Changes {
             events: walk.events,
             next: next.max(from),

@@ -110,7 +110,8 @@ impl<S: Store> Reader<S> {
     pub fn may_expire(&self, key: &[u8], mod_revision: Revision) -> Result<bool, ReadError> {
         let mut record = Vec::new();
         put_expiring_key(&mut record, mod_revision, key);
-        Ok(self.shared.store.get(&record)?.is_some())
+        let found = self.shared.told(self.shared.store.get(&record))?;
+        Ok(found.is_some())
     }
 
     /// The open sessions in the order of their ids: at most `limit` behind `after`.
@@ -139,9 +140,9 @@ impl<S: Store> Reader<S> {
     /// # Errors
     /// If the storage fails.
     pub fn session(&self, id: SessionId) -> Result<Option<SessionInfo>, ReadError> {
-        let record = self.shared.store.get(&session_key(id))?;
+        let record = self.shared.told(self.shared.store.get(&session_key(id)))?;
         let info = record.map(|record| SessionInfo::decode(id, &record));
-        Ok(info.transpose()?)
+        Ok(self.shared.told(info.transpose())?)
     }
 
     fn records<T>(
@@ -150,17 +151,26 @@ impl<S: Store> Reader<S> {
         limit: usize,
         read: impl Fn(&[u8], &[u8]) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, ReadError> {
-        let mut cursor = self.shared.store.cursor(Scope::Between(range.clone()));
-        cursor.seek(&range.start)?;
-        let mut found = Vec::new();
-        while found.len() < limit
-            && let Some((key, record)) = cursor.record()
-        {
-            found.push(read(key, record)?);
-            cursor.next()?;
-        }
-        Ok(found)
+        let cursor = self.shared.store.cursor(Scope::Between(range.clone()));
+        Ok(self.shared.told(walk(cursor, &range.start, limit, read))?)
     }
+}
+
+fn walk<T>(
+    mut cursor: impl Cursor,
+    start: &[u8],
+    limit: usize,
+    read: impl Fn(&[u8], &[u8]) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    cursor.seek(start)?;
+    let mut found = Vec::new();
+    while found.len() < limit
+        && let Some((key, record)) = cursor.record()
+    {
+        found.push(read(key, record)?);
+        cursor.next()?;
+    }
+    Ok(found)
 }
 
 fn read_expiring(key: &[u8], record: &[u8]) -> Result<ExpiringKey, StoreError> {

@@ -31,16 +31,16 @@ impl<S: Store> Reader<S> {
     pub fn logical_hash(&self) -> Result<LogicalHash, ReadError> {
         // One cursor, so the records of all spaces are of one applied index.
         let mut cursor = self.shared.store.cursor(Scope::Between(everything()));
-        let state = read_state(&mut cursor)?;
+        let state = self.shared.told(read_state(&mut cursor))?;
         let mut hasher = Hasher::new(state);
-        cursor.seek(&[])?;
+        self.shared.told(cursor.seek(&[]))?;
         let mut records = 0;
         while let Some((key, record)) = cursor.record() {
             if !self.goes_on(records) {
                 return Err(ReadError::Stopped { records });
             }
-            hasher.add(key, record)?;
-            cursor.next()?;
+            let added = hasher.add(key, record);
+            self.shared.told(added.and_then(|()| cursor.next()))?;
             records += 1;
         }
         Ok(LogicalHash {

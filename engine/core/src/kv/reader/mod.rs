@@ -5,6 +5,8 @@
 //! collected once the revision is compacted. The compact revision is published before anything is
 //! collected, and a cursor shows the store as it was when it was made: so a read makes its cursors, then
 //! asks whether its revision is compacted, and if not, no cursor lacks a version that it needs.
+//!
+//! Whatever a method here reads goes through `Shared::told`, so that the member hears of damage as well as the caller.
 
 mod batch;
 mod changes;
@@ -159,7 +161,8 @@ impl<S: Store> Gets<'_, S> {
             }
         }
         let at = revision.unwrap_or(self.current);
-        let found = find(&mut self.cursor, &mut self.buffer, key, at)?;
+        let found = find(&mut self.cursor, &mut self.buffer, key, at);
+        let found = self.reader.shared.told(found)?;
         let found = found.map(|found| found.to_key_value(key.clone(), true));
         Ok((self.current, found))
     }
@@ -254,7 +257,7 @@ impl<S: Store> Reader<S> {
         let mut page = Page::default();
         let mut records = 0;
         let mut stopped = false;
-        scan.run(at, |seen| {
+        let run = scan.run(at, |seen| {
             if !self.goes_on(records) {
                 stopped = true;
                 return Ok(ControlFlow::Break(()));
@@ -264,7 +267,8 @@ impl<S: Store> Reader<S> {
                 Seen::Live(found) => page.take(query, found),
                 Seen::Deleted { .. } | Seen::Later => Ok(ControlFlow::Continue(())),
             }
-        })?;
+        });
+        self.shared.told(run)?;
         if stopped {
             return Err(ReadError::Stopped { records });
         }

@@ -46,7 +46,7 @@ impl<S: Store> Reader<S> {
             let mut stopped = false;
             let scan = Scan::new(&self.shared.store, keys);
             let compacted = self.compact_revision();
-            let stepped_over = scan.run(self.revision(), |seen| {
+            let run = scan.run(self.revision(), |seen| {
                 stopped = !self.goes_on(records);
                 records += 1;
                 match seen {
@@ -62,7 +62,8 @@ impl<S: Store> Reader<S> {
                     true => ControlFlow::Break(()),
                     false => ControlFlow::Continue(()),
                 })
-            })?;
+            });
+            let stepped_over = self.shared.told(run)?;
             if stopped {
                 return Err(ReadError::Stopped { records });
             }

@@ -115,8 +115,8 @@ pub trait Cursor {
     }
 }
 
-/// Why the storage could not do what was asked. All of these end the member, but for [`Self::NoSpace`] of a flush: it cannot go on
-/// without its storage, and must not guess.
+/// Why the storage could not do what was asked. All of these end the member, but for [`Self::NoSpace`] of a flush, and what is no damage for a
+/// reader: it cannot go on without its storage, and must not guess.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The storage below reported an error.

@@ -3,6 +3,7 @@
 mod batch;
 mod compaction;
 mod compare;
+mod damage;
 mod decode;
 mod expiry;
 mod history;
