@@ -127,15 +127,14 @@ impl Init {
     /// Makes everyone a voter, one after the other, so that a quorum is never in doubt.
     async fn gather(&mut self, cluster_id: u64) -> anyhow::Result<()> {
         for place in 0..self.members.len() {
-            let known = self.members(cluster_id).await?;
+            let known = self.progress(cluster_id).await?;
             let Reached {
                 endpoint, status, ..
             } = &self.members[place];
             let (endpoint, status) = (endpoint.clone(), status.clone());
-            let found = known
-                .iter()
-                .find(|it| it.folder_id == status.folder_id)
-                .cloned();
+            let found = listed(&known)
+                .find(|(it, _)| it.folder_id == status.folder_id)
+                .map(|(member, _)| member.clone());
             let member = match found {
                 Some(member) => member,
                 None => self.add(&endpoint, &status, &known).await?,
@@ -154,7 +153,7 @@ impl Init {
         &mut self,
         endpoint: &str,
         status: &StatusResponse,
-        known: &[Member],
+        known: &[MemberProgress],
     ) -> anyhow::Result<Member> {
         if status.cluster_id != 0 {
             bail!(
@@ -162,13 +161,9 @@ impl Init {
                 status.member_id
             );
         }
-        if let Some(old) = known.iter().find(|it| it.name == status.name) {
-            bail!(
-                "{endpoint} has an empty folder, but its name {:?} belongs to member {}, whose folder is gone: remove that member first (dengine admin members remove {}), then run this again",
-                status.name,
-                old.id,
-                old.id
-            );
+        if let Some((owner, reachable)) = listed(known).find(|(it, _)| it.name == status.name) {
+            let answers = self.answers(owner, reachable).await;
+            bail!(name_taken(endpoint, owner, answers));
         }
         let request = AddLearnerRequest {
             name: status.name.clone(),
@@ -230,9 +225,21 @@ impl Init {
         Ok(())
     }
 
-    async fn members(&self, cluster_id: u64) -> anyhow::Result<Vec<Member>> {
-        let progress = self.progress(cluster_id).await?;
-        Ok(progress.into_iter().filter_map(|it| it.member).collect())
+    /// Whether a member is there, with the folder by which the cluster knows it. If its address does not say, as where it can't be reached from
+    /// here, the leader does: it may have heard from one that has gone just now.
+    async fn answers(&self, member: &Member, reachable: bool) -> bool {
+        let folder_of = |status: &StatusResponse| status.folder_id == member.folder_id;
+        if self.members.iter().any(|it| folder_of(&it.status)) {
+            return true;
+        }
+        let asked = async {
+            let client = AdminClient::connect(&member.client_address).await?;
+            client.status().await
+        };
+        match timeout_at(self.deadline, asked).await {
+            Ok(Ok(status)) => folder_of(&status),
+            Ok(Err(_)) | Err(_) => reachable,
+        }
     }
 
     async fn progress(&self, cluster_id: u64) -> anyhow::Result<Vec<MemberProgress>> {
@@ -289,6 +296,34 @@ impl Init {
             ));
         }
         Ok(())
+    }
+}
+
+/// Those of the list, and whether the leader hears from them.
+fn listed(members: &[MemberProgress]) -> impl Iterator<Item = (&Member, bool)> {
+    members
+        .iter()
+        .filter_map(|it| Some((it.member.as_ref()?, it.reachable)))
+}
+
+/// Why a member can't be added whose name another one has, and what to do. To remove one that serves is no advice for who mistyped a name.
+fn name_taken(endpoint: &str, owner: &Member, answers: bool) -> String {
+    let Member {
+        id,
+        name,
+        client_address,
+        ..
+    } = owner;
+    let name =
+        format!("{endpoint} has an empty folder, but its name {name:?} belongs to member {id}");
+    if answers {
+        format!(
+            "{name}, which answers at {client_address}: start this one with a --name of its own, then run this again. If it is to take the place of member {id}, stop that one and remove it before (dengine admin members remove {id})"
+        )
+    } else {
+        format!(
+            "{name}, which does not answer with the folder that it had: if that is gone for good, remove that member first (dengine admin members remove {id}), then run this again"
+        )
     }
 }
 

@@ -131,6 +131,33 @@ async fn a_wiped_member_forms_no_second_cluster_and_comes_back_as_a_new_one() {
     assert_eq!(admin.members().await.unwrap().members.len(), 3);
 }
 
+/// Whoever followed the advice removed a member that served.
+#[tokio::test]
+async fn who_mistyped_a_name_is_not_told_to_remove_the_member_that_has_it() {
+    let cluster = Cluster::form(2).await;
+    let mut second = Member::new(cluster.home.path(), "second");
+    second.name.clone_from(&cluster.members[1].name);
+    second.start();
+    second.admin().await;
+    // Whether the one who has the name is among the endpoints or not.
+    let first = cluster.members[0].address();
+    for known in [first.clone(), cluster.endpoints().join(",")] {
+        let endpoints = format!("{known},{}", second.address());
+        let output = crate::harness::dengine()
+            .args(["init", "--endpoints", &endpoints])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let owner = cluster.members[1].address();
+        for part in ["--name", &owner, "answers at"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert!(!said.contains("remove that member first"), "{said}");
+        assert!(!output.status.success());
+    }
+    assert_eq!(second.status().await.lifecycle(), Lifecycle::Waiting);
+}
+
 #[tokio::test]
 async fn bootstrap_and_join_are_idempotent_and_refuse_everything_else() {
     let cluster = Cluster::start(2, |_| {});
