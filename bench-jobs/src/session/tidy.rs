@@ -8,7 +8,10 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use tokio::time::timeout;
 
-use crate::{folder, keys, target::Lane};
+use crate::{
+    folder, keys,
+    target::{Lane, NotDeleted},
+};
 
 /// Keys that one request deletes.
 const PIECE_KEYS: u64 = 1_000;
@@ -48,14 +51,18 @@ pub(super) async fn own(lane: &mut Lane, folder: &Bytes, written: &Written) -> R
     let mut left = all;
     let deleting = async {
         for (&size, &end) in &written.0 {
-            let piece = (PIECE_BYTES_MAX / (folder.len() + size) as u64).clamp(1, PIECE_KEYS);
+            let mut piece = (PIECE_BYTES_MAX / (folder.len() + size) as u64).clamp(1, PIECE_KEYS);
             let mut first = 0;
             while first < end {
                 let last = (first + piece).min(end) - 1;
                 let key = |number| keys::numbered(folder, size, number);
-                lane.delete(key(first), after(key(last))).await?;
-                left -= last + 1 - first;
-                first = last + 1;
+                match lane.delete(key(first), after(key(last))).await {
+                    Ok(()) => {
+                        left -= last + 1 - first;
+                        first = last + 1;
+                    }
+                    Err(error) => piece = smaller(last + 1 - first, error)?,
+                }
             }
         }
         Ok::<(), String>(())
@@ -93,13 +100,28 @@ pub(super) async fn left_over(lane: &mut Lane, prefix: &str) -> Result<(), Strin
 }
 
 async fn empty(lane: &mut Lane, name: &[u8]) -> Result<(), String> {
+    let mut piece = PIECE_KEYS;
     loop {
-        let piece = u32::try_from(PIECE_KEYS).unwrap_or(u32::MAX);
-        let found = lane.keys(name.to_vec(), folder::end(name), piece).await?;
+        let most = u32::try_from(piece).unwrap_or(u32::MAX);
+        let found = lane.keys(name.to_vec(), folder::end(name), most).await?;
         let (Some(first), Some(last)) = (found.first(), found.last()) else {
             return Ok(());
         };
-        lane.delete(first.to_vec(), after(last.to_vec())).await?;
+        if let Err(error) = lane.delete(first.to_vec(), after(last.to_vec())).await {
+            piece = smaller(found.len() as u64, error)?;
+        }
+    }
+}
+
+/// How many keys to try after so many were refused. A server also has a bound for what a deletion may take away with its keys, and how large
+/// values are that a killed run wrote is not known here.
+///
+/// # Errors
+/// Fewer would be no better.
+fn smaller(refused: u64, error: NotDeleted) -> Result<u64, String> {
+    match error.is_refused && refused > 1 {
+        true => Ok(refused / 2),
+        false => Err(error.words),
     }
 }
 
@@ -120,6 +142,18 @@ async fn bounded(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_refused_is_cut_down_to_a_single_key() {
+        let refused = |is_refused| NotDeleted {
+            words: "no".to_owned(),
+            is_refused,
+        };
+        assert_eq!(smaller(1_000, refused(true)), Ok(500));
+        assert_eq!(smaller(3, refused(true)), Ok(1));
+        assert_eq!(smaller(1, refused(true)), Err("no".to_owned()));
+        assert_eq!(smaller(1_000, refused(false)), Err("no".to_owned()));
+    }
 
     #[test]
     fn the_time_grows_with_the_keys_and_has_a_bound() {

@@ -5,12 +5,12 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use dengine_client::{
-    AdminClient, AdminOptions, Client, ClientOptions, Consistency, KeyRange, RangeQuery,
+    AdminClient, AdminOptions, Client, ClientOptions, Consistency, Error, KeyRange, RangeQuery,
     RetryPolicy, Watch, WatchUpdate, proto::MembersResponse,
 };
 use dengine_crds::{benchmark::ReadConsistency, results::Wire};
 
-use super::{Connect, Facts, Found, Leader, Room, one_cluster};
+use super::{Connect, Facts, Found, Leader, NotDeleted, Room, one_cluster};
 
 /// Open connections.
 pub struct Connections {
@@ -75,9 +75,12 @@ impl Lane {
         })
     }
 
-    pub(super) async fn delete(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), String> {
+    pub(super) async fn delete(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), NotDeleted> {
         let deleted = self.0.delete_range(KeyRange::between(from, to)).await;
-        deleted.map(|_| ()).map_err(|error| error.to_string())
+        deleted.map(|_| ()).map_err(|error| NotDeleted {
+            words: error.to_string(),
+            is_refused: matches!(error, Error::InvalidRequest { .. }),
+        })
     }
 
     pub(super) async fn keys(

@@ -10,7 +10,7 @@ use etcd_client::{
     WatchStream,
 };
 
-use super::{Connect, Facts, Found, Leader, one_cluster};
+use super::{Connect, Facts, Found, Leader, NotDeleted, one_cluster};
 
 /// Open connections.
 pub struct Connections(Vec<Client>);
@@ -80,10 +80,14 @@ impl Lane {
         })
     }
 
-    pub(super) async fn delete(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<(), String> {
+    pub(super) async fn delete(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<(), NotDeleted> {
         let options = DeleteOptions::new().with_range(to);
         let deleted = self.kv.delete(from, Some(options)).await;
-        deleted.map(|_| ()).map_err(in_words)
+        // It has no bound for what a deletion takes away.
+        deleted.map(|_| ()).map_err(|error| NotDeleted {
+            words: in_words(error),
+            is_refused: false,
+        })
     }
 
     pub(super) async fn keys(

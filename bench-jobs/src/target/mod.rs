@@ -117,8 +117,8 @@ impl Lane {
     /// Deletes every key from `from` to just before `to`.
     ///
     /// # Errors
-    /// In words.
-    pub async fn delete(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<(), String> {
+    /// Nothing was deleted, or that is not known.
+    pub async fn delete(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<(), NotDeleted> {
         match self {
             Lane::Dengine(lane) => lane.delete(from, to).await,
             Lane::Etcd(lane) => lane.delete(from, to).await,
@@ -140,6 +140,15 @@ impl Lane {
             Lane::Etcd(lane) => lane.keys(from, to, limit).await,
         }
     }
+}
+
+/// Why keys were not deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotDeleted {
+    /// In words.
+    pub words: String,
+    /// This deletion is refused and always will be: its range may be too large.
+    pub is_refused: bool,
 }
 
 /// What a read found.

@@ -50,6 +50,24 @@ async fn what_a_killed_run_left_goes_with_the_next_run_and_a_living_one_stays() 
     assert!(peer.largest_delete() <= 1_000);
 }
 
+/// A thousand keys with large values are more than one request may delete; neither this run nor a later one took them away.
+#[tokio::test]
+async fn keys_that_are_too_large_to_go_in_one_request_go_in_several() {
+    let peer = Peer::start(Behaviour {
+        deletion_keys_max: Some(90),
+        ..Behaviour::default()
+    })
+    .await;
+    OF_OTHERS.iter().for_each(|key| peer.hold(key));
+    for number in 0..1_500 {
+        peer.hold(&format!("dengine-bench/3a4fc880-00ff/{number:08x}"));
+    }
+    let ran = bench(&peer.address, "put --clients 4 --total 1500").await;
+    assert_eq!(ran.status, 0, "{}", ran.stderr);
+    assert_eq!(peer.left(), OF_OTHERS, "{}", ran.stderr);
+    assert!((1..=90).contains(&peer.largest_delete()));
+}
+
 #[tokio::test]
 async fn bare_keys_are_left_as_other_tools_leave_them() {
     let peer = Peer::start(Behaviour::default()).await;

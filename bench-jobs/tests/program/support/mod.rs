@@ -56,6 +56,8 @@ pub(crate) struct Behaviour {
     pub(crate) free_bytes: Option<u64>,
     /// So many deletions are answered, and no more.
     pub(crate) deletions: Option<u64>,
+    /// A deletion of more keys is refused.
+    pub(crate) deletion_keys_max: Option<u64>,
     /// Where another member is said to be.
     pub(crate) beside: Option<String>,
 }
@@ -228,9 +230,13 @@ impl Kv for Peer {
         }
         let DeleteRequest { key, range_end, .. } = request.into_inner();
         let mut left = self.seen.left.lock().unwrap();
-        let before = left.len();
+        let found = left.range(key.clone()..range_end.clone()).count() as u64;
+        let most = self.behaviour.deletion_keys_max;
+        if most.is_some_and(|most| found > most) {
+            return Err(Status::invalid_argument("the ranges hold too many bytes"));
+        }
         left.retain(|other| *other < key || *other >= range_end);
-        let deleted = (before - left.len()) as u64;
+        let deleted = found;
         self.seen
             .largest_delete
             .fetch_max(deleted, Ordering::Relaxed);
