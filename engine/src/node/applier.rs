@@ -3,17 +3,19 @@
 use super::flusher::FlushTrigger;
 use super::input::{Channels, Input};
 use super::metrics;
+use super::removal::tell_if_removed;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::channel::{Receiver, Sender};
 use dengine_core::kv::{Membership, StoreError};
 use dengine_core::replica::{self, AppliedRange, Applier, ApplyJob};
-use dengine_core::types::Revision;
+use dengine_core::types::{MemberId, Revision};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
 pub(super) struct ApplyThread {
+    pub(super) own: MemberId,
     pub(super) applier: Applier<RocksStore, Channels>,
     pub(super) replica: Sender<Input>,
     pub(super) membership: watch::Sender<Arc<Membership>>,
@@ -59,6 +61,7 @@ impl ApplyThread {
 
     fn report(&mut self, applied: AppliedRange) {
         if let Some(membership) = &applied.membership {
+            tell_if_removed(self.own, membership);
             self.membership.send_replace(Arc::clone(membership));
         }
         let revision = self.applier.machine().revision();

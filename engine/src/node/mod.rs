@@ -26,6 +26,7 @@ mod log_writer;
 pub mod metrics;
 mod open;
 mod reclaimer;
+mod removal;
 mod replica;
 mod running;
 mod snapshots;

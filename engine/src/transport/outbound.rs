@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc as queue, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 /// Messages that wait for one peer, whatever their size; more are dropped, and Raft sends them again. A frame may hold all.
 const QUEUE_MESSAGES: usize = PEER_FRAME_MESSAGES_MAX;
@@ -260,17 +260,30 @@ struct LinkTask {
 impl LinkTask {
     /// Connects again and again until the link is dropped.
     async fn run(self) {
+        let mut told = String::new();
         while let Err(status) = self.exchange().await {
             if self.queue.is_closed() {
                 return;
             }
-            tracing::debug!(to = self.to.0, address = self.address, %status, "a peer cannot be reached");
+            self.tell(&status, &mut told);
             let pause = self.queue.broke();
             self.own.unreachable(self.to);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.queue.closed() => return,
             }
+        }
+    }
+
+    /// Who is down comes back by itself. Who refuses this member will do so again, and says what a person has to do: that is told once, though it is
+    /// heard at every try.
+    fn tell(&self, status: &Status, told: &mut String) {
+        let (to, address) = (self.to.0, &self.address);
+        if status.code() != Code::FailedPrecondition {
+            tracing::debug!(to, address, %status, "a peer cannot be reached");
+        } else if told != status.message() {
+            status.message().clone_into(told);
+            tracing::warn!(to, address, refusal = %told, "a peer refuses what this member says");
         }
     }
 

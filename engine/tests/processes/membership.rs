@@ -133,6 +133,26 @@ async fn a_removed_member_takes_no_part_and_its_id_is_gone() {
     );
 }
 
+/// Its peers had told it, and nobody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_member_says_so_when_it_is_started_again() {
+    let mut cluster = Cluster::form(3).await;
+    let leader = cluster.leader().await;
+    let removed = (leader + 1) % 3;
+    let id = cluster.members[removed].status().await.member_id;
+    let admin = cluster.members[leader].admin().await;
+    cluster.members[removed].kill();
+    admin.remove(id).await.unwrap();
+    cluster.members[removed].start();
+    let member = &cluster.members[removed];
+    eventually("it says that it was removed, and what to do", || async {
+        let logged = member.logged();
+        let line = logged.lines().find(|line| line.contains("was removed"))?;
+        line.contains("--data-dir").then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_removed_whom_the_quorum_needs() {
     let mut cluster = Cluster::form(3).await;

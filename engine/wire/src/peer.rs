@@ -60,7 +60,9 @@ pub enum Refusal {
         named: String,
     },
     /// It is no member any more.
-    #[error("member {0} was removed from the cluster")]
+    #[error(
+        "member {0} was removed from the cluster: end it, and to have it join again as a new member, start it with an empty --data-dir"
+    )]
     Removed(MemberId),
 }
 
