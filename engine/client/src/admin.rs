@@ -6,7 +6,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use dengine_api::v1::{self, admin_client::AdminClient as Generated};
 use dengine_client_core::Operation;
 use tokio::{sync::OnceCell, time::timeout};
-use tonic::{Request, Response, Status, transport::Channel};
+use tonic::{Code, Request, Response, Status, transport::Channel};
 
 use crate::{
     error::{Error, Failure, Result},
@@ -126,21 +126,23 @@ impl AdminClient {
     /// What the member knows of itself; answered without the leader.
     ///
     /// # Errors
-    /// `Unavailable` or `Timeout` if the member cannot answer.
+    /// `Unavailable` or `Timeout` if the member cannot answer; `Refused` if this is another of its ports.
     pub async fn status(&self) -> Result<v1::StatusResponse> {
         let request = self.request(v1::StatusRequest {});
         self.call(Operation::Read, self.inner.clone().status(request))
             .await
+            .map_err(at_another_port)
     }
 
     /// The members of the cluster with the leader's view of their progress.
     ///
     /// # Errors
-    /// `Unavailable` while no leader is known or no quorum confirms it.
+    /// `Unavailable` while no leader is known or no quorum confirms it; `Refused` if this is another of its ports.
     pub async fn members(&self) -> Result<v1::MembersResponse> {
         let request = self.request(v1::MembersRequest {});
         self.call(Operation::Read, self.inner.clone().members(request))
             .await
+            .map_err(at_another_port)
     }
 
     /// Adds a member that receives the log but does not vote. Idempotent by folder id.
@@ -245,6 +247,20 @@ impl AdminClient {
             Ok(Err(status)) => Err(Failure::from_status(operation, &status).error),
             Err(_) => Err(Error::deadline(operation, self.options.request_timeout)),
         }
+    }
+}
+
+/// Every member has always served these calls, where it serves any of `Admin`. Who does not says so by a code without words.
+fn at_another_port(error: Error) -> Error {
+    match error {
+        Error::Refused {
+            code: code @ Code::Unimplemented,
+            ..
+        } => Error::Refused {
+            code,
+            message: "there is no Admin at this port, as there is none at those for peers and for probes: name the member's admin port (--listen-admin, 4103 unless set) or its port for clients (--listen-client, 4100 unless set)".to_owned(),
+        },
+        other => other,
     }
 }
 

@@ -14,7 +14,7 @@ use dengine_api::v1::{
 use dengine_client::{AdminClient, AdminOptions, Error};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::{Code, Request, Response, Status, transport::Server};
+use tonic::{Code, Request, Response, Status, service::Routes, transport::Server};
 
 /// Knows one folder id, refuses promotions, and never finishes a transfer of leadership.
 #[derive(Default)]
@@ -193,6 +193,24 @@ async fn refusals_keep_the_servers_words() {
         "{wiped}"
     );
     assert!(admin.members().await.unwrap_err().retryable());
+}
+
+/// All that was said was a code.
+#[tokio::test]
+async fn where_there_is_no_admin_it_says_which_port_to_name() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let of_another_port = Server::builder().add_routes(Routes::default());
+    tokio::spawn(of_another_port.serve_with_incoming(TcpListenerStream::new(listener)));
+    let admin = AdminClient::connect(&address).await.unwrap();
+    for error in [
+        admin.status().await.unwrap_err(),
+        admin.members().await.unwrap_err(),
+        admin.hash().await.unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::Refused { .. }), "{error}");
+        assert!(error.to_string().contains("--listen-admin"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -192,6 +192,26 @@ fn nobody_there_is_said_with_what_to_do() {
     }
 }
 
+/// All that it said was a code.
+#[tokio::test]
+async fn at_another_port_it_says_which_one_to_name() {
+    let cluster = Cluster::form(1).await;
+    let member = &cluster.members[0];
+    for port in [member.peer_port, member.monitor_port] {
+        let address = format!("127.0.0.1:{port}");
+        for command in [&["members", "list"][..], &["status"], &["hash"]] {
+            let output = dengine()
+                .args(["admin", "--timeout-s", "5", "--endpoints", &address])
+                .args(command)
+                .output()
+                .unwrap();
+            let told = said(&output);
+            assert!(told.contains("--listen-admin"), "{command:?} {told}");
+            assert!(!output.status.success(), "{command:?} {told}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_port_of_clients_changes_nothing() {
     let cluster = Cluster::form(3).await;
