@@ -109,6 +109,7 @@ impl StartError {
             Self::Folder(error) => matches!(
                 error,
                 FolderError::Io { .. }
+                    | FolderError::NoFolder { .. }
                     | FolderError::Locked { .. }
                     | FolderError::Newer { .. }
                     | FolderError::Foreign { .. }
@@ -233,6 +234,10 @@ mod tests {
             ))))),
             state(failed.clone()),
             state(no_space.clone()),
+            StartError::Folder(FolderError::NoFolder {
+                path: "/data".into(),
+                file: "/data".into(),
+            }),
             StartError::Thread(io_error()),
         ] {
             assert!(error.is_of_the_environment(), "{error}");

@@ -45,6 +45,14 @@ pub enum FolderError {
         /// Why it failed.
         source: io::Error,
     },
+    /// A file lies there, or where a folder above it should be.
+    #[error("data folder {path} can not be made: {file} is no folder. Choose another --data-dir")]
+    NoFolder {
+        /// Which folder.
+        path: PathBuf,
+        /// What is in its way.
+        file: PathBuf,
+    },
     /// Two processes on one folder would destroy it.
     #[error(
         "data folder {path} is in use by another process; stop that one, or choose another --data-dir"
@@ -135,7 +143,7 @@ impl Folder {
                 source,
             }
         };
-        make_folder(path).map_err(failed("make it"))?;
+        make_folder(path).map_err(|error| not_made(path, error))?;
         let directory = File::open(path).map_err(failed("open it"))?;
         lock(&directory, path)?;
         let record = match read_file(path, RECORD).map_err(failed("read its record"))? {
@@ -235,6 +243,22 @@ impl Folder {
             what,
             source,
         }
+    }
+}
+
+/// The system's words are "File exists" or "Not a directory", and don't say which of them.
+fn not_made(path: &Path, source: io::Error) -> FolderError {
+    let there = path.ancestors().find(|it| it.symlink_metadata().is_ok());
+    match there.filter(|it| !it.is_dir()) {
+        Some(file) => FolderError::NoFolder {
+            path: path.to_owned(),
+            file: file.to_owned(),
+        },
+        None => FolderError::Io {
+            path: path.to_owned(),
+            what: "make it",
+            source,
+        },
     }
 }
 
@@ -352,6 +376,19 @@ mod tests {
         let dir = folder();
         let _open = Folder::open(dir.path()).unwrap();
         assert!(refusal(dir.path()).contains("in use by another process"));
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_folder_is_named() {
+        let dir = folder();
+        let file = dir.path().join("data");
+        std::fs::write(&file, "dear").unwrap();
+        for path in [file.clone(), file.join("a"), file.join("a/b")] {
+            let refused = refusal(&path);
+            let named = format!("{} is no folder", file.display());
+            assert!(refused.contains(&named), "{refused}");
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), b"dear");
     }
 
     #[test]
