@@ -3,7 +3,7 @@
 use super::flusher::FlushTrigger;
 use super::input::{Channels, Input};
 use super::metrics;
-use super::removal::tell_if_removed;
+use super::own_entry::tell_if_removed;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::channel::{Receiver, Sender};

@@ -10,8 +10,8 @@ use super::keeper::KeeperThread;
 use super::log_writer::LogThread;
 use super::metrics;
 use super::open::{open_both, restore};
+use super::own_entry;
 use super::reclaimer::Reclaimer;
-use super::removal::tell_if_removed;
 use super::replica::ReplicaThread;
 use super::snapshots::{Maker, Snapshots};
 use super::space::{HandOvers, Space, ToldLow};
@@ -112,7 +112,8 @@ impl Running {
         let replica = restore(&start, &machine, &log, &recovered);
 
         start.revision.send_replace(machine.revision());
-        tell_if_removed(start.identity.member_id, &machine.membership());
+        let own = start.identity.member_id;
+        own_entry::tell_at_start(own, &start.config.advertise_peer, &machine.membership());
 
         let (inbox, input) = channel();
         let (log_jobs, appends) = channel();
@@ -201,7 +202,7 @@ impl Running {
         let flush_now = flusher.clone();
         let (flush_replica, flush_space) = (inbox.clone(), Arc::clone(&space));
         let applier = ApplyThread {
-            own: start.identity.member_id,
+            own,
             applier: Applier::new(machine),
             replica: inbox.clone(),
             membership,

@@ -261,6 +261,40 @@ async fn a_folder_in_use_is_refused() {
     cluster.client().await.put("k", "v").await.unwrap();
 }
 
+/// It takes no part, for what others send goes to the member itself, and said no word.
+#[tokio::test]
+async fn a_copy_of_a_folder_says_that_the_others_send_elsewhere() {
+    let mut cluster = Cluster::form(3).await;
+    let copied = cluster.follower().await;
+    cluster.members[copied].terminate();
+    let mut copy = Member::new(cluster.home.path(), "copy");
+    for (path, bytes) in content(&cluster.members[copied].data_dir) {
+        let below = path
+            .strip_prefix(&cluster.members[copied].data_dir)
+            .unwrap();
+        let to = copy.data_dir.join(below);
+        fs_err::create_dir_all(to.parent().unwrap()).unwrap();
+        fs_err::write(to, bytes).unwrap();
+    }
+    cluster.members[copied].start();
+    cluster.members[copied].ready().await;
+    copy.start();
+    copy.admin().await;
+    let member = format!("127.0.0.1:{}", cluster.members[copied].peer_port);
+    let logged = copy.logged();
+    let line = logged.lines().find(|it| it.contains("sends its messages"));
+    let line = line.unwrap_or_else(|| panic!("{logged}"));
+    assert!(line.contains(&member), "{line}");
+    assert!(
+        !cluster.members[copied]
+            .logged()
+            .contains("sends its messages")
+    );
+    // The member is none the worse for it.
+    cluster.client().await.put("k", "v").await.unwrap();
+    assert!(!copy.status().await.ready);
+}
+
 #[tokio::test]
 async fn a_folder_of_a_newer_format_is_refused_and_unchanged() {
     let mut cluster = Cluster::form(1).await;
