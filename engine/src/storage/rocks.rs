@@ -28,7 +28,8 @@ const BLOOM_BITS_PER_KEY: f64 = 10.0;
 const MEMTABLE_BLOOM_RATIO: f64 = 0.05;
 const BLOCK_BYTES: usize = 8 << 10;
 const OPEN_FILES_MAX: usize = 512;
-/// Sizes of files below level 0, and of the first level of these. A merge needs as much space as it writes, and keeps what it reads until it
+/// Sizes of files in the first two levels below level 0, and of the first of these; files of each level below are four times as large, so that
+/// a large state has not too many. A merge needs as much space as it writes, and keeps what it reads until it
 /// ends: on a small disk the usual ones, of all level 0 with 256 MiB and of 64 MiB with ten times as much, find none.
 const FILE_BYTES: u64 = 16 << 20;
 const FIRST_LEVEL_BYTES: u64 = 64 << 20;
@@ -286,6 +287,7 @@ fn db_options(wanted: &RocksOptions) -> Options {
     options.add_compact_on_deletion_collector_factory(DELETED_AMONG, DELETED_MAX, 0.0);
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_target_file_size_base(FILE_BYTES);
+    options.set_target_file_size_multiplier(4);
     options.set_max_bytes_for_level_base(FIRST_LEVEL_BYTES);
     options.set_max_compaction_bytes(MERGE_BYTES);
     options.set_max_background_jobs(2);
