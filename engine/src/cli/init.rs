@@ -17,6 +17,8 @@ use super::{EXIT_OK, say};
 
 /// Pause before something is asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// How long a member whose name somebody else has may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What `dengine init` takes.
 #[derive(Debug, Args)]
@@ -236,7 +238,8 @@ impl Init {
             let client = AdminClient::connect(&member.client_address).await?;
             client.status().await
         };
-        match timeout_at(self.deadline, asked).await {
+        let until = self.deadline.min(Instant::now() + ANSWER_TIMEOUT);
+        match timeout_at(until, asked).await {
             Ok(Ok(status)) => folder_of(&status),
             Ok(Err(_)) | Err(_) => reachable,
         }

@@ -70,7 +70,11 @@ fn log_options(config: &Config, identity: Identity) -> LogOptions {
 /// For what the state keeps in memory, and for as many entries as lie in a segment, whose records have to be flushed before that is dropped.
 fn leave_bytes(config: &Config) -> u64 {
     let memory = RocksOptions::WRITE_BUFFERS_MAX * config.state.write_buffer_bytes;
-    (memory + config.log.segment_bytes).min(config.min_free_bytes / 4 * 3)
+    // No more than that it is low on space before a segment that leaves so much has no room.
+    let most = config
+        .min_free_bytes
+        .saturating_sub(config.log.segment_bytes);
+    (memory + config.log.segment_bytes).min(most)
 }
 
 /// Then the space of spare segments is for RocksDB: it can neither open a state on a full disk nor write one out, which is what

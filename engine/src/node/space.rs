@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Space {
     folder: PathBuf,
     min_free_bytes: u64,
-    /// What the log takes for its next segment as soon as space is low no more.
+    /// What the log takes for its next segment as soon as space is low no more. Where the reserve is no larger, writes are taken again at
+    /// some point all the same.
     segment_bytes: u64,
     free_bytes: AtomicU64,
     low: AtomicBool,
@@ -87,7 +88,8 @@ impl Space {
     fn note(&self, free_bytes: u64) -> Look {
         self.free_bytes.store(free_bytes, Ordering::Relaxed);
         // Some more than the reserve must be free again, or each write would turn it over.
-        let some_more = (self.min_free_bytes / 4).saturating_add(self.segment_bytes);
+        let segment = self.segment_bytes.min(self.min_free_bytes / 2);
+        let some_more = (self.min_free_bytes / 4).saturating_add(segment);
         let enough = self.min_free_bytes.saturating_add(some_more);
         match self.is_low() {
             false if free_bytes < self.min_free_bytes => {

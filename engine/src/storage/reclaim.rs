@@ -13,11 +13,13 @@ use rocksdb::{
     BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, LiveFile, Options,
     SstFileWriter,
 };
+use std::io;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Behind all records, and never one itself.
 const BEHIND_ALL: [u8; 32] = [0xff; 32];
-/// Where it is made. RocksDB clears such a name away when it opens the folder.
+/// Where it is made.
 const SMALL_FILE: &str = "small.dbtmp";
 /// For less it is not worth to read and write everything.
 const WORTH_BYTES: u64 = 16 << 20;
@@ -42,23 +44,30 @@ struct Records {
 
 impl Records {
     fn of(files: &[LiveFile]) -> Self {
-        let level_bytes = |level| {
-            let files = files.iter().filter(|file| file.level == level);
-            files.map(|file| file.size as u64).sum::<u64>()
-        };
+        let level_bytes = |level| bytes_of(files.iter().filter(|file| file.level == level));
         // All of level 0 is merged with all of the first level below it.
-        let first = files
-            .iter()
-            .map(|file| file.level)
-            .filter(|it| *it > 0)
-            .min();
-        let merge_bytes = level_bytes(0) + first.map_or(0, level_bytes);
+        let below = files.iter().map(|file| file.level).filter(|it| *it > 0);
+        let merge_bytes = level_bytes(0) + below.min().map_or(0, level_bytes);
         Self {
-            bytes: files.iter().map(|file| file.size as u64).sum(),
-            entries: files.iter().map(|file| file.num_entries).sum(),
-            deletions: files.iter().map(|file| file.num_deletions).sum(),
+            bytes: bytes_of(files),
+            entries: 0,
+            deletions: 0,
             merge_bytes: merge_bytes.max(MERGE_BYTES),
         }
+    }
+
+    /// Adds what the tables are said to hold. The list of files says it of those only whose properties were read since it was opened.
+    fn count_tables(&mut self, properties: &str) {
+        let number = |name: &str| {
+            let values = properties
+                .split(';')
+                .filter_map(|it| it.trim().strip_prefix(name));
+            values
+                .filter_map(|it| it.strip_prefix('=')?.parse::<u64>().ok())
+                .next()
+        };
+        self.entries += number("# entries").unwrap_or_default();
+        self.deletions += number("# deletions").unwrap_or_default();
     }
 
     /// How many bytes of so many would be left, if those that are deleted are as large as the others: each of our deletions is of one
@@ -74,17 +83,64 @@ impl Records {
         self.bytes - self.left_of(self.bytes) >= WORTH_BYTES
     }
 
-    fn fit(&self, free_bytes: u64) -> bool {
-        self.left_of(self.merge_bytes) + SPARED_BYTES <= free_bytes
+    /// RocksDB itself asks for a write buffer besides.
+    fn fit(&self, free_bytes: u64, write_buffer_bytes: u64) -> bool {
+        self.left_of(self.merge_bytes) + write_buffer_bytes + SPARED_BYTES <= free_bytes
     }
+}
+
+fn bytes_of<'a>(files: impl IntoIterator<Item = &'a LiveFile>) -> u64 {
+    files.into_iter().map(|file| file.size as u64).sum()
 }
 
 impl RocksStore {
     /// See [`Store::reclaim`](dengine_core::kv::store::Store::reclaim).
     pub(super) fn reclaim_some(&self, free_bytes: u64) -> Result<Reclaimed, StoreError> {
+        let files = self.files()?;
+        let records = self.records(&files)?;
+        if !records.are_worth_it() || !records.fit(free_bytes, self.write_buffer_bytes()) {
+            return Ok(Reclaimed::Nothing);
+        }
+        let before = self.failures_now();
+        if self.failures().0.swap(before, Ordering::Relaxed) != before {
+            self.merge_a_small_file(&files)?;
+            return Ok(Reclaimed::NotYet);
+        }
+        let mut begin = None;
+        for end in bounds(&files).into_iter().map(Some).chain([None]) {
+            if self.patience().has_ended() {
+                return Ok(Reclaimed::NotYet);
+            }
+            let (from, to) = (begin.as_deref(), end.as_deref());
+            self.database()
+                .compact_range_opt(from, to, &beside_others());
+            begin = end;
+        }
+        if self.failures_now() != before {
+            return Err(StoreError::NoSpace {
+                doing: "merging",
+                reason: "what would be left takes more than is free".to_owned(),
+            });
+        }
+        // What keeps it from merging otherwise is said to nobody.
+        let is_less = bytes_of(&self.files()?) < records.bytes;
+        Ok(match is_less {
+            true => Reclaimed::Some,
+            false => Reclaimed::Nothing,
+        })
+    }
+
+    fn files(&self) -> Result<Vec<LiveFile>, StoreError> {
         let files = self.database().live_files();
-        let files = files.map_err(|error| failed("listing files", error))?;
-        let mut records = Records::of(&files);
+        files.map_err(|error| failed("listing files", error))
+    }
+
+    fn records(&self, files: &[LiveFile]) -> Result<Records, StoreError> {
+        let mut records = Records::of(files);
+        let tables = self.database();
+        let tables = tables.property_value(named::AGGREGATED_TABLE_PROPERTIES);
+        let tables = tables.map_err(|error| failed("looking at tables", error))?;
+        records.count_tables(&tables.unwrap_or_default());
         for (entries, deletions) in [
             (
                 named::NUM_ENTRIES_ACTIVE_MEM_TABLE,
@@ -98,57 +154,54 @@ impl RocksStore {
             records.entries += self.property(entries);
             records.deletions += self.property(deletions);
         }
-        if !records.are_worth_it() || !records.fit(free_bytes) {
-            return Ok(Reclaimed::Nothing);
-        }
-        let before = self.failures_now();
-        if self.failures().0.swap(before, Ordering::Relaxed) != before {
-            self.merge_a_small_file()?;
-            return Ok(Reclaimed::NotYet);
-        }
-        let mut begin = None;
-        for end in bounds(&files).into_iter().map(Some).chain([None]) {
-            if self.patience().has_ended() {
-                return Ok(Reclaimed::NotYet);
-            }
-            let (from, to) = (begin.as_deref(), end.as_deref());
-            self.database()
-                .compact_range_opt(from, to, &beside_others());
-            begin = end;
-        }
-        if self.failures_now() == before {
-            return Ok(Reclaimed::Some);
-        }
-        Err(StoreError::NoSpace {
-            doing: "merging",
-            reason: "what would be left takes more than is free".to_owned(),
-        })
+        Ok(records)
     }
 
     fn failures_now(&self) -> u64 {
         self.property(named::BACKGROUND_ERRORS)
     }
 
-    /// A deletion of what was never there: what merges it leaves nothing.
-    fn merge_a_small_file(&self) -> Result<(), StoreError> {
-        let doing = "merging a small file";
-        let path = self.database().path().join(SMALL_FILE);
-        let options = Options::default();
-        let mut file = SstFileWriter::create(&options);
-        file.open(&path)
-            .and_then(|()| file.delete(BEHIND_ALL))
-            .and_then(|()| file.finish())
-            .map_err(|error| failed(doing, error))?;
-        let mut ingest = IngestExternalFileOptions::default();
-        ingest.set_move_files(true);
-        self.database()
-            .ingest_external_file_opts(&ingest, vec![&path])
-            .map_err(|error| failed(doing, error))?;
+    /// A deletion of what was never there: what merges it leaves nothing. One that an earlier try could not merge is taken again.
+    fn merge_a_small_file(&self, files: &[LiveFile]) -> Result<(), StoreError> {
+        let is_there = |file: &LiveFile| file.start_key.as_deref() == Some(&BEHIND_ALL);
+        if !files.iter().any(is_there) {
+            self.ingest_a_small_file()?;
+        }
         let mut options = beside_others();
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
         let only = Some(&BEHIND_ALL[..]);
         self.database().compact_range_opt(only, only, &options);
         Ok(())
+    }
+
+    /// The file is copied, and one that a crash left is removed and not written again: a link would be the database's own file.
+    fn ingest_a_small_file(&self) -> Result<(), StoreError> {
+        let doing = "adding a small file";
+        let path = self.database().path().join(SMALL_FILE);
+        remove(&path)?;
+        let options = Options::default();
+        let mut file = SstFileWriter::create(&options);
+        let ingested = file
+            .open(&path)
+            .and_then(|()| file.delete(BEHIND_ALL))
+            .and_then(|()| file.finish())
+            .and_then(|()| {
+                let options = IngestExternalFileOptions::default();
+                self.database()
+                    .ingest_external_file_opts(&options, vec![&path])
+            });
+        let removed = remove(&path);
+        ingested.map_err(|error| failed(doing, error)).and(removed)
+    }
+}
+
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs_err::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StoreError::Failed {
+            doing: "removing a small file",
+            reason: error.to_string(),
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -173,14 +226,19 @@ fn beside_others() -> CompactOptions {
 
 #[cfg(test)]
 mod tests {
+    use super::super::RocksOptions;
     use super::*;
+    use dengine_core::kv::Store;
+    use dengine_core::kv::store::WriteBatch;
+
+    const MIB: u64 = 1 << 20;
 
     fn records(entries: u64, deletions: u64) -> Records {
         Records {
-            bytes: 800 << 20,
+            bytes: 800 * MIB,
             entries,
             deletions,
-            merge_bytes: 160 << 20,
+            merge_bytes: 160 * MIB,
         }
     }
 
@@ -198,9 +256,9 @@ mod tests {
             let records = records(entries, deletions);
             let what = format!("{deletions} of {entries}");
             assert_eq!(records.are_worth_it(), worth_it, "{what}");
-            let needs = (needs_mib << 20) + SPARED_BYTES;
-            assert!(records.fit(needs + (1 << 20)), "{what}");
-            assert!(needs_mib == 0 || !records.fit(needs - (1 << 20)), "{what}");
+            let needs = needs_mib * MIB + 64 * MIB + SPARED_BYTES;
+            assert!(records.fit(needs + MIB, 64 * MIB), "{what}");
+            assert!(!records.fit(needs - MIB, 64 * MIB), "{what}");
         }
     }
 
@@ -213,13 +271,99 @@ mod tests {
             level,
             start_key: None,
             end_key: None,
-            num_entries: 3,
-            num_deletions: 1,
+            num_entries: 0,
+            num_deletions: 0,
         };
         let records = Records::of(&[file(0, 100), file(5, 50), file(5, 50), file(6, 1_000)]);
-        assert_eq!(records.merge_bytes, 200 << 20);
-        assert_eq!((records.bytes, records.entries), (1_200 << 20, 12));
-        assert_eq!(records.deletions, 4);
+        assert_eq!(records.merge_bytes, 200 * MIB);
+        assert_eq!(records.bytes, 1_200 * MIB);
         assert_eq!(Records::of(&[file(6, 1)]).merge_bytes, MERGE_BYTES);
+    }
+
+    fn open(folder: &Path) -> RocksStore {
+        RocksStore::open(folder, &RocksOptions::default()).expect("open")
+    }
+
+    /// Records of 64 KiB that can't be packed.
+    fn write(store: &RocksStore, keys: std::ops::Range<u32>) {
+        for number in keys {
+            let mut value = vec![0; 64 << 10];
+            rand::fill(&mut value[..]);
+            let mut batch = WriteBatch::default();
+            batch.put(&number.to_be_bytes(), &value);
+            store.write(&batch).expect("write");
+        }
+    }
+
+    fn delete(store: &RocksStore, keys: std::ops::Range<u32>) {
+        let mut batch = WriteBatch::default();
+        keys.for_each(|number| batch.delete(&number.to_be_bytes()));
+        store.write(&batch).expect("write");
+    }
+
+    /// After it was opened again the list of files knew the number of records of a few of them only.
+    #[test]
+    fn what_is_deleted_is_given_back_also_by_who_opens_the_store_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        // More files than RocksDB reads the properties of when it opens them.
+        for part in 0..30 {
+            write(&store, part * 32..(part + 1) * 32);
+            store.flush().expect("flush");
+        }
+        assert_eq!(store.reclaim(1 << 40), Ok(Reclaimed::Nothing));
+        delete(&store, 0..480);
+        store.flush().expect("flush");
+        drop(store);
+        let store = open(folder.path());
+        let before = bytes_of(&store.files().unwrap());
+        let records = store.records(&store.files().unwrap()).unwrap();
+        let left = records.left_of(before);
+        assert!(
+            left.abs_diff(before / 2) < before / 20,
+            "{left} of {before}"
+        );
+        assert_eq!(store.reclaim(40 * MIB), Ok(Reclaimed::Nothing), "no room");
+        assert_eq!(store.reclaim(1 << 40), Ok(Reclaimed::Some));
+        let after = bytes_of(&store.files().unwrap());
+        assert!(after < before / 2 + 2 * MIB, "{after} of {before}");
+        assert!(store.get(&479u32.to_be_bytes()).unwrap().is_none());
+        assert!(store.get(&480u32.to_be_bytes()).unwrap().is_some());
+    }
+
+    /// A link to a file of the database that a crash left was written over, and the state was lost.
+    #[test]
+    fn a_small_file_is_merged_without_harm_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        write(&store, 0..16);
+        store.flush().expect("flush");
+        let files = store.files().unwrap();
+        let name = |file: &LiveFile| file.name.trim_start_matches('/').to_owned();
+        let table = folder.path().join(name(&files[0]));
+        std::fs::hard_link(table, folder.path().join(SMALL_FILE)).unwrap();
+        for _ in 0..3 {
+            store.merge_a_small_file(&files).expect("merge");
+            let names: Vec<_> = store.files().unwrap().iter().map(name).collect();
+            assert_eq!(names, [name(&files[0])]);
+        }
+        assert!(!folder.path().join(SMALL_FILE).exists());
+        drop(store);
+        let store = open(folder.path());
+        assert!((0..16u32).all(|it| store.get(&it.to_be_bytes()).unwrap().is_some()));
+    }
+
+    /// Where RocksDB merged none of them, one came each time, until it took no write any more.
+    #[test]
+    fn a_small_file_that_was_not_merged_is_taken_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        write(&store, 0..16);
+        store.flush().expect("flush");
+        store.ingest_a_small_file().expect("ingest");
+        let files = store.files().unwrap();
+        assert_eq!(files.len(), 2);
+        store.merge_a_small_file(&files).expect("merge");
+        assert_eq!(store.files().unwrap().len(), 1);
     }
 }

@@ -72,6 +72,7 @@ impl Default for RocksOptions {
 pub struct RocksStore {
     db: DB,
     write: WriteOptions,
+    write_buffer_bytes: u64,
     failures: Failures,
     /// Goes after `db`, so that whoever watches it knows when the folder is free.
     patience: Arc<Patience>,
@@ -96,24 +97,26 @@ impl RocksStore {
         // RocksDB would make the folder too, but not make its name durable.
         make_folder(folder).map_err(|error| unusable(&error))?;
         let db = DB::open(&db_options(options), folder).map_err(|error| opening(folder, error))?;
-        Ok(Self::new(db))
+        Ok(Self::new(db, options))
     }
 
     /// Opens a store that nobody writes, and writes nothing either.
     pub(super) fn open_read_only(folder: &Path) -> Result<Self, StoreError> {
-        let mut options = db_options(&RocksOptions::default());
+        let wanted = RocksOptions::default();
+        let mut options = db_options(&wanted);
         options.create_if_missing(false);
         let db = DB::open_for_read_only(&options, folder, false)
             .map_err(|error| opening(folder, error))?;
-        Ok(Self::new(db))
+        Ok(Self::new(db, &wanted))
     }
 
-    fn new(db: DB) -> Self {
+    fn new(db: DB, options: &RocksOptions) -> Self {
         let mut write = WriteOptions::default();
         write.disable_wal(true);
         Self {
             db,
             write,
+            write_buffer_bytes: options.write_buffer_bytes as u64,
             failures: Failures::default(),
             patience: Arc::default(),
         }
@@ -121,6 +124,10 @@ impl RocksStore {
 
     pub(super) fn database(&self) -> &DB {
         &self.db
+    }
+
+    pub(super) fn write_buffer_bytes(&self) -> u64 {
+        self.write_buffer_bytes
     }
 
     pub(super) fn patience(&self) -> &Patience {

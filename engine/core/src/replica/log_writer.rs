@@ -169,7 +169,9 @@ impl LogWriter {
         }
         let waited = self.full_since.map(|since| now.since(since));
         log.leave_space(waited.is_none_or(|waited| waited < LEAVES_SPACE));
-        match self.work.write(log) {
+        let written = self.work.write(log);
+        log.leave_space(true);
+        match written {
             Err(error) if error.is_no_space() => {
                 self.full = Some((error.clone(), now));
                 self.full_since.get_or_insert(now);

@@ -459,6 +459,30 @@ fn a_segment_leaves_space_for_the_state_as_long_as_that_may_help() {
     );
 }
 
+/// The next piece was made of what was to be left, for nothing was written in between.
+#[test]
+fn after_a_segment_that_could_leave_no_space_the_next_piece_leaves_it() {
+    let segment = u64::from(small_options().segment_bytes);
+    let mut options = small_options();
+    options.leave_bytes = 3 * segment;
+    let later = SyncRule::Later {
+        bytes: 1_000_000,
+        interval: Duration::from_secs(600),
+    };
+    let mut this = Writer::with(MemoryDisk::new(), options, later, Filler::AtOnce);
+    this.writer.save_space(true);
+    this.append(4_000);
+    assert_eq!(this.work()[0], "persisted 2");
+    this.writer.save_space(false);
+    this.disk.leave_space(3 * segment);
+    this.append(4_000);
+    assert!(this.work()[0].starts_with("full"));
+    this.pass(15_000);
+    let done = this.work();
+    assert_eq!(done[0], "persisted 3");
+    assert!(!done.contains(&"fill".to_owned()), "{done:?}");
+}
+
 /// It took what a member had given up of its spare segments, so that the state could be flushed.
 #[test]
 fn no_piece_is_filled_while_space_is_saved() {
