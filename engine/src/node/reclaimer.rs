@@ -38,7 +38,7 @@ impl Reclaimer {
         };
         match self.flusher.reclaim(free_bytes) {
             Ok(Reclaimed::Nothing | Reclaimed::NotYet) => pause.min(PAUSE),
-            Ok(Reclaimed::Some) => {
+            Ok(Reclaimed::GivenBack) => {
                 tracing::info!("the space of what was deleted is given back");
                 PAUSE
             }

@@ -125,7 +125,7 @@ impl RocksStore {
         // What keeps it from merging otherwise is said to nobody.
         let is_less = bytes_of(&self.files()?) < records.bytes;
         Ok(match is_less {
-            true => Reclaimed::Some,
+            true => Reclaimed::GivenBack,
             false => Reclaimed::Nothing,
         })
     }
@@ -324,7 +324,7 @@ mod tests {
             "{left} of {before}"
         );
         assert_eq!(store.reclaim(40 * MIB), Ok(Reclaimed::Nothing), "no room");
-        assert_eq!(store.reclaim(1 << 40), Ok(Reclaimed::Some));
+        assert_eq!(store.reclaim(1 << 40), Ok(Reclaimed::GivenBack));
         let after = bytes_of(&store.files().unwrap());
         assert!(after < before / 2 + 2 * MIB, "{after} of {before}");
         assert!(store.get(&479u32.to_be_bytes()).unwrap().is_none());

@@ -78,7 +78,7 @@ pub enum Reclaimed {
     /// It could not begin yet: ask again a few seconds later.
     NotYet,
     /// What they took is given back.
-    Some,
+    GivenBack,
 }
 
 /// Which records a cursor will be asked for. Leaving the scope finds nothing or anything.
