@@ -194,3 +194,28 @@ pub(super) fn restore(
     Replica::new(replica, config, hard_state, log.reader(), machine)
         .expect("Config::validated checked everything that consensus does")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A segment that waits for more than the reserve holds did so where nobody was told that space is low.
+    #[test]
+    fn a_segment_leaves_no_more_than_the_reserve_has_beside_it() {
+        const MIB: u64 = 1 << 20;
+        for (reserve_mib, segment_mib, leaves_mib) in [
+            (128, 64, 64),
+            (64, 64, 0),
+            (0, 64, 0),
+            (1024, 64, 3 * 16 + 64),
+        ] {
+            let mut config = Config {
+                min_free_bytes: reserve_mib * MIB,
+                ..Config::default()
+            };
+            config.log.segment_bytes = segment_mib * MIB;
+            config.state.write_buffer_bytes = 16 * MIB;
+            assert_eq!(leave_bytes(&config), leaves_mib * MIB, "{reserve_mib} MiB");
+        }
+    }
+}
