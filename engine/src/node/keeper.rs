@@ -9,7 +9,7 @@ use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::channel::{Receiver, Sender};
 use dengine_core::kv::{Collector, ReadError, StoreError};
-use dengine_core::replica::{self, CommandGate, Keeper};
+use dengine_core::replica::{self, CommandGate, Keeper, Successor};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -77,7 +77,12 @@ impl KeeperThread {
             .hand_overs
             .is_due(low || stalled, leads, Instant::now())
         {
-            self.hand_over();
+            // Whoever's disk gets on leads better than one whose disk does not, even if it is nearly full.
+            self.hand_over(if stalled {
+                Successor::Soonest
+            } else {
+                Successor::Fit
+            });
         }
         let behind = self.keeper.behind().unwrap_or_default();
         ::metrics::gauge!(metrics::EXPIRY_BEHIND_SECONDS).set(behind.as_secs_f64());
@@ -85,9 +90,9 @@ impl KeeperThread {
         ::metrics::gauge!(metrics::LOW_ON_SPACE).set(f64::from(u8::from(low)));
     }
 
-    fn hand_over(&self) {
+    fn hand_over(&self, to: Successor) {
         let (caller, _) = Reply::channel();
-        let transfer = Request::Transfer { to: None, caller };
+        let transfer = Request::Transfer { to, caller };
         // If the replica is gone, nobody needs to know.
         let _ = self.replica.send(transfer.into());
     }

@@ -44,7 +44,7 @@ use crate::transport::{self, PeerGate};
 use answers::Held;
 pub(crate) use dengine_core::answers;
 use dengine_core::kv::{self, Member, Membership, MembershipChange, Reader};
-use dengine_core::replica::{ChangeStep, Changed, Changing, MembershipRequest};
+use dengine_core::replica::{ChangeStep, Changed, Changing, MembershipRequest, Successor};
 pub use dengine_core::replica::{NewMember, Written};
 use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
 use dengine_folder::{Folder, Identity};
@@ -392,10 +392,10 @@ impl Node {
     /// # Errors
     /// [`RequestError::Refused`] if it is no voter; [`RequestError::NotServed`] if it did not take over.
     pub async fn transfer_leader(&self, id: MemberId) -> Result<Term, RequestError> {
-        self.transfer(Some(id)).await
+        self.transfer(Successor::Named(id)).await
     }
 
-    async fn transfer(&self, to: Option<MemberId>) -> Result<Term, RequestError> {
+    async fn transfer(&self, to: Successor) -> Result<Term, RequestError> {
         let transfer = |caller| Request::Transfer { to, caller }.into();
         self.unless_stopped(self.running()?.request(REQUESTS, transfer).await)
     }
@@ -404,7 +404,7 @@ impl Node {
     /// the cluster need not miss a leader for an election timeout.
     pub async fn hand_over(&self) {
         if self.status().role == Role::Leader
-            && let Err(error) = self.transfer(None).await
+            && let Err(error) = self.transfer(Successor::Soonest).await
         {
             // The others elect one of them when they miss this one.
             tracing::info!(%error, "leadership was not handed over");

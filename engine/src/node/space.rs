@@ -149,15 +149,22 @@ impl Space {
 /// can lead, this one goes on.
 #[derive(Debug, Default)]
 pub(super) struct HandOvers {
+    leads_since: Option<Instant>,
     last: Option<Instant>,
 }
 
 impl HandOvers {
     /// Longer than any hand-over takes; if no member has a good disk, they pass the lead around no faster.
     const PAUSE: Duration = Duration::from_secs(10);
+    /// By then the others have answered a heartbeat, and so have said whether they are fit.
+    const LEADS_FOR: Duration = Duration::from_millis(500);
 
     /// Whether to hand over now.
     pub(super) fn is_due(&mut self, unfit: bool, leads: bool, now: Instant) -> bool {
+        self.leads_since = self.leads_since.filter(|_| leads).or(leads.then_some(now));
+        let leads = self
+            .leads_since
+            .is_some_and(|since| now - since >= Self::LEADS_FOR);
         let rested = self.last.is_none_or(|last| now - last >= Self::PAUSE);
         let due = unfit && leads && rested;
         if due {
@@ -202,8 +209,9 @@ mod tests {
         for (unfit, leads, second, due) in [
             (true, false, 0, false),
             // It was low before it led.
-            (true, true, 1, true),
-            (true, true, 2, false),
+            (true, true, 1, false),
+            (true, true, 2, true),
+            (true, true, 3, false),
             (false, true, 40, false),
             (true, true, 41, true),
             (true, true, 50, false),

@@ -69,7 +69,8 @@ fn body(m: &Message) -> String {
             } else {
                 ", read round"
             };
-            format!("{name}: term {term}{round}")
+            let unfit = if m.reject { ", unfit to lead" } else { "" };
+            format!("{name}: term {term}{round}{unfit}")
         }
         MessageType::MsgReadIndex => name.to_owned(),
         MessageType::MsgReadIndexResp => format!("{name}: term {term}, index {}", m.index),

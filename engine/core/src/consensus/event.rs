@@ -264,15 +264,6 @@ pub struct State {
     pub term: Term,
 }
 
-/// What a leader tells of its log with each heartbeat.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeaderLog {
-    /// The first entry that it can still send: who lacks an earlier one gets a snapshot.
-    pub first_index: Index,
-    /// The last entry that it knows to be committed.
-    pub commit_index: Index,
-}
-
 /// The leader's view of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -285,6 +276,8 @@ pub struct Progress {
     /// Whether its disk has all that the leader's log held one or two election timeouts ago. Who only answers, because its disk is
     /// full, hangs, or has another history, does not.
     pub keeps_up: bool,
+    /// Whether it has space and its disk does not hang, if it has said so in this term.
+    pub fit: Option<bool>,
     /// Whether it votes.
     pub voter: bool,
 }

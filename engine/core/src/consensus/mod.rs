@@ -55,12 +55,12 @@ pub use describe::describe;
 pub(crate) use driver::snapshot_position;
 pub use driver::{Consensus, Restored};
 pub use event::{
-    Action, AppendId, ConfigChange, ConfigChangeKind, Divergence, Event, LeaderLog, Outbound,
-    Progress, Proposal, ReadToken, Refusal, Role, SnapshotMeta, State, Token,
+    Action, AppendId, ConfigChange, ConfigChangeKind, Divergence, Event, Outbound, Progress,
+    Proposal, ReadToken, Refusal, Role, SnapshotMeta, State, Token,
 };
 pub use log_view::{LogRead, LogReadError};
 #[cfg(test)]
-pub(crate) use older::without_leader_log;
+pub(crate) use older::without_leader_commit;
 #[cfg(any(test, feature = "testing"))]
 pub use older::without_promise;
 pub use validate::PeerMessageError;

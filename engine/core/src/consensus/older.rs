@@ -5,23 +5,24 @@ use bytes::Bytes;
 use prost_raft::Message as _;
 use raft::eraftpb::MessageType;
 
-/// This message as members sent it that promised nothing by their answers to a leader's rounds, though they kept to it.
+/// This message as members sent it that by their answers to a leader's rounds promised nothing, though they kept to it, and did
+/// not say whether they were fit to lead.
 pub fn without_promise(bytes: &Bytes) -> Bytes {
     let mut message = decode(bytes);
     if message.msg_type() != MessageType::MsgHeartbeatResponse {
         return bytes.clone();
     }
-    message.reject_hint = 0;
+    (message.reject_hint, message.reject) = (0, false);
     message.encode_to_vec().into()
 }
 
-/// This message as members sent it whose heartbeats told nothing of the leader's log.
+/// This message as members sent it whose heartbeats did not tell what is committed.
 #[cfg(test)]
-pub(crate) fn without_leader_log(bytes: &Bytes) -> Bytes {
+pub(crate) fn without_leader_commit(bytes: &Bytes) -> Bytes {
     let mut message = decode(bytes);
     if message.msg_type() != MessageType::MsgHeartbeat {
         return bytes.clone();
     }
-    (message.index, message.reject_hint) = (0, 0);
+    message.reject_hint = 0;
     message.encode_to_vec().into()
 }

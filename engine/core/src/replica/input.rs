@@ -139,13 +139,25 @@ pub enum Request<E: Env> {
         /// Answered then.
         caller: E::Read,
     },
-    /// Hand leadership to `to`, or to whom suits best.
+    /// Hand leadership over.
     Transfer {
-        /// The voter that shall lead.
-        to: Option<MemberId>,
+        /// To whom.
+        to: Successor,
         /// Answered once it does.
         caller: E::Transfer,
     },
+}
+
+/// Who shall lead instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Successor {
+    /// This voter.
+    Named(MemberId),
+    /// The voter that would take over soonest, rather one that is fit to lead than one that is not.
+    Soonest,
+    /// The same of those that have said that they are fit, or nobody: for a leader that is not, and is no worse than others
+    /// that are not.
+    Fit,
 }
 
 impl<E: Env> Request<E> {

@@ -46,16 +46,20 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 /// Whether the leader may let this learner vote. From then on it counts towards the quorum, so it must answer, and take entries.
 fn may_promote(progress: &[Progress], last: Index, id: MemberId) -> Result<(), String> {
     let learner = progress.iter().find(|p| p.member == id);
+    let why = match learner.and_then(|p| p.fit) {
+        Some(false) => ": its disk is nearly full, or hangs; give it a larger volume",
+        Some(true) | None => "",
+    };
     let Some(learner) = learner.filter(|p| p.matched > Index(0)) else {
         return Err(format!(
-            "member {id} has not acknowledged any log entry yet"
+            "member {id} has not acknowledged any log entry yet{why}"
         ));
     };
     let lag = last.0.saturating_sub(learner.matched.0);
     if lag > PROMOTION_LAG_ENTRIES_MAX {
         return Err(format!(
             "member {id} lacks {lag} log entries; it can vote once it lacks at most \
-             {PROMOTION_LAG_ENTRIES_MAX}"
+             {PROMOTION_LAG_ENTRIES_MAX}{why}"
         ));
     }
     if learner.voter || planted!(SilentLearnerPromoted) {
@@ -118,13 +122,14 @@ const fn quorum(voters: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// `+` answers, `-` does not, and `~` does but acknowledges nothing; a voter unless the id is in `learners`. Member 1 leads.
+    /// `+` answers, `-` does not, and `~` does but acknowledges nothing, nor does `!`, which says that it has no space; a voter unless the id is in `learners`. Member 1 leads.
     fn members(answering: &str, learners: &[u64]) -> Vec<Progress> {
         let of = |(member, sign)| Progress {
             member: MemberId(member),
-            matched: Index(100),
+            matched: Index(if sign == '!' { 0 } else { 100 }),
             recently_active: sign != '-',
-            keeps_up: sign != '~',
+            keeps_up: !"~!".contains(sign),
+            fit: Some(sign != '!'),
             voter: !learners.contains(&member),
         };
         (1..).zip(answering.chars()).map(of).collect()
@@ -148,6 +153,13 @@ mod tests {
         let refused = promote("+~", 2).unwrap_err();
         assert!(refused.contains("does not keep up"), "{refused}");
         assert!(promote("+++~", 4).is_err());
+    }
+
+    /// "Has not acknowledged any log entry yet" was all that one heard of a newcomer that refused a snapshot for want of space.
+    #[test]
+    fn a_learner_without_space_is_not_promoted_and_it_is_said_why() {
+        let refused = promote("++!", 3).unwrap_err();
+        assert!(refused.contains("its disk is nearly full"), "{refused}");
     }
 
     /// Its disk is full, and it answers heartbeats all the same.

@@ -47,12 +47,13 @@ pub use applier::{AppliedRange, Applier};
 pub use changing::{ChangeStep, Changed, Changing, MembershipRequest, NewMember};
 pub use env::{Caller, Env, Written};
 pub use error::{LeaderHint, RequestError};
-pub use input::{ApplyJob, Effect, EncodedCommand, Input, LogJob, OwnCommands, Request};
+pub use input::{ApplyJob, Effect, EncodedCommand, Input, LogJob, OwnCommands, Request, Successor};
 pub use keeper::Keeper;
 pub use lease::LeaseView;
 pub use log_writer::{LogStep, LogWriter, SyncRule};
 pub use open::{OpenError, Opened, open_member};
 pub use pending::Expected;
+use status::KeepingUp;
 pub use status::{MemberProgress, ReplicaStatus, Role};
 pub use versions::{Announcement, CommandGate};
 pub use writes::{WriteAnswers, WriteReply};
@@ -133,8 +134,7 @@ pub struct Replica<L: LogRead, E: Env> {
     is_low_on_space: bool,
     outstanding: Outstanding,
     revision: Revision,
-    /// When it last knew itself to keep up with its leader.
-    kept_up_at: Option<Moment>,
+    keeping_up: KeepingUp,
     /// Where the last membership change of this leader stands; another must wait until it is applied.
     change_at: Index,
     transfer: Option<Transfer<E::Transfer>>,
@@ -206,7 +206,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             is_low_on_space: false,
             outstanding: Outstanding::default(),
             revision: machine.revision(),
-            kept_up_at: None,
+            keeping_up: KeepingUp::default(),
             change_at: Index(0),
             transfer: None,
             effects: Vec::new(),
@@ -323,8 +323,11 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if self.lease.take_wanted() {
             self.consensus.want_lease();
         }
+        self.note_leader_commit();
+        let timeout = self.config.election_timeout;
+        let stalled = self.outstanding.is_stalled(self.now, timeout);
+        self.consensus.set_unfit(self.is_low_on_space || stalled);
         self.step(Event::Tick);
-        self.note_keeping_up();
         self.tick_transfer();
         self.prune_reads();
         self.forget_writes();
@@ -474,6 +477,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     fn on_state(&mut self, state: State) -> Effect<E> {
         self.finish_transfer(state);
+        self.note_leader_commit();
         Effect::StateChanged(state)
     }
 

@@ -374,6 +374,7 @@ mod tests {
         leader.settle();
         assert!(!ready(&leader));
         leader.apply();
+        leader.replica.handle(Input::Tick, leader.now);
         assert!(ready(&leader));
     }
 }

@@ -5,9 +5,8 @@ use super::{Env, Replica};
 use crate::consensus::{LogRead, Role as RaftRole};
 use crate::kv::Member;
 use crate::types::{Index, MemberId, Moment, Revision, Term};
-
-/// A member that has more committed entries than this still to apply is not ready to answer reads.
-const READY_LAG_ENTRIES_MAX: u64 = 10_000;
+use std::collections::VecDeque;
+use std::time::Duration;
 
 /// The member's part in its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +59,32 @@ pub struct MemberProgress {
     pub lag_entries: u64,
 }
 
+/// How long a read waits on a member: for as long as it takes from when something is committed until this member has applied it. Neither
+/// entries nor bytes say how long that is.
+#[derive(Debug, Default)]
+pub(super) struct KeepingUp {
+    /// What was committed when, as the leader said: of the last election timeout, at most one in each tick.
+    committed: VecDeque<(Moment, Index)>,
+}
+
+impl KeepingUp {
+    fn note(&mut self, committed: Index, at: Moment, election_timeout: Duration) {
+        if self.committed.back().is_none_or(|(last, _)| *last < at) {
+            self.committed.push_back((at, committed));
+            self.committed
+                .retain(|(before, _)| at.since(*before) <= election_timeout);
+        }
+    }
+
+    /// Whether it has applied what was committed an election timeout ago; under a leader that it has not known for as long, what was
+    /// committed when it first heard of it. A burst of writes makes nobody unready, nor does a change of leaders.
+    fn keeps_up(&self, applied: Index, now: Moment, election_timeout: Duration) -> bool {
+        let mut lately = self.committed.iter();
+        let oldest = lately.find(|(at, _)| now.since(*at) <= election_timeout);
+        oldest.is_some_and(|(_, committed)| *committed <= applied)
+    }
+}
+
 impl<L: LogRead, E: Env> Replica<L, E> {
     /// Where this member stands.
     #[must_use]
@@ -73,6 +98,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         };
         let timeout = self.config.election_timeout;
         let stalled = self.outstanding.is_stalled(self.now, timeout);
+        let keeps_up = self.keeping_up.keeps_up(self.applied, self.now, timeout);
         ReplicaStatus {
             role,
             leader: self.leader_hint(),
@@ -82,35 +108,18 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             commit_index: self.consensus.commit_index(),
             applied_index: self.applied,
             revision: self.revision,
-            ready: self.consensus.can_confirm_reads() && self.kept_up_lately() && !stalled,
+            ready: self.consensus.can_confirm_reads() && keeps_up && !stalled,
             stalled,
         }
     }
 
-    /// Whether a read would not wait for long: it knows its leader's log, which can go on from what is committed here, and has applied
-    /// nearly all of what is committed there. Its own commit index alone stands still where it waits for a snapshot.
-    fn keeps_up(&self) -> bool {
-        let Some(leader) = self.consensus.leader_log() else {
-            return false;
-        };
-        let own = self.consensus.commit_index();
-        let committed = own.max(leader.commit_index);
-        let lag = committed.0.saturating_sub(self.applied.0);
-        leader.first_index <= own.next() && lag <= READY_LAG_ENTRIES_MAX
-    }
-
-    pub(super) fn note_keeping_up(&mut self) {
-        if self.keeps_up() {
-            self.kept_up_at = Some(self.now);
+    /// Its own commit index alone stands still where it waits for a snapshot.
+    pub(super) fn note_leader_commit(&mut self) {
+        if let Some((at, committed)) = self.consensus.leader_commit() {
+            let committed = committed.max(self.consensus.commit_index());
+            let timeout = self.config.election_timeout;
+            self.keeping_up.note(committed, at, timeout);
         }
-    }
-
-    /// A burst of writes makes nobody unready, nor does a leader that has yet to tell of its log: only what lasts for an election
-    /// timeout does. Who has just started, or was without a leader for as long, is not ready before it keeps up.
-    fn kept_up_lately(&self) -> bool {
-        let timeout = self.config.election_timeout;
-        let lately = |at: Moment| self.now.since(at) <= timeout;
-        self.keeps_up() || self.kept_up_at.is_some_and(lately)
     }
 
     /// The members as this leader sees them, in the order of their ids; empty on any other member.
@@ -146,8 +155,8 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
 #[cfg(test)]
 mod tests {
-    use super::READY_LAG_ENTRIES_MAX;
-    use crate::consensus::{Outbound, without_leader_log};
+    use super::*;
+    use crate::consensus::{Outbound, without_leader_commit};
     use crate::kv::{CommandVersion, MembershipChange};
     use crate::replica::lone::{LoneLeader, Somebody, record};
     use crate::replica::{Input, Request};
@@ -226,7 +235,7 @@ mod tests {
     }
 
     fn of_an_earlier_version(mut message: Outbound) -> Option<Outbound> {
-        message.bytes = without_leader_log(&message.bytes);
+        message.bytes = without_leader_commit(&message.bytes);
         Some(message)
     }
 
@@ -238,29 +247,78 @@ mod tests {
         assert!((0..30).all(|_| !pair.tick(Some)));
     }
 
+    /// One entry may hold 64 MiB.
     #[test]
-    fn who_comes_back_is_ready_once_it_has_nearly_all_that_is_committed() {
+    fn who_comes_back_is_ready_once_it_has_what_was_committed_meanwhile() {
         let mut pair = Pair::new();
-        let committed = pair.leader.replica.status().commit_index.0;
-        pair.write(READY_LAG_ENTRIES_MAX - committed);
-        assert!(pair.tick(without_log));
-        let mut pair = Pair::new();
-        pair.write(READY_LAG_ENTRIES_MAX - committed + 1);
-        assert!((0..30).all(|_| !pair.tick(without_log)));
+        pair.tick(Some);
         assert!(pair.tick(Some));
+        pair.write(1);
+        for _ in 0..20 {
+            pair.leader.tick();
+            pair.leader.settle();
+        }
+        pair.leader.sent.clear();
+        pair.learner.now = pair.leader.now;
+        assert!((0..30).all(|_| !pair.tick(without_log)));
+        // In the first one it is sent the entry.
+        pair.tick(Some);
+        assert!(pair.tick(Some));
+    }
+
+    /// What it hears at first was said before it slept.
+    #[test]
+    fn who_wakes_up_is_ready_for_no_longer_than_that_takes_to_be_missed() {
+        let mut pair = Pair::new();
+        pair.tick(Some);
+        assert!(pair.tick(Some));
+        pair.leader.tick();
+        pair.leader.settle();
+        let old = std::mem::take(&mut pair.leader.sent);
+        pair.write(1);
+        pair.learner.now = pair.learner.now.after(Duration::from_secs(10));
+        pair.leader.now = pair.learner.now;
+        for Outbound { bytes, .. } in old {
+            let from = pair.leader.replica.config.member_id;
+            let message = Input::Message { from, bytes };
+            pair.learner.replica.handle(message, pair.learner.now);
+            pair.learner.settle();
+        }
+        for _ in 0..11 {
+            pair.tick(without_log);
+        }
+        assert!((0..30).all(|_| !pair.tick(without_log)));
     }
 
     /// A read that comes just then waits for as long.
     #[test]
     fn who_falls_behind_for_less_than_an_election_timeout_stays_ready() {
         let mut pair = Pair::new();
+        pair.tick(Some);
         assert!(pair.tick(Some));
-        pair.write(READY_LAG_ENTRIES_MAX + 1);
-        // In the first one it still kept up.
-        assert!((0..=10).all(|_| pair.tick(without_log)));
+        pair.write(1);
+        assert!((0..10).all(|_| pair.tick(without_log)));
+        pair.tick(without_log);
         assert!((0..30).all(|_| !pair.tick(without_log)));
+        pair.tick(Some);
         assert!(pair.tick(Some));
         assert!((0..30).all(|_| pair.tick(without_log)));
+    }
+
+    #[test]
+    fn who_is_always_a_little_behind_is_ready() {
+        let timeout = Duration::from_secs(1);
+        for (lag, ready) in [(9, true), (12, false)] {
+            let mut keeping_up = KeepingUp::default();
+            for tick in 1..100 {
+                let now = Moment(tick * 100_000_000);
+                keeping_up.note(Index(tick * 1_000), now, timeout);
+                if tick > lag {
+                    let applied = Index((tick - lag) * 1_000);
+                    assert_eq!(keeping_up.keeps_up(applied, now, timeout), ready, "{tick}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -268,15 +326,18 @@ mod tests {
         let networks: [Network; 2] = [Some, of_an_earlier_version];
         for network in networks {
             let mut pair = Pair::new();
+            pair.tick(network);
             assert!(pair.tick(network));
             pair.leader.holds_apply = true;
             pair.learner.holds_apply = true;
-            pair.write(READY_LAG_ENTRIES_MAX + 1);
+            pair.write(1);
             for tick in 0..20 {
                 let ready = pair.tick(network);
                 let status = pair.leader.replica.status();
                 assert!(!status.stalled, "that takes longer");
-                assert_eq!((ready, status.ready), (tick <= 10, tick < 10), "{tick}");
+                if !(9..=12).contains(&tick) {
+                    assert_eq!((ready, status.ready), (tick < 9, tick < 9), "{tick}");
+                }
             }
         }
     }
@@ -285,6 +346,7 @@ mod tests {
     fn the_heartbeats_of_a_leader_that_tells_nothing_of_its_log_suffice() {
         let mut pair = Pair::new();
         pair.forget_log();
+        pair.tick(of_an_earlier_version);
         assert!((0..30).all(|_| pair.tick(of_an_earlier_version)));
     }
 }

@@ -1,8 +1,9 @@
 //! Handing leadership to another voter (Raft thesis §3.10).
 
 use super::env::Caller;
+use super::input::Successor;
 use super::{Env, Replica, RequestError};
-use crate::consensus::{Event, LogRead, Refusal, Role, State};
+use crate::consensus::{Event, LogRead, Progress, Refusal, Role, State};
 use crate::types::{MemberId, Moment};
 
 /// A transfer is given up after so many election timeouts.
@@ -16,7 +17,7 @@ pub(super) struct Transfer<C> {
 }
 
 impl<L: LogRead, E: Env> Replica<L, E> {
-    pub(super) fn on_transfer(&mut self, to: Option<MemberId>, caller: E::Transfer) {
+    pub(super) fn on_transfer(&mut self, to: Successor, caller: E::Transfer) {
         match self.check_transfer(to) {
             Ok(to) => {
                 self.transfer = Some(Transfer {
@@ -35,10 +36,12 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     /// To whom; or the answer, if there is nothing to do or it cannot be done.
     fn check_transfer(
         &self,
-        to: Option<MemberId>,
+        to: Successor,
     ) -> Result<MemberId, Result<crate::types::Term, RequestError>> {
         let state = self.consensus.state();
-        if to.is_some() && state.leader == to {
+        if let Successor::Named(to) = to
+            && state.leader == Some(to)
+        {
             return Err(Ok(state.term));
         }
         if state.role != Role::Leader {
@@ -49,7 +52,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
                 reason: "another transfer is under way".to_owned(),
             }));
         }
-        let to = to.or_else(|| self.successor()).ok_or_else(|| {
+        let others = self.consensus.progress();
+        let others = others.iter().filter(|p| p.member != self.config.member_id);
+        let to = successor(to, others).ok_or_else(|| {
             let reason = "no other voter answers that could lead";
             Err(RequestError::Refused(reason.to_owned()))
         })?;
@@ -58,15 +63,6 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             return Err(Err(RequestError::Refused(reason)));
         }
         Ok(to)
-    }
-
-    /// The voter that would take over soonest: one that answers and lacks the least.
-    fn successor(&self) -> Option<MemberId> {
-        let progress = self.consensus.progress().into_iter();
-        progress
-            .filter(|p| p.voter && p.recently_active && p.member != self.config.member_id)
-            .max_by_key(|p| (p.matched, std::cmp::Reverse(p.member)))
-            .map(|p| p.member)
     }
 
     pub(super) fn tick_transfer(&mut self) {
@@ -86,5 +82,60 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if let Some(done) = self.transfer.take_if(|t| state.leader == Some(t.to)) {
             done.caller.answer(Ok(state.term));
         }
+    }
+}
+
+/// Of those that answer, the one that lacks the least would take over soonest.
+fn successor<'a>(to: Successor, others: impl Iterator<Item = &'a Progress>) -> Option<MemberId> {
+    let could = others.filter(|p| p.voter && p.recently_active);
+    let soonest = |p: &&Progress| (p.fit != Some(false), p.matched, std::cmp::Reverse(p.member));
+    match to {
+        Successor::Named(member) => Some(member),
+        Successor::Soonest => could.max_by_key(soonest).map(|p| p.member),
+        Successor::Fit => could
+            .filter(|p| p.fit == Some(true))
+            .max_by_key(soonest)
+            .map(|p| p.member),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Index;
+
+    #[test]
+    fn who_has_space_comes_before_who_lacks_less_and_nobody_is_asked_for_a_disk_that_nobody_has() {
+        const YES: Option<bool> = Some(true);
+        const NO: Option<bool> = Some(false);
+        let of = |member, matched, fit| Progress {
+            member: MemberId(member),
+            matched: Index(matched),
+            recently_active: true,
+            keeps_up: true,
+            fit,
+            voter: true,
+        };
+        let silent = |it| Progress {
+            recently_active: false,
+            ..it
+        };
+        let learner = |it| Progress { voter: false, ..it };
+        for (others, soonest, fit) in [
+            (vec![of(2, 7, YES), of(3, 9, NO)], Some(2), Some(2)),
+            (vec![of(2, 7, YES), of(3, 9, YES)], Some(3), Some(3)),
+            (vec![of(2, 9, YES), of(3, 9, YES)], Some(2), Some(2)),
+            (vec![of(2, 7, NO), of(3, 9, NO)], Some(3), None),
+            (vec![of(2, 7, None), of(3, 9, NO)], Some(2), None),
+            (vec![of(2, 7, YES), of(3, 9, None)], Some(3), Some(2)),
+            (vec![silent(of(2, 9, YES)), of(3, 7, NO)], Some(3), None),
+            (vec![learner(of(2, 9, YES))], None, None),
+        ] {
+            let chosen = |to| successor(to, others.iter()).map(|it| it.0);
+            let chosen = (chosen(Successor::Soonest), chosen(Successor::Fit));
+            assert_eq!(chosen, (soonest, fit), "{others:?}");
+        }
+        let named = Successor::Named(MemberId(4));
+        assert_eq!(successor(named, [].iter()), Some(MemberId(4)));
     }
 }

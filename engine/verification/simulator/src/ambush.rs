@@ -10,7 +10,7 @@ use super::surroundings::{Event, Surroundings};
 use super::ticket::Asker;
 use super::world::{Members, World};
 use dengine_core::kv::Membership;
-use dengine_core::replica::{Input, MembershipRequest, Request};
+use dengine_core::replica::{Input, MembershipRequest, Request, Successor};
 use dengine_core::types::{Index, MemberId};
 
 /// A vote is given, but perhaps not yet on disk.
@@ -224,7 +224,11 @@ impl World {
         };
         let voters: Vec<_> = membership.voters().map(|m| m.id).collect();
         let to = self.sim.random.pick(&voters).copied();
-        let to = to.filter(|_| self.sim.random.chance(800_000));
+        let to = match self.sim.random.below(10) {
+            0 => Successor::Soonest,
+            1 => Successor::Fit,
+            _ => to.map_or(Successor::Soonest, Successor::Named),
+        };
         self.sim
             .note(format_args!("FAULT: {leader} is to hand over to {to:?}"));
         let caller = self.sim.mailbox.ticket(Asker::Nobody, u64::MAX);

@@ -19,7 +19,9 @@ use super::ticket::{Answered, Asker};
 use super::world::Members;
 use call::Call;
 use dengine_core::kv::Membership;
-use dengine_core::replica::{Input, MembershipRequest, NewMember, Request, RequestError};
+use dengine_core::replica::{
+    Input, MembershipRequest, NewMember, Request, RequestError, Successor,
+};
 use dengine_core::types::MemberId;
 use silence::LogEnds;
 use std::collections::BTreeSet;
@@ -353,7 +355,8 @@ impl Operator {
         let until = sim.now + PATIENCE;
         self.waiting = Some(until);
         let caller = sim.mailbox.ticket(Asker::Operator(self.requests), until);
-        let request = Request::Transfer { to: None, caller };
+        let to = Successor::Soonest;
+        let request = Request::Transfer { to, caller };
         if let Some(member) = members.get_mut(&leader) {
             member.give(sim, Input::Request(request));
         }

@@ -2,40 +2,42 @@
 //! what the leader makes of that.
 
 use super::Consensus;
-use crate::consensus::event::LeaderLog;
 use crate::consensus::log_view::LogRead;
 use crate::planted::planted;
-use crate::types::{Index, Term};
+use crate::types::{Index, Moment, Term};
 use raft::{ProgressState, StateRole, eraftpb};
 use std::time::Duration;
 
+/// What a heartbeat told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    term: Term,
+    at: Moment,
+    commit: Index,
+}
+
 impl<L: LogRead> Consensus<L> {
     /// A heartbeat's own commit index goes no further than what the follower is known to have. Of one that waits for a snapshot that
-    /// stands still, so that it would not know how far behind it is. So a leader tells where its log begins and what is committed
-    /// in fields that the crate has no use for there, and that are 0 in heartbeats of earlier versions. No decision of
-    /// consensus rests on them.
-    pub(super) fn tell_of_log(&self, messages: &mut [eraftpb::Message]) {
+    /// stands still, so that it would not know how far behind it is. So a leader tells what is committed in a field that the crate
+    /// has no use for there, and that is 0 in heartbeats of earlier versions. No decision of consensus rests on it.
+    pub(super) fn tell_of_commit(&self, messages: &mut [eraftpb::Message]) {
         for message in messages.iter_mut().filter(|it| is_heartbeat(it)) {
-            message.index = self.first_index().0;
             message.reject_hint = self.commit_index().0;
         }
     }
 
-    /// The leader's log, as far as this member knows: it leads, or its leader has told. That may be less than there is by now, and
-    /// of a leader of an earlier version it is nothing at all.
+    /// What was committed in its leader's log when the leader told of it last, and when that was; now, if this member leads. A leader of
+    /// an earlier version tells that nothing is.
     #[must_use]
-    pub fn leader_log(&self) -> Option<LeaderLog> {
+    pub fn leader_commit(&self) -> Option<(Moment, Index)> {
         let raft = &self.node.raft;
         if raft.state == StateRole::Leader {
-            return Some(LeaderLog {
-                first_index: self.first_index(),
-                commit_index: self.commit_index(),
-            });
+            return Some((self.now, self.commit_index()));
         }
         // A term has one leader.
         let follows = raft.leader_id != raft::INVALID_ID;
-        let told = self.told.filter(|(term, _)| follows && term.0 == raft.term);
-        told.map(|(_, log)| log)
+        let told = self.told.filter(|told| follows && told.term.0 == raft.term);
+        told.map(|told| (told.at, told.commit))
     }
 
     /// Whoever answers a leader votes for nobody else for an election timeout. The crate keeps to that only for as long
@@ -44,25 +46,47 @@ impl<L: LogRead> Consensus<L> {
     /// use for there, and that is 0 in answers of earlier versions.
     pub(super) fn on_heartbeat(&mut self, message: eraftpb::Message) {
         let (from, term) = (message.from, message.term);
-        let log = LeaderLog {
-            first_index: Index(message.index),
-            commit_index: Index(message.reject_hint),
-        };
+        let commit = Index(message.reject_hint);
         let _ = self.node.step(message);
         let raft = &self.node.raft;
         if raft.leader_id != from || raft.term != term {
             return;
         }
-        self.told = Some((Term(term), log));
+        self.told = Some(Told {
+            term: Term(term),
+            at: self.now,
+            commit,
+        });
         let raft = &mut self.node.raft;
         if let Some(answer) = raft.msgs.last_mut().filter(|it| is_answer(it)) {
             let micros = self.lease.promise().as_micros();
             answer.reject_hint = u64::try_from(micros).expect("a second at most");
+            answer.reject = self.is_unfit;
         }
         if !planted!(RoundForgottenForLaterTerm) {
             let timeout = self.config.election_ticks as u64;
             self.votes_from = self.votes_from.max(self.tick + timeout);
         }
+    }
+
+    /// A member that is unfit to lead says so with each answer, in a field that the crate has no use for there.
+    pub fn set_unfit(&mut self, is_unfit: bool) {
+        self.is_unfit = is_unfit;
+    }
+
+    fn note_fitness(&mut self, message: &eraftpb::Message) {
+        let raft = &self.node.raft;
+        if raft.state == StateRole::Leader && raft.term == message.term {
+            let said = (Term(message.term), !message.reject);
+            self.fitness.insert(message.from, said);
+        }
+    }
+
+    /// Whether a member is fit to lead, if it has said so in this term.
+    pub(super) fn is_fit(&self, id: u64) -> Option<bool> {
+        let said = self.fitness.get(&id);
+        let said = said.filter(|(term, _)| term.0 == self.node.raft.term);
+        said.map(|(_, is_fit)| *is_fit)
     }
 
     /// Takes note of what a member promised by its answer to a round.
@@ -84,6 +108,7 @@ impl<L: LogRead> Consensus<L> {
     /// interval has that effect, and the others only count for their rounds.
     pub(super) fn on_heartbeat_response(&mut self, message: eraftpb::Message) {
         self.note_promise(&message);
+        self.note_fitness(&message);
         let from = message.from;
         let raft = &self.node.raft;
         let leads = raft.state == StateRole::Leader && raft.term == message.term;

@@ -14,8 +14,7 @@ mod terms;
 use super::apply_window::ApplyWindow;
 use super::config::{ConsensusConfig, ConsensusConfigError};
 use super::event::{
-    Action, AppendId, ConfigChange, ConfigChangeKind, Event, LeaderLog, Proposal, Refusal, Role,
-    State, Token,
+    Action, AppendId, ConfigChange, ConfigChangeKind, Event, Proposal, Refusal, Role, State, Token,
 };
 use super::lease::Lease;
 use super::log_view::{LogRead, LogView};
@@ -27,6 +26,7 @@ use crate::planted::planted;
 use crate::types::{HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
 use divergence::Contradictions;
+use heartbeats::Told;
 use raft::{RawNode, StateRole, eraftpb};
 use snapshots::Snapshots;
 pub(crate) use snapshots::snapshot_position;
@@ -61,8 +61,11 @@ pub struct Consensus<L: LogRead> {
     apply_window: ApplyWindow,
     /// The tick at which each member was last heard from.
     heard: BTreeMap<u64, u64>,
-    /// What the last heartbeat of a leader told of its log, and in which term.
-    told: Option<(Term, LeaderLog)>,
+    told: Option<Told>,
+    /// Whether this member would rather not lead.
+    is_unfit: bool,
+    /// Whether each member is fit to lead, as it said last to this leader, and in which term.
+    fitness: BTreeMap<u64, (Term, bool)>,
     /// Where its log ended when it last looked, as a leader, and when it looked before: once in an election timeout.
     ended_at: [Index; 2],
     /// The heartbeat interval in which the crate last went on sending to each member that lagged.
@@ -139,6 +142,8 @@ impl<L: LogRead> Consensus<L> {
             outbox: Outbox::default(),
             heard: BTreeMap::new(),
             told: None,
+            is_unfit: false,
+            fitness: BTreeMap::new(),
             ended_at: [Index(0); 2],
             sent_again: BTreeMap::new(),
             actions: Vec::new(),

@@ -20,6 +20,7 @@ impl<L: LogRead> Consensus<L> {
                 matched: Index(progress.matched),
                 recently_active: self.was_heard(id),
                 keeps_up: id == self.config.id.0 || progress.matched >= self.ended_at[1].0,
+                fit: self.is_fit(id),
                 voter: tracker.conf().voters().contains(id),
             })
             .collect();
@@ -57,5 +58,6 @@ impl<L: LogRead> Consensus<L> {
         let tracker = self.node.raft.prs();
         self.heard.retain(|id, _| tracker.get(*id).is_some());
         self.sent_again.retain(|id, _| tracker.get(*id).is_some());
+        self.fitness.retain(|id, _| tracker.get(*id).is_some());
     }
 }
