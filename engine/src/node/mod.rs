@@ -196,6 +196,11 @@ impl Node {
         )
     }
 
+    /// Who leads, as far as it is known; this member itself, if it does.
+    pub(crate) fn leader(&self) -> Option<LeaderHint> {
+        self.inner.status.borrow().leader.clone()
+    }
+
     /// Who leads, if that is known to be another member.
     pub(crate) fn other_leader(&self) -> Option<LeaderHint> {
         let status = self.inner.status.borrow();

@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     error::Error as _,
     future::Future,
     net::IpAddr,
@@ -17,9 +18,13 @@ use dengine_api::{
     v1::{StatusRequest, admin_client::AdminClient, pipelined_call::Call},
 };
 use dengine_client::{Answered, Counted, Pipe, PipeError, QUEUED_BYTES};
+use dengine_core::types::MemberId;
 use dengine_wire::status::{handed_on, request_status};
 use metrics::counter;
-use tokio::{runtime::Handle, time::timeout};
+use tokio::{
+    runtime::Handle,
+    time::{sleep, timeout},
+};
 use tonic::{
     ConnectError, Request, Response, Status,
     metadata::{MetadataMap, MetadataValue},
@@ -37,6 +42,11 @@ use crate::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections kept; a cluster has at most 32 members, and addresses that changed are forgotten by this.
 const CONNECTIONS_MAX: usize = 64;
+/// A leader that another one has followed answers within so long, or not: it answers those whose writes it has committed, and tells
+/// the others that they are displaced.
+const DEPOSED_PATIENCE: Duration = Duration::from_millis(500);
+/// How often it is looked who leads.
+const LEADER_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// As on the serving side: one connection carries all that this member forwards.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
@@ -107,6 +117,35 @@ impl Forwarder {
     pub(super) fn write_bytes_of(&self, from: IpAddr) -> usize {
         let links = self.links();
         links.values().map(|it| it.write_bytes.held_by(from)).sum()
+    }
+
+    /// Gives up what waits for a leader that hangs, or can't be reached, once it is known that another one leads. Looks for as long as it is
+    /// polled.
+    pub(super) async fn give_up_deposed(
+        self,
+        leader: impl Fn() -> Option<LeaderHint>,
+    ) -> Infallible {
+        let mut present: Option<(MemberId, Instant)> = None;
+        loop {
+            sleep(LEADER_LOOK_INTERVAL).await;
+            let Some(leader) = leader() else {
+                continue;
+            };
+            let since = match present {
+                Some((id, since)) if id == leader.id => since,
+                _ => present.insert((leader.id, Instant::now())).1,
+            };
+            if since.elapsed() >= DEPOSED_PATIENCE {
+                let why = format!("member {} leads by now", leader.id);
+                self.give_up_all_but(&leader.client_address, &why);
+            }
+        }
+    }
+
+    fn give_up_all_but(&self, address: &str, why: &str) {
+        let links = self.links();
+        let others = links.iter().filter(|(other, _)| *other != address);
+        others.for_each(|(_, link)| link.pipe.give_up(why));
     }
 
     fn links(&self) -> MutexGuard<'_, HashMap<String, Link>> {
@@ -251,7 +290,7 @@ impl Forwarder {
             Effect::Writes => {
                 tracing::debug!(leader = %leader.id, reason, "a forwarded write got no answer");
                 Status::deadline_exceeded(format!(
-                    "member {} leads, and its answer did not arrive ({reason}): the request may or may not have taken effect",
+                    "it was passed on to member {}, the leader, whose answer did not arrive ({reason}): the request may or may not have taken effect",
                     leader.id
                 ))
             }
@@ -303,7 +342,6 @@ fn never_connected(status: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use dengine_api::{LEADER_HINT_METADATA, v1::PutRequest};
-    use dengine_core::types::MemberId;
     use tokio::net::TcpListener;
     use tonic::Code;
 
@@ -424,6 +462,46 @@ mod tests {
         tokio::spawn(async move { drop(listener.accept().await.unwrap()) });
         let status = forward_put(address, Origin::Client).await;
         assert!(!status.message().contains("within"), "{status}");
+    }
+
+    /// They waited for five seconds, and those of the next leader's first three behind them.
+    #[tokio::test]
+    async fn writes_that_wait_for_a_leader_that_hangs_are_given_up_when_another_one_leads() {
+        // Nobody accepts what the system connects.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let hint = |id, client_address| LeaderHint {
+            id: MemberId(id),
+            client_address,
+        };
+        let hangs = hint(1, listener.local_addr().unwrap().to_string());
+        let leads = Mutex::new(hangs.clone());
+        let forwarder = Forwarder::new(&Limits {
+            request_timeout_ms: 60_000,
+            ..Limits::default()
+        });
+        let error = RequestError::NotLeader {
+            leader: Some(hangs),
+        };
+        let from = (Origin::Client, IpAddr::from([10, 0, 0, 1]));
+        let put = Call::Put(PutRequest::default());
+        let write = forwarder.write(error, from, "Put", put, None);
+        let leader = || Some(leads.lock().unwrap().clone());
+        let looking = forwarder.clone().give_up_deposed(leader);
+        let elects = async {
+            sleep(2 * DEPOSED_PATIENCE).await;
+            *leads.lock().unwrap() = hint(2, "127.0.0.1:1".into());
+            sleep(Duration::from_secs(30)).await;
+        };
+        let refused = tokio::select! {
+            refused = write => refused.unwrap_err(),
+            never = looking => match never {},
+            () = elects => panic!("it was not given up"),
+        };
+        assert_eq!(refused.code(), Code::DeadlineExceeded, "{refused}");
+        assert!(
+            refused.message().contains("member 2 leads by now"),
+            "{refused}"
+        );
     }
 
     #[tokio::test]

@@ -196,6 +196,11 @@ pub async fn serve(
         stop.clone(),
     );
     let forwarder = Forwarder::new(&config.limits);
+    let leader = {
+        let node = node.clone();
+        move || node.leader()
+    };
+    let deposed = forwarder.clone().give_up_deposed(leader);
     let watch = WatchService::new(node.clone(), config.limits.clone(), stop.clone());
     let openers = Openers::default();
     let aside = Aside::new(&threads.aside);
@@ -227,7 +232,11 @@ pub async fn serve(
         monitor.await;
         Ok(())
     };
-    let served = tokio::try_join!(clients, admins, monitor);
+    let served = async { tokio::try_join!(clients, admins, monitor) };
+    let served = tokio::select! {
+        served = served => served,
+        never = deposed => match never {},
+    };
     stop.cancel();
     served.map(|_| ())
 }
