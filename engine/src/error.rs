@@ -136,6 +136,14 @@ fn is_damage(error: &LogError) -> bool {
     matches!(error, LogError::Corrupt { .. } | LogError::Missing { .. })
 }
 
+/// Damage itself says that the member has to be removed.
+fn unless_damaged(is_damage: bool) -> &'static str {
+    match is_damage {
+        true => "",
+        false => ". Check the disk, then start the member again",
+    }
+}
+
 /// The disk failed or is full, or a newer program wrote the log.
 fn is_of_the_disk(error: &LogError) -> bool {
     match error {
@@ -150,10 +158,13 @@ fn is_of_the_disk(error: &LogError) -> bool {
 pub enum Fatal {
     /// The log could not be written or synced. A sync that failed once may succeed the next time with
     /// the data gone, so there is no second try.
-    #[error("the log failed: {0}. Check the disk, then start the member again")]
+    #[error("the log failed: {0}{advice}", advice = unless_damaged(is_damage(.0)))]
     Log(Arc<LogError>),
     /// The state machine failed.
-    #[error("the state machine failed: {0}. Check the disk, then start the member again")]
+    #[error(
+        "the state machine failed: {0}{advice}",
+        advice = unless_damaged(matches!(.0, StoreError::Corrupt(_)))
+    )]
     State(StoreError),
     /// The member received a snapshot and did not start from it.
     #[error("the member did not start from a snapshot that it received: {0}")]
@@ -264,6 +275,10 @@ mod tests {
         for fatal in [Fatal::State(corrupt()), Fatal::Restart(damaged)] {
             assert!(!fatal.is_of_the_environment(), "{fatal}");
             assert!(fatal.needs_replacement(), "{fatal}");
+            assert!(
+                !fatal.to_string().contains("start the member again"),
+                "{fatal}"
+            );
         }
         let of_log = |error| Fatal::Log(Arc::new(error));
         let failed = of_log(LogError::Disk(at_disk()));

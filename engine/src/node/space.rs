@@ -51,7 +51,8 @@ impl Space {
         match self.look() {
             Ok(Look::BecameLow) => tracing::warn!(
                 free_bytes = self.free_bytes(),
-                "the disk is nearly full: this member takes no write that needs space"
+                wanted_bytes = self.enough_bytes(),
+                "the disk is nearly full: this member takes no write that needs space until as much is free as is wanted"
             ),
             Ok(Look::Recovered) => tracing::info!(
                 free_bytes = self.free_bytes(),
@@ -87,21 +88,24 @@ impl Space {
 
     fn note(&self, free_bytes: u64) -> Look {
         self.free_bytes.store(free_bytes, Ordering::Relaxed);
-        // Some more than the reserve must be free again, or each write would turn it over.
-        let segment = self.segment_bytes.min(self.min_free_bytes / 2);
-        let some_more = (self.min_free_bytes / 4).saturating_add(segment);
-        let enough = self.min_free_bytes.saturating_add(some_more);
         match self.is_low() {
             false if free_bytes < self.min_free_bytes => {
                 self.low.store(true, Ordering::Relaxed);
                 Look::BecameLow
             }
-            true if free_bytes >= enough => {
+            true if free_bytes >= self.enough_bytes() => {
                 self.low.store(false, Ordering::Relaxed);
                 Look::Recovered
             }
             _ => Look::Same,
         }
+    }
+
+    /// Some more than the reserve must be free again, or each write would turn it over.
+    fn enough_bytes(&self) -> u64 {
+        let segment = self.segment_bytes.min(self.min_free_bytes / 2);
+        let some_more = (self.min_free_bytes / 4).saturating_add(segment);
+        self.min_free_bytes.saturating_add(some_more)
     }
 
     /// What was free at the last look.
@@ -138,7 +142,7 @@ impl Space {
         if needs_space && self.is_low() {
             return Err(RequestError::LowOnSpace {
                 free_bytes: self.free_bytes(),
-                reserved_bytes: self.min_free_bytes,
+                wanted_bytes: self.enough_bytes(),
             });
         }
         Ok(())
@@ -276,7 +280,12 @@ mod tests {
             (100, Look::Same, true),
         ] {
             assert_eq!(space.note(free), look, "{free}");
-            assert_eq!(space.check(&put).is_ok(), taken, "{free}");
+            let refusal = RequestError::LowOnSpace {
+                free_bytes: free,
+                wanted_bytes: 135,
+            };
+            let expected = if taken { Ok(()) } else { Err(refusal) };
+            assert_eq!(space.check(&put), expected, "{free}");
             assert_eq!(space.check(&puts).is_ok(), taken, "{free}");
             space.check(&compact).expect("it frees space");
             space.check(&delete).expect("it frees space");

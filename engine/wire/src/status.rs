@@ -130,7 +130,7 @@ mod tests {
         check(
             &RequestError::LowOnSpace {
                 free_bytes: 1,
-                reserved_bytes: 2,
+                wanted_bytes: 2,
             },
             Code::ResourceExhausted,
         );
@@ -168,7 +168,7 @@ mod tests {
         };
         assert!(low(&RequestError::LowOnSpace {
             free_bytes: 1,
-            reserved_bytes: 2,
+            wanted_bytes: 2,
         }));
         assert!(!low(&RequestError::Busy {
             what: "writes",

@@ -37,13 +37,13 @@ pub enum RequestError {
     },
     /// The disk of the leader is nearly full. Nothing was changed.
     #[error(
-        "the disk of this member is nearly full: {free_bytes} bytes are free and {reserved_bytes} are kept free (--min-free-bytes); delete keys or give it a larger volume"
+        "the disk of this member is nearly full: {free_bytes} bytes are free, and writes are taken again once {wanted_bytes} are (--min-free-bytes, a quarter of it more, and the log's next segment); delete keys or give it a larger volume"
     )]
     LowOnSpace {
         /// What is free.
         free_bytes: u64,
-        /// What is kept free.
-        reserved_bytes: u64,
+        /// What must be free for writes to be taken again.
+        wanted_bytes: u64,
     },
     /// Not served this time. Nothing was changed; a retry may succeed.
     #[error("not served: {reason}; nothing was changed, try again")]

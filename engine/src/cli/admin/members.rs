@@ -80,7 +80,11 @@ pub(super) async fn run(
             let known = cluster.members().await?;
             check_replaceable(&known, member)?;
             let id = add(cluster, &endpoint).await?;
-            promote_when_ready(cluster, id).await?;
+            promote_when_ready(cluster, id).await.with_context(|| {
+                format!(
+                    "member {id}, the newcomer, does not vote yet, and member {member} is still there: run this again, or remove the newcomer (`dengine admin members remove {id}`)"
+                )
+            })?;
             remove(cluster, member).await?;
         }
     }
