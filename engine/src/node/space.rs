@@ -160,8 +160,9 @@ pub(super) struct HandOvers {
 impl HandOvers {
     /// Longer than any hand-over takes; if no member has a good disk, they pass the lead around no faster.
     const PAUSE: Duration = Duration::from_secs(10);
-    /// By then the others have answered a heartbeat, and so have said whether they are fit.
-    const LEADS_FOR: Duration = Duration::from_millis(500);
+    /// By then the others have answered a heartbeat of the default settings, and so have said whether they are fit. Clients try again
+    /// for longer.
+    const LEADS_FOR: Duration = Duration::from_millis(200);
 
     /// Whether to hand over now.
     pub(super) fn is_due(&mut self, unfit: bool, leads: bool, now: Instant) -> bool {

@@ -42,8 +42,7 @@ use crate::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Connections kept; a cluster has at most 32 members, and addresses that changed are forgotten by this.
 const CONNECTIONS_MAX: usize = 64;
-/// A leader that another one has followed answers within so long, or not: it answers those whose writes it has committed, and tells
-/// the others that they are displaced.
+/// A leader that another one has followed is waited for so long. One that gets on has answered by then those whose writes it has committed.
 const DEPOSED_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked who leads.
 const LEADER_LOOK_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,8 +1,8 @@
 //! One stream to a member: who waits for its answers, and what is told to them when it ends.
 
 use std::{
+    collections::VecDeque,
     error::Error as _,
-    mem,
     sync::{Arc, Mutex, Weak},
 };
 
@@ -14,7 +14,7 @@ use dengine_api::{
 };
 use slab::Slab;
 use tokio::sync::{
-    mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender},
+    mpsc::{UnboundedReceiver, UnboundedSender, WeakUnboundedSender, unbounded_channel},
     oneshot, watch,
 };
 use tonic::{
@@ -29,12 +29,14 @@ use crate::pool::RESPONSE_BYTES_MAX;
 /// More than so many are not cancelled by one frame; the time that each has ends the others.
 const CANCELLED_PER_FRAME_MAX: usize = 4096;
 
-/// The calls of one stream that have left and are not answered.
-#[derive(Debug, Default)]
+/// The calls of one stream. Both of its sides see them: whoever ends it tells all of them, whether the other side is polled or not.
+#[derive(Debug)]
 pub(super) struct Waiting {
+    pub(super) queue: UnboundedReceiver<News>,
+    /// Taken from the queue, and in no frame yet.
+    pub(super) taken: VecDeque<Queued>,
+    /// Those that have left and are not answered.
     pub(super) callers: Slab<Sent>,
-    /// What was still in the queue when the stream could take no more.
-    pub(super) unsent: Vec<Queued>,
     pub(super) ended: bool,
 }
 
@@ -56,25 +58,23 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// A stream that takes what `queue` is given.
-    pub(super) fn new(pipe: &Arc<Inner>, size: Size, queue: &UnboundedSender<News>) -> Self {
-        Self {
+    /// A stream, and what it takes calls from.
+    pub(super) fn new(pipe: &Arc<Inner>, size: Size) -> (Self, UnboundedSender<News>) {
+        let (queue, receiver) = unbounded_channel();
+        let waiting = Arc::new(Mutex::new(Waiting::new(receiver)));
+        let line = Self {
             pipe: Arc::downgrade(pipe),
             size,
             queue: queue.downgrade(),
-            waiting: Arc::default(),
+            waiting,
             given_up: pipe.given_up.subscribe(),
-        }
+        };
+        (line, queue)
     }
 
     /// Serves it until it ends.
-    pub(super) async fn run(
-        self,
-        channel: Channel,
-        metadata: MetadataMap,
-        queue: UnboundedReceiver<News>,
-    ) {
-        let outbound = Outbound::new(queue, &self.waiting);
+    pub(super) async fn run(self, channel: Channel, metadata: MetadataMap) {
+        let outbound = Outbound::new(&self.waiting);
         let mut request = Request::new(outbound);
         *request.metadata_mut() = metadata;
         let mut given_up = self.given_up.clone();
@@ -161,7 +161,7 @@ impl Line {
             let error = refusal.clone().map_or_else(lost, PipeError::from);
             let _ = sent.caller.send(Err(error));
         }
-        for queued in mem::take(&mut waiting.unsent) {
+        for queued in waiting.unsent() {
             let _ = queued
                 .caller
                 .send(Err(PipeError::NotSent(Arc::clone(&why))));
@@ -170,6 +170,27 @@ impl Line {
 }
 
 impl Waiting {
+    pub(super) fn new(queue: UnboundedReceiver<News>) -> Self {
+        Self {
+            queue,
+            taken: VecDeque::new(),
+            callers: Slab::new(),
+            ended: false,
+        }
+    }
+
+    /// What has not left, and does not leave any more. Later calls go over another stream.
+    fn unsent(&mut self) -> Vec<Queued> {
+        self.queue.close();
+        let mut unsent: Vec<_> = self.taken.drain(..).collect();
+        while let Ok(news) = self.queue.try_recv() {
+            if let News::Call(queued) = news {
+                unsent.push(queued);
+            }
+        }
+        unsent
+    }
+
     fn answer(&mut self, answered: PipelinedAnswer) {
         // Whoever does not wait for it any more has given up; an id that was never given is not ours to judge.
         let key = usize::try_from(answered.id).unwrap_or(usize::MAX);
@@ -218,4 +239,45 @@ fn status(error: CallError) -> Status {
 
 fn describe(status: &Status) -> Arc<str> {
     crate::error::describe(status).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use dengine_api::v1::{PutRequest, pipelined_call::Call};
+    use tonic::transport::Endpoint;
+
+    use super::{super::Pipe, *};
+
+    /// The task that sends is not polled while the member takes nothing: what was in its queue waited for all its time.
+    #[tokio::test]
+    async fn what_has_not_left_is_told_so_though_nobody_polls_the_side_that_sends() {
+        let channel = Endpoint::from_static("http://127.0.0.1:1").connect_lazy();
+        let pipe = Pipe::new(channel, MetadataMap::new(), None);
+        let (line, queue) = Line::new(&pipe.inner, Size::Small);
+        let _sends = Outbound::new(&line.waiting);
+        let queued = || {
+            let (caller, outcome) = oneshot::channel();
+            let queued = Queued {
+                call: Call::Put(PutRequest::default()),
+                caller,
+                claim: Arc::default(),
+                until: None,
+                _counted: None,
+            };
+            (queued, outcome)
+        };
+        let [(taken, first), (waits, second)] = [queued(), queued()];
+        lock(&line.waiting).taken.push_back(taken);
+        queue.send(News::Call(waits)).unwrap();
+        line.fail(Some(Status::unavailable("another one leads")), true);
+        for mut outcome in [first, second] {
+            let outcome = outcome.try_recv();
+            assert!(
+                matches!(outcome, Ok(Err(PipeError::NotSent(_)))),
+                "{outcome:?}"
+            );
+        }
+        let (late, _outcome) = queued();
+        queue.send(News::Call(late)).unwrap_err();
+    }
 }

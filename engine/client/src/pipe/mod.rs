@@ -30,10 +30,7 @@ use dengine_api::{
 };
 use tokio::{
     runtime::Handle,
-    sync::{
-        mpsc::{UnboundedSender, unbounded_channel},
-        oneshot, watch,
-    },
+    sync::{mpsc::UnboundedSender, oneshot, watch},
     time::{Instant, timeout_at},
 };
 use tonic::{Status, metadata::MetadataMap, transport::Channel};
@@ -324,16 +321,12 @@ impl Pipe {
                 Err(ended) => news = ended.0,
             }
         }
-        let (sender, receiver) = unbounded_channel();
-        // The receiver is at hand, so it takes it.
+        let (line, sender) = Line::new(&self.inner, size);
+        // Its receiver is at hand, so it takes it.
         let _ = sender.send(news);
-        let line = Line::new(&self.inner, size, &sender);
         *queue = Some(sender);
-        self.inner.threads.spawn(line.run(
-            self.inner.channel.clone(),
-            self.inner.metadata.clone(),
-            receiver,
-        ));
+        let (channel, metadata) = (self.inner.channel.clone(), self.inner.metadata.clone());
+        self.inner.threads.spawn(line.run(channel, metadata));
     }
 }
 
@@ -408,7 +401,7 @@ mod tests {
         };
         for put in [PutRequest::default(), large] {
             let mut call = pin!(pipe.call(put.clone(), None));
-            let left = timeout(Duration::from_millis(300), &mut call).await;
+            let left = timeout(Duration::from_secs(1), &mut call).await;
             left.expect_err("nobody answers");
             pipe.give_up("another one leads");
             let mut later = pin!(pipe.call(put, None));

@@ -1,7 +1,6 @@
 //! The sending side of a stream: makes frames of what queues.
 
 use std::{
-    collections::VecDeque,
     mem,
     pin::Pin,
     sync::{Arc, Mutex},
@@ -14,10 +13,10 @@ use dengine_api::{
 };
 use futures::Stream;
 use prost::Message as _;
-use tokio::{sync::mpsc::UnboundedReceiver, time::Instant};
+use tokio::time::Instant;
 
 use super::{
-    CALL_OVERHEAD_BYTES, News, PipeError, Queued,
+    CALL_OVERHEAD_BYTES, News, Queued,
     line::{Sent, Waiting},
     lock,
 };
@@ -27,12 +26,9 @@ const CALLS_PER_FRAME_MAX: usize = 1024;
 
 /// The sending side of a stream.
 pub(super) struct Outbound {
-    queue: UnboundedReceiver<News>,
-    /// Taken from the queue, and in no frame yet.
-    taken: VecDeque<Queued>,
+    waiting: Arc<Mutex<Waiting>>,
     /// Whether the next frame is to say so.
     callers_left: bool,
-    waiting: Arc<Mutex<Waiting>>,
     /// Whether the callers that are about to run had their chance to join the next frame.
     yielded: bool,
 }
@@ -43,8 +39,8 @@ impl Stream for Outbound {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         loop {
-            let ended = this.take_news(context);
-            if this.taken.is_empty() && !this.callers_left {
+            let (ended, taken) = this.take_news(context);
+            if taken == 0 && !this.callers_left {
                 return if ended {
                     Poll::Ready(None)
                 } else {
@@ -52,7 +48,7 @@ impl Stream for Outbound {
                 };
             }
             // Without this each frame would leave with its first call: whoever queues one wakes us to run next.
-            if !mem::replace(&mut this.yielded, true) && this.taken.len() < CALLS_PER_FRAME_MAX {
+            if !mem::replace(&mut this.yielded, true) && taken < CALLS_PER_FRAME_MAX {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -67,31 +63,30 @@ impl Stream for Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(queue: UnboundedReceiver<News>, waiting: &Arc<Mutex<Waiting>>) -> Self {
+    pub(super) fn new(waiting: &Arc<Mutex<Waiting>>) -> Self {
         Self {
-            queue,
-            taken: VecDeque::new(),
-            callers_left: false,
             waiting: Arc::clone(waiting),
+            callers_left: false,
             yielded: false,
         }
     }
 
-    /// Takes in what queued; whether nothing more will.
-    fn take_news(&mut self, context: &mut Context<'_>) -> bool {
-        let room = CALLS_PER_FRAME_MAX.saturating_sub(self.taken.len());
+    /// Takes in what queued: whether nothing more will, and how many calls are in no frame yet.
+    fn take_news(&mut self, context: &mut Context<'_>) -> (bool, usize) {
+        let mut waiting = lock(&self.waiting);
+        let room = CALLS_PER_FRAME_MAX.saturating_sub(waiting.taken.len());
         let mut news = Vec::new();
-        let ended = match self.queue.poll_recv_many(context, &mut news, room) {
+        let ended = match waiting.queue.poll_recv_many(context, &mut news, room) {
             Poll::Ready(0) if room > 0 => true,
             Poll::Ready(_) | Poll::Pending => false,
         };
         for news in news {
             match news {
-                News::Call(queued) => self.taken.push_back(queued),
+                News::Call(queued) => waiting.taken.push_back(queued),
                 News::CallerLeft => self.callers_left = true,
             }
         }
-        ended
+        (ended, waiting.taken.len())
     }
 
     /// As much of what was taken as fits; `None` if the stream has ended.
@@ -105,7 +100,7 @@ impl Outbound {
             frame.cancelled = waiting.cancel();
         }
         let mut bytes = frame.encoded_len();
-        while let Some(queued) = self.taken.pop_front() {
+        while let Some(queued) = waiting.taken.pop_front() {
             // Its caller has given up, and nothing was changed.
             if queued.caller.is_closed() {
                 continue;
@@ -119,7 +114,7 @@ impl Outbound {
             let is_alone = frame.calls.is_empty() && frame.cancelled.is_empty();
             if with_it > FRAME_BYTES_MAX && !is_alone {
                 let call = call.call.expect("it was put there above");
-                self.taken.push_front(Queued { call, ..queued });
+                waiting.taken.push_front(Queued { call, ..queued });
                 break;
             }
             // Its caller, who is about to leave, has been told that it does not leave.
@@ -139,24 +134,9 @@ impl Outbound {
 }
 
 impl Drop for Outbound {
-    /// What did not leave is told so when it is known why.
+    /// Further calls go over another stream. What did not leave is told so when it is known why.
     fn drop(&mut self) {
-        self.queue.close();
-        let mut unsent: Vec<_> = self.taken.drain(..).collect();
-        while let Ok(news) = self.queue.try_recv() {
-            if let News::Call(queued) = news {
-                unsent.push(queued);
-            }
-        }
-        let mut waiting = lock(&self.waiting);
-        if !waiting.ended {
-            waiting.unsent.extend(unsent);
-            return;
-        }
-        for queued in unsent {
-            let ended = PipeError::NotSent("the stream ended".into());
-            let _ = queued.caller.send(Err(ended));
-        }
+        lock(&self.waiting).queue.close();
     }
 }
 
@@ -169,7 +149,10 @@ fn timeout_ms(until: Instant) -> u32 {
 #[cfg(test)]
 mod tests {
     use dengine_api::v1::{PutRequest, pipelined_call::Call};
-    use tokio::sync::{mpsc::unbounded_channel, oneshot};
+    use tokio::sync::{
+        mpsc::{UnboundedReceiver, unbounded_channel},
+        oneshot,
+    };
 
     use super::{
         super::{Counted, Outcome},
@@ -177,7 +160,8 @@ mod tests {
     };
 
     fn outbound(queue: UnboundedReceiver<News>) -> Outbound {
-        let mut outbound = Outbound::new(queue, &Arc::default());
+        let waiting = Arc::new(Mutex::new(Waiting::new(queue)));
+        let mut outbound = Outbound::new(&waiting);
         outbound.yielded = true;
         outbound
     }

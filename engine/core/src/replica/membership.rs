@@ -47,7 +47,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 fn may_promote(progress: &[Progress], last: Index, id: MemberId) -> Result<(), String> {
     let learner = progress.iter().find(|p| p.member == id);
     let why = match learner.and_then(|p| p.fit) {
-        Some(false) => ": its disk is nearly full, or hangs; give it a larger volume",
+        Some(false) => ": its disk is nearly full, or hangs",
         Some(true) | None => "",
     };
     let Some(learner) = learner.filter(|p| p.matched > Index(0)) else {

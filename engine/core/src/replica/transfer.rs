@@ -88,12 +88,16 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 /// Of those that answer, the one that lacks the least would take over soonest.
 fn successor<'a>(to: Successor, others: impl Iterator<Item = &'a Progress>) -> Option<MemberId> {
     let could = others.filter(|p| p.voter && p.recently_active);
-    let soonest = |p: &&Progress| (p.fit != Some(false), p.matched, std::cmp::Reverse(p.member));
+    // Who is far behind, or waits for a snapshot, does not take over in time, and nothing else is served meanwhile.
+    let soonest = |p: &&Progress| {
+        let suits = (p.keeps_up, p.fit != Some(false));
+        (suits, p.matched, std::cmp::Reverse(p.member))
+    };
     match to {
         Successor::Named(member) => Some(member),
         Successor::Soonest => could.max_by_key(soonest).map(|p| p.member),
         Successor::Fit => could
-            .filter(|p| p.fit == Some(true))
+            .filter(|p| p.fit == Some(true) && p.keeps_up)
             .max_by_key(soonest)
             .map(|p| p.member),
     }
@@ -121,6 +125,10 @@ mod tests {
             ..it
         };
         let learner = |it| Progress { voter: false, ..it };
+        let behind = |it| Progress {
+            keeps_up: false,
+            ..it
+        };
         for (others, soonest, fit) in [
             (vec![of(2, 7, YES), of(3, 9, NO)], Some(2), Some(2)),
             (vec![of(2, 7, YES), of(3, 9, YES)], Some(3), Some(3)),
@@ -130,6 +138,12 @@ mod tests {
             (vec![of(2, 7, YES), of(3, 9, None)], Some(3), Some(2)),
             (vec![silent(of(2, 9, YES)), of(3, 7, NO)], Some(3), None),
             (vec![learner(of(2, 9, YES))], None, None),
+            (vec![behind(of(2, 3, YES)), of(3, 9, NO)], Some(3), None),
+            (
+                vec![behind(of(2, 3, YES)), behind(of(3, 9, NO))],
+                Some(2),
+                None,
+            ),
         ] {
             let chosen = |to| successor(to, others.iter()).map(|it| it.0);
             let chosen = (chosen(Successor::Soonest), chosen(Successor::Fit));

@@ -82,7 +82,7 @@ pub(super) async fn run(
             let id = add(cluster, &endpoint).await?;
             promote_when_ready(cluster, id).await.with_context(|| {
                 format!(
-                    "member {id}, the newcomer, does not vote yet, and member {member} is still there: run this again, or remove the newcomer (`dengine admin members remove {id}`)"
+                    "member {id}, the newcomer, may not vote yet, and member {member} is still there: run this again, or remove the newcomer (`dengine admin members remove {id}`)"
                 )
             })?;
             remove(cluster, member).await?;
