@@ -242,9 +242,7 @@ fn check_space(
     };
     let free = found.f_bavail.saturating_mul(found.f_frsize);
     // What is there of the same snapshot needs no space again; what is there of another one makes room.
-    let limit = free
-        .saturating_add(staging.bytes()?)
-        .saturating_sub(RESERVE_BYTES);
+    let limit = takes_at_most(free.saturating_add(staging.bytes()?));
     if manifest.bytes() > limit {
         return Err(SnapshotError::TooLarge {
             bytes: manifest.bytes(),
@@ -252,6 +250,12 @@ fn check_space(
         });
     }
     Ok(())
+}
+
+/// Of a small disk, or one that is nearly full, half of what is free: the snapshot may be what frees the rest, and without it the member
+/// stays behind.
+fn takes_at_most(free: u64) -> u64 {
+    free.saturating_sub(RESERVE_BYTES).max(free / 2)
 }
 
 async fn forward(
@@ -278,6 +282,14 @@ async fn next(frames: &mut Streaming<SnapshotFrame>) -> Result<SnapshotFrame, St
 mod tests {
     use super::*;
     use dengine_folder::Folder;
+
+    /// On a disk with less than the reserve free, one of some kilobytes was refused that would have freed nearly all of it.
+    #[test]
+    fn a_small_snapshot_is_taken_on_a_disk_that_is_nearly_full() {
+        for (free, most) in [(0, 0), (72, 36), (400, 200), (512, 256), (1_000, 744)] {
+            assert_eq!(takes_at_most(free << 20), most << 20, "{free} MiB");
+        }
+    }
 
     /// The one place is not a stranger's for as long as it likes.
     #[tokio::test]
