@@ -128,9 +128,9 @@ impl PipeError {
 pub struct Answered {
     /// Never an error.
     pub answer: Answer,
-    /// See [`PipelinedAnswer::visited`].
+    /// See [`visited`](dengine_api::v1::PipelinedAnswer::visited).
     pub visited: u64,
-    /// See [`PipelinedAnswer::others_waited`].
+    /// See [`others_waited`](dengine_api::v1::PipelinedAnswer::others_waited).
     pub others_waited: bool,
 }
 
