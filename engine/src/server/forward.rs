@@ -118,8 +118,8 @@ impl Forwarder {
         links.values().map(|it| it.write_bytes.held_by(from)).sum()
     }
 
-    /// Gives up what waits for a leader that hangs, or can't be reached, once it is known that another one leads. Looks for as long as it is
-    /// polled.
+    /// Gives up what still waits for a leader [`DEPOSED_PATIENCE`] after another one is known to lead: it may hang, or be out of reach.
+    /// Looks for as long as it is polled.
     pub(super) async fn give_up_deposed(
         self,
         leader: impl Fn() -> Option<LeaderHint>,

@@ -63,7 +63,7 @@ pub struct MemberProgress {
 /// entries nor bytes say how long that is.
 #[derive(Debug, Default)]
 pub(super) struct KeepingUp {
-    /// What was committed when, as the leader said: of the last election timeout, at most one in each tick.
+    /// What was committed when, as the leader said: of the last election timeout, one for each tick and each change of its state.
     committed: VecDeque<(Moment, Index)>,
 }
 
