@@ -34,6 +34,9 @@ pub const LOW_ON_SPACE_METADATA: &str = "dengine-low-on-space";
 /// a proxy, may answer with these codes itself after it has passed a write on, and gives none.
 pub const UNCHANGED_METADATA: &str = "dengine-unchanged";
 
+/// Response metadata of a peer that refuses whoever was removed from the cluster.
+pub const REMOVED_METADATA: &str = "dengine-removed";
+
 /// Request metadata that marks a request as already forwarded once; it is never forwarded again.
 pub const FORWARDED_METADATA: &str = "dengine-forwarded";
 

@@ -12,7 +12,7 @@ pub(super) fn tell_at_start(own: MemberId, address: &str, membership: &Membershi
 
 /// Says so, if these members are without this one and it was one of them before.
 pub(super) fn tell_if_removed(own: MemberId, membership: &Membership) {
-    if is_removed(own, membership) {
+    if membership.has_removed(own) {
         tracing::warn!(
             member = own.0,
             "this member was removed from the cluster and takes no part in it any more; end it, and to have it join again as a new member, start it with an empty --data-dir"
@@ -37,11 +37,6 @@ fn tell_if_elsewhere(own: MemberId, address: &str, membership: &Membership) {
 fn known_elsewhere<'m>(own: MemberId, address: &str, members: &'m Membership) -> Option<&'m str> {
     let known = members.members.get(&own)?.peer_address.as_str();
     (known != address).then_some(known)
-}
-
-/// Ids only go up: one that is above all is of a member of which this log has not told yet.
-fn is_removed(own: MemberId, membership: &Membership) -> bool {
-    own <= membership.last_member_id && !membership.members.contains_key(&own)
 }
 
 #[cfg(test)]
@@ -69,19 +64,5 @@ mod tests {
         assert_eq!(known_elsewhere(own, "m2:1", &membership), None);
         let known = known_elsewhere(own, "copy:1", &membership);
         assert_eq!(known, Some("m2:1"));
-    }
-
-    #[test]
-    fn who_is_not_there_yet_was_not_removed() {
-        let own = MemberId(2);
-        let mut membership = Membership::default();
-        assert!(!is_removed(own, &membership));
-        membership.last_member_id = MemberId(1);
-        assert!(!is_removed(own, &membership));
-        membership.last_member_id = own;
-        membership.members.insert(own, member(own));
-        assert!(!is_removed(own, &membership));
-        membership.members.remove(&own);
-        assert!(is_removed(own, &membership));
     }
 }

@@ -94,7 +94,7 @@ impl Addresses {
         let membership = self.membership.borrow();
         match membership.members.get(&member) {
             Some(member) => Some(member.peer_address.clone()),
-            None if member <= membership.last_member_id => None,
+            None if membership.has_removed(member) => None,
             None => self.introduced.get(member),
         }
     }
@@ -266,6 +266,10 @@ impl LinkTask {
                 return;
             }
             self.tell(&status, &mut told);
+            if peer::says_removed(&status) {
+                // If the replica is gone, it serves nobody.
+                let _ = self.own.inbox.send(replica::Input::Removed.into());
+            }
             let pause = self.queue.broke();
             self.own.unreachable(self.to);
             tokio::select! {

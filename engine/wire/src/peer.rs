@@ -1,11 +1,14 @@
 //! What members say to each other: who speaks, judged by what this member knows, and then messages.
 
-use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
+use dengine_api::{
+    REMOVED_METADATA,
+    peer::{Ack, Batch, Frame, Hello, frame},
+};
 use dengine_core::{
     kv::{CommandVersion, Membership, membership::TEXT_BYTES_MAX},
     types::{ClusterId, MemberId},
 };
-use tonic::Status;
+use tonic::{Code, Status, metadata::MetadataValue};
 
 /// Version of the peer protocol that this program speaks.
 pub const PROTOCOL: u32 = 1;
@@ -68,8 +71,19 @@ pub enum Refusal {
 
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
-        Self::failed_precondition(refusal.to_string())
+        let mut status = Self::failed_precondition(refusal.to_string());
+        if matches!(refusal, Refusal::Removed(_)) {
+            let removed = MetadataValue::from_static("1");
+            status.metadata_mut().insert(REMOVED_METADATA, removed);
+        }
+        status
     }
+}
+
+/// Whether a peer refused with this status because whoever spoke to it is no member any more.
+#[must_use]
+pub fn says_removed(status: &Status) -> bool {
+    status.code() == Code::FailedPrecondition && status.metadata().contains_key(REMOVED_METADATA)
 }
 
 /// Judges what a peer says to the member `me` of `cluster`, whose log has told of `members`.
@@ -107,7 +121,7 @@ pub fn admit(
             known: member.folder_id.clone(),
             named: hello.folder_id.clone(),
         }),
-        None if from <= members.last_member_id => Err(Refusal::Removed(from)),
+        None if members.has_removed(from) => Err(Refusal::Removed(from)),
         known => Ok(Admitted {
             member: from,
             introduced: known.is_none(),
@@ -280,6 +294,8 @@ mod tests {
     fn who_was_removed_or_lost_its_folder_is_refused() {
         check(&hello_of(2), Err(Refusal::Removed(MemberId(2))));
         check(&hello_of(4), Err(Refusal::Removed(MemberId(4))));
+        assert!(says_removed(&Refusal::Removed(MemberId(2)).into()));
+        assert!(!says_removed(&Refusal::NoPeer(ME).into()));
         let wiped = Hello {
             folder_id: "other".to_owned(),
             ..hello_of(3)

@@ -16,6 +16,7 @@ use tonic::{
 pub fn request_status(error: &RequestError) -> Status {
     let code = match error {
         RequestError::NotLeader { .. }
+        | RequestError::Removed
         | RequestError::WaitingForIdentity
         | RequestError::NotServed { .. }
         | RequestError::ShuttingDown => Code::Unavailable,
@@ -114,6 +115,7 @@ mod tests {
     #[test]
     fn codes_say_what_the_caller_may_do() {
         check(&RequestError::NotLeader { leader: None }, Code::Unavailable);
+        check(&RequestError::Removed, Code::Unavailable);
         check(&RequestError::WaitingForIdentity, Code::Unavailable);
         check(
             &RequestError::NotServed { reason: "x".into() },

@@ -24,6 +24,9 @@ pub enum RequestError {
         /// Who does, if known.
         leader: Option<LeaderHint>,
     },
+    /// This member is in its cluster no more. Nothing was changed.
+    #[error("this member was removed from its cluster; nothing was changed, ask another one")]
+    Removed,
     /// This member has an empty folder and no identity yet.
     #[error("this member belongs to no cluster yet: bootstrap it, or join it to a cluster")]
     WaitingForIdentity,
@@ -77,6 +80,7 @@ impl RequestError {
     pub fn retryable(&self) -> bool {
         match self {
             Self::NotLeader { .. }
+            | Self::Removed
             | Self::WaitingForIdentity
             | Self::Busy { .. }
             | Self::LowOnSpace { .. }

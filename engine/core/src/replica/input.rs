@@ -82,6 +82,8 @@ pub enum Input<E: Env> {
         /// Which version.
         reads_max: CommandVersion,
     },
+    /// A peer, whose log is ahead of this member's, said that it was removed.
+    Removed,
     /// From the log writer: everything up to this append is on disk.
     Persisted(AppendId),
     /// From the log writer: there is no space for what it has to write, which waits. Said again and again until there is.

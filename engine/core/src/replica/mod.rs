@@ -134,6 +134,8 @@ pub struct Replica<L: LogRead, E: Env> {
     is_low_on_space: bool,
     outstanding: Outstanding,
     revision: Revision,
+    /// Its own log or a peer said so. For ever: no id is used twice.
+    is_removed: bool,
     keeping_up: KeepingUp,
     /// Where the last membership change of this leader stands; another must wait until it is applied.
     change_at: Index,
@@ -171,6 +173,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
     ) -> Result<Self, ConsensusConfigError> {
         let (applied, _) = machine.applied();
         let membership = machine.membership();
+        let is_removed = membership.has_removed(config.member_id);
         let restored = Restored {
             // The commit index is not synced on its own, but what was applied was committed.
             hard_state: HardState {
@@ -198,6 +201,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             announced: Announced::new(machine.commands_read_max()),
             command_gate: Arc::default(),
             counts: Counts::default(),
+            is_removed,
             membership,
             applied,
             // What a state has that was just opened was on disk.
@@ -224,6 +228,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             Input::Request(request) => self.on_request(request),
             Input::Propose(commands) => self.on_propose(commands),
             Input::Message { from, bytes } => self.step(Event::Message { from, bytes }),
+            Input::Removed => self.on_removed(),
             Input::Unreachable(member) => self.step(Event::Unreachable(member)),
             Input::LogFull => self.on_log_full(),
             Input::LowOnSpace(is_low) => self.on_low_on_space(is_low),
@@ -334,6 +339,12 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.effects.push(Effect::Apply(ApplyJob::Prune));
     }
 
+    /// Nobody confirms its reads any more, and it would wait for long until it knew no leader.
+    fn on_removed(&mut self) {
+        self.is_removed = true;
+        self.refuse_reads();
+    }
+
     fn on_request(&mut self, request: Request<E>) {
         match request {
             Request::Write {
@@ -394,6 +405,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if let Some(membership) = range.membership {
             self.announced.retain(&membership);
             self.membership = membership;
+            if self.membership.has_removed(self.config.member_id) {
+                self.on_removed();
+            }
         }
         let changes = range.changes;
         self.step(Event::Applied { index, changes });

@@ -1,7 +1,7 @@
 //! Reads that wait: for a quorum's word, then for the state machine.
 
 use super::env::Caller;
-use super::{Env, Replica};
+use super::{Env, Replica, RequestError};
 use crate::consensus::{Event, LogRead, ReadToken, Refusal};
 use crate::planted::planted;
 use crate::types::Index;
@@ -28,11 +28,17 @@ impl<C> Default for Reads<C> {
 
 impl<L: LogRead, E: Env> Replica<L, E> {
     pub(super) fn on_read(&mut self, caller: E::Read) {
+        if self.is_removed {
+            return caller.answer(Err(RequestError::Removed));
+        }
         let token = self.read_token(caller);
         self.step(Event::Read(token));
     }
 
     pub(super) fn on_lease_read(&mut self, caller: E::Read) {
+        if self.is_removed {
+            return caller.answer(Err(RequestError::Removed));
+        }
         self.reads.lease.push(caller);
     }
 
@@ -89,6 +95,16 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         }
     }
 
+    /// Of a member that was removed: what confirms them, or what they are to see, may never come.
+    pub(super) fn refuse_reads(&mut self) {
+        let reads = std::mem::take(&mut self.reads);
+        let asked = reads.asked.into_values().chain(reads.lease);
+        let confirmed = reads.confirmed.into_values().flatten();
+        for caller in asked.chain(confirmed) {
+            caller.answer(Err(RequestError::Removed));
+        }
+    }
+
     /// Answers what waited for the state machine to come this far.
     pub(super) fn answer_reads(&mut self) {
         let later = self.reads.confirmed.split_off(&self.applied.next());
@@ -109,12 +125,12 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        Applier, ApplyJob, Counts, Effect, Input, LogJob, ReplicaConfig, Request, RequestError,
+        AppliedRange, Applier, ApplyJob, Counts, Effect, Input, LogJob, ReplicaConfig, Request,
     };
     use super::*;
     use crate::consensus::ConsensusConfig;
     use crate::kv::store::MemoryStore;
-    use crate::kv::{Member, MembershipChange, StateMachine};
+    use crate::kv::{Member, Membership, MembershipChange, StateMachine};
     use crate::log::conformance::small_options;
     use crate::log::memory::MemoryDisk;
     use crate::log::{Batch, Log, LogReader};
@@ -122,6 +138,7 @@ mod tests {
     use bytes::Bytes;
     use std::cell::RefCell;
     use std::rc::Rc;
+    use std::sync::Arc;
     use std::time::Duration;
 
     struct Somebody;
@@ -145,8 +162,12 @@ mod tests {
         }
 
         fn answer(self, answer: Result<(), RequestError>) {
-            answer.expect("the leader serves reads");
-            self.1.borrow_mut().push(self.0);
+            let told = match answer {
+                Ok(()) => self.0,
+                Err(RequestError::Removed) => "removed",
+                Err(error) => panic!("it was refused: {error}"),
+            };
+            self.1.borrow_mut().push(told);
         }
     }
 
@@ -359,6 +380,52 @@ mod tests {
             }
         );
     }
+
+    /// They waited for five seconds, and so did whoever stopped it.
+    #[test]
+    fn a_member_that_was_removed_refuses_its_reads_and_is_not_ready() {
+        let by_its_log = |leader: &mut Leader| {
+            let mut membership = Membership::clone(leader.replica.membership());
+            membership.members.clear();
+            let status = leader.replica.status();
+            let removed = AppliedRange {
+                index: status.applied_index,
+                revision: status.revision,
+                entries: 1,
+                records: 1,
+                bytes: 1,
+                changes: Vec::new(),
+                membership: Some(Arc::new(membership)),
+            };
+            Input::Applied(removed)
+        };
+        let by_a_peer = |_: &mut Leader| Input::Removed;
+        let heard: [fn(&mut Leader) -> Input<Readers>; 2] = [by_its_log, by_a_peer];
+        for heard in heard {
+            let mut leader = Leader::new();
+            leader.write();
+            leader.read("confirmed");
+            let caller = |name| Reader(name, Rc::clone(&leader.told));
+            let asked = Request::Read {
+                caller: caller("asked"),
+            };
+            let by_lease = Request::LeaseRead {
+                caller: caller("by lease"),
+            };
+            for request in [asked, by_lease] {
+                leader.replica.handle(Input::Request(request), leader.now);
+            }
+            assert!(leader.told().is_empty() && leader.replica.status().ready);
+            let removed = heard(&mut leader);
+            leader.replica.handle(removed, leader.now);
+            assert_eq!(leader.told(), ["removed"; 3]);
+            leader.read("late");
+            leader.lease_read("late");
+            assert_eq!(leader.told(), ["removed"; 2]);
+            assert!(!leader.replica.status().ready);
+        }
+    }
+
     #[test]
     fn it_is_ready_for_reads_unless_what_is_committed_is_not_applied_for_long() {
         let mut leader = Leader::new();

@@ -108,7 +108,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             commit_index: self.consensus.commit_index(),
             applied_index: self.applied,
             revision: self.revision,
-            ready: self.consensus.can_confirm_reads() && keeps_up && !stalled,
+            ready: self.consensus.can_confirm_reads()
+                && keeps_up
+                && !stalled
+                && !self.is_removed,
             stalled,
         }
     }

@@ -121,6 +121,12 @@ impl Membership {
         MemberId(last.0 + 1)
     }
 
+    /// Whether this was a member once, and is none any more. One above all ids is of a member of which is not known yet.
+    #[must_use]
+    pub fn has_removed(&self, id: MemberId) -> bool {
+        id <= self.last_member_id && !self.members.contains_key(&id)
+    }
+
     /// Everyone who votes, in the order of their ids.
     pub fn voters(&self) -> impl Iterator<Item = &Member> {
         self.members.values().filter(|member| member.voter)

@@ -117,6 +117,17 @@ fn never_uses_an_id_twice() {
 }
 
 #[test]
+fn who_is_not_known_yet_was_not_removed() {
+    let mut membership = pair();
+    let removed = |membership: &Membership| [1, 2, 3].map(|id| membership.has_removed(MemberId(id)));
+    assert_eq!(removed(&membership), [false; 3]);
+    membership
+        .apply(MembershipChange::Remove(MemberId(2)))
+        .expect("remove");
+    assert_eq!(removed(&membership), [false, true, false]);
+}
+
+#[test]
 fn refuses_what_belongs_to_somebody_else() {
     let taken = |what| MembershipRefusal::Taken {
         what,
