@@ -14,8 +14,8 @@ use dengine_core::replica::{OpenError, Opened, Replica, ReplicaConfig, open_memb
 use dengine_folder::Identity;
 use std::path::Path;
 
-/// Enough for the disk and the applier to have something to do on a machine with two cores, where they take some five milliseconds.
-const SHARED_ENTRIES_MIN: usize = 64;
+/// Until it is known what keeps the applier busy; more of entries that take it long have everybody's reads wait.
+const SHARED_ENTRIES_MIN: usize = 16;
 
 /// The state machine, and its store.
 type State = (StateMachine<RocksStore>, OpenStore);

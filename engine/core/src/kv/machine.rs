@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(super) const STEP_BYTES_MAX: usize = 16 << 20;
 /// The same once it has visited so many records: more save little. Callers hear of what is applied after each step, and so does the leader,
 /// which has as much applied as keeps the applier busy and can't give it more before.
-const STEP_RECORDS_MAX: usize = 64;
+const STEP_RECORDS_MAX: usize = 32;
 
 /// The key-value store and the membership, as of the last applied entry.
 #[derive(Debug)]

@@ -79,6 +79,18 @@ impl LoneLeader {
         Self::of(id, [], CommandVersion::CURRENT, 1)
     }
 
+    /// Three voters, who share as [`Self::sharing`].
+    pub(super) fn three(entries: usize) -> [Self; 3] {
+        let others = [2, 3].map(|id| {
+            let added = MembershipChange::AddLearner(record(id));
+            [added, MembershipChange::Promote(MemberId(id))]
+        });
+        let [[add_2, promote_2], [add_3, promote_3]] = others;
+        let formed = Self::formed_by(record(1));
+        let changes = [formed, add_2, promote_2, add_3, promote_3];
+        [1, 2, 3].map(|id| Self::of(id, changes.clone(), CommandVersion::CURRENT, entries))
+    }
+
     fn formed_by(member: Member) -> MembershipChange {
         MembershipChange::Bootstrap {
             cluster_id: ClusterId(1),

@@ -270,7 +270,8 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         for action in self.consensus.actions() {
             self.on_action(action);
         }
-        self.pace.committed(self.consensus.commit_index(), self.now);
+        let appliable = self.consensus.appliable_index();
+        self.pace.committed(appliable, self.now);
         self.hand_over_expected();
         self.publish_lease();
         self.publish_command_version();

@@ -240,6 +240,13 @@ impl<L: LogRead> Consensus<L> {
         Index(self.node.raft.raft_log.committed)
     }
 
+    /// The last entry that may be applied: it is committed, and on this member's own disk. Others' are a majority also without it.
+    #[must_use]
+    pub fn appliable_index(&self) -> Index {
+        let log = &self.node.raft.raft_log;
+        Index(log.committed.min(log.persisted))
+    }
+
     /// The first entry of this member's log that may be read.
     #[must_use]
     pub fn first_index(&self) -> Index {
