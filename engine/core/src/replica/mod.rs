@@ -329,7 +329,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         if self.lease.take_wanted() {
             self.consensus.want_lease();
         }
-        self.note_leader_commit();
+        self.look_whether_it_keeps_up();
         let timeout = self.config.election_timeout;
         let stalled = self.outstanding.is_stalled(self.now, timeout);
         self.consensus.set_unfit(self.is_low_on_space || stalled);
@@ -402,6 +402,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         let load = pace::load(range.records, range.bytes);
         self.pace.applied(index, load, self.now);
         self.applied = index;
+        self.look_whether_it_keeps_up();
         self.revision = range.revision;
         if let Some(membership) = range.membership {
             self.announced.retain(&membership);
@@ -492,7 +493,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     fn on_state(&mut self, state: State) -> Effect<E> {
         self.finish_transfer(state);
-        self.note_leader_commit();
+        self.look_whether_it_keeps_up();
         Effect::StateChanged(state)
     }
 

@@ -63,25 +63,40 @@ pub struct MemberProgress {
 /// entries nor bytes say how long that is.
 #[derive(Debug, Default)]
 pub(super) struct KeepingUp {
-    /// What was committed when, as the leader said: of the last election timeout, one for each tick and each change of its state.
+    /// What was committed when, as the leader said: of the last [`Self::LONG`] election timeouts, one for each tick and each change of its
+    /// state.
     committed: VecDeque<(Moment, Index)>,
+    /// At the last look.
+    keeps_up: bool,
 }
 
 impl KeepingUp {
+    /// Who keeps up does so until it is so many election timeouts behind: where what is written takes a little longer than one to be applied,
+    /// a Service whose members came and went all the time would at times have none.
+    const LONG: u32 = 3;
+
     fn note(&mut self, committed: Index, at: Moment, election_timeout: Duration) {
         if self.committed.back().is_none_or(|(last, _)| *last < at) {
             self.committed.push_back((at, committed));
+            let long = election_timeout * Self::LONG;
             self.committed
-                .retain(|(before, _)| at.since(*before) <= election_timeout);
+                .retain(|(before, _)| at.since(*before) <= long);
         }
     }
 
-    /// Whether it has applied what was committed an election timeout ago; under a leader that it has not known for as long, what was
-    /// committed when it first heard of it. A burst of writes makes nobody unready, nor does a change of leaders.
-    fn keeps_up(&self, applied: Index, now: Moment, election_timeout: Duration) -> bool {
-        let mut lately = self.committed.iter();
-        let oldest = lately.find(|(at, _)| now.since(*at) <= election_timeout);
-        oldest.is_some_and(|(_, committed)| *committed <= applied)
+    /// It keeps up once it has applied what was committed an election timeout ago; under a leader that it has not known for as long, what was
+    /// committed when it first heard of it. A burst of writes makes nobody unready, nor does a change of leaders. Who has heard
+    /// nothing for an election timeout begins anew.
+    fn look(&mut self, applied: Index, now: Moment, election_timeout: Duration) {
+        let noted = |before: Duration| {
+            let mut noted = self.committed.iter();
+            noted.find(|(at, _)| now.since(*at) <= before)
+        };
+        let has_applied = |noted: &(Moment, Index)| noted.1 <= applied;
+        let lately = noted(election_timeout);
+        let long_ago = noted(election_timeout * Self::LONG);
+        self.keeps_up = lately.is_some_and(has_applied)
+            || self.keeps_up && lately.is_some() && long_ago.is_some_and(has_applied);
     }
 }
 
@@ -98,7 +113,6 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         };
         let timeout = self.config.election_timeout;
         let stalled = self.outstanding.is_stalled(self.now, timeout);
-        let keeps_up = self.keeping_up.keeps_up(self.applied, self.now, timeout);
         ReplicaStatus {
             role,
             leader: self.leader_hint(),
@@ -109,20 +123,21 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             applied_index: self.applied,
             revision: self.revision,
             ready: self.consensus.can_confirm_reads()
-                && keeps_up
+                && self.keeping_up.keeps_up
                 && !stalled
                 && !self.is_removed,
             stalled,
         }
     }
 
-    /// Its own commit index alone stands still where it waits for a snapshot.
-    pub(super) fn note_leader_commit(&mut self) {
+    /// By what the leader says is committed: its own commit index alone stands still where it waits for a snapshot.
+    pub(super) fn look_whether_it_keeps_up(&mut self) {
+        let timeout = self.config.election_timeout;
         if let Some((at, committed)) = self.consensus.leader_commit() {
             let committed = committed.max(self.consensus.commit_index());
-            let timeout = self.config.election_timeout;
             self.keeping_up.note(committed, at, timeout);
         }
+        self.keeping_up.look(self.applied, self.now, timeout);
     }
 
     /// The members as this leader sees them, in the order of their ids; empty on any other member.
@@ -287,7 +302,7 @@ mod tests {
             pair.learner.replica.handle(message, pair.learner.now);
             pair.learner.settle();
         }
-        for _ in 0..11 {
+        for _ in 0..31 {
             pair.tick(without_log);
         }
         assert!((0..30).all(|_| !pair.tick(without_log)));
@@ -295,12 +310,12 @@ mod tests {
 
     /// A read that comes just then waits for as long.
     #[test]
-    fn who_falls_behind_for_less_than_an_election_timeout_stays_ready() {
+    fn who_falls_behind_for_less_than_three_election_timeouts_stays_ready() {
         let mut pair = Pair::new();
         pair.tick(Some);
         assert!(pair.tick(Some));
         pair.write(1);
-        assert!((0..10).all(|_| pair.tick(without_log)));
+        assert!((0..30).all(|_| pair.tick(without_log)));
         pair.tick(without_log);
         assert!((0..30).all(|_| !pair.tick(without_log)));
         pair.tick(Some);
@@ -311,17 +326,37 @@ mod tests {
     #[test]
     fn who_is_always_a_little_behind_is_ready() {
         let timeout = Duration::from_secs(1);
-        for (lag, ready) in [(9, true), (12, false)] {
+        // From the start, and after it kept up.
+        for (lag, ready) in [(9, [true, true]), (12, [false, true]), (32, [false, false])] {
             let mut keeping_up = KeepingUp::default();
-            for tick in 1..100 {
+            for tick in 1..300 {
                 let now = Moment(tick * 100_000_000);
                 keeping_up.note(Index(tick * 1_000), now, timeout);
-                if tick > lag {
-                    let applied = Index((tick - lag) * 1_000);
-                    assert_eq!(keeping_up.keeps_up(applied, now, timeout), ready, "{tick}");
+                let lag = if tick < 100 || tick > 110 { lag } else { 0 };
+                keeping_up.look(Index(tick.saturating_sub(lag) * 1_000), now, timeout);
+                match tick {
+                    40..100 => assert_eq!(keeping_up.keeps_up, ready[0], "{lag} {tick}"),
+                    110..145 => {}
+                    145.. => assert_eq!(keeping_up.keeps_up, ready[1], "{lag} {tick}"),
+                    _ => {}
                 }
             }
         }
+    }
+
+    #[test]
+    fn who_hears_nothing_for_an_election_timeout_keeps_up_no_more() {
+        let timeout = Duration::from_secs(1);
+        let at = |second: u64| Moment(second * 1_000_000_000);
+        let mut keeping_up = KeepingUp::default();
+        keeping_up.note(Index(1), at(1), timeout);
+        for (second, keeps_up) in [(1, true), (2, true), (3, false)] {
+            keeping_up.look(Index(1), at(second), timeout);
+            assert_eq!(keeping_up.keeps_up, keeps_up, "{second}");
+        }
+        keeping_up.note(Index(2), at(3), timeout);
+        keeping_up.look(Index(1), at(3), timeout);
+        assert!(!keeping_up.keeps_up);
     }
 
     #[test]
@@ -334,12 +369,12 @@ mod tests {
             pair.leader.holds_apply = true;
             pair.learner.holds_apply = true;
             pair.write(1);
-            for tick in 0..20 {
+            for tick in 0..38 {
                 let ready = pair.tick(network);
                 let status = pair.leader.replica.status();
                 assert!(!status.stalled, "that takes longer");
-                if !(9..=12).contains(&tick) {
-                    assert_eq!((ready, status.ready), (tick < 9, tick < 9), "{tick}");
+                if !(29..=32).contains(&tick) {
+                    assert_eq!((ready, status.ready), (tick < 29, tick < 29), "{tick}");
                 }
             }
         }

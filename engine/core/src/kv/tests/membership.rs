@@ -119,7 +119,8 @@ fn never_uses_an_id_twice() {
 #[test]
 fn who_is_not_known_yet_was_not_removed() {
     let mut membership = pair();
-    let removed = |membership: &Membership| [1, 2, 3].map(|id| membership.has_removed(MemberId(id)));
+    let removed =
+        |membership: &Membership| [1, 2, 3].map(|id| membership.has_removed(MemberId(id)));
     assert_eq!(removed(&membership), [false; 3]);
     membership
         .apply(MembershipChange::Remove(MemberId(2)))
