@@ -8,8 +8,8 @@ use std::{
 };
 
 use dengine_api::v1::kv_client::KvClient;
-use dengine_client_core::{Attempts, End, Next, Operation, Position, Target};
-use tokio::time::{sleep, timeout_at};
+use dengine_client_core::{Attempts, End, Failure as Proof, Next, Operation, Position, Target};
+use tokio::time::sleep;
 use tonic::{Request, Status, transport::Channel};
 
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     options::{ClientOptions, Wire},
     pool::{Link, Pool, RESPONSE_BYTES_MAX},
     session::Ticket,
+    silence::Silence,
 };
 
 /// What the calls of a client and all its clones share.
@@ -101,22 +102,19 @@ impl Shared {
             }
             let began = self.pool.now();
             let until = attempts.begin(began);
-            let failure = match self.attempt(operation, message, began, until, link).await {
+            let silence = Silence {
+                at: self.pool.instant(attempts.silent_at()),
+                tell: || self.pool.judge(route, &Proof::Lost),
+            };
+            let attempt = self.attempt(operation, message, (began, until), silence, link);
+            let failure = match attempt.await {
                 Ok(response) => {
                     self.pool.served(route);
                     return Ok(response);
                 }
                 Err(failure) => failure,
             };
-            if failure.proof.unsettles_leader() {
-                self.pool.forget_leader();
-            }
-            if failure.proof.serves_nobody() {
-                self.pool.served_nobody(route);
-            }
-            if failure.proof.unhealthy() {
-                self.pool.cool(route);
-            }
+            self.pool.judge(route, &failure.proof);
             target = self.again(&mut attempts, failure).await?;
         }
     }
@@ -146,8 +144,8 @@ impl Shared {
         &self,
         operation: Operation,
         message: M,
-        began: Duration,
-        until: Duration,
+        (began, until): (Duration, Duration),
+        silence: Silence<impl FnOnce()>,
         link: Link,
     ) -> std::result::Result<M::Answer, Failure> {
         let (deadline, waited) = (until, until.saturating_sub(began));
@@ -158,13 +156,16 @@ impl Shared {
         let until = self.pool.instant(until);
         let answered = match self.options.wire {
             Wire::Pipelined => {
-                let answer = link.pipe.call_until(message, waited, until).await;
-                answer.map_err(|error| Failure::from_pipe(operation, error))?
+                let call = link.pipe.call_until(message, waited, until, silence);
+                call.await
+                    .map_err(|error| Failure::from_pipe(operation, error))?
             }
             Wire::Unary => {
-                let answer = timeout_at(until, self.unary(message, deadline, link.channel)).await;
-                let answer = answer.ok().transpose();
-                answer.map_err(|status| Failure::from_unary(operation, &status))?
+                let call = self.unary(message, deadline, link.channel);
+                let answer = silence.wait(call, until).await;
+                answer
+                    .transpose()
+                    .map_err(|status| Failure::from_unary(operation, &status))?
             }
         };
         answered.ok_or_else(|| Failure::deadline(operation, waited))

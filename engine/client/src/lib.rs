@@ -59,6 +59,7 @@ mod pages;
 mod pipe;
 mod pool;
 mod session;
+mod silence;
 /// The peer that the tests of what is public have, for those of what is not.
 #[cfg(test)]
 #[allow(dead_code, reason = "a part of it is used")]

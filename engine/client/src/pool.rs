@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use dengine_client_core::{Lanes, Target};
+use dengine_client_core::{Failure as Proof, Lanes, Target};
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{
@@ -277,9 +277,17 @@ impl Pool {
         Ok((Route::Hinted, link))
     }
 
-    /// Whoever led may do so no more.
-    pub(crate) fn forget_leader(&self) {
-        self.leader.forget();
+    /// Notes what a failed attempt proves of where it went.
+    pub(crate) fn judge(&self, route: Route, proof: &Proof) {
+        if proof.unsettles_leader() {
+            self.leader.forget();
+        }
+        if proof.serves_nobody() {
+            self.served_nobody(route);
+        }
+        if proof.unhealthy() {
+            self.cool(route);
+        }
     }
 
     /// Notes that a call was served.
@@ -291,7 +299,7 @@ impl Pool {
 
     /// Notes that a call was not, by a member that can serve nobody; where that goes on, another connection takes the
     /// place of this one. Calls that are under way on the old one keep it.
-    pub(crate) fn served_nobody(&self, route: Route) {
+    fn served_nobody(&self, route: Route) {
         let Route::Lane(lane) = route else {
             return;
         };

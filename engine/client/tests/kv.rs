@@ -53,6 +53,7 @@ over_both_wires!(
     a_hint_that_leads_nowhere_falls_back_to_the_endpoints,
     retries_end_with_the_deadline_and_pause_in_between,
     a_silent_member_costs_a_read_one_attempt,
+    who_writes_to_a_silent_member_waits_and_others_are_sent_elsewhere,
     a_bad_request_does_not_forget_who_leads,
     retries_can_be_turned_off,
     calls_are_spread_over_all_connections_or_stay_on_one,
@@ -441,6 +442,28 @@ async fn a_silent_member_costs_a_read_one_attempt(wire: Wire) {
     let begun = Instant::now();
     client.get("a", Consistency::Linearizable).await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(3));
+    assert_eq!((silent.requests(), serving.requests()), (1, 1));
+}
+
+/// They all waited for all their time at a leader that hung.
+async fn who_writes_to_a_silent_member_waits_and_others_are_sent_elsewhere(wire: Wire) {
+    let silent = Peer::scripted([Step::Hang]).await;
+    let serving = Peer::start().await;
+    let mut options = options(wire);
+    options.retry.attempt_timeout = Duration::from_millis(100);
+    options.request_timeout = Duration::from_secs(3000);
+    let endpoints = [silent.address.clone(), serving.address.clone()];
+    let client = Client::connect_with(endpoints, options).await.unwrap();
+    let client = client.with_affinity(0);
+    let waits = client.put("a", "1");
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        client.put("b", "1").await
+    };
+    tokio::select! {
+        never = waits => panic!("it is not known what became of it: {never:?}"),
+        other = other => other.map(drop).unwrap(),
+    }
     assert_eq!((silent.requests(), serving.requests()), (1, 1));
 }
 

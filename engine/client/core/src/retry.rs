@@ -359,9 +359,16 @@ impl Attempts {
         if !self.operation.repeatable() || !self.policy.may_retry(next) {
             return self.deadline;
         }
+        self.silent_at().min(self.deadline)
+    }
+
+    /// When whoever has not answered the attempt that began last is silent, whether it is given up then or not: other calls are better
+    /// sent to another member.
+    #[must_use]
+    pub fn silent_at(&self) -> Duration {
         let doublings = u32::try_from(self.attempts_lost.min(31)).expect("31 at most");
         let patience = self.policy.attempt_timeout.saturating_mul(1 << doublings);
-        now.saturating_add(patience).min(self.deadline)
+        self.began.saturating_add(patience)
     }
 
     /// Decides what follows from an attempt that failed at `now`. `random` is any number, drawn evenly.
@@ -580,6 +587,7 @@ mod tests {
         }
         let mut write = Attempts::new(POLICY, Operation::Write, 0, five);
         assert_eq!(write.begin(Duration::ZERO), five);
+        assert_eq!(write.silent_at(), two, "other calls need not wait for it");
         let mut once = Attempts::new(RetryPolicy::NONE, Operation::Read, 0, five);
         assert_eq!(once.begin(Duration::ZERO), five, "there is no other");
     }

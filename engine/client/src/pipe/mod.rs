@@ -31,11 +31,12 @@ use dengine_api::{
 use tokio::{
     runtime::Handle,
     sync::{mpsc::UnboundedSender, oneshot, watch},
-    time::{Instant, timeout_at},
+    time::Instant,
 };
 use tonic::{Status, metadata::MetadataMap, transport::Channel};
 
 use self::line::Line;
+use crate::silence::Silence;
 
 /// What a call in a frame takes besides itself: tags, lengths, its id and its time.
 const CALL_OVERHEAD_BYTES: usize = 32;
@@ -244,12 +245,13 @@ impl Pipe {
         request: C,
         patience: Duration,
         until: Instant,
+        silence: Silence<impl FnOnce()>,
     ) -> Result<Option<C::Answer>, PipeError> {
         let mut caller = self.begin(request.framed(), Some(patience), None);
-        match timeout_at(until, caller.outcome()).await {
-            Ok(outcome) => outcome.and_then(unframed::<C>).map(Some),
-            Err(_) if caller.claim.take() => Err(PipeError::not_in_time(patience)),
-            Err(_) => Ok(None),
+        match silence.wait(caller.outcome(), until).await {
+            Some(outcome) => outcome.and_then(unframed::<C>).map(Some),
+            None if caller.claim.take() => Err(PipeError::not_in_time(patience)),
+            None => Ok(None),
         }
     }
 
@@ -361,7 +363,11 @@ mod tests {
         let pipe = Pipe::new(nowhere, MetadataMap::new(), None);
         let brief = Duration::from_millis(50);
         let until = Instant::now() + brief;
-        let puts = (0..3).map(|_| pipe.call_until(PutRequest::default(), brief, until));
+        let silence = || Silence {
+            at: until,
+            tell: || {},
+        };
+        let puts = (0..3).map(|_| pipe.call_until(PutRequest::default(), brief, until, silence()));
         for ended in futures::future::join_all(puts).await {
             assert!(matches!(ended, Err(PipeError::NotSent(_))), "{ended:?}");
         }
