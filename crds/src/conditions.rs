@@ -10,7 +10,7 @@ pub const DEGRADED: &str = "Degraded";
 pub const QUORUM_AVAILABLE: &str = "QuorumAvailable";
 /// Cluster: every member runs what the spec asks for.
 pub const MEMBERS_UPDATED: &str = "MembersUpdated";
-/// Cluster: a member's disk is nearly full, so that writes that need space are refused.
+/// Cluster: a member's disk is nearly full, so that writes that need space are refused, or lacks space for a snapshot.
 pub const LOW_ON_SPACE: &str = "LowOnSpace";
 /// Cluster: `spec.paused` is set; the operator only reports.
 pub const RECONCILIATION_PAUSED: &str = "ReconciliationPaused";

@@ -56,7 +56,7 @@ pub mod cluster {
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// The Kubernetes API or a member refused a step; it is tried again.
     pub const STEP_FAILED: &str = "StepFailed";
-    /// A member's disk is nearly full.
+    /// A member's disk is nearly full, or lacks space for a snapshot.
     pub const DISK_NEARLY_FULL: &str = "DiskNearlyFull";
     /// Every member that answers has space.
     pub const ENOUGH_SPACE: &str = "EnoughSpace";

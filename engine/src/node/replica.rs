@@ -280,6 +280,7 @@ impl ReplicaThread {
             log_bytes: self.log_reader.bytes(),
             state_bytes: self.reader.approximate_bytes(),
             low_on_space: self.space.is_low(),
+            snapshot_lacks_bytes: self.snapshots.incoming.lacks_bytes(),
             free_bytes: self.space.room_bytes(),
             command_version: Some(self.replica.command_version()),
         }

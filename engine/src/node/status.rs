@@ -53,6 +53,8 @@ pub struct NodeStatus {
     pub state_bytes: u64,
     /// Whether its disk is nearly full, so that it takes no write that needs space.
     pub low_on_space: bool,
+    /// Bytes that its disk lacks for a snapshot that it was offered lately; 0: none.
+    pub snapshot_lacks_bytes: u64,
     /// Bytes that are free on its disk beyond its reserve, once it has looked.
     pub free_bytes: Option<u64>,
     /// In which it writes commands while it leads. `None` while it waits.
@@ -80,6 +82,7 @@ impl NodeStatus {
             log_bytes: 0,
             state_bytes: 0,
             low_on_space: false,
+            snapshot_lacks_bytes: 0,
             free_bytes: None,
             command_version: None,
         }

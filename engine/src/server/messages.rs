@@ -57,6 +57,7 @@ pub(super) fn node_status(
         first_index: status.first_index.0,
         watches,
         low_on_space: status.low_on_space,
+        snapshot_lacks_bytes: status.snapshot_lacks_bytes,
         stalled: status.stalled,
         admin_address,
         free_bytes: status.free_bytes,

@@ -1,6 +1,9 @@
 //! The log stays bounded, and whoever needs what it no longer has gets a snapshot: whatever is killed meanwhile.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use dengine_api::peer::{
     Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, peer_client::PeerClient,
@@ -18,7 +21,7 @@ use dengine_core::{
 };
 use futures::{StreamExt as _, stream};
 
-use crate::harness::{Cluster, Member, becomes, eventually, hand_over};
+use crate::harness::{Cluster, Disk, Member, becomes, eventually, hand_over};
 
 const VALUE_BYTES: usize = 64 << 10;
 /// As the harness sets it.
@@ -211,6 +214,37 @@ async fn a_member_that_was_down_while_the_log_was_truncated_catches_up() {
     for member in &cluster.members {
         check_state(member, 0..630).await;
     }
+}
+
+/// It said so in its log alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_without_space_for_a_snapshot_says_so_and_takes_it_once_there_is_some() {
+    let disks = [(); 3].map(|()| Disk::mount());
+    let next = AtomicUsize::new(0);
+    let mut cluster = Cluster::form_with(3, |member| {
+        bounded(member);
+        let disk = &disks[next.fetch_add(1, Ordering::Relaxed)];
+        member.data_dir = disk.folder.path().join("data");
+        member.add_args(["--min-free-bytes=1048576"]);
+    })
+    .await;
+    let down = cluster.follower().await;
+    cluster.members[down].kill();
+    outrun(&cluster, down, 0..600).await;
+    disks[down].fill(8 << 20);
+    let member = &mut cluster.members[down];
+    member.start();
+    let lacks = || async { member.status().await.snapshot_lacks_bytes };
+    let lacking = eventually("it says what it lacks", || async {
+        Some(lacks().await).filter(|lacking| *lacking > 0)
+    })
+    .await;
+    // Twice the state, less what is free.
+    assert!((32 << 20..128 << 20).contains(&lacking), "{lacking}");
+    assert!(!member.status().await.ready);
+    disks[down].free();
+    check_state(member, 0..600).await;
+    becomes("what it lacks", 0, lacks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

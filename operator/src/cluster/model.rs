@@ -121,6 +121,8 @@ pub struct Report {
     pub ready: bool,
     /// Its disk is nearly full, so that it refuses writes that need space.
     pub low_on_space: bool,
+    /// Bytes that its disk lacks for the snapshot without which it can't catch up; 0: none.
+    pub snapshot_lacks_bytes: u64,
     /// Its disk hangs or is full, so that nothing gets into its log. Heartbeats it answers all the same.
     pub stalled: bool,
 }

@@ -302,6 +302,7 @@ fn report(status: &v1::StatusResponse) -> Report {
         term: status.term,
         ready: status.ready,
         low_on_space: status.low_on_space,
+        snapshot_lacks_bytes: status.snapshot_lacks_bytes,
         stalled: status.stalled,
     }
 }

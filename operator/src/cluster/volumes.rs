@@ -413,6 +413,7 @@ mod tests {
             term: 1,
             ready: true,
             low_on_space: false,
+            snapshot_lacks_bytes: 0,
             stalled: false,
         });
         let (reason, words) = says(&pod).unwrap();

@@ -268,6 +268,7 @@ impl World {
                 term: 1,
                 ready: true,
                 low_on_space: false,
+                snapshot_lacks_bytes: 0,
                 stalled: false,
             })
         };

@@ -147,6 +147,10 @@ impl View {
                 Ok(status) if status.stalled => problems.push(format!(
                     "{name} writes nothing: its disk hangs or is full"
                 )),
+                Ok(status) if status.snapshot_lacks_bytes > 0 => problems.push(format!(
+                    "{name} lacks {} MiB of space for the snapshot without which it can't catch up: give it a larger volume",
+                    status.snapshot_lacks_bytes.div_ceil(1 << 20)
+                )),
                 Ok(status) if !status.ready && voter => problems.push(format!(
                     "{name} is not ready: it has no contact with a leader or is catching up; its log says more"
                 )),
@@ -177,7 +181,7 @@ impl View {
                     "lagEntries": self.lag(asked), "watches": status.watches,
                     "durability": status.durability, "version": status.version,
                     "folderId": status.folder_id, "lowOnSpace": status.low_on_space,
-                    "stalled": status.stalled,
+                    "stalled": status.stalled, "snapshotLacksBytes": status.snapshot_lacks_bytes,
                     "commandsReadMax": known(status.commands_read_max),
                 }),
             }
@@ -249,23 +253,35 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_full_or_hangs_is_a_problem() {
-        let asked = |low_on_space, stalled: bool| Asked {
+        let asked = |status| Asked {
             address: "a:1".to_owned(),
             member: None,
-            answer: Ok(StatusResponse {
-                ready: !stalled,
-                low_on_space,
-                stalled,
-                ..StatusResponse::default()
-            }),
+            answer: Ok(status),
         };
-        for (asked_of, words) in [
-            (asked(true, false), "low on space"),
-            (asked(false, true), "its disk hangs"),
+        let fine = StatusResponse {
+            ready: true,
+            ..StatusResponse::default()
+        };
+        let low = StatusResponse {
+            low_on_space: true,
+            ..fine.clone()
+        };
+        let stalled = StatusResponse {
+            stalled: true,
+            ..StatusResponse::default()
+        };
+        let lacks = StatusResponse {
+            snapshot_lacks_bytes: (1 << 20) + 1,
+            ..StatusResponse::default()
+        };
+        for (status, words) in [
+            (low, "low on space"),
+            (stalled, "its disk hangs"),
+            (lacks, "lacks 2 MiB of space for the snapshot"),
         ] {
             let view = View {
                 members: Some(MembersResponse::default()),
-                asked: vec![asked(false, false), asked_of],
+                asked: vec![asked(fine.clone()), asked(status)],
             };
             let problems = view.problems();
             assert!(

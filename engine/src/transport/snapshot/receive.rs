@@ -12,7 +12,7 @@ use dengine_folder::SnapshotPaths;
 use dengine_wire::snapshot::{self, Piece};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
@@ -23,6 +23,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Chunks that were received and are not written yet.
 const CHUNKS_QUEUED: usize = 4;
+/// A leader offers a snapshot that was refused again and again for as long as it is needed.
+const LACK_REMEMBERED: Duration = Duration::from_secs(15);
 /// Left free beside a snapshot, so that the log can go on.
 const RESERVE_BYTES: u64 = 256 << 20;
 
@@ -35,8 +37,16 @@ pub(crate) struct Incoming {
     cluster: ClusterId,
     bytes_max: u64,
     slot: Arc<AsyncMutex<Slot>>,
+    lack: Arc<Mutex<Option<Lack>>>,
     /// Who is sending, and what ends that.
     current: Arc<Mutex<Option<(Sender, CancellationToken)>>>,
+}
+
+/// A snapshot was refused for want of space.
+#[derive(Clone, Copy, Debug)]
+struct Lack {
+    bytes: u64,
+    at: Instant,
 }
 
 /// Who sends a snapshot.
@@ -62,8 +72,44 @@ impl Incoming {
             cluster,
             bytes_max,
             slot: Arc::new(AsyncMutex::new(Slot::Unopened)),
+            lack: Arc::default(),
             current: Arc::default(),
         }
+    }
+
+    /// Bytes that the disk lacks for a snapshot that was offered lately; 0: none.
+    pub(crate) fn lacks_bytes(&self) -> u64 {
+        let lack = *self.lack.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = lack.filter(|lack| lack.at.elapsed() < LACK_REMEMBERED);
+        lately.map_or(0, |lack| lack.bytes)
+    }
+
+    /// Refuses what would fill the disk, and remembers what it lacks.
+    fn check_space(
+        &self,
+        path: &Path,
+        manifest: &Manifest,
+        staging: &Staging<RealDisk>,
+    ) -> Result<(), SnapshotError> {
+        let bytes = manifest.bytes();
+        // Where the system cannot tell, writing will.
+        let free = match rustix::fs::statvfs(path) {
+            Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),
+            Err(_) => return Ok(()),
+        };
+        // What is there of the same snapshot needs no space again; what is there of another one makes room.
+        let free = free.saturating_add(staging.bytes()?);
+        let limit = takes_at_most(free);
+        let refused = bytes > limit;
+        let lack = refused.then(|| Lack {
+            bytes: wants_free(bytes).saturating_sub(free).max(1),
+            at: Instant::now(),
+        });
+        *self.lack.lock().unwrap_or_else(PoisonError::into_inner) = lack;
+        if refused {
+            return Err(SnapshotError::TooLarge { bytes, limit });
+        }
+        Ok(())
     }
 
     /// Receives one snapshot. When it returns, the snapshot is checked and on disk; what it returns is the
@@ -158,7 +204,7 @@ impl Incoming {
     ) -> Result<bool, SnapshotError> {
         let path = self.paths.incoming();
         let staging = self.open(&mut slot)?;
-        check_space(&path, &manifest, staging)?;
+        self.check_space(&path, &manifest, staging)?;
         // If nobody waits for the place any more, the queue has ended too.
         let _ = begun.send(staging.begin(manifest)?);
         while let Some(piece) = queue.blocking_recv() {
@@ -230,32 +276,15 @@ fn give_space_back(staging: &mut Staging<RealDisk>, error: SnapshotError) -> Sna
     error
 }
 
-/// Refuses what would fill the disk.
-fn check_space(
-    path: &Path,
-    manifest: &Manifest,
-    staging: &Staging<RealDisk>,
-) -> Result<(), SnapshotError> {
-    // Where the system cannot tell, writing will.
-    let Ok(found) = rustix::fs::statvfs(path) else {
-        return Ok(());
-    };
-    let free = found.f_bavail.saturating_mul(found.f_frsize);
-    // What is there of the same snapshot needs no space again; what is there of another one makes room.
-    let limit = takes_at_most(free.saturating_add(staging.bytes()?));
-    if manifest.bytes() > limit {
-        return Err(SnapshotError::TooLarge {
-            bytes: manifest.bytes(),
-            limit,
-        });
-    }
-    Ok(())
-}
-
 /// Of a small disk, or one that is nearly full, half of what is free: the snapshot may be what frees the rest, and without it the member
 /// stays behind.
 fn takes_at_most(free: u64) -> u64 {
     free.saturating_sub(RESERVE_BYTES).max(free / 2)
+}
+
+/// What must be free for a snapshot of so many bytes.
+fn wants_free(bytes: u64) -> u64 {
+    bytes.saturating_add(RESERVE_BYTES.min(bytes))
 }
 
 async fn forward(
@@ -288,6 +317,7 @@ mod tests {
     fn a_small_snapshot_is_taken_on_a_disk_that_is_nearly_full() {
         for (free, most) in [(0, 0), (72, 36), (400, 200), (512, 256), (1_000, 744)] {
             assert_eq!(takes_at_most(free << 20), most << 20, "{free} MiB");
+            assert_eq!(wants_free(most << 20), free << 20, "{free} MiB");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Members as processes: starting, forming, killing, and waiting for what must become true.
 
 mod cluster;
+mod disk;
 mod load;
 mod member;
 mod ports;
@@ -13,6 +14,7 @@ use std::{
 
 pub(crate) use cluster::Cluster;
 use dengine_client::{AdminClient, Error};
+pub(crate) use disk::Disk;
 pub(crate) use load::Load;
 pub(crate) use member::{Member, dengine};
 use tempfile::TempDir;

@@ -4,7 +4,7 @@ use dengine_crds::cluster::ClusterPhase;
 use dengine_crds::conditions as types;
 use dengine_crds::reasons::cluster as reasons;
 
-use crate::cluster::model::{Member, Membership, Observed, Wanted, quorum};
+use crate::cluster::model::{Member, Membership, Observed, Report, Wanted, quorum};
 use crate::cluster::plan::{Step, is_outdated};
 use crate::cluster::words;
 use crate::conditions::{Conditions, State};
@@ -180,28 +180,39 @@ impl Facts<'_> {
     }
 
     fn low_on_space(&self) -> State {
-        let low: Vec<u32> = self
-            .observed
-            .pods
-            .iter()
-            .filter(|(_, pod)| {
-                pod.report
-                    .as_ref()
-                    .is_some_and(|report| report.low_on_space)
-            })
-            .map(|(ordinal, _)| *ordinal)
+        let pods = self.observed.pods.iter();
+        let reports: Vec<_> = pods
+            .filter_map(|(ordinal, pod)| Some((*ordinal, pod.report.as_ref()?)))
             .collect();
-        let mut pods = self.observed.pods.values();
-        if pods.all(|pod| pod.report.is_none()) {
+        if reports.is_empty() {
             return State::unknown(reasons::NOT_KNOWN, "no member answers");
         }
-        if low.is_empty() {
+        let those = |are: fn(&Report) -> bool| -> Vec<u32> {
+            let those = reports.iter().filter(|(_, report)| are(report));
+            those.map(|(ordinal, _)| *ordinal).collect()
+        };
+        let low = those(|report| report.low_on_space);
+        let wait = those(|report| report.snapshot_lacks_bytes > 0);
+        let mut what = Vec::new();
+        if !low.is_empty() {
+            what.push(format!(
+                "{} nearly filled the disk, so that writes that need space are refused",
+                words::members(&low)
+            ));
+        }
+        if !wait.is_empty() {
+            what.push(format!(
+                "{} can't catch up, for want of space for a snapshot",
+                words::members(&wait)
+            ));
+        }
+        if what.is_empty() {
             return State::no(reasons::ENOUGH_SPACE, "every member that answers has space");
         }
         let message = format!(
-            "{} nearly filled the disk, so that writes that need space are refused; raise spec.storage.size, if its \
-             storage class allows expansion, or delete keys and lower spec.engine.retention",
-            words::members(&low)
+            "{}; raise spec.storage.size, if its storage class allows expansion, or delete keys and lower \
+             spec.engine.retention",
+            what.join("; ")
         );
         State::yes(reasons::DISK_NEARLY_FULL, &message)
     }

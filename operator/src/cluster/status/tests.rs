@@ -29,6 +29,7 @@ fn pod(ordinal: u32) -> Pod {
             term: 2,
             ready: true,
             low_on_space: false,
+            snapshot_lacks_bytes: 0,
             stalled: false,
         }),
         ..Pod::default()
@@ -104,6 +105,15 @@ fn a_full_disk_is_said_with_what_to_do() {
             .cloned()
             .unwrap()
     };
+    let mut lacks = healthy();
+    let report = lacks.pods.get_mut(&1).unwrap().report.as_mut();
+    report.unwrap().snapshot_lacks_bytes = 1;
+    let lacks = of(&status_of(lacks, Step::Done));
+    assert_eq!(lacks.status, "True");
+    assert!(
+        lacks.message.starts_with("member 1 can't catch up"),
+        "{lacks:?}"
+    );
     assert_eq!(of(&fine).status, "False");
     assert_eq!(of(&status).status, "True");
     assert!(

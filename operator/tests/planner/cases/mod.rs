@@ -40,6 +40,7 @@ fn empty_pod(ordinal: u32) -> Pod {
             term: 0,
             ready: false,
             low_on_space: false,
+            snapshot_lacks_bytes: 0,
             stalled: false,
         }),
         trouble: None,
