@@ -133,7 +133,11 @@ impl StartError {
 }
 
 fn is_damage(error: &LogError) -> bool {
-    matches!(error, LogError::Corrupt { .. } | LogError::Missing { .. })
+    match error {
+        LogError::Corrupt { .. } | LogError::Missing { .. } => true,
+        LogError::Poisoned(first) => is_damage(first),
+        _ => false,
+    }
 }
 
 /// Damage itself says that the member has to be removed.
@@ -258,7 +262,15 @@ mod tests {
             folder: "/data/log".into(),
         };
         let corrupt = || StoreError::Corrupt("a block".to_owned());
-        for error in [log(Box::new(missing)), state(corrupt())] {
+        // A cut or a read failed first, and the caller of the next step hears of it.
+        let after = LogError::Poisoned(Box::new(LogError::Missing {
+            folder: "/data/log".into(),
+        }));
+        for error in [
+            log(Box::new(missing)),
+            log(Box::new(after)),
+            state(corrupt()),
+        ] {
             assert!(!error.is_of_the_environment(), "{error}");
             assert!(error.needs_replacement(), "{error}");
         }
