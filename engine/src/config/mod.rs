@@ -359,6 +359,12 @@ impl Config {
         Duration::from_millis(self.tick_ms)
     }
 
+    /// Between two heartbeats of a leader.
+    #[must_use]
+    pub const fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.tick_ms.saturating_mul(self.heartbeat_ticks as u64))
+    }
+
     /// Shortest time without a leader after which a member stands for election.
     #[must_use]
     pub const fn election_timeout(&self) -> Duration {

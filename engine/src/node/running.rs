@@ -166,7 +166,7 @@ impl Running {
             collector: machine.collector(),
             status: start.status.subscribe(),
             replica: inbox.clone(),
-            hand_overs: HandOvers::default(),
+            hand_overs: HandOvers::new(start.config.heartbeat()),
             told_low: ToldLow::default(),
             command_gate: replica.command_gate(),
         };

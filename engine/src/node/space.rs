@@ -151,8 +151,9 @@ impl Space {
 
 /// When a leader whose disk is nearly full, or hangs, hands over. Others may have a better one, now or later; if none
 /// can lead, this one goes on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct HandOvers {
+    leads_for: Duration,
     leads_since: Option<Instant>,
     last: Option<Instant>,
 }
@@ -160,16 +161,21 @@ pub(super) struct HandOvers {
 impl HandOvers {
     /// Longer than any hand-over takes; if no member has a good disk, they pass the lead around no faster.
     const PAUSE: Duration = Duration::from_secs(10);
-    /// By then the others have answered a heartbeat of the default settings, and so have said whether they are fit. Clients try again
-    /// for longer.
-    const LEADS_FOR: Duration = Duration::from_millis(200);
+    /// With heartbeats so far apart: after two of them the others have answered one, and so have said whether they are fit.
+    pub(super) fn new(heartbeat: Duration) -> Self {
+        Self {
+            leads_for: 2 * heartbeat,
+            leads_since: None,
+            last: None,
+        }
+    }
 
     /// Whether to hand over now.
     pub(super) fn is_due(&mut self, unfit: bool, leads: bool, now: Instant) -> bool {
         self.leads_since = self.leads_since.filter(|_| leads).or(leads.then_some(now));
         let leads = self
             .leads_since
-            .is_some_and(|since| now - since >= Self::LEADS_FOR);
+            .is_some_and(|since| now - since >= self.leads_for);
         let rested = self.last.is_none_or(|last| now - last >= Self::PAUSE);
         let due = unfit && leads && rested;
         if due {
@@ -209,7 +215,7 @@ mod tests {
 
     #[test]
     fn whoever_comes_to_lead_without_space_hands_over_and_not_all_the_time() {
-        let mut hand_overs = HandOvers::default();
+        let mut hand_overs = HandOvers::new(Duration::from_millis(500));
         let begun = Instant::now();
         for (unfit, leads, second, due) in [
             (true, false, 0, false),
