@@ -8,7 +8,7 @@ use std::{
 };
 
 use dengine_api::v1::kv_client::KvClient;
-use dengine_client_core::{Attempts, End, Failure as Proof, Next, Operation, Position, Target};
+use dengine_client_core::{Attempts, End, Next, Operation, Position, Target};
 use tokio::time::sleep;
 use tonic::{Request, Status, transport::Channel};
 
@@ -104,7 +104,7 @@ impl Shared {
             let until = attempts.begin(began);
             let silence = Silence {
                 at: self.pool.instant(attempts.silent_at()),
-                tell: || self.pool.judge(route, &Proof::Lost),
+                tell: || self.pool.is_silent(route, began),
             };
             let attempt = self.attempt(operation, message, (began, until), silence, link);
             let failure = match attempt.await {
@@ -114,7 +114,15 @@ impl Shared {
                 }
                 Err(failure) => failure,
             };
-            self.pool.judge(route, &failure.proof);
+            if failure.proof.unsettles_leader() {
+                self.pool.forget_leader();
+            }
+            if failure.proof.serves_nobody() {
+                self.pool.served_nobody(route);
+            }
+            if failure.proof.unhealthy() {
+                self.pool.cool(route);
+            }
             target = self.again(&mut attempts, failure).await?;
         }
     }

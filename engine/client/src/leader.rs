@@ -49,6 +49,8 @@ pub(crate) struct Leader {
     connections: usize,
     connect_timeout: Duration,
     elsewhere: Mutex<Elsewhere>,
+    /// When the leader elsewhere last served a call, in milliseconds of the pool's time.
+    served_at: AtomicU64,
 }
 
 /// The last leader that was named and is none of the endpoints.
@@ -77,6 +79,7 @@ impl Leader {
             connections,
             connect_timeout,
             elsewhere: Mutex::default(),
+            served_at: AtomicU64::new(0),
         }
     }
 
@@ -138,6 +141,21 @@ impl Leader {
     pub(crate) fn may_be_tried(&self, address: &str) -> bool {
         let elsewhere = self.lock();
         elsewhere.address == address && elsewhere.links.is_empty() && !elsewhere.is_avoided()
+    }
+
+    /// Whether connections of this number lead to whoever leads now, as far as it is known.
+    pub(crate) fn is_elsewhere(&self, number: u64) -> bool {
+        self.at.load(Ordering::Relaxed) == ELSEWHERE && self.lock().number == number
+    }
+
+    /// Notes that the leader elsewhere served a call.
+    pub(crate) fn served(&self, now: Duration) {
+        self.served_at.store(millis(now), Ordering::Relaxed);
+    }
+
+    /// Whether the leader elsewhere has served a call since.
+    pub(crate) fn has_served_since(&self, since: Duration) -> bool {
+        self.served_at.load(Ordering::Relaxed) > millis(since)
     }
 
     /// Connections of this number did not answer.
@@ -218,6 +236,10 @@ impl Leader {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Elsewhere {

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use dengine_client_core::{Failure as Proof, Lanes, Target};
+use dengine_client_core::{Lanes, Target};
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{
@@ -277,29 +277,48 @@ impl Pool {
         Ok((Route::Hinted, link))
     }
 
-    /// Notes what a failed attempt proves of where it went.
-    pub(crate) fn judge(&self, route: Route, proof: &Proof) {
-        if proof.unsettles_leader() {
+    /// Whoever led may do so no more.
+    pub(crate) fn forget_leader(&self) {
+        self.leader.forget();
+    }
+
+    /// Notes that a call which began to be waited for then, and may not be sent again, has no answer yet. Where others were answered
+    /// meanwhile it is only slow.
+    pub(crate) fn is_silent(&self, route: Route, since: Duration) {
+        let (answers, leads) = match route {
+            Route::Lane(lane) => (
+                self.lanes.has_served_since(lane, since),
+                self.leader.endpoint() == Some(lane % self.endpoints.len()),
+            ),
+            Route::Elsewhere(number) => (
+                self.leader.has_served_since(since),
+                self.leader.is_elsewhere(number),
+            ),
+            Route::Hinted => return,
+        };
+        if answers {
+            return;
+        }
+        // Another one may lead by now.
+        if leads {
             self.leader.forget();
         }
-        if proof.serves_nobody() {
-            self.served_nobody(route);
-        }
-        if proof.unhealthy() {
-            self.cool(route);
-        }
+        self.served_nobody(route);
+        self.cool(route);
     }
 
     /// Notes that a call was served.
     pub(crate) fn served(&self, route: Route) {
-        if let Route::Lane(lane) = route {
-            self.lanes.served(lane, self.now());
+        match route {
+            Route::Lane(lane) => self.lanes.served(lane, self.now()),
+            Route::Elsewhere(_) => self.leader.served(self.now()),
+            Route::Hinted => {}
         }
     }
 
     /// Notes that a call was not, by a member that can serve nobody; where that goes on, another connection takes the
     /// place of this one. Calls that are under way on the old one keep it.
-    fn served_nobody(&self, route: Route) {
+    pub(crate) fn served_nobody(&self, route: Route) {
         let Route::Lane(lane) = route else {
             return;
         };

@@ -54,6 +54,7 @@ over_both_wires!(
     retries_end_with_the_deadline_and_pause_in_between,
     a_silent_member_costs_a_read_one_attempt,
     who_writes_to_a_silent_member_waits_and_others_are_sent_elsewhere,
+    a_slow_write_keeps_no_other_from_a_member_that_answers,
     a_bad_request_does_not_forget_who_leads,
     retries_can_be_turned_off,
     calls_are_spread_over_all_connections_or_stay_on_one,
@@ -465,6 +466,31 @@ async fn who_writes_to_a_silent_member_waits_and_others_are_sent_elsewhere(wire:
         other = other => other.map(drop).unwrap(),
     }
     assert_eq!((silent.requests(), serving.requests()), (1, 1));
+}
+
+/// One write that waited for long kept all others from a leader that answered each of them.
+async fn a_slow_write_keeps_no_other_from_a_member_that_answers(wire: Wire) {
+    let slow = Peer::scripted([Step::Hang]).await;
+    let other = Peer::start().await;
+    let mut options = options(wire);
+    options.retry.attempt_timeout = Duration::from_millis(100);
+    options.request_timeout = Duration::from_secs(3000);
+    let endpoints = [slow.address.clone(), other.address.clone()];
+    let client = Client::connect_with(endpoints, options).await.unwrap();
+    let client = client.with_affinity(0);
+    let waits = client.put("a", "1");
+    let others = async {
+        for _ in 0..50 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            client.put("b", "1").await.unwrap();
+        }
+    };
+    tokio::select! {
+        biased;
+        never = waits => panic!("it is not known what became of it: {never:?}"),
+        () = others => {}
+    }
+    assert_eq!((slow.requests(), other.requests()), (51, 0));
 }
 
 async fn a_bad_request_does_not_forget_who_leads(wire: Wire) {

@@ -97,6 +97,12 @@ impl Lanes {
         good_at.store(millis(now), Ordering::Relaxed);
     }
 
+    /// Whether a lane has served a call since.
+    #[must_use]
+    pub fn has_served_since(&self, lane: usize, since: Duration) -> bool {
+        self.lanes[lane].good_at.load(Ordering::Relaxed) > millis(since)
+    }
+
     /// Notes that a lane did not serve a call; whether it is to be connected anew, which one caller at a time is told.
     pub fn renews(&self, lane: usize, now: Duration) -> bool {
         let good_at = &self.lanes[lane].good_at;
@@ -145,6 +151,8 @@ mod tests {
         lanes.served(0, begun);
         let (early, late) = (begun + RENEW_AFTER / 2, begun + RENEW_AFTER);
         assert!(!lanes.renews(0, early), "it served a moment ago");
+        assert!(lanes.has_served_since(0, begun - RENEW_AFTER));
+        assert!(!lanes.has_served_since(0, begun));
         assert!(lanes.renews(0, late));
         assert!(!lanes.renews(0, late), "somebody else was told so");
         assert!(!lanes.renews(0, late + RENEW_AFTER / 2));
