@@ -261,6 +261,9 @@ impl ReplicaThread {
         // A follower that has just started may know who leads before it knows where.
         let passes_on = |leader: &LeaderHint| !leader.client_address.is_empty();
         let ready = status.ready && status.leader.as_ref().is_none_or(passes_on);
+        if ready {
+            self.snapshots.incoming.is_not_needed();
+        }
         NodeStatus {
             lifecycle: Lifecycle::Running,
             name: self.config.name.clone(),

@@ -53,7 +53,7 @@ pub struct NodeStatus {
     pub state_bytes: u64,
     /// Whether its disk is nearly full, so that it takes no write that needs space.
     pub low_on_space: bool,
-    /// Bytes that its disk lacks for a snapshot that it was offered lately; 0: none.
+    /// Bytes that its disk lacks for the snapshot that it was offered last and can't go on without; 0: none.
     pub snapshot_lacks_bytes: u64,
     /// Bytes that are free on its disk beyond its reserve, once it has looked.
     pub free_bytes: Option<u64>,

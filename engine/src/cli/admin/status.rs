@@ -152,7 +152,7 @@ impl View {
                     status.snapshot_lacks_bytes.div_ceil(1 << 20)
                 )),
                 Ok(status) if !status.ready && voter => problems.push(format!(
-                    "{name} is not ready: it has no contact with a leader or is catching up; its log says more"
+                    "{name} is not ready: it has no contact with a leader, is catching up or was removed; its log says more"
                 )),
                 Ok(status) if status.low_on_space => problems.push(format!(
                     "{name} is low on space: while it leads, writes that need some are refused; delete keys or give it a larger volume"

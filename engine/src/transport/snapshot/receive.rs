@@ -11,8 +11,9 @@ use dengine_core::types::{ClusterId, MemberId};
 use dengine_folder::SnapshotPaths;
 use dengine_wire::snapshot::{self, Piece};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
@@ -23,8 +24,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Chunks that were received and are not written yet.
 const CHUNKS_QUEUED: usize = 4;
-/// A leader offers a snapshot that was refused again and again for as long as it is needed.
-const LACK_REMEMBERED: Duration = Duration::from_secs(15);
 /// Left free beside a snapshot, so that the log can go on.
 const RESERVE_BYTES: u64 = 256 << 20;
 
@@ -37,16 +36,10 @@ pub(crate) struct Incoming {
     cluster: ClusterId,
     bytes_max: u64,
     slot: Arc<AsyncMutex<Slot>>,
-    lack: Arc<Mutex<Option<Lack>>>,
+    /// Bytes that the disk lacks for the snapshot that was offered last; 0: none.
+    lacks_bytes: Arc<AtomicU64>,
     /// Who is sending, and what ends that.
     current: Arc<Mutex<Option<(Sender, CancellationToken)>>>,
-}
-
-/// A snapshot was refused for want of space.
-#[derive(Clone, Copy, Debug)]
-struct Lack {
-    bytes: u64,
-    at: Instant,
 }
 
 /// Who sends a snapshot.
@@ -72,19 +65,23 @@ impl Incoming {
             cluster,
             bytes_max,
             slot: Arc::new(AsyncMutex::new(Slot::Unopened)),
-            lack: Arc::default(),
+            lacks_bytes: Arc::default(),
             current: Arc::default(),
         }
     }
 
-    /// Bytes that the disk lacks for a snapshot that was offered lately; 0: none.
+    /// Bytes that the disk lacks for the snapshot that was offered last; 0: none. A leader that sends another member one does not
+    /// offer it again meanwhile.
     pub(crate) fn lacks_bytes(&self) -> u64 {
-        let lack = *self.lack.lock().unwrap_or_else(PoisonError::into_inner);
-        let lately = lack.filter(|lack| lack.at.elapsed() < LACK_REMEMBERED);
-        lately.map_or(0, |lack| lack.bytes)
+        self.lacks_bytes.load(Ordering::Relaxed)
     }
 
-    /// Refuses what would fill the disk, and remembers what it lacks.
+    /// This member needs no snapshot, wherever it had what it lacked from.
+    pub(crate) fn is_not_needed(&self) {
+        self.lacks_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Refuses what would fill the disk, and remembers what that lacks.
     fn check_space(
         &self,
         path: &Path,
@@ -92,21 +89,21 @@ impl Incoming {
         staging: &Staging<RealDisk>,
     ) -> Result<(), SnapshotError> {
         let bytes = manifest.bytes();
+        // No disk could be large enough: staging refuses it.
+        if bytes > self.bytes_max {
+            return Ok(());
+        }
         // Where the system cannot tell, writing will.
         let free = match rustix::fs::statvfs(path) {
             Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),
-            Err(_) => return Ok(()),
+            Err(_) => u64::MAX,
         };
         // What is there of the same snapshot needs no space again; what is there of another one makes room.
         let free = free.saturating_add(staging.bytes()?);
         let limit = takes_at_most(free);
-        let refused = bytes > limit;
-        let lack = refused.then(|| Lack {
-            bytes: wants_free(bytes).saturating_sub(free).max(1),
-            at: Instant::now(),
-        });
-        *self.lack.lock().unwrap_or_else(PoisonError::into_inner) = lack;
-        if refused {
+        let lacks = wants_free(bytes).saturating_sub(free);
+        self.lacks_bytes.store(lacks, Ordering::Relaxed);
+        if bytes > limit {
             return Err(SnapshotError::TooLarge { bytes, limit });
         }
         Ok(())
