@@ -6,9 +6,10 @@
 //! thousand small ones ([`load`]).
 //!
 //! Both are measured. Of the times to commit the shortest of the last seconds counts, and of the rates the highest, so that a
-//! member which was held up does not take this for its pace. A rate is that of an applier while it has something to do: with little under
+//! member which was held up does not take this for its pace. The rate is that of an applier while it has something to do: with little under
 //! way it waits, and if that counted, ever less would be under way. But where it waits for a disk, however much is under way, what it
-//! could do is of no use: so a rate is at most half as much again as what was applied in all.
+//! could do is of no use. So no more is under way than half as much again as was lately, which by Little's law is what was applied in
+//! all in the time that a commit took on average.
 //!
 //! Where a disk or a network takes longer the more is under way, this would still
 //! grow without end. So it is also measured, every ten seconds, how long a commit takes with little under way, and what is
@@ -16,6 +17,7 @@
 //! al., 2016).
 
 use crate::types::{Index, Moment};
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -50,16 +52,43 @@ pub(super) struct Pace {
     unapplied_load: u64,
     /// From being proposed to being committed, and on this member's own disk.
     to_commit: Recent<Duration>,
-    /// The same with little under way, or the shortest since that was measured.
+    /// The same with little under way, or on average since that was measured, if that is less.
     unloaded: Option<Duration>,
     probe: Option<Probe>,
     probed: Option<Moment>,
     slot_since: Moment,
     slot_load: u64,
-    /// Load a second; reversed, for the lowest counts.
-    applied: Recent<std::cmp::Reverse<u64>>,
+    /// Load a second, while the applier had something to do; reversed, for the lowest counts.
+    while_busy: Recent<Reverse<u64>>,
+    /// The same in all.
+    in_all: Recent<Reverse<u64>>,
     period_since: Moment,
     waits: Waits,
+    commits: Commits,
+}
+
+/// How long commits take on average, in the last slot in which there were any.
+#[derive(Debug, Default)]
+struct Commits {
+    total: Duration,
+    count: u32,
+    mean: Duration,
+}
+
+impl Commits {
+    fn note(&mut self, took: Duration) {
+        self.total += took;
+        self.count += 1;
+    }
+
+    fn end_slot(&mut self) -> Option<Duration> {
+        let mean = self.total.checked_div(self.count)?;
+        *self = Self {
+            mean,
+            ..Self::default()
+        };
+        Some(mean)
+    }
 }
 
 /// For how long, in a slot, the applier had nothing to apply.
@@ -148,13 +177,13 @@ impl Pace {
         while let Some((_, since)) = self.proposed.front().filter(|it| it.0 <= index) {
             let took = now.since(*since);
             self.to_commit.note(took);
-            self.unloaded = match self.probe {
-                Some(Probe::Measuring(drained)) if drained <= *since => {
-                    self.probe = None;
-                    Some(took)
-                }
-                _ => self.unloaded.map(|shortest| shortest.min(took)),
-            };
+            self.commits.note(took);
+            if let Some(Probe::Measuring(drained)) = self.probe
+                && drained <= *since
+            {
+                self.probe = None;
+                self.unloaded = Some(took);
+            }
             self.proposed.pop_front();
         }
         if let Some(Probe::Draining(last)) = self.probe
@@ -177,14 +206,17 @@ impl Pace {
             return;
         }
         let busy = took.saturating_sub(self.waits.end_slot(now)).max(BUSY_MIN);
-        let rate = per_second(self.slot_load, busy);
-        let throughput = per_second(self.slot_load, took);
-        let rate = rate.min(throughput.saturating_add(throughput / 2));
-        self.applied.note(std::cmp::Reverse(rate));
+        self.while_busy
+            .note(Reverse(per_second(self.slot_load, busy)));
+        self.in_all.note(Reverse(per_second(self.slot_load, took)));
+        if let Some(mean) = self.commits.end_slot() {
+            self.unloaded = self.unloaded.map(|unloaded| unloaded.min(mean));
+        }
         (self.slot_since, self.slot_load) = (now, 0);
         if now.since(self.period_since) >= PERIOD {
             self.period_since = now;
-            self.applied.begin_period();
+            self.while_busy.begin_period();
+            self.in_all.begin_period();
             self.to_commit.begin_period();
         }
     }
@@ -209,12 +241,16 @@ impl Pace {
         if self.probe.is_some() {
             return 0;
         }
-        let rate = self.applied.lowest().map_or(0, |rate| rate.0);
-        let to_commit = self.to_commit.lowest().unwrap_or_default();
-        let unloaded = self.unloaded.unwrap_or(to_commit);
-        let wanted = to_commit + AHEAD.max(to_commit / 4);
-        let time = wanted.min(unloaded * UNLOADED_TIMES + AHEAD);
-        let load = (u128::from(rate) * time.as_micros()).div_ceil(1_000_000);
+        let shortest = self.to_commit.lowest().unwrap_or_default();
+        let most = self.unloaded.unwrap_or(shortest) * UNLOADED_TIMES + AHEAD;
+        let of = |rates: &Recent<Reverse<u64>>, commit: Duration| {
+            let time = (commit + AHEAD.max(commit / 4)).min(most);
+            let rate = rates.lowest().map_or(0, |rate| rate.0);
+            u128::from(rate) * time.as_micros()
+        };
+        let keeps_busy = of(&self.while_busy, shortest);
+        let lately = of(&self.in_all, self.commits.mean.max(shortest));
+        let load = keeps_busy.min(lately + lately / 2).div_ceil(1_000_000);
         u64::try_from(load).unwrap_or(u64::MAX)
     }
 }

@@ -20,8 +20,10 @@ const STEP: Duration = Duration::from_micros(100);
 struct Speed {
     /// Records that are applied in a millisecond.
     applies: u64,
-    /// From being written to being on disk.
+    /// From being written to being on disk, at least.
     to_commit: Duration,
+    /// It takes up to so much longer.
+    at_times: Duration,
 }
 
 struct Member {
@@ -160,7 +162,9 @@ impl Member {
                 entries,
             }) => {
                 self.lone.append(hard_state, entries);
-                let synced = self.now().after(self.speed.to_commit);
+                // Of another length each time, and the same in each run.
+                let longer = self.speed.at_times * (id.0 as u32 * 7 % 16) / 15;
+                let synced = self.now().after(self.speed.to_commit + longer);
                 // One after the other.
                 let synced = self.synced.back().map_or(synced, |last| last.0.max(synced));
                 self.synced.push_back((synced, id));
@@ -268,6 +272,7 @@ fn several_clients_keep_the_applier_as_busy_as_one() {
         let speed = Speed {
             applies: 48,
             to_commit: Duration::from_millis(millis),
+            at_times: Duration::ZERO,
         };
         let [one, two] = [1, 2].map(|clients| used(Member::new(speed), clients, keys));
         assert!(
@@ -284,9 +289,24 @@ fn a_leader_whose_disk_is_slower_than_those_of_its_followers_keeps_its_applier_b
         let speed = Speed {
             applies: 48,
             to_commit: Duration::from_millis(millis),
+            at_times: Duration::ZERO,
         };
         let two = used(Member::with_followers(speed), 2, keys);
         assert!(two >= 80, "{keys} keys, {millis} ms: {two} %");
+    }
+}
+
+/// By the shortest commit, and what was applied at that pace, less and less was under way: a thirtieth of what the applier could do.
+#[test]
+fn several_clients_keep_the_applier_busy_where_commits_take_turns_in_being_slow() {
+    let speed = Speed {
+        applies: 48,
+        to_commit: Duration::from_millis(2),
+        at_times: Duration::from_millis(8),
+    };
+    for keys in [1, 16] {
+        let used = used(Member::new(speed), 2, keys);
+        assert!(used >= 25, "{keys} keys: {used} %");
     }
 }
 
@@ -296,6 +316,7 @@ fn what_is_due_beside_a_bulk_load_expires_or_is_known_to_be_late() {
     let speed = Speed {
         applies: 4,
         to_commit: Duration::from_millis(3),
+        at_times: Duration::ZERO,
     };
     let mut member = Member::new(speed);
     member.put(1, 128, 10_000);
@@ -324,6 +345,7 @@ fn clients_write_while_many_sessions_end() {
     let mut member = Member::new(Speed {
         applies: 1_000_000,
         to_commit: Duration::ZERO,
+        at_times: Duration::ZERO,
     });
     (0..SESSIONS).for_each(|_| member.write(Command::OpenSession { ttl_ms: 60_000 }, None));
     (0..100).for_each(|_| member.go_on());
@@ -352,6 +374,7 @@ fn clients_write_while_many_sessions_end() {
     member.speed = Speed {
         applies: 20,
         to_commit: Duration::from_millis(3),
+        at_times: Duration::ZERO,
     };
     for seconds in [16, 61] {
         member.lone.now = member.now().after(Duration::from_secs(seconds));
