@@ -53,7 +53,7 @@ pub use lease::LeaseView;
 pub use log_writer::{LogStep, LogWriter, SyncRule};
 pub use open::{OpenError, Opened, open_member};
 pub use pending::Expected;
-use status::KeepingUp;
+use status::{KeepingUp, Removed};
 pub use status::{MemberProgress, ReplicaStatus, Role};
 pub use versions::{Announcement, CommandGate};
 pub use writes::{WriteAnswers, WriteReply};
@@ -134,8 +134,7 @@ pub struct Replica<L: LogRead, E: Env> {
     is_low_on_space: bool,
     outstanding: Outstanding,
     revision: Revision,
-    /// Its own log or a peer said so. For ever: no id is used twice.
-    is_removed: bool,
+    removed: Removed,
     keeping_up: KeepingUp,
     /// Where the last membership change of this leader stands; another must wait until it is applied.
     change_at: Index,
@@ -173,7 +172,10 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
     ) -> Result<Self, ConsensusConfigError> {
         let (applied, _) = machine.applied();
         let membership = machine.membership();
-        let is_removed = membership.has_removed(config.member_id);
+        let removed = Removed {
+            by_log: membership.has_removed(config.member_id),
+            by_peer: None,
+        };
         let restored = Restored {
             // The commit index is not synced on its own, but what was applied was committed.
             hard_state: HardState {
@@ -201,7 +203,7 @@ impl<L: LogRead + Clone, E: Env> Replica<L, E> {
             announced: Announced::new(machine.commands_read_max()),
             command_gate: Arc::default(),
             counts: Counts::default(),
-            is_removed,
+            removed,
             membership,
             applied,
             // What a state has that was just opened was on disk.
@@ -228,7 +230,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             Input::Request(request) => self.on_request(request),
             Input::Propose(commands) => self.on_propose(commands),
             Input::Message { from, bytes } => self.step(Event::Message { from, bytes }),
-            Input::Removed => self.on_removed(),
+            Input::Removed => self.on_told_removed(),
             Input::Unreachable(member) => self.step(Event::Unreachable(member)),
             Input::LogFull => self.on_log_full(),
             Input::LowOnSpace(is_low) => self.on_low_on_space(is_low),
@@ -340,10 +342,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         self.effects.push(Effect::Apply(ApplyJob::Prune));
     }
 
-    /// Nobody confirms its reads any more, and it would wait for long until it knew no leader.
-    fn on_removed(&mut self) {
-        self.is_removed = true;
-        self.refuse_reads();
+    fn on_told_removed(&mut self) {
+        self.removed.by_peer = Some(self.now);
+        self.refuse_reads_if_removed();
     }
 
     fn on_request(&mut self, request: Request<E>) {
@@ -402,14 +403,14 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         let load = pace::load(range.records, range.bytes);
         self.pace.applied(index, load, self.now);
         self.applied = index;
-        self.look_whether_it_keeps_up();
+        let timeout = self.config.election_timeout;
+        self.keeping_up.look(index, self.now, timeout);
         self.revision = range.revision;
         if let Some(membership) = range.membership {
             self.announced.retain(&membership);
             self.membership = membership;
-            if self.membership.has_removed(self.config.member_id) {
-                self.on_removed();
-            }
+            self.removed.by_log = self.membership.has_removed(self.config.member_id);
+            self.refuse_reads_if_removed();
         }
         let changes = range.changes;
         self.step(Event::Applied { index, changes });

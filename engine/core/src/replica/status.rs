@@ -63,40 +63,69 @@ pub struct MemberProgress {
 /// entries nor bytes say how long that is.
 #[derive(Debug, Default)]
 pub(super) struct KeepingUp {
-    /// What was committed when, as the leader said: of the last [`Self::LONG`] election timeouts, one for each tick and each change of its
-    /// state.
+    /// What was committed when, as the leader said: of the last [`Self::LONG`] election timeouts, at most [`Self::NOTES`] for each.
     committed: VecDeque<(Moment, Index)>,
-    /// At the last look.
-    keeps_up: bool,
+    /// Since when it has, at each look, applied what was committed an election timeout ago.
+    closely_since: Option<Moment>,
+    /// It has for so long that it may fall behind a little.
+    is_trusted: bool,
+}
+
+/// Who says that this member is in its cluster no more.
+#[derive(Debug)]
+pub(super) struct Removed {
+    /// Its own log. For ever: no id is used twice.
+    pub(super) by_log: bool,
+    /// A peer said so then, and says it again and again. Its log may be ahead of this one's; or it has a removal that was given up when a
+    /// loss was accepted, and then a leader counts this member in.
+    pub(super) by_peer: Option<Moment>,
 }
 
 impl KeepingUp {
     /// Who keeps up does so until it is so many election timeouts behind: where what is written takes a little longer than one to be applied,
     /// a Service whose members came and went all the time would at times have none.
     const LONG: u32 = 3;
+    const NOTES: u32 = 16;
 
     fn note(&mut self, committed: Index, at: Moment, election_timeout: Duration) {
-        if self.committed.back().is_none_or(|(last, _)| *last < at) {
-            self.committed.push_back((at, committed));
-            let long = election_timeout * Self::LONG;
-            self.committed
-                .retain(|(before, _)| at.since(*before) <= long);
+        if let Some((last, _)) = self.committed.back() {
+            let since = at.since(*last);
+            if since < election_timeout / Self::NOTES {
+                return;
+            }
+            if since > election_timeout {
+                // What is heard first after a pause may be old.
+                *self = Self::default();
+            }
+        }
+        self.committed.push_back((at, committed));
+        let long = election_timeout * Self::LONG;
+        while at.since(self.committed[0].0) > long {
+            self.committed.pop_front();
         }
     }
 
-    /// It keeps up once it has applied what was committed an election timeout ago; under a leader that it has not known for as long, what was
-    /// committed when it first heard of it. A burst of writes makes nobody unready, nor does a change of leaders. Who has heard
-    /// nothing for an election timeout begins anew.
-    fn look(&mut self, applied: Index, now: Moment, election_timeout: Duration) {
+    /// It keeps up if it has applied what was committed an election timeout ago; under a leader that it has not known for as long, what was
+    /// committed when it first heard of it. A burst of writes makes nobody unready, nor does a change of leaders. Who has kept up for
+    /// [`Self::LONG`] timeouts may then fall behind by as much, while it hears of the leader.
+    pub(super) fn look(&mut self, applied: Index, now: Moment, election_timeout: Duration) {
         let noted = |before: Duration| {
             let mut noted = self.committed.iter();
             noted.find(|(at, _)| now.since(*at) <= before)
         };
         let has_applied = |noted: &(Moment, Index)| noted.1 <= applied;
-        let lately = noted(election_timeout);
-        let long_ago = noted(election_timeout * Self::LONG);
-        self.keeps_up = lately.is_some_and(has_applied)
-            || self.keeps_up && lately.is_some() && long_ago.is_some_and(has_applied);
+        let long = election_timeout * Self::LONG;
+        let (lately, long_ago) = (noted(election_timeout), noted(long));
+        let closely = lately.is_some_and(has_applied);
+        self.closely_since = closely.then(|| self.closely_since.unwrap_or(now));
+        let for_long = |since: Moment| now.since(since) >= long;
+        self.is_trusted = lately.is_some()
+            && long_ago.is_some_and(has_applied)
+            && (self.is_trusted || self.closely_since.is_some_and(for_long));
+    }
+
+    fn keeps_up(&self) -> bool {
+        self.closely_since.is_some() || self.is_trusted
     }
 }
 
@@ -123,9 +152,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             applied_index: self.applied,
             revision: self.revision,
             ready: self.consensus.can_confirm_reads()
-                && self.keeping_up.keeps_up
+                && self.keeping_up.keeps_up()
                 && !stalled
-                && !self.is_removed,
+                && !self.is_removed(),
             stalled,
         }
     }
@@ -138,6 +167,14 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             self.keeping_up.note(committed, at, timeout);
         }
         self.keeping_up.look(self.applied, self.now, timeout);
+    }
+
+    /// Whether it is in its cluster no more: its own log says so, or a peer has since the leader was last heard.
+    pub(super) fn is_removed(&self) -> bool {
+        let leads = self.consensus.state().role == RaftRole::Leader;
+        let heard = self.consensus.leader_commit().map(|(at, _)| at);
+        let is_news = |told| !leads && heard.is_none_or(|heard| heard <= told);
+        self.removed.by_log || self.removed.by_peer.is_some_and(is_news)
     }
 
     /// The members as this leader sees them, in the order of their ids; empty on any other member.
@@ -284,6 +321,34 @@ mod tests {
         assert!(pair.tick(Some));
     }
 
+    /// A peer may have what was given up; a leader that counts this member in knows better.
+    #[test]
+    fn what_a_peer_says_of_a_removal_counts_until_the_leader_is_heard() {
+        let mut pair = Pair::new();
+        pair.tick(Some);
+        assert!(pair.tick(Some));
+        let learner = &mut pair.learner;
+        learner.replica.handle(Input::Removed, learner.now);
+        assert!(!learner.replica.status().ready);
+        assert!(pair.tick(Some));
+    }
+
+    /// With one for each entry that was applied the thread that decides did nothing else.
+    #[test]
+    fn what_is_noted_has_a_bound_however_much_is_applied() {
+        let mut pair = Pair::new();
+        pair.tick(Some);
+        for write in 0..4_000 {
+            pair.leader.now = pair.leader.now.after(Duration::from_millis(1));
+            pair.write(1);
+            if write % 100 == 0 {
+                pair.tick(Some);
+            }
+        }
+        assert!(pair.leader.replica.keeping_up.committed.len() <= 64);
+        assert!(pair.leader.replica.status().ready);
+    }
+
     /// What it hears at first was said before it slept.
     #[test]
     fn who_wakes_up_is_ready_for_no_longer_than_that_takes_to_be_missed() {
@@ -302,7 +367,7 @@ mod tests {
             pair.learner.replica.handle(message, pair.learner.now);
             pair.learner.settle();
         }
-        for _ in 0..31 {
+        for _ in 0..11 {
             pair.tick(without_log);
         }
         assert!((0..30).all(|_| !pair.tick(without_log)));
@@ -314,6 +379,7 @@ mod tests {
         let mut pair = Pair::new();
         pair.tick(Some);
         assert!(pair.tick(Some));
+        assert!((0..30).all(|_| pair.tick(Some)));
         pair.write(1);
         assert!((0..30).all(|_| pair.tick(without_log)));
         pair.tick(without_log);
@@ -332,12 +398,11 @@ mod tests {
             for tick in 1..300 {
                 let now = Moment(tick * 100_000_000);
                 keeping_up.note(Index(tick * 1_000), now, timeout);
-                let lag = if tick < 100 || tick > 110 { lag } else { 0 };
+                let lag = if (100..150).contains(&tick) { 0 } else { lag };
                 keeping_up.look(Index(tick.saturating_sub(lag) * 1_000), now, timeout);
                 match tick {
-                    40..100 => assert_eq!(keeping_up.keeps_up, ready[0], "{lag} {tick}"),
-                    110..145 => {}
-                    145.. => assert_eq!(keeping_up.keeps_up, ready[1], "{lag} {tick}"),
+                    40..100 => assert_eq!(keeping_up.keeps_up(), ready[0], "{lag} {tick}"),
+                    185.. => assert_eq!(keeping_up.keeps_up(), ready[1], "{lag} {tick}"),
                     _ => {}
                 }
             }
@@ -352,11 +417,11 @@ mod tests {
         keeping_up.note(Index(1), at(1), timeout);
         for (second, keeps_up) in [(1, true), (2, true), (3, false)] {
             keeping_up.look(Index(1), at(second), timeout);
-            assert_eq!(keeping_up.keeps_up, keeps_up, "{second}");
+            assert_eq!(keeping_up.keeps_up(), keeps_up, "{second}");
         }
         keeping_up.note(Index(2), at(3), timeout);
         keeping_up.look(Index(1), at(3), timeout);
-        assert!(!keeping_up.keeps_up);
+        assert!(!keeping_up.keeps_up());
     }
 
     #[test]
@@ -366,6 +431,7 @@ mod tests {
             let mut pair = Pair::new();
             pair.tick(network);
             assert!(pair.tick(network));
+            assert!((0..30).all(|_| pair.tick(network)));
             pair.leader.holds_apply = true;
             pair.learner.holds_apply = true;
             pair.write(1);
