@@ -82,7 +82,7 @@ pub enum Input<E: Env> {
         /// Which version.
         reads_max: CommandVersion,
     },
-    /// A peer, whose log is ahead of this member's, said that it was removed.
+    /// A peer said that this member was removed.
     Removed,
     /// From the log writer: everything up to this append is on disk.
     Persisted(AppendId),

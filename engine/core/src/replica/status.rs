@@ -171,9 +171,11 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 
     /// Whether it is in its cluster no more: its own log says so, or a peer has since the leader was last heard.
     pub(super) fn is_removed(&self) -> bool {
-        let leads = self.consensus.state().role == RaftRole::Leader;
-        let heard = self.consensus.leader_commit().map(|(at, _)| at);
-        let is_news = |told| !leads && heard.is_none_or(|heard| heard <= told);
+        let is_news = |told| {
+            let heard = self.consensus.leader_commit().map(|(at, _)| at);
+            let leads = self.consensus.state().role == RaftRole::Leader;
+            !leads && heard.is_none_or(|heard| heard <= told)
+        };
         self.removed.by_log || self.removed.by_peer.is_some_and(is_news)
     }
 
