@@ -1,8 +1,11 @@
 //! A disk that fills up: a small file system of the test's own, so it needs root, as `make test` has.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
-use dengine_client::{Consistency, Error, KeyRange};
+use dengine_client::{Client, ClientOptions, Consistency, Error, KeyRange, RetryPolicy};
 
 use crate::harness::{Cluster, Disk, Member, eventually, hand_over};
 
@@ -222,9 +225,17 @@ async fn a_disk_full_of_what_is_deleted_has_space_again() {
     let disk = Disk::mount_of(SMALL_DISK_BYTES);
     let cluster = Cluster::form_with(1, |member| {
         member.data_dir = disk.folder.path().join("data");
+        member.add_args(["--request-timeout-ms", "60000"]);
     })
     .await;
-    let client = cluster.members[0].client().await;
+    // What is committed may wait for space to be applied in, on a busy machine for longer than a call usually may.
+    let options = ClientOptions {
+        request_timeout: Duration::from_secs(60),
+        retry: RetryPolicy::NONE,
+        ..ClientOptions::default()
+    };
+    let endpoint = cluster.members[0].address();
+    let client = Client::connect_with([endpoint], options).await.unwrap();
     // From this key on, as far as there is space.
     let fill = async |from: usize| {
         for number in from..600 {
