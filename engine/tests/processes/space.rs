@@ -1,6 +1,7 @@
 //! A disk that fills up: a small file system of the test's own, so it needs root, as `make test` has.
 
 use std::{
+    os::unix::fs::MetadataExt as _,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
@@ -10,6 +11,8 @@ use dengine_client::{Client, ClientOptions, Consistency, Error, KeyRange, RetryP
 use crate::harness::{Cluster, Disk, Member, eventually, hand_over};
 
 const RESERVE_BYTES: u64 = 64 << 20;
+/// As the harness sets it.
+const SEGMENT_BYTES: u64 = 8 << 20;
 
 fn on(disk: &Disk, reserve_bytes: u64, member: &mut Member) {
     member.data_dir = disk.folder.path().join("data");
@@ -120,14 +123,23 @@ async fn a_member_without_any_space_waits_for_some_and_loses_nothing() {
 
 /// It keeps less in memory than what is left where a segment finds no space, and waits for longer than RocksDB before it looks again.
 async fn alone_with_a_small_state(disk: &Disk) -> Cluster {
-    Cluster::form_with(1, |member| {
+    let cluster = Cluster::form_with(1, |member| {
         on(disk, 0, member);
         member.add_args([
             "--state-write-buffer-bytes=1048576",
             "--request-timeout-ms=30000",
         ]);
     })
-    .await
+    .await;
+    // The second one is made beside the first writes; on a busy machine the disk was full before.
+    let log = cluster.members[0].data_dir.join("log");
+    eventually("the log has two segments", || async {
+        let files = fs_err::read_dir(&log).unwrap();
+        let bytes = files.filter_map(|it| Some(it.ok()?.metadata().ok()?.blocks() * 512));
+        (bytes.sum::<u64>() >= 2 * SEGMENT_BYTES).then_some(())
+    })
+    .await;
+    cluster
 }
 
 #[tokio::test]
