@@ -71,16 +71,6 @@ pub(super) struct KeepingUp {
     is_trusted: bool,
 }
 
-/// Who says that this member is in its cluster no more.
-#[derive(Debug)]
-pub(super) struct Removed {
-    /// Its own log. For ever: no id is used twice.
-    pub(super) by_log: bool,
-    /// A peer said so then, and says it again and again. Its log may be ahead of this one's; or it has a removal that was given up when a
-    /// loss was accepted, and then a leader counts this member in.
-    pub(super) by_peer: Option<Moment>,
-}
-
 impl KeepingUp {
     /// Who keeps up does so until it is so many election timeouts behind: where what is written takes a little longer than one to be applied,
     /// a Service whose members came and went all the time would at times have none.
@@ -127,6 +117,16 @@ impl KeepingUp {
     fn keeps_up(&self) -> bool {
         self.closely_since.is_some() || self.is_trusted
     }
+}
+
+/// Who says that this member is in its cluster no more.
+#[derive(Debug)]
+pub(super) struct Removed {
+    /// Its own log. For ever: no id is used twice.
+    pub(super) by_log: bool,
+    /// A peer said so then, and says it again and again. Its log may be ahead of this one's; or it has a removal that was given up when a
+    /// loss was accepted, and then a leader counts this member in.
+    pub(super) by_peer: Option<Moment>,
 }
 
 impl<L: LogRead, E: Env> Replica<L, E> {
