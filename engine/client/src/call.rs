@@ -120,9 +120,7 @@ impl Shared {
             if failure.proof.serves_nobody() {
                 self.pool.served_nobody(route);
             }
-            if failure.proof.unhealthy() {
-                self.pool.cool(route);
-            }
+            self.pool.failed(route, &failure.proof);
             target = self.again(&mut attempts, failure).await?;
         }
     }

@@ -431,7 +431,7 @@ mod tests {
         let refused = ConnectError("connection refused".into());
         let failure =
             Failure::from_status(Operation::Write, &Status::from_error(Box::new(refused)));
-        assert!(failure.proof.unhealthy());
+        assert_eq!(failure.proof, Proof::NotSent);
         assert!(
             matches!(failure.error, Error::Unavailable { .. }),
             "{failure:?}"

@@ -14,6 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use dengine_api::v1::{Consistency, GetRequest, kv_client::KvClient};
+use dengine_client_core::AtomicTime;
 use futures::future::join_all;
 use tokio::{
     task::AbortHandle,
@@ -49,8 +50,8 @@ pub(crate) struct Leader {
     connections: usize,
     connect_timeout: Duration,
     elsewhere: Mutex<Elsewhere>,
-    /// When the leader elsewhere last served a call, in milliseconds of the pool's time.
-    served_at: AtomicU64,
+    /// When the leader elsewhere last served a call, by the pool's time.
+    served_at: AtomicTime,
 }
 
 /// The last leader that was named and is none of the endpoints.
@@ -79,7 +80,7 @@ impl Leader {
             connections,
             connect_timeout,
             elsewhere: Mutex::default(),
-            served_at: AtomicU64::new(0),
+            served_at: AtomicTime::default(),
         }
     }
 
@@ -150,12 +151,12 @@ impl Leader {
 
     /// Notes that the leader elsewhere served a call.
     pub(crate) fn served(&self, now: Duration) {
-        self.served_at.store(millis(now), Ordering::Relaxed);
+        self.served_at.set(now);
     }
 
     /// Whether the leader elsewhere has served a call since.
     pub(crate) fn has_served_since(&self, since: Duration) -> bool {
-        self.served_at.load(Ordering::Relaxed) > millis(since)
+        self.served_at.is_after(since)
     }
 
     /// Connections of this number did not answer.
@@ -236,10 +237,6 @@ impl Leader {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Elsewhere {

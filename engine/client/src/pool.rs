@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use dengine_client_core::{Lanes, Target};
+use dengine_client_core::{Failure, Lanes, Target};
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{
@@ -193,7 +193,7 @@ impl Pool {
             let reached = |at: usize| opened[at].1.is_none();
             let same_endpoint = (lane % pool.endpoints.len()..wanted).step_by(pool.endpoints.len());
             if error.is_some() && !same_endpoint.clone().any(reached) {
-                pool.cool(Route::Lane(lane));
+                pool.failed(Route::Lane(lane), &Failure::NotSent);
             }
         }
         Ok(pool)
@@ -304,7 +304,7 @@ impl Pool {
             self.leader.forget();
         }
         self.served_nobody(route);
-        self.cool(route);
+        self.failed(route, &Failure::Lost);
     }
 
     /// Notes that a call was served.
@@ -316,7 +316,14 @@ impl Pool {
         }
     }
 
-    /// Notes that a call was not, by a member that can serve nobody; where that goes on, another connection takes the
+    /// Notes that a member answered.
+    pub(crate) fn answered(&self, route: Route) {
+        if let Route::Lane(lane) = route {
+            self.lanes.answered(lane);
+        }
+    }
+
+    /// Notes that a call was not served, by a member that can serve nobody; where that goes on, another connection takes the
     /// place of this one. Calls that are under way on the old one keep it.
     pub(crate) fn served_nobody(&self, route: Route) {
         let Route::Lane(lane) = route else {
@@ -332,12 +339,14 @@ impl Pool {
         }
     }
 
-    /// Passes a connection over for a while.
-    pub(crate) fn cool(&self, route: Route) {
-        match route {
-            Route::Lane(lane) => self.lanes.cool(lane, self.now()),
-            Route::Elsewhere(number) => self.leader.lost(number),
-            Route::Hinted => {}
+    /// Notes how a call failed: whether its connection is passed over for a while.
+    pub(crate) fn failed(&self, route: Route, failure: &Failure) {
+        match (route, failure) {
+            (Route::Lane(lane), failure) => self.lanes.failed(lane, self.now(), failure),
+            (Route::Elsewhere(number), Failure::NotSent | Failure::Lost) => {
+                self.leader.lost(number);
+            }
+            (Route::Elsewhere(_) | Route::Hinted, _) => {}
         }
     }
 

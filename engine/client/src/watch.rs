@@ -258,7 +258,10 @@ impl Watch {
                 Ok(attached)
             });
             match begun {
-                Ok(attached) => self.place = Place::At(route, attached),
+                Ok(attached) => {
+                    self.shared.pool.answered(route.route());
+                    self.place = Place::At(route, attached);
+                }
                 Err(failure) => self.failed(&route, failure, took)?,
             }
         }
@@ -283,9 +286,7 @@ impl Watch {
 
     /// Notes what the failure says of the member.
     fn leave(&self, route: &WatchRoute, failure: &Failure) {
-        if failure.proof.unhealthy() {
-            self.shared.pool.cool(route.route());
-        }
+        self.shared.pool.failed(route.route(), &failure.proof);
         if failure.proof.serves_nobody() {
             self.shared.pool.leave_watching(route);
         }

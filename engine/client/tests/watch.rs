@@ -13,6 +13,7 @@ use dengine_client::{
 };
 use futures::StreamExt;
 use support::{Between, Peer, Script, balanced};
+use tokio::net::TcpListener;
 use tonic::Status;
 
 fn header(revision: u64) -> Option<ResponseHeader> {
@@ -306,6 +307,32 @@ async fn all_watches_of_a_client_share_one_stream_and_end_alone() {
         2,
         "the last watch closed the first one"
     );
+}
+
+/// Each watch took the turn of trying it, and told nobody that it had answered.
+#[tokio::test]
+async fn watches_come_back_to_a_member_that_was_away() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let away = closed.local_addr().unwrap();
+    drop(closed);
+    let other = Peer::start().await;
+    let options = ClientOptions {
+        connections: 2,
+        ..ClientOptions::default()
+    };
+    let endpoints = [away.to_string(), other.address.clone()];
+    let client = Client::connect_with(endpoints, options).await.unwrap();
+    let back = Peer::listening(TcpListener::bind(away).await.unwrap(), []);
+    for peer in [&back, &other] {
+        peer.tells(8, 3..4);
+    }
+    while back.created().is_empty() {
+        client.watch(KeyRange::all()).await.unwrap();
+    }
+    for _ in 0..4 {
+        client.watch(KeyRange::all()).await.unwrap();
+    }
+    assert_eq!(back.created().len(), 3, "half of them");
 }
 
 #[tokio::test]

@@ -2,12 +2,11 @@
 //! ones.
 
 use std::{
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-/// How long a connection that did not answer is passed over while others are there.
-pub const COOL_DOWN: Duration = Duration::from_secs(1);
+use crate::{atomic_time::AtomicTime, health::Health, retry::Failure};
 
 /// How long a connection serves nothing before another is made in its place.
 ///
@@ -24,13 +23,11 @@ pub struct Lanes {
     next: AtomicUsize,
 }
 
-/// Times are milliseconds.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Passed over until then; 0: healthy.
-    cool_until: AtomicU64,
+    health: Health,
     /// When it last served a call, or was connected anew.
-    good_at: AtomicU64,
+    good_at: AtomicTime,
 }
 
 impl Lanes {
@@ -74,57 +71,58 @@ impl Lanes {
         }
     }
 
-    /// The first healthy lane from `from` on; that lane itself if none is healthy.
+    /// The first healthy lane from `from` on, or one before it that is due to be tried; that lane itself if there is none.
     #[must_use]
     pub fn pick(&self, from: usize, now: Duration) -> usize {
         let count = self.lanes.len();
         let from = from % count;
         (0..count)
             .map(|step| (from + step) % count)
-            .find(|&lane| self.healthy(lane, now))
+            .find(|&lane| self.lanes[lane].health.takes_call(now))
             .unwrap_or(from)
     }
 
-    /// Passes a lane over for [`COOL_DOWN`].
-    pub fn cool(&self, lane: usize, now: Duration) {
-        let until = millis(now + COOL_DOWN);
-        self.lanes[lane].cool_until.store(until, Ordering::Relaxed);
+    /// Notes how a call failed: a lane on which nobody answered is passed over for a while.
+    pub fn failed(&self, lane: usize, now: Duration, failure: &Failure) {
+        let health = &self.lanes[lane].health;
+        match failure {
+            Failure::NotSent => health.refused(now),
+            Failure::Lost => health.silent(now),
+            // Whoever says late that nothing is known keeps others waiting too.
+            _ if failure.serves_nobody() => {}
+            _ => health.answered(),
+        }
     }
 
-    /// Notes that a lane served a call.
+    /// Notes that a lane served a call: it is healthy.
     pub fn served(&self, lane: usize, now: Duration) {
-        let good_at = &self.lanes[lane].good_at;
-        good_at.store(millis(now), Ordering::Relaxed);
+        self.lanes[lane].good_at.set(now);
+        self.answered(lane);
+    }
+
+    /// Notes that the member of a lane answered: the lane is healthy.
+    pub fn answered(&self, lane: usize) {
+        self.lanes[lane].health.answered();
     }
 
     /// Whether a lane has served a call since.
     #[must_use]
     pub fn has_served_since(&self, lane: usize, since: Duration) -> bool {
-        self.lanes[lane].good_at.load(Ordering::Relaxed) > millis(since)
+        self.lanes[lane].good_at.is_after(since)
     }
 
     /// Notes that a lane did not serve a call; whether it is to be connected anew, which one caller at a time is told.
     pub fn renews(&self, lane: usize, now: Duration) -> bool {
         let good_at = &self.lanes[lane].good_at;
-        let (was, now) = (good_at.load(Ordering::Relaxed), millis(now));
-        now.saturating_sub(was) >= millis(RENEW_AFTER)
-            && good_at
-                .compare_exchange(was, now, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+        let was = good_at.get();
+        now.saturating_sub(was) >= RENEW_AFTER && good_at.replace(was, now)
     }
-
-    fn healthy(&self, lane: usize, now: Duration) -> bool {
-        millis(now) >= self.lanes[lane].cool_until.load(Ordering::Relaxed)
-    }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::COOL_DOWN;
 
     #[test]
     fn calls_take_turns_over_the_primary_lanes() {
@@ -138,10 +136,28 @@ mod tests {
     fn a_lane_that_did_not_answer_is_passed_over_for_a_while() {
         let lanes = Lanes::new(3, 3);
         let now = Duration::from_secs(9);
-        lanes.cool(1, now);
+        lanes.failed(1, now, &Failure::Lost);
         assert_eq!(lanes.pick(1, now), 2);
         assert_eq!(lanes.pick(4, now + COOL_DOWN / 2), 2);
         assert_eq!(lanes.pick(1, now + COOL_DOWN), 1);
+    }
+
+    /// A leader that hangs answers after five seconds that a write may or may not have taken effect.
+    #[test]
+    fn only_who_refuses_a_call_has_answered() {
+        let now = Duration::from_secs(9);
+        let healthy_after = |failure: &Failure| {
+            let lanes = Lanes::new(2, 2);
+            lanes.failed(1, now, &Failure::Lost);
+            lanes.failed(1, now, failure);
+            lanes.pick(1, now) == 1
+        };
+        let leader = Some("a:1".to_owned());
+        assert!(healthy_after(&Failure::Refused));
+        assert!(healthy_after(&Failure::NotServed { leader }));
+        assert!(!healthy_after(&Failure::NotServed { leader: None }));
+        assert!(!healthy_after(&Failure::Undecided));
+        assert!(!healthy_after(&Failure::NotSent));
     }
 
     #[test]
@@ -179,8 +195,8 @@ mod tests {
     #[test]
     fn if_no_lane_is_healthy_the_wanted_one_is_taken() {
         let lanes = Lanes::new(2, 2);
-        lanes.cool(0, Duration::ZERO);
-        lanes.cool(1, Duration::ZERO);
+        lanes.failed(0, Duration::ZERO, &Failure::Lost);
+        lanes.failed(1, Duration::ZERO, &Failure::Lost);
         assert_eq!(lanes.pick(1, Duration::ZERO), 1);
     }
 }

@@ -7,13 +7,17 @@
 //! Time is a [`Duration`](std::time::Duration) since any origin that the caller keeps to; randomness is
 //! a number that the caller draws.
 
+mod atomic_time;
+mod health;
 mod lanes;
 mod position;
 mod retry;
 mod session;
 mod watch;
 
-pub use lanes::{COOL_DOWN, Lanes, RENEW_AFTER};
+pub use atomic_time::AtomicTime;
+pub use health::COOL_DOWN;
+pub use lanes::{Lanes, RENEW_AFTER};
 pub use position::Position;
 pub use retry::{Attempts, Code, End, Failure, Failures, Next, Operation, RetryPolicy, Target};
 pub use session::{Lease, Pace, Sequencer, Stamp, WINDOW};

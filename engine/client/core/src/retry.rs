@@ -162,12 +162,6 @@ impl Failure {
     pub fn waits_for_leader(&self) -> bool {
         matches!(self, Self::NotSent | Self::NotServed { .. })
     }
-
-    /// Whether the connection or the member behind it did not answer, so that another is preferred for a while.
-    #[must_use]
-    pub fn unhealthy(&self) -> bool {
-        matches!(self, Self::NotSent | Self::Lost)
-    }
 }
 
 /// So often a call is sent again that was refused for want of space: for half a second, in which a leader hands over to a member

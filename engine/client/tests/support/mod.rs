@@ -116,6 +116,10 @@ impl Peer {
 
     pub(crate) async fn scripted(script: impl IntoIterator<Item = Step>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::listening(listener, script)
+    }
+
+    pub(crate) fn listening(listener: TcpListener, script: impl IntoIterator<Item = Step>) -> Self {
         let address = listener.local_addr().unwrap().to_string();
         let state = State {
             script: script.into_iter().collect(),
