@@ -11,8 +11,12 @@ use super::state::{Position, State};
 use crate::types::{HardState, NUMBER_MAX};
 use std::sync::Arc;
 
-/// Zeros are written in pieces of at most this size.
-const PIECE_BYTES: u32 = 1 << 20;
+/// Zeros are written so many at a time.
+const WRITE_BYTES: u32 = 1 << 20;
+
+/// What is due at once takes about so many syncs, if each carries [`WRITE_BYTES`] at least. Where the filling keeps up with the log,
+/// each then carries half as much as the log's own.
+const SYNCS: u32 = 4;
 
 /// A file of the usual segment size that is not in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,16 +74,19 @@ impl<F: DiskFile> Filling<F> {
         (self.filled < self.capacity).then_some(self.filled)
     }
 
-    /// Fills it up to there. Syncing each piece keeps what a single sync has to write small, so that the log's own
-    /// syncs do not wait behind it.
+    /// Fills it up to there, with few syncs: where much is due, the log writes much between two of its own, and a disk may take as
+    /// long for each whatever it carries. Where little is due each is small, so that the log's own do not wait behind it.
     pub(super) fn fill_upto(&mut self, upto: u32) -> Result<(), DiskError> {
         let upto = upto.min(self.capacity);
+        let piece = (upto.saturating_sub(self.filled) / SYNCS).max(WRITE_BYTES);
         while self.filled < upto {
-            let piece = PIECE_BYTES.min(upto - self.filled);
-            self.file
-                .write_at(u64::from(self.filled), &vec![0; piece as usize])?;
+            let end = upto.min(self.filled.saturating_add(piece));
+            for at in (self.filled..end).step_by(WRITE_BYTES as usize) {
+                let zeros = vec![0; WRITE_BYTES.min(end - at) as usize];
+                self.file.write_at(at.into(), &zeros)?;
+            }
             self.file.sync_data()?;
-            self.filled += piece;
+            self.filled = end;
         }
         Ok(())
     }

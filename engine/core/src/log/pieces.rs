@@ -175,3 +175,56 @@ impl<D: Disk> Log<D> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::LogOptions;
+    use super::super::conformance::{batch, small_options};
+    use super::super::memory::MemoryDisk;
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// So many syncs the next segment takes beside a log that writes so many bytes between two of its own, on a disk that takes as long
+    /// for each. It must be there in time.
+    fn syncs_of_next(bytes: usize) -> u64 {
+        let disk = MemoryDisk::new();
+        let options = LogOptions {
+            segment_bytes: 64 << 20,
+            ..small_options()
+        };
+        let (mut log, _) = Log::open(disk.clone(), options).unwrap();
+        let (mut syncs, mut away) = (0, None);
+        for index in 1.. {
+            log.append(&batch(1, index..=index, bytes)).unwrap();
+            log.sync().unwrap();
+            assert_eq!(log.current.number, 1, "the log is full");
+            match away.take() {
+                Some((0, filled)) => log.take_back(filled).unwrap(),
+                Some((left, filled)) => away = Some((left - 1, filled)),
+                None => {}
+            }
+            if !log.spares.is_empty() {
+                break;
+            }
+            if away.is_none()
+                && let Some(piece) = log.next_piece().unwrap()
+            {
+                let before = disk.counts().syncs;
+                let filled = piece.fill();
+                let took = disk.counts().syncs - before;
+                syncs += took;
+                away = Some((took - 1, filled));
+            }
+        }
+        syncs
+    }
+
+    /// Each took one for each MiB, and the log waited for dozens of them where one takes a tenth of a second.
+    #[test]
+    fn the_more_the_log_writes_at_once_the_fewer_syncs_its_next_segment_takes() {
+        assert!(syncs_of_next(MIB / 4) >= 60, "each is small");
+        assert!(syncs_of_next(MIB) <= 40);
+        assert!(syncs_of_next(4 * MIB) <= 16);
+    }
+}
