@@ -170,6 +170,27 @@ async fn snapshots_and_hashes_are_of_every_member() {
     assert!(done(&cluster, &["hash"]).contains("HASH"));
 }
 
+/// Each was asked at its address for clients, though people had named where it serves them.
+#[tokio::test]
+async fn who_serves_people_on_its_own_machine_only_is_asked_there() {
+    let cluster = Cluster::start(2, Member::serve_clients_everywhere);
+    let local = |member: &Member| format!("127.0.0.1:{}", member.admin_port);
+    let endpoints = cluster.members.iter().map(local).collect::<Vec<_>>();
+    for command in [
+        &["init"][..],
+        &["admin", "hash"],
+        &["admin", "snapshot"],
+        &["admin", "sessions", "list"],
+    ] {
+        let output = dengine()
+            .args(command)
+            .args(["--endpoints", &endpoints.join(",")])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{command:?}: {}", said(&output));
+    }
+}
+
 #[test]
 fn nobody_there_is_said_with_what_to_do() {
     let home = scratch();

@@ -3,15 +3,17 @@
 use std::{future::Future, time::Duration};
 
 use anyhow::{Context as _, bail};
-use dengine_api::v1::{Member, MembersResponse};
+use dengine_api::v1::{Member, MembersResponse, StatusResponse};
 use dengine_client::{AdminClient, AdminOptions, Error};
 use futures::future::join_all;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Pause before something is asked again.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Longest wait for one member, so that one that is gone does not take the time of the others.
 const MEMBER_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest wait for an endpoint to say who it is, where another address of its member is known.
+const NAMED_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A cluster, as it was named on the command line.
 pub(super) struct Cluster {
@@ -20,10 +22,19 @@ pub(super) struct Cluster {
     options: AdminOptions,
 }
 
+/// A member, and where to ask it.
+pub(super) struct Place {
+    address: String,
+    /// From the leader's list; `None` if there is no leader to ask.
+    member: Option<Member>,
+    /// Connected to it already.
+    client: Option<AdminClient>,
+}
+
 /// A member and what came of asking it.
 pub(super) struct Asked<T> {
     pub(super) address: String,
-    /// From the leader's list; `None` if there is no leader to ask.
+    /// As its [`Place`]'s.
     pub(super) member: Option<Member>,
     pub(super) answer: Result<T, Error>,
 }
@@ -101,30 +112,97 @@ impl Cluster {
         None
     }
 
-    /// Asks every member for itself, all at once: those of `members`, or else the endpoints.
+    /// Where every member answers for itself: those of `members`, or else the endpoints.
+    pub(super) fn places(&self, members: Option<&MembersResponse>) -> Vec<Place> {
+        let listed = members.into_iter().flat_map(|it| &it.members);
+        let listed = listed.filter_map(|it| it.member.clone());
+        let places: Vec<_> = listed
+            .map(|it| Place {
+                address: it.client_address.clone(),
+                member: Some(it),
+                client: None,
+            })
+            .collect();
+        if !places.is_empty() {
+            return places;
+        }
+        let named = self.endpoints.iter().map(|it| Place {
+            address: it.clone(),
+            member: None,
+            client: None,
+        });
+        named.collect()
+    }
+
+    /// The same for calls that the port of clients refuses. A member may serve them where only those on its machine reach it, which it
+    /// tells nobody: whoever named that endpoint is there.
+    pub(super) async fn admin_places(&self, members: Option<&MembersResponse>) -> Vec<Place> {
+        let mut places = self.places(members);
+        let Some(cluster) = members.map(|it| it.cluster_id) else {
+            return places;
+        };
+        let named = join_all(self.endpoints.iter().map(|it| self.introduced(it))).await;
+        for (endpoint, client, status) in named.into_iter().flatten() {
+            let of_it = |place: &&mut Place| {
+                let id = place.member.as_ref().map(|it| it.id);
+                id == Some(status.member_id) && status.cluster_id == cluster
+            };
+            // Its address for clients, if that is what was named, is known already.
+            if let Some(place) = places.iter_mut().find(of_it)
+                && place.client.is_none()
+                && place.address != *endpoint
+            {
+                place.address.clone_from(endpoint);
+                place.client = Some(client);
+            }
+        }
+        places
+    }
+
+    /// Who answers at an endpoint. The connection stays with that one: the next may lead to another, as behind a Service.
+    async fn introduced<'a>(
+        &self,
+        endpoint: &'a String,
+    ) -> Option<(&'a String, AdminClient, StatusResponse)> {
+        let options = AdminOptions {
+            request_timeout: self.time_left(),
+            ..self.options
+        };
+        let patience = (self.time_left() / 4).min(NAMED_PATIENCE);
+        let asked = async {
+            let client = AdminClient::connect_with(endpoint, options).await.ok()?;
+            let status = client.status().await.ok()?;
+            Some((endpoint, client, status))
+        };
+        timeout(patience, asked).await.ok().flatten()
+    }
+
+    /// Asks every member for itself, all at once.
     pub(super) async fn ask_each<T, F>(
         &self,
-        members: Option<&MembersResponse>,
+        places: Vec<Place>,
         patience: Duration,
         ask: impl Fn(AdminClient) -> F + Copy,
     ) -> Vec<Asked<T>>
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let listed = members.into_iter().flat_map(|it| &it.members);
-        let mut places: Vec<(String, Option<Member>)> = listed
-            .filter_map(|it| it.member.clone())
-            .map(|it| (it.client_address.clone(), Some(it)))
-            .collect();
-        if places.is_empty() {
-            places.extend(self.endpoints.iter().map(|it| (it.clone(), None)));
-        }
         let options = AdminOptions {
-            request_timeout: patience,
-            ..self.patient()
+            // A timeout of zero is no valid option.
+            request_timeout: patience.max(Duration::from_millis(1)),
+            ..self.options
         };
-        let asking = places.into_iter().map(|(address, member)| async move {
-            let answer = match AdminClient::connect_with(&address, options).await {
+        let asking = places.into_iter().map(|place| async move {
+            let Place {
+                address,
+                member,
+                client,
+            } = place;
+            let connected = match client {
+                Some(client) => Ok(client),
+                None => AdminClient::connect_with(&address, options).await,
+            };
+            let answer = match connected {
                 Ok(client) => ask(client).await,
                 Err(error) => Err(error),
             };

@@ -114,8 +114,9 @@ impl View {
     async fn of(cluster: &Cluster) -> anyhow::Result<Self> {
         let members = cluster.members_now().await;
         let ask = |client: AdminClient| async move { client.sessions().await };
+        let places = cluster.admin_places(members.as_ref()).await;
         let patience = cluster.member_patience();
-        let asked = cluster.ask_each(members.as_ref(), patience, ask).await;
+        let asked = cluster.ask_each(places, patience, ask).await;
         Self::merged(asked)
     }
 

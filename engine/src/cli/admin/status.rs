@@ -52,7 +52,8 @@ impl View {
         let members = cluster.members_now().await;
         let patience = cluster.member_patience();
         let ask = |client: dengine_client::AdminClient| async move { client.status().await };
-        let asked = cluster.ask_each(members.as_ref(), patience, ask).await;
+        let places = cluster.places(members.as_ref());
+        let asked = cluster.ask_each(places, patience, ask).await;
         Self { members, asked }
     }
 
@@ -74,11 +75,10 @@ impl View {
         ];
         let rows = self.asked.iter().map(|it| self.row(it)).collect();
         say(&table(header, rows));
-        for asked in &self.asked {
-            if let Err(error) = &asked.answer {
-                say(&format!("{}: {error}", asked.address));
-            }
-        }
+        self.asked
+            .iter()
+            .filter_map(problem)
+            .for_each(|it| say(&it));
     }
 
     fn row(&self, asked: &Asked<StatusResponse>) -> [String; 16] {
@@ -133,34 +133,10 @@ impl View {
 
     /// What keeps the cluster from being healthy, each with what to do.
     fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        if self.members.is_none() {
-            problems.push(
-                "no leader: a majority of the voters must run and reach each other".to_owned(),
-            );
-        }
-        for asked in &self.asked {
-            let name = asked.member.as_ref().map_or(&asked.address, |it| &it.name);
-            let voter = asked.member.as_ref().is_none_or(|it| it.voter);
-            match &asked.answer {
-                Err(error) => problems.push(format!("{name} does not answer: {error}")),
-                Ok(status) if status.stalled => problems.push(format!(
-                    "{name} writes nothing: its disk hangs or is full"
-                )),
-                Ok(status) if status.snapshot_lacks_bytes > 0 => problems.push(format!(
-                    "{name} lacks {} MiB of space for the snapshot without which it can't catch up: give it a larger volume",
-                    status.snapshot_lacks_bytes.div_ceil(1 << 20)
-                )),
-                Ok(status) if !status.ready && voter => problems.push(format!(
-                    "{name} is not ready: it has no contact with a leader, is catching up or was removed; its log says more"
-                )),
-                Ok(status) if status.low_on_space => problems.push(format!(
-                    "{name} is low on space: while it leads, writes that need some are refused; delete keys or give it a larger volume"
-                )),
-                Ok(_) => {}
-            }
-        }
-        problems
+        let no_leader = "no leader: a majority of the voters must run and reach each other";
+        let no_leader = self.members.is_none().then(|| no_leader.to_owned());
+        let of_members = self.asked.iter().filter_map(problem);
+        no_leader.into_iter().chain(of_members).collect()
     }
 
     fn json(&self) -> Value {
@@ -181,7 +157,8 @@ impl View {
                     "lagEntries": self.lag(asked), "watches": status.watches,
                     "durability": status.durability, "version": status.version,
                     "folderId": status.folder_id, "lowOnSpace": status.low_on_space,
-                    "stalled": status.stalled, "snapshotLacksBytes": status.snapshot_lacks_bytes,
+                    "stalled": status.stalled, "removed": status.removed,
+                    "snapshotLacksBytes": status.snapshot_lacks_bytes,
                     "commandsReadMax": known(status.commands_read_max),
                 }),
             }
@@ -197,6 +174,42 @@ impl View {
     }
 }
 
+/// What keeps a member from being healthy, and what to do.
+fn problem(asked: &Asked<StatusResponse>) -> Option<String> {
+    let name = asked.member.as_ref().map_or(&asked.address, |it| &it.name);
+    let voter = asked.member.as_ref().is_none_or(|it| it.voter);
+    let status = match &asked.answer {
+        Ok(status) => status,
+        Err(error) => return Some(format!("{name} does not answer: {error}")),
+    };
+    Some(if status.removed && asked.member.is_none() {
+        format!(
+            "{name} was removed from its cluster: end it, and to have it join again as a new member, start it with an empty --data-dir"
+        )
+    } else if status.removed {
+        format!(
+            "{name} takes itself for removed, while the leader lists it: ask again, and if that stays, start it again"
+        )
+    } else if status.stalled {
+        format!("{name} writes nothing: its disk hangs or is full")
+    } else if status.snapshot_lacks_bytes > 0 {
+        format!(
+            "{name} lacks {} MiB of space for the snapshot without which it can't catch up: give it a larger volume",
+            status.snapshot_lacks_bytes.div_ceil(1 << 20)
+        )
+    } else if !status.ready && voter {
+        format!(
+            "{name} is not ready: it has no contact with a leader or is catching up; its log says more"
+        )
+    } else if status.low_on_space {
+        format!(
+            "{name} is low on space: while it leads, writes that need some are refused; delete keys or give it a larger volume"
+        )
+    } else {
+        return None;
+    })
+}
+
 /// Members of older versions say nothing, which is 0.
 fn known(number: u32) -> Option<u32> {
     (number != 0).then_some(number)
@@ -209,6 +222,7 @@ fn id(id: u64) -> String {
 /// The member's part, in a word.
 fn role(status: &StatusResponse) -> &'static str {
     match status.role() {
+        _ if status.removed => "removed",
         Role::Leader => "leader",
         Role::Follower => "follower",
         Role::Candidate => "candidate",
@@ -274,7 +288,12 @@ mod tests {
             snapshot_lacks_bytes: (1 << 20) + 1,
             ..StatusResponse::default()
         };
+        let removed = StatusResponse {
+            removed: true,
+            ..StatusResponse::default()
+        };
         for (status, words) in [
+            (removed, "was removed"),
             (low, "low on space"),
             (stalled, "its disk hangs"),
             (lacks, "lacks 2 MiB of space for the snapshot"),

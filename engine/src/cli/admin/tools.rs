@@ -50,9 +50,8 @@ pub(super) async fn snapshot(cluster: &Cluster, as_json: bool) -> anyhow::Result
     let members = cluster.members_now().await;
     let ask = |client: AdminClient| async move { client.snapshot().await };
     // It may take as long as it takes to write the state out.
-    let asked = cluster
-        .ask_each(members.as_ref(), cluster.time_left(), ask)
-        .await;
+    let places = cluster.admin_places(members.as_ref()).await;
+    let asked = cluster.ask_each(places, cluster.time_left(), ask).await;
     let rows = asked.iter().map(|it| match &it.answer {
         Ok(made) => [
             name(it),
@@ -76,9 +75,8 @@ pub(super) async fn snapshot(cluster: &Cluster, as_json: bool) -> anyhow::Result
 pub(super) async fn hash(cluster: &Cluster, as_json: bool) -> anyhow::Result<u8> {
     let members = cluster.members_now().await;
     let ask = |client: AdminClient| async move { client.hash().await };
-    let asked = cluster
-        .ask_each(members.as_ref(), cluster.time_left(), ask)
-        .await;
+    let places = cluster.admin_places(members.as_ref()).await;
+    let asked = cluster.ask_each(places, cluster.time_left(), ask).await;
     let rows = asked.iter().map(|it| match &it.answer {
         Ok(hashed) => [
             name(it),

@@ -29,6 +29,8 @@ pub(crate) struct Member {
     pub(crate) monitor_port: u16,
     /// The program that runs, if it is not the one under test.
     older: Option<PathBuf>,
+    /// Clients reach it by every address of this machine.
+    everywhere: bool,
     extra: Vec<OsString>,
     environment: Vec<(String, OsString)>,
     files_max: Option<u32>,
@@ -47,6 +49,7 @@ impl Member {
             admin_port: free_port(),
             monitor_port: free_port(),
             older: None,
+            everywhere: false,
             extra: Vec::new(),
             environment: Vec::new(),
             files_max: None,
@@ -63,6 +66,11 @@ impl Member {
     /// The same, for a member that has its place already.
     pub(crate) fn add_args<I: Into<OsString>>(&mut self, args: impl IntoIterator<Item = I>) {
         self.extra.extend(args.into_iter().map(Into::into));
+    }
+
+    /// Clients reach it by every address of this machine, unlike people.
+    pub(crate) fn serve_clients_everywhere(&mut self) {
+        self.everywhere = true;
     }
 
     /// From its next start on it is this program, which an older release built.
@@ -142,8 +150,13 @@ impl Member {
             // The first releases served `Admin` on the clients' port.
             command.args(["--listen-admin", &local(self.admin_port)]);
         }
+        let listen_client = match self.everywhere {
+            true => format!("0.0.0.0:{}", self.client_port),
+            false => self.address(),
+        };
         command
-            .args(["--listen-client", &local(self.client_port)])
+            .args(["--listen-client", &listen_client])
+            .args(["--advertise-client", &self.address()])
             .args(["--listen-peer", &local(self.peer_port)])
             .args(["--listen-monitor", &local(self.monitor_port)])
             .args(["--log-segment-bytes", "8388608"])
