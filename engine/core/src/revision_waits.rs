@@ -57,7 +57,7 @@ impl RevisionWaits {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// No newer revision comes: nobody waits any more.
+    /// No newer revision comes, unless this is told to [resume](Self::resume): nobody waits any more.
     pub fn end(&self) {
         let mut waits = self.lock();
         waits.ended = true;
@@ -68,6 +68,11 @@ impl RevisionWaits {
             .collect();
         drop(waits);
         woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// Newer revisions may come again.
+    pub fn resume(&self) {
+        self.lock().ended = false;
     }
 
     fn enter(&self, wanted: Revision) -> Entry<'_> {
@@ -165,6 +170,11 @@ mod tests {
         );
         let mut late = pin!(waits.reached(Revision(9), now));
         assert_eq!(woken[0].poll(late.as_mut()), Poll::Ready(false));
+        waits.resume();
+        let mut anew = pin!(waits.reached(Revision(9), now));
+        assert!(woken[0].poll(anew.as_mut()).is_pending());
+        waits.advance(Revision(9));
+        assert_eq!(woken[0].poll(anew), Poll::Ready(true));
     }
 
     #[test]

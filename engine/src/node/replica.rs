@@ -226,6 +226,9 @@ impl ReplicaThread {
     pub(super) fn publish(&mut self) {
         self.count();
         let status = self.status();
+        if status.ready {
+            self.snapshots.incoming.is_not_needed();
+        }
         self.status.send_if_modified(|old| {
             let changed = *old != status;
             *old = status;
@@ -261,9 +264,6 @@ impl ReplicaThread {
         // A follower that has just started may know who leads before it knows where.
         let passes_on = |leader: &LeaderHint| !leader.client_address.is_empty();
         let ready = status.ready && status.leader.as_ref().is_none_or(passes_on);
-        if ready {
-            self.snapshots.incoming.is_not_needed();
-        }
         NodeStatus {
             lifecycle: Lifecycle::Running,
             name: self.config.name.clone(),
@@ -280,10 +280,14 @@ impl ReplicaThread {
             revision: status.revision,
             ready,
             stalled: status.stalled,
+            removed: status.removed,
             log_bytes: self.log_reader.bytes(),
             state_bytes: self.reader.approximate_bytes(),
             low_on_space: self.space.is_low(),
-            snapshot_lacks_bytes: self.snapshots.incoming.lacks_bytes(),
+            snapshot_lacks_bytes: match ready {
+                true => 0,
+                false => self.snapshots.incoming.lacks_bytes(),
+            },
             free_bytes: self.space.room_bytes(),
             command_version: Some(self.replica.command_version()),
         }

@@ -47,6 +47,8 @@ pub struct NodeStatus {
     pub ready: bool,
     /// Whether its disk hangs: its log or its state machine has not got on for several election timeouts.
     pub stalled: bool,
+    /// Whether it is in its cluster no more, as far as it knows.
+    pub removed: bool,
     /// Size of its log on disk.
     pub log_bytes: u64,
     /// Estimated size of its state machine.
@@ -62,7 +64,7 @@ pub struct NodeStatus {
 }
 
 impl NodeStatus {
-    pub(super) fn waiting(name: &str, folder_id: &str) -> Self {
+    pub(crate) fn waiting(name: &str, folder_id: &str) -> Self {
         Self {
             lifecycle: Lifecycle::Waiting,
             name: name.to_owned(),
@@ -79,6 +81,7 @@ impl NodeStatus {
             revision: Revision(0),
             ready: false,
             stalled: false,
+            removed: false,
             log_bytes: 0,
             state_bytes: 0,
             low_on_space: false,

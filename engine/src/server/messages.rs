@@ -59,6 +59,7 @@ pub(super) fn node_status(
         low_on_space: status.low_on_space,
         snapshot_lacks_bytes: status.snapshot_lacks_bytes,
         stalled: status.stalled,
+        removed: status.removed,
         admin_address,
         free_bytes: status.free_bytes,
         commands_read_max: u32::from(CommandVersion::CURRENT.number()),

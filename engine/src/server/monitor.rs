@@ -96,8 +96,10 @@ async fn ready(State(source): State<Source>) -> (StatusCode, &'static str) {
     if source.stop.is_cancelled() {
         return unready("the member is stopping\n");
     }
-    match source.node.status().ready {
+    let status = source.node.status();
+    match status.ready {
         true => (StatusCode::OK, "ok\n"),
+        false if status.removed => unready("the member was removed from its cluster\n"),
         false => unready(
             "no linearizable read can be answered now: the member waits for a cluster, has no contact with a leader, or is catching up\n",
         ),

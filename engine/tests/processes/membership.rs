@@ -124,6 +124,12 @@ async fn a_removed_member_takes_no_part_and_its_id_is_gone() {
     let own = cluster.members[removed].client().await;
     let read = own.get("k", Consistency::Linearizable).await.unwrap_err();
     assert!(read.to_string().contains("was removed"), "{read}");
+    assert!(cluster.members[removed].status().await.removed);
+    // What it has not seen it never will.
+    client.put("k", "seen").await.unwrap();
+    own.saw(client.position());
+    let read = own.get("k", Consistency::Session).await.unwrap_err();
+    assert!(read.to_string().contains("was removed"), "{read}");
     // It does not disturb those that are left.
     let after = client.put("k", "w").await.unwrap().header.term;
     assert_eq!(after, term, "an election nobody needed");

@@ -423,7 +423,8 @@ mod tests {
         leader.read("late");
         leader.lease_read("late");
         assert_eq!(leader.told(), ["removed"; 2]);
-        assert!(!leader.replica.status().ready);
+        let status = leader.replica.status();
+        assert!(status.removed && !status.ready);
     }
 
     /// After a loss of acknowledged writes that was accepted, a member may still have a removal in its log that is undone.

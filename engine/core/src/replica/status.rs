@@ -44,6 +44,8 @@ pub struct ReplicaStatus {
     pub ready: bool,
     /// Whether its log or its state machine has not got on for several election timeouts: its disk hangs.
     pub stalled: bool,
+    /// Whether it is in its cluster no more, as far as it knows.
+    pub removed: bool,
 }
 
 /// The leader's view of one member.
@@ -142,6 +144,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
         };
         let timeout = self.config.election_timeout;
         let stalled = self.outstanding.is_stalled(self.now, timeout);
+        let removed = self.is_removed();
         ReplicaStatus {
             role,
             leader: self.leader_hint(),
@@ -154,8 +157,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
             ready: self.consensus.can_confirm_reads()
                 && self.keeping_up.keeps_up()
                 && !stalled
-                && !self.is_removed(),
+                && !removed,
             stalled,
+            removed,
         }
     }
 
@@ -331,8 +335,10 @@ mod tests {
         assert!(pair.tick(Some));
         let learner = &mut pair.learner;
         learner.replica.handle(Input::Removed, learner.now);
-        assert!(!learner.replica.status().ready);
+        let told = learner.replica.status();
+        assert!(told.removed && !told.ready);
         assert!(pair.tick(Some));
+        assert!(!pair.learner.replica.status().removed);
     }
 
     /// With one for each entry that was applied the thread that decides did nothing else.

@@ -11,7 +11,10 @@ use std::sync::{
 use dengine_core::{revision_waits::RevisionWaits, types::Revision};
 use tokio::sync::watch;
 
-use crate::connections::{Share, Source};
+use crate::{
+    connections::{Share, Source},
+    node::NodeStatus,
+};
 
 /// All that wait.
 pub(super) struct SessionReads {
@@ -27,10 +30,14 @@ pub(super) struct Waiting<'a> {
 }
 
 impl SessionReads {
-    /// So many at a time. Wakes them as the member's revision moves on, until that ends.
-    pub(super) fn start(limit: usize, revision: watch::Receiver<Revision>) -> Self {
+    /// So many at a time. Wakes them as the member's revision moves on, until that ends; nobody waits on a member that was removed.
+    pub(super) fn start(
+        limit: usize,
+        revision: watch::Receiver<Revision>,
+        status: watch::Receiver<NodeStatus>,
+    ) -> Self {
         let reads = Self::new(limit);
-        tokio::spawn(follow(Arc::clone(&reads.revisions), revision));
+        tokio::spawn(follow(Arc::clone(&reads.revisions), revision, status));
         reads
     }
 
@@ -56,19 +63,41 @@ impl SessionReads {
 }
 
 impl Waiting<'_> {
-    /// Waits until `now` covers `wanted`; whether it does, or the member has ended.
+    /// Waits until `now` covers `wanted`; whether it does, or the member has ended or was removed.
     pub(super) async fn reached(&self, wanted: Revision, now: &watch::Receiver<Revision>) -> bool {
         let revisions = &self.all.revisions;
         revisions.reached(wanted, || *now.borrow()).await
     }
 }
 
-async fn follow(waits: Arc<RevisionWaits>, mut revision: watch::Receiver<Revision>) {
-    while revision.changed().await.is_ok() {
-        let now = *revision.borrow_and_update();
-        waits.advance(now);
+async fn follow(
+    waits: Arc<RevisionWaits>,
+    mut revision: watch::Receiver<Revision>,
+    mut status: watch::Receiver<NodeStatus>,
+) {
+    let mut was_removed = false;
+    status.mark_changed();
+    loop {
+        let changed = tokio::select! {
+            changed = revision.changed() => changed.map(|()| {
+                // Not held while others are woken: it would hold up who applies.
+                let now = *revision.borrow_and_update();
+                waits.advance(now);
+            }),
+            changed = status.changed() => changed.map(|()| {
+                let removed = status.borrow_and_update().removed;
+                match (was_removed, removed) {
+                    (false, true) => waits.end(),
+                    (true, false) => waits.resume(),
+                    _ => {}
+                }
+                was_removed = removed;
+            }),
+        };
+        if changed.is_err() {
+            return waits.end();
+        }
     }
-    waits.end();
 }
 
 impl Drop for Waiting<'_> {
@@ -110,7 +139,8 @@ mod tests {
     #[tokio::test]
     async fn a_revision_wakes_those_who_wait_for_it_and_no_others() {
         let (revision, now) = watch::channel(Revision(1));
-        let reads = SessionReads::start(8, now.clone());
+        let (_status, status) = watch::channel(NodeStatus::waiting("a", "folder"));
+        let reads = SessionReads::start(8, now.clone(), status);
         let source = source(1);
         let [first, second] = [(); 2].map(|()| reads.wait(&source).unwrap());
         assert!(
@@ -131,5 +161,33 @@ mod tests {
         };
         let (reached, ()) = tokio::join!(second.reached(Revision(9), &now), ended);
         assert!(!reached, "the member has ended");
+    }
+
+    /// What they wait for may never come, and they kept the member from ending for as long as they may wait.
+    #[tokio::test]
+    async fn nobody_waits_on_a_member_that_was_removed() {
+        let (_revision, now) = watch::channel(Revision(1));
+        let waiting = NodeStatus::waiting("a", "folder");
+        let removed = NodeStatus {
+            removed: true,
+            ..waiting.clone()
+        };
+        let (status, changes) = watch::channel(waiting.clone());
+        let reads = SessionReads::start(8, now.clone(), changes);
+        let source = source(1);
+        let read = async || {
+            let place = reads.wait(&source).unwrap();
+            timeout(100 * SOON, place.reached(Revision(9), &now)).await
+        };
+        let removal = async {
+            tokio::task::yield_now().await;
+            status.send_replace(removed);
+        };
+        let (waited, ()) = tokio::join!(read(), removal);
+        assert_eq!(waited, Ok(false));
+        assert_eq!(read().await, Ok(false));
+        status.send_replace(waiting);
+        let again = timeout(SOON, read());
+        assert!(again.await.is_err(), "a leader counts it in");
     }
 }

@@ -107,7 +107,11 @@ impl KvService {
         let (wanted, largest) = (limits.max_answer_bytes, limits.largest_answer_bytes());
         let answer_bytes = memory::most(Use::Answers, wanted, largest);
         let serving = Serving {
-            session_reads: SessionReads::start(max_concurrent.div_ceil(2), node.revision_changes()),
+            session_reads: SessionReads::start(
+                max_concurrent.div_ceil(2),
+                node.revision_changes(),
+                node.status_changes(),
+            ),
             node,
             threads: Handle::current(),
             request_limits: limits.of_requests(),

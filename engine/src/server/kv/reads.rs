@@ -6,7 +6,10 @@ use bytes::Bytes;
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
-use dengine_core::kv::{Gets, KeyRange, KeyValue, RangeQuery, RangeResult, Reader};
+use dengine_core::{
+    kv::{Gets, KeyRange, KeyValue, RangeQuery, RangeResult, Reader},
+    replica::RequestError,
+};
 use dengine_wire::{
     Header, reads,
     status::{read_status, request_status},
@@ -151,6 +154,9 @@ impl Serving {
         let reached = place.reached(wanted, &revision);
         match tokio::time::timeout(self.limits.request_timeout(), reached).await {
             Ok(true) => return Ok(()),
+            Ok(false) if self.node.status().removed => {
+                return Err(request_status(&RequestError::Removed));
+            }
             Ok(false) => return Err(Status::unavailable("this member is shutting down")),
             Err(_) => {}
         }

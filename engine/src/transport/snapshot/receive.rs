@@ -91,6 +91,7 @@ impl Incoming {
         let bytes = manifest.bytes();
         // No disk could be large enough: staging refuses it.
         if bytes > self.bytes_max {
+            self.lacks_bytes.store(0, Ordering::Relaxed);
             return Ok(());
         }
         // Where the system cannot tell, writing will.
