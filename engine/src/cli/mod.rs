@@ -5,8 +5,11 @@
 mod admin;
 mod health;
 mod init;
+mod kv;
+mod man;
 mod recover;
 mod serve;
+mod table;
 
 use std::{
     io::{self, Write as _},
@@ -75,6 +78,29 @@ enum Command {
     Admin(admin::AdminArgs),
     /// Ask a member for its health; exits 0 if it is serving, else 1.
     Health(health::HealthArgs),
+    /// Set a key.
+    Put(kv::PutArgs),
+    /// Show the value of a key; exits 1 if there is no such key.
+    Get(kv::GetArgs),
+    /// Delete a key, or a range of keys at once.
+    Del(kv::DeleteArgs),
+    /// Show keys in ascending order: one, a range, or all there are.
+    Range(kv::RangeArgs),
+    /// Show changes of keys as they happen, in their order, through changes of leader too.
+    Watch(kv::WatchArgs),
+    /// Compare, and then do one of two lists of operations: all of it at once.
+    ///
+    /// Without --if, --then and --else it is read from standard input, a line each: `if exists a`,
+    /// `then put b 1`, `else get b`. Words are quoted as in a shell.
+    #[command(name = "txn")]
+    Transaction(kv::TxnArgs),
+    /// Give up history: nothing can be read or watched below a revision any more.
+    Compact(kv::CompactArgs),
+    /// Write what makes a shell complete this command line to standard output.
+    Completions(man::CompletionsArgs),
+    /// Write manual pages into a folder.
+    #[command(hide = true)]
+    Man(man::ManArgs),
 }
 
 /// Runs the program on the process's own arguments.
@@ -89,6 +115,15 @@ pub(crate) fn run() -> ExitCode {
         Command::Admin(args) => admin::run(args),
         Command::Recover(args) => recover::run(&args),
         Command::Health(args) => health::run(&args),
+        Command::Put(args) => kv::put(args),
+        Command::Get(args) => kv::get(args),
+        Command::Del(args) => kv::delete(args),
+        Command::Range(args) => kv::range(args),
+        Command::Watch(args) => kv::watch(args),
+        Command::Transaction(args) => kv::txn(args),
+        Command::Compact(args) => kv::compact(args),
+        Command::Completions(args) => man::completions(&args),
+        Command::Man(args) => man::pages(&args),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -13,6 +13,7 @@ mod durability;
 mod failover;
 mod health;
 mod identity;
+mod keys;
 mod kv;
 mod large_values;
 mod membership;

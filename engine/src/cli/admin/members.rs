@@ -9,8 +9,8 @@ use dengine_client::Error;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{ask::Cluster, table::table};
-use crate::cli::{EXIT_OK, say};
+use super::ask::Cluster;
+use crate::cli::{EXIT_OK, say, table::table};
 
 /// Pause before a learner that was not caught up is promoted again.
 const CATCH_UP_PAUSE: Duration = Duration::from_millis(300);

@@ -1,12 +1,11 @@
 //! `dengine admin`: what people do to a running cluster, and what they want to know of it.
 //!
-//! - [`ask`]: reaching members. [`status`], [`members`], [`sessions`], [`tools`]: the subcommands. [`table`]: how answers look.
+//! - [`ask`]: reaching members. [`status`], [`members`], [`sessions`], [`tools`]: the subcommands.
 
 mod ask;
 mod members;
 mod sessions;
 mod status;
-mod table;
 mod tools;
 
 use std::time::Duration;

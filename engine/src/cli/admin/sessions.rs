@@ -9,11 +9,11 @@ use dengine_client::AdminClient;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 
-use super::{
-    ask::{Asked, Cluster},
+use super::ask::{Asked, Cluster};
+use crate::cli::{
+    EXIT_FAILED, EXIT_OK, say,
     table::{bytes, table, unknown},
 };
-use crate::cli::{EXIT_FAILED, EXIT_OK, say};
 
 /// Sessions that are being ended at a time; they share the log's syncs.
 const CLOSED_AT_ONCE: usize = 64;

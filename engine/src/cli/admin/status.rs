@@ -3,11 +3,11 @@
 use dengine_api::v1::{MembersResponse, Role, StatusResponse};
 use serde_json::{Value, json};
 
-use super::{
-    ask::{Asked, Cluster},
+use super::ask::{Asked, Cluster};
+use crate::cli::{
+    EXIT_FAILED, EXIT_OK, say,
     table::{bytes, table, unknown},
 };
-use crate::cli::{EXIT_FAILED, EXIT_OK, say};
 
 /// What is known of the cluster and of each member.
 struct View {

@@ -7,11 +7,11 @@ use dengine_api::v1::HashResponse;
 use dengine_client::AdminClient;
 use serde_json::{Value, json};
 
-use super::{
-    ask::{Asked, Cluster},
+use super::ask::{Asked, Cluster};
+use crate::cli::{
+    EXIT_FAILED, EXIT_OK, say,
     table::{bytes, table, unknown},
 };
-use crate::cli::{EXIT_FAILED, EXIT_OK, say};
 
 /// Hands leadership over.
 pub(super) async fn transfer(cluster: &Cluster, member: u64, as_json: bool) -> anyhow::Result<u8> {

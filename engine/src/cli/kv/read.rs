@@ -1,0 +1,150 @@
+//! `dengine get` and `range`.
+
+use std::{
+    ffi::OsString,
+    io::{self, Write as _},
+};
+
+use clap::Args;
+use dengine_client::{Client, KeyRange, RangeQuery};
+use serde_json::json;
+
+use super::{
+    EXIT_FAILED,
+    arguments::{Connection, Freshness, Keys, typed},
+    show::{self, Output},
+};
+use crate::cli::{EXIT_OK, complain, say};
+
+/// What `dengine get` takes.
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// The key.
+    key: OsString,
+
+    #[command(flatten)]
+    moment: Moment,
+
+    /// Write the value exactly as it is, without a line break behind it.
+    #[arg(long, conflicts_with_all = ["details", "output"])]
+    raw: bool,
+
+    /// Show the key's history too: version, the revisions that created and last changed it, TTL.
+    #[arg(long)]
+    details: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What `dengine range` takes.
+#[derive(Debug, Args)]
+pub(crate) struct RangeArgs {
+    #[command(flatten)]
+    keys: Keys,
+
+    #[command(flatten)]
+    moment: Moment,
+
+    /// At most so many keys.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+
+    /// Show only the keys.
+    #[arg(long)]
+    keys_only: bool,
+
+    /// Show only how many keys there are.
+    #[arg(long, conflicts_with_all = ["keys_only", "limit", "details"])]
+    count: bool,
+
+    /// Show each key's history too: version, the revisions that created and last changed it, TTL.
+    #[arg(long, conflicts_with = "keys_only")]
+    details: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// How fresh a read is, and of when.
+#[derive(Debug, Args)]
+struct Moment {
+    /// How fresh the answer must be.
+    #[arg(long, value_enum, default_value_t)]
+    consistency: Freshness,
+
+    /// Read what there was after this revision; 0: the newest.
+    #[arg(long, default_value_t = 0)]
+    revision: u64,
+}
+
+pub(super) async fn get(args: GetArgs) -> anyhow::Result<u8> {
+    let client = args.connection.open().await?;
+    let key = typed(args.key);
+    let Moment {
+        consistency,
+        revision,
+    } = args.moment;
+    let got = client
+        .get_at(key.clone(), revision, consistency.into())
+        .await?;
+    let Some(kv) = got.kv else {
+        complain(&format!("there is no key {}", show::text(&key)));
+        return Ok(EXIT_FAILED);
+    };
+    match args.connection.output {
+        Output::Json => say(&show::pair(&kv).to_string()),
+        Output::Text if args.details => say(&show::pairs(&[kv], true)),
+        Output::Text => {
+            let mut out = io::stdout();
+            out.write_all(&kv.value)?;
+            if !args.raw {
+                out.write_all(b"\n")?;
+            }
+            out.flush()?;
+        }
+    }
+    Ok(EXIT_OK)
+}
+
+pub(super) async fn range(args: RangeArgs) -> anyhow::Result<u8> {
+    let client = args.connection.open().await?;
+    let range = args.keys.named().unwrap_or_else(KeyRange::all);
+    let query = RangeQuery::new(range)
+        .consistency(args.moment.consistency.into())
+        .revision(args.moment.revision);
+    let output = args.connection.output;
+    if args.count {
+        return count(&client, query, output).await;
+    }
+    let query = match args.keys_only {
+        true => query.keys_only(),
+        false => query,
+    };
+    let mut left = args.limit.map_or(usize::MAX, |limit| limit as usize);
+    // The server's own bound is smaller than a large limit, so that is kept here.
+    let mut pages = client.pages(query.limit(args.limit.unwrap_or(0)));
+    while left > 0
+        && let Some(mut page) = pages.next().await?
+    {
+        page.truncate(left);
+        left -= page.len();
+        match output {
+            Output::Json => page.iter().for_each(|kv| say(&show::pair(kv).to_string())),
+            Output::Text if page.is_empty() => complain("there is no such key"),
+            Output::Text if args.keys_only => page.iter().for_each(|kv| say(&show::text(&kv.key))),
+            Output::Text => say(&show::pairs(&page, args.details)),
+        }
+    }
+    Ok(EXIT_OK)
+}
+
+async fn count(client: &Client, query: RangeQuery, output: Output) -> anyhow::Result<u8> {
+    let result = client.range(query.count_only()).await?;
+    let count = result.count.unwrap_or_default();
+    match output {
+        Output::Json => say(&json!({ "count": count }).to_string()),
+        Output::Text => say(&count.to_string()),
+    }
+    Ok(EXIT_OK)
+}

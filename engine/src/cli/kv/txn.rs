@@ -1,0 +1,249 @@
+//! `dengine txn`: comparisons, and what is done by what they come to, all of it at once.
+
+use std::{
+    cmp::Ordering,
+    io::{self, Read as _},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use dengine_client::{Batch, BatchResult, Compare, KeyRange, Operation, OperationResult};
+use serde_json::{Value, json};
+
+use super::{
+    arguments::Connection,
+    show::{self, Output},
+};
+use crate::cli::{EXIT_OK, say};
+
+/// What `dengine txn` takes.
+#[derive(Debug, Args)]
+pub(crate) struct TxnArgs {
+    /// A comparison; all must hold. `exists KEY`, `absent KEY`, `value KEY = VALUE` (or `!=`, `<`,
+    /// `>`), `version KEY = N`, `created KEY = REVISION`, `modified KEY = REVISION` (or `<`, `>`).
+    #[arg(long = "if", value_name = "COMPARISON")]
+    compares: Vec<String>,
+
+    /// Done if the comparisons hold. `put KEY VALUE`, `put KEY VALUE TTL`, `get KEY`,
+    /// `get-prefix PREFIX`, `del KEY`, `del-prefix PREFIX`.
+    #[arg(long, value_name = "OPERATION")]
+    then: Vec<String>,
+
+    /// Done if they do not hold.
+    #[arg(long = "else", value_name = "OPERATION")]
+    otherwise: Vec<String>,
+
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl TxnArgs {
+    fn batch(&self) -> anyhow::Result<Batch> {
+        let flags = [
+            ("if", &self.compares),
+            ("then", &self.then),
+            ("else", &self.otherwise),
+        ];
+        if flags.iter().all(|(_, lines)| lines.is_empty()) {
+            let mut script = String::new();
+            io::stdin()
+                .read_to_string(&mut script)
+                .context("the transaction can't be read from standard input")?;
+            return parse(&script);
+        }
+        let lines = flags
+            .into_iter()
+            .flat_map(|(word, lines)| lines.iter().map(move |line| (word, line.as_str())));
+        lines.into_iter().try_fold(Batch::new(), add)
+    }
+}
+
+pub(super) async fn txn(args: TxnArgs) -> anyhow::Result<u8> {
+    let batch = args.batch()?;
+    let client = args.connection.open().await?;
+    let done = client.batch(batch).await?;
+    match args.connection.output {
+        Output::Json => say(&json(&done).to_string()),
+        Output::Text => text(&done),
+    }
+    Ok(EXIT_OK)
+}
+
+/// A line each: `if COMPARISON`, `then OPERATION` or `else OPERATION`. Empty lines, and those that
+/// begin with `#`, say nothing.
+fn parse(script: &str) -> anyhow::Result<Batch> {
+    let lines = script.lines().map(str::trim);
+    let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.try_fold(Batch::new(), |batch, line| {
+        let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        add(batch, (word, rest))
+    })
+}
+
+fn add(batch: Batch, (word, line): (&str, &str)) -> anyhow::Result<Batch> {
+    let words = shlex::split(line).with_context(|| format!("{line:?}: a quote is not closed"))?;
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    match word {
+        "if" => Ok(batch.when(compare(&words).with_context(|| format!("{word} {line}"))?)),
+        "then" => Ok(batch.then(operation(&words).with_context(|| format!("{word} {line}"))?)),
+        "else" => Ok(batch.otherwise(operation(&words).with_context(|| format!("{word} {line}"))?)),
+        _ => bail!("{word:?}: a line begins with if, then or else"),
+    }
+}
+
+fn compare(words: &[&str]) -> anyhow::Result<Compare> {
+    let key = |key: &&str| (*key).to_owned();
+    Ok(match words {
+        ["exists", it] => Compare::exists(key(it)),
+        ["absent", it] => Compare::absent(key(it)),
+        ["value", it, "!=", value] => Compare::value_is_not(key(it), key(value)),
+        ["value", it, relation, value] => Compare::value(key(it), ordering(relation)?, key(value)),
+        ["version", it, relation, number] => {
+            Compare::version(key(it), ordering(relation)?, revision(number)?)
+        }
+        ["created", it, relation, number] => {
+            Compare::create_revision(key(it), ordering(relation)?, revision(number)?)
+        }
+        ["modified", it, relation, number] => {
+            Compare::mod_revision(key(it), ordering(relation)?, revision(number)?)
+        }
+        _ => bail!(
+            "not a comparison: use exists KEY, absent KEY, value KEY = VALUE, version KEY = N, created KEY = REVISION or modified KEY = REVISION"
+        ),
+    })
+}
+
+fn operation(words: &[&str]) -> anyhow::Result<Operation> {
+    let own = |word: &&str| (*word).to_owned();
+    Ok(match words {
+        ["put", key, value] => Operation::put(own(key), own(value)),
+        ["put", key, value, ttl] => Operation::put_with_ttl(own(key), own(value), duration(ttl)?),
+        ["get", key] => Operation::get(own(key)),
+        ["get-prefix", prefix] => Operation::range(KeyRange::prefix(own(prefix)), 0),
+        ["del", key] => Operation::delete(own(key)),
+        ["del-prefix", prefix] => Operation::delete_range(KeyRange::prefix(own(prefix))),
+        _ => bail!(
+            "not an operation: use put KEY VALUE [TTL], get KEY, get-prefix PREFIX, del KEY or del-prefix PREFIX"
+        ),
+    })
+}
+
+fn ordering(relation: &str) -> anyhow::Result<Ordering> {
+    match relation {
+        "=" | "==" => Ok(Ordering::Equal),
+        "<" => Ok(Ordering::Less),
+        ">" => Ok(Ordering::Greater),
+        _ => bail!("{relation:?}: use =, < or > (and !=, of a value)"),
+    }
+}
+
+fn revision(number: &str) -> anyhow::Result<u64> {
+    number
+        .parse()
+        .with_context(|| format!("{number:?} is not a number"))
+}
+
+fn duration(ttl: &str) -> anyhow::Result<Duration> {
+    humantime::parse_duration(ttl)
+        .with_context(|| format!("{ttl:?} is not a time, as in 90s or 10m"))
+}
+
+fn text(done: &BatchResult) {
+    let held = if done.succeeded {
+        "held"
+    } else {
+        "did not hold"
+    };
+    say(&format!(
+        "the comparisons {held}, revision {}",
+        done.header.revision
+    ));
+    for result in &done.results {
+        match result {
+            OperationResult::Put { .. } => say("put"),
+            OperationResult::Delete { deleted, .. } => say(&format!("{deleted} deleted")),
+            OperationResult::Get { kvs, more, .. } => {
+                if kvs.is_empty() {
+                    say("no key");
+                } else {
+                    say(&show::pairs(kvs, false));
+                }
+                if *more {
+                    say("and more: read them with `dengine range`");
+                }
+            }
+        }
+    }
+}
+
+fn json(done: &BatchResult) -> Value {
+    let results = done.results.iter().map(|result| match result {
+        OperationResult::Put { .. } => json!({ "put": true }),
+        OperationResult::Delete { deleted, .. } => json!({ "deleted": deleted }),
+        OperationResult::Get { kvs, more, .. } => {
+            let kvs: Value = kvs.iter().map(show::pair).collect();
+            json!({ "kvs": kvs, "more": more })
+        }
+    });
+    let results: Vec<_> = results.collect();
+    json!({
+        "succeeded": done.succeeded, "revision": done.header.revision, "results": results,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_what_the_flags_are() {
+        let script = "# move it\nif exists from\nif absent to\n\nthen del from\n\
+            then put to 'a value' 10m\nelse get to\n";
+        let moved = Batch::new()
+            .when(Compare::exists("from"))
+            .when(Compare::absent("to"))
+            .then(Operation::delete("from"))
+            .then(Operation::put_with_ttl(
+                "to",
+                "a value",
+                Duration::from_secs(600),
+            ))
+            .otherwise(Operation::get("to"));
+        assert_eq!(parse(script).unwrap(), moved);
+    }
+
+    #[test]
+    fn comparisons_are_of_five_kinds() {
+        let compare = |line: &str| compare(&line.split(' ').collect::<Vec<_>>()).unwrap();
+        assert_eq!(compare("value a != b"), Compare::value_is_not("a", "b"));
+        assert_eq!(
+            compare("value a < b"),
+            Compare::value("a", Ordering::Less, "b")
+        );
+        assert_eq!(
+            compare("version a = 3"),
+            Compare::version("a", Ordering::Equal, 3)
+        );
+        let created = Compare::create_revision("a", Ordering::Greater, 3);
+        assert_eq!(compare("created a > 3"), created);
+        let modified = Compare::mod_revision("a", Ordering::Less, 3);
+        assert_eq!(compare("modified a < 3"), modified);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (script, part) in [
+            ("when exists a", "if, then or else"),
+            ("if a = b", "not a comparison"),
+            ("if version a ~ 3", "use =, < or >"),
+            ("if version a = b", "not a number"),
+            ("then put a", "not an operation"),
+            ("then put a b soon", "as in 90s"),
+            ("then put a 'b", "a quote is not closed"),
+        ] {
+            let error = format!("{:#}", parse(script).unwrap_err());
+            assert!(error.contains(part), "{script}: {error}");
+        }
+    }
+}

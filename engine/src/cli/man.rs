@@ -1,0 +1,34 @@
+//! `dengine completions` and `man`: the command line, told to shells and to `man`.
+
+use std::{io, path::PathBuf};
+
+use clap::Args;
+use clap_complete::Shell;
+
+use super::{EXIT_OK, command};
+
+/// What `dengine completions` takes.
+#[derive(Debug, Args)]
+pub(super) struct CompletionsArgs {
+    /// For which shell.
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// What `dengine man` takes.
+#[derive(Debug, Args)]
+pub(super) struct ManArgs {
+    /// The folder, which is made if it is missing.
+    folder: PathBuf,
+}
+
+pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<u8> {
+    clap_complete::generate(args.shell, &mut command(), "dengine", &mut io::stdout());
+    Ok(EXIT_OK)
+}
+
+pub(super) fn pages(args: &ManArgs) -> anyhow::Result<u8> {
+    fs_err::create_dir_all(&args.folder)?;
+    clap_mangen::generate_to(command(), &args.folder)?;
+    Ok(EXIT_OK)
+}
