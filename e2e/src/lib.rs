@@ -4,7 +4,6 @@
 //! program that is built here.
 
 pub mod bench;
-pub mod cache;
 pub mod cluster;
 pub mod demo;
 pub mod images;
@@ -15,5 +14,5 @@ pub mod observe;
 pub mod private;
 pub mod product;
 pub mod programs;
-pub mod progress;
-pub mod shell;
+
+pub use dengine_local_kubernetes::{cache, progress, shell};
