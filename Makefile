@@ -157,7 +157,7 @@ CLIPPY := cargo clippy --release --locked --all-targets
 lint: setup-lint ## formats, lints with every feature, documentation, the tests it names, dependencies, generated files; changes nothing
 	cargo fmt --all --check
 	docs/regressions.sh
-	@unformatted=$$(gofmt -l e2e/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
+	@unformatted=$$(gofmt -l e2e/local-kubernetes/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
 	$(CLIPPY) $(ALL) -- -D warnings
 	$(CLIPPY) -p dengine-core --features planted-bugs -- -D warnings
 	$(CLIPPY) -p dengine-simulator -- -D warnings
@@ -173,7 +173,7 @@ lint: setup-lint ## formats, lints with every feature, documentation, the tests 
 fix: ## format, and apply what the linter can fix itself
 	cargo fmt --all
 	cargo clippy --release --locked --workspace --all-targets --fix --allow-dirty --allow-staged
-	gofmt -w e2e/programs
+	gofmt -w e2e/local-kubernetes/programs
 
 crds: setup-dengine ## write the chart's CRDs anew from their Rust types
 	$(CRDGEN) $(CRDS)

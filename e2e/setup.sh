@@ -226,7 +226,7 @@ check_go() {
   command -v go >/dev/null || { problem "go is missing: install Go first, https://go.dev/dl"; return; }
   said=$(GOTOOLCHAIN=local go env GOVERSION 2>&1) || { problem "Go does not work: $said"; return; }
   have=$(echo "$said" | sed 's/^go\([0-9.]*\).*/\1/')
-  wanted=$(sed -n 's/^go //p' "$repository"/e2e/programs/*/go.mod | sort --version-sort | tail -n 1)
+  wanted=$(sed -n 's/^go //p' "$repository"/e2e/local-kubernetes/programs/*/go.mod | sort --version-sort | tail -n 1)
   hint="https://go.dev/dl"
   # From 1.21 on, Go downloads what a go.mod asks for by itself, unless GOTOOLCHAIN=local forbids it.
   case $(go env GOTOOLCHAIN) in

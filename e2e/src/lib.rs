@@ -6,13 +6,11 @@
 pub mod bench;
 pub mod cluster;
 pub mod demo;
-pub mod images;
 pub mod install;
 pub mod kubernetes;
 pub mod made;
 pub mod observe;
 pub mod private;
 pub mod product;
-pub mod programs;
 
-pub use dengine_local_kubernetes::{cache, progress, shell};
+pub use dengine_local_kubernetes::{cache, images, programs, progress, shell};

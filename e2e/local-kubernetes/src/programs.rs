@@ -1,6 +1,6 @@
 //! Builds the programs of the local Kubernetes from Go modules, once, into the cache.
 //!
-//! The module files in `e2e/programs/` are part of this binary, and a build's place in the cache is named after a hash of
+//! The module files in `programs/` are part of this binary, and a build's place in the cache is named after a hash of
 //! them: a checkout never holds a build product, and a changed version never meets an old binary.
 
 use std::path::{Path, PathBuf};
