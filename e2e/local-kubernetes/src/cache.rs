@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 ///
 /// # Errors
 /// When neither `XDG_CACHE_HOME` nor `HOME` is set.
-pub fn root() -> Result<PathBuf> {
+pub(crate) fn root() -> Result<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .filter(|folder| !folder.is_empty())
         .map(PathBuf::from)

@@ -1,9 +1,21 @@
-//! The programs of a local Kubernetes and their images, built from source; and what it takes to run programs on this one machine.
+//! The local Kubernetes: every program of it real, in namespaces of its own so that it can neither leave the machine nor
+//! leave anything behind.
 //!
-//! Knows nothing of DEngine, and uses no other crate of the project.
+//! It knows nothing of DEngine, and uses no other crate of the project: whoever brings it up hands it the images of what is to run on
+//! it. How programs are run ([`shell`]) and what a person sees of it ([`progress`]) is for all who start some on this machine, tests of
+//! what ships among them.
 
-pub mod cache;
+mod cache;
+mod components;
+pub mod down;
 pub mod images;
+pub mod layout;
+pub mod node;
+mod pki;
+mod private;
+pub mod process;
 pub mod programs;
 pub mod progress;
+pub mod provisioner;
 pub mod shell;
+pub mod up;

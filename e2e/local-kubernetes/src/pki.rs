@@ -9,8 +9,10 @@ use rcgen::{
     KeyPair, KeyUsagePurpose,
 };
 
-use super::layout::{API_PORT, API_SERVICE_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME};
-use crate::private::write_private;
+use crate::{
+    layout::{API_PORT, API_SERVICE_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME},
+    private::write_private,
+};
 
 /// Who a certificate is for: file name, user, group, and the names under which it serves.
 struct Subject {
@@ -77,7 +79,7 @@ impl Subject {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn ensure(layout: &Layout) -> Result<()> {
+pub(crate) fn ensure(layout: &Layout) -> Result<()> {
     let folder = layout.pki();
     // Written last, so its presence means that all the others are whole.
     if layout.kubeconfig().is_file() {

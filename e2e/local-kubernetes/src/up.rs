@@ -9,15 +9,12 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    components, down,
+use crate::{
+    cache, components, down,
+    images::{Archive, Image},
     layout::{HOST_ADDRESS, HOST_LINK, Layout, NODE_ADDRESS, NODE_LINK, WHOLE_RANGE},
     pki,
     process::Process,
-};
-use crate::{
-    cache,
-    images::{Archive, Image},
     programs::{self, KUBERNETES_VERSION, Programs},
     progress::Step,
     shell,
@@ -102,7 +99,8 @@ pub fn lock() -> Result<std::fs::File> {
     Ok(file)
 }
 
-/// Makes sure that the local cluster runs. `own_program` is the `dengine-e2e` binary.
+/// Makes sure that the local cluster runs. `own_program` is a program whose commands `node` and `provisioner`, each with
+/// `--state FOLDER`, are [`crate::node::run`] and [`crate::provisioner::run`].
 ///
 /// # Errors
 /// When something the machine needs is missing, or the cluster does not become healthy.
@@ -126,8 +124,8 @@ pub fn up(own_program: &Path) -> Result<Local> {
     local.await_api(&mut step)?;
     step.note("loading the system's images");
     local.load_system_images()?;
-    local.apply(include_str!("../../manifests/storage.yaml"))?;
-    local.apply(include_str!("../../manifests/coredns.yaml"))?;
+    local.apply(include_str!("../manifests/storage.yaml"))?;
+    local.apply(include_str!("../manifests/coredns.yaml"))?;
     local.await_node(&mut step)?;
     step.done(if running { "was up" } else { "up" });
     Ok(local)

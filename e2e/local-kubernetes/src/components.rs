@@ -4,27 +4,31 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::Result;
 
-use super::layout::{
-    API_PORT, DNS_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME, POD_RANGE, SERVICE_RANGE, WHOLE_RANGE,
+use crate::{
+    layout::{
+        API_PORT, DNS_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME, POD_RANGE, SERVICE_RANGE,
+        WHOLE_RANGE,
+    },
+    programs::Programs,
+    shell,
 };
-use crate::{programs::Programs, shell};
 
 /// A program that the node keeps running.
 #[derive(Debug, Clone)]
-pub(super) struct Component {
+pub(crate) struct Component {
     /// Its name, and that of its log file.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// What to run.
-    pub(super) program: PathBuf,
+    pub(crate) program: PathBuf,
     /// With which arguments.
-    pub(super) arguments: Vec<String>,
+    pub(crate) arguments: Vec<String>,
     /// What has to be there first.
-    pub(super) needs: Needs,
+    pub(crate) needs: Needs,
 }
 
 /// What has to answer before a program can do its work.
 #[derive(Debug, Clone)]
-pub(super) enum Needs {
+pub(crate) enum Needs {
     /// Nothing.
     Nothing,
     /// Somebody listens there.
@@ -37,7 +41,7 @@ pub(super) enum Needs {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub(super) fn write_configuration(layout: &Layout) -> Result<()> {
+pub(crate) fn write_configuration(layout: &Layout) -> Result<()> {
     for folder in [
         "etcd",
         "log",
@@ -57,7 +61,7 @@ pub(super) fn write_configuration(layout: &Layout) -> Result<()> {
 
 /// Every program of the node, in the order in which they are started.
 #[must_use]
-pub(super) fn all(layout: &Layout, programs: &Programs, own_program: PathBuf) -> Vec<Component> {
+pub(crate) fn all(layout: &Layout, programs: &Programs, own_program: PathBuf) -> Vec<Component> {
     let api_server = || {
         Needs::Tcp(SocketAddr::new(
             NODE_ADDRESS.parse().expect("a constant address"),

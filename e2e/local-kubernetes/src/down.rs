@@ -4,11 +4,11 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{
+use crate::{
     layout::Layout,
+    progress::Step,
     up::{self, NodeRecord},
 };
-use crate::progress::Step;
 
 /// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -32,7 +32,7 @@ pub fn down() -> Result<()> {
 ///
 /// # Errors
 /// As [`down`].
-pub(super) fn clear(layout: &Layout) -> Result<()> {
+pub(crate) fn clear(layout: &Layout) -> Result<()> {
     if let Some(node) = NodeRecord::load(layout)? {
         for process in node.inner.iter().chain([&node.outer]) {
             process.kill()?;

@@ -32,7 +32,7 @@ pub const NODE_NAME: &str = "node1";
 /// The class of volumes that are as large as their claims ask for, and so can be full. Those of the default class,
 /// `standard`, have whatever the machine's disk has.
 pub const SIZED_STORAGE_CLASS: &str = "sized";
-/// Who makes the volumes of both: [`super::provisioner`].
+/// Who makes the volumes of both: [`crate::provisioner`].
 pub const PROVISIONER: &str = "dengine.io/local-folder";
 
 /// The folders of the local cluster's state.

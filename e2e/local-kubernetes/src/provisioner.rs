@@ -31,8 +31,10 @@ use kube::{
 };
 use serde_json::json;
 
-use super::layout::{Layout, PROVISIONER, SIZED_STORAGE_CLASS};
-use crate::shell;
+use crate::{
+    layout::{Layout, PROVISIONER, SIZED_STORAGE_CLASS},
+    shell,
+};
 
 /// Who the control plane says should make a claim's volume.
 const ASKED: &str = "volume.kubernetes.io/storage-provisioner";

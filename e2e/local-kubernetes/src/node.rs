@@ -1,7 +1,7 @@
 //! PID 1 of the local node. It runs in PID, network and mount namespaces of its own, so that everything the cluster starts,
 //! mounts, bridges or filters dies with this one process: nothing is left behind, not even by `kill -9`.
 //!
-//! It only keeps programs running. Whether the cluster is healthy is for [`super::up`] to find out.
+//! It only keeps programs running. Whether the cluster is healthy is for [`crate::up`] to find out.
 
 use std::{
     io::Write as _,
@@ -15,11 +15,11 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, WaitOptions};
 
-use super::{
+use crate::{
     components::{self, Component, Needs},
     layout::{Layout, NODE_ADDRESS, NODE_LINK},
+    programs, shell,
 };
-use crate::{programs, shell};
 
 /// What the programs write to whatever their settings say.
 const HIDDEN: [&str; 4] = [

@@ -8,7 +8,7 @@ use anyhow::Result;
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write_private(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
+pub(crate) fn write_private(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     if file.exists() {
         fs_err::remove_file(file)?;
     }
