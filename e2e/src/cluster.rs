@@ -3,12 +3,15 @@
 use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
+use dengine_local_kubernetes::{
+    images::Archive,
+    programs, shell,
+    up::{self, Local},
+};
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-
-use crate::{images::Archive, kubernetes::up, kubernetes::up::Local, programs, shell};
 
 /// Set to `1`, everything happens on the cluster of the current context.
 pub const USE_CURRENT_CONTEXT: &str = "E2E_USE_CURRENT_CONTEXT";

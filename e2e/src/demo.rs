@@ -14,13 +14,12 @@ use dengine_crds::{
     benchmark::{BenchmarkPhase, RunResult},
     conditions,
 };
+use dengine_local_kubernetes::{down, progress::Step, shell};
 use kube::Api;
 
 use crate::{
     cluster::{Cluster, USE_CURRENT_CONTEXT},
     install, made, observe, product,
-    progress::Step,
-    shell,
 };
 
 const CLUSTER: &str = "demo";
@@ -83,7 +82,7 @@ pub fn down() -> Result<()> {
     if std::env::var(USE_CURRENT_CONTEXT).is_ok_and(|value| value == "1") {
         return install::remove_demo(&Cluster::current()?, NAMESPACE, CLUSTER);
     }
-    crate::kubernetes::down::down()
+    down::down()
 }
 
 fn make(cluster: &Cluster, kind: &str, name: &str, manifest: &str) -> Result<()> {

@@ -1,8 +1,9 @@
 //! Installs the operator as a person does: with Helm, from the chart.
 
 use anyhow::{Context as _, Result};
+use dengine_local_kubernetes::{images::Archive, progress::Step, shell};
 
-use crate::{cluster::Cluster, images::Archive, made, product, progress::Step, shell};
+use crate::{cluster::Cluster, made, product};
 
 /// Helm release and namespace of the operator.
 pub const RELEASE: &str = "dengine";

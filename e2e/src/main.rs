@@ -8,11 +8,8 @@ use std::{
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use dengine_e2e::{
-    bench, demo,
-    kubernetes::{down, layout::Layout, node, provisioner, up},
-    product,
-};
+use dengine_e2e::{bench, demo, product};
+use dengine_local_kubernetes::{down, layout::Layout, node, provisioner, up};
 
 /// A real Kubernetes on this machine, and DEngine on it.
 #[derive(Debug, Parser)]

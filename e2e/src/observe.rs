@@ -3,12 +3,13 @@
 use std::{fmt, time::Duration};
 
 use anyhow::{Result, bail};
+use dengine_local_kubernetes::shell;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::{cluster::Cluster, shell};
+use crate::cluster::Cluster;
 
 /// How often the API server is asked.
 const INTERVAL: Duration = Duration::from_millis(250);

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-
-use crate::{
+use dengine_local_kubernetes::{
     images::{Archive, Image},
     progress::Step,
     shell,

@@ -19,13 +19,13 @@ use clap::{
     builder::{PossibleValue, PossibleValuesParser},
 };
 use dengine_crds::profiles::PROFILES;
+use dengine_local_kubernetes::{programs, progress::Step};
 use tokio::{
     process::Command,
     signal::unix::{SignalKind, signal},
 };
 
 use self::servers::Servers;
-use crate::{programs, progress::Step};
 
 /// How long a system may take to come up.
 const START_PATIENCE: Duration = Duration::from_secs(60);

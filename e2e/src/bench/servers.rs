@@ -8,9 +8,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use dengine_local_kubernetes::{progress::Step, shell};
 
 use super::START_PATIENCE;
-use crate::{progress::Step, shell};
 
 /// Lines of each member's log that a failure shows.
 const TAIL_LINES: usize = 10;
@@ -219,8 +219,9 @@ fn free_addresses<const N: usize>() -> Result<[String; N]> {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use dengine_local_kubernetes::process::Process;
+
     use super::*;
-    use crate::kubernetes::process::Process;
 
     fn sleeping(folder: &Path) -> Servers {
         let mut servers = Servers::in_folder(&folder.join("data")).unwrap();

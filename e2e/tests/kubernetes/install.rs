@@ -5,7 +5,8 @@ use std::{path::Path, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use dengine_client::Consistency;
 use dengine_crds::DEngineCluster;
-use dengine_e2e::{install, product, shell};
+use dengine_e2e::{install, product};
+use dengine_local_kubernetes::shell;
 use k8s_openapi::{
     api::core::v1::Pod,
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,

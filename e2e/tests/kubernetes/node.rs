@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use dengine_e2e::{cluster::Cluster, shell};
+use dengine_e2e::cluster::Cluster;
+use dengine_local_kubernetes::shell;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use rustix::process::{Pid, Signal};

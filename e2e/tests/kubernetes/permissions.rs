@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_e2e::{install, product, shell};
+use dengine_e2e::{install, product};
+use dengine_local_kubernetes::shell;
 use k8s_openapi::api::authorization::v1::SelfSubjectRulesReview;
 use serde_json::json;
 

@@ -2,7 +2,8 @@
 
 use anyhow::{Context as _, Result, ensure};
 use dengine_crds::{benchmark::Report, names::annotations};
-use dengine_e2e::{product, shell};
+use dengine_e2e::product;
+use dengine_local_kubernetes::shell;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dengine_e2e::{product, shell};
+use dengine_e2e::product;
+use dengine_local_kubernetes::shell;
 
 use crate::support::{World, test};
 

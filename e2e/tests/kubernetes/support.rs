@@ -11,7 +11,8 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use dengine_crds::{DEngineCluster, conditions};
-use dengine_e2e::{cluster::Cluster, images::Archive, install, observe, product, shell};
+use dengine_e2e::{cluster::Cluster, install, observe, product};
+use dengine_local_kubernetes::{images::Archive, shell};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client,

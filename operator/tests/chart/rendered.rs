@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use clap::Parser;
-use dengine_e2e::{programs, shell};
+use dengine_local_kubernetes::{programs, shell};
 use dengine_operator::options::Options;
 use dengine_operator::pod::User;
 use k8s_openapi::api::apps::v1::Deployment;

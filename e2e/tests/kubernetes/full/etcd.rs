@@ -8,7 +8,8 @@ use dengine_crds::{
     benchmark::{BenchmarkPhase, DEngineBenchmarkStatus},
     names,
 };
-use dengine_e2e::{cluster::Cluster, observe, shell};
+use dengine_e2e::{cluster::Cluster, observe};
+use dengine_local_kubernetes::shell;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::api::PostParams;
 use serde_json::json;

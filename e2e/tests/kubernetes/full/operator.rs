@@ -7,7 +7,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use dengine_crds::{DEngineCluster, reasons::events};
-use dengine_e2e::{cluster::Cluster, install, observe, product, shell};
+use dengine_e2e::{cluster::Cluster, install, observe, product};
+use dengine_local_kubernetes::shell;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::{Api, ResourceExt as _, api::ListParams};
 use serde_json::json;

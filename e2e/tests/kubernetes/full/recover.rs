@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use dengine_client::Consistency;
 use dengine_crds::{conditions, names};
-use dengine_e2e::{cluster::Cluster, shell};
+use dengine_e2e::cluster::Cluster;
+use dengine_local_kubernetes::shell;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
