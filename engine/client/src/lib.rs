@@ -47,43 +47,74 @@
 //! unknown. That of an older member, from before there was such a word, is one of these, unless it names the leader. And
 //! a proxy must not repeat writes by itself.
 
+// Without the feature, what the text above links to is not there.
+#![cfg_attr(not(feature = "transport"), allow(rustdoc::broken_intra_doc_links))]
+
+#[cfg(feature = "transport")]
 mod admin;
+#[cfg(feature = "transport")]
 mod batch;
+#[cfg(feature = "transport")]
 mod call;
+#[cfg(feature = "transport")]
 mod client;
+#[cfg(feature = "transport")]
 mod error;
+#[cfg(feature = "transport")]
 mod leader;
+#[cfg(feature = "transport")]
 mod message;
+#[cfg(feature = "transport")]
 mod options;
+#[cfg(feature = "transport")]
 mod pages;
+#[cfg(feature = "transport")]
 mod pipe;
+#[cfg(feature = "transport")]
 mod pool;
+#[cfg(feature = "transport")]
 mod session;
+#[cfg(feature = "transport")]
 mod silence;
 /// The peer that the tests of what is public have, for those of what is not.
 #[cfg(test)]
+#[cfg(feature = "transport")]
 #[allow(dead_code, reason = "a part of it is used")]
 #[path = "../tests/support/mod.rs"]
 mod support;
+#[cfg(feature = "transport")]
 mod types;
+#[cfg(feature = "transport")]
 mod watch;
 
+#[cfg(feature = "transport")]
 pub use admin::{AdminClient, AdminOptions};
+#[cfg(feature = "transport")]
 pub use batch::{Batch, BatchResult, Compare, Operation, OperationResult};
+#[cfg(feature = "transport")]
 pub use client::Client;
+#[cfg(feature = "transport")]
 pub use dengine_client_core::{Position, RetryPolicy};
+#[cfg(feature = "transport")]
 pub use error::{Error, Result};
+#[cfg(feature = "transport")]
 pub use options::{ClientOptions, Wire};
+#[cfg(feature = "transport")]
 pub use pages::Pages;
+#[cfg(feature = "transport")]
 pub use pipe::{Answered, Counted, OnLeader, Pipe, PipeError, QUEUED_BYTES};
+#[cfg(feature = "transport")]
 pub use session::SessionOptions;
+#[cfg(feature = "transport")]
 pub use types::{
     CompactResult, Consistency, DeleteResult, Expected, GetResult, Header, KeyRange, KeyValue,
     PutOptions, PutResult, RangeQuery, RangeResult, SwapResult,
 };
+#[cfg(feature = "transport")]
 pub use watch::{Event, EventKind, Watch, WatchQuery, WatchUpdate};
 
 /// Messages of the Admin service as they are on the wire; [`AdminClient`] returns them unchanged.
+#[cfg(feature = "transport")]
 pub mod proto {
     pub use dengine_api::v1::{
         AddLearnerRequest, AddLearnerResponse, BootstrapResponse, HashResponse, JoinRequest,
