@@ -4,13 +4,13 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use dengine_api::v1::{self, admin_client::AdminClient as Generated};
-use dengine_client_core::Operation;
 use tokio::{sync::OnceCell, time::timeout};
 use tonic::{Code, Request, Response, Status, transport::Channel};
 
 use crate::{
     error::{Error, Failure, Result},
     options::check_timeout,
+    policy::Operation,
     pool::{RESPONSE_BYTES_MAX, connect, endpoint},
 };
 

@@ -4,10 +4,10 @@ use std::{cmp::Ordering, time::Duration};
 
 use bytes::Bytes;
 use dengine_api::v1::{self, compare::Relation, compare::Target, operation, operation_result};
-use dengine_client_core::Operation as Kind;
 
 use crate::{
     error::{Error, Result},
+    policy::Operation as Kind,
     types::{Answer, Header, KeyRange, KeyValue, all, ttl_ms},
 };
 

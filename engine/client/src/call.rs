@@ -1,4 +1,4 @@
-//! One call: attempts over the pool's connections, as `dengine-client-core` decides, until it is answered, must
+//! One call: attempts over the pool's connections, as [`policy`](crate::policy) decides, until it is answered, must
 //! not be sent again, or its time is up.
 
 use std::{
@@ -8,7 +8,6 @@ use std::{
 };
 
 use dengine_api::v1::kv_client::KvClient;
-use dengine_client_core::{Attempts, End, Next, Operation, Position, Target};
 use tokio::time::sleep;
 use tonic::{Request, Status, transport::Channel};
 
@@ -16,6 +15,7 @@ use crate::{
     error::{Failure, Result},
     message::Message,
     options::{ClientOptions, Wire},
+    policy::{Attempts, End, Next, Operation, Position, Target},
     pool::{Link, Pool, RESPONSE_BYTES_MAX},
     session::Ticket,
     silence::Silence,

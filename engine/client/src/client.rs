@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dengine_api::v1;
-use dengine_client_core::{Operation, Position};
 
 use crate::{
     batch::{Batch, BatchResult},
@@ -13,6 +12,7 @@ use crate::{
     message::Message,
     options::ClientOptions,
     pages::Pages,
+    policy::{Operation, Position},
     pool::Pool,
     session::{Session, SessionOptions, Ticket},
     types::{

@@ -4,10 +4,12 @@
 use std::error::Error as StdError;
 
 use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
-use dengine_client_core::{Code as CodeNumber, Failure as Proof, Operation};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 
-use crate::pipe::PipeError;
+use crate::{
+    pipe::PipeError,
+    policy::{Code as CodeNumber, Failure as Proof, Operation},
+};
 
 /// Result of a call to DEngine.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -14,7 +14,6 @@ use std::{
 
 use bytes::Bytes;
 use dengine_api::v1::{Consistency, GetRequest, kv_client::KvClient};
-use dengine_client_core::AtomicTime;
 use futures::future::join_all;
 use tokio::{
     task::AbortHandle,
@@ -22,7 +21,10 @@ use tokio::{
 };
 use tonic::transport::Channel;
 
-use crate::pool::{Link, connect, endpoint};
+use crate::{
+    policy::AtomicTime,
+    pool::{Link, connect, endpoint},
+};
 
 /// How long an address that failed is not connected to again.
 const AVOIDED: Duration = Duration::from_secs(5);

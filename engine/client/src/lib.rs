@@ -3,7 +3,7 @@
 //! [`Client`] reads, writes and watches keys over any number of endpoints and connections; [`AdminClient`]
 //! asks one member to change or describe its cluster. What may live here: connections, deadlines
 //! and typed results. What may not: anything a server decides; and what the client decides, retries
-//! above all, lives in `dengine-client-core`, where the simulator can run it.
+//! above all, lives in [`policy`], which the simulator runs too.
 //!
 //! ```no_run
 //! use dengine_client::{Client, Consistency, Expected};
@@ -70,6 +70,7 @@ mod options;
 mod pages;
 #[cfg(feature = "transport")]
 mod pipe;
+pub mod policy;
 #[cfg(feature = "transport")]
 mod pool;
 #[cfg(feature = "transport")]
@@ -94,8 +95,6 @@ pub use batch::{Batch, BatchResult, Compare, Operation, OperationResult};
 #[cfg(feature = "transport")]
 pub use client::Client;
 #[cfg(feature = "transport")]
-pub use dengine_client_core::{Position, RetryPolicy};
-#[cfg(feature = "transport")]
 pub use error::{Error, Result};
 #[cfg(feature = "transport")]
 pub use options::{ClientOptions, Wire};
@@ -103,6 +102,8 @@ pub use options::{ClientOptions, Wire};
 pub use pages::Pages;
 #[cfg(feature = "transport")]
 pub use pipe::{Answered, Counted, OnLeader, Pipe, PipeError, QUEUED_BYTES};
+#[cfg(feature = "transport")]
+pub use policy::{Position, RetryPolicy};
 #[cfg(feature = "transport")]
 pub use session::SessionOptions;
 #[cfg(feature = "transport")]

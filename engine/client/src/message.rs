@@ -1,9 +1,11 @@
 //! What the client fills into a message when it sends it.
 
 use dengine_api::{KvCall, v1};
-use dengine_client_core::{Position, Stamp};
 
-use crate::types::position;
+use crate::{
+    policy::{Position, Stamp},
+    types::position,
+};
 
 /// A request of the Kv service.
 pub(crate) trait Message: KvCall + prost::Message {

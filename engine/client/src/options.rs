@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use dengine_client_core::RetryPolicy;
-
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    policy::RetryPolicy,
+};
 
 /// More connections than this are refused: each costs the server memory.
 const CONNECTIONS_MAX: usize = 10_000;

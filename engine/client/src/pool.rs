@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use dengine_client_core::{Failure, Lanes, Target};
 use futures::{StreamExt, stream::FuturesUnordered};
 use tokio::time::{Instant, timeout, timeout_at};
 use tonic::{
@@ -19,6 +18,7 @@ use crate::{
     leader::Leader,
     options::ClientOptions,
     pipe::Pipe,
+    policy::{Failure, Lanes, Target},
     watch::SharedStream,
 };
 

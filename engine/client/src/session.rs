@@ -9,7 +9,6 @@ use std::{
 };
 
 use dengine_api::v1;
-use dengine_client_core::{Lease, Operation, Pace, Sequencer, Stamp, WINDOW};
 use tokio::{
     sync::Notify,
     task::AbortHandle,
@@ -19,6 +18,7 @@ use tokio::{
 use crate::{
     call::{Call, Shared},
     error::{Error, Result},
+    policy::{Lease, Operation, Pace, Sequencer, Stamp, WINDOW},
     types::ttl_ms,
 };
 

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dengine_api::v1;
-use dengine_client_core::{Operation, Position};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    policy::{Operation, Position},
+};
 
 /// How fresh a read is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -12,7 +12,6 @@ use std::{
 };
 
 use dengine_api::v1::{self, CancelCause, WatchCreate, WatchResponse};
-use dengine_client_core::{Broken, Failure as Proof, Failures, Operation, WatchCursor};
 use futures::Stream;
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
@@ -21,6 +20,7 @@ use self::shared::{Attached, Ended};
 use crate::{
     call::Shared,
     error::{Error, Failure, Result},
+    policy::{Broken, Failure as Proof, Failures, Operation, WatchCursor},
     pool::WatchRoute,
     types::{KeyRange, KeyValue},
 };

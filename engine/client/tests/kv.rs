@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use dengine_client::{
     Client, ClientOptions, Consistency, Error, Expected, KeyRange, RangeQuery, RetryPolicy, Wire,
+    policy::RENEW_AFTER,
 };
-use dengine_client_core::RENEW_AFTER;
 use futures::future::join_all;
 use support::{Between, Peer, Step, balanced};
 use tokio::{

@@ -8,7 +8,7 @@ use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::world::Members;
 use bytes::Bytes;
-use dengine_client_core::WatchCursor;
+use dengine_client::policy::WatchCursor;
 use dengine_core::kv;
 use dengine_core::kv::KeyRange;
 use dengine_core::types::{MemberId, Revision};

@@ -6,7 +6,7 @@ use dengine_api::v1::{
     CallError, Event, KeyValue, PipelineResponse, PipelinedAnswer, PutResponse, ResponseHeader,
     WatchResponse, pipelined_answer::Answer,
 };
-use dengine_client_core::{
+use dengine_client::policy::{
     Attempts, Broken, Code, Failure, Next, Operation, Position, RetryPolicy, WatchCursor,
 };
 use prost::Message as _;

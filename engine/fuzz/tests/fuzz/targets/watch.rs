@@ -7,7 +7,7 @@ use dengine_api::v1::{
     CancelCause, WatchCancel, WatchCreate, WatchProgress, WatchRequest, WatchResponse,
     watch_request::Request,
 };
-use dengine_client_core::WatchCursor;
+use dengine_client::policy::WatchCursor;
 use dengine_core::{
     kv::{Command, PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore},
     types::{EntryKind, Revision},

@@ -6,7 +6,7 @@ use crate::queue::{MILLI, Nanos};
 use crate::surroundings::{Event, Surroundings};
 use crate::world::Members;
 use dengine_checker::{Call, CallId};
-use dengine_client_core::{Attempts, Operation, RetryPolicy, Sequencer, Stamp, Target};
+use dengine_client::policy::{Attempts, Operation, RetryPolicy, Sequencer, Stamp, Target};
 use dengine_core::kv::{Request, SessionStamp};
 use dengine_core::types::{MemberId, SessionId};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Clients: each asks for one thing at a time, and what it asks and hears is taken down for the checkers.
 //!
-//! What a client sends again, where and when is `dengine-client`'s own logic (`dengine_client_core`).
+//! What a client sends again, where and when is `dengine-client`'s own logic (`dengine_client::policy`).
 
 mod attempt;
 mod operation;
@@ -15,7 +15,7 @@ use super::surroundings::{Event, Surroundings};
 use super::world::Members;
 use attempt::{InFlight, time};
 use dengine_checker::{Answer, Level, Recorder};
-use dengine_client_core::{End, Failure, Next, Sequencer};
+use dengine_client::policy::{End, Failure, Next, Sequencer};
 use dengine_core::kv::{self, Command, KeyValue, Request};
 use dengine_core::replica::{RequestError, Written};
 use dengine_core::types::{MemberId, Revision};

@@ -5,7 +5,7 @@ use super::{Outcome, Want};
 use crate::random::Random;
 use bytes::Bytes;
 use dengine_checker::{Answer, Call, Expected, Level, Seen, Step};
-use dengine_client_core::Failure;
+use dengine_client::policy::Failure;
 use dengine_core::kv::{
     self, Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, Refusal,
     Relation,

@@ -5,7 +5,7 @@ use super::{Client, Outcome, Want};
 use crate::queue::SECOND;
 use crate::surroundings::Surroundings;
 use crate::world::Members;
-use dengine_client_core::{Sequencer, WINDOW};
+use dengine_client::policy::{Sequencer, WINDOW};
 use dengine_core::kv::{self, Command, Refusal};
 use dengine_core::types::SessionId;
 

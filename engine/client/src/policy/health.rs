@@ -15,7 +15,7 @@ const DOUBLINGS_MAX: u64 = 2;
 
 /// Of one connection. One word, so that callers which come at once see and change all of it.
 #[derive(Debug, Default)]
-pub(crate) struct Health(AtomicU64);
+pub(super) struct Health(AtomicU64);
 
 /// A connection that is passed over.
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ struct Cooling {
 
 impl Health {
     /// Whether the call that asks may have it. One that tries it keeps others off for a while.
-    pub(crate) fn takes_call(&self, now: Duration) -> bool {
+    pub(super) fn takes_call(&self, now: Duration) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let Some(cooling) = Cooling::of(word) else {
             return true;
@@ -40,13 +40,13 @@ impl Health {
     }
 
     /// No connection was to be had, which is found out in an instant.
-    pub(crate) fn refused(&self, now: Duration) {
+    pub(super) fn refused(&self, now: Duration) {
         let word = Cooling::begin(now, 0).word();
         self.0.store(word, Ordering::Relaxed);
     }
 
     /// A call waited in vain: whoever tries next does so after the longer pause that was begun when the last one did.
-    pub(crate) fn silent(&self, now: Duration) {
+    pub(super) fn silent(&self, now: Duration) {
         let doublings =
             Cooling::of(self.0.load(Ordering::Relaxed)).map_or(0, |cooling| cooling.doublings);
         let word = Cooling::begin(now, doublings).word();
@@ -54,7 +54,7 @@ impl Health {
     }
 
     /// A member answered.
-    pub(crate) fn answered(&self) {
+    pub(super) fn answered(&self) {
         // Almost always it is healthy: that is not to take the word from other cores.
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.store(0, Ordering::Relaxed);

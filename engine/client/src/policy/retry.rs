@@ -270,7 +270,7 @@ impl Failures {
 /// Where an attempt goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// To this lane, or the next healthy one after it; see [`Lanes`](crate::Lanes).
+    /// To this lane, or the next healthy one after it; see [`Lanes`](super::Lanes).
     From(usize),
     /// To the leader that a member named.
     Leader {

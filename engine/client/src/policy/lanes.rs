@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{atomic_time::AtomicTime, health::Health, retry::Failure};
+use super::{atomic_time::AtomicTime, health::Health, retry::Failure};
 
 /// How long a connection serves nothing before another is made in its place.
 ///
@@ -122,7 +122,7 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::COOL_DOWN;
+    use crate::policy::COOL_DOWN;
 
     #[test]
     fn calls_take_turns_over_the_primary_lanes() {
