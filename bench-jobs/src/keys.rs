@@ -4,7 +4,7 @@
 //! their numbers do and can be typed by a person. Before it stands the name of the run's folder, if it has one.
 
 use bytes::{Bytes, BytesMut};
-use dengine_crds::benchmark::{Shape, Workload};
+use dengine_bench_model::results::{Shape, Workload};
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
 /// Keys that are made with one allocation.

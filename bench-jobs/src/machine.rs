@@ -2,7 +2,7 @@
 
 use std::fs::read_to_string;
 
-use dengine_crds::results::Machine;
+use dengine_bench_model::results::Machine;
 
 /// The schema of the result allows no more, and no longer ones.
 const ARGUMENTS_MAX: usize = 64;

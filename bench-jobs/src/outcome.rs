@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use dengine_crds::{
-    benchmark::{LatencyUs, Preload, Protocol, Report, RunResult, Shape},
-    results::{Quantile, ServerUse, Spread, Wire},
+use dengine_bench_model::results::{
+    LatencyUs, Preload, Protocol, Quantile, Report, RunResult, ServerUse, Shape, Spread, Wire,
 };
 use hdrhistogram::Histogram;
 use jiff::Timestamp;
@@ -286,7 +285,7 @@ fn shortened(text: &str, chars_max: usize) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use dengine_crds::benchmark::{ReadConsistency, Workload};
+    use dengine_bench_model::results::{ReadConsistency, Workload};
 
     use super::*;
     use crate::target::Leader;

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backon::{ExponentialBuilder, Retryable};
-use dengine_crds::{
-    benchmark::{DEngineBenchmark, Report},
-    names::managers,
-};
+use dengine_bench_model::results::Report;
+use dengine_crds::{benchmark::DEngineBenchmark, names::managers};
 use kube::{
     Api, Client, Config, Resource,
     api::{ApiResource, DynamicObject, Patch, PatchParams},

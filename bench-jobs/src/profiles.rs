@@ -1,8 +1,8 @@
-//! The profiles as a list for people; what they hold is in `dengine_crds::profiles`.
+//! The profiles as a list for people; what they hold is in `dengine_bench_model::profiles`.
 
 use std::fmt::Write;
 
-use dengine_crds::profiles::{NamedWorkload, PROFILES};
+use dengine_bench_model::profiles::{NamedWorkload, PROFILES};
 
 use crate::summary::{counted, grouped, load_in_words};
 

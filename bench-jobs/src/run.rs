@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use dengine_crds::benchmark::Report;
+use dengine_bench_model::results::Report;
 use serde::Serialize;
 
 use crate::{
@@ -146,7 +146,7 @@ struct Line<'a> {
     scenario: Option<&'a str>,
     profile: Option<&'a str>,
     #[serde(flatten)]
-    result: &'a dengine_crds::benchmark::RunResult,
+    result: &'a dengine_bench_model::results::RunResult,
 }
 
 fn append_lines(path: &Path, report: &Report) -> anyhow::Result<()> {

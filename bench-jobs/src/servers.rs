@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use dengine_crds::results::IdleServers;
+use dengine_bench_model::results::IdleServers;
 use rustix::{
     param::{clock_ticks_per_second, page_size},
     time::{ClockId, clock_gettime},

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
-use dengine_crds::benchmark::{Protocol, Report, RunResult, Shape, Workload};
+use dengine_bench_model::results::{Protocol, Report, RunResult, Shape, Workload};
 
 use crate::outcome::Verdict;
 
@@ -218,7 +218,7 @@ fn row(result: &RunResult) -> [String; 9] {
         ];
     }
     let us = &result.latency_us;
-    let spread = |spread: &dengine_crds::results::Spread| {
+    let spread = |spread: &dengine_bench_model::results::Spread| {
         format!(
             "{}–{}",
             whole(spread.ops_per_second_min),
@@ -314,7 +314,7 @@ pub fn grouped(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use dengine_crds::benchmark::Preload;
+    use dengine_bench_model::results::Preload;
     use expect_test::{Expect, expect};
 
     use super::*;

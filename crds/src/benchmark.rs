@@ -1,4 +1,4 @@
-//! `DEngineBenchmark`: a load Job against a cluster. What it measured is in [`results`](crate::results).
+//! `DEngineBenchmark`: a load Job against a cluster. What it measured is in [`dengine_bench_model::results`].
 #![expect(
     unreachable_pub,
     reason = "KubeSchema repeats each struct inside a function"
@@ -7,15 +7,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use dengine_bench_model::results::{ReadConsistency, Report, Workload};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::common::{ImagePullPolicy, LocalRef, Resources, Scheduling};
-pub use crate::results::{
-    LatencyUs, Preload, Protocol, ReadConsistency, Report, RunResult, Shape, Workload,
-};
 
 /// Everything that changes the numbers. What says when to run, how to judge and what to keep may change at any time.
 const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == oldSelf.target \

@@ -1,7 +1,8 @@
 //! Custom resources of DEngine: the types, their schema, and every name that others must agree on.
 //!
 //! What may live here: plain data with its validation, and constants. What may not: behaviour of the
-//! operator, of the load generator or of the engine; this crate compiles without any of them.
+//! operator, of the load generator or of the engine; this crate compiles without any of them. What a load and its result
+//! are is the load generator's to say, in [`dengine_bench_model`].
 
 pub mod benchmark;
 pub mod cluster;
@@ -9,9 +10,7 @@ pub mod common;
 pub mod conditions;
 pub mod definitions;
 pub mod names;
-pub mod profiles;
 pub mod reasons;
-pub mod results;
 
 pub use benchmark::{DEngineBenchmark, DEngineBenchmarkSpec, DEngineBenchmarkStatus};
 pub use cluster::{DEngineCluster, DEngineClusterSpec, DEngineClusterStatus};

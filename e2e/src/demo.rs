@@ -9,11 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use comfy_table::{CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
-use dengine_crds::{
-    DEngineBenchmark, DEngineCluster,
-    benchmark::{BenchmarkPhase, RunResult},
-    conditions,
-};
+use dengine_bench_model::results::RunResult;
+use dengine_crds::{DEngineBenchmark, DEngineCluster, benchmark::BenchmarkPhase, conditions};
 use dengine_local_kubernetes::{down, progress::Step, shell};
 use kube::Api;
 
@@ -291,7 +288,7 @@ fn table(results: &[(String, RunResult)]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use dengine_crds::benchmark::ReadConsistency;
+    use dengine_bench_model::results::ReadConsistency;
     use kube::ResourceExt as _;
 
     use super::*;

@@ -15,7 +15,7 @@ use dengine::{
     types::ClusterId,
 };
 use dengine_bench::target::{Events, Found, Way};
-use dengine_crds::results::ReadConsistency;
+use dengine_bench_model::results::ReadConsistency;
 
 pub(crate) const MEMBERS: usize = 3;
 const CLUSTER: ClusterId = ClusterId(1);

@@ -18,7 +18,7 @@ use dengine_bench::{
     load::{self, Measured, Operation, Plan},
     progress::Progress,
 };
-use dengine_crds::{
+use dengine_bench_model::{
     profiles::{self, Does, NamedWorkload, Profile},
     results::{ReadConsistency, Shape},
 };

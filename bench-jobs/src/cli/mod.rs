@@ -11,9 +11,9 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValue, PossibleValuesParser},
 };
-use dengine_crds::{
-    benchmark::{ReadConsistency, Shape},
+use dengine_bench_model::{
     profiles::{self, PROFILES},
+    results::{ReadConsistency, Shape},
 };
 
 use self::options::parse_consistency;

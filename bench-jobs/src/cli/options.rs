@@ -3,10 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
-use dengine_crds::{
-    benchmark::{Protocol, ReadConsistency, Shape},
-    results::Wire,
-};
+use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Wire};
 
 /// Longest `--key-prefix`.
 const KEY_PREFIX_BYTES_MAX: usize = 128;

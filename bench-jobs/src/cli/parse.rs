@@ -1,7 +1,7 @@
 //! From arguments to a command line that was checked: what clap alone cannot do.
 
 use clap::{Command as Parser, CommandFactory, FromArgMatches, error::ErrorKind};
-use dengine_crds::benchmark::{Protocol, ReadConsistency, Shape, Workload};
+use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Workload};
 
 use super::{Cli, Command, ProtocolArg};
 use crate::{keys, target};

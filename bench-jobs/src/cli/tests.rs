@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches};
-use dengine_crds::benchmark::Workload;
+use dengine_bench_model::results::Workload;
 
 use super::{options::parse_duration, *};
 

@@ -1,6 +1,6 @@
 //! Results against a baseline: what is worse than a budget allows.
 
-use dengine_crds::benchmark::Report;
+use dengine_bench_model::results::Report;
 
 use super::{
     Cell, Named, cell,

@@ -1,8 +1,8 @@
 //! The numbers that are compared, and how a ratio of two of them reads.
 
-use dengine_crds::{
-    benchmark::RunResult,
+use dengine_bench_model::{
     profiles::{self, NamedWorkload},
+    results::RunResult,
 };
 
 use super::{Named, Row};

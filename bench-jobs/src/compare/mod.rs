@@ -8,7 +8,7 @@ mod table;
 use std::{collections::HashMap, path::Path};
 
 use anyhow::{Context, bail};
-use dengine_crds::benchmark::{ReadConsistency, Report, RunResult, Shape};
+use dengine_bench_model::results::{ReadConsistency, Report, RunResult, Shape};
 
 use crate::{cli::CompareArgs, summary};
 

@@ -1,7 +1,7 @@
 //! The comparison as text.
 
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
-use dengine_crds::benchmark::Protocol;
+use dengine_bench_model::results::Protocol;
 
 use super::{
     Cell, Named, Row,

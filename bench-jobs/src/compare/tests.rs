@@ -1,7 +1,6 @@
-use dengine_crds::{
-    benchmark::{LatencyUs, Protocol},
+use dengine_bench_model::{
     profiles,
-    results::{IdleServers, ServerUse},
+    results::{IdleServers, LatencyUs, Protocol, ServerUse},
 };
 use expect_test::expect;
 

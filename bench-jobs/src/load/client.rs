@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dengine_crds::benchmark::ReadConsistency;
+use dengine_bench_model::results::ReadConsistency;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use tokio::time::{sleep, timeout};
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dengine_crds::benchmark::ReadConsistency;
+use dengine_bench_model::results::ReadConsistency;
 use hdrhistogram::Histogram;
 use tokio::{sync::watch, task::JoinSet};
 

@@ -1,7 +1,7 @@
 //! Where the lines of a latency chart run. Both axes are logarithmic: across, how many requests were slower
 //! (each step is one more nine); up, how long they took.
 
-use dengine_crds::results::Quantile;
+use dengine_bench_model::results::Quantile;
 
 pub(super) const WIDTH: f64 = 400.0;
 pub(super) const HEIGHT: f64 = 240.0;

@@ -1,7 +1,7 @@
 //! Everything that the page shows, as text and numbers; the template only places it.
 
 use askama::Template;
-use dengine_crds::{benchmark::RunResult, results::Machine};
+use dengine_bench_model::results::{Machine, RunResult};
 
 use super::chart::{self, Axes, Tick};
 use crate::{
@@ -268,7 +268,7 @@ fn measured(
     let times = own.and_then(|own| {
         columns::times_better(&THROUGHPUT, own.ops_per_second, result.ops_per_second)
     });
-    let spread = |spread: dengine_crds::results::Spread| {
+    let spread = |spread: dengine_bench_model::results::Spread| {
         format!(
             "{} to {} in {} runs",
             whole(spread.ops_per_second_min),

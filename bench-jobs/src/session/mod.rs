@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use dengine_crds::{
-    benchmark::{ReadConsistency, Report, RunResult, Shape, Workload},
-    results::IdleServers,
+use dengine_bench_model::results::{
+    IdleServers, ReadConsistency, Report, RunResult, Shape, Workload,
 };
 use jiff::Timestamp;
 

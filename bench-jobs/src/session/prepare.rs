@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use dengine_crds::benchmark::{Preload, ReadConsistency, Shape, Workload};
+use dengine_bench_model::results::{Preload, ReadConsistency, Shape, Workload};
 use tokio::time::{sleep, timeout};
 
 use super::Session;

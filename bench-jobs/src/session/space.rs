@@ -1,7 +1,7 @@
 //! Whether what a run writes has room on the members' disks. Pure.
 
 use anyhow::{Context, Result, bail};
-use dengine_crds::benchmark::{Shape, Workload};
+use dengine_bench_model::results::{Shape, Workload};
 
 use crate::{cli::Task, keys, target::Room};
 
@@ -109,13 +109,13 @@ fn mebibytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use dengine_crds::profiles::profile;
+    use dengine_bench_model::profiles::profile;
 
     use super::*;
 
     fn tasks(name: &str) -> Vec<Task> {
         let workloads = profile(name).unwrap().workloads;
-        let task = |workload: &dengine_crds::profiles::NamedWorkload| Task {
+        let task = |workload: &dengine_bench_model::profiles::NamedWorkload| Task {
             name: workload.name.to_owned(),
             shape: workload.shape(),
         };

@@ -4,11 +4,11 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use dengine_bench_model::results::{ReadConsistency, Wire};
 use dengine_client::{
     AdminClient, AdminOptions, Client, ClientOptions, Consistency, Error, KeyRange, RangeQuery,
     RetryPolicy, Watch, WatchUpdate, proto::MembersResponse,
 };
-use dengine_crds::{benchmark::ReadConsistency, results::Wire};
 
 use super::{Connect, Facts, Found, Leader, NotDeleted, Room, one_cluster};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use dengine_crds::benchmark::ReadConsistency;
+use dengine_bench_model::results::ReadConsistency;
 use etcd_client::{
     Client, ConnectOptions, DeleteOptions, GetOptions, KvClient, WatchClient, WatchResponse,
     WatchStream,

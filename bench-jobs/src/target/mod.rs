@@ -8,10 +8,7 @@ use std::{future::Future, time::Duration};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use dengine_crds::{
-    benchmark::{Protocol, ReadConsistency},
-    results::Wire,
-};
+use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
 use tokio::time::{Instant, sleep};
 
 /// How long to wait between two questions to a target that is not ready.

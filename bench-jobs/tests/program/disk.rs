@@ -1,6 +1,6 @@
 //! What a run leaves on its target's disk, and whether there is room for it.
 
-use dengine_crds::benchmark::Report;
+use dengine_bench_model::results::Report;
 
 use crate::support::{Behaviour, Peer};
 use crate::{bench, read, result};

@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use dengine_crds::{
-    benchmark::{Report, RunResult, Shape},
+use dengine_bench_model::{
     profiles,
+    results::{Report, RunResult, Shape},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Behaviour, Peer};

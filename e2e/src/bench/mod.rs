@@ -18,7 +18,7 @@ use clap::{
     Args, ValueEnum,
     builder::{PossibleValue, PossibleValuesParser},
 };
-use dengine_crds::profiles::PROFILES;
+use dengine_bench_model::profiles::PROFILES;
 use dengine_local_kubernetes::{programs, progress::Step};
 use tokio::{
     process::Command,

@@ -1,7 +1,8 @@
 //! `kubectl dengine`, found by `kubectl` in `PATH` as a person's is.
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_crds::{benchmark::Report, names::annotations};
+use dengine_bench_model::results::Report;
+use dengine_crds::names::annotations;
 use dengine_e2e::product;
 use dengine_local_kubernetes::shell;
 use k8s_openapi::api::core::v1::Pod;

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
 use clap::Args;
-use dengine_crds::benchmark::{BenchmarkPhase, DEngineBenchmarkStatus, Workload};
+use dengine_bench_model::results::Workload;
+use dengine_crds::benchmark::{BenchmarkPhase, DEngineBenchmarkStatus};
 use dengine_crds::{DEngineBenchmark, DEngineCluster, conditions};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Resource;

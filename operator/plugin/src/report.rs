@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use clap::Args;
 use dengine_bench::compare::Named;
 use dengine_bench::page;
-use dengine_crds::benchmark::{DEngineBenchmarkStatus, Report};
+use dengine_bench_model::results::Report;
+use dengine_crds::benchmark::DEngineBenchmarkStatus;
 use dengine_crds::{DEngineBenchmark, names};
 
 use crate::access::Access;

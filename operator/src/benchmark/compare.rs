@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use dengine_crds::benchmark::{Comparison, Report, RunResult, Winner};
+use dengine_bench_model::results::{Report, RunResult};
+use dengine_crds::benchmark::{Comparison, Winner};
 
 /// Closer than this, in relation to the slower one, is a draw: two runs of the same thing differ by as much.
 const DRAW_WITHIN: f64 = 0.03;

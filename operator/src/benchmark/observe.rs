@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use dengine_bench_model::profiles;
 use dengine_crds::benchmark::{BenchmarkPhase, ConcurrencyPolicy, Leg};
 use dengine_crds::names::{self, labels};
-use dengine_crds::profiles;
 use dengine_crds::reasons::benchmark as reasons;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, DEngineCluster, conditions as types};
 use k8s_openapi::api::batch::v1;
@@ -447,7 +447,7 @@ fn view(job: &v1::Job) -> Job {
 
 #[cfg(test)]
 mod tests {
-    use dengine_crds::benchmark::Report;
+    use dengine_bench_model::results::Report;
 
     use super::*;
 

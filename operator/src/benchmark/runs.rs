@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dengine_crds::benchmark::Report;
+use dengine_bench_model::results::Report;
 use dengine_crds::names;
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus};
 use k8s_openapi::api::batch::v1::Job;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use dengine_crds::benchmark::{Report, RunResult};
+use dengine_bench_model::results::{Report, RunResult};
 
 use super::compare::Row;
 

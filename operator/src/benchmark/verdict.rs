@@ -1,6 +1,7 @@
 //! How a run ended, from what its Jobs posted. Pure.
 
-use dengine_crds::benchmark::{BenchmarkPhase, Report, RunResult};
+use dengine_bench_model::results::{Report, RunResult};
+use dengine_crds::benchmark::BenchmarkPhase;
 use dengine_crds::reasons::benchmark as reasons;
 
 use super::compare::{self, Row};

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
+use dengine_bench_model::profiles;
 use dengine_crds::names::{self, annotations, managers};
-use dengine_crds::profiles;
 use dengine_crds::reasons::events;
 use dengine_crds::{DEngineBenchmark, DEngineCluster};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference};

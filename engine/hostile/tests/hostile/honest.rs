@@ -16,12 +16,9 @@ use dengine_bench::{
     progress::Progress,
     target::{Connect, Target},
 };
+use dengine_bench_model::results::{Protocol, ReadConsistency, Wire};
 use dengine_client::{
     Client, ClientOptions, KeyRange, RetryPolicy, SessionOptions, WatchQuery, WatchUpdate,
-};
-use dengine_crds::{
-    benchmark::{Protocol, ReadConsistency},
-    results::Wire,
 };
 use tokio::time::{MissedTickBehavior, interval, timeout};
 

@@ -3,7 +3,8 @@
 //! A run is recorded before its Job is made and, once final, never repeated. A run that was started
 //! is brought to its end before the next begins, so that two loads never spoil each other.
 
-use dengine_crds::benchmark::{BenchmarkPhase, Leg, Report};
+use dengine_bench_model::results::Report;
+use dengine_crds::benchmark::{BenchmarkPhase, Leg};
 use dengine_crds::reasons::benchmark as reasons;
 use k8s_openapi::jiff::Timestamp;
 

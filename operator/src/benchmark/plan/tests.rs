@@ -1,4 +1,4 @@
-use dengine_crds::benchmark::{LatencyUs, Protocol, RunResult, Shape, Workload};
+use dengine_bench_model::results::{LatencyUs, Protocol, RunResult, Shape, Workload};
 
 use super::*;
 

@@ -1,4 +1,5 @@
-use dengine_crds::benchmark::{MISSED_MAX, Report, RunResult};
+use dengine_bench_model::results::{Report, RunResult};
+use dengine_crds::benchmark::MISSED_MAX;
 
 use super::*;
 use crate::benchmark::observe::recorded;

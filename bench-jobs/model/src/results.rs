@@ -2,27 +2,30 @@
 //! workloads. `--json` writes exactly this, a Job posts exactly this to `status.runs`, and `compare` and
 //! `report` read it.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Everything that one run of dengine-bench measured.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     /// What was measured, in words of whoever measured it, such as "etcd 3.6".
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 128)))]
     pub system: Option<String>,
     /// Under which circumstances, in the same person's words, such as "cluster".
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 128))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 128)))]
     pub scenario: Option<String>,
     /// The profile that names the workloads, if one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 63)))]
     pub profile: Option<String>,
     /// The command line that measured this.
-    #[schemars(length(max = 64), inner(length(max = 1024)))]
+    #[cfg_attr(
+        feature = "schemars",
+        schemars(length(max = 64), inner(length(max = 1024)))
+    )]
     pub command: Vec<String>,
     /// Where the load came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -31,32 +34,34 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleServers>,
     /// One for each workload, in the order in which they were measured.
-    #[schemars(length(max = 32))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 32)))]
     pub results: Vec<RunResult>,
     /// Keys on the target that should have been deleted and were not, in words. A later run below the same prefix does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 1024)))]
     pub left_over: Option<String>,
 }
 
 /// The machine that the load came from.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
     /// Name of the processor, as the kernel tells it.
-    #[schemars(length(max = 256))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 256)))]
     pub processor: String,
     /// Logical processors that the tool may use.
     pub processors: u32,
     /// Memory, in bytes.
     pub memory_bytes: u64,
     /// Name and version of the kernel.
-    #[schemars(length(max = 256))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 256)))]
     pub kernel: String,
 }
 
 /// Server processes before the load.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct IdleServers {
     /// How many there are.
@@ -66,11 +71,12 @@ pub struct IdleServers {
 }
 
 /// What one workload came to.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunResult {
     /// Name of the workload; results of the same name are compared with each other.
-    #[schemars(length(max = 63))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 63)))]
     pub name: String,
     /// Wire protocol that was measured.
     pub protocol: Protocol,
@@ -81,7 +87,7 @@ pub struct RunResult {
     pub shape: Shape,
     /// Why the target cannot do this at all; nothing was sent then, and no other number counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 1024)))]
     pub unsupported: Option<String>,
     /// Requests that were answered, failed ones included.
     pub requests: u64,
@@ -89,7 +95,7 @@ pub struct RunResult {
     pub errors: u64,
     /// The first failure, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1024))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 1024)))]
     pub first_error: Option<String>,
     /// From the first request to the last answer.
     pub total_seconds: f64,
@@ -99,7 +105,7 @@ pub struct RunResult {
     pub latency_us: LatencyUs,
     /// The same as a curve, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 64)))]
     pub curve: Vec<Quantile>,
     /// How far apart the repetitions lay, if there were any; the other numbers are those of the one with the
     /// median throughput.
@@ -113,20 +119,20 @@ pub struct RunResult {
     pub servers: Option<ServerUse>,
     /// Durability that the server reported, such as fsync.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 32)))]
     pub durability: Option<String>,
     /// Version that the server reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 64)))]
     pub engine_version: Option<String>,
     /// Version of dengine-bench.
-    #[schemars(length(max = 64))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 64)))]
     pub tool_version: String,
     /// When the first request was made, RFC 3339.
-    #[schemars(length(max = 40))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 40)))]
     pub started_at: String,
     /// When the last answer arrived, RFC 3339.
-    #[schemars(length(max = 40))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 40)))]
     pub finished_at: String,
     /// Raft's term before the first request, if the server tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,11 +142,14 @@ pub struct RunResult {
     pub term_after: Option<u64>,
     /// Name of the member that led when the run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 63)))]
     pub leader: Option<String>,
     /// Names of the members when the run ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 16), inner(length(max = 63)))]
+    #[cfg_attr(
+        feature = "schemars",
+        schemars(length(max = 16), inner(length(max = 63)))
+    )]
     pub members: Vec<String>,
     /// Whether all load went to the leader, instead of to every endpoint.
     pub target_leader: bool,
@@ -154,7 +163,7 @@ pub struct RunResult {
     pub preload: Option<Preload>,
     /// Node that the load came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[cfg_attr(feature = "schemars", schemars(length(max = 253)))]
     pub node: Option<String>,
 }
 
@@ -167,7 +176,8 @@ impl RunResult {
 }
 
 /// The key space that was filled before a run.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Preload {
     /// Keys that were written, one request each.
@@ -177,7 +187,8 @@ pub struct Preload {
 }
 
 /// Repetitions of one workload.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Spread {
     /// How often it was measured.
@@ -193,7 +204,8 @@ pub struct Spread {
 }
 
 /// What server processes spent on one workload, all of them together.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ServerUse {
     /// How many processes there are.
@@ -205,7 +217,8 @@ pub struct ServerUse {
 }
 
 /// Wire protocol of a run.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// DEngine's own.
@@ -225,7 +238,8 @@ impl Protocol {
 }
 
 /// How calls travel over a connection of DEngine's own protocol.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
     /// All calls of a connection share one stream, as DEngine's client makes them unless told otherwise.
@@ -246,7 +260,8 @@ impl Wire {
 }
 
 /// What a run does.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Workload {
     /// Writes.
@@ -272,7 +287,8 @@ impl Workload {
 }
 
 /// How fresh reads are, in the tool's letters.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub enum ReadConsistency {
     /// Linearizable.
     #[serde(rename = "l")]
@@ -297,7 +313,8 @@ impl ReadConsistency {
 }
 
 /// What a run was asked to do.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Shape {
     /// Writes, reads, or both.
@@ -340,7 +357,8 @@ fn is_zero(number: &u32) -> bool {
 }
 
 /// Latencies in microseconds.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct LatencyUs {
     /// Mean.
     pub avg: f64,
@@ -359,7 +377,8 @@ pub struct LatencyUs {
 }
 
 /// A point of a latency curve: so many percent of the requests took no longer.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 pub struct Quantile {
     /// From 0 to 100.
     pub percentile: f64,
