@@ -152,7 +152,7 @@ bench-baseline: ## instruction counts of hot paths against the committed ones (U
 	@cargo bench --locked --quiet -p dengine-core --bench instructions -- $(if $(UPDATE),--update)
 
 # Clippy and rustdoc share what they check of the dependencies, and RocksDB with build and tests: one profile, the whole
-# workspace. Only the client, the core and the simulator have features.
+# workspace. Only the client, the load generator, the core and the simulator have features.
 CLIPPY := cargo clippy --release --locked --all-targets
 lint: setup-lint ## formats, lints with every feature, documentation, the tests it names, dependencies, generated files; changes nothing
 	cargo fmt --all --check
@@ -160,6 +160,7 @@ lint: setup-lint ## formats, lints with every feature, documentation, the tests 
 	@unformatted=$$(gofmt -l e2e/local-kubernetes/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
 	$(CLIPPY) $(ALL) -- -D warnings
 	cargo clippy --release --locked -p dengine-client --no-default-features -- -D warnings
+	$(CLIPPY) $(ALL) --no-default-features -- -D warnings
 	$(CLIPPY) -p dengine-core --features planted-bugs -- -D warnings
 	$(CLIPPY) -p dengine-simulator -- -D warnings
 	$(CLIPPY) -p dengine-simulator --features planted-bugs -- -D warnings

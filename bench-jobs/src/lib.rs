@@ -5,6 +5,8 @@
 //! ([`outcome`]) → summary, JSON and, inside Kubernetes, the status of a `DEngineBenchmark` ([`post`]).
 //! Results, once there, are put side by side ([`compare`]) and shown ([`page`]).
 //!
+//! Only [`post`] knows Kubernetes; the feature `kubernetes` is for it and its flags, and the program has it unless told otherwise.
+//!
 //! # What a latency is
 //!
 //! Clients are closed loops unless a rate is set ([`load`] has the open loop too): each has one request in flight and wants the next one in the moment the
@@ -22,6 +24,7 @@ pub mod load;
 pub mod machine;
 pub mod outcome;
 pub mod page;
+#[cfg(feature = "kubernetes")]
 pub mod post;
 pub mod profiles;
 pub mod progress;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backon::{ExponentialBuilder, Retryable};
+use clap::Args;
 use dengine_bench_model::results::Report;
 use dengine_crds::{benchmark::DEngineBenchmark, names::managers};
 use kube::{
@@ -12,8 +13,6 @@ use kube::{
     api::{ApiResource, DynamicObject, Patch, PatchParams},
 };
 use serde_json::Value;
-
-use crate::cli::ReportTo;
 
 /// Longest time of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,6 +25,49 @@ const UNDECLARED: &str = ": field not declared in schema";
 
 /// Where reports are, each under its run's id.
 const REPORTS: &str = ".status.runs.";
+
+/// Where in Kubernetes a result goes.
+#[derive(Args, Clone, Debug)]
+pub struct PostOptions {
+    /// Post the result to the status of this DEngineBenchmark; needs --run-id
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAMESPACE/NAME",
+        requires = "run_id",
+        value_parser = parse_report_to,
+        help_heading = "Result"
+    )]
+    pub report_to: Option<ReportTo>,
+    /// Key of the result in that status
+    #[arg(
+        long,
+        global = true,
+        value_name = "ID",
+        requires = "report_to",
+        help_heading = "Result"
+    )]
+    pub run_id: Option<String>,
+}
+
+/// The object that a result is posted to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportTo {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+fn parse_report_to(text: &str) -> Result<ReportTo, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(ReportTo {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }),
+        _ => Err("expected NAMESPACE/NAME".to_owned()),
+    }
+}
 
 /// Posts a result with the credentials of the pod, or of the user's kubeconfig.
 ///

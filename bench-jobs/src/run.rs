@@ -15,7 +15,7 @@ use crate::{
     cli::{Cli, Command, ResultOptions},
     compare,
     outcome::Verdict,
-    page, post, profiles,
+    page, profiles,
     session::Session,
     summary,
 };
@@ -95,11 +95,18 @@ async fn correct(cli: &Cli, report: &Report) -> anyhow::Result<()> {
     written.and(post(to, report).await)
 }
 
+#[cfg(feature = "kubernetes")]
 async fn post(to: &ResultOptions, report: &Report) -> anyhow::Result<()> {
-    match (&to.report_to, &to.run_id) {
-        (Some(object), Some(run_id)) => post::post(object, run_id, report).await,
+    match (&to.post.report_to, &to.post.run_id) {
+        (Some(object), Some(run_id)) => crate::post::post(object, run_id, report).await,
         _ => Ok(()),
     }
+}
+
+/// Without Kubernetes no flag asks for it.
+#[cfg(not(feature = "kubernetes"))]
+async fn post(_: &ResultOptions, _: &Report) -> anyhow::Result<()> {
+    Ok(())
 }
 
 async fn deliver(cli: &Cli, report: &Report) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ use dengine_bench_model::{
 };
 
 use self::options::parse_consistency;
-pub use self::options::{LoadOptions, Options, ProtocolArg, ReportTo, ResultOptions, WireArg};
+pub use self::options::{LoadOptions, Options, ProtocolArg, ResultOptions, WireArg};
 
 /// The profile whose workloads `--workload` names one by one.
 const SINGLE: &str = "basic";

@@ -5,6 +5,9 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use dengine_bench_model::results::{Protocol, ReadConsistency, Shape, Wire};
 
+#[cfg(feature = "kubernetes")]
+use crate::post::PostOptions;
+
 /// Longest `--key-prefix`.
 const KEY_PREFIX_BYTES_MAX: usize = 128;
 
@@ -180,25 +183,10 @@ pub struct ResultOptions {
     /// Under which circumstances, such as "single" or "cluster", for the record
     #[arg(long, global = true, value_name = "TEXT", help_heading = "Result")]
     pub scenario: Option<String>,
-    /// Post the result to the status of this DEngineBenchmark; needs --run-id
-    #[arg(
-        long,
-        global = true,
-        value_name = "NAMESPACE/NAME",
-        requires = "run_id",
-        value_parser = parse_report_to,
-        help_heading = "Result"
-    )]
-    pub report_to: Option<ReportTo>,
-    /// Key of the result in that status
-    #[arg(
-        long,
-        global = true,
-        value_name = "ID",
-        requires = "report_to",
-        help_heading = "Result"
-    )]
-    pub run_id: Option<String>,
+    /// Where in Kubernetes they go.
+    #[cfg(feature = "kubernetes")]
+    #[command(flatten)]
+    pub post: PostOptions,
     /// Node that the load comes from, for the record
     #[arg(
         long,
@@ -282,25 +270,6 @@ impl Options {
             (ProtocolArg::Dengine, Some(WireArg::Unary)) => Some(Wire::Unary),
             (ProtocolArg::Dengine, _) => Some(Wire::Pipelined),
         }
-    }
-}
-
-/// The object that a result is posted to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReportTo {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-fn parse_report_to(text: &str) -> Result<ReportTo, String> {
-    match text.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(ReportTo {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }),
-        _ => Err("expected NAMESPACE/NAME".to_owned()),
     }
 }
 

@@ -55,8 +55,11 @@ fn contradictions_are_named() {
         ("put --rate 0", "--rate"),
         ("put --repeat 0", "--repeat"),
         ("put --protocol etcd --wire unary", "--wire"),
+        #[cfg(feature = "kubernetes")]
         ("put --run-id 1", "--report-to"),
+        #[cfg(feature = "kubernetes")]
         ("put --report-to a/b", "--run-id"),
+        #[cfg(feature = "kubernetes")]
         ("put --run-id 1 --report-to b", "NAMESPACE/NAME"),
         ("run", "--profile"),
         ("run --profile standard --workload mixed", "--workload"),
