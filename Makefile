@@ -133,7 +133,7 @@ models: ## what threads do to each other, under loom and shuttle
 	@$(MODELS_SHUTTLE)
 
 mutants: setup-dengine ## changes in the core's source that no test notices (SHARD=0/8: the first of eight parts; SHARD=report: all parts so far; DIFF=origin/main: of what changed since, 8 min)
-	@engine/mutants.sh $(if $(DIFF),diff $(DIFF),$(if $(filter report,$(SHARD)),report,all $(SHARD)))
+	@engine/verification/mutants.sh $(if $(DIFF),diff $(DIFF),$(if $(filter report,$(SHARD)),report,all $(SHARD)))
 
 images: setup-images ## write the container images to target/images, for kind load image-archive or ctr images import
 	@$(E2E) images

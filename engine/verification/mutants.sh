@@ -6,7 +6,7 @@
 #   mutants.sh diff BASE     what changed since BASE, for at most MUTANTS_SECONDS (450) seconds
 #   mutants.sh report        what all parts so far came to
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 # All of these: lease and what it rests on, votes and terms, who waits for which entry, messages, opening the log.
 WHOLE='^engine/core/src/(consensus/(config|lease|messages|validate|driver/(heartbeats|mod|terms))|replica/(lease|pending)|log/open)\.rs:'
