@@ -2,10 +2,10 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use dengine_client::{AdminClient, proto::StatusResponse};
-use rustix::process::{Pid, Signal, kill_process};
+use dengine_testkit::{Listen, Process, serve};
 
 use crate::network::Network;
 
@@ -24,7 +24,7 @@ pub(crate) struct Member {
     pub(crate) log: PathBuf,
     network: Network,
     disk: PathBuf,
-    child: Option<Child>,
+    process: Option<Process>,
 }
 
 impl Member {
@@ -41,7 +41,7 @@ impl Member {
             log: home.join(format!("m{place}.log")),
             network: network.clone(),
             disk,
-            child: None,
+            process: None,
         }
     }
 
@@ -51,64 +51,49 @@ impl Member {
     }
 
     pub(crate) fn start(&mut self) {
-        assert!(self.child.is_none(), "member {} runs already", self.place);
-        let log = File::options().create(true).append(true).open(&self.log);
-        let listen = |port| Network::socket(self.place, port).to_string();
+        assert!(self.process.is_none(), "member {} runs already", self.place);
+        let socket = |port| Network::socket(self.place, port);
+        let listen = Listen {
+            client: socket(CLIENT),
+            peer: socket(PEER),
+            admin: Some(socket(ADMIN)),
+            monitor: socket(MONITOR),
+        };
         let program = Path::new(env!("CARGO_BIN_EXE_dengine"));
         let mut command = self.network.command(self.place, program);
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DENGINE_")) {
-            command.env_remove(name);
-        }
-        let child = command
-            .args(["serve", "--name", &format!("m{}", self.place)])
+        let name = format!("m{}", self.place);
+        serve(&mut command, &name, &listen, &self.disk.join("data"));
+        command
             .args(["--tick-ms", TICK_MS, "--log-segment-bytes", "8388608"])
-            .args(["--log-flush-bytes", "1048576"])
-            .args(["--listen-client", &listen(CLIENT)])
-            .args(["--listen-peer", &listen(PEER)])
-            .args(["--listen-admin", &listen(ADMIN)])
-            .args(["--listen-monitor", &listen(MONITOR)])
-            .arg("--data-dir")
-            .arg(self.disk.join("data"))
-            .stdin(Stdio::null())
-            .stderr(log.unwrap())
-            .spawn();
-        self.child = Some(child.unwrap());
+            .args(["--log-flush-bytes", "1048576"]);
+        self.process = Some(Process::start(&mut command, &self.log));
     }
 
     /// Whether its process is there; one that ended by itself is gone.
     pub(crate) fn runs(&mut self) -> bool {
-        let ended = self
-            .child
-            .as_mut()
-            .is_none_or(|child| child.try_wait().unwrap().is_some());
-        if ended {
-            self.child = None;
+        if self.process.as_mut().is_some_and(|it| it.ended().is_some()) {
+            self.process = None;
         }
-        !ended
+        self.process.is_some()
     }
 
     /// SIGKILL; nothing if it does not run.
     pub(crate) fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            child.kill().unwrap();
-            child.wait().unwrap();
+        if let Some(process) = self.process.take() {
+            process.kill();
         }
     }
 
     /// SIGSTOP: it keeps its sockets and its idea of the time.
     pub(crate) fn pause(&mut self) {
-        self.signal(Signal::STOP);
+        if let Some(process) = &mut self.process {
+            process.pause();
+        }
     }
 
     pub(crate) fn resume(&mut self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&mut self, signal: Signal) {
-        if self.runs()
-            && let Some(child) = &self.child
-        {
-            kill_process(Pid::from_child(child), signal).unwrap();
+        if let Some(process) = &mut self.process {
+            process.resume();
         }
     }
 

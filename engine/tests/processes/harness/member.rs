@@ -1,8 +1,8 @@
-//! One `dengine serve` process, over all the times that it is started and killed.
+//! One member, over all the times that its process is started and killed.
 
 use std::{
     ffi::OsString,
-    fs::File,
+    net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     time::{Duration, Instant},
@@ -10,12 +10,15 @@ use std::{
 
 use dengine_api::v1::StatusResponse;
 use dengine_client::{AdminClient, Client, ClientOptions, RetryPolicy};
+use dengine_testkit::{Listen, Process, free_port, serve, without_settings};
 
-use super::{PATIENCE, eventually, ports::free_port};
+use super::{PATIENCE, eventually};
 
 /// Raft's tick in these tests: elections take a few hundred milliseconds, and a machine that builds
 /// something beside does not look dead.
 const TICK_MS: &str = "100";
+/// The program under test: cargo builds it before the tests of its package.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_dengine");
 
 /// One member. Killed, by its process id, when dropped.
 pub(crate) struct Member {
@@ -34,7 +37,7 @@ pub(crate) struct Member {
     extra: Vec<OsString>,
     environment: Vec<(String, OsString)>,
     files_max: Option<u32>,
-    child: Option<Child>,
+    process: Option<Process>,
 }
 
 impl Member {
@@ -53,7 +56,7 @@ impl Member {
             extra: Vec::new(),
             environment: Vec::new(),
             files_max: None,
-            child: None,
+            process: None,
         }
     }
 
@@ -90,17 +93,10 @@ impl Member {
 
     /// The most memory that its present process ever had resident.
     pub(crate) fn resident_bytes_most(&self) -> u64 {
-        let child = self
-            .child
+        self.process
             .as_ref()
-            .expect("only a running member has memory");
-        let status = fs_err::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
-            .unwrap();
-        let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
-        kib * 1024
+            .expect("only a running member has memory")
+            .resident_bytes_most()
     }
 
     /// Sets a variable in the environment of every start from now on.
@@ -110,7 +106,7 @@ impl Member {
 
     /// Whether no process of it was started, or it was ended.
     pub(crate) fn is_down(&self) -> bool {
-        self.child.is_none()
+        self.process.is_none()
     }
 
     /// `host:port` for clients.
@@ -120,51 +116,39 @@ impl Member {
 
     /// Starts a process on the member's folder.
     pub(crate) fn start(&mut self) {
-        assert!(self.child.is_none(), "{} runs already", self.name);
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(&self.log)
-            .unwrap();
-        let child = self
-            .command()
-            .stderr(log)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.child = Some(child);
+        assert!(self.process.is_none(), "{} runs already", self.name);
+        self.process = Some(Process::start(&mut self.command(), &self.log));
     }
 
     fn command(&self) -> Command {
-        let local = |port: u16| format!("127.0.0.1:{port}");
-        let program = match &self.older {
-            Some(program) => program_without_settings(program),
-            None => dengine(),
-        };
+        let program = self.older.as_deref().unwrap_or(Path::new(PROGRAM));
         let mut command = match self.files_max {
-            None => program,
-            Some(most) => with_few_files(&program, most),
+            None => Command::new(program),
+            Some(most) => with_few_files(program, most),
         };
-        command.args(["serve", "--name", &self.name, "--tick-ms", TICK_MS]);
-        if self.older.is_none() {
-            // The first releases served `Admin` on the clients' port.
-            command.args(["--listen-admin", &local(self.admin_port)]);
-        }
-        let listen_client = match self.everywhere {
-            true => format!("0.0.0.0:{}", self.client_port),
-            false => self.address(),
-        };
+        serve(&mut command, &self.name, &self.listen(), &self.data_dir);
         command
-            .args(["--listen-client", &listen_client])
+            .args(["--tick-ms", TICK_MS])
             .args(["--advertise-client", &self.address()])
-            .args(["--listen-peer", &local(self.peer_port)])
-            .args(["--listen-monitor", &local(self.monitor_port)])
             .args(["--log-segment-bytes", "8388608"])
-            .arg("--data-dir")
-            .arg(&self.data_dir)
             .args(&self.extra)
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
+    }
+
+    fn listen(&self) -> Listen {
+        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let client_ip = match self.everywhere {
+            true => Ipv4Addr::UNSPECIFIED,
+            false => Ipv4Addr::LOCALHOST,
+        };
+        Listen {
+            client: (client_ip, self.client_port).into(),
+            peer: local(self.peer_port),
+            // The first releases served `Admin` on the clients' port.
+            admin: self.older.is_none().then(|| local(self.admin_port)),
+            monitor: local(self.monitor_port),
+        }
     }
 
     /// Starts a process that must end by itself, and returns what it said.
@@ -189,31 +173,31 @@ impl Member {
 
     /// SIGKILL: the process gets no chance to put anything in order.
     pub(crate) fn kill(&mut self) {
-        let mut child = self.child.take().expect("only a running member is killed");
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let process = self.process.take();
+        process.expect("only a running member is killed").kill();
     }
 
     /// SIGTERM, and waits for the end.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
-        let mut child = self.child.take().expect("only a running member is stopped");
-        let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        wait_for_exit(&mut child).expect("a member ends within seconds of SIGTERM")
+        let process = self.process.take();
+        let mut process = process.expect("only a running member is stopped");
+        process.terminate();
+        process
+            .ended_within(PATIENCE)
+            .expect("a member ends within seconds of SIGTERM")
     }
 
     /// Waits until the process ends by itself.
     pub(crate) fn wait_for_end(&mut self) -> ExitStatus {
-        let mut child = self.child.take().expect("only a running member ends");
-        wait_for_exit(&mut child).unwrap_or_else(|| {
-            self.child = Some(child);
-            panic!("{} did not end by itself", self.name)
-        })
+        let mut process = self.process.take().expect("only a running member ends");
+        process
+            .ended_within(PATIENCE)
+            .unwrap_or_else(|| panic!("{} did not end by itself", self.name))
     }
 
     /// Kills it and empties its folder.
     pub(crate) fn wipe(&mut self) {
-        if self.child.is_some() {
+        if self.process.is_some() {
             self.kill();
         }
         fs_err::remove_dir_all(&self.data_dir).unwrap();
@@ -267,10 +251,8 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        // It ends first, and says no more.
+        self.process = None;
         #[expect(
             clippy::print_stderr,
             reason = "the test harness shows it with the failed test"
@@ -297,24 +279,15 @@ fn wait_for_exit(child: &mut Child) -> Option<ExitStatus> {
 
 /// The program under test, without the caller's own settings.
 pub(crate) fn dengine() -> Command {
-    program_without_settings(Path::new(env!("CARGO_BIN_EXE_dengine")))
+    let mut command = Command::new(PROGRAM);
+    without_settings(&mut command);
+    command
 }
 
 /// The shell becomes the member, so that its process id is the member's.
-fn with_few_files(program: &Command, most: u32) -> Command {
+fn with_few_files(program: &Path, most: u32) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\"")]);
-    shell.arg(program.get_program());
-    for (name, _) in program.get_envs() {
-        shell.env_remove(name);
-    }
+    shell.arg(program);
     shell
-}
-
-fn program_without_settings(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DENGINE_")) {
-        command.env_remove(name);
-    }
-    command
 }

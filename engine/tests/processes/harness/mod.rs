@@ -4,7 +4,6 @@ mod cluster;
 mod disk;
 mod load;
 mod member;
-mod ports;
 
 use std::{
     fmt::Debug,

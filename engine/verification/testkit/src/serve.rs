@@ -1,0 +1,81 @@
+//! The command line of `dengine serve`.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    process::Command,
+};
+
+use crate::free_port;
+
+/// Where a member listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// For clients.
+    pub client: SocketAddr,
+    /// For other members.
+    pub peer: SocketAddr,
+    /// For people. `None` leaves the flag out: the first releases did not know it.
+    pub admin: Option<SocketAddr>,
+    /// For probes and metrics.
+    pub monitor: SocketAddr,
+}
+
+impl Listen {
+    /// Four free ports of loopback.
+    pub fn free() -> Self {
+        let free = || (Ipv4Addr::LOCALHOST, free_port()).into();
+        Self {
+            client: free(),
+            peer: free(),
+            admin: Some(free()),
+            monitor: free(),
+        }
+    }
+}
+
+/// Completes a command that is the server, or becomes it: what every start of `dengine serve` names. Other flags and
+/// variables may follow.
+pub fn serve(command: &mut Command, name: &str, listen: &Listen, data_dir: &Path) {
+    without_settings(command);
+    command
+        .args(["serve", "--name", name])
+        .args(["--listen-client", &listen.client.to_string()])
+        .args(["--listen-peer", &listen.peer.to_string()])
+        .args(["--listen-monitor", &listen.monitor.to_string()]);
+    if let Some(admin) = listen.admin {
+        command.args(["--listen-admin", &admin.to_string()]);
+    }
+    command.arg("--data-dir").arg(data_dir);
+}
+
+/// The caller's own settings are not those of the program under test.
+pub fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DENGINE_")) {
+        command.env_remove(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(listen: &Listen) -> Vec<String> {
+        let mut command = Command::new("dengine");
+        serve(&mut command, "m0", listen, Path::new("/data"));
+        let words = command.get_args().map(|it| it.to_str().unwrap().to_owned());
+        words.collect()
+    }
+
+    #[test]
+    fn a_member_listens_at_all_of_its_addresses_and_an_old_one_at_those_it_knows() {
+        let mut listen = Listen::free();
+        let admin = listen.admin.expect("newer releases have it").to_string();
+        for address in [listen.client, listen.peer, listen.monitor] {
+            assert!(flags(&listen).contains(&address.to_string()));
+        }
+        assert!(flags(&listen).contains(&admin));
+        listen.admin = None;
+        assert!(!flags(&listen).iter().any(|it| it == "--listen-admin"));
+    }
+}
