@@ -11,4 +11,4 @@ mod serve;
 
 pub use ports::free_port;
 pub use process::Process;
-pub use serve::{Listen, serve, without_settings};
+pub use serve::{Listen, built_program, serve, without_settings};

@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -47,6 +47,27 @@ pub fn serve(command: &mut Command, name: &str, listen: &Listen, data_dir: &Path
         command.args(["--listen-admin", &admin.to_string()]);
     }
     command.arg("--data-dir").arg(data_dir);
+}
+
+/// The program under test, for test programs of other packages than its own: beside the test program, where cargo puts
+/// both, unless `DENGINE_BIN` names another one.
+///
+/// Cargo does not build it for such a test. `made_by` does, and should be how the test is run.
+///
+/// # Panics
+/// There is no such program.
+pub fn built_program(made_by: &str) -> PathBuf {
+    if let Some(named) = std::env::var_os("DENGINE_BIN") {
+        return named.into();
+    }
+    let test = std::env::current_exe().unwrap();
+    let built = test.ancestors().nth(2).unwrap().join("dengine");
+    assert!(
+        built.exists(),
+        "{} is missing: `{made_by}` builds it, or DENGINE_BIN names another one",
+        built.display()
+    );
+    built
 }
 
 /// The caller's own settings are not those of the program under test.

@@ -2,11 +2,11 @@
 
 use crate::life::{End, Life, eventually};
 use crate::past::{Past, broken};
-use crate::process::Ports;
 use crate::trial::{KEPT_PERCENT, Replay, Trial, log_file, relapse};
 use dengine_client::AdminClient;
 use dengine_client::proto::{AddLearnerRequest, JoinRequest, StatusResponse};
 use dengine_power_loss::{Counts, Cut, Disk};
+use dengine_testkit::Listen;
 use std::path::Path;
 
 /// Whose power is cut off.
@@ -19,20 +19,20 @@ pub(crate) enum Side {
 /// A cluster of one with so much history that a newcomer needs a snapshot. It is made once, for many trials.
 pub(crate) struct Cluster {
     seed: u64,
-    sender: Ports,
-    receiver: Ports,
+    sender: Listen,
+    receiver: Listen,
     disk: Disk,
     past: Past,
 }
 
 impl Cluster {
     pub(crate) async fn make(seed: u64) -> Self {
-        let sender = Ports::free();
+        let sender = Listen::free();
         let (disk, past) = Trial::new(seed, None, sender).run().await.unwrap();
         Self {
             seed,
             sender,
-            receiver: Ports::free(),
+            receiver: Listen::free(),
             // Everything is on it, and nothing is counted yet.
             disk: disk.power_loss(100, seed),
             past,

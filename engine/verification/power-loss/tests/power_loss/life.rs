@@ -1,8 +1,9 @@
 //! A member from one start to its end, on a disk that may lose its power meanwhile.
 
-use crate::process::{Ports, Process};
+use crate::process;
 use dengine_client::{AdminClient, Client, ClientOptions, RetryPolicy};
 use dengine_power_loss::{Disk, Mount};
+use dengine_testkit::{Listen, Process};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -27,17 +28,17 @@ pub(crate) struct Life {
     // Ends before its disk goes.
     process: Process,
     mount: Mount,
-    ports: Ports,
+    listen: Listen,
 }
 
 impl Life {
-    pub(crate) fn begin(name: &str, disk: Disk, ports: Ports, log: &Path) -> Self {
+    pub(crate) fn begin(name: &str, disk: Disk, listen: Listen, log: &Path) -> Self {
         let mount = Mount::new(disk).unwrap_or_else(|error| panic!("{error}"));
         Self {
             // Not the root of the disk: the member has to make its own folder durable too.
-            process: Process::start(name, ports, &mount.path().join(DATA_FOLDER), log),
+            process: process::start(name, &listen, &mount.path().join(DATA_FOLDER), log),
             mount,
-            ports,
+            listen,
         }
     }
 
@@ -50,7 +51,7 @@ impl Life {
 
     /// Its `Admin` service, once it answers.
     pub(crate) async fn admin(&mut self) -> Result<AdminClient, End> {
-        let address = self.ports.address();
+        let address = self.listen.client.to_string();
         self.eventually("it answers", async || {
             let admin = AdminClient::connect(&address).await.ok()?;
             admin.status().await.ok().map(|_| admin)
@@ -96,7 +97,7 @@ impl Life {
     }
 
     async fn connect(&mut self, options: ClientOptions) -> Result<Client, End> {
-        let address = self.ports.address();
+        let address = self.listen.client.to_string();
         self.eventually("it accepts clients", async || {
             Client::connect_with([address.clone()], options.clone())
                 .await

@@ -21,9 +21,9 @@ mod state;
 mod trial;
 
 use dengine_power_loss::{Counts, Cut, CutAt, Disk, Lie, Moment};
+use dengine_testkit::Listen;
 use joining::{Cluster, Side};
 use past::{NOT_AS_PROMISED, Past};
-use process::Ports;
 use settings::Settings;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -75,11 +75,11 @@ fn a_disk_that_lies_about_directories_is_found_out() {
 fn every_cut() {
     let settings = Settings::read();
     let seed = settings.seed;
-    let (whole, _) = run(Trial::new(seed, None, Ports::free())).unwrap();
+    let (whole, _) = run(Trial::new(seed, None, Listen::free())).unwrap();
     script::check_length(&whole);
     run_all("the script", &settings, whole.counts(), || {
-        let ports = Ports::free();
-        move |cut| run(Trial::new(seed, Some(cut), ports)).map(drop)
+        let listen = Listen::free();
+        move |cut| run(Trial::new(seed, Some(cut), listen)).map(drop)
     });
 }
 
@@ -161,7 +161,7 @@ where
 /// On disks that begin to lie somewhere in the script, and lose power a few syncs later. Some of the servers refuse to
 /// start, for what they need is missing; others have lost what they acknowledged.
 fn found_out(lie: Lie) {
-    let ports = Ports::free();
+    let listen = Listen::free();
     let tried = (150..250).step_by(5);
     let broken = tried.clone().filter_map(|honest| {
         let mut disk = Disk::new();
@@ -170,7 +170,7 @@ fn found_out(lie: Lie) {
             at: CutAt::Sync(honest + 4),
             moment: Moment::Before,
         };
-        run(Trial::new(1, Some(cut), ports).on(disk)).err()
+        run(Trial::new(1, Some(cut), listen).on(disk)).err()
     });
     let broken: Vec<String> = broken.collect();
     let lost = broken.iter().filter(|it| it.contains(NOT_AS_PROMISED));

@@ -2,10 +2,10 @@
 
 use crate::life::{End, Life};
 use crate::past::Past;
-use crate::process::Ports;
 use crate::script::{self, STEPS};
 use dengine_client::SessionOptions;
 use dengine_power_loss::{Cut, CutAt, Disk, Moment};
+use dengine_testkit::Listen;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,18 +18,18 @@ const RELAPSE_WITHIN: u64 = 24;
 pub(crate) struct Trial {
     replay: Replay,
     disk: Disk,
-    ports: Ports,
+    listen: Listen,
     /// What all servers say.
     log: PathBuf,
     past: Past,
 }
 
 impl Trial {
-    pub(crate) fn new(seed: u64, cut: Option<Cut>, ports: Ports) -> Self {
+    pub(crate) fn new(seed: u64, cut: Option<Cut>, listen: Listen) -> Self {
         Self {
             replay: Replay { seed, cut },
             disk: Disk::new(),
-            ports,
+            listen,
             log: log_file(),
             past: Past::new(),
         }
@@ -54,7 +54,7 @@ impl Trial {
     async fn outcome(&mut self) -> Result<Disk, String> {
         let mut disk = std::mem::take(&mut self.disk);
         disk.set_cut(self.replay.cut);
-        let mut life = Life::begin("member", disk, self.ports, &self.log);
+        let mut life = Life::begin("member", disk, self.listen, &self.log);
         match self.script(&mut life).await {
             Ok(()) | Err(End::PowerLost) => {}
             Err(End::Broken(broken)) => panic!("{}", self.named("before the power went", &broken)),
@@ -106,14 +106,14 @@ impl Trial {
         if percent == 50 {
             survivor.set_cut(Some(relapse(self.salt())));
         }
-        let mut life = Life::begin("member", survivor, self.ports, &self.log);
+        let mut life = Life::begin("member", survivor, self.listen, &self.log);
         loop {
             match self.past.check(&mut life).await {
                 Ok(()) => return Ok(()),
                 Err(End::Broken(broken)) => return Err(broken),
                 Err(End::PowerLost) => {
                     let survivor = life.end().power_loss(percent, self.salt() + 1);
-                    life = Life::begin("member", survivor, self.ports, &self.log);
+                    life = Life::begin("member", survivor, self.listen, &self.log);
                 }
             }
         }
