@@ -1,15 +1,14 @@
 //! A member in a cgroup of its own, and the cluster of one or three.
 
 use std::{
-    fs::File,
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU32, Ordering},
+    process::Command,
     time::{Duration, Instant},
 };
 
 use dengine_client::{AdminClient, proto::StatusResponse};
+use dengine_testkit::{Listen, Process, built_program, serve, without_settings};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{Bounds, Cgroup, Memory};
@@ -30,12 +29,13 @@ pub(crate) struct Doors {
 }
 
 impl Doors {
-    fn free() -> Self {
+    /// Those of a member that listens there.
+    fn of(listen: &Listen) -> Self {
         Self {
-            client: free_port(),
-            peer: free_port(),
-            admin: free_port(),
-            monitor: free_port(),
+            client: listen.client,
+            peer: listen.peer,
+            admin: listen.admin.expect("the member is of this release"),
+            monitor: listen.monitor,
         }
     }
 
@@ -49,7 +49,7 @@ impl Doors {
 pub(crate) struct Member {
     pub(crate) doors: Doors,
     pub(crate) log: PathBuf,
-    child: Child,
+    process: Process,
     // Behind the process, which must have ended before it goes.
     cgroup: Cgroup,
 }
@@ -62,33 +62,20 @@ impl Member {
         };
         let cgroup = Cgroup::new(name, bounds);
         let log = home.join(format!("{name}.log"));
-        let doors = Doors::free();
+        let listen = Listen::free();
         let mut command = cgroup.command(&program());
-        without_settings(&mut command);
-        let child = command
-            .args(["serve", "--name", name])
-            .args(["--listen-client", &doors.client.to_string()])
-            .args(["--listen-peer", &doors.peer.to_string()])
-            .args(["--listen-admin", &doors.admin.to_string()])
-            .args(["--listen-monitor", &doors.monitor.to_string()])
-            .arg("--data-dir")
-            .arg(home.join(name))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
+        serve(&mut command, name, &listen, &home.join(name));
         Self {
-            doors,
+            doors: Doors::of(&listen),
+            process: Process::start(&mut command, &log),
             log,
-            child,
             cgroup,
         }
     }
 
     /// How it ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<String> {
-        self.child.try_wait().unwrap().map(|it| it.to_string())
+        self.process.ended().map(|it| it.to_string())
     }
 
     pub(crate) fn killed_for_memory(&self) -> u64 {
@@ -104,13 +91,6 @@ impl Member {
     async fn status(&self) -> Option<StatusResponse> {
         let admin = AdminClient::connect(&self.doors.client.to_string()).await;
         admin.ok()?.status().await.ok()
-    }
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -194,41 +174,7 @@ impl Cluster {
     }
 }
 
-/// The program under attack: beside this one, where cargo puts both.
+/// The program under attack.
 pub(crate) fn program() -> PathBuf {
-    if let Some(named) = std::env::var_os("DENGINE_BIN") {
-        return named.into();
-    }
-    let test = std::env::current_exe().unwrap();
-    let built = test.ancestors().nth(2).unwrap().join("dengine");
-    assert!(
-        built.exists(),
-        "{} is missing: `make hostile` builds it, or DENGINE_BIN names another one",
-        built.display()
-    );
-    built
-}
-
-/// The caller's own settings are not the member's.
-fn without_settings(command: &mut Command) {
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DENGINE_")) {
-        command.env_remove(name);
-    }
-}
-
-/// A port that nobody listens on, below those that the system gives to outgoing connections.
-fn free_port() -> SocketAddr {
-    const FIRST: u32 = 10_000;
-    const COUNT: u32 = 20_000;
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    // Test programs that run at the same time begin far from each other.
-    let begin = std::process::id().wrapping_mul(101);
-    loop {
-        let offset = begin.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % COUNT;
-        let port = u16::try_from(FIRST + offset).expect("below 30,000");
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        if TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
+    built_program("make hostile")
 }
