@@ -1,6 +1,9 @@
 //! `dengine completions` and `man`: the command line, told to shells and to `man`.
 
-use std::{io, path::PathBuf};
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+};
 
 use clap::Args;
 use clap_complete::Shell;
@@ -23,7 +26,9 @@ pub(super) struct ManArgs {
 }
 
 pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<u8> {
-    clap_complete::generate(args.shell, &mut command(), "dengine", &mut io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command(), "dengine", &mut script);
+    io::stdout().write_all(&script)?;
     Ok(EXIT_OK)
 }
 

@@ -22,6 +22,7 @@ use dengine::{
     error::StartError,
     server::ServeError,
 };
+use dengine_client::Error as ClientError;
 
 /// The program did what it was asked.
 const EXIT_OK: u8 = 0;
@@ -36,6 +37,8 @@ const EXIT_REPLACE: u8 = 3;
 /// files, a port or a folder in use, a folder of something else or of a newer version. The folder is as good as before, so the
 /// Kubernetes operator never replaces the member for it.
 const EXIT_ENVIRONMENT: u8 = 4;
+/// There is no such key, or what a write was conditional on did not hold. Nothing was changed.
+const EXIT_UNMET: u8 = 5;
 
 /// A strongly consistent key-value store on Raft and RocksDB.
 ///
@@ -48,7 +51,8 @@ const EXIT_ENVIRONMENT: u8 = 4;
 ///
 /// Exit codes: 0 done, or stopped by a signal in good order; 1 failed; 2 wrong usage or configuration,
 /// and nothing was changed; 3 the data folder is damaged or incomplete, and the member must be replaced;
-/// 4 the machine or its disk keeps the member from running, and the data folder is as good as before.
+/// 4 the machine or its disk keeps the member from running, and the data folder is as good as before;
+/// 5 there is no such key, or the condition of a put did not hold.
 #[derive(Debug, Parser)]
 #[command(name = "dengine", version, verbatim_doc_comment, max_term_width = 100)]
 struct Cli {
@@ -80,18 +84,22 @@ enum Command {
     Health(health::HealthArgs),
     /// Set a key.
     Put(kv::PutArgs),
-    /// Show the value of a key; exits 1 if there is no such key.
+    /// Show the value of a key; exits 5 if there is no such key.
     Get(kv::GetArgs),
     /// Delete a key, or a range of keys at once.
     Del(kv::DeleteArgs),
     /// Show keys in ascending order: one, a range, or all there are.
+    ///
+    /// All of it is as of one revision, however large it is; if that is compacted meanwhile, this ends
+    /// with an error. As text, values are cut at 60 bytes: `get` and `--output json` have all of them.
     Range(kv::RangeArgs),
     /// Show changes of keys as they happen, in their order, through changes of leader too.
     Watch(kv::WatchArgs),
     /// Compare, and then do one of two lists of operations: all of it at once.
     ///
     /// Without --if, --then and --else it is read from standard input, a line each: `if exists a`,
-    /// `then put b 1`, `else get b`. Words are quoted as in a shell.
+    /// `then put b 1`, `else get b`. Words are quoted as in a shell, within their line. Exits 0 whether
+    /// the comparisons hold or not: the answer says which.
     #[command(name = "txn")]
     Transaction(kv::TxnArgs),
     /// Give up history: nothing can be read or watched below a revision any more.
@@ -127,11 +135,23 @@ pub(crate) fn run() -> ExitCode {
     };
     match result {
         Ok(code) => ExitCode::from(code),
+        // Whoever was to read it has read enough.
+        Err(error) if is_closed_pipe(&error) => ExitCode::from(EXIT_OK),
         Err(error) => {
             complain(&format!("error: {}", told(&error)));
             ExitCode::from(code_of(&error))
         }
     }
+}
+
+/// The command line asks for what can't be done; the words say what to type instead.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct UsageError(String);
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|it| it.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// The error and what it came of, each once: some errors have their cause in their own words.
@@ -155,7 +175,13 @@ fn code_of(error: &anyhow::Error) -> u8 {
         || serving.is_some_and(ServeError::is_of_the_environment)
     {
         EXIT_ENVIRONMENT
-    } else if error.downcast_ref::<ConfigError>().is_some() {
+    } else if error.downcast_ref::<ConfigError>().is_some()
+        || error.downcast_ref::<UsageError>().is_some()
+        || matches!(
+            error.downcast_ref(),
+            Some(ClientError::InvalidOptions { .. })
+        )
+    {
         EXIT_USAGE
     } else {
         EXIT_FAILED
@@ -192,6 +218,11 @@ fn with_default(arg: clap::Arg, value: &str) -> clap::Arg {
         Some(help) => arg.long_help(help),
         None => arg,
     }
+}
+
+/// Writes a line of what was asked for. That not all of it could be written is an error.
+fn print(line: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{line}")
 }
 
 /// Writes a line for the person who runs the program. A closed pipe is no reason to fail.

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
+    net::TcpListener,
     process::{Output, Stdio},
 };
 
@@ -29,11 +30,17 @@ fn done(cluster: &Cluster, args: &[&str]) -> String {
     out
 }
 
-/// Expects it to fail with this in what it complains of.
-fn fails(cluster: &Cluster, args: &[&str], part: &str) {
+const FAILED: i32 = 1;
+/// The command line is wrong.
+const USAGE: i32 = 2;
+/// There is no such key, or a condition did not hold.
+const UNMET: i32 = 5;
+
+/// Expects it to end with this code and with this in what it complains of.
+fn ends(cluster: &Cluster, args: &[&str], code: i32, part: &str) {
     let output = run(cluster, args);
     let (out, err) = told(&output);
-    assert_eq!(output.status.code(), Some(1), "{args:?}: {out}{err}");
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {out}{err}");
     assert!(err.contains(part), "{args:?}: {out}{err}");
 }
 
@@ -67,7 +74,12 @@ async fn what_is_put_is_got() {
         let got = done(&cluster, &["get", "color", "--consistency", level]);
         assert_eq!(got, "blue\n", "{level}");
     }
-    fails(&cluster, &["get", "colour"], "there is no key colour");
+    ends(
+        &cluster,
+        &["get", "colour"],
+        UNMET,
+        "there is no key colour",
+    );
     // A value from standard input, and one from a file, as they are.
     fed(&cluster, &["put", "bytes"], b"\xff\n\0");
     let raw = run(&cluster, &["get", "bytes", "--raw"]).stdout;
@@ -90,18 +102,20 @@ async fn a_put_can_be_conditional() {
     let cluster = Cluster::form(1).await;
     done(&cluster, &["put", "a", "1", "--if-absent"]);
     let absent = ["put", "a", "2", "--if-absent"];
-    fails(
+    ends(
         &cluster,
         &absent,
+        UNMET,
         "nothing was changed: a is 1 since revision",
     );
     done(&cluster, &["put", "a", "2", "--if-value", "1"]);
     let kv = json(&done(&cluster, &["get", "a", "-o", "json"]));
     let revision = kv["modRevision"].to_string();
     done(&cluster, &["put", "a", "3", "--if-revision", &revision]);
-    fails(
+    ends(
         &cluster,
         &["put", "a", "4", "--if-revision", &revision],
+        UNMET,
         "a is 3",
     );
     let deleted = done(&cluster, &["put", "a", "4", "--previous"]);
@@ -135,7 +149,11 @@ async fn ranges_are_shown_counted_and_deleted() {
     assert!(details.contains("1h"), "{details}");
     let lines = done(&cluster, &["range", "-o", "json"]);
     assert_eq!(lines.lines().map(json).count(), 4);
-    fails(&cluster, &["del"], "which keys?");
+    let only = done(&cluster, &["range", "b/1", "--keys-only", "-o", "json"]);
+    assert!(json(&only).get("value").is_none(), "{only}");
+    ends(&cluster, &["del"], USAGE, "which keys?");
+    ends(&cluster, &["del", "--prefix", ""], USAGE, "use --all");
+    ends(&cluster, &["range", "b", "a"], USAGE, "no key lies");
     let deleted = done(&cluster, &["del", "--prefix", "a/"]);
     assert!(deleted.starts_with("3 keys deleted"), "{deleted}");
     let deleted = json(&done(&cluster, &["del", "b/1", "--previous", "-o", "json"]));
@@ -167,7 +185,12 @@ async fn a_transaction_is_read_from_flags_or_standard_input() {
     let deleted = json(&done(&cluster, &flags));
     assert_eq!(deleted["succeeded"], true);
     assert_eq!(deleted["results"][0]["deleted"], 1);
-    fails(&cluster, &["txn", "--then", "puts a b"], "not an operation");
+    ends(
+        &cluster,
+        &["txn", "--then", "puts a b"],
+        USAGE,
+        "not an operation",
+    );
 }
 
 #[tokio::test]
@@ -178,12 +201,56 @@ async fn what_is_compacted_can_not_be_read() {
     let second = revision(done(&cluster, &["put", "a", "2"]));
     assert_eq!(done(&cluster, &["get", "a", "--revision", &first]), "1\n");
     done(&cluster, &["compact", &second]);
-    fails(&cluster, &["get", "a", "--revision", &first], "compacted");
-    fails(
+    ends(
         &cluster,
-        &["watch", "a", "--from-revision", &first],
+        &["get", "a", "--revision", &first],
+        FAILED,
         "compacted",
     );
+    ends(
+        &cluster,
+        &["watch", "a", "--from-revision", &first],
+        FAILED,
+        "compacted",
+    );
+}
+
+/// A script would take a part of it for all.
+#[tokio::test]
+async fn what_can_not_be_written_is_an_error_and_who_reads_no_more_is_none() {
+    let cluster = Cluster::form(1).await;
+    done(&cluster, &["put", "a", "1"]);
+    let endpoints = cluster.endpoints().join(",");
+    let mut range = dengine();
+    range.args(["range", "--endpoints", &endpoints]);
+    let full = fs_err::File::create("/dev/full").unwrap();
+    let output = range.stdout(full.into_file()).output().unwrap();
+    assert_eq!(output.status.code(), Some(FAILED), "{:?}", told(&output));
+    let mut watch = dengine()
+        .args(["watch", "--from-revision", "1", "--endpoints", &endpoints])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(watch.stdout.take());
+    done(&cluster, &["put", "a", "2"]);
+    assert!(watch.wait().unwrap().success());
+}
+
+/// A plain write is sent once: it waited there for all of its time.
+#[tokio::test]
+async fn a_write_goes_to_who_answers() {
+    let cluster = Cluster::form(1).await;
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoints = format!(
+        "{},{}",
+        silent.local_addr().unwrap(),
+        cluster.endpoints()[0]
+    );
+    let output = dengine()
+        .args(["put", "a", "1", "--endpoints", &endpoints])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{:?}", told(&output));
 }
 
 /// Its leader is killed meanwhile.

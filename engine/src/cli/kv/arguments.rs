@@ -1,16 +1,25 @@
 //! Arguments that several subcommands take.
 
-use std::{ffi::OsString, os::unix::ffi::OsStringExt as _, time::Duration};
+use std::{
+    ffi::OsString,
+    io::{self, Read},
+    os::unix::ffi::OsStringExt as _,
+    time::Duration,
+};
 
-use anyhow::Context as _;
+use anyhow::bail;
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use dengine_client::{Client, ClientOptions, Consistency, KeyRange};
+use dengine_client::{Client, ClientOptions, Consistency, Error, KeyRange};
 
 use super::show::Output;
+use crate::cli::UsageError;
+
+/// More is read of no file and of no standard input: no member takes as much.
+const INPUT_BYTES_MAX: u64 = 64 << 20;
 
 /// Where the cluster is, and how its answers are shown.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct Connection {
     /// Client addresses of members, comma-separated. One that can be reached is enough.
     #[arg(
@@ -22,7 +31,7 @@ pub(super) struct Connection {
     )]
     endpoints: Vec<String>,
 
-    /// Longest time for one call, retries included; as in 500ms, 5s or 1m.
+    /// Longest time for one call, retries included; as in 500ms, 5s or 1m, and at most 1h.
     #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 
@@ -37,14 +46,38 @@ impl Connection {
             request_timeout: self.timeout,
             ..ClientOptions::default()
         };
-        Client::connect_with(self.endpoints.clone(), options)
-            .await
-            .with_context(|| {
-                let named = self.endpoints.join(",");
-                format!("no member answers at {named} (--endpoints names client addresses)")
-            })
+        let endpoints = self.endpoints.iter().map(|it| it.trim());
+        Ok(Client::connect_with(endpoints, options).await?)
+    }
+
+    /// The same for a write, which is sent to one member only: a read, which is sent to the next one
+    /// after a while, finds out who answers and who leads.
+    pub(super) async fn open_to_write(&self) -> anyhow::Result<Client> {
+        let client = self.open().await?;
+        client.get(FIRST_KEY, Consistency::Linearizable).await?;
+        Ok(client)
+    }
+
+    /// The error, with where it was asked if that may be the mistake.
+    pub(super) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let strange = match error.downcast_ref::<Error>() {
+            Some(Error::Unavailable { .. }) => true,
+            Some(Error::Refused { code, .. }) => *code == tonic::Code::Unimplemented,
+            Some(Error::UnknownOutcome { message }) => message.is_empty(),
+            _ => false,
+        };
+        if !strange {
+            return error;
+        }
+        let named = self.endpoints.join(",");
+        error.context(format!(
+            "no member serves clients at {named} now (--endpoints names client addresses)"
+        ))
     }
 }
+
+/// The least key that there can be. Whether it exists does not matter.
+const FIRST_KEY: &[u8] = b"\0";
 
 /// How fresh a read is.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -82,11 +115,11 @@ pub(super) struct Keys {
     end: Option<OsString>,
 
     /// All keys that begin with this.
-    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["start", "from", "all"])]
+    #[arg(long, value_name = "PREFIX", allow_hyphen_values = true, conflicts_with_all = ["start", "from", "all"])]
     prefix: Option<OsString>,
 
     /// This key and all behind it.
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["start", "all"])]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["start", "all"])]
     from: Option<OsString>,
 
     /// All keys there are.
@@ -96,9 +129,9 @@ pub(super) struct Keys {
 
 impl Keys {
     /// Those that were named; `None` if none were.
-    pub(super) fn named(self) -> Option<KeyRange> {
+    pub(super) fn named(self) -> anyhow::Result<Option<KeyRange>> {
         let bytes = OsString::into_vec;
-        match self {
+        Ok(match self {
             Self { all: true, .. } => Some(KeyRange::all()),
             Self {
                 prefix: Some(prefix),
@@ -111,12 +144,46 @@ impl Keys {
                 start: Some(start),
                 end: Some(end),
                 ..
-            } => Some(KeyRange::between(bytes(start), bytes(end))),
+            } => {
+                if end <= start {
+                    bail!(UsageError(format!(
+                        "no key lies from {start:?} to before {end:?}"
+                    )));
+                }
+                Some(KeyRange::between(bytes(start), bytes(end)))
+            }
             Self {
                 start: Some(start), ..
             } => Some(KeyRange::key(bytes(start))),
             _ => None,
-        }
+        })
+    }
+
+    /// Whether they are all that begin with nothing, as by a variable that is not set.
+    pub(super) fn are_all_by_mistake(&self) -> bool {
+        self.prefix.as_ref().is_some_and(|it| it.is_empty())
+    }
+}
+
+/// All of a file or of standard input, unless that is more than could be a value.
+pub(super) fn read_all(input: impl Read) -> io::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    input.take(INPUT_BYTES_MAX + 1).read_to_end(&mut all)?;
+    if all.len() as u64 > INPUT_BYTES_MAX {
+        let most = INPUT_BYTES_MAX >> 20;
+        return Err(io::Error::other(format!(
+            "more than {most} MiB, which no member takes"
+        )));
+    }
+    Ok(all)
+}
+
+/// A time to live.
+pub(super) fn ttl(typed: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(typed) {
+        Ok(ttl) if ttl.is_zero() => Err("a key can't expire at once: delete it".to_owned()),
+        Ok(ttl) => Ok(ttl),
+        Err(error) => Err(format!("{error}, as in 90s, 10m or 1h")),
     }
 }
 
@@ -138,7 +205,7 @@ mod tests {
 
     fn named(args: &[&str]) -> Option<KeyRange> {
         let args = [&["only"], args].concat();
-        Only::try_parse_from(args).unwrap().keys.named()
+        Only::try_parse_from(args).unwrap().keys.named().unwrap()
     }
 
     #[test]
@@ -149,6 +216,30 @@ mod tests {
         assert_eq!(named(&["a", "c"]), Some(KeyRange::between("a", "c")));
         assert_eq!(named(&["--prefix", "a/"]), Some(KeyRange::prefix("a/")));
         assert_eq!(named(&["--from", "a"]), Some(KeyRange::from("a")));
+    }
+
+    #[test]
+    fn a_range_that_holds_no_key_is_refused() {
+        for end in ["a", "b", ""] {
+            let only = Only::try_parse_from(["only", "b", end]).unwrap();
+            let error = only.keys.named().unwrap_err();
+            assert!(error.downcast_ref::<UsageError>().is_some(), "{error}");
+        }
+    }
+
+    #[test]
+    fn endless_input_is_refused_and_not_kept() {
+        let error = read_all(io::repeat(0)).unwrap_err();
+        assert!(error.to_string().contains("64 MiB"), "{error}");
+        assert_eq!(read_all(&b"value"[..]).unwrap(), b"value");
+    }
+
+    #[test]
+    fn a_ttl_is_more_than_nothing() {
+        assert_eq!(ttl("90s"), Ok(Duration::from_secs(90)));
+        for bad in ["0s", "0", "soon", "-1s"] {
+            ttl(bad).unwrap_err();
+        }
     }
 
     #[test]

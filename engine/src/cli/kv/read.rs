@@ -6,15 +6,14 @@ use std::{
 };
 
 use clap::Args;
-use dengine_client::{Client, KeyRange, RangeQuery};
-use serde_json::json;
+use dengine_client::{Client, KeyRange, KeyValue, RangeQuery};
+use serde_json::{Value, json};
 
 use super::{
-    EXIT_FAILED,
     arguments::{Connection, Freshness, Keys, typed},
     show::{self, Output},
 };
-use crate::cli::{EXIT_OK, complain, say};
+use crate::cli::{EXIT_OK, EXIT_UNMET, complain, print};
 
 /// What `dengine get` takes.
 #[derive(Debug, Args)]
@@ -34,7 +33,7 @@ pub(crate) struct GetArgs {
     details: bool,
 
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// What `dengine range` takes.
@@ -63,7 +62,7 @@ pub(crate) struct RangeArgs {
     details: bool,
 
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// How fresh a read is, and of when.
@@ -90,11 +89,11 @@ pub(super) async fn get(args: GetArgs) -> anyhow::Result<u8> {
         .await?;
     let Some(kv) = got.kv else {
         complain(&format!("there is no key {}", show::text(&key)));
-        return Ok(EXIT_FAILED);
+        return Ok(EXIT_UNMET);
     };
     match args.connection.output {
-        Output::Json => say(&show::pair(&kv).to_string()),
-        Output::Text if args.details => say(&show::pairs(&[kv], true)),
+        Output::Json => print(&show::pair(&kv).to_string())?,
+        Output::Text if args.details => print(&show::pairs(&[kv], true))?,
         Output::Text => {
             let mut out = io::stdout();
             out.write_all(&kv.value)?;
@@ -108,12 +107,12 @@ pub(super) async fn get(args: GetArgs) -> anyhow::Result<u8> {
 }
 
 pub(super) async fn range(args: RangeArgs) -> anyhow::Result<u8> {
-    let client = args.connection.open().await?;
-    let range = args.keys.named().unwrap_or_else(KeyRange::all);
+    let range = args.keys.named()?.unwrap_or_else(KeyRange::all);
     let query = RangeQuery::new(range)
         .consistency(args.moment.consistency.into())
         .revision(args.moment.revision);
     let output = args.connection.output;
+    let client = args.connection.open().await?;
     if args.count {
         return count(&client, query, output).await;
     }
@@ -124,17 +123,27 @@ pub(super) async fn range(args: RangeArgs) -> anyhow::Result<u8> {
     let mut left = args.limit.map_or(usize::MAX, |limit| limit as usize);
     // The server's own bound is smaller than a large limit, so that is kept here.
     let mut pages = client.pages(query.limit(args.limit.unwrap_or(0)));
+    let mut is_first = true;
     while left > 0
         && let Some(mut page) = pages.next().await?
     {
         page.truncate(left);
         left -= page.len();
-        match output {
-            Output::Json => page.iter().for_each(|kv| say(&show::pair(kv).to_string())),
-            Output::Text if page.is_empty() => complain("there is no such key"),
-            Output::Text if args.keys_only => page.iter().for_each(|kv| say(&show::text(&kv.key))),
-            Output::Text => say(&show::pairs(&page, args.details)),
+        let line = |kv: &KeyValue| match output {
+            Output::Json if args.keys_only => Value::Object(show::key_only(kv)).to_string(),
+            Output::Json => show::pair(kv).to_string(),
+            Output::Text => show::text(&kv.key),
+        };
+        if output == Output::Json || args.keys_only {
+            page.iter().map(line).try_for_each(|it| print(&it))?;
+        } else if page.is_empty() {
+            complain("there is no such key");
+        } else {
+            let table = show::pairs(&page, args.details);
+            let rows = table.split_once('\n').map_or("", |(_, rows)| rows);
+            print(if is_first { &table } else { rows })?;
         }
+        is_first = false;
     }
     Ok(EXIT_OK)
 }
@@ -143,8 +152,8 @@ async fn count(client: &Client, query: RangeQuery, output: Output) -> anyhow::Re
     let result = client.range(query.count_only()).await?;
     let count = result.count.unwrap_or_default();
     match output {
-        Output::Json => say(&json!({ "count": count }).to_string()),
-        Output::Text => say(&count.to_string()),
+        Output::Json => print(&json!({ "count": count }).to_string())?,
+        Output::Text => print(&count.to_string())?,
     }
     Ok(EXIT_OK)
 }

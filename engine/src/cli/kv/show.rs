@@ -1,6 +1,6 @@
 //! How keys and answers look: to people as text, to programs as JSON.
 
-use std::{borrow::Cow, time::Duration};
+use std::{fmt::Write as _, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use clap::ValueEnum;
@@ -19,23 +19,39 @@ pub(super) enum Output {
     Json,
 }
 
-/// A key or a value for a person. What would upset a terminal, or hide, is escaped.
-pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) if !text.chars().any(char::is_control) => Cow::Borrowed(text),
-        _ => Cow::Owned(bytes.escape_ascii().to_string()),
+/// A key or a value for a person. What would upset a terminal, or could not be seen, is escaped, and
+/// so is what escapes: no two keys look alike.
+pub(super) fn text(bytes: &[u8]) -> String {
+    let mut shown = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => shown.push_str("\\\\"),
+                c if c.is_control() || is_unseen(c) => shown.extend(c.escape_default()),
+                c => shown.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            write!(shown, "\\x{byte:02x}").expect("a string takes all");
+        }
     }
+    shown
+}
+
+/// Marks of direction, and what has no width.
+fn is_unseen(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// A value for a person, who need not see all of a large one.
 pub(super) fn short(bytes: &[u8]) -> String {
     const LONGEST: usize = 60;
     if bytes.len() <= LONGEST {
-        return text(bytes).into_owned();
+        return text(bytes);
     }
     // A character that is cut through would have all of it escaped.
     let cut = (0..=LONGEST).rev().find(|&at| is_boundary(bytes, at));
-    let shown = text(&bytes[..cut.unwrap_or(LONGEST)]).into_owned();
+    let shown = text(&bytes[..cut.unwrap_or(LONGEST)]);
     format!("{shown}… ({} bytes)", bytes.len())
 }
 
@@ -46,12 +62,12 @@ fn is_boundary(bytes: &[u8], at: usize) -> bool {
 /// Pairs as a table: with `details` their history too.
 pub(super) fn pairs(pairs: &[KeyValue], details: bool) -> String {
     if !details {
-        let row = |kv: &KeyValue| [text(&kv.key).into_owned(), short(&kv.value)];
+        let row = |kv: &KeyValue| [text(&kv.key), short(&kv.value)];
         return table(["KEY", "VALUE"], pairs.iter().map(row).collect());
     }
     let row = |kv: &KeyValue| {
         [
-            text(&kv.key).into_owned(),
+            text(&kv.key),
             short(&kv.value),
             kv.version.to_string(),
             kv.create_revision.to_string(),
@@ -69,16 +85,22 @@ fn seconds(ttl: Duration) -> String {
 
 /// A pair as JSON. A key or value that is no text stands in Base64 under a name of its own.
 pub(super) fn pair(kv: &KeyValue) -> Value {
+    let mut pair = key_only(kv);
+    put_bytes(&mut pair, "value", &kv.value);
+    Value::Object(pair)
+}
+
+/// The same without the value, which was not asked for.
+pub(super) fn key_only(kv: &KeyValue) -> Map<String, Value> {
     let mut pair = Map::new();
     put_bytes(&mut pair, "key", &kv.key);
-    put_bytes(&mut pair, "value", &kv.value);
     pair.insert("version".to_owned(), json!(kv.version));
     pair.insert("createRevision".to_owned(), json!(kv.create_revision));
     pair.insert("modRevision".to_owned(), json!(kv.mod_revision));
     if let Some(ttl) = kv.ttl {
         pair.insert("ttlSeconds".to_owned(), json!(ttl.as_secs_f64()));
     }
-    Value::Object(pair)
+    pair
 }
 
 /// A key or value as JSON: `NAME` if it is text, else `NAMEBase64`.
@@ -107,8 +129,10 @@ mod tests {
     #[test]
     fn what_is_no_text_is_escaped_for_people_and_encoded_for_programs() {
         assert_eq!(text("schön".as_bytes()), "schön");
-        assert_eq!(text(b"a\nb\x1b[1m"), "a\\nb\\x1b[1m");
-        assert_eq!(text(b"\xff"), "\\xff");
+        assert_eq!(text(b"a\nb\x1b[1m"), "a\\nb\\u{1b}[1m");
+        assert_eq!(text(b"a\\nb"), "a\\\\nb");
+        assert_eq!(text("\u{202e}é\nü".as_bytes()), "\\u{202e}é\\nü");
+        assert_eq!(text(b"a\xff"), "a\\xff");
         let shown = pair(&kv(b"k", b"\xff"));
         assert_eq!(shown["key"], "k");
         assert_eq!(shown["valueBase64"], "/w==");

@@ -1,10 +1,6 @@
 //! `dengine txn`: comparisons, and what is done by what they come to, all of it at once.
 
-use std::{
-    cmp::Ordering,
-    io::{self, Read as _},
-    time::Duration,
-};
+use std::{cmp::Ordering, io, time::Duration};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -12,16 +8,16 @@ use dengine_client::{Batch, BatchResult, Compare, KeyRange, Operation, Operation
 use serde_json::{Value, json};
 
 use super::{
-    arguments::Connection,
+    arguments::{self, Connection},
     show::{self, Output},
 };
-use crate::cli::{EXIT_OK, say};
+use crate::cli::{EXIT_OK, UsageError, print};
 
 /// What `dengine txn` takes.
 #[derive(Debug, Args)]
 pub(crate) struct TxnArgs {
     /// A comparison; all must hold. `exists KEY`, `absent KEY`, `value KEY = VALUE` (or `!=`, `<`,
-    /// `>`), `version KEY = N`, `created KEY = REVISION`, `modified KEY = REVISION` (or `<`, `>`).
+    /// `>`; the key has to exist), `version KEY = N`, `created KEY = REVISION`, `modified KEY = REVISION` (or `<`, `>`).
     #[arg(long = "if", value_name = "COMPARISON")]
     compares: Vec<String>,
 
@@ -35,7 +31,7 @@ pub(crate) struct TxnArgs {
     otherwise: Vec<String>,
 
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 impl TxnArgs {
@@ -46,49 +42,56 @@ impl TxnArgs {
             ("else", &self.otherwise),
         ];
         if flags.iter().all(|(_, lines)| lines.is_empty()) {
-            let mut script = String::new();
-            io::stdin()
-                .read_to_string(&mut script)
+            let script = arguments::read_all(io::stdin())
                 .context("the transaction can't be read from standard input")?;
-            return parse(&script);
+            return parse(&String::from_utf8(script).context("the transaction is no text")?);
         }
         let lines = flags
             .into_iter()
             .flat_map(|(word, lines)| lines.iter().map(move |line| (word, line.as_str())));
-        lines.into_iter().try_fold(Batch::new(), add)
+        all(lines)
     }
 }
 
 pub(super) async fn txn(args: TxnArgs) -> anyhow::Result<u8> {
     let batch = args.batch()?;
-    let client = args.connection.open().await?;
+    let client = args.connection.open_to_write().await?;
     let done = client.batch(batch).await?;
-    match args.connection.output {
-        Output::Json => say(&json(&done).to_string()),
+    print(&match args.connection.output {
+        Output::Json => json(&done).to_string(),
         Output::Text => text(&done),
-    }
+    })?;
     Ok(EXIT_OK)
 }
 
 /// A line each: `if COMPARISON`, `then OPERATION` or `else OPERATION`. Empty lines, and those that
 /// begin with `#`, say nothing.
 fn parse(script: &str) -> anyhow::Result<Batch> {
-    let lines = script.lines().map(str::trim);
-    let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.try_fold(Batch::new(), |batch, line| {
-        let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-        add(batch, (word, rest))
-    })
+    let lines = script.lines().map(str::trim_ascii_start);
+    let lines = lines.filter(|line| !line.trim_ascii().is_empty() && !line.starts_with('#'));
+    all(lines.map(|line| line.split_once([' ', '\t']).unwrap_or((line, ""))))
+}
+
+fn all<'a>(lines: impl Iterator<Item = (&'a str, &'a str)>) -> anyhow::Result<Batch> {
+    let mut lines = lines.peekable();
+    if lines.peek().is_none() {
+        bail!(UsageError("the transaction is empty".to_owned()));
+    }
+    let understood = lines.try_fold(Batch::new(), |batch, (word, line)| {
+        let line_shown = show::short(format!("{word} {line}").as_bytes());
+        add(batch, (word, line)).context(line_shown)
+    });
+    understood.map_err(|error| UsageError(format!("{error:#}")).into())
 }
 
 fn add(batch: Batch, (word, line): (&str, &str)) -> anyhow::Result<Batch> {
-    let words = shlex::split(line).with_context(|| format!("{line:?}: a quote is not closed"))?;
+    let words = shlex::split(line).context("a quote is not closed")?;
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     match word {
-        "if" => Ok(batch.when(compare(&words).with_context(|| format!("{word} {line}"))?)),
-        "then" => Ok(batch.then(operation(&words).with_context(|| format!("{word} {line}"))?)),
-        "else" => Ok(batch.otherwise(operation(&words).with_context(|| format!("{word} {line}"))?)),
-        _ => bail!("{word:?}: a line begins with if, then or else"),
+        "if" => Ok(batch.when(compare(&words)?)),
+        "then" => Ok(batch.then(operation(&words)?)),
+        "else" => Ok(batch.otherwise(operation(&words)?)),
+        _ => bail!("a line begins with if, then or else"),
     }
 }
 
@@ -145,36 +148,33 @@ fn revision(number: &str) -> anyhow::Result<u64> {
 }
 
 fn duration(ttl: &str) -> anyhow::Result<Duration> {
-    humantime::parse_duration(ttl)
-        .with_context(|| format!("{ttl:?} is not a time, as in 90s or 10m"))
+    arguments::ttl(ttl).map_err(|error| anyhow::anyhow!("{ttl:?}: {error}"))
 }
 
-fn text(done: &BatchResult) {
+fn text(done: &BatchResult) -> String {
     let held = if done.succeeded {
         "held"
     } else {
         "did not hold"
     };
-    say(&format!(
-        "the comparisons {held}, revision {}",
-        done.header.revision
-    ));
+    let revision = done.header.revision;
+    let mut lines = vec![format!("the comparisons {held}, revision {revision}")];
     for result in &done.results {
         match result {
-            OperationResult::Put { .. } => say("put"),
-            OperationResult::Delete { deleted, .. } => say(&format!("{deleted} deleted")),
+            OperationResult::Put { .. } => lines.push("put".to_owned()),
+            OperationResult::Delete { deleted, .. } => lines.push(format!("{deleted} deleted")),
             OperationResult::Get { kvs, more, .. } => {
-                if kvs.is_empty() {
-                    say("no key");
-                } else {
-                    say(&show::pairs(kvs, false));
-                }
+                lines.push(match kvs.is_empty() {
+                    true => "no key".to_owned(),
+                    false => show::pairs(kvs, false),
+                });
                 if *more {
-                    say("and more: read them with `dengine range`");
+                    lines.push("and more: read them with `dengine range`".to_owned());
                 }
             }
         }
     }
+    lines.join("\n")
 }
 
 fn json(done: &BatchResult) -> Value {
@@ -213,6 +213,16 @@ mod tests {
         assert_eq!(parse(script).unwrap(), moved);
     }
 
+    /// Only what separates words goes.
+    #[test]
+    fn a_value_keeps_its_blanks() {
+        let script = "  then put a b\u{a0}\r\n\tthen put c d\\ ";
+        let kept = Batch::new()
+            .then(Operation::put("a", "b\u{a0}"))
+            .then(Operation::put("c", "d "));
+        assert_eq!(parse(script).unwrap(), kept);
+    }
+
     #[test]
     fn comparisons_are_of_five_kinds() {
         let compare = |line: &str| compare(&line.split(' ').collect::<Vec<_>>()).unwrap();
@@ -240,7 +250,9 @@ mod tests {
             ("if version a = b", "not a number"),
             ("then put a", "not an operation"),
             ("then put a b soon", "as in 90s"),
+            ("then put a b 0s", "at once"),
             ("then put a 'b", "a quote is not closed"),
+            ("# nothing\n\n", "is empty"),
         ] {
             let error = format!("{:#}", parse(script).unwrap_err());
             assert!(error.contains(part), "{script}: {error}");

@@ -8,7 +8,7 @@ use super::{
     arguments::{Connection, Keys},
     show::{self, Output},
 };
-use crate::cli::{EXIT_OK, complain, say};
+use crate::cli::{EXIT_OK, complain, print};
 
 /// What `dengine watch` takes.
 #[derive(Debug, Args)]
@@ -37,12 +37,12 @@ pub(crate) struct WatchArgs {
     count: Option<u64>,
 
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 impl WatchArgs {
-    fn query(self) -> WatchQuery {
-        let mut query = WatchQuery::new(self.keys.named().unwrap_or_else(KeyRange::all));
+    fn query(self) -> anyhow::Result<WatchQuery> {
+        let mut query = WatchQuery::new(self.keys.named()?.unwrap_or_else(KeyRange::all));
         if let Some(revision) = self.from_revision {
             query = query.from_revision(revision);
         }
@@ -55,16 +55,16 @@ impl WatchArgs {
         if self.only_deletes {
             query = query.only_deletes();
         }
-        query
+        Ok(query)
     }
 }
 
 /// Goes on until it is ended, or until what follows is compacted. Members may come and go.
 pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
-    let client = args.connection.open().await?;
     let output = args.connection.output;
     let mut left = args.count.unwrap_or(u64::MAX);
-    let mut watch = client.watch(args.query()).await?;
+    let client = args.connection.open().await?;
+    let mut watch = client.watch(args.query()?).await?;
     while left > 0 {
         let events = match watch.next().await {
             Ok(WatchUpdate::Events { events, .. }) => events,
@@ -80,10 +80,10 @@ pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<u8> {
                 break;
             }
             left -= 1;
-            say(&match output {
+            print(&match output {
                 Output::Text => text(&event),
                 Output::Json => json(&event),
-            });
+            })?;
         }
     }
     Ok(EXIT_OK)

@@ -1,24 +1,18 @@
 //! `dengine put`, `del` and `compact`.
 
-use std::{
-    ffi::OsString,
-    io::{self, Read as _},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use clap::{ArgGroup, Args};
 use dengine_client::{Client, Expected, KeyValue, PutOptions};
 use serde_json::{Value, json};
 
 use super::{
-    EXIT_FAILED,
-    arguments::{Connection, Keys, typed},
+    arguments::{self, Connection, Keys, typed},
     show::{self, Output},
 };
-use crate::cli::{EXIT_OK, complain, say};
+use crate::cli::{EXIT_OK, EXIT_UNMET, UsageError, complain, print};
 
 /// What `dengine put` takes.
 #[derive(Debug, Args)]
@@ -28,6 +22,7 @@ pub(crate) struct PutArgs {
     key: OsString,
 
     /// The value; without it (and --file) it is read from standard input, whole and as it is.
+    #[arg(allow_negative_numbers = true)]
     value: Option<OsString>,
 
     /// Read the value from this file.
@@ -35,27 +30,32 @@ pub(crate) struct PutArgs {
     file: Option<PathBuf>,
 
     /// The key expires so long after this, and not sooner; as in 90s, 10m or 1h.
-    #[arg(long, value_parser = humantime::parse_duration)]
+    #[arg(long, value_parser = arguments::ttl)]
     ttl: Option<Duration>,
 
     /// Show what the key was before.
     #[arg(long)]
     previous: bool,
 
-    /// Only if the key does not exist; else exits 1.
+    /// Only if the key does not exist; else exits 5.
     #[arg(long, group = "condition")]
     if_absent: bool,
 
-    /// Only if the key has this value; else exits 1.
-    #[arg(long, value_name = "VALUE", group = "condition")]
+    /// Only if the key has this value; else exits 5.
+    #[arg(
+        long,
+        value_name = "VALUE",
+        allow_hyphen_values = true,
+        group = "condition"
+    )]
     if_value: Option<OsString>,
 
-    /// Only if this revision last changed the key; else exits 1.
+    /// Only if this revision last changed the key; else exits 5.
     #[arg(long, value_name = "REVISION", group = "condition")]
     if_revision: Option<u64>,
 
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// What `dengine del` takes.
@@ -69,7 +69,7 @@ pub(crate) struct DeleteArgs {
     previous: bool,
 
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// What `dengine compact` takes.
@@ -79,7 +79,7 @@ pub(crate) struct CompactArgs {
     revision: u64,
 
     #[command(flatten)]
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 impl PutArgs {
@@ -93,34 +93,72 @@ impl PutArgs {
 
     fn value(&self) -> anyhow::Result<Bytes> {
         if let Some(file) = &self.file {
-            return Ok(fs_err::read(file)?.into());
+            let read = arguments::read_all(fs_err::File::open(file)?);
+            let read = read.with_context(|| format!("{} can't be read", file.display()));
+            return Ok(read?.into());
         }
         if let Some(value) = &self.value {
             return Ok(typed(value.clone()));
         }
-        let mut value = Vec::new();
-        io::stdin()
-            .read_to_end(&mut value)
-            .context("the value can't be read from standard input")?;
-        Ok(value.into())
+        let read = arguments::read_all(io::stdin());
+        Ok(read
+            .context("the value can't be read from standard input")?
+            .into())
     }
 }
 
 pub(super) async fn put(args: PutArgs) -> anyhow::Result<u8> {
     let (key, value) = (typed(args.key.clone()), args.value()?);
-    let client = args.connection.open().await?;
-    let output = args.connection.output;
-    let Some(expected) = args.expected() else {
-        let options = PutOptions {
-            previous: args.previous,
-            ttl: args.ttl,
-        };
-        let put = client.put_with(key, value, options).await?;
-        let previous = args.previous.then_some(put.previous).map(Vec::from_iter);
-        changed(output, put.header.revision, None, previous.as_deref());
-        return Ok(EXIT_OK);
+    let client = args.connection.open_to_write().await?;
+    let done = match args.expected() {
+        Some(expected) => swap(&client, key, value, expected, &args).await?,
+        None => {
+            let options = PutOptions {
+                previous: args.previous,
+                ttl: args.ttl,
+            };
+            let put = client.put_with(key, value, options).await?;
+            Put {
+                revision: put.header.revision,
+                held: None,
+                previous: args.previous.then_some(put.previous),
+            }
+        }
     };
-    swap(&client, key, value, expected, &args).await
+    if args.connection.output == Output::Json {
+        print(&done.json().to_string())?;
+    } else if done.held != Some(false) {
+        if let Some(Some(previous)) = &done.previous {
+            print(&show::pairs(std::slice::from_ref(previous), true))?;
+        }
+        print(&format!("revision {}", done.revision))?;
+    }
+    Ok(match done.held {
+        Some(false) => EXIT_UNMET,
+        _ => EXIT_OK,
+    })
+}
+
+/// What a put came to.
+struct Put {
+    revision: u64,
+    /// Whether its condition did, if it had one.
+    held: Option<bool>,
+    /// The pair before it, or that there was none, if that is to be shown.
+    previous: Option<Option<KeyValue>>,
+}
+
+impl Put {
+    fn json(&self) -> Value {
+        let mut answer = json!({ "revision": self.revision });
+        if let Some(held) = self.held {
+            answer["succeeded"] = json!(held);
+        }
+        if let Some(previous) = &self.previous {
+            answer["previous"] = previous.as_ref().map_or(Value::Null, show::pair);
+        }
+        answer
+    }
 }
 
 async fn swap(
@@ -129,92 +167,73 @@ async fn swap(
     value: Bytes,
     expected: Expected,
     args: &PutArgs,
-) -> anyhow::Result<u8> {
+) -> anyhow::Result<Put> {
     let swap = client
         .compare_and_swap_with(key.clone(), expected, value, args.ttl)
         .await?;
-    let output = args.connection.output;
-    if swap.succeeded {
-        let previous = args.previous.then_some(swap.previous).map(Vec::from_iter);
-        changed(output, swap.header.revision, None, previous.as_deref());
-        return Ok(EXIT_OK);
+    if !swap.succeeded {
+        let key = show::text(&key);
+        complain(&match &swap.previous {
+            None => format!("nothing was changed: there is no key {key}"),
+            Some(kv) => format!(
+                "nothing was changed: {key} is {} since revision {}",
+                show::short(&kv.value),
+                kv.mod_revision
+            ),
+        });
     }
-    let key = show::text(&key);
-    let is = match &swap.previous {
-        None => format!("there is no key {key}"),
-        Some(kv) => format!(
-            "{key} is {} since revision {}",
-            show::short(&kv.value),
-            kv.mod_revision
-        ),
-    };
-    match output {
-        Output::Json => say(&json!({
-            "succeeded": false,
-            "previous": swap.previous.as_ref().map(show::pair),
-        })
-        .to_string()),
-        Output::Text => complain(&format!("nothing was changed: {is}")),
-    }
-    Ok(EXIT_FAILED)
+    Ok(Put {
+        revision: swap.header.revision,
+        held: Some(swap.succeeded),
+        previous: (args.previous || !swap.succeeded).then_some(swap.previous),
+    })
 }
 
 pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<u8> {
-    let range = args
-        .keys
-        .named()
-        .context("which keys? Name a KEY, --prefix, --from or --all")?;
-    let client = args.connection.open().await?;
+    if args.keys.are_all_by_mistake() {
+        bail!(UsageError(
+            "--prefix is empty, which is every key: if that is meant, use --all".to_owned()
+        ));
+    }
+    let Some(range) = args.keys.named()? else {
+        bail!(UsageError(
+            "which keys? Name a KEY, --prefix, --from or --all".to_owned()
+        ));
+    };
+    let client = args.connection.open_to_write().await?;
     let deleted = match args.previous {
         true => client.delete_range_returning_previous(range).await?,
         false => client.delete_range(range).await?,
     };
-    let previous = args.previous.then_some(deleted.previous);
-    changed(
-        args.connection.output,
-        deleted.header.revision,
-        Some(deleted.deleted),
-        previous.as_deref(),
-    );
+    let (keys, revision) = (deleted.deleted, deleted.header.revision);
+    if args.connection.output == Output::Json {
+        let mut answer = json!({ "revision": revision, "deleted": keys });
+        if args.previous {
+            answer["previous"] = deleted.previous.iter().map(show::pair).collect();
+        }
+        print(&answer.to_string())?;
+        return Ok(EXIT_OK);
+    }
+    if !deleted.previous.is_empty() {
+        print(&show::pairs(&deleted.previous, true))?;
+    }
+    let keys = match keys {
+        1 => "1 key".to_owned(),
+        keys => format!("{keys} keys"),
+    };
+    print(&format!("{keys} deleted, revision {revision}"))?;
     Ok(EXIT_OK)
 }
 
 pub(super) async fn compact(args: CompactArgs) -> anyhow::Result<u8> {
-    let client = args.connection.open().await?;
+    let client = args.connection.open_to_write().await?;
     client.compact(args.revision).await?;
-    match args.connection.output {
-        Output::Json => say(&json!({ "firstRevision": args.revision }).to_string()),
-        Output::Text => say(&format!(
+    print(&match args.connection.output {
+        Output::Json => json!({ "firstRevision": args.revision }).to_string(),
+        Output::Text => format!(
             "nothing can be read or watched below revision {} any more",
             args.revision
-        )),
-    }
+        ),
+    })?;
     Ok(EXIT_OK)
-}
-
-/// Tells what a write came to.
-fn changed(output: Output, revision: u64, deleted: Option<u64>, previous: Option<&[KeyValue]>) {
-    match output {
-        Output::Json => {
-            let mut answer = json!({ "revision": revision });
-            if let Some(deleted) = deleted {
-                answer["deleted"] = json!(deleted);
-            }
-            if let Some(previous) = previous {
-                let pairs: Value = previous.iter().map(show::pair).collect();
-                answer["previous"] = pairs;
-            }
-            say(&answer.to_string());
-        }
-        Output::Text => {
-            if let Some(previous) = previous.filter(|it| !it.is_empty()) {
-                say(&show::pairs(previous, true));
-            }
-            say(&match deleted {
-                None => format!("revision {revision}"),
-                Some(1) => format!("1 key deleted, revision {revision}"),
-                Some(keys) => format!("{keys} keys deleted, revision {revision}"),
-            });
-        }
-    }
 }
