@@ -225,6 +225,10 @@ mod tests {
     fn the_more_the_log_writes_at_once_the_fewer_syncs_its_next_segment_takes() {
         assert!(syncs_of_next(MIB / 4) >= 60, "each is small");
         assert!(syncs_of_next(MIB) <= 40);
-        assert!(syncs_of_next(4 * MIB) <= 16);
+        let few = syncs_of_next(4 * MIB);
+        assert!(
+            (9..=16).contains(&few),
+            "{few}: none carries all that is due"
+        );
     }
 }
