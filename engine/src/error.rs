@@ -3,13 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use dengine_core::consensus::Divergence;
+use dengine_core::kv::StoreError;
+use dengine_core::log::{DiskError, LogError};
 pub use dengine_core::replica::{LeaderHint, RequestError};
-use dengine_core::{
-    consensus::Divergence,
-    kv::StoreError,
-    log::{DiskError, LogError},
-    snapshot::SnapshotError,
-};
+use dengine_core::snapshot::SnapshotError;
 pub use dengine_folder::FolderError;
 
 /// Why a member did not start. Nothing was changed.

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use dengine::{Config, NewMember, Node, RequestError};
 use dengine_core::kv::{Command, Outcome};
-use dengine_core::types::{ClusterId, MemberId, Revision};
+use dengine_types::{ClusterId, MemberId, Revision};
 use futures::poll;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use dengine_core::log::{Batch, Log, LogOptions, RealDisk};
-use dengine_core::types::{ClusterId, Entry, EntryKind, Index, MemberId, Term};
+use dengine_types::{ClusterId, Entry, EntryKind, Index, MemberId, Term};
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 

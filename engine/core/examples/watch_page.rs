@@ -12,11 +12,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use dengine_core::{
-    kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp},
-    types::Revision,
-    watch::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, WatchSpec, Work},
-};
+use dengine_core::kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp};
+use dengine_core::watch::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, WatchSpec, Work};
+use dengine_types::Revision;
 
 const CHANGES: u64 = 4_096;
 const KEEP: KeepLimits = KeepLimits {

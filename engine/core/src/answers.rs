@@ -5,8 +5,8 @@
 //! which have taken effect, are answered without the pairs that they were to return. A client has at most three quarters of
 //! what others leave: one that reads nothing would have everybody else refused, for minutes.
 
-use crate::planted::planted;
-use crate::sync::{Mutex, MutexGuard};
+use dengine_planted::planted;
+use dengine_types::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};

@@ -5,8 +5,8 @@
 //! sender is a thread that is nicer than all others, and everything that the receiver decides with it. Here the lock is held to
 //! put something in, and whoever sleeps is woken after that.
 
-use crate::planted::planted;
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use dengine_planted::planted;
+use dengine_types::sync::{Condvar, Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::mpsc::{RecvError, RecvTimeoutError, SendError, TryRecvError};

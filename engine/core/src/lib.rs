@@ -15,10 +15,7 @@ pub mod marks;
 #[cfg(all(test, any(feature = "loom", feature = "shuttle")))]
 mod models;
 pub mod peer_queue;
-pub mod planted;
 pub mod replica;
 pub mod revision_waits;
 pub mod snapshot;
-mod sync;
-pub mod types;
 pub mod watch;

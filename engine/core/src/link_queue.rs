@@ -5,9 +5,9 @@
 
 use crate::consensus::Outbound;
 use crate::peer_queue::{Dropped, PeerQueue, QueueLimits};
-use crate::planted::planted;
-use crate::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::sync::{Mutex, MutexGuard};
 use std::future::{Future, poll_fn};
 use std::sync::PoisonError;
 use std::task::{Poll, Waker};

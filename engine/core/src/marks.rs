@@ -7,7 +7,7 @@
 //!
 //! What is read and written, and when, is decided here; `dengine-folder` knows the files, and the simulator has none.
 
-use crate::planted::planted;
+use dengine_planted::planted;
 use serde::{Deserialize, Serialize};
 
 /// In place of a boot id: no start of a machine has this one.

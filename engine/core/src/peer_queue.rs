@@ -9,8 +9,8 @@
 //! What may not live here: clocks, sockets, and what messages mean.
 
 use crate::consensus::Outbound;
-use crate::planted::planted;
 use bytes::Bytes;
+use dengine_planted::planted;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -185,7 +185,7 @@ pub fn frame_bytes(messages: &[Bytes]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::MemberId;
+    use dengine_types::MemberId;
     use proptest::prelude::*;
 
     const MILLI: Duration = Duration::from_millis(1);

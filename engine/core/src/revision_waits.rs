@@ -3,9 +3,9 @@
 //!
 //! What may not live here: who may wait, for how long, and what tells of a new revision.
 
-use crate::planted::planted;
-use crate::sync::{Mutex, MutexGuard};
-use crate::types::Revision;
+use dengine_planted::planted;
+use dengine_types::Revision;
+use dengine_types::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;

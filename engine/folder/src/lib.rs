@@ -333,7 +333,7 @@ fn write_file(folder: &Path, name: &str, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    use dengine_core::types::{ClusterId, MemberId};
+    use dengine_types::{ClusterId, MemberId};
 
     const IDENTITY: Identity = Identity {
         cluster_id: ClusterId(u64::MAX),

@@ -1,6 +1,6 @@
 //! `folder.toml`: what a data folder says of itself.
 
-use dengine_core::types::{ClusterId, MemberId};
+use dengine_types::{ClusterId, MemberId};
 use serde::{Deserialize, Serialize};
 
 /// The version that this program writes, and the highest that it reads.

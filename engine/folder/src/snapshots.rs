@@ -11,7 +11,7 @@ use super::{Folder, FolderError};
 use dengine_core::durable::sync_folder;
 use dengine_core::log::{DiskError, RealDisk};
 use dengine_core::snapshot::{self, Folders, RESERVED, SnapshotError, Staging};
-use dengine_core::types::ClusterId;
+use dengine_types::ClusterId;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -157,7 +157,7 @@ mod tests {
     use bytes::Bytes;
     use dengine_core::log::Position;
     use dengine_core::snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId, open_state};
-    use dengine_core::types::{Index, Term};
+    use dengine_types::{Index, Term};
 
     const CLUSTER: ClusterId = ClusterId(3);
     const BASE: Position = Position {

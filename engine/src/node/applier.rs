@@ -9,7 +9,7 @@ use crate::storage::RocksStore;
 use dengine_core::channel::{Receiver, Sender};
 use dengine_core::kv::{Membership, StoreError};
 use dengine_core::replica::{self, AppliedRange, Applier, ApplyJob};
-use dengine_core::types::{MemberId, Revision};
+use dengine_types::{MemberId, Revision};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;

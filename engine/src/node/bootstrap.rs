@@ -8,8 +8,8 @@ use crate::error::StartError;
 use bytes::Bytes;
 use dengine_core::kv::{Member, MembershipChange};
 use dengine_core::log::Batch;
-use dengine_core::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use dengine_folder::{Folder, Identity};
+use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 
 /// The id of the member that begins a cluster.
 pub(super) const FIRST_MEMBER: MemberId = MemberId(1);

@@ -1,6 +1,6 @@
 //! The member's clock.
 
-use dengine_core::types::Moment;
+use dengine_types::Moment;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Now, on a clock that never goes back and counts on while the machine sleeps: a lease that was granted

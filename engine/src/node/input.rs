@@ -10,7 +10,7 @@ use super::waiters::Awaited;
 use crate::error::{Fatal, RequestError};
 use bytes::Bytes;
 use dengine_core::replica::{self, Caller, Env};
-use dengine_core::types::{MemberId, Term};
+use dengine_types::{MemberId, Term};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};

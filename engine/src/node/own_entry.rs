@@ -2,7 +2,7 @@
 //! not tell, the peers do (`transport/outbound.rs`): they stop sending to who is removed, often before it has heard why.
 
 use dengine_core::kv::Membership;
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 
 /// Of a member that starts with this address for its peers.
 pub(super) fn tell_at_start(own: MemberId, address: &str, membership: &Membership) {

@@ -37,8 +37,8 @@ use dengine_core::replica::{
     WriteAnswers,
 };
 use dengine_core::snapshot::{SnapshotError, Staging};
-use dengine_core::types::{Index, Revision};
 use dengine_folder::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
+use dengine_types::{Index, Revision};
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;

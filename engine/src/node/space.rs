@@ -277,7 +277,7 @@ mod tests {
             prev_kv: false,
         }]);
         let compact = Command::Compact {
-            revision: dengine_core::types::Revision(2),
+            revision: dengine_types::Revision(2),
         };
         for (free, look, taken) in [
             (100, Look::Same, true),

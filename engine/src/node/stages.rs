@@ -3,7 +3,7 @@
 
 use super::metrics;
 use dengine_core::replica::{ApplyJob, Effect, Env, LogJob};
-use dengine_core::types::{Entry, Index};
+use dengine_types::{Entry, Index};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -59,7 +59,7 @@ impl Stages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::types::{EntryKind, Term};
+    use dengine_types::{EntryKind, Term};
 
     fn entries(indexes: std::ops::RangeInclusive<u64>) -> Vec<Entry> {
         let entry = |index| Entry {

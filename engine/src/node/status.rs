@@ -3,7 +3,7 @@
 use crate::error::LeaderHint;
 use dengine_core::kv::CommandVersion;
 pub use dengine_core::replica::{MemberProgress, Role};
-use dengine_core::types::{ClusterId, Index, MemberId, Revision, Term};
+use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
 
 /// Whether the member takes part in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

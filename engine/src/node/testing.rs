@@ -3,7 +3,7 @@
 use super::Node;
 use crate::config::Config;
 use dengine_core::kv::Command;
-use dengine_core::types::ClusterId;
+use dengine_types::ClusterId;
 use std::path::Path;
 use std::time::Duration;
 

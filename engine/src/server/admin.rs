@@ -11,10 +11,8 @@ use dengine_api::v1::{
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
     admin_client::AdminClient, admin_server::Admin,
 };
-use dengine_core::{
-    kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo},
-    types::{ClusterId, MemberId, SessionId},
-};
+use dengine_core::kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo};
+use dengine_types::{ClusterId, MemberId, SessionId};
 use dengine_wire::{
     messages::{member, members},
     status::request_status,

@@ -160,7 +160,7 @@ fn given_up(error: &ReadError, is_replaced: bool) -> Status {
 mod tests {
     use std::net::IpAddr;
 
-    use dengine_core::types::Revision;
+    use dengine_types::Revision;
     use futures::FutureExt as _;
     use tokio::time::timeout;
     use tonic::Code;

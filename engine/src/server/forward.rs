@@ -18,7 +18,7 @@ use dengine_api::{
     v1::{StatusRequest, admin_client::AdminClient, pipelined_call::Call},
 };
 use dengine_client::{Answered, Counted, Pipe, PipeError, QUEUED_BYTES};
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 use dengine_wire::status::{handed_on, request_status};
 use metrics::counter;
 use tokio::{

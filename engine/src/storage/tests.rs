@@ -9,7 +9,7 @@ use dengine_core::kv::{
     Store, StoreError,
 };
 use dengine_core::snapshot::{self, Checkpoint};
-use dengine_core::types::{Entry, EntryKind, Index, Revision, Term};
+use dengine_types::{Entry, EntryKind, Index, Revision, Term};
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -15,8 +15,8 @@ use dengine_api::peer::{
 use dengine_core::channel;
 use dengine_core::kv::Membership;
 use dengine_core::replica::{self, Announcement};
-use dengine_core::types::MemberId;
 use dengine_folder::Identity;
+use dengine_types::MemberId;
 use dengine_wire::peer::Admitted;
 use dengine_wire::{peer, snapshot};
 use std::sync::{Arc, RwLock, RwLockWriteGuard};

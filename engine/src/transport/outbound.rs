@@ -14,8 +14,8 @@ use dengine_core::kv::Membership;
 use dengine_core::link_queue::LinkQueue;
 use dengine_core::peer_queue::{Dropped, QueueLimits};
 use dengine_core::replica::{self, Announcement};
-use dengine_core::types::MemberId;
 use dengine_folder::Identity;
+use dengine_types::MemberId;
 use dengine_wire::peer::{self, PROTOCOL};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -343,7 +343,7 @@ impl LinkTask {
 mod tests {
     use super::*;
     use dengine_core::channel::channel;
-    use dengine_core::types::ClusterId;
+    use dengine_types::ClusterId;
     use std::net::TcpListener;
 
     /// It tried again for ever, for each member that had ever been removed.

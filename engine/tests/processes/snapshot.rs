@@ -14,11 +14,9 @@ use dengine_client::{
     Client, Consistency, KeyRange, RangeQuery,
     proto::{AddLearnerRequest, JoinRequest},
 };
-use dengine_core::{
-    log::Position,
-    snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId},
-    types::{ClusterId, Index, Term},
-};
+use dengine_core::log::Position;
+use dengine_core::snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId};
+use dengine_types::{ClusterId, Index, Term};
 use futures::{StreamExt as _, stream};
 
 use crate::harness::{Cluster, Disk, Member, becomes, eventually, hand_over};

@@ -7,13 +7,11 @@ use dengine_api::v1::{
     operation::Operation as Wire,
     operation_result::{self, Result as WireResult},
 };
-use dengine_core::{
-    kv::{
-        Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
-        Relation,
-    },
-    types::Revision,
+use dengine_core::kv::{
+    Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
+    Relation,
 };
+use dengine_types::Revision;
 use tonic::Status;
 
 use crate::{

@@ -1,7 +1,7 @@
 //! Response headers: where and at which point of history an answer was made.
 
 use dengine_api::v1::ResponseHeader;
-use dengine_core::types::{ClusterId, MemberId, Revision, Term};
+use dengine_types::{ClusterId, MemberId, Revision, Term};
 
 /// A response header as the present is.
 #[derive(Clone, Copy, Debug, Default)]

@@ -4,10 +4,8 @@ use dengine_api::{
     REMOVED_METADATA,
     peer::{Ack, Batch, Frame, Hello, frame},
 };
-use dengine_core::{
-    kv::{CommandVersion, Membership, membership::TEXT_BYTES_MAX},
-    types::{ClusterId, MemberId},
-};
+use dengine_core::kv::{CommandVersion, Membership, membership::TEXT_BYTES_MAX};
+use dengine_types::{ClusterId, MemberId};
 use tonic::{Code, Status, metadata::MetadataValue};
 
 /// Version of the peer protocol that this program speaks.

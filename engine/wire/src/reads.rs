@@ -3,10 +3,8 @@
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
-use dengine_core::{
-    kv::{KeyRange, KeyValue, RangeQuery, RangeResult},
-    types::{ClusterId, Revision},
-};
+use dengine_core::kv::{KeyRange, KeyValue, RangeQuery, RangeResult};
+use dengine_types::{ClusterId, Revision};
 use tonic::Status;
 
 use crate::{header::Header, limits::RequestLimits, messages::key_value};

@@ -4,10 +4,8 @@ use dengine_api::v1::{
     CloseSessionRequest, CloseSessionResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
     OpenSessionRequest, OpenSessionResponse,
 };
-use dengine_core::{
-    kv::{Command, Outcome},
-    types::SessionId,
-};
+use dengine_core::kv::{Command, Outcome};
+use dengine_types::SessionId;
 use tonic::Status;
 
 use crate::{header::Header, limits::RequestLimits, writes::Mutation};

@@ -1,11 +1,9 @@
 //! Watches: what a client asks for, and what it is told.
 
 use dengine_api::v1::{CancelCause, Event, WatchCreate, WatchResponse, event::Kind};
-use dengine_core::{
-    kv::{self, EventKind, KeyRange},
-    types::Revision,
-    watch::{Told, WatchSpec},
-};
+use dengine_core::kv::{self, EventKind, KeyRange};
+use dengine_core::watch::{Told, WatchSpec};
+use dengine_types::Revision;
 use tonic::Status;
 
 use crate::{header::Header, limits::RequestLimits, messages::key_value};

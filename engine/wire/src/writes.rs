@@ -8,10 +8,8 @@ use dengine_api::{
         compare_and_swap_request::Expected as WireExpected,
     },
 };
-use dengine_core::{
-    kv::{self, Command, Expected, KeyRange, Outcome, Refusal},
-    types::{Revision, SessionId},
-};
+use dengine_core::kv::{self, Command, Expected, KeyRange, Outcome, Refusal};
+use dengine_types::{Revision, SessionId};
 use tonic::Status;
 
 use crate::{header::Header, limits::RequestLimits, messages::key_value, status::refusal_status};

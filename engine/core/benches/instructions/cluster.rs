@@ -3,11 +3,11 @@
 use std::{collections::VecDeque, error::Error};
 
 use bytes::Bytes;
-use dengine_core::{
-    consensus::{Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Token},
-    log::{Batch, Log, LogError, LogOptions, LogReader, memory::MemoryDisk},
-    types::{ClusterId, HardState, Index, MemberId},
+use dengine_core::consensus::{
+    Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Token,
 };
+use dengine_core::log::{Batch, Log, LogError, LogOptions, LogReader, memory::MemoryDisk};
+use dengine_types::{ClusterId, HardState, Index, MemberId};
 
 const MEMBERS: u64 = 3;
 /// More ticks than any election timeout.

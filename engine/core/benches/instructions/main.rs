@@ -13,11 +13,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use dengine_core::{
-    kv::{Command, CommandVersion, Request, StateMachine, store::MemoryStore},
-    log::Batch,
-    types::{Entry, EntryKind, Index, MemberId, Term},
-};
+use dengine_core::kv::{Command, CommandVersion, Request, StateMachine, store::MemoryStore};
+use dengine_core::log::Batch;
+use dengine_types::{Entry, EntryKind, Index, MemberId, Term};
 
 use self::cluster::{Cluster, open_log};
 

@@ -4,7 +4,7 @@
 //! one (`batch_append`), which is not: tens of megabytes, for a follower that lags. So it makes one each, and those that
 //! follow each other are put together here, as far as they fit.
 
-use crate::planted::planted;
+use dengine_planted::planted;
 use prost_raft::Message as _;
 use raft::eraftpb::{Message, MessageType};
 

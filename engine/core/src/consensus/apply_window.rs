@@ -4,7 +4,7 @@
 //! what is committed stays in the log until there is room.
 
 use super::log_view::entry_bytes;
-use crate::types::{Entry, Index};
+use dengine_types::{Entry, Index};
 use std::collections::VecDeque;
 
 /// So many full batches may be out: one that is applied, and some that wait for it.
@@ -78,8 +78,8 @@ impl ApplyWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{EntryKind, Term};
     use bytes::Bytes;
+    use dengine_types::{EntryKind, Term};
     use std::ops::RangeInclusive;
 
     fn entries(indexes: RangeInclusive<u64>) -> Vec<Entry> {

@@ -1,8 +1,8 @@
 //! Settings of [`super::Consensus`]. Times are in ticks; the caller decides how long one is.
 
 use super::lease::PROMISE_MAX;
-use crate::planted::planted;
-use crate::types::MemberId;
+use dengine_planted::planted;
+use dengine_types::MemberId;
 use std::time::Duration;
 
 /// For so many election timeouts whoever may have lost the end of its log leaves it to others to stand.

@@ -6,8 +6,8 @@
 
 use super::decode;
 use super::event::{ConfigChange, ConfigChangeKind, Proposal};
-use crate::types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use prost_raft::Message as _;
 use raft::eraftpb;
 

@@ -1,8 +1,8 @@
 //! What goes into [`super::Consensus`] and what comes out of it.
 
 use crate::log::Position;
-use crate::types::{Entry, HardState, Index, MemberId, Term};
 use bytes::Bytes;
+use dengine_types::{Entry, HardState, Index, MemberId, Term};
 
 /// Names one write to the log; counts up. A later one is on disk only if all earlier ones are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

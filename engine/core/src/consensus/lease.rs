@@ -10,8 +10,8 @@
 //! term), if the quorum is still one (a membership change drops it), and if no clock stands still (docs/ARCHITECTURE.md).
 
 use super::config::ConsensusConfig;
-use crate::planted::planted;
-use crate::types::{Moment, Term};
+use dengine_planted::planted;
+use dengine_types::{Moment, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::MemberId;
+    use dengine_types::MemberId;
 
     const TERM: Term = Term(3);
 

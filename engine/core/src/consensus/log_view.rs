@@ -6,8 +6,8 @@
 
 use super::convert::{entry_to_raft, hard_state_to_raft};
 use crate::log::{Disk, LogReader};
-use crate::planted::planted;
-use crate::types::{Entry, HardState, Index, MemberId, Term};
+use dengine_planted::planted;
+use dengine_types::{Entry, HardState, Index, MemberId, Term};
 use raft::{GetEntriesContext, RaftState, Storage as _, StorageError, eraftpb};
 use std::cell::Cell;
 use std::collections::VecDeque;

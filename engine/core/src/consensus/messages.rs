@@ -1,7 +1,7 @@
 //! Which messages may leave now, and which must wait for the disk.
 
 use super::event::AppendId;
-use crate::planted::planted;
+use dengine_planted::planted;
 use raft::eraftpb::{Message, MessageType};
 use std::collections::VecDeque;
 

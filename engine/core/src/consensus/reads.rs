@@ -4,7 +4,7 @@
 //! index was noted when the round began, and says nothing of writes acknowledged after that.
 
 use super::event::ReadToken;
-use crate::planted::planted;
+use dengine_planted::planted;
 use std::collections::VecDeque;
 
 /// Names one round. The crate matches confirmations by these bytes alone, so none is ever reused:

@@ -8,8 +8,8 @@ use super::convert;
 use super::reads::RoundContext;
 use crate::kv::membership::MEMBERS_MAX;
 use crate::log::CONTEXT_BYTES_MAX;
-use crate::planted::planted;
-use crate::types::NUMBER_MAX;
+use dengine_planted::planted;
+use dengine_types::NUMBER_MAX;
 use raft::eraftpb::{Message, MessageType};
 use raft::{Raft, StateRole, Storage};
 

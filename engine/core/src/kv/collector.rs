@@ -13,7 +13,7 @@ use super::layout::{
 };
 use super::machine::Shared;
 use super::store::{Cursor, Scope, Store, StoreError, WriteBatch};
-use crate::types::Revision;
+use dengine_types::Revision;
 use std::sync::Arc;
 
 /// Removes obsolete versions. One is enough for a store; more do no harm.

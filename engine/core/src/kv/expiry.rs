@@ -10,9 +10,9 @@
 //! answer begins a time to live, and *before* when it says whether one is over.
 
 use super::{Command, ExpiredKey, ExpiringKey, ReadError, Reader, SessionInfo, Store};
-use crate::planted::planted;
-use crate::types::{Index, Moment, Revision, SessionId};
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{Index, Moment, Revision, SessionId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -18,7 +18,7 @@
 use super::store::StoreError;
 use crate::kv::SESSIONS_MAX;
 use crate::kv::membership::Membership;
-use crate::types::{Index, NUMBER_MAX, Revision, SessionId, Term};
+use dengine_types::{Index, NUMBER_MAX, Revision, SessionId, Term};
 use prost::encoding::{decode_varint, encode_varint};
 use std::ops::Range;
 

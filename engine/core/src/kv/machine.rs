@@ -10,9 +10,9 @@ use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use super::transition::{Finished, Transition};
 use super::visits::VisitBounds;
 use super::{Applied, Collector, CommandVersion, Membership, Reader};
-use crate::planted::planted;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::{Entry, Index, Revision, SessionId, Term};
+use dengine_planted::planted;
+use dengine_types::sync::atomic::{AtomicU64, Ordering};
+use dengine_types::{Entry, Index, Revision, SessionId, Term};
 use std::sync::Arc;
 
 /// With so much in its batch and its answers, a step is written before the next entry. Ranges make effects much larger
@@ -367,7 +367,7 @@ fn begin<S: Store>(store: &S) -> Result<(), StoreError> {
     store.write(&batch)
 }
 
-/// Only for [`crate::planted::Bug::SessionsLostOnRestart`].
+/// Only for [`dengine_planted::Bug::SessionsLostOnRestart`].
 fn forget_sessions<S: Store>(store: &S) -> Result<(), StoreError> {
     let range = session_range(SessionId(0));
     let mut batch = WriteBatch::default();

@@ -54,8 +54,8 @@ pub use reader::{
 pub use retention::{Retention, RetentionSetting};
 pub use store::{Store, StoreError};
 
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 
 // These bounds are part of what commands mean: members with other ones would come to other states. Whoever
 // changes one adds a `CommandVersion`, and keeps the old bound for the versions before.

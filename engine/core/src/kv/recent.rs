@@ -5,8 +5,8 @@
 //! what was old is forgotten. So a key stays as long as it is used once in a generation.
 
 use super::KeyValue;
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 use std::collections::HashMap;
 
 /// What one generation may hold, in bytes.

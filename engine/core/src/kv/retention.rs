@@ -3,7 +3,7 @@
 //! No clock and no I/O. Every member may [`observe`](Retention::observe) all the time, so that a new leader
 //! knows how old its revisions are; only the leader proposes.
 
-use crate::types::{Moment, Revision};
+use dengine_types::{Moment, Revision};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -5,8 +5,8 @@ use super::layout::{
 };
 use super::store::{Cursor, Scope, Store, StoreError};
 use super::{KeyRange, KeyValue};
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 use std::ops::ControlFlow;
 
 /// How many records to step over before a seek is cheaper.

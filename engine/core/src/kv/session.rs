@@ -6,8 +6,8 @@
 
 use super::store::StoreError;
 use super::{Refusal, SESSION_BYTES_MAX, SESSION_REPLIES_MAX};
-use crate::planted::planted;
-use crate::types::{Index, SessionId};
+use dengine_planted::planted;
+use dengine_types::{Index, SessionId};
 use prost::Message as _;
 use std::collections::BTreeMap;
 

@@ -5,8 +5,8 @@ use super::scan::Found;
 use super::store::StoreError;
 use super::visits::Visits;
 use super::{BatchAnswer, BatchOperation, Compare, CompareTarget, KeyRange, KeyValue, Relation};
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
 

@@ -1,7 +1,7 @@
 //! A log that lost more than the state that was made from it.
 
 use super::{Disk, Log, LogError, Position};
-use crate::types::{HardState, MemberId};
+use dengine_types::{HardState, MemberId};
 
 /// Begins a log anew after the state, which is ahead of it: only where a person has accepted that a `memory-first` member lost
 /// writes. The state holds committed entries only, and term and vote were synced, so nothing that this member promised is
@@ -32,7 +32,7 @@ mod tests {
     use super::super::memory::MemoryDisk;
     use super::super::{Batch, Recovered};
     use super::*;
-    use crate::types::{Index, Term};
+    use dengine_types::{Index, Term};
 
     const KNOWN: HardState = HardState {
         term: Term(4),

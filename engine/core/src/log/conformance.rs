@@ -4,8 +4,8 @@
 //! This is test code that ships as a library; it panics where the disk is wrong.
 
 use super::{Batch, Disk, DiskFile, Log, LogOptions, Position};
-use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
+use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 
 /// Opens one directory, again each time.
 pub trait Directory {

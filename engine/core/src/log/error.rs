@@ -1,7 +1,7 @@
 //! What can go wrong with the log, by what the caller can do about it.
 
 use super::disk::DiskError;
-use crate::types::{ClusterId, Index, MemberId};
+use dengine_types::{ClusterId, Index, MemberId};
 use std::path::PathBuf;
 
 /// Why the log could not do what was asked.

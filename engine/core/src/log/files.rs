@@ -8,7 +8,7 @@ use super::names::Name;
 use super::open::{Found, Tail};
 use super::segments::{SegmentFile, Segments};
 use super::state::{Position, State};
-use crate::types::{HardState, NUMBER_MAX};
+use dengine_types::{HardState, NUMBER_MAX};
 use std::sync::Arc;
 
 /// Zeros are written so many at a time.
@@ -209,7 +209,7 @@ mod tests {
     use super::super::conformance::{batch, small_options};
     use super::super::memory::MemoryDisk;
     use super::*;
-    use crate::types::Index;
+    use dengine_types::Index;
 
     /// The next spare gets a number above those that there are.
     #[test]

@@ -4,8 +4,8 @@
 //! bytes that are there before it is used. All numbers are little-endian.
 
 use super::state::Position;
-use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use bytes::Bytes;
+use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 
 /// The format this code writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;

@@ -5,7 +5,7 @@
 //! clean afterwards, reading still gives the new bytes until [`MemoryDisk::evict`], and the next sync succeeds without them.
 
 use super::disk::{Disk, DiskError, DiskFile};
-use crate::sync::{Mutex, MutexGuard};
+use dengine_types::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;

@@ -19,7 +19,7 @@
 //!   refused.
 //! - A file that is shorter than it was made is refused: no power loss does that.
 //! - What no log can hold is refused though its checksum matches (a commit index past the last entry, a
-//!   number above [`NUMBER_MAX`](crate::types::NUMBER_MAX)): consensus could not go on from it.
+//!   number above [`NUMBER_MAX`](dengine_types::NUMBER_MAX)): consensus could not go on from it.
 //!
 //! # What may not live here
 //! Threads, clocks, randomness and the operating system, except in [`RealDisk`]. Whoever uses the log
@@ -60,7 +60,7 @@ pub use real::{RealDisk, RealFile};
 pub use state::Position;
 pub use writer::Log;
 
-use crate::types::{ClusterId, Entry, HardState, Index, MemberId, Term};
+use dengine_types::{ClusterId, Entry, HardState, Index, MemberId, Term};
 use std::path::PathBuf;
 
 /// How a log is kept. [`LogOptions::new`] has the defaults.

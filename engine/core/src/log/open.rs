@@ -11,8 +11,8 @@ use super::names::Name;
 use super::segments::{BatchRef, SegmentFile, Segments};
 use super::state::{Change, State};
 use super::{LogOptions, TornTail};
-use crate::planted::planted;
-use crate::types::NUMBER_MAX;
+use dengine_planted::planted;
+use dengine_types::NUMBER_MAX;
 use std::sync::Arc;
 
 /// Files are read in pieces of about this size.

@@ -5,9 +5,9 @@ use super::error::LogError;
 use super::format::{BatchHeader, Frame, entry_bytes};
 use super::segments::{Piece, Segments};
 use super::state::Position;
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::types::{Entry, Index, Term};
 use bytes::Bytes;
+use dengine_types::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use dengine_types::{Entry, Index, Term};
 use std::sync::Arc;
 
 /// What the log and its readers share.

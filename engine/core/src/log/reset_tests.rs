@@ -3,7 +3,7 @@
 use super::conformance::{batch, small_options};
 use super::memory::MemoryDisk;
 use super::{Batch, Log, Position, Recovered};
-use crate::types::{HardState, Index, MemberId, Term};
+use dengine_types::{HardState, Index, MemberId, Term};
 
 const BASE: Position = Position {
     index: Index(500),

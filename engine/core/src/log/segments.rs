@@ -4,8 +4,8 @@
 use super::disk::DiskFile;
 use super::error::LogError;
 use super::state::{Change, State};
-use crate::planted::planted;
-use crate::types::{Index, Term};
+use dengine_planted::planted;
+use dengine_types::{Index, Term};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;

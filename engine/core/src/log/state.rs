@@ -2,7 +2,7 @@
 //! checks them before anything is written, opening checks them again (a pair of assertions around the
 //! disk).
 
-use crate::types::{HardState, Index, MemberId, NUMBER_MAX, Term};
+use dengine_types::{HardState, Index, MemberId, NUMBER_MAX, Term};
 
 /// An entry's place: its index and the term it was made in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

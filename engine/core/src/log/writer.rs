@@ -14,8 +14,8 @@ use super::reader::{LogReader, Shared};
 use super::segments::{BatchRef, SegmentFile};
 use super::state::{Change, Position};
 use super::{Batch, LogOptions, Recovered};
-use crate::planted::planted;
-use crate::types::{Entry, HardState, Index};
+use dengine_planted::planted;
+use dengine_types::{Entry, HardState, Index};
 use std::sync::Arc;
 
 /// The buffer keeps at most this much between appends.
@@ -336,7 +336,7 @@ impl<D: Disk> Log<D> {
     /// Writes the buffer, which holds `change`, and takes it over.
     fn write<T>(&mut self, change: Change<T>) -> Result<(), LogError>
     where
-        T: Iterator<Item = crate::types::Term>,
+        T: Iterator<Item = dengine_types::Term>,
     {
         let bytes = to_u32(self.buffer.len());
         if bytes > self.current.capacity - self.offset {

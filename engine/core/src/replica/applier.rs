@@ -5,7 +5,7 @@ use super::input::ApplyJob;
 use super::pending::Pending;
 use crate::consensus::{ConfigChange, ConfigChangeKind};
 use crate::kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
-use crate::types::{Entry, EntryKind, Index, Revision};
+use dengine_types::{Entry, EntryKind, Index, Revision};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -146,8 +146,8 @@ mod tests {
     use super::*;
     use crate::kv::store::MemoryStore;
     use crate::kv::{Command, CommandVersion, Member, Request};
-    use crate::types::{ClusterId, MemberId, Term};
     use bytes::Bytes;
+    use dengine_types::{ClusterId, MemberId, Term};
     use std::sync::mpsc::{Sender, channel};
 
     /// Says which answer came.

@@ -6,8 +6,8 @@
 
 use super::{RequestError, Written};
 use crate::kv::{Member, Membership, MembershipChange, Outcome};
-use crate::planted::planted;
-use crate::types::MemberId;
+use dengine_planted::planted;
+use dengine_types::MemberId;
 use std::sync::Arc;
 
 /// Who wants to join.
@@ -212,7 +212,7 @@ fn decide_addition(new: NewMember, members: &Membership) -> Result<Decision, Req
 mod tests {
     use super::*;
     use crate::kv::MembershipRefusal;
-    use crate::types::{ClusterId, Term};
+    use dengine_types::{ClusterId, Term};
     use std::time::Duration;
 
     fn new_member(folder: &str) -> NewMember {

@@ -2,7 +2,7 @@
 
 use super::error::RequestError;
 use crate::kv::Outcome;
-use crate::types::Term;
+use dengine_types::Term;
 
 /// What a write came to.
 #[derive(Clone, Debug, PartialEq, Eq)]

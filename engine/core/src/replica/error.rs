@@ -1,6 +1,6 @@
 //! Why a member did not do what it was asked.
 
-use crate::types::MemberId;
+use dengine_types::MemberId;
 use std::time::Duration;
 
 /// Whom to ask instead.

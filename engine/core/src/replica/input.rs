@@ -7,8 +7,8 @@ use super::versions::Announcement;
 use crate::consensus::{AppendId, Divergence, Outbound, PeerMessageError, SnapshotMeta, State};
 use crate::kv::{CommandVersion, MembershipChange};
 use crate::log::Position;
-use crate::types::{Entry, EntryKind, HardState, Index, MemberId};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, HardState, Index, MemberId};
 use std::net::IpAddr;
 
 /// A command as it is to be logged.

@@ -5,7 +5,7 @@ use crate::kv::{
     Command, CommandVersion, DueSession, EXPIRY_RETRY, ExpiredKey, Expiry, ReadError, Reader,
     Request, Retention, RetentionSetting, Store,
 };
-use crate::types::{Moment, Revision, Term};
+use dengine_types::{Moment, Revision, Term};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -307,8 +307,8 @@ mod tests {
     use super::*;
     use crate::kv::store::MemoryStore;
     use crate::kv::{SessionStamp, StateMachine};
-    use crate::types::{Entry, EntryKind, SessionId};
     use bytes::Bytes;
+    use dengine_types::{Entry, EntryKind, SessionId};
 
     type Machine = StateMachine<MemoryStore>;
 
@@ -321,7 +321,7 @@ mod tests {
             .into_iter()
             .zip(first.0..)
             .map(|(data, index)| Entry {
-                index: crate::types::Index(index),
+                index: dengine_types::Index(index),
                 term: Term(1),
                 kind: EntryKind::Command,
                 context: Bytes::new(),
@@ -488,7 +488,7 @@ mod tests {
                 let request = Request {
                     session: Some(stamp),
                     command: Command::Compact {
-                        revision: crate::types::Revision(0),
+                        revision: dengine_types::Revision(0),
                     },
                 };
                 request.encode(CommandVersion::CURRENT)

@@ -1,8 +1,8 @@
 //! The leader's lease, as those see it who read.
 
-use crate::planted::planted;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::types::{Index, Moment};
+use dengine_planted::planted;
+use dengine_types::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use dengine_types::{Index, Moment};
 
 /// Tells whether what this member has applied shows everything that was acknowledged, without asking its replica. The
 /// replica writes it, any thread reads it.

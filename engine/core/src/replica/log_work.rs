@@ -4,8 +4,8 @@ use super::input::{LogJob, settles};
 use super::log_writer::unless_usable;
 use crate::consensus::AppendId;
 use crate::log::{Batch, Disk, Log, LogError, entry_bytes};
-use crate::planted::planted;
-use crate::types::{Entry, EntryKind, HardState, Index};
+use dengine_planted::planted;
+use dengine_types::{Entry, EntryKind, HardState, Index};
 
 /// Entries that become one batch of the log, in bytes. The log refuses 512 MiB, and what one job brings comes on top.
 const BATCH_BYTES_MAX: usize = 64 << 20;
@@ -166,8 +166,8 @@ mod tests {
     use super::*;
     use crate::log::conformance::small_options;
     use crate::log::memory::MemoryDisk;
-    use crate::types::{EntryKind, MemberId, Term};
     use bytes::Bytes;
+    use dengine_types::{EntryKind, MemberId, Term};
 
     fn collect(jobs: impl IntoIterator<Item = LogJob>) -> LogWork {
         let mut work = LogWork::default();

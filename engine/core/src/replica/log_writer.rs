@@ -5,8 +5,8 @@ use super::input::LogJob;
 use super::log_work::LogWork;
 use crate::consensus::AppendId;
 use crate::log::{Disk, Filled, Log, LogError, Piece};
-use crate::planted::planted;
-use crate::types::{HardState, Index, Moment};
+use dengine_planted::planted;
+use dengine_types::{HardState, Index, Moment};
 use std::time::Duration;
 
 /// How often a log writer tries a full disk again.

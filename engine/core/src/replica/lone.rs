@@ -7,8 +7,8 @@ use crate::kv::{CommandVersion, Member, MembershipChange, StateMachine};
 use crate::log::conformance::small_options;
 use crate::log::memory::MemoryDisk;
 use crate::log::{Batch, Log, LogReader};
-use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
+use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 
 /// Callers who wait, whatever happens.
 pub(super) enum Waiting {}

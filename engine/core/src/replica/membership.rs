@@ -4,8 +4,8 @@ use super::applier::config_change;
 use super::{Env, Replica, RequestError};
 use crate::consensus::{ConfigChange, LogRead, Progress, Refusal, Role};
 use crate::kv::MembershipChange;
-use crate::planted::planted;
-use crate::types::{Index, MemberId};
+use dengine_planted::planted;
+use dengine_types::{Index, MemberId};
 
 /// A learner may vote once it lacks no more than this many entries: about what one message carries.
 const PROMOTION_LAG_ENTRIES_MAX: u64 = 1000;

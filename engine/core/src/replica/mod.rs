@@ -63,9 +63,9 @@ use crate::consensus::{
     Restored, State, Token,
 };
 use crate::kv::{Membership, MembershipChange, StateMachine, Store};
-use crate::planted::planted;
-use crate::types::{HardState, Index, MemberId, Moment, Revision};
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{HardState, Index, MemberId, Moment, Revision};
 use pace::Pace;
 use proposals::Proposals;
 use reads::Reads;

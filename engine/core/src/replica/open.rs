@@ -2,9 +2,9 @@
 
 use crate::kv::StoreError;
 use crate::log::{Disk, Log, LogError, Position, Recovered, begin_anew};
-use crate::planted::planted;
 use crate::snapshot::{self, Folders, SnapshotError};
-use crate::types::{ClusterId, Index};
+use dengine_planted::planted;
+use dengine_types::{ClusterId, Index};
 
 /// A member's log and state. The log reaches to what the state has, at least.
 pub struct Opened<L: Disk, S> {
@@ -92,7 +92,7 @@ mod tests {
     use crate::log::conformance::{batch, small_options};
     use crate::log::memory::MemoryDisk;
     use crate::snapshot::Folder;
-    use crate::types::Term;
+    use dengine_types::Term;
 
     /// Nothing is staged in them, and nothing is to be moved.
     struct NoSnapshots;

@@ -16,7 +16,7 @@
 //! under way is never more than is applied in three times as long (as BBR bounds what is in flight by the least round-trip time: Cardwell et
 //! al., 2016).
 
-use crate::types::{Index, Moment};
+use dengine_types::{Index, Moment};
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;

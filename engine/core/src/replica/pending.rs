@@ -3,9 +3,9 @@
 use super::env::{Caller, Written};
 use super::error::RequestError;
 use crate::kv::Applied;
-use crate::planted::planted;
-use crate::types::Index;
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::Index;
 use std::collections::BTreeMap;
 
 /// Somebody waits for the entry at `index`, which is theirs only if it carries `context`.
@@ -79,7 +79,7 @@ impl<C: Caller<Written>> Expected<C> {
 mod tests {
     use super::*;
     use crate::kv::Outcome;
-    use crate::types::{Revision, Term};
+    use dengine_types::{Revision, Term};
     use std::cell::RefCell;
     use std::rc::Rc;
 

@@ -3,8 +3,8 @@
 use super::env::Caller;
 use super::{Env, Replica, RequestError};
 use crate::consensus::{Event, LogRead, ReadToken, Refusal};
-use crate::planted::planted;
-use crate::types::Index;
+use dengine_planted::planted;
+use dengine_types::Index;
 use std::collections::{BTreeMap, HashMap};
 
 pub(super) struct Reads<C> {
@@ -138,8 +138,8 @@ mod tests {
     use crate::log::conformance::small_options;
     use crate::log::memory::MemoryDisk;
     use crate::log::{Batch, Log, LogReader};
-    use crate::types::{ClusterId, Entry, EntryKind, HardState, MemberId, Moment, Term};
     use bytes::Bytes;
+    use dengine_types::{ClusterId, Entry, EntryKind, HardState, MemberId, Moment, Term};
     use std::cell::RefCell;
     use std::rc::Rc;
     use std::sync::Arc;

@@ -3,9 +3,9 @@
 use super::input::{Effect, LogJob};
 use super::{Env, Replica};
 use crate::consensus::{Event, LogRead, Role};
-use crate::planted::planted;
-use crate::types::{Index, MemberId};
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{Index, MemberId};
 
 impl<L: LogRead, E: Env> Replica<L, E> {
     /// Drops what nobody needs any more of the log, now that the state machine is on disk up to
@@ -102,7 +102,7 @@ mod tests {
     use crate::log::memory::MemoryDisk;
     use crate::log::{Batch, Log, LogReader, Position};
     use crate::replica::{AppliedRange, Caller, Input, ReplicaConfig, RequestError};
-    use crate::types::{Entry, EntryKind, HardState, Moment, Revision, Term};
+    use dengine_types::{Entry, EntryKind, HardState, Moment, Revision, Term};
 
     enum NoCallers {}
     struct Nobody;

@@ -2,7 +2,7 @@
 //! heartbeats without it: the others follow, and nothing is applied or answered.
 
 use crate::consensus::AppendId;
-use crate::types::{Index, Moment};
+use dengine_types::{Index, Moment};
 use std::collections::VecDeque;
 use std::time::Duration;
 

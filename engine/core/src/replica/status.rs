@@ -4,7 +4,7 @@ use super::error::LeaderHint;
 use super::{Env, Replica};
 use crate::consensus::{LogRead, Role as RaftRole};
 use crate::kv::Member;
-use crate::types::{Index, MemberId, Moment, Revision, Term};
+use dengine_types::{Index, MemberId, Moment, Revision, Term};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -7,8 +7,8 @@ use crate::kv::store::MemoryStore;
 use crate::kv::{
     self, Batch, BatchOperation, Command, CommandVersion, RetentionSetting, SessionStamp,
 };
-use crate::types::{Entry, Moment, Revision, SessionId};
 use bytes::Bytes;
+use dengine_types::{Entry, Moment, Revision, SessionId};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;

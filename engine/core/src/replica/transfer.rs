@@ -4,7 +4,7 @@ use super::env::Caller;
 use super::input::Successor;
 use super::{Env, Replica, RequestError};
 use crate::consensus::{Event, LogRead, Progress, Refusal, Role, State};
-use crate::types::{MemberId, Moment};
+use dengine_types::{MemberId, Moment};
 
 /// A transfer is given up after so many election timeouts.
 const PATIENCE_TIMEOUTS: u32 = 2;
@@ -37,7 +37,7 @@ impl<L: LogRead, E: Env> Replica<L, E> {
     fn check_transfer(
         &self,
         to: Successor,
-    ) -> Result<MemberId, Result<crate::types::Term, RequestError>> {
+    ) -> Result<MemberId, Result<dengine_types::Term, RequestError>> {
         let state = self.consensus.state();
         if let Successor::Named(to) = to
             && state.leader == Some(to)
@@ -106,7 +106,7 @@ fn successor<'a>(to: Successor, others: impl Iterator<Item = &'a Progress>) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Index;
+    use dengine_types::Index;
 
     #[test]
     fn who_has_space_comes_before_who_lacks_less_and_nobody_is_asked_for_a_disk_that_nobody_has() {

@@ -13,7 +13,7 @@ use super::pace::load;
 use super::{Caller, EncodedCommand, Env, OwnCommands, Replica};
 use crate::consensus::{LogRead, Refusal, Role, Token};
 use crate::kv::EXPIRY_RETRY;
-use crate::types::Moment;
+use dengine_types::Moment;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -324,8 +324,8 @@ mod tests {
     use crate::kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Request};
     use crate::replica::lone::{LoneLeader, Somebody};
     use crate::replica::{Effect, Input, LogJob, Request as Asked};
-    use crate::types::{Entry, Revision};
     use bytes::Bytes;
+    use dengine_types::{Entry, Revision};
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])

@@ -9,10 +9,10 @@
 use super::{Env, Replica};
 use crate::consensus::LogRead;
 use crate::kv::{CommandVersion, Membership, Request};
-use crate::planted::planted;
-use crate::sync::atomic::{AtomicU8, Ordering};
-use crate::types::MemberId;
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::MemberId;
+use dengine_types::sync::atomic::{AtomicU8, Ordering};
 use std::collections::BTreeMap;
 
 /// Of so many members is remembered what they said; a cluster has at most 32. Some say it before the log has told of
@@ -170,8 +170,8 @@ mod tests {
     use crate::kv::{Command, MembershipChange};
     use crate::replica::lone::{LoneLeader, Somebody, Waiting, record};
     use crate::replica::{EncodedCommand, Input, Request as Asked};
-    use crate::types::{ClusterId, EntryKind};
     use Announcement::{Ack, Hello};
+    use dengine_types::{ClusterId, EntryKind};
 
     const V2: CommandVersion = CommandVersion::OLDEST;
     const V3: CommandVersion = CommandVersion::V3;
@@ -218,7 +218,7 @@ mod tests {
         /// Queues a command that a caller encoded in the newest version.
         fn queue_write(&mut self) {
             let command = Command::Compact {
-                revision: crate::types::Revision(1),
+                revision: dengine_types::Revision(1),
             };
             let write = Asked::Write {
                 command: EncodedCommand::new(Request::from(command), V3),

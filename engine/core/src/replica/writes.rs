@@ -3,8 +3,8 @@
 use super::env::{Caller, Written};
 use super::error::RequestError;
 use crate::answers::Held;
-use crate::planted::planted;
-use crate::sync::{Mutex, MutexGuard};
+use dengine_planted::planted;
+use dengine_types::sync::{Mutex, MutexGuard};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::answers::AnswerBudget;
     use crate::kv::{KeyValue, Outcome};
-    use crate::types::{Revision, Term};
+    use dengine_types::{Revision, Term};
     use std::pin::pin;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;

@@ -2,7 +2,7 @@
 
 use crate::kv::{Membership, StateMachine, Store, StoreError};
 use crate::log::Position;
-use crate::planted::planted;
+use dengine_planted::planted;
 use std::sync::Arc;
 
 pub mod conformance;

@@ -1,7 +1,7 @@
 //! What can go wrong with a snapshot, by what the caller can do about it.
 
 use crate::log::{DiskError, Position};
-use crate::types::{ClusterId, Index};
+use dengine_types::{ClusterId, Index};
 
 /// Why a snapshot could not be read, staged or installed.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -14,8 +14,8 @@
 
 use super::{Decision, SnapshotError, Staging};
 use crate::log::{Disk, DiskError, Log, LogError, Position};
-use crate::planted::planted;
-use crate::types::{ClusterId, HardState, Index};
+use dengine_planted::planted;
+use dengine_types::{ClusterId, HardState, Index};
 
 /// A folder within a member's, as far as an installation moves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,8 +6,8 @@
 use super::{Place, SnapshotError};
 use crate::consensus::snapshot_position;
 use crate::log::Position;
-use crate::types::{ClusterId, Index, Term};
 use bytes::Bytes;
+use dengine_types::{ClusterId, Index, Term};
 
 /// The format this code writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 1;

@@ -5,8 +5,8 @@ use super::{
     CHUNK_BYTES_MAX, Chunk, FILES_MAX, FileEntry, Manifest, Place, SnapshotError, SnapshotId,
 };
 use crate::log::{Disk, DiskFile as _, Position};
-use crate::types::ClusterId;
 use bytes::Bytes;
+use dengine_types::ClusterId;
 
 /// A checkpoint that can be sent. Its files must not change; they are opened when they are needed.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use super::outgoing::advance;
 use super::{CHUNK_BYTES_MAX, Chunk, FileEntry, Manifest, Place, SnapshotError};
 use crate::kv::StoreError;
 use crate::log::{Disk, DiskError, DiskFile, Position};
-use crate::planted::planted;
-use crate::types::{ClusterId, Index};
+use dengine_planted::planted;
+use dengine_types::{ClusterId, Index};
 
 /// What the names of our own files begin with. No snapshot has such a file.
 pub const RESERVED: &str = "dengine-";

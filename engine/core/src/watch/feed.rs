@@ -2,9 +2,9 @@
 
 use super::{KeepLimits, Page, Part, Ring, Wanted, WatchSet, Work};
 use crate::kv::{Changes, Stamp, Want};
-use crate::planted::planted;
-use crate::sync::{Mutex, MutexGuard};
-use crate::types::Revision;
+use dengine_planted::planted;
+use dengine_types::Revision;
+use dengine_types::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, PoisonError};
 
 /// The [`Ring`] of a member, and what all of its watches want to know.

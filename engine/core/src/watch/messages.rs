@@ -2,7 +2,7 @@
 
 use super::{Told, WatchSpec};
 use crate::kv::{Event, Stamp};
-use crate::types::Revision;
+use dengine_types::Revision;
 
 /// Whether more of the revision follows in which a part of history ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ mod tests;
 mod wanted;
 
 use crate::kv::{Event, EventKind, KeyRange, Stamp};
-use crate::types::Revision;
+use dengine_types::Revision;
 pub use feed::Feed;
 pub use index::KeyIndex;
 pub use pages::{InRing, KeepLimits, Page, PageCache, Ring};

@@ -3,7 +3,7 @@
 
 use super::{Mark, Part};
 use crate::kv::{Changes, Event, Stamp};
-use crate::types::Revision;
+use dengine_types::Revision;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

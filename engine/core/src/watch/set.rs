@@ -12,8 +12,8 @@ pub use telling::{Slice, Telling};
 use super::messages::size_bytes;
 use super::{InRing, KeyIndex, Mark, Page, Part, Reached, Ring, Wanted, WatchSpec};
 use crate::kv::{ChangesQuery, Event, PageLimits, Stamp};
-use crate::planted::planted;
-use crate::types::Revision;
+use dengine_planted::planted;
+use dengine_types::Revision;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 

@@ -9,7 +9,7 @@ use dengine_core::kv::{Command, CommandVersion, Expected, KeyRange, Request, Sta
 use dengine_core::log::conformance::small_options;
 use dengine_core::log::memory::MemoryDisk;
 use dengine_core::log::{Batch, Log, LogError, Position};
-use dengine_core::types::{Entry, EntryKind, HardState, Index, MemberId, Revision, Term};
+use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Revision, Term};
 
 const STEPS: u64 = 60;
 

@@ -3,7 +3,7 @@
 use dengine_core::log::conformance::{batch, small_options};
 use dengine_core::log::memory::{MemoryDisk, SECTOR_BYTES};
 use dengine_core::log::{Log, LogError, Recovered};
-use dengine_core::types::{ClusterId, Entry, Index, MemberId, Term};
+use dengine_types::{ClusterId, Entry, Index, MemberId, Term};
 use std::path::Path;
 
 const HEADER: usize = 4096;

@@ -3,7 +3,7 @@
 use dengine_core::log::conformance::{batch, small_options};
 use dengine_core::log::memory::MemoryDisk;
 use dengine_core::log::{Batch, Disk as _, Log, LogError, LogOptions};
-use dengine_core::types::{HardState, Index, MemberId, Term};
+use dengine_types::{HardState, Index, MemberId, Term};
 
 const SEGMENT: u64 = 2 * 4096;
 

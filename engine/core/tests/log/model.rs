@@ -3,7 +3,7 @@
 use dengine_core::log::conformance::small_options;
 use dengine_core::log::memory::MemoryDisk;
 use dengine_core::log::{Batch, Log, LogError, Position};
-use dengine_core::types::{Entry, EntryKind, HardState, Index, MemberId, Term};
+use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use proptest::prelude::*;
 
 /// What a log should hold.

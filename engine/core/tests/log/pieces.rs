@@ -3,7 +3,7 @@
 use dengine_core::log::conformance::{batch, small_options};
 use dengine_core::log::memory::MemoryDisk;
 use dengine_core::log::{Disk as _, Log, LogError, LogOptions, Piece};
-use dengine_core::types::Index;
+use dengine_types::Index;
 
 const SEGMENT: u32 = 16 * 4096;
 

@@ -8,7 +8,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use dengine_core::{revision_waits::RevisionWaits, types::Revision};
+use dengine_core::revision_waits::RevisionWaits;
+use dengine_types::Revision;
 use tokio::sync::watch;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use dengine_core::types::{ClusterId, MemberId, Revision, Term};
+use dengine_types::{ClusterId, MemberId, Revision, Term};
 use dengine_wire::Header;
 use tokio::sync::watch;
 

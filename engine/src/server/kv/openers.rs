@@ -13,10 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dengine_core::{
-    kv::SESSIONS_MAX,
-    types::{Index, SessionId},
-};
+use dengine_core::kv::SESSIONS_MAX;
+use dengine_types::{Index, SessionId};
 
 use crate::{connections::Share, server::forward::Origin};
 
@@ -197,10 +195,8 @@ impl Drop for Opening {
 
 #[cfg(test)]
 mod tests {
-    use dengine_core::{
-        kv::{Command, Outcome, Request, StateMachine, store::MemoryStore},
-        types::{Entry, EntryKind, Term},
-    };
+    use dengine_core::kv::{Command, Outcome, Request, StateMachine, store::MemoryStore};
+    use dengine_types::{Entry, EntryKind, Term};
 
     use super::*;
 

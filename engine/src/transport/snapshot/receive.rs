@@ -7,8 +7,8 @@ use dengine_api::peer::{
 };
 use dengine_core::log::RealDisk;
 use dengine_core::snapshot::{Manifest, Place, SnapshotError, Staging, describe};
-use dengine_core::types::{ClusterId, MemberId};
 use dengine_folder::SnapshotPaths;
+use dengine_types::{ClusterId, MemberId};
 use dengine_wire::snapshot::{self, Piece};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -11,7 +11,7 @@ use dengine_api::peer::{
 use dengine_core::log::RealDisk;
 use dengine_core::replica;
 use dengine_core::snapshot::{Chunk, Outgoing, Place};
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;

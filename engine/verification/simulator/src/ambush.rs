@@ -11,7 +11,7 @@ use super::ticket::Asker;
 use super::world::{Members, World};
 use dengine_core::kv::Membership;
 use dengine_core::replica::{Input, MembershipRequest, Request, Successor};
-use dengine_core::types::{Index, MemberId};
+use dengine_types::{Index, MemberId};
 
 /// A vote is given, but perhaps not yet on disk.
 pub(super) fn over_vote(sim: &mut Surroundings, voter: MemberId, candidate: MemberId) {

@@ -2,7 +2,7 @@
 
 use super::queue::Nanos;
 use super::random::Random;
-use dengine_core::types::Moment;
+use dengine_types::Moment;
 use std::time::Duration;
 
 const MILLION: u128 = 1_000_000;

@@ -13,7 +13,7 @@ use super::network::Link;
 use super::operator::newest_leader;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::world::World;
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 
 /// A step that takes longer has failed.
 const PATIENCE: Nanos = 6 * SECOND;

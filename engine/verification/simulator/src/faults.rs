@@ -8,7 +8,7 @@ use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::Event;
 use super::world::World;
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 use std::time::Duration;
 
 impl World {

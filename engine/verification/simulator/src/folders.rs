@@ -246,7 +246,7 @@ mod tests {
     use dengine_core::kv::store::{Store as _, WriteBatch};
     use dengine_core::log::Position;
     use dengine_core::snapshot::{Outgoing, SnapshotError, SnapshotId, Staging, open_state};
-    use dengine_core::types::{ClusterId, Index, Term};
+    use dengine_types::{ClusterId, Index, Term};
 
     const CLUSTER: ClusterId = ClusterId(3);
     const BASE: Position = Position {

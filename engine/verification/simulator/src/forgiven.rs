@@ -7,7 +7,7 @@
 use super::queue::Nanos;
 use dengine_checker::{Answer, Call, History};
 use dengine_core::kv::{Event, EventKind};
-use dengine_core::types::Revision;
+use dengine_types::Revision;
 use std::collections::BTreeMap;
 
 /// There are fewer clients than this.

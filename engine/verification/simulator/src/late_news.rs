@@ -13,7 +13,7 @@ use super::plan::Fault;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::{Event, Surroundings};
 use super::world::World;
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 
 /// How long the leader is not heard when the candidate is: longer than any lease.
 const AFTERMATH: Nanos = 3 * SECOND;

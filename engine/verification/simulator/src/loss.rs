@@ -17,7 +17,7 @@ use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::world::{Members, World};
 use dengine_core::kv::{Event as Change, Membership};
-use dengine_core::types::{Entry, Index, MemberId, Revision, Term};
+use dengine_types::{Entry, Index, MemberId, Revision, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -31,7 +31,7 @@ use dengine_core::log::{Disk, LogError, LogReader};
 use dengine_core::marks::{Marks, PowerMark, Unfit};
 use dengine_core::replica::{Input, Replica};
 use dengine_core::snapshot::{NotStaged, SnapshotId};
-use dengine_core::types::{Index, MemberId, Term};
+use dengine_types::{Index, MemberId, Term};
 pub(super) use hub::{WatchMessage, all_keys};
 use process::Process;
 pub(super) use serve::ReadJob;

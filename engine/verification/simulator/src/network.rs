@@ -3,7 +3,7 @@
 use super::plan::Weather;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// From whom to whom.

@@ -22,7 +22,7 @@ use dengine_core::kv::Membership;
 use dengine_core::replica::{
     Input, MembershipRequest, NewMember, Request, RequestError, Successor,
 };
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 use silence::LogEnds;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! of it, until the member applies something that was committed since. By that it says that all it has is part of
 //! what the others go on with, and it is shown to the invariants like everybody's.
 
-use dengine_core::types::{Entry, Index, MemberId, Term};
+use dengine_types::{Entry, Index, MemberId, Term};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 

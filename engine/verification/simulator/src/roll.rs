@@ -11,7 +11,7 @@ use super::random::Random;
 use super::surroundings::Surroundings;
 use super::world::World;
 use dengine_core::kv::CommandVersion;
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 use std::collections::BTreeMap;
 
 /// A process.

@@ -1,7 +1,7 @@
 //! Searches for planted bugs: how many seeds it takes to find each, and which invariants see it.
 
 use super::{Keep, invariants, run};
-use dengine_core::planted::{Bug, plant};
+use dengine_planted::{Bug, plant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{sync::mpsc, thread};

@@ -1,7 +1,7 @@
 //! What a member believes its log to be, on disk or not, as invariants need it: terms only.
 
 use dengine_core::log::{Disk, LogReader, Position};
-use dengine_core::types::{Entry, Index, Term};
+use dengine_types::{Entry, Index, Term};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shadow {

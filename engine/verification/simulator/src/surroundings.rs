@@ -18,7 +18,7 @@ use super::world::World;
 use bytes::Bytes;
 use dengine_core::kv::CommandVersion;
 use dengine_core::snapshot::SnapshotId;
-use dengine_core::types::{MemberId, Revision};
+use dengine_types::{MemberId, Revision};
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -47,7 +47,7 @@ fn without_a_planted_bug_nothing_is_found() {
 mod planted {
     use crate::invariants::{ELSEWHERE, Invariants};
     use crate::{Keep, Search, never_first, run};
-    use dengine_core::planted::Bug;
+    use dengine_planted::Bug;
     use std::collections::BTreeSet;
     use std::num::NonZero;
     use std::path::Path;

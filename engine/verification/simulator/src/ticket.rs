@@ -2,7 +2,7 @@
 
 use super::queue::Nanos;
 use dengine_core::replica::{Caller, Env, RequestError, Written};
-use dengine_core::types::Term;
+use dengine_types::Term;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use dengine_client::policy::WatchCursor;
 use dengine_core::kv;
 use dengine_core::kv::KeyRange;
-use dengine_core::types::{MemberId, Revision};
 use dengine_core::watch::{Told, WatchSpec};
+use dengine_types::{MemberId, Revision};
 
 /// Watches of one stream, at most.
 const WATCHES_MAX: u64 = 3;

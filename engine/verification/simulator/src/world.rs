@@ -27,7 +27,7 @@ use bytes::Bytes;
 use dengine_checker::{Answer, Level, Recorder};
 use dengine_core::kv::CommandVersion;
 use dengine_core::replica::{EncodedCommand, Input, Request};
-use dengine_core::types::{Index, MemberId, Revision};
+use dengine_types::{Index, MemberId, Revision};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -10,8 +10,8 @@
 use super::Consensus;
 use crate::consensus::event::{Action, Divergence};
 use crate::consensus::log_view::LogRead;
-use crate::planted::planted;
-use crate::types::{Index, MemberId, Term};
+use dengine_planted::planted;
+use dengine_types::{Index, MemberId, Term};
 use raft::StateRole;
 
 /// Whether a leader's log contradicted, and what came of it. In one term a leader's log only grows, so that what contradicts once

@@ -3,8 +3,8 @@
 
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
-use crate::planted::planted;
-use crate::types::{Index, Moment, Term};
+use dengine_planted::planted;
+use dengine_types::{Index, Moment, Term};
 use raft::{ProgressState, StateRole, eraftpb};
 use std::time::Duration;
 

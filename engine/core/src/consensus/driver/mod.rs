@@ -22,9 +22,9 @@ use super::messages::Outbox;
 use super::reads::Reads;
 use super::validate::{self, PeerMessageError};
 use super::{convert, decode};
-use crate::planted::planted;
-use crate::types::{HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{HardState, Index, MemberId, Moment, Term};
 use divergence::Contradictions;
 use heartbeats::Told;
 use raft::{RawNode, StateRole, eraftpb};
@@ -392,7 +392,7 @@ impl<L: LogRead> Consensus<L> {
         Ok(())
     }
 
-    /// Only for [`crate::planted::Bug::CommittedNotCompared`]: of an append, what is not committed here yet.
+    /// Only for [`dengine_planted::Bug::CommittedNotCompared`]: of an append, what is not committed here yet.
     fn leave_out_committed(&self, message: &mut eraftpb::Message) {
         let log = &self.node.raft.raft_log;
         let append = message.msg_type() == eraftpb::MessageType::MsgAppend;

@@ -3,7 +3,7 @@
 use super::Consensus;
 use crate::consensus::event::{Progress, Role};
 use crate::consensus::log_view::LogRead;
-use crate::types::{Index, MemberId};
+use dengine_types::{Index, MemberId};
 
 impl<L: LogRead> Consensus<L> {
     /// The leader's view of every member, itself included; empty on any other member.

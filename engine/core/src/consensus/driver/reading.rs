@@ -4,8 +4,8 @@ use super::Consensus;
 use crate::consensus::event::{Action, ReadToken, Refusal};
 use crate::consensus::log_view::LogRead;
 use crate::consensus::reads::RoundContext;
-use crate::planted::planted;
-use crate::types::{Index, Moment, Term};
+use dengine_planted::planted;
+use dengine_types::{Index, Moment, Term};
 use raft::{StateRole, eraftpb};
 
 /// A lease is kept up for so many election timeouts after somebody last asked for it.

@@ -5,9 +5,9 @@ use crate::consensus::appends;
 use crate::consensus::convert;
 use crate::consensus::event::{Action, Outbound, Role, State};
 use crate::consensus::log_view::LogRead;
-use crate::planted::planted;
-use crate::types::{Entry, Index, MemberId, Term};
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{Entry, Index, MemberId, Term};
 use prost_raft::Message as _;
 use raft::{StateRole, eraftpb};
 
@@ -83,7 +83,7 @@ impl<L: LogRead> Consensus<L> {
         }
     }
 
-    /// Only for [`crate::planted::Bug::UnconfirmedWrittenAgain`]: with those before that the disk has not confirmed.
+    /// Only for [`dengine_planted::Bug::UnconfirmedWrittenAgain`]: with those before that the disk has not confirmed.
     fn with_unconfirmed(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let (from, first) = (self.node.raft.raft_log.persisted + 1, entries[0].index.0);
         if from >= first || self.node.raft.state != StateRole::Leader {

@@ -6,8 +6,8 @@ use crate::consensus::event::{Action, SnapshotMeta};
 use crate::consensus::log_view::LogRead;
 use crate::consensus::validate::{self, PeerMessageError};
 use crate::log::Position;
-use crate::types::{Index, MemberId, Term};
 use bytes::Bytes;
+use dengine_types::{Index, MemberId, Term};
 use raft::{SnapshotStatus, StateRole, eraftpb};
 use std::collections::BTreeSet;
 

@@ -7,7 +7,7 @@
 use super::Consensus;
 use crate::consensus::log_view::LogRead;
 use crate::consensus::validate;
-use crate::types::{MemberId, NUMBER_MAX};
+use dengine_types::{MemberId, NUMBER_MAX};
 use raft::eraftpb::{Message, MessageType};
 
 /// Terms that messages may take a member ahead within one election timeout: more than elections bring about in any

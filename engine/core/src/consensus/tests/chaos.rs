@@ -5,7 +5,7 @@
 use super::cluster::Cluster;
 use super::script::run;
 use crate::consensus::{Event, Role};
-use crate::types::{Entry, MemberId};
+use dengine_types::{Entry, MemberId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -6,8 +6,8 @@ use crate::consensus::{
     Action, ConsensusConfig, Event, Outbound, ReadToken, Role, State, Token, without_promise,
 };
 use crate::log::Position;
-use crate::types::{Entry, EntryKind, HardState, Index, MemberId};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, HardState, Index, MemberId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 

@@ -4,8 +4,8 @@
 use super::cluster::Cluster;
 use super::script::run;
 use crate::consensus::{ConsensusConfig, Event, Role};
-use crate::types::{Index, MemberId};
 use bytes::Bytes;
+use dengine_types::{Index, MemberId};
 use prost_raft::Message as _;
 use raft::eraftpb::{Entry, Message, MessageType};
 

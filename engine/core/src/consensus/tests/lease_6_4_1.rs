@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::script::{check, check_with, run};
-use crate::types::MemberId;
+use dengine_types::MemberId;
 use expect_test::expect;
 use std::collections::VecDeque;
 use std::time::Duration;

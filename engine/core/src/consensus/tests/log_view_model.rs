@@ -3,8 +3,8 @@
 
 use super::member::MemoryLog;
 use crate::consensus::log_view::{LogView, entry_bytes};
-use crate::types::{Entry, EntryKind, HardState, Index, Term};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, HardState, Index, Term};
 use proptest::prelude::*;
 use raft::{GetEntriesContext, Storage};
 use std::collections::VecDeque;

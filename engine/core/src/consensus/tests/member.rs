@@ -6,8 +6,8 @@ use crate::consensus::{
     Restored, SnapshotMeta,
 };
 use crate::log::Position;
-use crate::types::{Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 

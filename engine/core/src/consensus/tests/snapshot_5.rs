@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::script::{SEED, check, run};
-use crate::types::Index;
+use dengine_types::Index;
 use expect_test::expect;
 
 #[test]

@@ -1,8 +1,8 @@
 //! Several operations as one, after comparisons: what etcd calls a transaction.
 
 use crate::kv::KeyRange;
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 

@@ -11,8 +11,8 @@ use super::{
     ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
 };
 use crate::kv::{KeyRange, StoreError};
-use crate::types::{Index, Revision, SessionId};
 use bytes::{BufMut, Bytes, BytesMut};
+use dengine_types::{Index, Revision, SessionId};
 use prost::Message as _;
 
 impl Request {

@@ -1,4 +1,4 @@
-//! What the data of a [`Command`](crate::types::EntryKind::Command) entry holds: a [`Request`].
+//! What the data of a [`Command`](dengine_types::EntryKind::Command) entry holds: a [`Request`].
 //!
 //! One byte of format version, then a protobuf message (`encoding.rs`). Protobuf readers skip fields
 //! they do not know, which members of one cluster must never do with a command: whoever adds a field or
@@ -14,8 +14,8 @@ pub use batch::{Batch, BatchOperation, Compare, CompareTarget, Relation};
 pub use version::CommandVersion;
 
 use super::KeyRange;
-use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
 
 /// A command and who may repeat it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use super::{MEMBER_ID_MAX, Member, Membership, MembershipChange};
 use crate::kv::StoreError;
-use crate::types::{ClusterId, MemberId};
 use bytes::{BufMut, Bytes, BytesMut};
+use dengine_types::{ClusterId, MemberId};
 use prost::Message as _;
 
 /// The version of changes that this program writes, and the highest that it reads. As with

@@ -6,8 +6,8 @@
 
 mod encoding;
 
-use crate::planted::planted;
-use crate::types::{ClusterId, MemberId};
+use dengine_planted::planted;
+use dengine_types::{ClusterId, MemberId};
 pub use encoding::{CHANGE_VERSION, MembershipDecodeError};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;

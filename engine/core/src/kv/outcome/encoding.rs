@@ -2,8 +2,8 @@
 
 use super::{BatchAnswer, Outcome, Refusal};
 use crate::kv::{KeyValue, REPLY_BYTES_MAX, StoreError};
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 use prost::Message as _;
 
 /// The answer to a stamped command as it is kept: whole if it is not too large, otherwise without its

@@ -5,8 +5,8 @@ mod encoding;
 pub use encoding::{decode_kept, encode_kept};
 
 use super::{CommandError, KeyValue, Membership, MembershipRefusal};
-use crate::types::{Index, Revision, SessionId, Term};
 use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId, Term};
 use std::sync::Arc;
 
 /// What became of an entry.

@@ -6,8 +6,8 @@ use crate::kv::store::{Scope, Store};
 use crate::kv::view::{Get, Live, View, Visited};
 use crate::kv::visits::{VisitBounds, Visits};
 use crate::kv::{BATCH_READ_BYTES_MAX, Batch, BatchAnswer, KeyRange, KeyValue, Outcome};
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 use std::ops::ControlFlow;
 
 /// The state after one revision.

@@ -5,9 +5,9 @@ use crate::kv::layout::{Stamp, change, change_range, put_data_key, split_change_
 use crate::kv::scan::live;
 use crate::kv::store::{Cursor, Scope};
 use crate::kv::{KeyRange, KeyValue, Store, StoreError};
-use crate::planted::planted;
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::Revision;
 
 /// What an event costs besides keys and values, roughly.
 const EVENT_OVERHEAD_BYTES: usize = 64;

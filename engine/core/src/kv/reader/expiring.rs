@@ -8,8 +8,8 @@ use crate::kv::layout::{
 use crate::kv::session::Session;
 use crate::kv::store::{Cursor, Scope};
 use crate::kv::{Store, StoreError};
-use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 

@@ -7,7 +7,7 @@ use crate::kv::layout::{
 };
 use crate::kv::store::{Cursor, Scope};
 use crate::kv::{Store, StoreError};
-use crate::types::{Index, Revision};
+use dengine_types::{Index, Revision};
 
 /// A hash of what the store means, not of its bytes: what is only waiting to be collected does not count.
 /// Members that applied the same entries have equal ones.

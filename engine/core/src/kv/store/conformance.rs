@@ -2,7 +2,7 @@
 
 use super::{Cursor, MemoryStore, Operation, Scope, Store, WriteBatch};
 use crate::kv::layout::put_data_key;
-use crate::types::Revision;
+use dengine_types::Revision;
 use std::ops::Range;
 
 /// The rules, run against stores that `make` returns.

@@ -2,8 +2,8 @@
 
 use super::{Cursor, Operation, Scope, Store, StoreError, WriteBatch};
 use crate::kv::layout::version_prefix;
-use crate::sync::RwLock;
 use bytes::Bytes;
+use dengine_types::sync::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError};

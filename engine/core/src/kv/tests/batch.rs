@@ -5,8 +5,8 @@ use crate::kv::{
     BATCH_READ_BYTES_MAX, Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget,
     KeyRange, Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Relation,
 };
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 
 fn set(key: &str, value: &str) -> BatchOperation {
     BatchOperation::Put {

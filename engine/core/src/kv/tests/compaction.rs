@@ -8,8 +8,8 @@ use crate::kv::{
     ChangesQuery, Collected, LogicalHash, Outcome, RangeQuery, ReadError, Reader, Refusal,
     StateMachine, Store, StoreError,
 };
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 

@@ -3,7 +3,7 @@
 use super::{bytes, command_entry, delete, put};
 use crate::kv::store::MemoryStore;
 use crate::kv::{Command, Expected, Outcome, StateMachine};
-use crate::types::Revision;
+use dengine_types::Revision;
 
 /// Runs a compare-and-swap on `a` after `before`; whether it succeeded, and the revision afterwards.
 fn swap(before: &[Command], expected: Expected) -> (bool, u64) {

@@ -6,8 +6,8 @@ use crate::kv::{
     Batch, BatchOperation, ChangesQuery, Command, KeyRange, RangeQuery, ReadError, Reader,
     StateMachine, Store, StoreError,
 };
-use crate::types::{Revision, SessionId};
 use bytes::Bytes;
+use dengine_types::{Revision, SessionId};
 use std::sync::{Arc, Mutex};
 
 /// A store that fails once it was told how.

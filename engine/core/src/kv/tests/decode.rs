@@ -13,8 +13,8 @@ use crate::kv::{
     KeyRange, LoggedRequest, Membership, MembershipChange, Outcome, Relation, Request,
     SESSIONS_MAX, SessionInfo, SessionStamp, StateMachine, Store, StoreError,
 };
-use crate::types::{EntryKind, Index, Revision, SessionId, Term};
 use bytes::Bytes;
+use dengine_types::{EntryKind, Index, Revision, SessionId, Term};
 use proptest::prelude::*;
 
 fn data_key(key: &[u8], revision: Revision) -> Vec<u8> {

@@ -6,8 +6,8 @@ use crate::kv::{
     Batch, BatchOperation, Command, CommandVersion, Expected, ExpiredKey, Expiry, KeyRange,
     Outcome, Reader, Request, StateMachine,
 };
-use crate::types::{Moment, Revision, SessionId};
 use bytes::Bytes;
+use dengine_types::{Moment, Revision, SessionId};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use crate::kv::{
     Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
     RangeQuery, ReadError, Stamp, Want,
 };
-use crate::types::Revision;
+use dengine_types::Revision;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -8,8 +8,8 @@ use crate::kv::store::{MemoryStore, WriteBatch};
 use crate::kv::{
     CommandVersion, KeyRange, Outcome, RangeQuery, ReadError, StateMachine, Store, StoreError,
 };
-use crate::types::{EntryKind, Index, Revision, Term};
 use bytes::Bytes;
+use dengine_types::{EntryKind, Index, Revision, Term};
 
 fn keys(machine: &Machine, query: &RangeQuery) -> (Vec<String>, bool, Option<u64>) {
     let result = machine.reader().range(query).expect("readable range");

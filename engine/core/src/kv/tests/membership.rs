@@ -7,7 +7,7 @@ use crate::kv::membership::{
 };
 use crate::kv::store::MemoryStore;
 use crate::kv::{Outcome, StateMachine, StoreError};
-use crate::types::{ClusterId, MemberId, Revision};
+use dengine_types::{ClusterId, MemberId, Revision};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

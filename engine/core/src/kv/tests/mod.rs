@@ -21,8 +21,8 @@ use super::{
     Command, CommandVersion, KeyRange, MembershipChange, Outcome, Reader, Request, SessionStamp,
     StateMachine,
 };
-use crate::types::{Entry, EntryKind, Index, Revision, SessionId, Term};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, Index, Revision, SessionId, Term};
 
 type Machine = StateMachine<MemoryStore>;
 

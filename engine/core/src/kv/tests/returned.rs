@@ -9,7 +9,7 @@ use crate::kv::{
     Batch, BatchAnswer, BatchOperation, Command, KeyRange, KeyValue, Outcome, PREVIOUS_BYTES_MAX,
     Refusal, StateMachine,
 };
-use crate::types::Revision;
+use dengine_types::Revision;
 
 const VALUE_BYTES: usize = 1 << 20;
 /// As many as are gathered: with the last of them the bound is reached.

@@ -8,8 +8,8 @@ use crate::kv::{
     Refusal, Relation, Request, SESSION_BYTES_MAX, SESSION_REPLIES_MAX, SESSIONS_MAX, SessionInfo,
     StateMachine, Store, StoreError,
 };
-use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
 
 fn open(machine: &mut Machine) -> SessionId {
     match apply(machine, Command::OpenSession { ttl_ms: 1000 }) {

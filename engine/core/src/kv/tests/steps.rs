@@ -4,8 +4,8 @@ use super::{command_entry, delete_keys};
 use crate::kv::machine::STEP_BYTES_MAX;
 use crate::kv::store::{MemoryStore, Scope, Store, StoreError, WriteBatch};
 use crate::kv::{Applied, Command, KeyRange, Outcome, RANGE_DELETE_BYTES_MAX, StateMachine};
-use crate::types::{Entry, Index, Revision};
 use bytes::Bytes;
+use dengine_types::{Entry, Index, Revision};
 use std::sync::{Arc, Mutex};
 
 const KEY_BYTES: usize = 32 << 10;

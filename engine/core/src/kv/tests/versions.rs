@@ -9,8 +9,8 @@ use crate::kv::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
     KeyRange, LoggedRequest, Outcome, Relation, Request, StateMachine, StoreError,
 };
-use crate::types::{EntryKind, Index, Revision, SessionId, Term};
 use bytes::Bytes;
+use dengine_types::{EntryKind, Index, Revision, SessionId, Term};
 use expect_test::expect_file;
 use std::fmt::Write as _;
 

@@ -7,8 +7,8 @@ use crate::kv::{
     Outcome, RANGE_DELETE_BYTES_MAX, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, RangeQuery,
     ReadError, Refusal, Relation, Request, StateMachine,
 };
-use crate::types::{EntryKind, Revision};
 use bytes::Bytes;
+use dengine_types::{EntryKind, Revision};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -10,8 +10,8 @@ use crate::kv::store::{Scope, Store, StoreError};
 use crate::kv::view::{Live, View, Visited};
 use crate::kv::visits::Visits;
 use crate::kv::{KeyRange, KeyValue};
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 use std::iter;
 use std::ops::{Bound, ControlFlow};
 

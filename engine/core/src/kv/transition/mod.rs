@@ -20,9 +20,9 @@ use super::{
     Command, CommandVersion, LoggedRequest, Membership, MembershipChange, MembershipRefusal,
     Outcome, RANGE_DELETE_BYTES_MAX, Refusal, Request,
 };
-use crate::planted::planted;
-use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
 use keys::Changed;
 use returned::Returned;
 use std::collections::BTreeMap;
@@ -130,7 +130,7 @@ impl<'a, S: Store> Transition<'a, S> {
         Ok(outcome)
     }
 
-    /// Only for [`crate::planted::Bug::OlderCommandSkipped`]: the present program, and what the one before has written.
+    /// Only for [`dengine_planted::Bug::OlderCommandSkipped`]: the present program, and what the one before has written.
     fn is_older(&self, entry: &Entry) -> bool {
         let newest = CommandVersion::CURRENT;
         self.reads_max == newest && entry.data.first().is_some_and(|it| *it < newest.number())

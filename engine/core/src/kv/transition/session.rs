@@ -6,8 +6,8 @@ use crate::kv::outcome::{decode_kept, encode_kept};
 use crate::kv::session::{Admission, Session};
 use crate::kv::store::{Store, StoreError};
 use crate::kv::{Command, Outcome, Refusal, SESSIONS_MAX, SessionStamp};
-use crate::types::{Index, SessionId};
 use bytes::Bytes;
+use dengine_types::{Index, SessionId};
 
 impl<S: Store> Transition<'_, S> {
     /// Applies a command unless it was applied before, and keeps its answer in the same batch as its

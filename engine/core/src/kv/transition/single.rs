@@ -6,9 +6,9 @@ use crate::kv::view::View;
 use crate::kv::{
     Expected, ExpiredKey, KeyRange, KeyValue, Outcome, RANGE_DELETE_BYTES_MAX, Refusal,
 };
-use crate::planted::planted;
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_planted::planted;
+use dengine_types::Revision;
 use std::ops::ControlFlow;
 
 impl<S: Store> Transition<'_, S> {

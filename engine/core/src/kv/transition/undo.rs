@@ -2,8 +2,8 @@
 
 use super::{Changed, Transition};
 use crate::kv::store::Store;
-use crate::types::Revision;
 use bytes::Bytes;
+use dengine_types::Revision;
 
 /// The step as it was when the command began, as far as the command has changed it.
 pub(super) struct Undo {

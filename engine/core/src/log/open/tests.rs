@@ -5,8 +5,8 @@ use crate::log::disk::DiskError;
 use crate::log::format::{encode_batch, seal};
 use crate::log::memory::MemoryDisk;
 use crate::log::state::Position;
-use crate::sync::Mutex;
-use crate::types::{HardState, Index, MemberId, Term};
+use dengine_types::sync::Mutex;
+use dengine_types::{HardState, Index, MemberId, Term};
 
 const BASE: Position = Position {
     index: Index(5),

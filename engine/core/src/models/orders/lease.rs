@@ -4,10 +4,10 @@ use super::store::OrderedStore;
 use super::{entry, every_order, put};
 use crate::kv::StateMachine;
 use crate::models::KEY;
-use crate::planted::{Bug, plant};
 use crate::replica::LeaseView;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::types::{Index, Moment};
+use dengine_planted::{Bug, plant};
+use dengine_types::sync::atomic::{AtomicBool, Ordering};
+use dengine_types::{Index, Moment};
 use loom::thread;
 use std::sync::Arc;
 

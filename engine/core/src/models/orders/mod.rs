@@ -6,8 +6,8 @@ mod store;
 
 use crate::kv::{Command, CommandVersion, Request};
 use crate::models::KEY;
-use crate::types::{Entry, EntryKind, Index, Term};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, Index, Term};
 
 /// Tries every order with at most three preemptions, which is what loom's authors advise: more find hardly more.
 fn every_order(model: impl Fn() + Send + Sync + 'static) {

@@ -4,8 +4,8 @@ use super::store::OrderedStore;
 use super::{entry, every_order, put};
 use crate::kv::{Command, KeyRange, RangeQuery, ReadError, StateMachine};
 use crate::models::KEY;
-use crate::planted::{Bug, plant};
-use crate::types::{Index, Revision};
+use dengine_planted::{Bug, plant};
+use dengine_types::{Index, Revision};
 use loom::thread;
 
 fn machine() -> (StateMachine<OrderedStore>, OrderedStore) {

@@ -2,8 +2,8 @@
 
 use crate::kv::store::memory::{MemoryCursor, MemoryStore};
 use crate::kv::store::{Scope, Store, StoreError, WriteBatch};
-use crate::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
+use dengine_types::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A store like RocksDB: whoever writes waits for other writers, and publishes one number when it is done; whoever reads

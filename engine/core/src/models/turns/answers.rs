@@ -2,7 +2,7 @@
 
 use super::{any_turns, long_turns};
 use crate::answers::{AnswerBudget, Held};
-use crate::planted::{Bug, plant};
+use dengine_planted::{Bug, plant};
 use shuttle::thread;
 use std::net::IpAddr;
 

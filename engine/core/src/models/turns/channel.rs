@@ -2,7 +2,7 @@
 
 use super::any_turns;
 use crate::channel::channel;
-use crate::planted::{Bug, plant};
+use dengine_planted::{Bug, plant};
 use shuttle::thread;
 
 const EACH: u8 = 2;

@@ -4,8 +4,8 @@ use super::{any_turns, long_turns};
 use crate::log::conformance::{batch, small_options};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Log, LogError, LogReader};
-use crate::planted::{Bug, plant};
-use crate::types::Index;
+use dengine_planted::{Bug, plant};
+use dengine_types::Index;
 use shuttle::thread;
 
 /// So large that a segment takes two of them.

@@ -14,14 +14,14 @@ use crate::log::conformance::small_options;
 use crate::log::memory::MemoryDisk;
 use crate::log::{Batch, Filled, Log, LogReader, Piece};
 use crate::models::KEY;
-use crate::planted::{Bug, plant};
 use crate::replica::{
     Applier, ApplyJob, Caller, Effect, EncodedCommand, Env, Input, LogJob, LogStep, LogWriter,
     Replica, ReplicaConfig, Request as Asked, RequestError, Role, SyncRule, WriteAnswers,
     WriteReply, Written,
 };
-use crate::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use bytes::Bytes;
+use dengine_planted::{Bug, plant};
+use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use shuttle::future::block_on;
 use shuttle::sync::mpsc::{Receiver, Sender, channel};
 use shuttle::thread;

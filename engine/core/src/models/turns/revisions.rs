@@ -1,10 +1,10 @@
 //! Session reads that wait for a revision ([`RevisionWaits`]), while the member comes to it.
 
 use super::any_turns;
-use crate::planted::{Bug, plant};
 use crate::revision_waits::RevisionWaits;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::Revision;
+use dengine_planted::{Bug, plant};
+use dengine_types::Revision;
+use dengine_types::sync::atomic::{AtomicU64, Ordering};
 use shuttle::future::block_on;
 use shuttle::thread;
 use std::sync::Arc;

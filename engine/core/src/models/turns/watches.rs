@@ -2,12 +2,12 @@
 
 use super::any_turns;
 use crate::kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp, Want};
-use crate::planted::{Bug, plant};
-use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard};
-use crate::types::Revision;
 use crate::watch::{Feed, KeepLimits, Page, Part, WatchSet, WatchSpec, Work};
 use bytes::Bytes;
+use dengine_planted::{Bug, plant};
+use dengine_types::Revision;
+use dengine_types::sync::atomic::{AtomicUsize, Ordering};
+use dengine_types::sync::{Mutex, MutexGuard};
 use shuttle::sync::Condvar;
 use shuttle::thread;
 use std::convert::Infallible;

@@ -2,9 +2,9 @@
 
 use super::any_turns;
 use crate::kv::Outcome;
-use crate::planted::{Bug, plant};
 use crate::replica::{Caller as _, RequestError, WriteAnswers, Written};
-use crate::types::Term;
+use dengine_planted::{Bug, plant};
+use dengine_types::Term;
 use shuttle::future::block_on;
 use shuttle::thread;
 

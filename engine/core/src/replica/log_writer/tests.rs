@@ -2,8 +2,8 @@ use super::*;
 use crate::log::LogOptions;
 use crate::log::conformance::small_options;
 use crate::log::memory::MemoryDisk;
-use crate::types::{Entry, EntryKind, Index, MemberId, Term};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, Index, MemberId, Term};
 
 const LATER: SyncRule = SyncRule::Later {
     bytes: 1_000,

@@ -6,8 +6,8 @@ use super::{Checkpoint, describe};
 use crate::kv::StateMachine;
 use crate::kv::store::{Cursor, Scope, Store, WriteBatch};
 use crate::log::Position;
-use crate::types::{Entry, EntryKind, Index, Term};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, Index, Term};
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -13,8 +13,8 @@ use crate::kv::store::{MemoryStore, Store as _, WriteBatch};
 use crate::kv::{StateMachine, StoreError};
 use crate::log::memory::MemoryDisk;
 use crate::log::{Disk, DiskFile as _, Position};
-use crate::types::{ClusterId, Entry, EntryKind, Index, Term};
 use bytes::Bytes;
+use dengine_types::{ClusterId, Entry, EntryKind, Index, Term};
 
 const CLUSTER: ClusterId = ClusterId(7);
 /// More than any snapshot here has.

@@ -2,9 +2,9 @@
 
 use super::{Place, WatchSet};
 use crate::kv::{Changes, Event, Stamp};
-use crate::types::Revision;
 use crate::watch::messages::{Cut, Rest, TooLarge, cut, size_bytes};
 use crate::watch::{Mark, Page, Part, Told, Wanted};
+use dengine_types::Revision;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 

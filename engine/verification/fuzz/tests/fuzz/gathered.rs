@@ -6,7 +6,7 @@ use dengine_core::kv::{
     Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, Request,
     StateMachine,
 };
-use dengine_core::types::EntryKind;
+use dengine_types::EntryKind;
 
 use crate::memory::most_held;
 use crate::targets::kv::entry;

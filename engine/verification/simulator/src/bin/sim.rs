@@ -188,7 +188,7 @@ fn fresh_seed() -> u64 {
 #[cfg(feature = "planted-bugs")]
 mod planted {
     use super::{Arguments, ExitCode};
-    use dengine_core::planted::{Bug, plant};
+    use dengine_planted::{Bug, plant};
     use dengine_simulator::{Search, Sought, never_first};
 
     /// Looks for planted bugs, and prints the rows of the table in docs/simulator.md.

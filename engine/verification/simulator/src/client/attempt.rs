@@ -8,7 +8,7 @@ use crate::world::Members;
 use dengine_checker::{Call, CallId};
 use dengine_client::policy::{Attempts, Operation, RetryPolicy, Sequencer, Stamp, Target};
 use dengine_core::kv::{Request, SessionStamp};
-use dengine_core::types::{MemberId, SessionId};
+use dengine_types::{MemberId, SessionId};
 use std::time::Duration;
 
 /// A call that has no answer yet.

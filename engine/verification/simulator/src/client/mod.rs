@@ -18,7 +18,7 @@ use dengine_checker::{Answer, Level, Recorder};
 use dengine_client::policy::{End, Failure, Next, Sequencer};
 use dengine_core::kv::{self, Command, KeyValue, Request};
 use dengine_core::replica::{RequestError, Written};
-use dengine_core::types::{MemberId, Revision};
+use dengine_types::{MemberId, Revision};
 use operation::{Habits, Memory};
 use renewal::Renewal;
 

@@ -11,7 +11,7 @@ use dengine_core::kv::{
     Relation,
 };
 use dengine_core::replica::{LeaderHint, RequestError};
-use dengine_core::types::Revision;
+use dengine_types::Revision;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a client remembers of its answers.

@@ -7,7 +7,7 @@ use crate::surroundings::Surroundings;
 use crate::world::Members;
 use dengine_client::policy::{Sequencer, WINDOW};
 use dengine_core::kv::{self, Command, Refusal};
-use dengine_core::types::SessionId;
+use dengine_types::SessionId;
 
 impl Client {
     /// Asks for a session.

@@ -3,7 +3,7 @@
 
 use super::{Invariant, Seen};
 use dengine_core::kv::CommandVersion;
-use dengine_core::types::{Entry, EntryKind, MemberId};
+use dengine_types::{Entry, EntryKind, MemberId};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use super::{Invariant, Seen};
 use dengine_core::consensus::Role;
-use dengine_core::types::{MemberId, Term};
+use dengine_types::{MemberId, Term};
 use std::collections::BTreeMap;
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Members that have applied the same entries hold the same records, down to the byte.
 
 use super::{Invariant, Seen};
-use dengine_core::types::{Index, MemberId};
+use dengine_types::{Index, MemberId};
 use std::collections::BTreeMap;
 
 #[derive(Default)]

@@ -3,7 +3,7 @@
 
 use super::{Invariant, Seen};
 use dengine_core::consensus::Role;
-use dengine_core::types::{Index, Term};
+use dengine_types::{Index, Term};
 use std::collections::BTreeMap;
 
 #[derive(Default)]

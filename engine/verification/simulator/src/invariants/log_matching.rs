@@ -6,7 +6,7 @@
 //! leaves a member before the term is on its disk. A sole voter leads, and writes, before that, and may lead that term again.
 
 use super::{Invariant, Seen, entry_hash};
-use dengine_core::types::{Entry, Index, MemberId, Term};
+use dengine_types::{Entry, Index, MemberId, Term};
 use std::collections::BTreeMap;
 
 #[derive(Default)]

@@ -2,7 +2,7 @@
 //! again as if it remembered.
 
 use super::{Invariant, Seen};
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 use std::collections::BTreeMap;
 
 #[derive(Default)]

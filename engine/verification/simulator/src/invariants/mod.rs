@@ -23,8 +23,8 @@ use super::trace::Hash;
 use dengine_checker::{History, Rule, Summary, Violation};
 use dengine_core::consensus::State;
 use dengine_core::kv::{CommandVersion, Event, KeyValue, Membership};
-use dengine_core::types::{Entry, EntryKind, Index, MemberId, Revision, Term};
 use dengine_core::watch::WatchSpec;
+use dengine_types::{Entry, EntryKind, Index, MemberId, Revision, Term};
 
 /// What invariants are told of.
 pub(super) enum Seen<'a> {

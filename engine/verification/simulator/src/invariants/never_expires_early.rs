@@ -2,7 +2,7 @@
 
 use super::{Invariant, Seen};
 use crate::queue::{MILLI, Nanos};
-use dengine_core::types::Revision;
+use dengine_types::Revision;
 use std::collections::BTreeMap;
 
 /// In hundredths of the time to live: a clock that is as fast as any may be counts 100 while so many pass.

@@ -2,7 +2,7 @@
 //! other server will ever apply a different log entry for the same index (§3.6.3).
 
 use super::{Invariant, Seen, entry_hash};
-use dengine_core::types::{Index, MemberId, Term};
+use dengine_types::{Index, MemberId, Term};
 use std::collections::BTreeMap;
 
 #[derive(Default)]

@@ -3,8 +3,8 @@
 
 use super::{Invariant, Seen};
 use dengine_core::kv::Event;
-use dengine_core::types::Revision;
 use dengine_core::watch::WatchSpec;
+use dengine_types::Revision;
 use std::collections::BTreeMap;
 
 #[derive(Default)]

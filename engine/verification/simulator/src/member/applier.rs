@@ -6,7 +6,7 @@ use crate::invariants::Seen;
 use crate::surroundings::Surroundings;
 use dengine_core::kv::{ChangesQuery, LogicalHash, Member as MemberRecord, Membership, ReadError};
 use dengine_core::replica::Input;
-use dengine_core::types::{Index, MemberId, Revision};
+use dengine_types::{Index, MemberId, Revision};
 
 impl Process {
     pub(super) fn plan_apply(&mut self, sim: &mut Surroundings, machine: Machine) {

@@ -8,7 +8,7 @@ use crate::surroundings::Surroundings;
 use dengine_core::consensus::Role;
 use dengine_core::kv::{Command, ExpiredKey, Request};
 use dengine_core::replica::Input;
-use dengine_core::types::{Entry, EntryKind};
+use dengine_types::{Entry, EntryKind};
 
 /// How often the keeper looks while nothing waits.
 const KEEPER_EVERY: u64 = 250 * MILLI;

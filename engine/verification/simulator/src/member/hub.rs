@@ -7,11 +7,11 @@ use crate::surroundings::Surroundings;
 use dengine_core::kv::{
     Changes, ChangesQuery, Event, KeyRange, PageLimits, ReadError, Reader, Stamp, Store,
 };
-use dengine_core::types::{MemberId, Revision};
 use dengine_core::watch::{
     KeepLimits, Mark, Page, PageCache, Part, Ring, Slice, Telling, Told, Wanted, WatchSet,
     WatchSpec, Work,
 };
+use dengine_types::{MemberId, Revision};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

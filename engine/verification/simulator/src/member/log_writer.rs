@@ -8,7 +8,7 @@ use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
 use dengine_core::kv::CommandVersion;
 use dengine_core::replica::{Input, LogJob, LogStep};
-use dengine_core::types::{EntryKind, MemberId, Moment};
+use dengine_types::{EntryKind, MemberId, Moment};
 use std::time::Duration;
 
 impl Process {

@@ -22,7 +22,7 @@ use dengine_core::replica::{
     Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, open_member,
 };
 use dengine_core::snapshot::{Folders, SnapshotError, Staging};
-use dengine_core::types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
+use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use dengine_core::consensus::{Outbound, without_promise};
 use dengine_core::peer_queue::{Dropped, PeerQueue, QueueLimits, frame_bytes};
 use dengine_core::replica::{Announcement, Input};
-use dengine_core::types::MemberId;
+use dengine_types::MemberId;
 use std::time::Duration;
 
 fn limits(settings: &MemberSettings) -> QueueLimits {

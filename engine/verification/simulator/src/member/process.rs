@@ -21,7 +21,7 @@ use dengine_core::replica::{
     Replica,
 };
 use dengine_core::snapshot::Staging;
-use dengine_core::types::{Entry, MemberId};
+use dengine_types::{Entry, MemberId};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use crate::surroundings::Surroundings;
 use bytes::Bytes;
 use dengine_core::kv::KeyValue;
 use dengine_core::replica::RequestError;
-use dengine_core::types::Revision;
+use dengine_types::Revision;
 
 /// A read that may be answered from what is applied here, once that has come to `after`.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use dengine_core::replica::Input;
 use dengine_core::snapshot::{
     Chunk, Commit, Manifest, Outgoing, Place, SnapshotError, SnapshotId, commit, describe,
 };
-use dengine_core::types::{HardState, MemberId};
+use dengine_types::{HardState, MemberId};
 use std::collections::BTreeMap;
 
 /// Small, so that there is much to interrupt.

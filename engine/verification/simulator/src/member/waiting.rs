@@ -93,7 +93,7 @@ impl Waiting {
 mod tests {
     use super::*;
     use dengine_core::peer_queue::{PeerQueue, QueueLimits};
-    use dengine_core::types::MemberId;
+    use dengine_types::MemberId;
     use proptest::prelude::*;
     use std::time::Duration;
 

@@ -11,7 +11,7 @@ use dengine_core::kv::Outcome;
 use dengine_core::replica::{
     ChangeStep, Changed, Changing, Input, MembershipRequest, Request, RequestError, Written,
 };
-use dengine_core::types::{Index, MemberId};
+use dengine_types::{Index, MemberId};
 use std::time::Duration;
 
 pub(super) struct Call {

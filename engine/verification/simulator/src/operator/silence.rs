@@ -6,7 +6,7 @@ use crate::queue::{Nanos, SECOND};
 use crate::surroundings::Surroundings;
 use crate::world::Members;
 use dengine_core::kv::MembershipChange;
-use dengine_core::types::{Index, MemberId, Term};
+use dengine_types::{Index, MemberId, Term};
 use std::collections::{BTreeSet, VecDeque};
 
 /// Nobody can have heard a member that has been down for longer, if nothing of it comes late: it is twice as long as any

@@ -2,8 +2,8 @@
 
 use super::{Cluster, encode, from_2, offer, past_entry, run};
 use crate::consensus::{ConsensusConfig, Event, decode};
-use crate::types::MemberId;
 use bytes::Bytes;
+use dengine_types::MemberId;
 use raft::eraftpb::{Entry, Message, MessageType};
 
 /// Member 1 follows member 2, and its disk stands still.

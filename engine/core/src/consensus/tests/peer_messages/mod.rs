@@ -9,8 +9,8 @@ use super::cluster::Cluster;
 use super::script::run;
 use crate::consensus::{Event, PeerMessageError};
 use crate::log::CONTEXT_BYTES_MAX;
-use crate::types::{HardState, MemberId, NUMBER_MAX};
 use bytes::Bytes;
+use dengine_types::{HardState, MemberId, NUMBER_MAX};
 use prost_raft::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 

@@ -2,7 +2,7 @@
 
 use super::{Cluster, FOLLOWER, encode, from_2, run};
 use crate::consensus::{Event, snapshot_position};
-use crate::types::{Index, MemberId, Term};
+use dengine_types::{Index, MemberId, Term};
 use raft::eraftpb::{ConfState, Message, MessageType, Snapshot, SnapshotMetadata};
 
 /// A message of term 1 that brings a snapshot of these members up to the entry at `index` of `term`.

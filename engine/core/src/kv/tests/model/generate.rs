@@ -5,8 +5,8 @@ use crate::kv::{
     Batch, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Expected, ExpiredKey,
     KeyRange, PageLimits, RangeQuery, Relation, Request, SessionStamp, Stamp,
 };
-use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
 use proptest::prelude::*;
 
 /// A request that still has to be made to fit what is there when it comes.

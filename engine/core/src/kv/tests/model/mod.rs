@@ -10,8 +10,8 @@ use crate::kv::{
     EventKind, Expected, ExpiringKey, KeyRange, KeyValue, Outcome, Refusal, Relation, Request,
     SessionStamp,
 };
-use crate::types::{Index, Revision, SessionId};
 use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
 use std::collections::BTreeMap;
 
 #[derive(Clone)]

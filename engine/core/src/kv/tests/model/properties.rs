@@ -8,8 +8,8 @@ use crate::kv::{
     ChangesQuery, CommandVersion, Event, KeyRange, LogicalHash, Outcome, RangeQuery, ReadError,
     Stamp, StateMachine, Store,
 };
-use crate::types::{Entry, EntryKind, Index, Revision, SessionId};
 use bytes::Bytes;
+use dengine_types::{Entry, EntryKind, Index, Revision, SessionId};
 use proptest::prelude::*;
 
 type Machine = StateMachine<MemoryStore>;

@@ -8,7 +8,7 @@ use dengine_core::consensus::{
 use dengine_core::log::conformance::small_options;
 use dengine_core::log::memory::MemoryDisk;
 use dengine_core::log::{Batch, Log, LogReader};
-use dengine_core::types::{MemberId, Moment};
+use dengine_types::{MemberId, Moment};
 
 /// Ticks, proposals and messages, one after the other.
 pub(crate) const MESSAGES: Target = Target {

@@ -10,9 +10,7 @@ use dengine_core::kv::{
     Member, Membership, MembershipChange, Outcome, RangeQuery, Relation, Request, SessionInfo,
     SessionStamp, StateMachine, Store as _, layout,
 };
-use dengine_core::types::{
-    ClusterId, Entry, EntryKind, Index, MemberId, Revision, SessionId, Term,
-};
+use dengine_types::{ClusterId, Entry, EntryKind, Index, MemberId, Revision, SessionId, Term};
 
 /// The data of an entry, decoded, encoded again and applied.
 pub(crate) const REQUEST: Target = Target {

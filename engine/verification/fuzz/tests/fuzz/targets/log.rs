@@ -5,7 +5,7 @@ use crate::driver::Target;
 use dengine_core::log::conformance::{batch, small_options};
 use dengine_core::log::memory::MemoryDisk;
 use dengine_core::log::{Batch, Disk as _, DiskFile as _, Log, Recovered};
-use dengine_core::types::{HardState, Index, MemberId, NUMBER_MAX, Term};
+use dengine_types::{HardState, Index, MemberId, NUMBER_MAX, Term};
 
 const HEADER_BYTES: usize = 4096;
 const BATCH_HEADER_BYTES: usize = 48;

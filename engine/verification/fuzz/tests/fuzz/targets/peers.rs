@@ -5,13 +5,11 @@ use dengine_api::peer::{
     Batch, Frame, Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, frame,
     snapshot_frame::Kind,
 };
-use dengine_core::{
-    consensus::Event,
-    kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore},
-    log::{Position, memory::MemoryDisk},
-    snapshot::{Manifest, Outgoing, SnapshotId, Staging, describe},
-    types::{ClusterId, MemberId, Moment},
-};
+use dengine_core::consensus::Event;
+use dengine_core::kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore};
+use dengine_core::log::{Position, memory::MemoryDisk};
+use dengine_core::snapshot::{Manifest, Outgoing, SnapshotId, Staging, describe};
+use dengine_types::{ClusterId, MemberId, Moment};
 use dengine_wire::{
     peer,
     snapshot::{self as wire, Piece},

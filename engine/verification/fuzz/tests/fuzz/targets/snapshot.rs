@@ -6,7 +6,7 @@ use bytes::Bytes;
 use dengine_core::log::Position;
 use dengine_core::log::memory::MemoryDisk;
 use dengine_core::snapshot::{Chunk, FileEntry, Manifest, SnapshotId, Staging};
-use dengine_core::types::{ClusterId, Index, Term};
+use dengine_types::{ClusterId, Index, Term};
 
 const CLUSTER: ClusterId = ClusterId(7);
 /// What a receiver would take at most.

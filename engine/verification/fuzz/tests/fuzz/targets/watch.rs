@@ -8,11 +8,11 @@ use dengine_api::v1::{
     watch_request::Request,
 };
 use dengine_client::policy::WatchCursor;
-use dengine_core::{
-    kv::{Command, PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore},
-    types::{EntryKind, Revision},
-    watch::{KeepLimits, Page, PageCache, Part, Ring, Telling, Wanted, WatchSet, Work},
+use dengine_core::kv::{Command, PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore};
+use dengine_core::watch::{
+    KeepLimits, Page, PageCache, Part, Ring, Telling, Wanted, WatchSet, Work,
 };
+use dengine_types::{EntryKind, Revision};
 use dengine_wire::{
     Header,
     watch::{self, Ending},

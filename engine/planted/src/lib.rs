@@ -1,6 +1,6 @@
-//! Bugs at the real lines of this crate, to show that the simulator finds them.
+//! Bugs at the real lines of the crates that ship, to show that the simulator finds them.
 //!
-//! Each place asks `planted!(Name)`, which is `false`, and costs nothing, unless the crate was built with
+//! Each place asks `planted!(Name)`, which is `false`, and costs nothing, unless this crate was built with
 //! the feature `planted-bugs` and the simulator switched that bug on for its thread. Nothing that ships is
 //! built so. `docs/simulator.md` shows how many seeds it takes to find each.
 
@@ -300,13 +300,13 @@ pub const fn is_planted(_: Bug) -> bool {
     false
 }
 
-/// Whether the bug of this name is switched on; see [the module](crate::planted).
+/// Whether the bug of this name is switched on; see [the crate](crate).
+#[macro_export]
 macro_rules! planted {
     ($bug:ident) => {
-        $crate::planted::is_planted($crate::planted::Bug::$bug)
+        $crate::is_planted($crate::Bug::$bug)
     };
 }
-pub(crate) use planted;
 
 #[cfg(test)]
 mod tests {

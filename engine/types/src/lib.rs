@@ -1,7 +1,9 @@
 //! Raft's vocabulary as types, shared by the log, consensus and the state machine.
 
-use crate::planted::planted;
+pub mod sync;
+
 use bytes::Bytes;
+use dengine_planted::planted;
 use std::fmt;
 use std::time::Duration;
 

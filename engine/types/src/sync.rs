@@ -5,15 +5,13 @@
 //! alone: outside of a model such types panic. Nothing that ships is built with either.
 
 #[cfg(feature = "loom")]
-pub(crate) use loom::sync::atomic;
+pub use loom::sync::atomic;
 #[cfg(all(feature = "shuttle", not(feature = "loom")))]
-pub(crate) use shuttle::sync::atomic;
+pub use shuttle::sync::atomic;
 #[cfg(not(any(feature = "loom", feature = "shuttle")))]
-pub(crate) use std::sync::atomic;
+pub use std::sync::atomic;
 
 #[cfg(all(feature = "shuttle", not(feature = "loom")))]
-pub(crate) use shuttle::sync::{
-    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+pub use shuttle::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(not(all(feature = "shuttle", not(feature = "loom"))))]
-pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
