@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use dengine_core::consensus::Divergence;
 use dengine_core::kv::StoreError;
-use dengine_core::log::{DiskError, LogError};
 pub use dengine_core::replica::{LeaderHint, RequestError};
 use dengine_core::snapshot::SnapshotError;
 pub use dengine_folder::FolderError;
+use dengine_log::{DiskError, LogError};
 
 /// Why a member did not start. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -7,10 +7,8 @@
 pub mod answers;
 pub mod channel;
 pub mod consensus;
-pub mod durable;
 pub mod kv;
 pub mod link_queue;
-pub mod log;
 pub mod marks;
 #[cfg(all(test, any(feature = "loom", feature = "shuttle")))]
 mod models;

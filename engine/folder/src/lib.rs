@@ -22,7 +22,7 @@ pub use power::{PowerGuard, decode_power_mark, encode_power_mark};
 pub use record::{FORMAT, Identity, Record, RecordError};
 pub use snapshots::SnapshotPaths;
 
-use dengine_core::durable::{make_folder, sync_folder};
+use dengine_log::durable::{make_folder, sync_folder};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::{fs::File, io};

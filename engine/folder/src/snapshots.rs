@@ -8,9 +8,9 @@
 //! What is moved where, and when, is decided in `dengine_core::snapshot`.
 
 use super::{Folder, FolderError};
-use dengine_core::durable::sync_folder;
-use dengine_core::log::{DiskError, RealDisk};
 use dengine_core::snapshot::{self, Folders, RESERVED, SnapshotError, Staging};
+use dengine_log::durable::sync_folder;
+use dengine_log::{DiskError, RealDisk};
 use dengine_types::ClusterId;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -155,8 +155,8 @@ fn remove_folder(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use dengine_core::log::Position;
     use dengine_core::snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId, open_state};
+    use dengine_log::Position;
     use dengine_types::{Index, Term};
 
     const CLUSTER: ClusterId = ClusterId(3);

@@ -7,8 +7,8 @@ use crate::config::Config;
 use crate::error::StartError;
 use bytes::Bytes;
 use dengine_core::kv::{Member, MembershipChange};
-use dengine_core::log::Batch;
 use dengine_folder::{Folder, Identity};
+use dengine_log::Batch;
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 
 /// The id of the member that begins a cluster.

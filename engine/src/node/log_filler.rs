@@ -1,7 +1,7 @@
 //! The thread that makes the log's next segment while the present one is written, for that takes far longer than an append.
 
 use crate::error::StartError;
-use dengine_core::log::{Filled, Piece, RealDisk};
+use dengine_log::{Filled, Piece, RealDisk};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 

@@ -30,7 +30,6 @@ use dengine_core::channel::{Sender, channel};
 use dengine_core::kv::{
     self, Flusher, Membership, MembershipChange, Reader, RetentionSetting, StateMachine,
 };
-use dengine_core::log::RealDisk;
 use dengine_core::marks::Beginning;
 use dengine_core::replica::{
     Applier, Caller as _, CommandGate, Counts, EncodedCommand, Keeper, LeaseView, Opened,
@@ -38,6 +37,7 @@ use dengine_core::replica::{
 };
 use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_folder::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
+use dengine_log::RealDisk;
 use dengine_types::{Index, Revision};
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;

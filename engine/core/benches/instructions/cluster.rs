@@ -6,7 +6,7 @@ use bytes::Bytes;
 use dengine_core::consensus::{
     Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Token,
 };
-use dengine_core::log::{Batch, Log, LogError, LogOptions, LogReader, memory::MemoryDisk};
+use dengine_log::{Batch, Log, LogError, LogOptions, LogReader, memory::MemoryDisk};
 use dengine_types::{ClusterId, HardState, Index, MemberId};
 
 const MEMBERS: u64 = 3;

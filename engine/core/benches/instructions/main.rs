@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use dengine_core::kv::{Command, CommandVersion, Request, StateMachine, store::MemoryStore};
-use dengine_core::log::Batch;
+use dengine_log::Batch;
 use dengine_types::{Entry, EntryKind, Index, MemberId, Term};
 
 use self::cluster::{Cluster, open_log};

@@ -1,7 +1,7 @@
 //! What goes into [`super::Consensus`] and what comes out of it.
 
-use crate::log::Position;
 use bytes::Bytes;
+use dengine_log::Position;
 use dengine_types::{Entry, HardState, Index, MemberId, Term};
 
 /// Names one write to the log; counts up. A later one is on disk only if all earlier ones are.

@@ -5,7 +5,7 @@
 //! recent ones as the cache may hold.
 
 use super::convert::{entry_to_raft, hard_state_to_raft};
-use crate::log::{Disk, LogReader};
+use dengine_log::{Disk, LogReader};
 use dengine_planted::planted;
 use dengine_types::{Entry, HardState, Index, MemberId, Term};
 use raft::{GetEntriesContext, RaftState, Storage as _, StorageError, eraftpb};

@@ -7,7 +7,7 @@
 use super::convert;
 use super::reads::RoundContext;
 use crate::kv::membership::MEMBERS_MAX;
-use crate::log::CONTEXT_BYTES_MAX;
+use dengine_log::CONTEXT_BYTES_MAX;
 use dengine_planted::planted;
 use dengine_types::NUMBER_MAX;
 use raft::eraftpb::{Message, MessageType};

@@ -6,8 +6,8 @@ use super::pending::Expected;
 use super::versions::Announcement;
 use crate::consensus::{AppendId, Divergence, Outbound, PeerMessageError, SnapshotMeta, State};
 use crate::kv::{CommandVersion, MembershipChange};
-use crate::log::Position;
 use bytes::Bytes;
+use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId};
 use std::net::IpAddr;
 

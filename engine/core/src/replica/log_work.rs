@@ -3,7 +3,7 @@
 use super::input::{LogJob, settles};
 use super::log_writer::unless_usable;
 use crate::consensus::AppendId;
-use crate::log::{Batch, Disk, Log, LogError, entry_bytes};
+use dengine_log::{Batch, Disk, Log, LogError, entry_bytes};
 use dengine_planted::planted;
 use dengine_types::{Entry, EntryKind, HardState, Index};
 
@@ -164,9 +164,9 @@ fn follows(batch: &Batch, entries: &[Entry]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::conformance::small_options;
-    use crate::log::memory::MemoryDisk;
     use bytes::Bytes;
+    use dengine_log::conformance::small_options;
+    use dengine_log::memory::MemoryDisk;
     use dengine_types::{EntryKind, MemberId, Term};
 
     fn collect(jobs: impl IntoIterator<Item = LogJob>) -> LogWork {

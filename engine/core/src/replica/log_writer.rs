@@ -4,7 +4,7 @@
 use super::input::LogJob;
 use super::log_work::LogWork;
 use crate::consensus::AppendId;
-use crate::log::{Disk, Filled, Log, LogError, Piece};
+use dengine_log::{Disk, Filled, Log, LogError, Piece};
 use dengine_planted::planted;
 use dengine_types::{HardState, Index, Moment};
 use std::time::Duration;

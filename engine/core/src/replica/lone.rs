@@ -4,10 +4,10 @@ use super::{Applier, Caller, Effect, Env, Input, LogJob, Replica, ReplicaConfig,
 use crate::consensus::{ConsensusConfig, Outbound, Role};
 use crate::kv::store::MemoryStore;
 use crate::kv::{CommandVersion, Member, MembershipChange, StateMachine};
-use crate::log::conformance::small_options;
-use crate::log::memory::MemoryDisk;
-use crate::log::{Batch, Log, LogReader};
 use bytes::Bytes;
+use dengine_log::conformance::small_options;
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Batch, Log, LogReader};
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 
 /// Callers who wait, whatever happens.

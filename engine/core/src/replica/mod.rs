@@ -14,7 +14,7 @@
 //! them by queues; the simulator runs the same three in one thread and chooses when each goes on.
 //!
 //! What may not live here: clocks (a [`Moment`] is passed in), threads, I/O other than through
-//! [`crate::log`] and [`crate::kv`].
+//! [`dengine_log`] and [`crate::kv`].
 
 mod applier;
 mod changing;

@@ -1,8 +1,8 @@
 //! From what a data folder holds to a log and a state that belong together.
 
 use crate::kv::StoreError;
-use crate::log::{Disk, Log, LogError, Position, Recovered, begin_anew};
 use crate::snapshot::{self, Folders, SnapshotError};
+use dengine_log::{Disk, Log, LogError, Position, Recovered, begin_anew};
 use dengine_planted::planted;
 use dengine_types::{ClusterId, Index};
 
@@ -88,10 +88,10 @@ pub fn open_member<L: Disk, S>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::DiskError;
-    use crate::log::conformance::{batch, small_options};
-    use crate::log::memory::MemoryDisk;
     use crate::snapshot::Folder;
+    use dengine_log::DiskError;
+    use dengine_log::conformance::{batch, small_options};
+    use dengine_log::memory::MemoryDisk;
     use dengine_types::Term;
 
     /// Nothing is staged in them, and nothing is to be moved.

@@ -135,10 +135,10 @@ mod tests {
     use crate::consensus::ConsensusConfig;
     use crate::kv::store::MemoryStore;
     use crate::kv::{Member, Membership, MembershipChange, StateMachine};
-    use crate::log::conformance::small_options;
-    use crate::log::memory::MemoryDisk;
-    use crate::log::{Batch, Log, LogReader};
     use bytes::Bytes;
+    use dengine_log::conformance::small_options;
+    use dengine_log::memory::MemoryDisk;
+    use dengine_log::{Batch, Log, LogReader};
     use dengine_types::{ClusterId, Entry, EntryKind, HardState, MemberId, Moment, Term};
     use std::cell::RefCell;
     use std::rc::Rc;

@@ -98,10 +98,10 @@ mod tests {
     use crate::consensus::{AppendId, ConsensusConfig, SnapshotMeta};
     use crate::kv::StateMachine;
     use crate::kv::store::MemoryStore;
-    use crate::log::conformance::small_options;
-    use crate::log::memory::MemoryDisk;
-    use crate::log::{Batch, Log, LogReader, Position};
     use crate::replica::{AppliedRange, Caller, Input, ReplicaConfig, RequestError};
+    use dengine_log::conformance::small_options;
+    use dengine_log::memory::MemoryDisk;
+    use dengine_log::{Batch, Log, LogReader, Position};
     use dengine_types::{Entry, EntryKind, HardState, Moment, Revision, Term};
 
     enum NoCallers {}

@@ -1,7 +1,7 @@
 //! What a snapshot asks of a store.
 
 use crate::kv::{Membership, StateMachine, Store, StoreError};
-use crate::log::Position;
+use dengine_log::Position;
 use dengine_planted::planted;
 use std::sync::Arc;
 

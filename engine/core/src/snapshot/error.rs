@@ -1,6 +1,6 @@
 //! What can go wrong with a snapshot, by what the caller can do about it.
 
-use crate::log::{DiskError, Position};
+use dengine_log::{DiskError, Position};
 use dengine_types::{ClusterId, Index};
 
 /// Why a snapshot could not be read, staged or installed.

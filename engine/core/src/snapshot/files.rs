@@ -2,7 +2,7 @@
 
 use super::SnapshotError;
 use super::manifest::{FileEntry, MANIFEST_BYTES_MAX};
-use crate::log::{Disk, DiskError, DiskFile};
+use dengine_log::{Disk, DiskError, DiskFile};
 
 /// Files are read back in pieces of this size.
 const PIECE_BYTES: usize = 1 << 20;

@@ -13,7 +13,7 @@
 //! It is for [`Folders`] to carry that out; the simulator's lose power between any two steps.
 
 use super::{Decision, SnapshotError, Staging};
-use crate::log::{Disk, DiskError, Log, LogError, Position};
+use dengine_log::{Disk, DiskError, Log, LogError, Position};
 use dengine_planted::planted;
 use dengine_types::{ClusterId, HardState, Index};
 

@@ -5,8 +5,8 @@
 
 use super::{Place, SnapshotError};
 use crate::consensus::snapshot_position;
-use crate::log::Position;
 use bytes::Bytes;
+use dengine_log::Position;
 use dengine_types::{ClusterId, Index, Term};
 
 /// The format this code writes, and the newest that it reads.

@@ -5,7 +5,7 @@
 
 use super::Checkpoint;
 use crate::kv::store::{MemoryStore, Store as _, StoreError, WriteBatch};
-use crate::log::{Disk, DiskError, DiskFile as _};
+use dengine_log::{Disk, DiskError, DiskFile as _};
 
 const FILE: &str = "records";
 const CRC_BYTES: usize = 4;

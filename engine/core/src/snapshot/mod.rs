@@ -10,7 +10,7 @@
 //!
 //! # What survives, and what is refused
 //! - Staging changes nothing but its own folder. What installs a snapshot is one record in the log
-//!   ([`Log::reset`](crate::log::Log::reset)); it may be written only if [`Staging::holds`] says so.
+//!   ([`Log::reset`](dengine_log::Log::reset)); it may be written only if [`Staging::holds`] says so.
 //! - Whoever opens a member asks [`Staging::decide`] before opening the state. If the log begins behind the
 //!   state, the staged snapshot becomes the state; it has to be the one that the log names, to the last bit.
 //! - Every chunk, every file and the manifest carry a CRC32C. The marker that says "complete" is written
@@ -20,7 +20,7 @@
 //!
 //! # What may not live here
 //! Streams, threads, clocks and the operating system: files are reached through the log's
-//! [`Disk`](crate::log::Disk), so that a simulator can tear them.
+//! [`Disk`](dengine_log::Disk), so that a simulator can tear them.
 
 mod checkpoint;
 mod error;

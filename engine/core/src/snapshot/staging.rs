@@ -12,7 +12,7 @@ use super::files::{checksum, create, finish_file, read_small, sync};
 use super::outgoing::advance;
 use super::{CHUNK_BYTES_MAX, Chunk, FileEntry, Manifest, Place, SnapshotError};
 use crate::kv::StoreError;
-use crate::log::{Disk, DiskError, DiskFile, Position};
+use dengine_log::{Disk, DiskError, DiskFile, Position};
 use dengine_planted::planted;
 use dengine_types::{ClusterId, Index};
 

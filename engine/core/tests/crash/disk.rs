@@ -1,7 +1,7 @@
 //! A disk that dies at a chosen operation, over the one in memory that knows what was synced.
 
-use dengine_core::log::memory::{MemoryDisk, MemoryFile};
-use dengine_core::log::{Disk, DiskError, DiskFile};
+use dengine_log::memory::{MemoryDisk, MemoryFile};
+use dengine_log::{Disk, DiskError, DiskFile};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

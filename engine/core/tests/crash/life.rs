@@ -6,9 +6,9 @@ use super::store::ForgetfulStore;
 use bytes::Bytes;
 use dengine_core::kv::store::MemoryStore;
 use dengine_core::kv::{Command, CommandVersion, Expected, KeyRange, Request, StateMachine};
-use dengine_core::log::conformance::small_options;
-use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Batch, Log, LogError, Position};
+use dengine_log::conformance::small_options;
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Batch, Log, LogError, Position};
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Revision, Term};
 
 const STEPS: u64 = 60;

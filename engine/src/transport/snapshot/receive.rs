@@ -5,9 +5,9 @@ use bytes::Bytes;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
 };
-use dengine_core::log::RealDisk;
 use dengine_core::snapshot::{Manifest, Place, SnapshotError, Staging, describe};
 use dengine_folder::SnapshotPaths;
+use dengine_log::RealDisk;
 use dengine_types::{ClusterId, MemberId};
 use dengine_wire::snapshot::{self, Piece};
 use std::path::Path;

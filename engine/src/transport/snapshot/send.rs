@@ -8,9 +8,9 @@ use dengine_api::peer::snapshot_frame::Kind;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, snapshot_answer,
 };
-use dengine_core::log::RealDisk;
 use dengine_core::replica;
 use dengine_core::snapshot::{Chunk, Outgoing, Place};
+use dengine_log::RealDisk;
 use dengine_types::MemberId;
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -4,9 +4,9 @@
 use super::random::Random;
 use super::store::SimStore;
 use dengine_core::kv::StoreError;
-use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Disk, DiskError};
 use dengine_core::snapshot::{Checkpoint, Folder, Folders, RESERVED};
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Disk, DiskError};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -244,8 +244,8 @@ impl Folders for SimFolders {
 mod tests {
     use super::*;
     use dengine_core::kv::store::{Store as _, WriteBatch};
-    use dengine_core::log::Position;
     use dengine_core::snapshot::{Outgoing, SnapshotError, SnapshotId, Staging, open_state};
+    use dengine_log::Position;
     use dengine_types::{ClusterId, Index, Term};
 
     const CLUSTER: ClusterId = ClusterId(3);

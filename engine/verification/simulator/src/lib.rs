@@ -12,7 +12,7 @@
 //! [`loss`] is what a `memory-first` cluster may lose, [`restored`] what some of its members may know of that,
 //! and [`forgiven`] what still counts of what clients were told.
 //! [`member`] is a machine with its process; [`network`], [`clock`], [`store`] and [`folders`] are what it stands on
-//! (its disk is [`MemoryDisk`](dengine_core::log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
+//! (its disk is [`MemoryDisk`](dengine_log::memory::MemoryDisk)). [`client`]s and the [`operator`] use it.
 //! [`invariants`] watch, one file each; `search` asks them to find planted bugs. [`surroundings`] holds what all share: [`queue`], [`random`],
 //! [`trace`].
 //!

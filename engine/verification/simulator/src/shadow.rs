@@ -1,6 +1,6 @@
 //! What a member believes its log to be, on disk or not, as invariants need it: terms only.
 
-use dengine_core::log::{Disk, LogReader, Position};
+use dengine_log::{Disk, LogReader, Position};
 use dengine_types::{Entry, Index, Term};
 
 #[derive(Clone, Debug, Default)]

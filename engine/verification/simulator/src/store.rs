@@ -4,8 +4,8 @@ use super::random::Random;
 use bytes::Bytes;
 use dengine_core::kv::store::memory::MemoryCursor;
 use dengine_core::kv::store::{MemoryStore, Scope, Store, StoreError, WriteBatch};
-use dengine_core::log::memory::MemoryDisk;
 use dengine_core::snapshot::Checkpoint;
+use dengine_log::memory::MemoryDisk;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 impl Checkpoint<MemoryDisk> for SimStore {

@@ -5,8 +5,8 @@ use super::wire;
 use crate::consensus::{
     Action, ConsensusConfig, Event, Outbound, ReadToken, Role, State, Token, without_promise,
 };
-use crate::log::Position;
 use bytes::Bytes;
+use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;

@@ -5,8 +5,8 @@ use crate::consensus::{
     AppendId, ConfigChange, ConfigChangeKind, Consensus, ConsensusConfig, LogRead, LogReadError,
     Restored, SnapshotMeta,
 };
-use crate::log::Position;
 use bytes::Bytes;
+use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};

@@ -1,9 +1,9 @@
 //! The log ([`Log`]), written by one thread and read by others, who hold files that the writer no longer needs.
 
 use super::{any_turns, long_turns};
-use crate::log::conformance::{batch, small_options};
-use crate::log::memory::MemoryDisk;
-use crate::log::{Log, LogError, LogReader};
+use dengine_log::conformance::{batch, small_options};
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Log, LogError, LogReader};
 use dengine_planted::{Bug, plant};
 use dengine_types::Index;
 use shuttle::thread;

@@ -10,9 +10,6 @@ use crate::kv::{
     Command, CommandVersion, Flusher, Member, MembershipChange, Outcome, Reader, Request,
     StateMachine,
 };
-use crate::log::conformance::small_options;
-use crate::log::memory::MemoryDisk;
-use crate::log::{Batch, Filled, Log, LogReader, Piece};
 use crate::models::KEY;
 use crate::replica::{
     Applier, ApplyJob, Caller, Effect, EncodedCommand, Env, Input, LogJob, LogStep, LogWriter,
@@ -20,6 +17,9 @@ use crate::replica::{
     WriteReply, Written,
 };
 use bytes::Bytes;
+use dengine_log::conformance::small_options;
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Batch, Filled, Log, LogReader, Piece};
 use dengine_planted::{Bug, plant};
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Moment, Term};
 use shuttle::future::block_on;

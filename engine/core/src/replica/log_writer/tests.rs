@@ -1,8 +1,8 @@
 use super::*;
-use crate::log::LogOptions;
-use crate::log::conformance::small_options;
-use crate::log::memory::MemoryDisk;
 use bytes::Bytes;
+use dengine_log::LogOptions;
+use dengine_log::conformance::small_options;
+use dengine_log::memory::MemoryDisk;
 use dengine_types::{Entry, EntryKind, Index, MemberId, Term};
 
 const LATER: SyncRule = SyncRule::Later {

@@ -5,8 +5,8 @@
 use super::{Checkpoint, describe};
 use crate::kv::StateMachine;
 use crate::kv::store::{Cursor, Scope, Store, WriteBatch};
-use crate::log::Position;
 use bytes::Bytes;
+use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, Index, Term};
 use std::borrow::Borrow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

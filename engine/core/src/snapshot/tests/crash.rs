@@ -1,9 +1,9 @@
 //! A power loss at every step: afterwards a snapshot is whole or it is not complete, and it can be completed.
 
 use super::*;
-use crate::log::memory::MemoryFile;
-use crate::log::{DiskError, DiskFile};
 use crate::snapshot::Decision;
+use dengine_log::memory::MemoryFile;
+use dengine_log::{DiskError, DiskFile};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

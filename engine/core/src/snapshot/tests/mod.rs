@@ -11,9 +11,9 @@ use super::{
 };
 use crate::kv::store::{MemoryStore, Store as _, WriteBatch};
 use crate::kv::{StateMachine, StoreError};
-use crate::log::memory::MemoryDisk;
-use crate::log::{Disk, DiskFile as _, Position};
 use bytes::Bytes;
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Disk, DiskFile as _, Position};
 use dengine_types::{ClusterId, Entry, EntryKind, Index, Term};
 
 const CLUSTER: ClusterId = ClusterId(7);

@@ -9,12 +9,12 @@ use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
 use bytes::Bytes;
 use dengine_core::consensus::SnapshotMeta;
-use dengine_core::log::Position;
-use dengine_core::log::memory::MemoryDisk;
 use dengine_core::replica::Input;
 use dengine_core::snapshot::{
     Chunk, Commit, Manifest, Outgoing, Place, SnapshotError, SnapshotId, commit, describe,
 };
+use dengine_log::Position;
+use dengine_log::memory::MemoryDisk;
 use dengine_types::{HardState, MemberId};
 use std::collections::BTreeMap;
 

@@ -5,9 +5,9 @@ use bytes::Bytes;
 use dengine_core::consensus::{
     Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Role, Token,
 };
-use dengine_core::log::conformance::small_options;
-use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Batch, Log, LogReader};
+use dengine_log::conformance::small_options;
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Batch, Log, LogReader};
 use dengine_types::{MemberId, Moment};
 
 /// Ticks, proposals and messages, one after the other.

@@ -2,9 +2,9 @@
 
 use super::words;
 use crate::driver::Target;
-use dengine_core::log::conformance::{batch, small_options};
-use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Batch, Disk as _, DiskFile as _, Log, Recovered};
+use dengine_log::conformance::{batch, small_options};
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Batch, Disk as _, DiskFile as _, Log, Recovered};
 use dengine_types::{HardState, Index, MemberId, NUMBER_MAX, Term};
 
 const HEADER_BYTES: usize = 4096;

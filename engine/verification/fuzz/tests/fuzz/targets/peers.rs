@@ -7,8 +7,8 @@ use dengine_api::peer::{
 };
 use dengine_core::consensus::Event;
 use dengine_core::kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore};
-use dengine_core::log::{Position, memory::MemoryDisk};
 use dengine_core::snapshot::{Manifest, Outgoing, SnapshotId, Staging, describe};
+use dengine_log::{Position, memory::MemoryDisk};
 use dengine_types::{ClusterId, MemberId, Moment};
 use dengine_wire::{
     peer,

@@ -1,10 +1,10 @@
 use super::*;
-use crate::log::Log;
-use crate::log::conformance::{batch, small_options};
-use crate::log::disk::DiskError;
-use crate::log::format::{encode_batch, seal};
-use crate::log::memory::MemoryDisk;
-use crate::log::state::Position;
+use crate::Log;
+use crate::conformance::{batch, small_options};
+use crate::disk::DiskError;
+use crate::format::{encode_batch, seal};
+use crate::memory::MemoryDisk;
+use crate::state::Position;
 use dengine_types::sync::Mutex;
 use dengine_types::{HardState, Index, MemberId, Term};
 

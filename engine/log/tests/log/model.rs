@@ -1,8 +1,8 @@
 //! Random use, failures and power losses, against a list of entries.
 
-use dengine_core::log::conformance::small_options;
-use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Batch, Log, LogError, Position};
+use dengine_log::conformance::small_options;
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Batch, Log, LogError, Position};
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId, Term};
 use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
 //! Damage is refused with its place, a torn tail is cut, and no entry is ever wrong.
 
-use dengine_core::log::conformance::{batch, small_options};
-use dengine_core::log::memory::{MemoryDisk, SECTOR_BYTES};
-use dengine_core::log::{Log, LogError, Recovered};
+use dengine_log::conformance::{batch, small_options};
+use dengine_log::memory::{MemoryDisk, SECTOR_BYTES};
+use dengine_log::{Log, LogError, Recovered};
 use dengine_types::{ClusterId, Entry, Index, MemberId, Term};
 use std::path::Path;
 
@@ -65,7 +65,7 @@ impl Sample {
 }
 
 fn segments(disk: &MemoryDisk) -> Vec<String> {
-    let mut names = dengine_core::log::Disk::list(disk).unwrap();
+    let mut names = dengine_log::Disk::list(disk).unwrap();
     names.retain(|name| name.ends_with(".segment"));
     names.sort();
     names
@@ -221,7 +221,7 @@ fn a_reader_never_returns_a_changed_entry() {
 
 #[test]
 fn a_missing_or_renamed_segment_is_refused() {
-    use dengine_core::log::Disk as _;
+    use dengine_log::Disk as _;
     let sample = sample();
     let disk = sample.disk.duplicate();
     disk.remove(&sample.files[1]).unwrap();
@@ -265,7 +265,7 @@ fn a_power_loss_that_keeps_only_the_later_of_two_unsynced_batches_is_no_damage()
 
 fn log_again(mut log: Log<MemoryDisk>, disk: &MemoryDisk, before: &[Entry], entries: &[Entry]) {
     for entry in entries {
-        let batch = dengine_core::log::Batch {
+        let batch = dengine_log::Batch {
             hard_state: None,
             entries: vec![entry.clone()],
         };

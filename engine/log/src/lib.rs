@@ -32,11 +32,14 @@
 //! `pieces`.
 
 mod anew;
+#[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod disk;
+pub mod durable;
 mod error;
 mod files;
 mod format;
+#[cfg(any(test, feature = "testing"))]
 pub mod memory;
 mod names;
 mod open;
@@ -49,10 +52,10 @@ mod segments;
 mod state;
 mod writer;
 
-pub(crate) use anew::begin_anew;
+pub use anew::begin_anew;
 pub use disk::{Disk, DiskError, DiskFile};
 pub use error::LogError;
-pub(crate) use format::entry_bytes;
+pub use format::entry_bytes;
 pub use format::{CONTEXT_BYTES_MAX, FORMAT_VERSION, SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT};
 pub use pieces::{Filled, Piece};
 pub use reader::LogReader;

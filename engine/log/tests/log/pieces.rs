@@ -1,8 +1,8 @@
 //! The next segment is made piece by piece while the log goes on.
 
-use dengine_core::log::conformance::{batch, small_options};
-use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Disk as _, Log, LogError, LogOptions, Piece};
+use dengine_log::conformance::{batch, small_options};
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Disk as _, Log, LogError, LogOptions, Piece};
 use dengine_types::Index;
 
 const SEGMENT: u32 = 16 * 4096;

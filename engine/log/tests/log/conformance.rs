@@ -1,8 +1,8 @@
 //! Every kind of disk passes the same suite.
 
-use dengine_core::log::conformance::test_all;
-use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Disk as _, RealDisk};
+use dengine_log::conformance::test_all;
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Disk as _, RealDisk};
 
 #[test]
 fn memory_disk() {

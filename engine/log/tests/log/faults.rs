@@ -1,8 +1,8 @@
 //! Full disks, failing writes, and syncs that fail or lie.
 
-use dengine_core::log::conformance::{batch, small_options};
-use dengine_core::log::memory::MemoryDisk;
-use dengine_core::log::{Batch, Disk as _, Log, LogError, LogOptions};
+use dengine_log::conformance::{batch, small_options};
+use dengine_log::memory::MemoryDisk;
+use dengine_log::{Batch, Disk as _, Log, LogError, LogOptions};
 use dengine_types::{HardState, Index, MemberId, Term};
 
 const SEGMENT: u64 = 2 * 4096;

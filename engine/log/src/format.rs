@@ -314,7 +314,7 @@ impl Iterator for Entries<'_> {
 }
 
 /// How many bytes an entry takes within a batch.
-pub(crate) fn entry_bytes(entry: &Entry) -> usize {
+pub fn entry_bytes(entry: &Entry) -> usize {
     ENTRY_HEADER_BYTES + entry.context.len() + entry.data.len()
 }
 

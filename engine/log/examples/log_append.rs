@@ -2,7 +2,7 @@
 //! DIRECTORY [ENTRIES_PER_BATCH] [BYTES_PER_ENTRY] [BATCHES]`. Every batch is synced on its own.
 
 use bytes::Bytes;
-use dengine_core::log::{Batch, Log, LogOptions, RealDisk};
+use dengine_log::{Batch, Log, LogOptions, RealDisk};
 use dengine_types::{ClusterId, Entry, EntryKind, Index, MemberId, Term};
 use std::io::Write as _;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use dengine_types::{HardState, MemberId};
 ///
 /// # Errors
 /// As [`Log::reset`] and [`Log::sync`].
-pub(crate) fn begin_anew<D: Disk>(log: &mut Log<D>, applied: Position) -> Result<(), LogError> {
+pub fn begin_anew<D: Disk>(log: &mut Log<D>, applied: Position) -> Result<(), LogError> {
     let known = log.hard_state();
     let vote = match known.term < applied.term {
         true => MemberId(0),
