@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use dengine_core::consensus::Divergence;
-use dengine_core::kv::StoreError;
 pub use dengine_core::replica::{LeaderHint, RequestError};
-use dengine_core::snapshot::SnapshotError;
 pub use dengine_folder::FolderError;
+use dengine_kv::StoreError;
 use dengine_log::{DiskError, LogError};
+use dengine_snapshot::SnapshotError;
 
 /// Why a member did not start. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -20,7 +20,7 @@ mod transport;
 mod write_bytes;
 
 pub use config::Config;
-pub use dengine_core::kv;
+pub use dengine_kv as kv;
 pub use dengine_types as types;
 pub use error::{Fatal, LeaderHint, RequestError, StartError};
 pub use node::{NewMember, Node, NodeStatus};

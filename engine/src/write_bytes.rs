@@ -10,7 +10,7 @@ use std::{
 
 use dengine_api::v1::pipelined_call::Call;
 use dengine_client::QUEUED_BYTES;
-use dengine_core::kv::{BatchOperation, Command, Compare};
+use dengine_kv::{BatchOperation, Command, Compare};
 
 use crate::{
     config::Limits,

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use dengine::{Config, NewMember, Node, RequestError};
-use dengine_core::kv::{Command, Outcome};
+use dengine_kv::{Command, Outcome};
 use dengine_types::{ClusterId, MemberId, Revision};
 use futures::poll;
 use std::net::{SocketAddr, TcpListener};

@@ -7,13 +7,9 @@
 pub mod answers;
 pub mod channel;
 pub mod consensus;
-pub mod kv;
 pub mod link_queue;
 pub mod marks;
 #[cfg(all(test, any(feature = "loom", feature = "shuttle")))]
 mod models;
 pub mod peer_queue;
 pub mod replica;
-pub mod revision_waits;
-pub mod snapshot;
-pub mod watch;

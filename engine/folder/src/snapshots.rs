@@ -1,16 +1,17 @@
 //! Where snapshots lie in a data folder, and how one becomes the state.
 //!
 //! ```text
-//! snapshot/incoming/      what is being received, put together by `dengine_core::snapshot::Staging`; at most one
+//! snapshot/incoming/      what is being received, put together by `dengine_snapshot::Staging`; at most one
 //! snapshot/outgoing/N/    a checkpoint that is being sent; at most one, removed when the member starts
 //! state.old/              the state that a snapshot has replaced, until it is removed
 //! ```
-//! What is moved where, and when, is decided in `dengine_core::snapshot`.
+//! What is moved where, and when, is decided in `dengine_snapshot`.
 
 use super::{Folder, FolderError};
-use dengine_core::snapshot::{self, Folders, RESERVED, SnapshotError, Staging};
 use dengine_log::durable::sync_folder;
 use dengine_log::{DiskError, RealDisk};
+use dengine_snapshot as snapshot;
+use dengine_snapshot::{Folders, RESERVED, SnapshotError, Staging};
 use dengine_types::ClusterId;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -155,8 +156,8 @@ fn remove_folder(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use dengine_core::snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId, open_state};
     use dengine_log::Position;
+    use dengine_snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId, open_state};
     use dengine_types::{Index, Term};
 
     const CLUSTER: ClusterId = ClusterId(3);

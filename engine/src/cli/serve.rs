@@ -237,7 +237,7 @@ impl StopSignals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::kv::StoreError;
+    use dengine_kv::StoreError;
 
     #[tokio::test]
     #[should_panic(expected = "can't have a thread")]

@@ -6,8 +6,8 @@
 use crate::config::Config;
 use crate::error::StartError;
 use bytes::Bytes;
-use dengine_core::kv::{Member, MembershipChange};
 use dengine_folder::{Folder, Identity};
+use dengine_kv::{Member, MembershipChange};
 use dengine_log::Batch;
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 

@@ -7,8 +7,8 @@ use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use dengine_core::channel::Sender;
-use dengine_core::kv::{Flusher, StoreError};
 use dengine_core::replica;
+use dengine_kv::{Flusher, StoreError};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// What a flush writes besides the records: where they lie in the new file, and that there is one.

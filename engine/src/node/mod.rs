@@ -12,7 +12,7 @@
 //! and begins it anew ([`install`]).
 //!
 //! What may not live here: the rules of Raft (`dengine_core::consensus`), of keys and values
-//! (`dengine_core::kv`), or of gRPC ([`crate::server`]).
+//! (`dengine_kv`), or of gRPC ([`crate::server`]).
 
 mod applier;
 mod bootstrap;
@@ -43,10 +43,11 @@ use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
 use answers::Held;
 pub(crate) use dengine_core::answers;
-use dengine_core::kv::{self, Member, Membership, MembershipChange, Reader};
 use dengine_core::replica::{ChangeStep, Changed, Changing, MembershipRequest, Successor};
 pub use dengine_core::replica::{NewMember, Written};
 use dengine_folder::{Folder, Identity};
+use dengine_kv as kv;
+use dengine_kv::{Member, Membership, MembershipChange, Reader};
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
 use input::Request;
 pub(crate) use input::{Input, PeerStream};

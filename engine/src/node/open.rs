@@ -8,9 +8,9 @@ use crate::error::StartError;
 use crate::storage::{self, OpenStore, RocksOptions, RocksStore};
 use crate::transport;
 use dengine_core::consensus::ConsensusConfig;
-use dengine_core::kv::{StateMachine, StoreError};
 use dengine_core::replica::{OpenError, Opened, Replica, ReplicaConfig, open_member};
 use dengine_folder::Identity;
+use dengine_kv::{StateMachine, StoreError};
 use dengine_log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
 use std::path::Path;
 

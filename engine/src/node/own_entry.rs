@@ -1,7 +1,7 @@
 //! What a member says that finds itself no longer, or elsewhere, among the members that its own log tells of. If it was removed and the log does
 //! not tell, the peers do (`transport/outbound.rs`): they stop sending to who is removed, often before it has heard why.
 
-use dengine_core::kv::Membership;
+use dengine_kv::Membership;
 use dengine_types::MemberId;
 
 /// Of a member that starts with this address for its peers.
@@ -42,7 +42,7 @@ fn known_elsewhere<'m>(own: MemberId, address: &str, members: &'m Membership) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::kv::Member;
+    use dengine_kv::Member;
 
     fn member(id: MemberId) -> Member {
         Member {

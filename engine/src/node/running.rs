@@ -27,17 +27,16 @@ use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
 use crate::write_bytes::{WriteBytes, of_parts_proposed};
 use dengine_core::answers::Held;
 use dengine_core::channel::{Sender, channel};
-use dengine_core::kv::{
-    self, Flusher, Membership, MembershipChange, Reader, RetentionSetting, StateMachine,
-};
 use dengine_core::marks::Beginning;
 use dengine_core::replica::{
     Applier, Caller as _, CommandGate, Counts, EncodedCommand, Keeper, LeaseView, Opened,
     WriteAnswers,
 };
-use dengine_core::snapshot::{SnapshotError, Staging};
 use dengine_folder::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
+use dengine_kv as kv;
+use dengine_kv::{Flusher, Membership, MembershipChange, Reader, RetentionSetting, StateMachine};
 use dengine_log::RealDisk;
+use dengine_snapshot::{SnapshotError, Staging};
 use dengine_types::{Index, Revision};
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;

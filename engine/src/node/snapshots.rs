@@ -8,10 +8,10 @@ use crate::storage::RocksStore;
 use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
 use dengine_core::channel::Sender;
 use dengine_core::consensus::SnapshotMeta;
-use dengine_core::kv::{Flusher, StoreError};
-use dengine_core::snapshot::{Outgoing, SnapshotError, SnapshotId, describe};
 use dengine_folder::SnapshotPaths;
+use dengine_kv::{Flusher, StoreError};
 use dengine_log::RealDisk;
+use dengine_snapshot::{Checkpoint as _, Outgoing, SnapshotError, SnapshotId, describe};
 use dengine_types::ClusterId;
 use std::path::Path;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl Maker {
         // Whatever goes wrong, the folder goes too.
         let folder = CheckpointFolder(path.clone());
         check_room(&self.flusher, &self.space)?;
-        self.flusher.checkpoint(&*path)?;
+        self.flusher.with_store(|store| store.checkpoint(&*path))?;
         // It would keep the state's folder in use.
         drop(self.flusher);
         let (last, membership) = describe::<RocksStore, Path>(&path)?;

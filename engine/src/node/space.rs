@@ -3,7 +3,7 @@
 
 use crate::config::Config;
 use crate::error::RequestError;
-use dengine_core::kv::Command;
+use dengine_kv::Command;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -211,7 +211,7 @@ impl ToldLow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::kv::{Batch, BatchOperation, KeyRange};
+    use dengine_kv::{Batch, BatchOperation, KeyRange};
 
     #[test]
     fn whoever_comes_to_lead_without_space_hands_over_and_not_all_the_time() {

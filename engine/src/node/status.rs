@@ -1,8 +1,8 @@
 //! What a member tells about itself and, while it leads, about the others.
 
 use crate::error::LeaderHint;
-use dengine_core::kv::CommandVersion;
 pub use dengine_core::replica::{MemberProgress, Role};
+use dengine_kv::CommandVersion;
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
 
 /// Whether the member takes part in a cluster.

@@ -2,7 +2,7 @@
 
 use super::Node;
 use crate::config::Config;
-use dengine_core::kv::Command;
+use dengine_kv::Command;
 use dengine_types::ClusterId;
 use std::path::Path;
 use std::time::Duration;

@@ -163,7 +163,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn what_nobody_waits_for_is_not_proposed() {
         use crate::node::testing::{leading, put};
-        use dengine_core::kv::Outcome;
+        use dengine_kv::Outcome;
 
         let dir = tempfile::tempdir().unwrap();
         let node = leading(dir.path()).await;

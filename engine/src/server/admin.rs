@@ -11,7 +11,7 @@ use dengine_api::v1::{
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
     admin_client::AdminClient, admin_server::Admin,
 };
-use dengine_core::kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo};
+use dengine_kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo};
 use dengine_types::{ClusterId, MemberId, SessionId};
 use dengine_wire::{
     messages::{member, members},

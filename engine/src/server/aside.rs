@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use dengine_core::kv::{ReadError, Reader};
+use dengine_kv::{ReadError, Reader};
 use dengine_wire::status::{read_status, request_status};
 use tokio::{
     runtime::{Builder, Handle},

@@ -1,7 +1,7 @@
 //! What a member tells of itself and its cluster, for the wire.
 
 use dengine_api::v1;
-use dengine_core::kv::CommandVersion;
+use dengine_kv::CommandVersion;
 use dengine_types::Revision;
 use dengine_wire::messages::member;
 

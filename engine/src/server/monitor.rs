@@ -110,7 +110,7 @@ async fn render(State(source): State<Source>) -> impl IntoResponse {
     record_status(&source.node.status());
     if let Ok(reader) = source.node.reader() {
         gauge!(names::SESSIONS).set(reader.open_sessions() as f64);
-        gauge!(names::SESSIONS_MAX).set(dengine_core::kv::SESSIONS_MAX as f64);
+        gauge!(names::SESSIONS_MAX).set(dengine_kv::SESSIONS_MAX as f64);
     }
     if let Some(bytes) = resident_bytes() {
         gauge!(names::RESIDENT_MEMORY_BYTES).set(bytes as f64);

@@ -1,8 +1,8 @@
 //! Checkpoints of RocksDB: folders that share its immutable files.
 
 use super::rocks::{RocksStore, failed};
-use dengine_core::kv::StoreError;
-use dengine_core::snapshot::Checkpoint;
+use dengine_kv::StoreError;
+use dengine_snapshot::Checkpoint;
 use rocksdb::checkpoint::Checkpoint as RocksCheckpoint;
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! The storage of the state machine on disk.
 //!
-//! Only this module knows RocksDB. It implements [`dengine_core::kv::Store`] and passes that trait's
+//! Only this module knows RocksDB. It implements [`dengine_kv::Store`] and passes that trait's
 //! conformance suite; what the bytes mean is none of its business.
 
 mod checkpoint;
@@ -14,7 +14,7 @@ pub use rocks::{RocksCursor, RocksOptions, RocksStore};
 pub(crate) use space::OpenStore;
 
 use crate::config::StateConfig;
-use dengine_core::kv::StoreError;
+use dengine_kv::StoreError;
 use std::path::Path;
 
 /// Opens the store of a member.

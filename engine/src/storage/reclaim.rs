@@ -6,8 +6,8 @@
 //! read that had room (`SstFileManagerImpl::EnoughRoomForCompaction` and `ClearError`). So a very small one is made.
 
 use super::rocks::{MERGE_BYTES, RocksStore, failed};
-use dengine_core::kv::StoreError;
-use dengine_core::kv::store::Reclaimed;
+use dengine_kv::StoreError;
+use dengine_kv::store::Reclaimed;
 use rocksdb::properties as named;
 use rocksdb::{
     BottommostLevelCompaction, CompactOptions, IngestExternalFileOptions, LiveFile, Options,
@@ -94,7 +94,7 @@ fn bytes_of<'a>(files: impl IntoIterator<Item = &'a LiveFile>) -> u64 {
 }
 
 impl RocksStore {
-    /// See [`Store::reclaim`](dengine_core::kv::store::Store::reclaim).
+    /// See [`Store::reclaim`](dengine_kv::store::Store::reclaim).
     pub(super) fn reclaim_some(&self, free_bytes: u64) -> Result<Reclaimed, StoreError> {
         let files = self.files()?;
         let records = self.records(&files)?;
@@ -228,8 +228,8 @@ fn beside_others() -> CompactOptions {
 mod tests {
     use super::super::RocksOptions;
     use super::*;
-    use dengine_core::kv::Store;
-    use dengine_core::kv::store::WriteBatch;
+    use dengine_kv::Store;
+    use dengine_kv::store::WriteBatch;
 
     const MIB: u64 = 1 << 20;
 

@@ -8,8 +8,8 @@ use super::reclaim::Failures;
 use super::space::{OpenStore, Patience};
 use crate::files::{self, Use};
 use bytes::Bytes;
-use dengine_core::kv::layout::version_prefix;
-use dengine_core::kv::store::{Cursor, Operation, Reclaimed, Scope, Store, StoreError, WriteBatch};
+use dengine_kv::layout::version_prefix;
+use dengine_kv::store::{Cursor, Operation, Reclaimed, Scope, Store, StoreError, WriteBatch};
 use dengine_log::durable::make_folder;
 use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, DBRawIterator, ErrorKind, FlushOptions,

@@ -4,7 +4,7 @@
 //! is space for a whole write buffer, and then goes on by itself. What it refuses meanwhile has changed nothing. Often there is some soon: who asks for more than there is
 //! may have all of it for a moment (a file system that sets it aside in pieces, for the log's next segment), and a merge drops what it merged.
 
-use dengine_core::kv::StoreError;
+use dengine_kv::StoreError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

@@ -2,13 +2,14 @@
 
 use super::{RocksOptions, RocksStore};
 use bytes::Bytes;
-use dengine_core::kv::store::conformance::Suite;
-use dengine_core::kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
-use dengine_core::kv::{
+use dengine_kv::store::conformance::Suite;
+use dengine_kv::store::{Cursor, MemoryStore, Scope, WriteBatch};
+use dengine_kv::{
     Command, CommandVersion, KeyRange, RangeQuery, RangeResult, ReadError, Request, StateMachine,
     Store, StoreError,
 };
-use dengine_core::snapshot::{self, Checkpoint};
+use dengine_snapshot as snapshot;
+use dengine_snapshot::Checkpoint;
 use dengine_types::{Entry, EntryKind, Index, Revision, Term};
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -107,7 +108,10 @@ fn a_checkpoint_is_only_the_files_of_a_state_and_opens_as_one() {
     let mut machine = StateMachine::open(store).expect("open");
     let entries: Vec<_> = (1..=2000).map(entry).collect();
     machine.apply(&entries).expect("apply");
-    machine.flusher().checkpoint(&*place).expect("checkpoint");
+    machine
+        .flusher()
+        .with_store(|store| store.checkpoint(&*place))
+        .expect("checkpoint");
     machine.apply(&[entry(2001)]).expect("apply");
     let names = || {
         let mut names: Vec<_> = fs_err::read_dir(&place)

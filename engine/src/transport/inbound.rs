@@ -13,9 +13,9 @@ use dengine_api::peer::{
     Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
 use dengine_core::channel;
-use dengine_core::kv::Membership;
 use dengine_core::replica::{self, Announcement};
 use dengine_folder::Identity;
+use dengine_kv::Membership;
 use dengine_types::MemberId;
 use dengine_wire::peer::Admitted;
 use dengine_wire::{peer, snapshot};

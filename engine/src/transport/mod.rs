@@ -21,7 +21,7 @@ pub(crate) use snapshot::{CheckpointFolder, Incoming, OutgoingSnapshot};
 
 use crate::config::{Config, WRITE_BYTES_MAX};
 use crate::memory::{self, Use};
-use dengine_core::snapshot::MANIFEST_BYTES_MAX;
+use dengine_snapshot::MANIFEST_BYTES_MAX;
 use dengine_types::MemberId;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

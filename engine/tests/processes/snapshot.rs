@@ -14,8 +14,8 @@ use dengine_client::{
     Client, Consistency, KeyRange, RangeQuery,
     proto::{AddLearnerRequest, JoinRequest},
 };
-use dengine_core::snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId};
 use dengine_log::Position;
+use dengine_snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId};
 use dengine_types::{ClusterId, Index, Term};
 use futures::{StreamExt as _, stream};
 

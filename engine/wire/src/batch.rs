@@ -7,7 +7,7 @@ use dengine_api::v1::{
     operation::Operation as Wire,
     operation_result::{self, Result as WireResult},
 };
-use dengine_core::kv::{
+use dengine_kv::{
     Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
     Relation,
 };

@@ -11,7 +11,8 @@ use dengine_api::{
         RangeRequest, pipelined_answer::Answer,
     },
 };
-use dengine_core::kv::{self, Outcome};
+use dengine_kv as kv;
+use dengine_kv::Outcome;
 use prost::Message;
 use tonic::{Code, Status};
 

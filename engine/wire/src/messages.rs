@@ -1,7 +1,7 @@
 //! Core's types for the wire.
 
 use dengine_api::v1;
-use dengine_core::kv;
+use dengine_kv as kv;
 
 /// A pair for the wire.
 #[must_use]

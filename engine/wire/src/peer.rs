@@ -4,7 +4,7 @@ use dengine_api::{
     REMOVED_METADATA,
     peer::{Ack, Batch, Frame, Hello, frame},
 };
-use dengine_core::kv::{CommandVersion, Membership, membership::TEXT_BYTES_MAX};
+use dengine_kv::{CommandVersion, Membership, membership::TEXT_BYTES_MAX};
 use dengine_types::{ClusterId, MemberId};
 use tonic::{Code, Status, metadata::MetadataValue};
 
@@ -189,7 +189,7 @@ pub fn permits(message_bytes: usize, permit_bytes: usize, all: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::kv::Member;
+    use dengine_kv::Member;
 
     const CLUSTER: ClusterId = ClusterId(7);
     const ME: MemberId = MemberId(1);

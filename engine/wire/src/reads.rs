@@ -3,7 +3,7 @@
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
-use dengine_core::kv::{KeyRange, KeyValue, RangeQuery, RangeResult};
+use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult};
 use dengine_types::{ClusterId, Revision};
 use tonic::Status;
 

@@ -4,7 +4,7 @@ use dengine_api::v1::{
     CloseSessionRequest, CloseSessionResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
     OpenSessionRequest, OpenSessionResponse,
 };
-use dengine_core::kv::{Command, Outcome};
+use dengine_kv::{Command, Outcome};
 use dengine_types::SessionId;
 use tonic::Status;
 

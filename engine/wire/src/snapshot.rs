@@ -1,7 +1,7 @@
 //! What a member sends of a snapshot: a Hello, an offer, chunks and an end.
 
 use dengine_api::peer::{Hello, SnapshotFrame, SnapshotOffer, snapshot_frame::Kind};
-use dengine_core::snapshot::{Chunk, Place, SnapshotError};
+use dengine_snapshot::{Chunk, Place, SnapshotError};
 use tonic::Status;
 
 use crate::peer::no_hello;

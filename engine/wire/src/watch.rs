@@ -1,8 +1,9 @@
 //! Watches: what a client asks for, and what it is told.
 
 use dengine_api::v1::{CancelCause, Event, WatchCreate, WatchResponse, event::Kind};
-use dengine_core::kv::{self, EventKind, KeyRange};
-use dengine_core::watch::{Told, WatchSpec};
+use dengine_kv as kv;
+use dengine_kv::watch::{Told, WatchSpec};
+use dengine_kv::{EventKind, KeyRange};
 use dengine_types::Revision;
 use tonic::Status;
 

@@ -8,7 +8,8 @@ use dengine_api::{
         compare_and_swap_request::Expected as WireExpected,
     },
 };
-use dengine_core::kv::{self, Command, Expected, KeyRange, Outcome, Refusal};
+use dengine_kv as kv;
+use dengine_kv::{Command, Expected, KeyRange, Outcome, Refusal};
 use dengine_types::{Revision, SessionId};
 use tonic::Status;
 

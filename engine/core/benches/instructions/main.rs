@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dengine_core::kv::{Command, CommandVersion, Request, StateMachine, store::MemoryStore};
+use dengine_kv::{Command, CommandVersion, Request, StateMachine, store::MemoryStore};
 use dengine_log::Batch;
 use dengine_types::{Entry, EntryKind, Index, MemberId, Term};
 

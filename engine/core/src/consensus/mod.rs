@@ -52,7 +52,7 @@ mod tests;
 pub use config::{ConsensusConfig, ConsensusConfigError};
 #[cfg(any(test, feature = "testing"))]
 pub use describe::describe;
-pub(crate) use driver::snapshot_position;
+pub use driver::snapshot_position;
 pub use driver::{Consensus, Restored};
 pub use event::{
     Action, AppendId, ConfigChange, ConfigChangeKind, Divergence, Event, Outbound, Progress,

@@ -6,7 +6,7 @@
 
 use super::convert;
 use super::reads::RoundContext;
-use crate::kv::membership::MEMBERS_MAX;
+use dengine_kv::membership::MEMBERS_MAX;
 use dengine_log::CONTEXT_BYTES_MAX;
 use dengine_planted::planted;
 use dengine_types::NUMBER_MAX;

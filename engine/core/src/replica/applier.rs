@@ -4,7 +4,7 @@ use super::env::Env;
 use super::input::ApplyJob;
 use super::pending::Pending;
 use crate::consensus::{ConfigChange, ConfigChangeKind};
-use crate::kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
+use dengine_kv::{Applied, Membership, MembershipChange, Outcome, StateMachine, Store, StoreError};
 use dengine_types::{Entry, EntryKind, Index, Revision};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -144,9 +144,9 @@ mod tests {
     use super::super::pending::Expected;
     use super::super::{Caller, RequestError, Written};
     use super::*;
-    use crate::kv::store::MemoryStore;
-    use crate::kv::{Command, CommandVersion, Member, Request};
     use bytes::Bytes;
+    use dengine_kv::store::MemoryStore;
+    use dengine_kv::{Command, CommandVersion, Member, Request};
     use dengine_types::{ClusterId, MemberId, Term};
     use std::sync::mpsc::{Sender, channel};
 

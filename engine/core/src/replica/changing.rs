@@ -5,7 +5,7 @@
 //! steps out for calls of its `Node`, the simulator for whoever runs its cluster.
 
 use super::{RequestError, Written};
-use crate::kv::{Member, Membership, MembershipChange, Outcome};
+use dengine_kv::{Member, Membership, MembershipChange, Outcome};
 use dengine_planted::planted;
 use dengine_types::MemberId;
 use std::sync::Arc;
@@ -211,7 +211,7 @@ fn decide_addition(new: NewMember, members: &Membership) -> Result<Decision, Req
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::MembershipRefusal;
+    use dengine_kv::MembershipRefusal;
     use dengine_types::{ClusterId, Term};
     use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Who waits for an answer, as the surroundings of a replica represent them.
 
 use super::error::RequestError;
-use crate::kv::Outcome;
+use dengine_kv::Outcome;
 use dengine_types::Term;
 
 /// What a write came to.

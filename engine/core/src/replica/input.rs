@@ -5,8 +5,8 @@ use super::env::Env;
 use super::pending::Expected;
 use super::versions::Announcement;
 use crate::consensus::{AppendId, Divergence, Outbound, PeerMessageError, SnapshotMeta, State};
-use crate::kv::{CommandVersion, MembershipChange};
 use bytes::Bytes;
+use dengine_kv::{CommandVersion, MembershipChange};
 use dengine_log::Position;
 use dengine_types::{Entry, EntryKind, HardState, Index, MemberId};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use std::net::IpAddr;
 pub struct EncodedCommand {
     /// In the version of [`super::CommandGate`].
     pub data: Bytes,
-    /// How many records it may visit: what [`Command::records`](crate::kv::Command::records) says, and of a session that expires what the
+    /// How many records it may visit: what [`Command::records`](dengine_kv::Command::records) says, and of a session that expires what the
     /// leader knows.
     pub records: usize,
 }
@@ -24,7 +24,7 @@ pub struct EncodedCommand {
 impl EncodedCommand {
     /// Encodes a command.
     #[must_use]
-    pub fn new(request: crate::kv::Request, version: CommandVersion) -> Self {
+    pub fn new(request: dengine_kv::Request, version: CommandVersion) -> Self {
         Self {
             records: request.command.records(),
             data: request.encode(version),
@@ -254,7 +254,7 @@ pub enum ApplyJob<E: Env> {
 mod tests {
     use super::super::lone::{LoneLeader, Somebody};
     use super::{Input, Request, settles};
-    use crate::kv::CommandVersion;
+    use dengine_kv::CommandVersion;
 
     #[test]
     fn what_settles_a_change_is_told_from_what_begins_a_term() {

@@ -1,7 +1,7 @@
 //! What a leader does of its own accord: gives up old history, and ends what has outlived its time.
 
 use super::{EncodedCommand, OwnCommands};
-use crate::kv::{
+use dengine_kv::{
     Command, CommandVersion, DueSession, EXPIRY_RETRY, ExpiredKey, Expiry, ReadError, Reader,
     Request, Retention, RetentionSetting, Store,
 };
@@ -305,9 +305,9 @@ impl Applied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::store::MemoryStore;
-    use crate::kv::{SessionStamp, StateMachine};
     use bytes::Bytes;
+    use dengine_kv::store::MemoryStore;
+    use dengine_kv::{SessionStamp, StateMachine};
     use dengine_types::{Entry, EntryKind, SessionId};
 
     type Machine = StateMachine<MemoryStore>;

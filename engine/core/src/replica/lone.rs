@@ -2,9 +2,9 @@
 
 use super::{Applier, Caller, Effect, Env, Input, LogJob, Replica, ReplicaConfig, RequestError};
 use crate::consensus::{ConsensusConfig, Outbound, Role};
-use crate::kv::store::MemoryStore;
-use crate::kv::{CommandVersion, Member, MembershipChange, StateMachine};
 use bytes::Bytes;
+use dengine_kv::store::MemoryStore;
+use dengine_kv::{CommandVersion, Member, MembershipChange, StateMachine};
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogReader};

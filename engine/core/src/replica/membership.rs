@@ -3,7 +3,7 @@
 use super::applier::config_change;
 use super::{Env, Replica, RequestError};
 use crate::consensus::{ConfigChange, LogRead, Progress, Refusal, Role};
-use crate::kv::MembershipChange;
+use dengine_kv::MembershipChange;
 use dengine_planted::planted;
 use dengine_types::{Index, MemberId};
 

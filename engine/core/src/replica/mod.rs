@@ -14,7 +14,7 @@
 //! them by queues; the simulator runs the same three in one thread and chooses when each goes on.
 //!
 //! What may not live here: clocks (a [`Moment`] is passed in), threads, I/O other than through
-//! [`dengine_log`] and [`crate::kv`].
+//! [`dengine_log`] and [`dengine_kv`].
 
 mod applier;
 mod changing;
@@ -62,8 +62,8 @@ use crate::consensus::{
     Action, Consensus, ConsensusConfig, ConsensusConfigError, Event, LogRead, Proposal, Refusal,
     Restored, State, Token,
 };
-use crate::kv::{Membership, MembershipChange, StateMachine, Store};
 use bytes::Bytes;
+use dengine_kv::{Membership, MembershipChange, StateMachine, Store};
 use dengine_planted::planted;
 use dengine_types::{HardState, Index, MemberId, Moment, Revision};
 use pace::Pace;
@@ -518,7 +518,8 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 mod tests {
     use super::lone::{LoneLeader, Somebody, record};
     use super::*;
-    use crate::kv::{self, Command, CommandVersion};
+    use dengine_kv as kv;
+    use dengine_kv::{Command, CommandVersion};
 
     fn leader() -> LoneLeader {
         let mut leader = LoneLeader::new(CommandVersion::CURRENT);

@@ -1,9 +1,11 @@
 //! From what a data folder holds to a log and a state that belong together.
 
-use crate::kv::StoreError;
-use crate::snapshot::{self, Folders, SnapshotError};
+use dengine_snapshot as snapshot;
+
+use dengine_kv::StoreError;
 use dengine_log::{Disk, Log, LogError, Position, Recovered, begin_anew};
 use dengine_planted::planted;
+use dengine_snapshot::{Folders, SnapshotError};
 use dengine_types::{ClusterId, Index};
 
 /// A member's log and state. The log reaches to what the state has, at least.
@@ -88,10 +90,10 @@ pub fn open_member<L: Disk, S>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Folder;
     use dengine_log::DiskError;
     use dengine_log::conformance::{batch, small_options};
     use dengine_log::memory::MemoryDisk;
+    use dengine_snapshot::Folder;
     use dengine_types::Term;
 
     /// Nothing is staged in them, and nothing is to be moved.

@@ -2,8 +2,8 @@
 
 use super::env::{Caller, Written};
 use super::error::RequestError;
-use crate::kv::Applied;
 use bytes::Bytes;
+use dengine_kv::Applied;
 use dengine_planted::planted;
 use dengine_types::Index;
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ impl<C: Caller<Written>> Expected<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::Outcome;
+    use dengine_kv::Outcome;
     use dengine_types::{Revision, Term};
     use std::cell::RefCell;
     use std::rc::Rc;

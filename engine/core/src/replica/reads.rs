@@ -133,9 +133,9 @@ mod tests {
     };
     use super::*;
     use crate::consensus::ConsensusConfig;
-    use crate::kv::store::MemoryStore;
-    use crate::kv::{Member, Membership, MembershipChange, StateMachine};
     use bytes::Bytes;
+    use dengine_kv::store::MemoryStore;
+    use dengine_kv::{Member, Membership, MembershipChange, StateMachine};
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_log::{Batch, Log, LogReader};

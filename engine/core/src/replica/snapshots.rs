@@ -96,9 +96,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 mod tests {
     use super::*;
     use crate::consensus::{AppendId, ConsensusConfig, SnapshotMeta};
-    use crate::kv::StateMachine;
-    use crate::kv::store::MemoryStore;
     use crate::replica::{AppliedRange, Caller, Input, ReplicaConfig, RequestError};
+    use dengine_kv::StateMachine;
+    use dengine_kv::store::MemoryStore;
     use dengine_log::conformance::small_options;
     use dengine_log::memory::MemoryDisk;
     use dengine_log::{Batch, Log, LogReader, Position};

@@ -3,7 +3,7 @@
 use super::error::LeaderHint;
 use super::{Env, Replica};
 use crate::consensus::{LogRead, Role as RaftRole};
-use crate::kv::Member;
+use dengine_kv::Member;
 use dengine_types::{Index, MemberId, Moment, Revision, Term};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -218,9 +218,9 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 mod tests {
     use super::*;
     use crate::consensus::{Outbound, without_leader_commit};
-    use crate::kv::{CommandVersion, MembershipChange};
     use crate::replica::lone::{LoneLeader, Somebody, record};
     use crate::replica::{Input, Request};
+    use dengine_kv::{CommandVersion, MembershipChange};
 
     /// A leader, and a learner of its cluster that begins with nothing.
     struct Pair {

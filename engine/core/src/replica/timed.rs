@@ -3,11 +3,10 @@
 use super::lone::{LoneLeader, Somebody, Waiting};
 use super::{AppliedRange, ApplyJob, Effect, EncodedCommand, Input, Keeper, LogJob, Request};
 use crate::consensus::{AppendId, Outbound, Role};
-use crate::kv::store::MemoryStore;
-use crate::kv::{
-    self, Batch, BatchOperation, Command, CommandVersion, RetentionSetting, SessionStamp,
-};
 use bytes::Bytes;
+use dengine_kv as kv;
+use dengine_kv::store::MemoryStore;
+use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, RetentionSetting, SessionStamp};
 use dengine_types::{Entry, Moment, Revision, SessionId};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;

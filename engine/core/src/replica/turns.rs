@@ -12,7 +12,7 @@
 use super::pace::load;
 use super::{Caller, EncodedCommand, Env, OwnCommands, Replica};
 use crate::consensus::{LogRead, Refusal, Role, Token};
-use crate::kv::EXPIRY_RETRY;
+use dengine_kv::EXPIRY_RETRY;
 use dengine_types::Moment;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -321,10 +321,10 @@ impl<L: LogRead, E: Env> Replica<L, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Request};
     use crate::replica::lone::{LoneLeader, Somebody};
     use crate::replica::{Effect, Input, LogJob, Request as Asked};
     use bytes::Bytes;
+    use dengine_kv::{Batch, BatchOperation, Command, CommandVersion, ExpiredKey, Request};
     use dengine_types::{Entry, Revision};
 
     fn address(last: u8) -> IpAddr {

@@ -8,8 +8,8 @@
 
 use super::{Env, Replica};
 use crate::consensus::LogRead;
-use crate::kv::{CommandVersion, Membership, Request};
 use bytes::Bytes;
+use dengine_kv::{CommandVersion, Membership, Request};
 use dengine_planted::planted;
 use dengine_types::MemberId;
 use dengine_types::sync::atomic::{AtomicU8, Ordering};
@@ -167,10 +167,10 @@ fn lowered(data: Bytes, version: CommandVersion) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kv::{Command, MembershipChange};
     use crate::replica::lone::{LoneLeader, Somebody, Waiting, record};
     use crate::replica::{EncodedCommand, Input, Request as Asked};
     use Announcement::{Ack, Hello};
+    use dengine_kv::{Command, MembershipChange};
     use dengine_types::{ClusterId, EntryKind};
 
     const V2: CommandVersion = CommandVersion::OLDEST;

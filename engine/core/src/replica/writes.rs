@@ -172,7 +172,7 @@ fn lock(answers: &Mutex<Answers>) -> MutexGuard<'_, Answers> {
 mod tests {
     use super::*;
     use crate::answers::AnswerBudget;
-    use crate::kv::{KeyValue, Outcome};
+    use dengine_kv::{KeyValue, Outcome};
     use dengine_types::{Revision, Term};
     use std::pin::pin;
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,9 +1,7 @@
 //! A store that forgets what was not flushed, as RocksDB does without its own log.
 
 use bytes::Bytes;
-use dengine_core::kv::store::{
-    MemoryStore, Scope, Store, StoreError, WriteBatch, memory::MemoryCursor,
-};
+use dengine_kv::store::{MemoryStore, Scope, Store, StoreError, WriteBatch, memory::MemoryCursor};
 use std::sync::{Arc, Mutex};
 
 /// Clones are the same store.

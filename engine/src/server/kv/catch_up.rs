@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use dengine_core::revision_waits::RevisionWaits;
+use dengine_kv::revision_waits::RevisionWaits;
 use dengine_types::Revision;
 use tokio::sync::watch;
 

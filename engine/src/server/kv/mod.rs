@@ -28,7 +28,7 @@ use dengine_api::{
         RangeRequest, RangeResponse, kv_server::Kv,
     },
 };
-use dengine_core::kv::RANGE_VISIT_KEYS_MAX;
+use dengine_kv::RANGE_VISIT_KEYS_MAX;
 use dengine_wire::{Mutation, RequestLimits};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;

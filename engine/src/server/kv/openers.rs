@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dengine_core::kv::SESSIONS_MAX;
+use dengine_kv::SESSIONS_MAX;
 use dengine_types::{Index, SessionId};
 
 use crate::{connections::Share, server::forward::Origin};
@@ -195,7 +195,7 @@ impl Drop for Opening {
 
 #[cfg(test)]
 mod tests {
-    use dengine_core::kv::{Command, Outcome, Request, StateMachine, store::MemoryStore};
+    use dengine_kv::{Command, Outcome, Request, StateMachine, store::MemoryStore};
     use dengine_types::{Entry, EntryKind, Term};
 
     use super::*;
@@ -224,7 +224,7 @@ mod tests {
                 term: Term(1),
                 kind: EntryKind::Command,
                 context: bytes::Bytes::new(),
-                data: Request::from(command).encode(dengine_core::kv::CommandVersion::OLDEST),
+                data: Request::from(command).encode(dengine_kv::CommandVersion::OLDEST),
             };
             self.machine.apply(&[entry]).unwrap().remove(0).outcome
         }

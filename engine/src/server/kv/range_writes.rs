@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dengine_core::kv::{self, CommandVersion};
+use dengine_kv as kv;
+
+use dengine_kv::CommandVersion;
 use dengine_wire::{
     Mutation,
     status::{read_status, refusal_status},

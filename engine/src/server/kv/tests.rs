@@ -4,7 +4,7 @@
 use std::{pin::pin, time::Duration};
 
 use dengine_api::v1::DeleteRequest;
-use dengine_core::kv::SESSIONS_MAX;
+use dengine_kv::SESSIONS_MAX;
 use futures::FutureExt as _;
 use tokio::time::{sleep, timeout};
 

@@ -10,7 +10,8 @@ use dengine_api::{
     v1::{Consistency, OpenSessionRequest, OpenSessionResponse, pipelined_call::Call},
 };
 use dengine_client::Answered;
-use dengine_core::kv::{self, Batch, KeyRange, Outcome, RangeQuery, Reader};
+use dengine_kv as kv;
+use dengine_kv::{Batch, KeyRange, Outcome, RangeQuery, Reader};
 use dengine_types::SessionId;
 use dengine_wire::{
     Mutation, frame,

@@ -7,8 +7,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dengine_core::kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp};
-use dengine_core::watch::{Feed, KeepLimits, Mark, Page, PageCache, Part, Wanted, WatchSet, Work};
+use dengine_kv::watch::{Feed, KeepLimits, Mark, Page, PageCache, Part, Wanted, WatchSet, Work};
+use dengine_kv::{Changes, ChangesQuery, PageLimits, ReadError, Stamp};
 use dengine_types::Revision;
 use tokio::{runtime::Handle, sync::watch, task::JoinError};
 use tokio_util::sync::CancellationToken;

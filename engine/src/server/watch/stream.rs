@@ -6,8 +6,8 @@ use dengine_api::v1::{
     CancelCause, Event, KeyValue, WatchCreate, WatchRequest, WatchResponse,
     watch_request::Request as Wanted,
 };
-use dengine_core::kv::{ReadError, Stamp};
-use dengine_core::watch::{Telling, Told, WatchSet, WatchSpec, Work};
+use dengine_kv::watch::{Telling, Told, WatchSet, WatchSpec, Work};
+use dengine_kv::{ReadError, Stamp};
 use dengine_types::Revision;
 use dengine_wire::{
     status::request_status,

@@ -1,4 +1,4 @@
-//! Streams of snapshots. `dengine_core::snapshot` says what is in them and what survives; here are the
+//! Streams of snapshots. `dengine_snapshot` says what is in them and what survives; here are the
 //! connections, the turns and the timeouts.
 //!
 //! A member sends one snapshot at a time and receives one at a time. A stream that breaks is begun anew, and

@@ -5,9 +5,10 @@ use bytes::Bytes;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
 };
-use dengine_core::snapshot::{Manifest, Place, SnapshotError, Staging, describe};
+use dengine_core::consensus::snapshot_position;
 use dengine_folder::SnapshotPaths;
 use dengine_log::RealDisk;
+use dengine_snapshot::{Manifest, Place, SnapshotError, Staging, describe};
 use dengine_types::{ClusterId, MemberId};
 use dengine_wire::snapshot::{self, Piece};
 use std::path::Path;
@@ -160,7 +161,7 @@ impl Incoming {
     ) -> Result<Bytes, Status> {
         let manifest =
             Manifest::decode(&offer.manifest).map_err(|error| snapshot::status(&error))?;
-        let is_of_message = manifest.answers(&offer.message);
+        let is_of_message = manifest.answers(snapshot_position(&offer.message));
         let (pieces, queue) = mpsc::channel(CHUNKS_QUEUED);
         let (begun, place) = oneshot::channel();
         let this = self.clone();

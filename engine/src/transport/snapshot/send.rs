@@ -8,9 +8,10 @@ use dengine_api::peer::snapshot_frame::Kind;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, snapshot_answer,
 };
+use dengine_core::consensus::snapshot_position;
 use dengine_core::replica;
-use dengine_core::snapshot::{Chunk, Outgoing, Place};
 use dengine_log::RealDisk;
+use dengine_snapshot::{Chunk, Outgoing, Place};
 use dengine_types::MemberId;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -49,7 +50,7 @@ pub(crate) struct CheckpointFolder(pub(crate) PathBuf);
 impl OutgoingSnapshot {
     /// See [`Outgoing::answers`].
     pub(crate) fn answers(&self, message: &Bytes) -> bool {
-        self.outgoing.answers(message)
+        self.outgoing.answers(snapshot_position(message))
     }
 
     pub(crate) fn new(outgoing: Outgoing<RealDisk>, folder: CheckpointFolder) -> Self {

@@ -3,10 +3,10 @@
 
 use super::random::Random;
 use super::store::SimStore;
-use dengine_core::kv::StoreError;
-use dengine_core::snapshot::{Checkpoint, Folder, Folders, RESERVED};
+use dengine_kv::StoreError;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Disk, DiskError};
+use dengine_snapshot::{Checkpoint, Folder, Folders, RESERVED};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -243,9 +243,9 @@ impl Folders for SimFolders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::kv::store::{Store as _, WriteBatch};
-    use dengine_core::snapshot::{Outgoing, SnapshotError, SnapshotId, Staging, open_state};
+    use dengine_kv::store::{Store as _, WriteBatch};
     use dengine_log::Position;
+    use dengine_snapshot::{Outgoing, SnapshotError, SnapshotId, Staging, open_state};
     use dengine_types::{ClusterId, Index, Term};
 
     const CLUSTER: ClusterId = ClusterId(3);

@@ -6,7 +6,7 @@
 
 use super::queue::Nanos;
 use dengine_checker::{Answer, Call, History};
-use dengine_core::kv::{Event, EventKind};
+use dengine_kv::{Event, EventKind};
 use dengine_types::Revision;
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use bytes::Bytes;
     use dengine_checker::{Moment, Operation};
-    use dengine_core::kv::KeyValue;
+    use dengine_kv::KeyValue;
 
     fn change(revision: u64, value: &str) -> (Revision, Vec<Event>) {
         let revision = Revision(revision);

@@ -16,7 +16,7 @@ use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::surroundings::{Event, Surroundings};
 use super::world::{Members, World};
-use dengine_core::kv::{Event as Change, Membership};
+use dengine_kv::{Event as Change, Membership};
 use dengine_types::{Entry, Index, MemberId, Revision, Term};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::surroundings::Surroundings;
 use super::world::World;
-use dengine_core::kv::CommandVersion;
+use dengine_kv::CommandVersion;
 use dengine_types::MemberId;
 use std::collections::BTreeMap;
 

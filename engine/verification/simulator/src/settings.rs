@@ -3,7 +3,7 @@
 //! [`Plan::timers`](super::plan::Plan::timers).
 
 use super::random::Random;
-use dengine_core::kv::RetentionSetting;
+use dengine_kv::RetentionSetting;
 
 /// The largest frame that members take: one message with the largest entry, and little more.
 pub(super) const FRAME_BYTES_MAX: usize = 12 << 10;

@@ -2,10 +2,10 @@
 
 use super::random::Random;
 use bytes::Bytes;
-use dengine_core::kv::store::memory::MemoryCursor;
-use dengine_core::kv::store::{MemoryStore, Scope, Store, StoreError, WriteBatch};
-use dengine_core::snapshot::Checkpoint;
+use dengine_kv::store::memory::MemoryCursor;
+use dengine_kv::store::{MemoryStore, Scope, Store, StoreError, WriteBatch};
 use dengine_log::memory::MemoryDisk;
+use dengine_snapshot::Checkpoint;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 impl Checkpoint<MemoryDisk> for SimStore {
@@ -115,7 +115,7 @@ impl Store for SimStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::kv::store::conformance::Suite;
+    use dengine_kv::store::conformance::Suite;
 
     #[test]
     fn it_is_a_store() {

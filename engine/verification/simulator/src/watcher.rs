@@ -9,9 +9,9 @@ use super::surroundings::{Event, Surroundings};
 use super::world::Members;
 use bytes::Bytes;
 use dengine_client::policy::WatchCursor;
-use dengine_core::kv;
-use dengine_core::kv::KeyRange;
-use dengine_core::watch::{Told, WatchSpec};
+use dengine_kv as kv;
+use dengine_kv::KeyRange;
+use dengine_kv::watch::{Told, WatchSpec};
 use dengine_types::{MemberId, Revision};
 
 /// Watches of one stream, at most.

@@ -29,7 +29,7 @@ use divergence::Contradictions;
 use heartbeats::Told;
 use raft::{RawNode, StateRole, eraftpb};
 use snapshots::Snapshots;
-pub(crate) use snapshots::snapshot_position;
+pub use snapshots::snapshot_position;
 use std::collections::{BTreeMap, VecDeque};
 use terms::TermBudget;
 

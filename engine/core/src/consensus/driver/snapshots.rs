@@ -125,7 +125,7 @@ impl<L: LogRead> Consensus<L> {
 
 /// Where the snapshot ends of which a leader's message speaks; `None` if it speaks of none.
 #[must_use]
-pub(crate) fn snapshot_position(message: &Bytes) -> Option<Position> {
+pub fn snapshot_position(message: &Bytes) -> Option<Position> {
     let message = decode::message(message).ok()?;
     let meta = message.snapshot?.metadata?;
     Some(Position {

@@ -2,9 +2,9 @@
 
 use super::store::OrderedStore;
 use super::{entry, every_order, put};
-use crate::kv::StateMachine;
 use crate::models::KEY;
 use crate::replica::LeaseView;
+use dengine_kv::StateMachine;
 use dengine_planted::{Bug, plant};
 use dengine_types::sync::atomic::{AtomicBool, Ordering};
 use dengine_types::{Index, Moment};

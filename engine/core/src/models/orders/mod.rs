@@ -4,9 +4,9 @@ mod lease;
 mod published;
 mod store;
 
-use crate::kv::{Command, CommandVersion, Request};
 use crate::models::KEY;
 use bytes::Bytes;
+use dengine_kv::{Command, CommandVersion, Request};
 use dengine_types::{Entry, EntryKind, Index, Term};
 
 /// Tries every order with at most three preemptions, which is what loom's authors advise: more find hardly more.

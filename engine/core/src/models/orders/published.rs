@@ -2,8 +2,8 @@
 
 use super::store::OrderedStore;
 use super::{entry, every_order, put};
-use crate::kv::{Command, KeyRange, RangeQuery, ReadError, StateMachine};
 use crate::models::KEY;
+use dengine_kv::{Command, KeyRange, RangeQuery, ReadError, StateMachine};
 use dengine_planted::{Bug, plant};
 use dengine_types::{Index, Revision};
 use loom::thread;

@@ -1,8 +1,8 @@
 //! A store that orders no more than one must.
 
-use crate::kv::store::memory::{MemoryCursor, MemoryStore};
-use crate::kv::store::{Scope, Store, StoreError, WriteBatch};
 use bytes::Bytes;
+use dengine_kv::store::memory::{MemoryCursor, MemoryStore};
+use dengine_kv::store::{Scope, Store, StoreError, WriteBatch};
 use dengine_types::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 

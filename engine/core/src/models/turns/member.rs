@@ -5,11 +5,6 @@
 
 use super::{any_turns, long_turns};
 use crate::consensus::{AppendId, ConsensusConfig};
-use crate::kv::store::MemoryStore;
-use crate::kv::{
-    Command, CommandVersion, Flusher, Member, MembershipChange, Outcome, Reader, Request,
-    StateMachine,
-};
 use crate::models::KEY;
 use crate::replica::{
     Applier, ApplyJob, Caller, Effect, EncodedCommand, Env, Input, LogJob, LogStep, LogWriter,
@@ -17,6 +12,11 @@ use crate::replica::{
     WriteReply, Written,
 };
 use bytes::Bytes;
+use dengine_kv::store::MemoryStore;
+use dengine_kv::{
+    Command, CommandVersion, Flusher, Member, MembershipChange, Outcome, Reader, Request,
+    StateMachine,
+};
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Filled, Log, LogReader, Piece};

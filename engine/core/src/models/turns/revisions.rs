@@ -1,7 +1,7 @@
 //! Session reads that wait for a revision ([`RevisionWaits`]), while the member comes to it.
 
 use super::any_turns;
-use crate::revision_waits::RevisionWaits;
+use dengine_kv::revision_waits::RevisionWaits;
 use dengine_planted::{Bug, plant};
 use dengine_types::Revision;
 use dengine_types::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,9 @@
 //! What a hub reads for the watches of its streams ([`Feed`]), while they come and the member goes on.
 
 use super::any_turns;
-use crate::kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp, Want};
-use crate::watch::{Feed, KeepLimits, Page, Part, WatchSet, WatchSpec, Work};
 use bytes::Bytes;
+use dengine_kv::watch::{Feed, KeepLimits, Page, Part, WatchSet, WatchSpec, Work};
+use dengine_kv::{Changes, Event, EventKind, KeyRange, KeyValue, Stamp, Want};
 use dengine_planted::{Bug, plant};
 use dengine_types::Revision;
 use dengine_types::sync::atomic::{AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
 //! Callers that wait for several writes at once ([`WriteAnswers`]), which other threads answer or give up.
 
 use super::any_turns;
-use crate::kv::Outcome;
 use crate::replica::{Caller as _, RequestError, WriteAnswers, Written};
+use dengine_kv::Outcome;
 use dengine_planted::{Bug, plant};
 use dengine_types::Term;
 use shuttle::future::block_on;

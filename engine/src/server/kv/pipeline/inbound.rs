@@ -14,7 +14,7 @@ use dengine_api::{
         pipelined_call::Call,
     },
 };
-use dengine_core::kv;
+use dengine_kv as kv;
 use dengine_wire::{
     Mutation, for_each_write,
     frame::{self, Asked, Calls, ReadAlone, failed, framed},

@@ -33,7 +33,7 @@ use dengine_api::{
     KvCall,
     v1::{GetRequest, PipelineRequest, PipelineResponse, PipelinedAnswer, pipelined_call::Call},
 };
-use dengine_core::kv::Reader;
+use dengine_kv::Reader;
 use dengine_wire::{
     frame::{self, Asked, failed, found, framed},
     status::request_status,

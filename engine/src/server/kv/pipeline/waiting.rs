@@ -7,7 +7,7 @@ use std::{
 };
 
 use dengine_api::v1::{Consistency, GetRequest, pipelined_call::Call};
-use dengine_core::kv;
+use dengine_kv as kv;
 use dengine_wire::frame::{Asked, ReadAlone};
 use prost::Message as _;
 

@@ -1,8 +1,8 @@
 //! What a small command makes every member hold while it is applied.
 
 use bytes::Bytes;
-use dengine_core::kv::store::MemoryStore;
-use dengine_core::kv::{
+use dengine_kv::store::MemoryStore;
+use dengine_kv::{
     Batch, BatchOperation, Command, CommandVersion, KeyRange, PREVIOUS_BYTES_MAX, Request,
     StateMachine,
 };

@@ -7,7 +7,7 @@ use crate::surroundings::{Event, Surroundings};
 use crate::world::Members;
 use dengine_checker::{Call, CallId};
 use dengine_client::policy::{Attempts, Operation, RetryPolicy, Sequencer, Stamp, Target};
-use dengine_core::kv::{Request, SessionStamp};
+use dengine_kv::{Request, SessionStamp};
 use dengine_types::{MemberId, SessionId};
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use super::operation::seen;
 use crate::plan::KEYS_MAX;
 use bytes::Bytes;
 use dengine_checker::{Reply, Step};
-use dengine_core::kv::{BatchAnswer, BatchOperation, KeyRange, KeyValue};
+use dengine_kv::{BatchAnswer, BatchOperation, KeyRange, KeyValue};
 
 /// How an operation names its keys; each form comes as often as the others.
 enum Form {

@@ -6,7 +6,7 @@ use super::operation;
 use crate::queue::{MILLI, Nanos};
 use crate::random::Random;
 use dengine_checker::{Answer, Call, Level};
-use dengine_core::kv::Command;
+use dengine_kv::Command;
 
 /// What it does next about such a key.
 pub(super) enum Renewal {

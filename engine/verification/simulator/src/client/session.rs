@@ -6,7 +6,8 @@ use crate::queue::SECOND;
 use crate::surroundings::Surroundings;
 use crate::world::Members;
 use dengine_client::policy::{Sequencer, WINDOW};
-use dengine_core::kv::{self, Command, Refusal};
+use dengine_kv as kv;
+use dengine_kv::{Command, Refusal};
 use dengine_types::SessionId;
 
 impl Client {

@@ -2,7 +2,7 @@
 //! Who was removed may meet one, from a leader that has not applied its removal.
 
 use super::{Invariant, Seen};
-use dengine_core::kv::CommandVersion;
+use dengine_kv::CommandVersion;
 use dengine_types::{Entry, EntryKind, MemberId};
 use std::collections::{BTreeMap, BTreeSet};
 

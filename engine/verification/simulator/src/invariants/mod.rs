@@ -22,8 +22,8 @@ use super::shadow::Shadow;
 use super::trace::Hash;
 use dengine_checker::{History, Rule, Summary, Violation};
 use dengine_core::consensus::State;
-use dengine_core::kv::{CommandVersion, Event, KeyValue, Membership};
-use dengine_core::watch::WatchSpec;
+use dengine_kv::watch::WatchSpec;
+use dengine_kv::{CommandVersion, Event, KeyValue, Membership};
 use dengine_types::{Entry, EntryKind, Index, MemberId, Revision, Term};
 
 /// What invariants are told of.

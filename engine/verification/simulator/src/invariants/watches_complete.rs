@@ -2,8 +2,8 @@
 //! and the same ones from whichever member.
 
 use super::{Invariant, Seen};
-use dengine_core::kv::Event;
-use dengine_core::watch::WatchSpec;
+use dengine_kv::Event;
+use dengine_kv::watch::WatchSpec;
 use dengine_types::Revision;
 use std::collections::BTreeMap;
 

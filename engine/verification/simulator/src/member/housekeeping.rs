@@ -6,8 +6,8 @@ use crate::invariants::Seen;
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
 use dengine_core::consensus::Role;
-use dengine_core::kv::{Command, ExpiredKey, Request};
 use dengine_core::replica::Input;
+use dengine_kv::{Command, ExpiredKey, Request};
 use dengine_types::{Entry, EntryKind};
 
 /// How often the keeper looks while nothing waits.

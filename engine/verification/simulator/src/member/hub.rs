@@ -4,12 +4,12 @@ use super::process::Process;
 use super::{Actor, Machine, Member};
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
-use dengine_core::kv::{
-    Changes, ChangesQuery, Event, KeyRange, PageLimits, ReadError, Reader, Stamp, Store,
-};
-use dengine_core::watch::{
+use dengine_kv::watch::{
     KeepLimits, Mark, Page, PageCache, Part, Ring, Slice, Telling, Told, Wanted, WatchSet,
     WatchSpec, Work,
+};
+use dengine_kv::{
+    Changes, ChangesQuery, Event, KeyRange, PageLimits, ReadError, Reader, Stamp, Store,
 };
 use dengine_types::{MemberId, Revision};
 use std::collections::{BTreeMap, VecDeque};

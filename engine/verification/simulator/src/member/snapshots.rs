@@ -1,4 +1,4 @@
-//! Snapshots on their way: the shell around [`Outgoing`] and [`Staging`](dengine_core::snapshot::Staging), which `dengine` builds from a stream.
+//! Snapshots on their way: the shell around [`Outgoing`] and [`Staging`](dengine_snapshot::Staging), which `dengine` builds from a stream.
 
 use super::open::CLUSTER;
 use super::process::Process;
@@ -9,12 +9,14 @@ use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
 use bytes::Bytes;
 use dengine_core::consensus::SnapshotMeta;
+use dengine_core::consensus::snapshot_position;
 use dengine_core::replica::Input;
-use dengine_core::snapshot::{
-    Chunk, Commit, Manifest, Outgoing, Place, SnapshotError, SnapshotId, commit, describe,
-};
 use dengine_log::Position;
 use dengine_log::memory::MemoryDisk;
+use dengine_snapshot::{
+    Checkpoint as _, Chunk, Commit, Manifest, Outgoing, Place, SnapshotError, SnapshotId, commit,
+    describe,
+};
 use dengine_types::{HardState, MemberId};
 use std::collections::BTreeMap;
 
@@ -73,7 +75,9 @@ impl Process {
         sim: &mut Surroundings,
     ) -> Result<(Outgoing<MemoryDisk>, SnapshotMeta), String> {
         let disk = MemoryDisk::new();
-        self.flusher.checkpoint(&disk).map_err(|e| e.to_string())?;
+        self.flusher
+            .with_store(|store| store.checkpoint(&disk))
+            .map_err(|e| e.to_string())?;
         let (last, members) = describe::<SimStore, _>(&disk).map_err(|e| e.to_string())?;
         let id = SnapshotId(u128::from(sim.random.next()));
         let outgoing = Outgoing::new(disk, CLUSTER, id, last).map_err(|e| e.to_string())?;
@@ -93,7 +97,7 @@ impl Process {
         message: Bytes,
     ) {
         let made = self.snapshots.outgoing.as_ref();
-        let Some(outgoing) = made.filter(|it| it.answers(&message)) else {
+        let Some(outgoing) = made.filter(|it| it.answers(snapshot_position(&message))) else {
             self.inbox.push_back(Input::SnapshotSent { to, ok: false });
             return;
         };
@@ -190,7 +194,7 @@ impl Process {
         let message = incoming.map(|(_, _, message)| message);
         manifest
             .zip(message)
-            .is_some_and(|(it, message)| it.answers(message))
+            .is_some_and(|(it, message)| it.answers(snapshot_position(message)))
     }
 
     fn next_piece(&self, to: MemberId, id: SnapshotId, place: Place) -> Option<Parcel> {

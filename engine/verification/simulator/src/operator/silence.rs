@@ -5,7 +5,7 @@ use crate::member::Member;
 use crate::queue::{Nanos, SECOND};
 use crate::surroundings::Surroundings;
 use crate::world::Members;
-use dengine_core::kv::MembershipChange;
+use dengine_kv::MembershipChange;
 use dengine_types::{Index, MemberId, Term};
 use std::collections::{BTreeSet, VecDeque};
 

@@ -3,9 +3,9 @@
 use super::{joined, parts, words};
 use crate::driver::Target;
 use bytes::Bytes;
-use dengine_core::kv::outcome::{decode_kept, encode_kept};
-use dengine_core::kv::store::{MemoryStore, WriteBatch};
-use dengine_core::kv::{
+use dengine_kv::outcome::{decode_kept, encode_kept};
+use dengine_kv::store::{MemoryStore, WriteBatch};
+use dengine_kv::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, KeyRange,
     Member, Membership, MembershipChange, Outcome, RangeQuery, Relation, Request, SessionInfo,
     SessionStamp, StateMachine, Store as _, layout,

@@ -6,9 +6,10 @@ use dengine_api::peer::{
     snapshot_frame::Kind,
 };
 use dengine_core::consensus::Event;
-use dengine_core::kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore};
-use dengine_core::snapshot::{Manifest, Outgoing, SnapshotId, Staging, describe};
+use dengine_core::consensus::snapshot_position;
+use dengine_kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore};
 use dengine_log::{Position, memory::MemoryDisk};
+use dengine_snapshot::{Checkpoint as _, Manifest, Outgoing, SnapshotId, Staging, describe};
 use dengine_types::{ClusterId, MemberId, Moment};
 use dengine_wire::{
     peer,
@@ -112,7 +113,10 @@ fn snapshot(input: &[u8]) -> Result<String, Status> {
     let refused = |error| wire::status(&error);
     let manifest = Manifest::decode(&manifest).map_err(refused)?;
     let mut staging = Staging::open(MemoryDisk::new(), CLUSTER, BYTES_MAX).map_err(refused)?;
-    let (last, answers) = (manifest.last(), manifest.answers(&offer.message));
+    let (last, answers) = (
+        manifest.last(),
+        manifest.answers(snapshot_position(&offer.message)),
+    );
     staging.begin(manifest).map_err(refused)?;
     while let Piece::Chunk(chunk) = wire::piece(next()?)? {
         staging.receive(&chunk).map_err(refused)?;
@@ -259,7 +263,10 @@ fn a_snapshot_that_is_as_it_should_be_is_installed() {
 fn sending(mode: u8) -> Vec<u8> {
     let leader = MemberId(2);
     let disk = MemoryDisk::new();
-    filled().flusher().checkpoint(&disk).unwrap();
+    filled()
+        .flusher()
+        .with_store(|store| store.checkpoint(&disk))
+        .unwrap();
     let (last, _) = describe::<MemoryStore, _>(&disk).unwrap();
     let outgoing = Outgoing::new(disk, CLUSTER, SnapshotId(3), last).unwrap();
     let offer = SnapshotOffer {

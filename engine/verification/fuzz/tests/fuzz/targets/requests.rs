@@ -8,7 +8,8 @@ use dengine_api::v1::{
     PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, Position, PutRequest,
     RangeRequest, RangeResponse, pipelined_call::Call,
 };
-use dengine_core::kv::{self, Outcome, StateMachine, store::MemoryStore};
+use dengine_kv as kv;
+use dengine_kv::{Outcome, StateMachine, store::MemoryStore};
 use dengine_types::{ClusterId, EntryKind, MemberId, Term};
 use dengine_wire::{
     Header, Mutation, RequestLimits, for_each_write,

@@ -3,9 +3,9 @@
 use super::{joined, part, parts, words};
 use crate::driver::Target;
 use bytes::Bytes;
-use dengine_core::snapshot::{Chunk, FileEntry, Manifest, SnapshotId, Staging};
 use dengine_log::Position;
 use dengine_log::memory::MemoryDisk;
+use dengine_snapshot::{Chunk, FileEntry, Manifest, SnapshotId, Staging};
 use dengine_types::{ClusterId, Index, Term};
 
 const CLUSTER: ClusterId = ClusterId(7);

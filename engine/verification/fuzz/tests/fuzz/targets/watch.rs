@@ -8,10 +8,8 @@ use dengine_api::v1::{
     watch_request::Request,
 };
 use dengine_client::policy::WatchCursor;
-use dengine_core::kv::{Command, PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore};
-use dengine_core::watch::{
-    KeepLimits, Page, PageCache, Part, Ring, Telling, Wanted, WatchSet, Work,
-};
+use dengine_kv::watch::{KeepLimits, Page, PageCache, Part, Ring, Telling, Wanted, WatchSet, Work};
+use dengine_kv::{Command, PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore};
 use dengine_types::{EntryKind, Revision};
 use dengine_wire::{
     Header,
@@ -140,8 +138,7 @@ impl Stream {
             prev_kv: false,
             ttl_ms: 0,
         };
-        let data =
-            dengine_core::kv::Request::from(put).encode(dengine_core::kv::CommandVersion::CURRENT);
+        let data = dengine_kv::Request::from(put).encode(dengine_kv::CommandVersion::CURRENT);
         let entries = [entry(&self.machine, EntryKind::Command, &data)];
         self.machine.apply(&entries).unwrap();
     }
@@ -235,7 +232,7 @@ impl Stream {
     }
 
     /// One message on its way, and into the client.
-    fn event(&mut self, id: u64, message: dengine_core::watch::Told) {
+    fn event(&mut self, id: u64, message: dengine_kv::watch::Told) {
         let (reached, fragment) = (message.reached(), message.fragment);
         let response = said(&watch::told(id, self.header(), message));
         let spec = self.watches.spec(id).expect("it was there");

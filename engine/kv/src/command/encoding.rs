@@ -1,0 +1,377 @@
+//! Requests as protobuf messages in the log. `docs/formats.md` describes them; keep both equal.
+
+use super::records::{
+    BatchRecord, CompareAndSwapRecord, CompareRecord, DeleteRecord, EndRecord, ExpectedRecord,
+    ExpireKeysRecord, ExpireSessionRecord, ExpiredKeyRecord, GetRecord, KeysRecord, Kind,
+    OperationKind, OperationRecord, PutRecord, RequestRecord, StampRecord, TargetRecord,
+};
+use super::version::NotRead;
+use super::{
+    Batch, BatchOperation, Command, CommandError, CommandVersion, Compare, CompareTarget, Expected,
+    ExpiredKey, LoggedRequest, Relation, Request, SessionStamp,
+};
+use crate::{KeyRange, StoreError};
+use bytes::{BufMut, Bytes, BytesMut};
+use dengine_types::{Index, Revision, SessionId};
+use prost::Message as _;
+
+impl Request {
+    /// The data of a log entry, as members that read `version` read it.
+    #[must_use]
+    pub fn encode(self, version: CommandVersion) -> Bytes {
+        let record = RequestRecord::from(self);
+        let mut data = BytesMut::with_capacity(1 + record.encoded_len());
+        data.put_u8(version.number());
+        record
+            .encode(&mut data)
+            .expect("a growing buffer takes every message");
+        data.freeze()
+    }
+
+    /// Reads the data of a log entry, and with it the version that says what it means. Keys and values share its
+    /// memory.
+    ///
+    /// # Errors
+    /// The outer one if a newer program wrote it, the inner one if it is no command at all.
+    pub fn decode(data: Bytes) -> Result<Result<LoggedRequest, CommandError>, StoreError> {
+        Self::decode_up_to(CommandVersion::CURRENT, data)
+    }
+
+    /// As [`Self::decode`], for a program that reads no more than `reads_max`.
+    pub(crate) fn decode_up_to(
+        reads_max: CommandVersion,
+        mut data: Bytes,
+    ) -> Result<Result<LoggedRequest, CommandError>, StoreError> {
+        if data.is_empty() {
+            return Ok(Err(CommandError::Incomplete("version")));
+        }
+        let number = data.split_to(1)[0];
+        match CommandVersion::read(number, reads_max) {
+            Ok(version) => {
+                let request = Self::decode_record(data);
+                Ok(request.map(|request| LoggedRequest { version, request }))
+            }
+            Err(NotRead::Older) => Ok(Err(CommandError::Malformed(format!("version {number}")))),
+            Err(NotRead::Newer) => Err(StoreError::NewerFormat {
+                what: "a command in the log",
+                found: u32::from(number),
+                supported: u32::from(reads_max.number()),
+            }),
+        }
+    }
+
+    fn decode_record(data: Bytes) -> Result<Self, CommandError> {
+        let record = RequestRecord::decode(data)
+            .map_err(|error| CommandError::Malformed(error.to_string()))?;
+        let kind = record.kind.ok_or(CommandError::Incomplete("kind"))?;
+        Ok(Self {
+            session: record.session.map(Into::into),
+            command: kind.try_into()?,
+        })
+    }
+}
+
+impl From<Request> for RequestRecord {
+    fn from(request: Request) -> Self {
+        Self {
+            session: request.session.map(|stamp| StampRecord {
+                id: stamp.id.0,
+                sequence: stamp.sequence,
+                acknowledged: stamp.acknowledged,
+            }),
+            kind: Some(request.command.into()),
+        }
+    }
+}
+
+impl From<StampRecord> for SessionStamp {
+    fn from(record: StampRecord) -> Self {
+        Self {
+            id: SessionId(record.id),
+            sequence: record.sequence,
+            acknowledged: record.acknowledged,
+        }
+    }
+}
+
+impl From<Command> for Kind {
+    fn from(command: Command) -> Self {
+        match command {
+            Command::Put {
+                key,
+                value,
+                prev_kv,
+                ttl_ms,
+            } => Self::Put(PutRecord {
+                key,
+                value,
+                prev_kv,
+                ttl_ms,
+            }),
+            Command::Delete { keys, prev_kv } => Self::Delete(DeleteRecord {
+                keys: Some(keys.into()),
+                prev_kv,
+            }),
+            Command::CompareAndSwap {
+                key,
+                expected,
+                value,
+                ttl_ms,
+            } => Self::CompareAndSwap(CompareAndSwapRecord {
+                key,
+                expected: Some(expected.into()),
+                value,
+                ttl_ms,
+            }),
+            Command::Batch(batch) => Self::Batch(batch.into()),
+            Command::Compact { revision } => Self::Compact(revision.0),
+            Command::OpenSession { ttl_ms } => Self::OpenSession(ttl_ms),
+            Command::KeepAlive { session } => Self::KeepAlive(session.0),
+            Command::CloseSession { session } => Self::CloseSession(session.0),
+            Command::ExpireSession { session, last_used } => {
+                Self::ExpireSession(ExpireSessionRecord {
+                    session: session.0,
+                    last_used: last_used.0,
+                })
+            }
+            Command::ExpireKeys { keys } => Self::ExpireKeys(ExpireKeysRecord {
+                keys: keys.into_iter().map(Into::into).collect(),
+            }),
+        }
+    }
+}
+
+impl TryFrom<Kind> for Command {
+    type Error = CommandError;
+
+    fn try_from(kind: Kind) -> Result<Self, CommandError> {
+        Ok(match kind {
+            Kind::Put(put) => Self::Put {
+                key: put.key,
+                value: put.value,
+                prev_kv: put.prev_kv,
+                ttl_ms: put.ttl_ms,
+            },
+            Kind::Delete(delete) => Self::Delete {
+                keys: key_range(delete.keys)?,
+                prev_kv: delete.prev_kv,
+            },
+            Kind::CompareAndSwap(swap) => Self::CompareAndSwap {
+                key: swap.key,
+                expected: swap
+                    .expected
+                    .ok_or(CommandError::Incomplete("expected state"))?
+                    .into(),
+                value: swap.value,
+                ttl_ms: swap.ttl_ms,
+            },
+            Kind::Batch(batch) => Self::Batch(batch.try_into()?),
+            Kind::Compact(revision) => Self::Compact {
+                revision: Revision(revision),
+            },
+            Kind::OpenSession(ttl_ms) => Self::OpenSession { ttl_ms },
+            Kind::KeepAlive(id) => Self::KeepAlive {
+                session: SessionId(id),
+            },
+            Kind::CloseSession(id) => Self::CloseSession {
+                session: SessionId(id),
+            },
+            Kind::ExpireSession(it) => Self::ExpireSession {
+                session: SessionId(it.session),
+                last_used: Index(it.last_used),
+            },
+            Kind::ExpireKeys(it) => Self::ExpireKeys {
+                keys: it.keys.into_iter().map(Into::into).collect(),
+            },
+        })
+    }
+}
+
+impl From<Expected> for ExpectedRecord {
+    fn from(expected: Expected) -> Self {
+        match expected {
+            Expected::ModRevision(it) => Self::ModRevision(it.0),
+            Expected::Value(it) => Self::Value(it),
+        }
+    }
+}
+
+impl From<ExpectedRecord> for Expected {
+    fn from(record: ExpectedRecord) -> Self {
+        match record {
+            ExpectedRecord::ModRevision(it) => Self::ModRevision(Revision(it)),
+            ExpectedRecord::Value(it) => Self::Value(it),
+        }
+    }
+}
+
+impl From<ExpiredKey> for ExpiredKeyRecord {
+    fn from(expired: ExpiredKey) -> Self {
+        Self {
+            key: expired.key,
+            mod_revision: expired.mod_revision.0,
+        }
+    }
+}
+
+impl From<ExpiredKeyRecord> for ExpiredKey {
+    fn from(record: ExpiredKeyRecord) -> Self {
+        Self {
+            key: record.key,
+            mod_revision: Revision(record.mod_revision),
+        }
+    }
+}
+
+impl From<KeyRange> for KeysRecord {
+    fn from(keys: KeyRange) -> Self {
+        let (key, end) = match keys {
+            KeyRange::One(key) => (key, None),
+            KeyRange::Between { start, end } => (start, Some(EndRecord::Before(end))),
+            KeyRange::From(start) => (start, Some(EndRecord::Open(true))),
+        };
+        Self { key, end }
+    }
+}
+
+fn key_range(record: Option<KeysRecord>) -> Result<KeyRange, CommandError> {
+    let KeysRecord { key, end } = record.ok_or(CommandError::Incomplete("keys"))?;
+    Ok(match end {
+        None => KeyRange::One(key),
+        Some(EndRecord::Before(end)) => KeyRange::Between { start: key, end },
+        Some(EndRecord::Open(_)) => KeyRange::From(key),
+    })
+}
+
+impl From<Batch> for BatchRecord {
+    fn from(batch: Batch) -> Self {
+        Self {
+            compares: batch.compares.into_iter().map(Into::into).collect(),
+            then: batch.then.into_iter().map(Into::into).collect(),
+            otherwise: batch.otherwise.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl TryFrom<BatchRecord> for Batch {
+    type Error = CommandError;
+
+    fn try_from(record: BatchRecord) -> Result<Self, CommandError> {
+        let operations = |records: Vec<OperationRecord>| {
+            let operations = records.into_iter().map(BatchOperation::try_from);
+            operations.collect::<Result<_, _>>()
+        };
+        let compares = record.compares.into_iter().map(Compare::try_from);
+        Ok(Self {
+            compares: compares.collect::<Result<_, _>>()?,
+            then: operations(record.then)?,
+            otherwise: operations(record.otherwise)?,
+        })
+    }
+}
+
+impl From<Compare> for CompareRecord {
+    fn from(compare: Compare) -> Self {
+        Self {
+            keys: Some(compare.keys.into()),
+            relation: match compare.relation {
+                Relation::Equal => 1,
+                Relation::NotEqual => 2,
+                Relation::Greater => 3,
+                Relation::Less => 4,
+            },
+            target: Some(match compare.target {
+                CompareTarget::Version(it) => TargetRecord::Version(it),
+                CompareTarget::CreateRevision(it) => TargetRecord::CreateRevision(it.0),
+                CompareTarget::ModRevision(it) => TargetRecord::ModRevision(it.0),
+                CompareTarget::Value(it) => TargetRecord::Value(it),
+            }),
+        }
+    }
+}
+
+impl TryFrom<CompareRecord> for Compare {
+    type Error = CommandError;
+
+    fn try_from(record: CompareRecord) -> Result<Self, CommandError> {
+        Ok(Self {
+            keys: key_range(record.keys)?,
+            relation: match record.relation {
+                1 => Relation::Equal,
+                2 => Relation::NotEqual,
+                3 => Relation::Greater,
+                4 => Relation::Less,
+                _ => return Err(CommandError::Incomplete("relation")),
+            },
+            target: match record.target {
+                Some(TargetRecord::Version(it)) => CompareTarget::Version(it),
+                Some(TargetRecord::CreateRevision(it)) => {
+                    CompareTarget::CreateRevision(Revision(it))
+                }
+                Some(TargetRecord::ModRevision(it)) => CompareTarget::ModRevision(Revision(it)),
+                Some(TargetRecord::Value(it)) => CompareTarget::Value(it),
+                None => return Err(CommandError::Incomplete("target")),
+            },
+        })
+    }
+}
+
+impl From<BatchOperation> for OperationRecord {
+    fn from(operation: BatchOperation) -> Self {
+        let kind = match operation {
+            BatchOperation::Put {
+                key,
+                value,
+                prev_kv,
+                ttl_ms,
+            } => OperationKind::Put(PutRecord {
+                key,
+                value,
+                prev_kv,
+                ttl_ms,
+            }),
+            BatchOperation::Delete { keys, prev_kv } => OperationKind::Delete(DeleteRecord {
+                keys: Some(keys.into()),
+                prev_kv,
+            }),
+            BatchOperation::Get {
+                keys,
+                limit,
+                keys_only,
+                count_only,
+            } => OperationKind::Get(GetRecord {
+                keys: Some(keys.into()),
+                limit,
+                keys_only,
+                count_only,
+            }),
+        };
+        Self { kind: Some(kind) }
+    }
+}
+
+impl TryFrom<OperationRecord> for BatchOperation {
+    type Error = CommandError;
+
+    fn try_from(record: OperationRecord) -> Result<Self, CommandError> {
+        Ok(match record.kind {
+            Some(OperationKind::Put(put)) => Self::Put {
+                key: put.key,
+                value: put.value,
+                prev_kv: put.prev_kv,
+                ttl_ms: put.ttl_ms,
+            },
+            Some(OperationKind::Delete(delete)) => Self::Delete {
+                keys: key_range(delete.keys)?,
+                prev_kv: delete.prev_kv,
+            },
+            Some(OperationKind::Get(get)) => Self::Get {
+                keys: key_range(get.keys)?,
+                limit: get.limit,
+                keys_only: get.keys_only,
+                count_only: get.count_only,
+            },
+            None => return Err(CommandError::Incomplete("operation")),
+        })
+    }
+}

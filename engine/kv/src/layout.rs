@@ -1,0 +1,550 @@
+//! Which bytes the state machine keeps in its store. `docs/formats.md` describes them; keep both equal.
+//!
+//! The first byte of a key names its space:
+//!
+//! ```text
+//! 'c' revision(8) sub(4)                       → what changed, in the order of history
+//! 'd' escaped user key, 00 00, !revision(8)    → a version of the key
+//! 'm' name                                     → the state machine's own records
+//! 'r' session id(8) sequence(8)                → the answer that is kept for a command of a session
+//! 's' session id(8)                            → an open session
+//! 't' revision(8) user key                     → time to live: a key whose last change gave it one
+//! ```
+//!
+//! Numbers are big-endian. Revisions of data records are inverted, so the newest version of a key comes
+//! first, and the newest one not above a revision is one seek away. No revision changes a key twice. Zero bytes of a user key are written
+//! as `00 FF`, so `00 00` ends a key that may be the beginning of another one, and order is kept.
+
+use super::store::StoreError;
+use crate::SESSIONS_MAX;
+use crate::membership::Membership;
+use dengine_types::{Index, NUMBER_MAX, Revision, SessionId, Term};
+use prost::encoding::{decode_varint, encode_varint};
+use std::ops::Range;
+
+/// The format that this program writes, and the highest that it reads.
+pub const FORMAT_VERSION: u32 = 3;
+
+/// Where the format version lies; the first thing that is written to a store.
+pub const FORMAT_KEY: &[u8] = b"mformat";
+/// Where [`State`] lies.
+pub const STATE_KEY: &[u8] = b"mstate";
+/// Where the [`Membership`] lies; absent until the cluster is bootstrapped.
+pub const MEMBERSHIP_KEY: &[u8] = b"mmembership";
+
+const CHANGES: u8 = b'c';
+const DATA: u8 = b'd';
+const REPLIES: u8 = b'r';
+const SESSIONS: u8 = b's';
+const EXPIRING: u8 = b't';
+const TERMINATOR: [u8; 2] = [0, 0];
+const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
+const REVISION_BYTES: usize = 8;
+const STAMP_BYTES: usize = 12;
+/// Space, terminator and revision: what every data key holds besides the user's key.
+const DATA_KEY_BYTES_MIN: usize = 1 + TERMINATOR.len() + REVISION_BYTES;
+
+const FLAG_LIVE: u8 = 0;
+const FLAG_TOMBSTONE: u8 = 1;
+const FLAG_EXPIRING: u8 = 2;
+const CHANGE_PUT: u8 = 0;
+const CHANGE_DELETE: u8 = 1;
+const STATE_BYTES: usize = 40;
+
+/// A place in history: the revision, and which of its changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp {
+    /// The revision that made the change.
+    pub revision: Revision,
+    /// Counts the changes of that revision from 0.
+    pub sub: u32,
+}
+
+impl Stamp {
+    /// Before the first change of `revision`.
+    #[must_use]
+    pub fn start_of(revision: Revision) -> Self {
+        Self { revision, sub: 0 }
+    }
+
+    /// Behind the last change of `revision`.
+    #[must_use]
+    pub fn end_of(revision: Revision) -> Self {
+        Self::start_of(Revision(revision.0.saturating_add(1)))
+    }
+
+    /// Behind this change.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self {
+            sub: self.sub + 1,
+            ..self
+        }
+    }
+}
+
+/// One change, as it is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change<'a> {
+    /// The key that it changed.
+    pub key: &'a [u8],
+    /// Whether it deleted the key.
+    pub deletes: bool,
+    /// The change before it of the key, if the key existed: the version that this one has made obsolete.
+    pub replaces: Option<Revision>,
+}
+
+/// One version of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version<'a> {
+    /// The key has a value.
+    Live {
+        /// See [`KeyValue::create_revision`](super::KeyValue::create_revision).
+        create_revision: Revision,
+        /// See [`KeyValue::version`](super::KeyValue::version).
+        version: u64,
+        /// See [`KeyValue::ttl_ms`](super::KeyValue::ttl_ms).
+        ttl_ms: u64,
+        /// The value.
+        value: &'a [u8],
+    },
+    /// The key is deleted.
+    Tombstone,
+}
+
+/// What the state machine knows of itself besides data and membership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The last entry whose effects are in the store.
+    pub applied_index: Index,
+    /// The term of that entry.
+    pub applied_term: Term,
+    /// The revision of the store: at most one above the index, as an entry makes one revision at most.
+    pub revision: Revision,
+    /// History below this revision is gone; 0 if all of it is there.
+    pub compact_revision: Revision,
+    /// How many sessions are open.
+    pub sessions: u64,
+}
+
+impl State {
+    /// Before the first entry.
+    pub const EMPTY: Self = Self {
+        applied_index: Index(0),
+        applied_term: Term(0),
+        revision: Revision(1),
+        compact_revision: Revision(0),
+        sessions: 0,
+    };
+}
+
+/// The part of a data key that all versions of one user key share; `None` for other keys. Filters and
+/// [`Scope::OneKey`](super::store::Scope::OneKey) go by it.
+#[must_use]
+pub fn version_prefix(key: &[u8]) -> Option<&[u8]> {
+    (key.first() == Some(&DATA) && key.len() >= DATA_KEY_BYTES_MIN)
+        .then(|| &key[..key.len() - REVISION_BYTES])
+}
+
+/// Appends the prefix of all versions of `user_key`.
+pub fn put_version_prefix(out: &mut Vec<u8>, user_key: &[u8]) {
+    put_range_bound(out, user_key);
+    out.extend_from_slice(&TERMINATOR);
+}
+
+/// Appends the key of the version of `user_key` that `revision` made.
+pub fn put_data_key(out: &mut Vec<u8>, user_key: &[u8], revision: Revision) {
+    put_version_prefix(out, user_key);
+    put_inverted(out, revision);
+}
+
+/// Appends the inverted revision with which a data key ends.
+pub fn put_inverted(out: &mut Vec<u8>, revision: Revision) {
+    out.extend_from_slice(&(!revision.0).to_be_bytes());
+}
+
+/// Appends the byte string that lies behind all versions of keys below `user_key`, and before those
+/// of `user_key` and above.
+pub fn put_range_bound(out: &mut Vec<u8>, user_key: &[u8]) {
+    out.push(DATA);
+    let mut pieces = user_key.split(|byte| *byte == 0);
+    out.extend_from_slice(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        out.extend_from_slice(&ESCAPED_ZERO);
+        out.extend_from_slice(piece);
+    }
+}
+
+/// The byte strings between which all versions of all keys from `start` lie.
+#[must_use]
+pub fn data_range(start: &[u8], end: Option<&[u8]>) -> Range<Vec<u8>> {
+    let mut lower = Vec::with_capacity(start.len() + 1);
+    put_range_bound(&mut lower, start);
+    let mut upper = Vec::new();
+    match end {
+        Some(end) => put_range_bound(&mut upper, end),
+        None => upper.push(DATA + 1),
+    }
+    lower..upper
+}
+
+/// Takes a data key apart, into its prefix and its revision.
+///
+/// # Errors
+/// If it is not a data key.
+pub fn split_data_key(key: &[u8]) -> Result<(&[u8], Revision), StoreError> {
+    let prefix = version_prefix(key)
+        .filter(|prefix| prefix.ends_with(&TERMINATOR))
+        .ok_or_else(|| corrupt("data key", key))?;
+    Ok((prefix, Revision(!be_u64(&key[prefix.len()..]))))
+}
+
+/// The user's key in a prefix that [`split_data_key`] returned.
+///
+/// # Errors
+/// If its escapes are not ours.
+pub fn user_key(prefix: &[u8]) -> Result<Vec<u8>, StoreError> {
+    let body = prefix
+        .get(1..)
+        .and_then(|rest| rest.strip_suffix(&TERMINATOR))
+        .ok_or_else(|| corrupt("data key", prefix))?;
+    let mut key = Vec::with_capacity(body.len());
+    let mut rest = body;
+    while let Some(zero) = rest.iter().position(|byte| *byte == 0) {
+        key.extend_from_slice(&rest[..=zero]);
+        rest = rest[zero..]
+            .strip_prefix(&ESCAPED_ZERO)
+            .ok_or_else(|| corrupt("data key", prefix))?;
+    }
+    key.extend_from_slice(rest);
+    Ok(key)
+}
+
+/// Appends the key under which the change at `stamp` is listed.
+pub fn put_change_key(out: &mut Vec<u8>, stamp: Stamp) {
+    out.push(CHANGES);
+    out.extend_from_slice(&stamp.revision.0.to_be_bytes());
+    out.extend_from_slice(&stamp.sub.to_be_bytes());
+}
+
+/// Takes a change key apart.
+///
+/// # Errors
+/// If it is not one.
+pub fn split_change_key(key: &[u8]) -> Result<Stamp, StoreError> {
+    match key.split_first() {
+        Some((&CHANGES, stamp)) if stamp.len() == STAMP_BYTES => Ok(Stamp {
+            revision: Revision(be_u64(&stamp[..8])),
+            sub: be_u32(&stamp[8..]),
+        }),
+        _ => Err(corrupt("change key", key)),
+    }
+}
+
+/// Appends the record of a change.
+pub fn put_change(out: &mut Vec<u8>, change: Change<'_>) {
+    out.push(if change.deletes {
+        CHANGE_DELETE
+    } else {
+        CHANGE_PUT
+    });
+    encode_varint(change.replaces.map_or(0, |revision| revision.0), out);
+    out.extend_from_slice(change.key);
+}
+
+/// Reads the record of a change.
+///
+/// # Errors
+/// If it is not one.
+pub fn change(record: &[u8]) -> Result<Change<'_>, StoreError> {
+    match record.split_first() {
+        Some((kind @ &(CHANGE_PUT | CHANGE_DELETE), mut key)) => {
+            let replaces = decode_varint(&mut key).map_err(|_| corrupt("change", record))?;
+            Ok(Change {
+                key,
+                deletes: *kind == CHANGE_DELETE,
+                replaces: (replaces != 0).then_some(Revision(replaces)),
+            })
+        }
+        _ => Err(corrupt("change", record)),
+    }
+}
+
+/// The byte strings between which the changes from `from` to the end of `to` lie.
+#[must_use]
+pub fn change_range(from: Stamp, to: Revision) -> Range<Vec<u8>> {
+    let mut lower = Vec::with_capacity(1 + STAMP_BYTES);
+    put_change_key(&mut lower, from);
+    let mut upper = Vec::with_capacity(1 + STAMP_BYTES);
+    match to.0.checked_add(1) {
+        Some(next) => put_change_key(
+            &mut upper,
+            Stamp {
+                revision: Revision(next),
+                sub: 0,
+            },
+        ),
+        None => upper.push(CHANGES + 1),
+    }
+    lower..upper
+}
+
+/// Appends the key that says that the change of `user_key` at `revision` gave it a time to live.
+pub fn put_expiring_key(out: &mut Vec<u8>, revision: Revision, user_key: &[u8]) {
+    out.push(EXPIRING);
+    out.extend_from_slice(&revision.0.to_be_bytes());
+    out.extend_from_slice(user_key);
+}
+
+/// Takes a key of the index of expiring keys apart, into revision and user's key.
+///
+/// # Errors
+/// If it is not one.
+pub fn split_expiring_key(key: &[u8]) -> Result<(Revision, &[u8]), StoreError> {
+    match key.split_first() {
+        Some((&EXPIRING, rest)) if rest.len() >= 8 => {
+            Ok((Revision(be_u64(&rest[..8])), &rest[8..]))
+        }
+        _ => Err(corrupt("key of an expiring key", key)),
+    }
+}
+
+/// The byte strings between which the index of expiring keys lies.
+#[must_use]
+pub fn expiring_range() -> Range<Vec<u8>> {
+    vec![EXPIRING]..vec![EXPIRING + 1]
+}
+
+/// The record in the index of expiring keys.
+pub fn put_ttl(out: &mut Vec<u8>, ttl_ms: u64) {
+    encode_varint(ttl_ms, out);
+}
+
+/// Reads the record in the index of expiring keys.
+///
+/// # Errors
+/// If it is not one.
+pub fn ttl(record: &[u8]) -> Result<u64, StoreError> {
+    let mut rest = record;
+    match decode_varint(&mut rest) {
+        Ok(ttl_ms) if rest.is_empty() => Ok(ttl_ms),
+        _ => Err(corrupt("time to live", record)),
+    }
+}
+
+/// Where a session lies.
+#[must_use]
+pub fn session_key(id: SessionId) -> [u8; 9] {
+    let mut key = [SESSIONS; 9];
+    key[1..].copy_from_slice(&id.0.to_be_bytes());
+    key
+}
+
+/// Reads the key of a session.
+///
+/// # Errors
+/// If it is not one.
+pub fn split_session_key(key: &[u8]) -> Result<SessionId, StoreError> {
+    match key.split_first() {
+        Some((&SESSIONS, id)) if id.len() == 8 => Ok(SessionId(be_u64(id))),
+        _ => Err(corrupt("session key", key)),
+    }
+}
+
+/// The byte strings between which the sessions behind `after` lie.
+#[must_use]
+pub fn session_range(after: SessionId) -> Range<Vec<u8>> {
+    let mut lower = session_key(after).to_vec();
+    // The first byte string behind that key.
+    lower.push(0);
+    lower..vec![SESSIONS + 1]
+}
+
+/// Where the answer to a command of a session lies.
+#[must_use]
+pub fn reply_key(id: SessionId, sequence: u64) -> [u8; 17] {
+    let mut key = [REPLIES; 17];
+    key[1..9].copy_from_slice(&id.0.to_be_bytes());
+    key[9..].copy_from_slice(&sequence.to_be_bytes());
+    key
+}
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// A change, in the order of history.
+    Changes,
+    /// A version of a key.
+    Data,
+    /// A record of the state machine's own.
+    Meta,
+    /// A session, an answer that is kept for one, or an entry in the index of expiring keys.
+    Other,
+}
+
+/// What the record under `key` is about.
+///
+/// # Errors
+/// If there are no such records.
+pub fn space(key: &[u8]) -> Result<Space, StoreError> {
+    match key.first() {
+        Some(&CHANGES) => Ok(Space::Changes),
+        Some(&DATA) => Ok(Space::Data),
+        Some(b'm') => Ok(Space::Meta),
+        Some(&(REPLIES | SESSIONS | EXPIRING)) => Ok(Space::Other),
+        _ => Err(corrupt("key", key)),
+    }
+}
+
+/// The byte strings between which every record lies.
+#[must_use]
+pub fn everything() -> Range<Vec<u8>> {
+    Vec::new()..vec![0xff]
+}
+
+/// Appends the record of a version.
+pub fn put_version(out: &mut Vec<u8>, version: &Version<'_>) {
+    match *version {
+        Version::Tombstone => out.push(FLAG_TOMBSTONE),
+        Version::Live {
+            create_revision,
+            version,
+            ttl_ms,
+            value,
+        } => {
+            let expiring = ttl_ms != 0;
+            out.push(if expiring { FLAG_EXPIRING } else { FLAG_LIVE });
+            encode_varint(create_revision.0, out);
+            encode_varint(version, out);
+            if expiring {
+                encode_varint(ttl_ms, out);
+            }
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+/// Reads the record of a version.
+///
+/// # Errors
+/// If it is not one.
+pub fn version(record: &[u8]) -> Result<Version<'_>, StoreError> {
+    match record.split_first() {
+        Some((&FLAG_TOMBSTONE, [])) => Ok(Version::Tombstone),
+        Some((flag @ &(FLAG_LIVE | FLAG_EXPIRING), rest)) => {
+            let mut value = rest;
+            let mut number = || decode_varint(&mut value).map_err(|_| corrupt("version", record));
+            Ok(Version::Live {
+                create_revision: Revision(number()?),
+                version: number()?,
+                ttl_ms: if *flag == FLAG_EXPIRING { number()? } else { 0 },
+                value,
+            })
+        }
+        _ => Err(corrupt("version", record)),
+    }
+}
+
+/// The record under [`STATE_KEY`].
+#[must_use]
+pub fn encode_state(state: &State) -> [u8; STATE_BYTES] {
+    let mut record = [0; STATE_BYTES];
+    let numbers = [
+        state.applied_index.0,
+        state.applied_term.0,
+        state.revision.0,
+        state.compact_revision.0,
+        state.sessions,
+    ];
+    for (slot, number) in record.chunks_exact_mut(8).zip(numbers) {
+        slot.copy_from_slice(&number.to_be_bytes());
+    }
+    record
+}
+
+/// Reads the record under [`STATE_KEY`].
+///
+/// # Errors
+/// If it is not one, or says what no entries lead to.
+pub fn decode_state(record: &[u8]) -> Result<State, StoreError> {
+    if record.len() != STATE_BYTES {
+        return Err(corrupt("state", record));
+    }
+    let number = |at: usize| be_u64(&record[at * 8..at * 8 + 8]);
+    let state = State {
+        applied_index: Index(number(0)),
+        applied_term: Term(number(1)),
+        revision: Revision(number(2)),
+        compact_revision: Revision(number(3)),
+        sessions: number(4),
+    };
+    match is_possible(&state) {
+        true => Ok(state),
+        false => Err(corrupt("state", record)),
+    }
+}
+
+/// Whether entries can lead to this state.
+fn is_possible(state: &State) -> bool {
+    let (index, first) = (state.applied_index.0, State::EMPTY.revision);
+    index <= NUMBER_MAX
+        && state.applied_term.0 <= NUMBER_MAX
+        // So what counts revisions never overflows either.
+        && (first..=Revision(first.0 + index)).contains(&state.revision)
+        // Else readers would wait for ever for a newest revision that is not compacted.
+        && state.compact_revision <= state.revision
+        && state.sessions <= SESSIONS_MAX
+}
+
+/// The record under [`FORMAT_KEY`].
+#[must_use]
+pub fn encode_format() -> [u8; 4] {
+    FORMAT_VERSION.to_be_bytes()
+}
+
+/// Checks the record under [`FORMAT_KEY`].
+///
+/// # Errors
+/// If it is newer than this program, or not a format.
+pub fn check_format(record: &[u8]) -> Result<(), StoreError> {
+    if record.len() != 4 {
+        return Err(corrupt("format", record));
+    }
+    match be_u32(record) {
+        FORMAT_VERSION => Ok(()),
+        found if found > FORMAT_VERSION => Err(StoreError::NewerFormat {
+            what: "the data folder's state",
+            found,
+            supported: FORMAT_VERSION,
+        }),
+        found => Err(StoreError::Foreign(format!(
+            "it has format {found}, which no release of this program ever wrote"
+        ))),
+    }
+}
+
+/// Reads the record under [`MEMBERSHIP_KEY`].
+///
+/// # Errors
+/// If it is not one.
+pub fn decode_membership(record: &[u8]) -> Result<Membership, StoreError> {
+    Membership::decode(record).map_err(|error| StoreError::Corrupt(format!("membership: {error}")))
+}
+
+fn be_u64(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes.try_into().expect("the caller passes eight bytes"))
+}
+
+fn be_u32(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes(bytes.try_into().expect("the caller passes four bytes"))
+}
+
+/// Names the record by its first bytes, which is enough to find it.
+pub(super) fn corrupt(what: &str, bytes: &[u8]) -> StoreError {
+    let shown = &bytes[..bytes.len().min(64)];
+    StoreError::Corrupt(format!(
+        "{what} of {} bytes does not read: {}",
+        bytes.len(),
+        shown.escape_ascii()
+    ))
+}

@@ -1,0 +1,394 @@
+//! The state machine: applies entries of the log, in order, each exactly once.
+
+use super::damage::Damage;
+use super::layout::{
+    FORMAT_KEY, MEMBERSHIP_KEY, STATE_KEY, State, check_format, decode_membership, decode_state,
+    encode_format, encode_state, session_range,
+};
+use super::recent::RecentKeys;
+use super::store::{Cursor, Reclaimed, Scope, Store, StoreError, WriteBatch};
+use super::transition::{Finished, Transition};
+use super::visits::VisitBounds;
+use super::{Applied, Collector, CommandVersion, Membership, Reader};
+use dengine_planted::planted;
+use dengine_types::sync::atomic::{AtomicU64, Ordering};
+use dengine_types::{Entry, Index, Revision, SessionId, Term};
+use std::sync::Arc;
+
+/// With so much in its batch and its answers, a step is written before the next entry. Ranges make effects much larger
+/// than the entries that ask for them, so that the number of entries bounds nothing. Whoever changes this changes
+/// nothing that can be seen: members need not agree on where steps end.
+pub(super) const STEP_BYTES_MAX: usize = 16 << 20;
+/// The same once it has visited so many records: more save little. Callers hear of what is applied after each step, and so does the leader,
+/// which has as much applied as keeps the applier busy and can't give it more before.
+const STEP_RECORDS_MAX: usize = 32;
+
+/// The key-value store and the membership, as of the last applied entry.
+#[derive(Debug)]
+pub struct StateMachine<S> {
+    shared: Arc<Shared<S>>,
+    state: State,
+    membership: Arc<Membership>,
+    recent: RecentKeys,
+    visit_bounds: VisitBounds,
+    /// Empty between two steps; kept for its memory.
+    batch: WriteBatch,
+    /// The newest version of a command that it reads.
+    commands_read_max: CommandVersion,
+}
+
+/// What readers and flushers share with the one who applies.
+#[derive(Debug)]
+pub(super) struct Shared<S> {
+    pub(super) store: S,
+    /// Revision up to which every change is in the store. Raised after the batch is written, so whoever
+    /// reads at it finds a state between two batches.
+    revision: AtomicU64,
+    compact_revision: AtomicU64,
+    /// Index up to which every entry is in the store; raised like `revision`.
+    applied_index: AtomicU64,
+    /// Size of all batches so far.
+    written_bytes: AtomicU64,
+    /// How many are open.
+    sessions: AtomicU64,
+    damage: Damage,
+}
+
+impl<S: Store> StateMachine<S> {
+    /// Takes up the state that lies in `store`, or begins an empty one there.
+    ///
+    /// # Errors
+    /// If the store fails, is damaged, holds something else, or was written by a newer program. It is
+    /// then unchanged.
+    pub fn open(store: S) -> Result<Self, StoreError> {
+        match store.get(FORMAT_KEY)? {
+            Some(format) => check_format(&format)?,
+            None => begin(&store)?,
+        }
+        if planted!(SessionsLostOnRestart) {
+            forget_sessions(&store)?;
+        }
+        let state = store
+            .get(STATE_KEY)?
+            .ok_or_else(|| StoreError::Corrupt("the state record is missing".to_owned()))?;
+        let state = decode_state(&state)?;
+        let membership = match store.get(MEMBERSHIP_KEY)? {
+            Some(record) => decode_membership(&record)?,
+            None => Membership::default(),
+        };
+        let shared = Shared {
+            store,
+            revision: AtomicU64::new(state.revision.0),
+            compact_revision: AtomicU64::new(state.compact_revision.0),
+            applied_index: AtomicU64::new(state.applied_index.0),
+            written_bytes: AtomicU64::new(0),
+            sessions: AtomicU64::new(state.sessions),
+            damage: Damage::default(),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            state,
+            membership: Arc::new(membership),
+            recent: RecentKeys::default(),
+            visit_bounds: VisitBounds::ALL,
+            batch: WriteBatch::default(),
+            commands_read_max: CommandVersion::CURRENT,
+        })
+    }
+
+    /// Reads commands as an older program did, which knows none above `version`: so that the simulator can run
+    /// members of several versions beside each other.
+    #[must_use]
+    pub fn reads_commands_up_to(mut self, version: CommandVersion) -> Self {
+        self.commands_read_max = version;
+        self
+    }
+
+    /// The newest version of a command that it reads.
+    #[must_use]
+    pub fn commands_read_max(&self) -> CommandVersion {
+        self.commands_read_max
+    }
+
+    /// The last applied entry; index 0 before the first.
+    #[must_use]
+    pub fn applied(&self) -> (Index, Term) {
+        (self.state.applied_index, self.state.applied_term)
+    }
+
+    /// The revision of the store.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.state.revision
+    }
+
+    /// The members as of the last applied entry.
+    #[must_use]
+    pub fn membership(&self) -> Arc<Membership> {
+        Arc::clone(&self.membership)
+    }
+
+    /// Applies entries that follow the last applied one, in as few steps as [`Self::apply_step`] needs. Entries that
+    /// were applied before are passed over; the answer holds one item for each of the others.
+    ///
+    /// # Errors
+    /// As [`Self::apply_step`]; steps before the one that failed are applied.
+    ///
+    /// # Panics
+    /// If an entry is missing in between: the log below us would be broken.
+    pub fn apply(&mut self, entries: &[Entry]) -> Result<Vec<Applied>, StoreError> {
+        let mut applied = self.apply_step(entries)?;
+        loop {
+            let more = self.apply_step(entries)?;
+            if more.is_empty() {
+                return Ok(applied);
+            }
+            applied.extend(more);
+        }
+    }
+
+    /// Applies entries that follow the last applied one, in a single batch: as many of them as it takes to visit 64 records or to reach
+    /// about 16 MiB of effects and answers, at least one. Entries that were applied before are passed over; the answer
+    /// holds one item for each that was applied now, and so none once all of them are.
+    ///
+    /// # Errors
+    /// If the store fails or is damaged, or if a newer program wrote an entry. Nothing is applied then,
+    /// and the member must stop.
+    ///
+    /// # Panics
+    /// If an entry is missing in between: the log below us would be broken.
+    pub fn apply_step(&mut self, entries: &[Entry]) -> Result<Vec<Applied>, StoreError> {
+        let new = entries.partition_point(|entry| entry.index <= self.state.applied_index);
+        let entries = &entries[new..];
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let membership = Arc::clone(&self.membership);
+        let batch = std::mem::take(&mut self.batch);
+        let store = &self.shared.store;
+        let mut step = Transition::new(
+            store,
+            &mut self.recent,
+            batch,
+            self.state,
+            membership,
+            self.commands_read_max,
+        );
+        step.bound_visits(self.visit_bounds);
+        // Each visits one record at least.
+        let mut applied = Vec::with_capacity(entries.len().min(STEP_RECORDS_MAX));
+        let mut expected = self.state.applied_index;
+        let (mut answer_bytes, mut records) = (0, 0);
+        for entry in entries {
+            expected = expected.next();
+            assert_eq!(entry.index, expected, "entries are applied without gaps");
+            let outcome = step.apply(entry)?;
+            answer_bytes += outcome.pairs_bytes();
+            records += step.records();
+            applied.push(Applied {
+                index: entry.index,
+                term: entry.term,
+                context: entry.context.clone(),
+                outcome,
+                records: step.records(),
+                visited: step.visited(),
+            });
+            if records >= STEP_RECORDS_MAX || answer_bytes + step.batch_bytes() >= STEP_BYTES_MAX {
+                break;
+            }
+        }
+        let finished = step.finish();
+        self.write(finished)?;
+        Ok(applied)
+    }
+
+    /// Makes a step the state.
+    fn write(&mut self, finished: Finished) -> Result<(), StoreError> {
+        if planted!(AppliedIndexApartFromData) {
+            let mut apart = WriteBatch::default();
+            apart.put(STATE_KEY, &encode_state(&finished.state));
+            self.shared.store.write(&apart)?;
+        }
+        if planted!(PublishedBeforeWritten) {
+            self.shared.publish(&finished.state);
+        }
+        self.shared.store.write(&finished.batch)?;
+        let bytes = finished.batch.size_bytes() as u64;
+        self.shared
+            .written_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
+        self.state = finished.state;
+        self.membership = finished.membership;
+        self.batch = finished.batch;
+        self.batch.clear();
+        self.shared.publish(&self.state);
+        Ok(())
+    }
+
+    /// Gives commands other bounds than all members of a cluster have to have.
+    #[cfg(test)]
+    pub(super) fn bound_visits(&mut self, bounds: VisitBounds) {
+        self.visit_bounds = bounds;
+    }
+
+    /// Has `tell` told of damage ([`StoreError::Corrupt`]) that a reader or a flusher finds, besides its own caller, each time, and from
+    /// the thread that found it: the member must stop. Who applies or collects says so itself.
+    pub fn on_damage(&self, tell: impl Fn(StoreError) + Send + Sync + 'static) {
+        self.shared.damage.tell(tell);
+    }
+
+    /// Reads beside `apply`, from any thread.
+    #[must_use]
+    pub fn reader(&self) -> Reader<S> {
+        Reader::new(Arc::clone(&self.shared))
+    }
+
+    /// Collects garbage beside `apply`, from any thread.
+    #[must_use]
+    pub fn collector(&self) -> Collector<S> {
+        Collector::new(Arc::clone(&self.shared))
+    }
+
+    /// Flushes beside `apply`, from any thread.
+    #[must_use]
+    pub fn flusher(&self) -> Flusher<S> {
+        Flusher {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// See [`Flusher::flush`].
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn flush(&self) -> Result<Index, StoreError> {
+        self.flusher().flush()
+    }
+}
+
+/// Makes applied entries durable, so that the log may forget them.
+#[derive(Debug)]
+pub struct Flusher<S> {
+    pub(super) shared: Arc<Shared<S>>,
+}
+
+impl<S> Clone for Flusher<S> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<S: Store> Flusher<S> {
+    /// Makes everything durable that was applied before the call. Returns the index up to which the log
+    /// is no longer needed for it.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn flush(&self) -> Result<Index, StoreError> {
+        // Read first: what is applied while the flush runs may not be part of it.
+        let applied = self.shared.applied_index();
+        self.shared.told(self.shared.store.flush())?;
+        Ok(match planted!(FlushedReadAfterwards) {
+            true => self.shared.applied_index(),
+            false => applied,
+        })
+    }
+
+    /// Asks the store itself for something that it does beside `apply`, such as a checkpoint of the
+    /// state behind some entry applied during or before the call.
+    ///
+    /// # Errors
+    /// What `ask` returns; a store that reports damage is known as damaged from then on.
+    pub fn with_store<T>(
+        &self,
+        ask: impl FnOnce(&S) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.shared.told(ask(&self.shared.store))
+    }
+
+    /// See [`Store::reclaim`].
+    ///
+    /// # Errors
+    /// If there was no room after all, or the store fails.
+    pub fn reclaim(&self, free_bytes: u64) -> Result<Reclaimed, StoreError> {
+        self.shared.store.reclaim(free_bytes)
+    }
+
+    /// How much space a flush takes at most.
+    #[must_use]
+    pub fn unflushed_bytes(&self) -> u64 {
+        self.shared.store.unflushed_bytes()
+    }
+}
+
+impl<S> Shared<S> {
+    pub(super) fn revision(&self) -> Revision {
+        Revision(self.revision.load(Ordering::Acquire))
+    }
+
+    pub(super) fn compact_revision(&self) -> Revision {
+        Revision(self.compact_revision.load(Ordering::Acquire))
+    }
+
+    pub(super) fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn applied_index(&self) -> Index {
+        Index(self.applied_index.load(Ordering::Acquire))
+    }
+
+    /// Passes on what was read, and tells of damage.
+    pub(super) fn told<T>(&self, read: Result<T, StoreError>) -> Result<T, StoreError> {
+        read.inspect_err(|error| self.damage.note(error))
+    }
+
+    pub(super) fn sessions(&self) -> u64 {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
+    fn publish(&self, state: &State) {
+        self.sessions.store(state.sessions, Ordering::Relaxed);
+        // Whoever reads one of these finds what was written before it; and who reads a later one, those before it.
+        let order = match planted!(PublishedUnordered) {
+            true => Ordering::Relaxed,
+            false => Ordering::Release,
+        };
+        self.compact_revision.store(state.compact_revision.0, order);
+        self.revision.store(state.revision.0, order);
+        self.applied_index.store(state.applied_index.0, order);
+    }
+}
+
+/// Writes the first records of an empty store.
+fn begin<S: Store>(store: &S) -> Result<(), StoreError> {
+    let mut cursor = store.cursor(Scope::Between(Vec::new()..vec![0xff; 16]));
+    cursor.seek(&[])?;
+    if let Some((key, _)) = cursor.record() {
+        return Err(StoreError::Foreign(format!(
+            "it has no format record, but holds the key {}",
+            key[..key.len().min(64)].escape_ascii()
+        )));
+    }
+    drop(cursor);
+    let mut batch = WriteBatch::default();
+    batch.put(FORMAT_KEY, &encode_format());
+    batch.put(STATE_KEY, &encode_state(&State::EMPTY));
+    store.write(&batch)
+}
+
+/// Only for [`dengine_planted::Bug::SessionsLostOnRestart`].
+fn forget_sessions<S: Store>(store: &S) -> Result<(), StoreError> {
+    let range = session_range(SessionId(0));
+    let mut batch = WriteBatch::default();
+    let mut cursor = store.cursor(Scope::Between(range.clone()));
+    cursor.seek(&range.start)?;
+    while let Some((key, _)) = cursor.record() {
+        batch.delete(key);
+        cursor.next()?;
+    }
+    drop(cursor);
+    store.write(&batch)
+}

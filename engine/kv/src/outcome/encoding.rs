@@ -1,0 +1,368 @@
+//! Answers as protobuf messages, as sessions keep them. `docs/formats.md` describes them; keep both equal.
+
+use super::{BatchAnswer, Outcome, Refusal};
+use crate::{KeyValue, REPLY_BYTES_MAX, StoreError};
+use bytes::Bytes;
+use dengine_types::Revision;
+use prost::Message as _;
+
+/// The answer to a stamped command as it is kept: whole if it is not too large, otherwise without its
+/// pairs.
+///
+/// # Panics
+/// If it is none that a stamped command gets.
+#[must_use]
+pub fn encode_kept(outcome: &Outcome) -> Vec<u8> {
+    let (trimmed, outcome) = match outcome {
+        Outcome::Trimmed(outcome) => (true, &**outcome),
+        whole => (false, whole),
+    };
+    let mut record = ReplyRecord {
+        trimmed,
+        kind: Some(outcome.into()),
+    };
+    if record.encoded_len() > REPLY_BYTES_MAX {
+        record.trimmed = true;
+        record.kind = record.kind.map(without_pairs);
+    }
+    record.encode_to_vec()
+}
+
+/// Reads an answer that was kept. It shares the record's memory.
+///
+/// # Errors
+/// If it is not one.
+pub fn decode_kept(record: Bytes) -> Result<Outcome, StoreError> {
+    let corrupt = |reason: &dyn std::fmt::Display| {
+        StoreError::Corrupt(format!("an answer of a session does not read: {reason}"))
+    };
+    let record = ReplyRecord::decode(record).map_err(|error| corrupt(&error))?;
+    let kind = record.kind.ok_or_else(|| corrupt(&"it has no kind"))?;
+    let outcome = outcome(kind).ok_or_else(|| corrupt(&"it is incomplete"))?;
+    Ok(if record.trimmed {
+        Outcome::Trimmed(Box::new(outcome))
+    } else {
+        outcome
+    })
+}
+
+fn without_pairs(mut kind: Kind) -> Kind {
+    match &mut kind {
+        Kind::Put(it) => it.prev = None,
+        Kind::Delete(it) => it.prev.clear(),
+        Kind::CompareAndSwap(it) => it.prev = None,
+        Kind::Batch(it) => it.answers.clear(),
+        Kind::Compact(_) | Kind::Refused(_) => {}
+    }
+    kind
+}
+
+impl From<&Outcome> for Kind {
+    fn from(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Put { revision, prev } => Self::Put(PutRecord {
+                revision: revision.0,
+                prev: prev.as_ref().map(Into::into),
+            }),
+            Outcome::Delete {
+                revision,
+                deleted,
+                prev,
+            } => Self::Delete(DeleteRecord {
+                revision: revision.0,
+                deleted: *deleted,
+                prev: prev.iter().map(Into::into).collect(),
+            }),
+            Outcome::CompareAndSwap {
+                revision,
+                succeeded,
+                prev,
+            } => Self::CompareAndSwap(CompareAndSwapRecord {
+                revision: revision.0,
+                succeeded: *succeeded,
+                prev: prev.as_ref().map(Into::into),
+            }),
+            Outcome::Batch {
+                revision,
+                succeeded,
+                answers,
+            } => Self::Batch(BatchRecord {
+                revision: revision.0,
+                succeeded: *succeeded,
+                answers: answers.iter().map(Into::into).collect(),
+            }),
+            Outcome::Compact { revision } => Self::Compact(revision.0),
+            Outcome::Refused(refusal) => Self::Refused(refusal.into()),
+            other => unreachable!("commands with a stamp do not come to {other:?}"),
+        }
+    }
+}
+
+fn outcome(kind: Kind) -> Option<Outcome> {
+    Some(match kind {
+        Kind::Put(it) => Outcome::Put {
+            revision: Revision(it.revision),
+            prev: it.prev.map(Into::into),
+        },
+        Kind::Delete(it) => Outcome::Delete {
+            revision: Revision(it.revision),
+            deleted: it.deleted,
+            prev: it.prev.into_iter().map(Into::into).collect(),
+        },
+        Kind::CompareAndSwap(it) => Outcome::CompareAndSwap {
+            revision: Revision(it.revision),
+            succeeded: it.succeeded,
+            prev: it.prev.map(Into::into),
+        },
+        Kind::Batch(it) => Outcome::Batch {
+            revision: Revision(it.revision),
+            succeeded: it.succeeded,
+            answers: it.answers.into_iter().map(answer).collect::<Option<_>>()?,
+        },
+        Kind::Compact(revision) => Outcome::Compact {
+            revision: Revision(revision),
+        },
+        Kind::Refused(it) => Outcome::Refused(refusal(&it)?),
+    })
+}
+
+impl From<&BatchAnswer> for AnswerRecord {
+    fn from(answer: &BatchAnswer) -> Self {
+        let kind = match answer {
+            BatchAnswer::Put { prev } => AnswerKind::Put(PutAnswerRecord {
+                prev: prev.as_ref().map(Into::into),
+            }),
+            BatchAnswer::Delete { deleted, prev } => AnswerKind::Delete(DeleteAnswerRecord {
+                deleted: *deleted,
+                prev: prev.iter().map(Into::into).collect(),
+            }),
+            BatchAnswer::Get { kvs, more, count } => AnswerKind::Get(GetAnswerRecord {
+                kvs: kvs.iter().map(Into::into).collect(),
+                more: *more,
+                count: *count,
+            }),
+        };
+        Self { kind: Some(kind) }
+    }
+}
+
+fn answer(record: AnswerRecord) -> Option<BatchAnswer> {
+    Some(match record.kind? {
+        AnswerKind::Put(it) => BatchAnswer::Put {
+            prev: it.prev.map(Into::into),
+        },
+        AnswerKind::Delete(it) => BatchAnswer::Delete {
+            deleted: it.deleted,
+            prev: it.prev.into_iter().map(Into::into).collect(),
+        },
+        AnswerKind::Get(it) => BatchAnswer::Get {
+            kvs: it.kvs.into_iter().map(Into::into).collect(),
+            more: it.more,
+            count: it.count,
+        },
+    })
+}
+
+impl From<&Refusal> for RefusalRecord {
+    fn from(refusal: &Refusal) -> Self {
+        let (reason, requested, limit) = match refusal {
+            Refusal::DuplicateKey => (1, 0, 0),
+            Refusal::Future { requested, current } => (2, requested.0, current.0),
+            Refusal::Compacted {
+                requested,
+                compacted,
+            } => (3, requested.0, compacted.0),
+            Refusal::DeletesTooMuch { bytes_max } => (4, 0, *bytes_max),
+            Refusal::RangesTooLarge {
+                keys_max,
+                bytes_max,
+            } => (5, *keys_max, *bytes_max),
+            other => unreachable!("commands that a session admits are not refused with {other}"),
+        };
+        Self {
+            reason,
+            requested,
+            limit,
+        }
+    }
+}
+
+fn refusal(record: &RefusalRecord) -> Option<Refusal> {
+    let requested = Revision(record.requested);
+    match record.reason {
+        1 => Some(Refusal::DuplicateKey),
+        2 => Some(Refusal::Future {
+            requested,
+            current: Revision(record.limit),
+        }),
+        3 => Some(Refusal::Compacted {
+            requested,
+            compacted: Revision(record.limit),
+        }),
+        4 => Some(Refusal::DeletesTooMuch {
+            bytes_max: record.limit,
+        }),
+        5 => Some(Refusal::RangesTooLarge {
+            keys_max: record.requested,
+            bytes_max: record.limit,
+        }),
+        _ => None,
+    }
+}
+
+impl From<&KeyValue> for PairRecord {
+    fn from(kv: &KeyValue) -> Self {
+        Self {
+            key: kv.key.clone(),
+            value: kv.value.clone(),
+            create_revision: kv.create_revision.0,
+            mod_revision: kv.mod_revision.0,
+            version: kv.version,
+            ttl_ms: kv.ttl_ms,
+        }
+    }
+}
+
+impl From<PairRecord> for KeyValue {
+    fn from(record: PairRecord) -> Self {
+        Self {
+            key: record.key,
+            value: record.value,
+            create_revision: Revision(record.create_revision),
+            mod_revision: Revision(record.mod_revision),
+            version: record.version,
+            ttl_ms: record.ttl_ms,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ReplyRecord {
+    #[prost(bool, tag = "1")]
+    trimmed: bool,
+    #[prost(oneof = "Kind", tags = "2, 3, 4, 5, 6, 7")]
+    kind: Option<Kind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Kind {
+    #[prost(message, tag = "2")]
+    Put(PutRecord),
+    #[prost(message, tag = "3")]
+    Delete(DeleteRecord),
+    #[prost(message, tag = "4")]
+    CompareAndSwap(CompareAndSwapRecord),
+    #[prost(message, tag = "5")]
+    Batch(BatchRecord),
+    #[prost(uint64, tag = "6")]
+    Compact(u64),
+    #[prost(message, tag = "7")]
+    Refused(RefusalRecord),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PutRecord {
+    #[prost(uint64, tag = "1")]
+    revision: u64,
+    #[prost(message, optional, tag = "2")]
+    prev: Option<PairRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct DeleteRecord {
+    #[prost(uint64, tag = "1")]
+    revision: u64,
+    #[prost(uint64, tag = "2")]
+    deleted: u64,
+    #[prost(message, repeated, tag = "3")]
+    prev: Vec<PairRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct CompareAndSwapRecord {
+    #[prost(uint64, tag = "1")]
+    revision: u64,
+    #[prost(bool, tag = "2")]
+    succeeded: bool,
+    #[prost(message, optional, tag = "3")]
+    prev: Option<PairRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct BatchRecord {
+    #[prost(uint64, tag = "1")]
+    revision: u64,
+    #[prost(bool, tag = "2")]
+    succeeded: bool,
+    #[prost(message, repeated, tag = "3")]
+    answers: Vec<AnswerRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AnswerRecord {
+    #[prost(oneof = "AnswerKind", tags = "1, 2, 3")]
+    kind: Option<AnswerKind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum AnswerKind {
+    #[prost(message, tag = "1")]
+    Put(PutAnswerRecord),
+    #[prost(message, tag = "2")]
+    Delete(DeleteAnswerRecord),
+    #[prost(message, tag = "3")]
+    Get(GetAnswerRecord),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PutAnswerRecord {
+    #[prost(message, optional, tag = "1")]
+    prev: Option<PairRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct DeleteAnswerRecord {
+    #[prost(uint64, tag = "1")]
+    deleted: u64,
+    #[prost(message, repeated, tag = "2")]
+    prev: Vec<PairRecord>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct GetAnswerRecord {
+    #[prost(message, repeated, tag = "1")]
+    kvs: Vec<PairRecord>,
+    #[prost(bool, tag = "2")]
+    more: bool,
+    #[prost(uint64, tag = "3")]
+    count: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RefusalRecord {
+    /// 1: duplicate key. 2: future revision. 3: compacted revision. 4: deletes too much. 5: ranges too large.
+    #[prost(uint32, tag = "1")]
+    reason: u32,
+    /// The revision, or the bound of keys.
+    #[prost(uint64, tag = "2")]
+    requested: u64,
+    /// The store's revision, the compact revision, or the bound of bytes.
+    #[prost(uint64, tag = "3")]
+    limit: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PairRecord {
+    #[prost(bytes = "bytes", tag = "1")]
+    key: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    value: Bytes,
+    #[prost(uint64, tag = "3")]
+    create_revision: u64,
+    #[prost(uint64, tag = "4")]
+    mod_revision: u64,
+    #[prost(uint64, tag = "5")]
+    version: u64,
+    #[prost(uint64, tag = "6")]
+    ttl_ms: u64,
+}

@@ -1,0 +1,123 @@
+//! One number for all that a store means, by which members are held against each other.
+
+use super::{ReadError, Reader};
+use crate::layout::{
+    FORMAT_KEY, STATE_KEY, Space, State, Version, decode_state, everything, space,
+    split_change_key, split_data_key, version,
+};
+use crate::store::{Cursor, Scope};
+use crate::{Store, StoreError};
+use dengine_types::{Index, Revision};
+
+/// A hash of what the store means, not of its bytes: what is only waiting to be collected does not count.
+/// Members that applied the same entries have equal ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogicalHash {
+    /// The last applied entry. Hashes of different indexes are not comparable.
+    pub applied_index: Index,
+    /// The store's revision there.
+    pub revision: Revision,
+    /// The first revision of history.
+    pub compact_revision: Revision,
+    /// The hash.
+    pub hash: u64,
+}
+
+impl<S: Store> Reader<S> {
+    /// Reads everything once. Entries may be applied meanwhile; they do not show.
+    ///
+    /// # Errors
+    /// If the read was stopped, or the storage fails or is damaged.
+    pub fn logical_hash(&self) -> Result<LogicalHash, ReadError> {
+        // One cursor, so the records of all spaces are of one applied index.
+        let mut cursor = self.shared.store.cursor(Scope::Between(everything()));
+        let state = self.shared.told(read_state(&mut cursor))?;
+        let mut hasher = Hasher::new(state);
+        self.shared.told(cursor.seek(&[]))?;
+        let mut records = 0;
+        while let Some((key, record)) = cursor.record() {
+            if !self.goes_on(records) {
+                return Err(ReadError::Stopped { records });
+            }
+            let added = hasher.add(key, record);
+            self.shared.told(added.and_then(|()| cursor.next()))?;
+            records += 1;
+        }
+        Ok(LogicalHash {
+            applied_index: state.applied_index,
+            revision: state.revision,
+            compact_revision: state.compact_revision,
+            hash: hasher.hash,
+        })
+    }
+}
+
+fn read_state(cursor: &mut impl Cursor) -> Result<State, StoreError> {
+    cursor.seek(STATE_KEY)?;
+    match cursor.record() {
+        Some((STATE_KEY, record)) => decode_state(record),
+        _ => Err(StoreError::Corrupt(
+            "the state record is missing".to_owned(),
+        )),
+    }
+}
+
+/// FNV-1a. It has to tell members apart that differ by accident, and to be the same in every build.
+struct Hasher {
+    hash: u64,
+    compacted: Revision,
+    /// The key whose versions are being passed, and whether what is left of them is garbage.
+    key: Vec<u8>,
+    rest_is_garbage: bool,
+}
+
+impl Hasher {
+    fn new(state: State) -> Self {
+        Self {
+            hash: 0xcbf2_9ce4_8422_2325,
+            compacted: state.compact_revision,
+            key: Vec::new(),
+            rest_is_garbage: false,
+        }
+    }
+
+    /// Adds a record, unless it is garbage.
+    fn add(&mut self, key: &[u8], record: &[u8]) -> Result<(), StoreError> {
+        let counts = match space(key)? {
+            Space::Changes => split_change_key(key)?.revision >= self.compacted,
+            Space::Data => self.is_kept(key, record)?,
+            Space::Meta => key != FORMAT_KEY,
+            Space::Other => true,
+        };
+        if counts {
+            self.write(key);
+            self.write(record);
+        }
+        Ok(())
+    }
+
+    /// Whether a read or a watch that is still legal may see this version. Versions of a key come newest
+    /// first.
+    fn is_kept(&mut self, key: &[u8], record: &[u8]) -> Result<bool, StoreError> {
+        let (prefix, revision) = split_data_key(key)?;
+        if self.key != prefix {
+            self.key.clear();
+            self.key.extend_from_slice(prefix);
+            self.rest_is_garbage = false;
+        }
+        if revision > self.compacted {
+            return Ok(true);
+        }
+        let kept = !self.rest_is_garbage
+            && (revision == self.compacted || version(record)? != Version::Tombstone);
+        self.rest_is_garbage = true;
+        Ok(kept)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let length = (bytes.len() as u64).to_be_bytes();
+        for byte in length.iter().chain(bytes) {
+            self.hash = (self.hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}

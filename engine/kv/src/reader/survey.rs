@@ -1,0 +1,79 @@
+//! What a command would visit: looked at before it is proposed, where no bound that is part of its meaning counts it.
+
+use super::{ReadError, Reader};
+use crate::scan::{Scan, Seen};
+use crate::store::Store;
+use crate::{KeyRange, RANGE_VISIT_BYTES_MAX, RANGE_VISIT_KEYS_MAX, Refusal};
+use std::ops::ControlFlow;
+
+/// What ranges hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Keys that were deleted and compacted, and have to be stepped over all the same: those that are not collected yet, and
+    /// those whose records the storage has not merged away. Each member has others, so that no
+    /// [bound of a command](RANGE_VISIT_KEYS_MAX) may count them.
+    pub gone: usize,
+    /// All others, which the bound counts since [version 3](crate::CommandVersion::V3) of commands.
+    pub keys: usize,
+    /// Bytes of these and their values.
+    pub bytes: usize,
+}
+
+impl Survey {
+    /// Refuses what visits all of it as a command would be that counts.
+    ///
+    /// # Errors
+    /// It is more than one command may visit.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let fits = self.keys <= RANGE_VISIT_KEYS_MAX && self.bytes <= RANGE_VISIT_BYTES_MAX;
+        fits.then_some(()).ok_or(Refusal::RangesTooLarge {
+            keys_max: RANGE_VISIT_KEYS_MAX as u64,
+            bytes_max: RANGE_VISIT_BYTES_MAX as u64,
+        })
+    }
+}
+
+impl<S: Store> Reader<S> {
+    /// Looks over these ranges: soon no further if more than `gone_max` keys of them are gone, and of each one no further than a
+    /// command may visit.
+    ///
+    /// # Errors
+    /// The read was stopped, or the storage fails.
+    pub fn survey(&self, ranges: &[KeyRange], gone_max: usize) -> Result<Survey, ReadError> {
+        let (mut all, mut records) = (Survey::default(), 0);
+        for keys in ranges {
+            let mut own = Survey::default();
+            let mut stopped = false;
+            let scan = Scan::new(&self.shared.store, keys);
+            let compacted = self.compact_revision();
+            let run = scan.run(self.revision(), |seen| {
+                stopped = !self.goes_on(records);
+                records += 1;
+                match seen {
+                    Seen::Deleted { revision, .. } if *revision <= compacted => own.gone += 1,
+                    Seen::Live(found) => {
+                        own.keys += 1;
+                        own.bytes += found.size_bytes(false);
+                    }
+                    Seen::Deleted { .. } | Seen::Later => own.keys += 1,
+                }
+                let is_enough = all.gone + own.gone > gone_max || own.check().is_err();
+                Ok(match stopped || is_enough {
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                })
+            });
+            let stepped_over = self.shared.told(run)?;
+            if stopped {
+                return Err(ReadError::Stopped { records });
+            }
+            all.gone += own.gone + stepped_over;
+            all.keys += own.keys;
+            all.bytes += own.bytes;
+            if all.gone > gone_max {
+                break;
+            }
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,117 @@
+//! A batch of writes, in one buffer instead of one allocation for each key and value.
+
+use std::ops::Range;
+
+/// What an emptied batch keeps of its memory, for writes and for their places each.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+
+/// Writes that become visible and durable together. Later ones win over earlier ones.
+#[derive(Clone, Debug, Default)]
+pub struct WriteBatch {
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+}
+
+#[derive(Clone, Debug)]
+struct Span {
+    key: Range<usize>,
+    /// `None` deletes the key.
+    value: Option<Range<usize>>,
+}
+
+/// One write of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// Sets a key.
+    Put {
+        /// The key.
+        key: &'a [u8],
+        /// Its new value.
+        value: &'a [u8],
+    },
+    /// Removes a key, if it is there.
+    Delete {
+        /// The key.
+        key: &'a [u8],
+    },
+}
+
+impl WriteBatch {
+    /// Sets a key.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.put_with(
+            |bytes| bytes.extend_from_slice(key),
+            |bytes| bytes.extend_from_slice(value),
+        );
+    }
+
+    /// Sets a key; both parts are appended straight to the batch's buffer.
+    pub fn put_with(&mut self, key: impl FnOnce(&mut Vec<u8>), value: impl FnOnce(&mut Vec<u8>)) {
+        let key = self.append(key);
+        let value = Some(self.append(value));
+        self.spans.push(Span { key, value });
+    }
+
+    /// Removes a key, if it is there.
+    pub fn delete(&mut self, key: &[u8]) {
+        self.delete_with(|bytes| bytes.extend_from_slice(key));
+    }
+
+    /// Removes a key, if it is there; it is appended straight to the batch's buffer.
+    pub fn delete_with(&mut self, key: impl FnOnce(&mut Vec<u8>)) {
+        let key = self.append(key);
+        self.spans.push(Span { key, value: None });
+    }
+
+    /// The writes, in order.
+    pub fn operations(&self) -> impl Iterator<Item = Operation<'_>> {
+        self.spans.iter().map(|span| {
+            let key = &self.bytes[span.key.clone()];
+            match &span.value {
+                Some(value) => Operation::Put {
+                    key,
+                    value: &self.bytes[value.clone()],
+                },
+                None => Operation::Delete { key },
+            }
+        })
+    }
+
+    /// Takes back all writes but the first `operations`, which had [`Self::size_bytes`] `bytes` together.
+    pub(crate) fn truncate(&mut self, operations: usize, bytes: usize) {
+        self.spans.truncate(operations);
+        self.bytes.truncate(bytes);
+    }
+
+    /// Empties it, and keeps its memory for the next writes unless that is unusually much.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES_MAX);
+        self.spans.clear();
+        self.spans.shrink_to(KEPT_BYTES_MAX / size_of::<Span>());
+    }
+
+    /// How many writes it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Bytes of all keys and values.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn append(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
+        let start = self.bytes.len();
+        fill(&mut self.bytes);
+        start..self.bytes.len()
+    }
+}

@@ -1,0 +1,386 @@
+//! Every decoder: what was encoded comes back, and no other bytes make it panic.
+
+use crate::layout::{
+    Change, STATE_KEY, State, Version, change, check_format, decode_membership, decode_state,
+    encode_state, put_change, put_data_key, put_version, split_change_key, split_data_key,
+    split_expiring_key, split_session_key, ttl, user_key, version, version_prefix,
+};
+use crate::outcome::decode_kept;
+use crate::scan::live;
+use crate::store::{MemoryStore, WriteBatch};
+use crate::{
+    Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, ExpiredKey,
+    KeyRange, LoggedRequest, Membership, MembershipChange, Outcome, Relation, Request,
+    SESSIONS_MAX, SessionInfo, SessionStamp, StateMachine, Store, StoreError,
+};
+use bytes::Bytes;
+use dengine_types::{EntryKind, Index, Revision, SessionId, Term};
+use proptest::prelude::*;
+
+fn data_key(key: &[u8], revision: Revision) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_data_key(&mut out, key, revision);
+    out
+}
+
+fn revision() -> impl Strategy<Value = Revision> {
+    any::<u64>().prop_map(Revision)
+}
+
+/// Bytes that often look like the beginning of something.
+fn hostile() -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![any::<u8>(), 0..16_u8, Just(0xff)];
+    let body = prop::collection::vec(byte, 0..64);
+    let first = prop::sample::select(vec![None, Some(0_u8), Some(1), Some(2), Some(b'd')]);
+    (first, body).prop_map(|(first, body)| first.into_iter().chain(body).collect())
+}
+
+fn blob() -> impl Strategy<Value = Bytes> {
+    prop::collection::vec(any::<u8>(), 0..32).prop_map(Bytes::from)
+}
+
+fn keys() -> impl Strategy<Value = KeyRange> {
+    prop_oneof![
+        blob().prop_map(KeyRange::One),
+        (blob(), blob()).prop_map(|(start, end)| KeyRange::Between { start, end }),
+        blob().prop_map(KeyRange::From),
+    ]
+}
+
+fn batch() -> impl Strategy<Value = Batch> {
+    let relation = prop::sample::select(vec![
+        Relation::Equal,
+        Relation::NotEqual,
+        Relation::Greater,
+        Relation::Less,
+    ]);
+    let revision = || any::<u64>().prop_map(Revision);
+    let target = prop_oneof![
+        any::<u64>().prop_map(CompareTarget::Version),
+        revision().prop_map(CompareTarget::CreateRevision),
+        revision().prop_map(CompareTarget::ModRevision),
+        blob().prop_map(CompareTarget::Value),
+    ];
+    let compare = (keys(), relation, target);
+    let compare = compare.prop_map(|(keys, relation, target)| Compare {
+        keys,
+        relation,
+        target,
+    });
+    let operations = || prop::collection::vec(operation(), 0..4);
+    let compares = prop::collection::vec(compare, 0..4);
+    (compares, operations(), operations()).prop_map(|(compares, then, otherwise)| Batch {
+        compares,
+        then,
+        otherwise,
+    })
+}
+
+fn operation() -> impl Strategy<Value = BatchOperation> {
+    let (flag, number) = (any::<bool>, any::<u64>);
+    prop_oneof![
+        (blob(), blob(), flag(), number()).prop_map(|(key, value, prev_kv, ttl_ms)| {
+            BatchOperation::Put {
+                key,
+                value,
+                prev_kv,
+                ttl_ms,
+            }
+        }),
+        (keys(), flag()).prop_map(|(keys, prev_kv)| BatchOperation::Delete { keys, prev_kv }),
+        (keys(), number(), flag(), flag()).prop_map(|(keys, limit, keys_only, count_only)| {
+            BatchOperation::Get {
+                keys,
+                limit,
+                keys_only,
+                count_only,
+            }
+        }),
+    ]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let number = any::<u64>;
+    let session = || number().prop_map(SessionId);
+    let expected = prop_oneof![
+        number().prop_map(|number| Expected::ModRevision(Revision(number))),
+        blob().prop_map(Expected::Value),
+    ];
+    let expired = (blob(), number()).prop_map(|(key, revision)| ExpiredKey {
+        key,
+        mod_revision: Revision(revision),
+    });
+    prop_oneof![
+        (blob(), blob(), any::<bool>(), number()).prop_map(|(key, value, prev_kv, ttl_ms)| {
+            Command::Put {
+                key,
+                value,
+                prev_kv,
+                ttl_ms,
+            }
+        }),
+        (keys(), any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
+        (blob(), expected, blob(), number()).prop_map(|(key, expected, value, ttl_ms)| {
+            Command::CompareAndSwap {
+                key,
+                expected,
+                value,
+                ttl_ms,
+            }
+        }),
+        batch().prop_map(Command::Batch),
+        number().prop_map(|revision| Command::Compact {
+            revision: Revision(revision)
+        }),
+        number().prop_map(|ttl_ms| Command::OpenSession { ttl_ms }),
+        session().prop_map(|session| Command::KeepAlive { session }),
+        session().prop_map(|session| Command::CloseSession { session }),
+        (session(), number()).prop_map(|(session, index)| Command::ExpireSession {
+            session,
+            last_used: Index(index),
+        }),
+        prop::collection::vec(expired, 0..4).prop_map(|keys| Command::ExpireKeys { keys }),
+    ]
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let stamp = any::<(u64, u64, u64)>();
+    let stamp = stamp.prop_map(|(id, sequence, acknowledged)| SessionStamp {
+        id: SessionId(id),
+        sequence,
+        acknowledged,
+    });
+    (prop::option::of(stamp), command()).prop_map(|(session, command)| Request { session, command })
+}
+
+fn state() -> impl Strategy<Value = State> {
+    let index = 0..1_u64 << 62;
+    let revision = index
+        .clone()
+        .prop_flat_map(|index| (Just(index), 1..=index + 1));
+    let revisions =
+        revision.prop_flat_map(|(index, newest)| (Just(index), Just(newest), 0..=newest));
+    let others = (index, 0..=SESSIONS_MAX);
+    (revisions, others).prop_map(|((index, revision, compacted), (term, sessions))| State {
+        applied_index: Index(index),
+        applied_term: Term(term),
+        revision: Revision(revision),
+        compact_revision: Revision(compacted),
+        sessions,
+    })
+}
+
+/// Found by the fuzz target `kv_store`: a read of the newest revision waited for ever.
+#[test]
+fn a_state_whose_newest_revision_is_compacted_is_refused() {
+    let state = State {
+        compact_revision: Revision(3),
+        revision: Revision(2),
+        ..State::EMPTY
+    };
+    decode_state(&encode_state(&state)).unwrap_err();
+    let state = State {
+        revision: Revision(0),
+        ..State::EMPTY
+    };
+    decode_state(&encode_state(&state)).unwrap_err();
+}
+
+/// Found by reading: at the last revision there is, the next put overflowed, and so did a watch of what comes. A
+/// snapshot is judged by its index and term; what else its state says is a peer's word.
+#[test]
+fn a_state_that_no_entries_lead_to_is_refused() {
+    let highest = State {
+        applied_index: Index((1 << 62) - 1),
+        applied_term: Term((1 << 62) - 1),
+        revision: Revision(1 << 62),
+        compact_revision: Revision(1 << 62),
+        sessions: SESSIONS_MAX,
+    };
+    assert_eq!(decode_state(&encode_state(&highest)), Ok(highest));
+    let bend: [fn(&mut State); 6] = [
+        |state| state.applied_index = Index(1 << 62),
+        |state| state.applied_index = Index(u64::MAX),
+        |state| state.applied_term = Term(1 << 62),
+        |state| state.revision.0 += 1,
+        |state| state.revision = Revision(u64::MAX),
+        |state| state.sessions += 1,
+    ];
+    for bend in bend {
+        let mut state = highest;
+        bend(&mut state);
+        let refused = decode_state(&encode_state(&state));
+        assert!(matches!(refused, Err(StoreError::Corrupt(_))), "{state:?}");
+    }
+    let first = State {
+        revision: Revision(2),
+        ..State::EMPTY
+    };
+    decode_state(&encode_state(&first)).expect_err("no entry made that revision");
+}
+
+#[test]
+fn the_highest_state_that_opens_can_still_be_written_to() {
+    let store = MemoryStore::default();
+    drop(StateMachine::open(store.clone()).expect("open"));
+    let highest = State {
+        applied_index: Index((1 << 62) - 1),
+        applied_term: Term(1),
+        revision: Revision(1 << 62),
+        ..State::EMPTY
+    };
+    let mut batch = WriteBatch::default();
+    batch.put(STATE_KEY, &encode_state(&highest));
+    store.write(&batch).expect("write");
+    let mut machine = StateMachine::open(store).expect("open again");
+    let answer = super::apply(&mut machine, super::put("k", "v"));
+    let revision = Revision((1 << 62) + 1);
+    assert_eq!(
+        answer,
+        Outcome::Put {
+            revision,
+            prev: None
+        }
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases * 2))]
+
+    #[test]
+    fn requests_come_back_in_every_version(request in request()) {
+        for version in CommandVersion::ALL {
+            let decoded = Request::decode(request.clone().encode(version));
+            let request = request.clone();
+            prop_assert_eq!(decoded, Ok(Ok(LoggedRequest { version, request })));
+        }
+    }
+
+    #[test]
+    fn data_keys_come_back(key in hostile(), revision in revision()) {
+        let encoded = data_key(&key, revision);
+        let (prefix, found) = split_data_key(&encoded).expect("a data key");
+        prop_assert_eq!(found, revision);
+        prop_assert_eq!(Some(prefix), version_prefix(&encoded));
+        prop_assert_eq!(user_key(prefix).expect("our escapes"), key);
+    }
+
+    #[test]
+    fn data_keys_keep_the_order(
+        left in hostile(), right in hostile(), one in revision(), other in revision(),
+    ) {
+        let by_key = data_key(&left, one).cmp(&data_key(&right, other));
+        let expected = left.cmp(&right).then(other.cmp(&one));
+        prop_assert_eq!(by_key, expected, "by key, then newest first");
+    }
+
+    #[test]
+    fn records_come_back(
+        create in any::<u64>(), number in any::<u64>(), ttl_ms in any::<u64>(), value in blob(),
+        state in state(),
+    ) {
+        let live = Version::Live {
+            create_revision: Revision(create),
+            version: number,
+            ttl_ms,
+            value: &value,
+        };
+        for expected in [live, Version::Tombstone] {
+            let mut record = Vec::new();
+            put_version(&mut record, &expected);
+            prop_assert_eq!(version(&record), Ok(expected));
+        }
+        for replaces in [None, Some(Revision(create.max(1)))] {
+            let expected = Change { key: &value, deletes: number % 2 == 0, replaces };
+            let mut record = Vec::new();
+            put_change(&mut record, expected);
+            prop_assert_eq!(change(&record), Ok(expected));
+        }
+        prop_assert_eq!(decode_state(&encode_state(&state)), Ok(state));
+    }
+
+    #[test]
+    fn no_bytes_make_a_decoder_panic(bytes in hostile()) {
+        let _ = Request::decode(Bytes::from(bytes.clone()));
+        let _ = decode_kept(Bytes::from(bytes.clone()));
+        let _ = SessionInfo::decode(SessionId(1), &bytes);
+        let _ = MembershipChange::decode(&bytes);
+        let _ = Membership::decode(&bytes);
+        let _ = decode_membership(&bytes);
+        let _ = decode_state(&bytes);
+        let _ = check_format(&bytes);
+        let _ = version(&bytes);
+        let _ = split_data_key(&bytes);
+        let _ = split_change_key(&bytes);
+        let _ = change(&bytes);
+        let _ = split_expiring_key(&bytes);
+        let _ = split_session_key(&bytes);
+        let _ = ttl(&bytes);
+        let _ = user_key(&bytes);
+    }
+
+    #[test]
+    fn no_entry_makes_the_machine_panic(bytes in hostile(), membership in any::<bool>()) {
+        let mut machine = StateMachine::open(MemoryStore::default()).expect("open");
+        let kind = if membership { EntryKind::Membership } else { EntryKind::Command };
+        let _ = machine.apply(&[super::entry(1, kind, Bytes::from(bytes))]);
+    }
+}
+
+/// The walk over a range steps behind a key by its terminator.
+#[test]
+fn a_data_key_without_its_terminator_is_refused() {
+    let mut key = data_key(b"k", Revision(7));
+    let end = key.len() - 8;
+    key[end - 1] = 0xff;
+    split_data_key(&key).expect_err("its prefix does not end as ours do");
+}
+
+/// Each revision changes a key at most once, so it has no more versions than there were revisions for them.
+#[test]
+fn a_version_that_its_revision_cannot_have_is_refused() {
+    let read = |create_revision, number| {
+        let mut record = Vec::new();
+        let version = Version::Live {
+            create_revision: Revision(create_revision),
+            version: number,
+            ttl_ms: 0,
+            value: b"v",
+        };
+        put_version(&mut record, &version);
+        let key = data_key(b"k", Revision(7));
+        let found = live(&key, &record);
+        found.map(|found| found.map(|it| it.to_key_value(Bytes::new(), true).version))
+    };
+    assert_eq!(read(7, 1), Ok(Some(1)));
+    assert_eq!(read(5, 3), Ok(Some(3)));
+    for (create_revision, number) in [(5, 4), (5, 0), (8, 1), (0, 1), (1, u64::MAX)] {
+        read(create_revision, number).expect_err("nobody wrote that");
+    }
+}
+
+#[test]
+fn a_session_of_impossible_sizes_does_not_panic() {
+    // Two answers of sequences 1 and 2, each of 2^64 - 1 bytes.
+    let size: Vec<u8> = [0xff; 9].into_iter().chain([1]).collect();
+    let reply = |sequence| [&[0x22, 13, 8, sequence, 16][..], &size].concat();
+    let record = [reply(1), reply(2)].concat();
+    let session = SessionInfo::decode(SessionId(1), &record).expect("a session");
+    assert_eq!((session.replies, session.reply_bytes), (2, u64::MAX));
+}
+
+#[test]
+fn the_wire_says_ranges_by_their_end() {
+    let (key, end) = (Bytes::from_static(b"a"), Bytes::from_static(b"b"));
+    let range = |end: &Bytes| KeyRange::from_wire(&key, end);
+    assert_eq!(range(&Bytes::new()), KeyRange::One(key.clone()));
+    assert_eq!(
+        range(&Bytes::from_static(&[0])),
+        KeyRange::From(key.clone())
+    );
+    let between = KeyRange::Between {
+        start: key.clone(),
+        end: end.clone(),
+    };
+    assert_eq!(range(&end), between);
+}

@@ -1,0 +1,289 @@
+//! Reading history, as watches do: one rule at a time, by example.
+
+use super::{
+    Machine, between, bytes, command_entry, compact, delete, delete_keys, everything, machine, put,
+    run,
+};
+use crate::{
+    Batch, BatchOperation, ChangesQuery, Command, Event, EventKind, KeyRange, PageLimits,
+    RangeQuery, ReadError, Stamp, Want,
+};
+use dengine_types::Revision;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn show(event: &Event) -> String {
+    let kv = &event.kv;
+    let key = kv.key.escape_ascii();
+    let prev = event.prev.as_ref();
+    let prev = prev.map_or(String::new(), |it| {
+        format!(" was {}", it.value.escape_ascii())
+    });
+    match event.kind {
+        EventKind::Put => format!(
+            "{} {key}={}{prev}",
+            kv.mod_revision,
+            kv.value.escape_ascii()
+        ),
+        EventKind::Delete => format!("{} -{key}{prev}", kv.mod_revision),
+    }
+}
+
+/// The events since `from`, and up to where they go.
+fn read(machine: &Machine, query: &ChangesQuery) -> (Vec<String>, (u64, u32)) {
+    let changes = machine.reader().changes(query).expect("history");
+    let events = changes.events.iter().map(show);
+    let next = changes.next;
+    (events.collect(), (next.revision.0, next.sub))
+}
+
+fn since(from: u64) -> ChangesQuery {
+    ChangesQuery::new(Revision(from), everything())
+}
+
+fn example() -> Machine {
+    let mut machine = machine();
+    let batch = Command::Batch(Batch {
+        then: vec![
+            BatchOperation::Put {
+                key: bytes("b"),
+                value: bytes("2"),
+                prev_kv: false,
+                ttl_ms: 0,
+            },
+            BatchOperation::Delete {
+                keys: KeyRange::One(bytes("a")),
+                prev_kv: false,
+            },
+        ],
+        ..Batch::default()
+    });
+    run(
+        &mut machine,
+        [put("a", "1"), put("a", "2"), batch, put("a", "3")],
+    );
+    machine
+}
+
+#[test]
+fn events_come_in_the_order_of_history() {
+    let events = ["2 a=1", "3 a=2", "4 b=2", "4 -a", "5 a=3"];
+    let machine = example();
+    assert_eq!(
+        read(&machine, &since(0)),
+        (events.map(String::from).into(), (6, 0))
+    );
+    assert_eq!(
+        read(&machine, &since(4)),
+        (
+            events[2..].iter().map(ToString::to_string).collect(),
+            (6, 0)
+        )
+    );
+}
+
+#[test]
+fn events_carry_the_pair_before_if_that_is_asked_for() {
+    let query = ChangesQuery {
+        prev_kv: true,
+        ..since(2)
+    };
+    let events = ["2 a=1", "3 a=2 was 1", "4 b=2", "4 -a was 2", "5 a=3"];
+    assert_eq!(read(&example(), &query).0, events);
+}
+
+#[test]
+fn only_keys_of_the_range_are_told() {
+    let query = ChangesQuery {
+        keys: between("b", "c"),
+        ..since(0)
+    };
+    assert_eq!(read(&example(), &query), (vec!["4 b=2".to_owned()], (6, 0)));
+}
+
+fn limited(from: u64, limits: PageLimits) -> ChangesQuery {
+    ChangesQuery {
+        limits,
+        ..since(from)
+    }
+}
+
+#[test]
+fn a_bound_of_bytes_ends_before_the_next_event_and_one_of_changes_behind_a_revision() {
+    let machine = example();
+    let bytes = |bytes| PageLimits {
+        bytes,
+        ..PageLimits::NONE
+    };
+    let changes = |changes| PageLimits {
+        changes,
+        ..PageLimits::NONE
+    };
+    let one = vec!["4 b=2".to_owned()];
+    let both = vec!["4 b=2".to_owned(), "4 -a".to_owned()];
+    for few in [0, 1, 66] {
+        assert_eq!(
+            read(&machine, &limited(4, bytes(few))),
+            (one.clone(), (4, 1))
+        );
+    }
+    assert_eq!(
+        read(&machine, &limited(4, bytes(67))),
+        (both.clone(), (5, 0))
+    );
+    for few in [0, 1, 2] {
+        assert_eq!(
+            read(&machine, &limited(4, changes(few))),
+            (both.clone(), (5, 0))
+        );
+    }
+    assert_eq!(read(&machine, &limited(4, changes(3))).1, (6, 0));
+    let nothing_found = ChangesQuery {
+        keys: between("x", "z"),
+        ..limited(2, changes(1))
+    };
+    assert_eq!(read(&machine, &nothing_found), (Vec::new(), (3, 0)));
+    let rest = ChangesQuery {
+        from: Stamp {
+            revision: Revision(4),
+            sub: 1,
+        },
+        ..limited(4, bytes(0))
+    };
+    assert_eq!(read(&machine, &rest), (vec!["4 -a".to_owned()], (5, 0)));
+}
+
+#[test]
+fn a_page_is_larger_than_its_bound_by_less_than_an_event_whatever_a_revision_holds() {
+    const VALUE_BYTES: usize = 10_000;
+    let mut machine = machine();
+    let large = "v".repeat(VALUE_BYTES);
+    run(
+        &mut machine,
+        (0..100).map(|key| put(&format!("k{key:02}"), &large)),
+    );
+    run(&mut machine, [delete_keys(between("k", "l"))]);
+    let mut query = ChangesQuery {
+        prev_kv: true,
+        ..limited(
+            102,
+            PageLimits {
+                bytes: 2 * VALUE_BYTES,
+                changes: 1,
+            },
+        )
+    };
+    let mut keys = Vec::new();
+    while query.from.revision.0 == 102 {
+        let changes = machine.reader().changes(&query).expect("history");
+        let bytes: usize = changes.events.iter().map(Event::size_bytes).sum();
+        assert!(bytes < 3 * VALUE_BYTES + 100, "{bytes} bytes in one page");
+        keys.extend(changes.events.into_iter().map(|it| it.kv.key));
+        query.from = changes.next;
+    }
+    let expect: Vec<_> = (0..100).map(|key| format!("k{key:02}")).collect();
+    assert_eq!(keys, expect);
+}
+
+#[test]
+fn only_kinds_and_keys_that_are_wanted_are_told() {
+    let deletes = ChangesQuery {
+        no_put: true,
+        ..since(0)
+    };
+    assert_eq!(read(&example(), &deletes).0, ["4 -a"]);
+    let puts = ChangesQuery {
+        no_delete: true,
+        ..since(4)
+    };
+    assert_eq!(read(&example(), &puts).0, ["4 b=2", "5 a=3"]);
+    let machine = example();
+    let wants = |key: &[u8], deletes: bool| match (key, deletes) {
+        (b"b", _) => Want::Event,
+        (_, true) => Want::EventWithPrev,
+        _ => Want::Nothing,
+    };
+    let from = Stamp::start_of(Revision(0));
+    let found = machine
+        .reader()
+        .changes_wanted(from, PageLimits::NONE, wants);
+    let events: Vec<_> = found.expect("history").events.iter().map(show).collect();
+    assert_eq!(events, ["4 b=2", "4 -a was 2"]);
+}
+
+#[test]
+fn a_revision_of_the_future_is_legal_and_empty() {
+    assert_eq!(read(&example(), &since(6)), (Vec::new(), (6, 0)));
+    let last = (Vec::new(), (u64::MAX, 0));
+    assert_eq!(read(&example(), &since(u64::MAX)), last);
+}
+
+#[test]
+fn history_begins_at_the_compact_revision() {
+    let mut machine = example();
+    run(&mut machine, [compact(4)]);
+    let mut collector = machine.collector();
+    assert!(collector.step(100).expect("collect").done);
+    let query = ChangesQuery {
+        prev_kv: true,
+        ..since(4)
+    };
+    // What the compact revision replaced is gone; that it deleted something is not.
+    let events = ["4 b=2", "4 -a", "5 a=3"];
+    assert_eq!(read(&machine, &query).0, events);
+    let refused = machine.reader().changes(&since(3));
+    assert_eq!(
+        refused,
+        Err(ReadError::Compacted {
+            requested: Revision(3),
+            compacted: Revision(4)
+        })
+    );
+}
+
+#[test]
+fn the_pair_before_the_compact_revision_is_not_told_before_it_is_collected() {
+    let mut machine = machine();
+    run(
+        &mut machine,
+        [put("a", "1"), put("a", "2"), delete("a"), compact(3)],
+    );
+    let query = ChangesQuery {
+        prev_kv: true,
+        ..since(3)
+    };
+    assert_eq!(read(&machine, &query).0, ["3 a=2", "4 -a was 2"]);
+}
+
+#[test]
+fn a_long_read_that_nobody_waits_for_ends() {
+    let mut machine = machine();
+    run(
+        &mut machine,
+        (0..3_000).map(|number| put(&format!("{number:05}"), "v")),
+    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let reader = machine.reader().stopped_by(Arc::clone(&stop));
+    let all = RangeQuery::new(everything());
+    assert_eq!(reader.range(&all).unwrap().count, Some(3_000));
+    reader.logical_hash().unwrap();
+    stop.store(true, Ordering::Relaxed);
+    let stopped = |error| matches!(error, ReadError::Stopped { records } if records < 3_000);
+    assert!(reader.range(&all).is_err_and(stopped));
+    assert!(reader.logical_hash().is_err_and(stopped));
+}
+
+/// By this docs/operator.md says how long history lasts. Keys and values are as long as those of a benchmark, and many are applied
+/// in one step, as under load.
+#[test]
+fn a_put_writes_its_value_and_twice_its_key_and_some_thirty_bytes() {
+    const PUTS: u64 = 500;
+    let (key_bytes, value) = (30, "v".repeat(256));
+    let mut machine = machine();
+    let entry = |index| command_entry(index, put(&format!("{index:0key_bytes$}"), &value));
+    let puts: Vec<_> = (1..=PUTS).map(entry).collect();
+    machine.apply(&puts).expect("apply");
+    let each = machine.reader().written_bytes() / PUTS;
+    let besides = each - (value.len() + 2 * key_bytes) as u64;
+    assert!((29..=31).contains(&besides), "{besides}");
+}

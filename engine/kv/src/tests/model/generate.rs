@@ -1,0 +1,244 @@
+//! Random commands, queries and steps. Everything is few and short, so that things meet often.
+
+use super::Model;
+use crate::{
+    Batch, BatchOperation, ChangesQuery, Command, Compare, CompareTarget, Expected, ExpiredKey,
+    KeyRange, PageLimits, RangeQuery, Relation, Request, SessionStamp, Stamp,
+};
+use bytes::Bytes;
+use dengine_types::{Index, Revision, SessionId};
+use proptest::prelude::*;
+
+/// A request that still has to be made to fit what is there when it comes.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    /// Which session, sequence, and how many below it are acknowledged.
+    stamp: Option<(usize, u64, u64)>,
+    command: DraftCommand,
+}
+
+#[derive(Clone, Debug)]
+enum DraftCommand {
+    Ready(Command),
+    /// So far behind the store's revision; negative: ahead of it.
+    Compact(i64),
+    KeepAlive(usize),
+    Close(usize),
+    /// `true`: as it was used last.
+    ExpireSession(usize, bool),
+    /// `true`: as it was changed last.
+    ExpireKeys(Vec<(Bytes, bool)>),
+}
+
+/// What to do next. Revisions count from the one before the compact revision.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    /// Applied as one batch.
+    Apply(Vec<Draft>),
+    Get(Bytes, u64),
+    Range(RangeQuery),
+    Changes(ChangesQuery),
+    /// So many steps of the collector, of so many changes.
+    Collect(usize, usize),
+    Reopen,
+}
+
+impl Draft {
+    /// The request, for what is there before the entry `index`.
+    pub(super) fn resolve(&self, model: &Model) -> Request {
+        // Of the sessions that are open, or one that never was.
+        let session = |which: usize| {
+            let open: Vec<_> = model.sessions.keys().collect();
+            let found = open.get(which % (open.len() + 1));
+            SessionId(found.map_or(u64::MAX, |id| **id))
+        };
+        let command = match &self.command {
+            DraftCommand::Ready(command) => command.clone(),
+            DraftCommand::Compact(behind) => Command::Compact {
+                revision: Revision(model.revision.saturating_add_signed(-behind)),
+            },
+            DraftCommand::KeepAlive(which) => Command::KeepAlive {
+                session: session(*which),
+            },
+            DraftCommand::Close(which) => Command::CloseSession {
+                session: session(*which),
+            },
+            DraftCommand::ExpireSession(which, unused) => {
+                let session = session(*which);
+                let found = model.sessions.get(&session.0);
+                let last_used = found.map_or(0, |found| found.last_used);
+                let last_used = Index(last_used.saturating_sub(u64::from(!unused)));
+                Command::ExpireSession { session, last_used }
+            }
+            DraftCommand::ExpireKeys(keys) => Command::ExpireKeys {
+                keys: keys.iter().map(|it| expired(model, it)).collect(),
+            },
+        };
+        let stamp = |&(which, sequence, below): &(usize, u64, u64)| SessionStamp {
+            id: session(which),
+            sequence,
+            acknowledged: sequence.saturating_sub(below),
+        };
+        Request {
+            session: self.stamp.as_ref().map(stamp),
+            command,
+        }
+    }
+}
+
+fn expired(model: &Model, (key, unchanged): &(Bytes, bool)) -> ExpiredKey {
+    let now = model.get(key, model.revision);
+    let mod_revision = now.map_or(0, |kv| kv.mod_revision.0);
+    ExpiredKey {
+        key: key.clone(),
+        mod_revision: Revision(mod_revision.saturating_sub(u64::from(!unchanged))),
+    }
+}
+
+/// Made of the bytes that matter to the layout.
+pub(super) fn key() -> impl Strategy<Value = Bytes> {
+    let byte = prop::sample::select(vec![0_u8, 1, b'a', b'b', 0xfe, 0xff]);
+    prop::collection::vec(byte, 0..3).prop_map(Bytes::from)
+}
+
+fn value() -> impl Strategy<Value = Bytes> {
+    prop::collection::vec(0_u8..3, 0..3).prop_map(Bytes::from)
+}
+
+fn ttl_ms() -> impl Strategy<Value = u64> {
+    prop_oneof![2 => Just(0), 1 => 1..3_u64]
+}
+
+pub(super) fn keys() -> impl Strategy<Value = KeyRange> {
+    prop_oneof![
+        key().prop_map(KeyRange::One),
+        (key(), key()).prop_map(|(start, end)| KeyRange::Between { start, end }),
+        key().prop_map(KeyRange::From),
+    ]
+}
+
+fn compare() -> impl Strategy<Value = Compare> {
+    let relation = prop::sample::select(vec![
+        Relation::Equal,
+        Relation::NotEqual,
+        Relation::Greater,
+        Relation::Less,
+    ]);
+    let revision = || (0..30_u64).prop_map(Revision);
+    let target = prop_oneof![
+        (0..3_u64).prop_map(CompareTarget::Version),
+        revision().prop_map(CompareTarget::CreateRevision),
+        revision().prop_map(CompareTarget::ModRevision),
+        value().prop_map(CompareTarget::Value),
+    ];
+    (keys(), relation, target).prop_map(|(keys, relation, target)| Compare {
+        keys,
+        relation,
+        target,
+    })
+}
+
+fn operation() -> impl Strategy<Value = BatchOperation> {
+    prop_oneof![
+        3 => (key(), value(), any::<bool>(), ttl_ms()).prop_map(|(key, value, prev_kv, ttl_ms)| {
+            BatchOperation::Put { key, value, prev_kv, ttl_ms }
+        }),
+        1 => (keys(), any::<bool>())
+            .prop_map(|(keys, prev_kv)| BatchOperation::Delete { keys, prev_kv }),
+        2 => (keys(), 0..3_u64, any::<bool>(), any::<bool>())
+            .prop_map(|(keys, limit, keys_only, count_only)| BatchOperation::Get {
+                keys, limit, keys_only, count_only,
+            }),
+    ]
+}
+
+fn batch() -> impl Strategy<Value = Batch> {
+    let operations = || prop::collection::vec(operation(), 0..4);
+    let compares = prop::collection::vec(compare(), 0..2);
+    (compares, operations(), operations()).prop_map(|(compares, then, otherwise)| Batch {
+        compares,
+        then,
+        otherwise,
+    })
+}
+
+fn data_command() -> impl Strategy<Value = Command> {
+    let expected = prop_oneof![
+        (0..40_u64).prop_map(|number| Expected::ModRevision(Revision(number))),
+        value().prop_map(Expected::Value),
+    ];
+    prop_oneof![
+        6 => (key(), value(), any::<bool>(), ttl_ms()).prop_map(|(key, value, prev_kv, ttl_ms)| {
+            Command::Put { key, value, prev_kv, ttl_ms }
+        }),
+        2 => (keys(), any::<bool>()).prop_map(|(keys, prev_kv)| Command::Delete { keys, prev_kv }),
+        2 => (key(), expected, value(), ttl_ms()).prop_map(|(key, expected, value, ttl_ms)| {
+            Command::CompareAndSwap { key, expected, value, ttl_ms }
+        }),
+        4 => batch().prop_map(Command::Batch),
+    ]
+}
+
+pub(super) fn draft() -> impl Strategy<Value = Draft> {
+    let which = || 0..4_usize;
+    let expired = prop::collection::vec((key(), any::<bool>()), 0..4);
+    let command = prop_oneof![
+        12 => data_command().prop_map(DraftCommand::Ready),
+        2 => (-1..12_i64).prop_map(DraftCommand::Compact),
+        2 => Just(DraftCommand::Ready(Command::OpenSession { ttl_ms: 1000 })),
+        1 => which().prop_map(DraftCommand::KeepAlive),
+        1 => which().prop_map(DraftCommand::Close),
+        1 => (which(), any::<bool>())
+            .prop_map(|(which, unused)| DraftCommand::ExpireSession(which, unused)),
+        2 => expired.prop_map(DraftCommand::ExpireKeys),
+    ];
+    let stamp = prop::option::of((which(), 1..9_u64, 0..9_u64));
+    (stamp, command).prop_map(|(stamp, command)| Draft { stamp, command })
+}
+
+fn range_query() -> impl Strategy<Value = RangeQuery> {
+    let bound = || prop_oneof![Just(usize::MAX), 0..6_usize];
+    let revision = prop::option::of((0..30_u64).prop_map(Revision));
+    let flags = (any::<bool>(), any::<bool>());
+    (keys(), bound(), bound(), flags, revision).prop_map(
+        |(keys, limit, max_bytes, (keys_only, count_only), revision)| RangeQuery {
+            keys,
+            limit,
+            max_bytes,
+            keys_only,
+            count_only,
+            revision,
+        },
+    )
+}
+
+fn changes_query() -> impl Strategy<Value = ChangesQuery> {
+    let bound = |max: usize| prop_oneof![Just(usize::MAX), 0..max];
+    let limits = (bound(600), bound(6)).prop_map(|(bytes, changes)| PageLimits { bytes, changes });
+    let flag = || prop::bool::weighted(0.2);
+    let place = (0..16_u64, prop_oneof![3 => Just(0), 1 => 0..3_u32]);
+    (place, keys(), any::<bool>(), flag(), flag(), limits).prop_map(
+        |((revision, sub), keys, prev_kv, no_put, no_delete, limits)| ChangesQuery {
+            from: Stamp {
+                revision: Revision(revision),
+                sub,
+            },
+            keys,
+            prev_kv,
+            no_put,
+            no_delete,
+            limits,
+        },
+    )
+}
+
+pub(super) fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => prop::collection::vec(draft(), 1..6).prop_map(Step::Apply),
+        2 => (key(), 0..30_u64).prop_map(|(key, at)| Step::Get(key, at)),
+        2 => range_query().prop_map(Step::Range),
+        2 => changes_query().prop_map(Step::Changes),
+        1 => (1..4_usize, 0..20_usize).prop_map(|(steps, max)| Step::Collect(steps, max)),
+        1 => Just(Step::Reopen),
+    ]
+}

@@ -1,0 +1,164 @@
+//! How much of the pairs before it one command gathers for its answer, and that nothing else depends on it.
+
+use super::{Machine, apply, bytes, delete, everything, machine, put, show, stamped};
+use crate::layout::reply_key;
+use crate::outcome::encode_kept;
+use crate::store::{MemoryStore, Store as _};
+use crate::visits::VisitBounds;
+use crate::{
+    Batch, BatchAnswer, BatchOperation, Command, KeyRange, KeyValue, Outcome, PREVIOUS_BYTES_MAX,
+    Refusal, StateMachine,
+};
+use dengine_types::Revision;
+
+const VALUE_BYTES: usize = 1 << 20;
+/// As many as are gathered: with the last of them the bound is reached.
+const FIT: usize = PREVIOUS_BYTES_MAX / VALUE_BYTES;
+
+fn key(number: usize) -> String {
+    format!("{number:03}")
+}
+
+/// With so many keys of large values.
+fn fill(machine: &mut Machine, keys: usize) {
+    let value = "v".repeat(VALUE_BYTES);
+    for number in 0..keys {
+        apply(machine, put(&key(number), &value));
+    }
+}
+
+fn filled(keys: usize) -> Machine {
+    let mut machine = machine();
+    fill(&mut machine, keys);
+    machine
+}
+
+fn batch(then: Vec<BatchOperation>) -> Command {
+    Command::Batch(Batch {
+        then,
+        ..Batch::default()
+    })
+}
+
+fn replace(number: usize) -> BatchOperation {
+    BatchOperation::Put {
+        key: bytes(&key(number)),
+        value: bytes("new"),
+        prev_kv: true,
+        ttl_ms: 0,
+    }
+}
+
+fn remove(number: usize) -> BatchOperation {
+    BatchOperation::Delete {
+        keys: KeyRange::One(bytes(&key(number))),
+        prev_kv: true,
+    }
+}
+
+/// What a batch that took this revision is answered without its pairs.
+fn trimmed(revision: u64) -> Outcome {
+    Outcome::Trimmed(Box::new(Outcome::Batch {
+        revision: Revision(revision),
+        succeeded: true,
+        answers: Vec::new(),
+    }))
+}
+
+/// A batch of 128 puts held 192 MiB on every member, and again when the log was replayed.
+#[test]
+fn what_puts_and_single_deletes_of_a_batch_return_is_bounded() {
+    for operation in [replace, remove] {
+        let mut whole = filled(FIT);
+        let outcome = apply(&mut whole, batch((0..FIT).map(operation).collect()));
+        assert!(matches!(&outcome, Outcome::Batch { answers, .. } if answers.len() == FIT));
+        assert!(outcome.pairs_bytes() > PREVIOUS_BYTES_MAX);
+
+        let mut machine = filled(FIT + 1);
+        let outcome = apply(&mut machine, batch((0..=FIT).map(operation).collect()));
+        assert_eq!(outcome, trimmed(FIT as u64 + 3));
+        let last = show(&machine, &key(FIT), None);
+        assert!(!last.starts_with('v'), "all of it was done");
+    }
+}
+
+#[test]
+fn each_command_has_the_whole_bound() {
+    let mut machine = filled(FIT + 2);
+    apply(&mut machine, batch((0..=FIT).map(replace).collect()));
+    let deleted = apply(&mut machine, delete(&key(FIT + 1)));
+    assert!(matches!(&deleted, Outcome::Delete { prev, .. } if prev[0].value.len() == VALUE_BYTES));
+}
+
+/// Members that know the bound and those that do not must come to the same bytes.
+#[test]
+fn what_is_kept_for_a_session_does_not_tell_that_something_was_left_out() {
+    let store = MemoryStore::default();
+    let mut machine = StateMachine::open(store.clone()).expect("open");
+    let opened = apply(&mut machine, Command::OpenSession { ttl_ms: 1000 });
+    let Outcome::SessionOpened { session } = opened else {
+        panic!("{opened:?}");
+    };
+    fill(&mut machine, FIT + 1);
+    let before = machine.reader();
+    let revision = machine.revision();
+    let request = stamped(session, 1, 0, batch((0..=FIT).map(replace).collect()));
+    let first = apply(&mut machine, request.clone());
+    let pair = |number| -> Option<KeyValue> {
+        let found = before.get(&bytes(&key(number)), Some(revision));
+        found.expect("history holds it").1
+    };
+    let whole = Outcome::Batch {
+        revision: machine.revision(),
+        succeeded: true,
+        answers: (0..=FIT)
+            .map(|number| BatchAnswer::Put { prev: pair(number) })
+            .collect(),
+    };
+    let kept = store.get(&reply_key(session, 1)).expect("get");
+    assert_eq!(kept.expect("it is kept"), encode_kept(&whole));
+    assert_eq!(apply(&mut machine, request), first, "once and again");
+}
+
+/// Were they counted, a small answer would be kept without its pairs here, and whole by members without the bound.
+#[test]
+fn what_a_range_before_it_has_deleted_does_not_count() {
+    let mut machine = filled(2 * FIT);
+    let all = BatchOperation::Delete {
+        keys: everything(),
+        prev_kv: false,
+    };
+    let deletes = std::iter::once(all).chain((0..2 * FIT).map(remove));
+    let outcome = apply(&mut machine, batch(deletes.collect()));
+    let Outcome::Batch { answers, .. } = outcome else {
+        panic!("{outcome:?}");
+    };
+    let deleted = |deleted| BatchAnswer::Delete {
+        deleted,
+        prev: Vec::new(),
+    };
+    assert_eq!(answers[0], deleted(2 * FIT as u64));
+    assert!(answers[1..].iter().all(|answer| *answer == deleted(0)));
+}
+
+#[test]
+fn a_batch_that_is_refused_in_the_end_is_refused() {
+    let mut machine = filled(FIT + 1);
+    machine.bound_visits(VisitBounds {
+        keys: 1,
+        ..VisitBounds::ALL
+    });
+    let read = BatchOperation::Get {
+        keys: everything(),
+        limit: 0,
+        keys_only: true,
+        count_only: false,
+    };
+    let operations = (0..=FIT).map(replace).chain([read]);
+    let refused = apply(&mut machine, batch(operations.collect()));
+    assert!(matches!(
+        refused,
+        Outcome::Refused(Refusal::RangesTooLarge { .. })
+    ));
+    assert!(show(&machine, &key(FIT), None).starts_with('v'));
+}

@@ -1,0 +1,239 @@
+//! One rule at a time, by example.
+
+use super::member::{Heard, Member};
+use super::*;
+use crate::PageLimits;
+use std::sync::Arc;
+
+/// Events of one key of one letter.
+const EVENT_BYTES: usize = 64 + 1 + 36;
+const LIMITS: PageLimits = PageLimits {
+    bytes: 4 * EVENT_BYTES,
+    changes: 16,
+};
+const KEEP: KeepLimits = KeepLimits {
+    bytes: 8 * EVENT_BYTES,
+    pages: 4,
+};
+
+fn member() -> Member {
+    Member::new(LIMITS, KEEP, 4 * EVENT_BYTES)
+}
+
+fn lines(heard: &Heard) -> Vec<String> {
+    let line = |it: &Told| {
+        let keys = it
+            .events
+            .iter()
+            .map(|it| it.kv.key.escape_ascii().to_string());
+        let more = if it.fragment { "+" } else { "" };
+        format!("{}{more} {}", it.revision, keys.collect::<String>())
+    };
+    heard.messages.iter().map(line).collect()
+}
+
+fn check(spec: WatchSpec, first: u64, expect: &[&str]) {
+    let mut member = member();
+    member.change(["a"]);
+    member.change(["b", "c"]);
+    member.change(["d", "e", "f", "g", "h", "i", "j"]);
+    member.change(["k"]);
+    member.watch(1, spec, first);
+    member.settle();
+    assert_eq!(lines(&member.heard[&1]), expect);
+    assert_eq!(member.set.next(1), Some(Revision(6)));
+}
+
+#[test]
+fn revisions_share_a_message_as_long_as_they_fit_whole() {
+    let large = spec(everything(), 100 * EVENT_BYTES);
+    check(large.clone(), 5, &["5 k"]);
+    check(large, 1, &["3 abc", "5 defghijk"]);
+    let small = spec(everything(), 7 * EVENT_BYTES);
+    check(small, 3, &["3 bc", "4 defghij", "5 k"]);
+}
+
+#[test]
+fn a_revision_larger_than_a_message_is_split_and_marked() {
+    let expect = ["2 a", "3 bc", "4+ de", "4+ fg", "4+ hi", "4 j", "5 k"];
+    check(spec(everything(), 2 * EVENT_BYTES), 1, &expect);
+}
+
+#[test]
+fn a_revision_larger_than_all_that_may_wait_is_told_whole_all_the_same() {
+    let mut member = Member::new(LIMITS, KEEP, 0);
+    member.change(["d", "e", "f", "g", "h", "i", "j"]);
+    member.watch(1, spec(everything(), 7 * EVENT_BYTES), 1);
+    let split = spec(everything(), 3 * EVENT_BYTES);
+    member.watch(2, split.clone(), 1);
+    let whole = WatchSpec {
+        fragment: false,
+        ..split
+    };
+    member.watch(3, whole, 1);
+    member.settle();
+    assert_eq!(lines(&member.heard[&1]), ["2 defghij"]);
+    assert_eq!(lines(&member.heard[&2]), ["2+ def", "2+ ghi", "2 j"]);
+    assert_eq!(member.heard[&3].too_large, Some(Revision(2)));
+}
+
+#[test]
+fn a_watch_of_one_key_waits_for_no_end() {
+    let mut member = member();
+    member.watch(1, spec(KeyRange::One(Bytes::from_static(b"a")), 1), 2);
+    member.watch(2, spec(everything(), 100 * EVENT_BYTES), 2);
+    member.change(["a", "b", "c", "d", "e", "f"]);
+    member.begin_page();
+    member.end_page();
+    member.work();
+    assert_eq!(lines(&member.heard[&1]), ["2 a"]);
+    assert!(
+        member.heard[&2].messages.is_empty(),
+        "its revision may go on"
+    );
+    assert_eq!(member.set.next(2), Some(Revision(2)));
+    member.settle();
+    assert_eq!(lines(&member.heard[&2]), ["2 abcdef"]);
+}
+
+#[test]
+fn a_watch_that_ends_between_two_messages_begins_anew_at_what_was_not_told() {
+    let mut member = member();
+    member.change(["a"]);
+    member.change(["b", "c", "d"]);
+    member.watch(1, spec(everything(), 2 * EVENT_BYTES), 1);
+    let Some(Work::ReadPast(at, mark)) = member.set.work(&member.ring, &mut member.wanted) else {
+        panic!("it is behind");
+    };
+    assert!(member.cache.find(at, mark).is_none());
+    let mut nexts = Vec::new();
+    member.settle();
+    for message in member.heard[&1].messages.clone() {
+        let mut set = WatchSet::new(0);
+        set.insert(
+            1,
+            spec(everything(), 1),
+            Revision(1),
+            &mut Wanted::default(),
+        );
+        set.told(1, message.reached());
+        nexts.push(set.next(1).unwrap().0);
+    }
+    assert_eq!(nexts, [3, 3, 4]);
+}
+
+#[test]
+fn watches_that_are_behind_read_history_once_for_all() {
+    let mut member = Member::new(LIMITS, KEEP, 4 * EVENT_BYTES);
+    for _ in 0..200 {
+        member.change(["a", "b"]);
+    }
+    for id in 0..100 {
+        let keys = KeyRange::One(Bytes::from_static(if id % 2 == 0 { b"a" } else { b"b" }));
+        member.watch(id, spec(keys, 1_000), 2 + id % 50);
+    }
+    member.settle();
+    let told = member.heard.values().map(|it| it.messages.len());
+    assert!(told.sum::<usize>() > 100);
+    assert!(member.looked_at < 3 * 400, "{} changes", member.looked_at);
+}
+
+#[test]
+fn watches_that_missed_pages_catch_up_together() {
+    let mut member = member();
+    for id in 0..100 {
+        member.watch(id, spec(everything(), 1_000), 2);
+    }
+    member.settle();
+    for _ in 0..100 {
+        member.change(["a"]);
+        member.begin_page();
+        member.end_page();
+    }
+    let before = member.looked_at;
+    member.settle();
+    assert!(
+        member.looked_at - before < 300,
+        "{}",
+        member.looked_at - before
+    );
+    assert!(
+        member
+            .heard
+            .values()
+            .all(|it| it.messages.last().unwrap().revision == Revision(101))
+    );
+}
+
+#[test]
+fn who_is_near_the_end_does_not_wait_for_who_is_far_behind() {
+    let mut member = Member::new(LIMITS, KEEP, 4 * EVENT_BYTES);
+    for _ in 0..1_000 {
+        member.change(["a"]);
+    }
+    // Nothing is in the ring.
+    member.ring.gap(member.newest);
+    member.watch(1, spec(everything(), 1_000), 2);
+    member.watch(2, spec(everything(), 1_000), 990);
+    let turns = (0..).find(|_| {
+        member.work();
+        member.set.next(2) > Some(Revision(1_000))
+    });
+    assert!(turns < Some(20), "{turns:?}");
+    assert!(member.set.next(1) < Some(Revision(200)));
+}
+
+#[test]
+fn nothing_is_read_that_nobody_wants() {
+    let mut wanted = Wanted::default();
+    let with_prev = WatchSpec {
+        prev_kv: true,
+        ..spec(KeyRange::One(Bytes::from_static(b"a")), 1)
+    };
+    wanted.add(Part::Present, &with_prev);
+    let plain = spec(KeyRange::One(Bytes::from_static(b"b")), 1);
+    let mark = wanted.add(Part::Present, &plain);
+    assert_eq!(mark, wanted.mark());
+    use crate::Want::{Event, EventWithPrev, Nothing};
+    let wants = ["a", "b", "c"].map(|key| wanted.want(Part::Present, key.as_bytes()));
+    assert_eq!(wants, [EventWithPrev, Event, Nothing]);
+    wanted.remove(Part::Present, &with_prev);
+    assert_eq!(wanted.want(Part::Present, b"a"), Nothing);
+    assert_eq!(wanted.want(Part::Past, b"b"), Nothing);
+}
+
+#[test]
+fn a_ring_keeps_what_fits_and_the_newest_page() {
+    let mut member = member();
+    member.watch(1, spec(everything(), 1_000), 2);
+    for _ in 0..50 {
+        member.change(["a", "b", "c", "d"]);
+        member.begin_page();
+        member.end_page();
+        assert!(member.ring.bytes() <= KEEP.bytes.max(LIMITS.bytes + 256 + EVENT_BYTES));
+    }
+    let begins = member.ring.begins();
+    assert!(matches!(member.ring.find(begins), InRing::Page(_)));
+    let before = Stamp::start_of(Revision(2));
+    assert!(matches!(member.ring.find(before), InRing::NoMore));
+    assert!(matches!(
+        member.ring.find(member.ring.next()),
+        InRing::NotYet
+    ));
+}
+
+#[test]
+fn a_page_of_the_past_is_shared_only_if_it_holds_what_is_wanted() {
+    let mut member = member();
+    member.change(["a"]);
+    member.watch(1, spec(KeyRange::One(Bytes::from_static(b"b")), 1_000), 1);
+    member.settle();
+    let old = member.wanted.mark();
+    member.watch(2, spec(everything(), 1_000), 1);
+    let at = Stamp::start_of(Revision(1));
+    let found = member.cache.find(at, old);
+    assert!(found.is_some_and(|page: Arc<Page>| page.events.is_empty()));
+    assert!(member.cache.find(at, member.wanted.mark()).is_none());
+    member.settle();
+    assert_eq!(lines(&member.heard[&2]), ["2 a"]);
+}

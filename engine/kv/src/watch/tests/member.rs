@@ -1,0 +1,194 @@
+//! A member's history, what follows it, and one stream, in one thread.
+
+use super::*;
+use crate::{Changes, ChangesQuery, PageLimits, Want};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a watch was told.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heard {
+    pub(super) messages: Vec<Told>,
+    pub(super) too_large: Option<Revision>,
+}
+
+pub(super) struct Member {
+    /// In the order of history.
+    pub(super) history: Vec<Event>,
+    pub(super) newest: Revision,
+    pub(super) limits: PageLimits,
+    pub(super) ring: Ring,
+    pub(super) cache: PageCache,
+    pub(super) wanted: Wanted,
+    pub(super) set: WatchSet,
+    pub(super) heard: BTreeMap<u64, Heard>,
+    /// A page that was begun and is not there yet.
+    pub(super) begun: Option<Page>,
+    /// Changes that were looked at.
+    pub(super) looked_at: usize,
+}
+
+impl Member {
+    pub(super) fn new(limits: PageLimits, keep: KeepLimits, open_bytes: usize) -> Self {
+        Self {
+            history: Vec::new(),
+            newest: Revision(1),
+            limits,
+            ring: Ring::new(Revision(1), keep),
+            cache: PageCache::new(keep),
+            wanted: Wanted::default(),
+            set: WatchSet::new(open_bytes),
+            heard: BTreeMap::new(),
+            begun: None,
+            looked_at: 0,
+        }
+    }
+
+    /// One more revision, which changes these keys.
+    pub(super) fn change<'k>(&mut self, keys: impl IntoIterator<Item = &'k str>) {
+        self.newest.0 += 1;
+        let keys = (0..).zip(keys);
+        let events = keys.map(|(sub, key)| event(self.newest.0, sub, key));
+        self.history.extend(events);
+    }
+
+    pub(super) fn watch(&mut self, id: u64, spec: WatchSpec, first: u64) {
+        self.set.insert(id, spec, Revision(first), &mut self.wanted);
+        self.heard.insert(id, Heard::default());
+    }
+
+    /// As the reader of a state machine reads.
+    fn read(&mut self, from: Stamp, limits: PageLimits, want: impl Fn(&Event) -> Want) -> Changes {
+        let (mut events, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
+        let mut next = Stamp::end_of(self.newest).max(from);
+        for event in self.history.iter().filter(|it| it.stamp() >= from) {
+            let wanted = want(event);
+            let full = bytes >= limits.bytes;
+            let stops = match event.sub {
+                0 => full || looked_at >= limits.changes,
+                _ => full && wanted > Want::Nothing,
+            };
+            if looked_at > 0 && stops {
+                next = event.stamp();
+                break;
+            }
+            looked_at += 1;
+            if wanted > Want::Nothing {
+                let mut event = event.clone();
+                event.prev = event.prev.filter(|_| wanted == Want::EventWithPrev);
+                bytes += event.size_bytes();
+                events.push(event);
+            }
+        }
+        self.looked_at += looked_at;
+        let revision = self.newest;
+        Changes {
+            events,
+            next,
+            revision,
+        }
+    }
+
+    fn page(&mut self, from: Stamp, part: Part) -> Page {
+        let mark = self.wanted.mark();
+        let wanted = std::mem::take(&mut self.wanted);
+        let changes = self.read(from, self.limits, |it| wanted.want(part, &it.kv.key));
+        self.wanted = wanted;
+        Page::new(from, part, mark, changes)
+    }
+
+    /// The hub begins to read.
+    pub(super) fn begin_page(&mut self) {
+        if self.begun.is_none()
+            && let Some(from) = self.ring.wants(self.newest, true)
+        {
+            self.begun = Some(self.page(from, Part::Present));
+        }
+    }
+
+    /// What it read is there.
+    pub(super) fn end_page(&mut self) {
+        if let Some(page) = self.begun.take() {
+            self.ring.push(Arc::new(page));
+        }
+    }
+
+    /// The stream does one thing; whether there was one.
+    pub(super) fn work(&mut self) -> bool {
+        let Some(work) = self.set.work(&self.ring, &mut self.wanted) else {
+            return false;
+        };
+        let mut telling = match work {
+            Work::Tell(page) => self.set.tell(page),
+            Work::ReadPast(at, mark) => {
+                let page = match self.cache.find(at, mark) {
+                    Some(page) => page,
+                    None => {
+                        let page = Arc::new(self.page(at, Part::Past));
+                        self.cache.push(Arc::clone(&page));
+                        page
+                    }
+                };
+                self.set.tell(page)
+            }
+            Work::ReadAlone(id, query) => {
+                let changes = self.read_alone(&query);
+                self.set.tell_alone(id, query.from, changes)
+            }
+        };
+        while let Some(slice) = self.set.slice(&mut telling) {
+            self.hear(slice);
+        }
+        self.set.finish(telling, &mut self.wanted);
+        true
+    }
+
+    fn read_alone(&mut self, query: &ChangesQuery) -> Changes {
+        let wants = |event: &Event| {
+            let filtered = match event.kind {
+                EventKind::Put => query.no_put,
+                EventKind::Delete => query.no_delete,
+            };
+            match (
+                !filtered && query.keys.contains(&event.kv.key),
+                query.prev_kv,
+            ) {
+                (false, _) => Want::Nothing,
+                (true, false) => Want::Event,
+                (true, true) => Want::EventWithPrev,
+            }
+        };
+        self.read(query.from, query.limits, wants)
+    }
+
+    fn hear(&mut self, slice: Slice) {
+        for (id, told) in slice {
+            let heard = self.heard.get_mut(&id).expect("it watches");
+            match told {
+                Ok(messages) => {
+                    for message in messages {
+                        self.set.told(id, message.reached());
+                        heard.messages.push(message);
+                    }
+                }
+                Err(revision) => {
+                    heard.too_large = Some(revision);
+                    self.set.remove(id, &mut self.wanted);
+                }
+            }
+        }
+    }
+
+    /// Everything that can be told is.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..100_000 {
+            self.begin_page();
+            self.end_page();
+            if !self.work() && self.ring.wants(self.newest, true).is_none() {
+                assert!(self.set.is_told(self.newest), "nothing is left to do");
+                return;
+            }
+        }
+        panic!("it comes to no end: {:?}", self.set);
+    }
+}
