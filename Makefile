@@ -31,8 +31,8 @@ SIM := cargo run --release --locked --quiet -p dengine-simulator --
 SIM_PLANTED := cargo run --release --locked --quiet -p dengine-simulator --features planted-bugs --
 SIM_TEST := cargo test --release --locked -p dengine-simulator --features planted-bugs --lib
 # Each puts other types in place of std's, so it is a program of its own; neither compiles RocksDB.
-MODELS_LOOM := cargo test --release --locked -p dengine-core --features loom --lib -- models::
-MODELS_SHUTTLE := cargo test --release --locked -p dengine-core --features shuttle --lib -- models::
+MODELS_LOOM := cargo test --release --locked -p dengine-raft --features loom --lib -- models::
+MODELS_SHUTTLE := cargo test --release --locked -p dengine-raft --features shuttle --lib -- models::
 # Tests of more than one unit: a file or a folder each. Those on Kubernetes are one program.
 TEST_FOLDERS := $(addsuffix /tests,engine $(wildcard engine/* engine/verification/*) crds operator bench-jobs bench-jobs/embedded)
 # Those that a target of their own runs, for not every machine can: it takes root and /dev/fuse.
@@ -149,7 +149,7 @@ else
 endif
 
 bench-baseline: ## instruction counts of hot paths against the committed ones (UPDATE=1 writes them; needs valgrind)
-	@cargo bench --locked --quiet -p dengine-core --bench instructions -- $(if $(UPDATE),--update)
+	@cargo bench --locked --quiet -p dengine-raft --bench instructions -- $(if $(UPDATE),--update)
 
 # Clippy and rustdoc share what they check of the dependencies, and RocksDB with build and tests: one profile, the whole
 # workspace. Only the client, the load generator, the core and the simulator have features.
@@ -161,11 +161,11 @@ lint: setup-lint ## formats, lints with every feature, documentation, the tests 
 	$(CLIPPY) $(ALL) -- -D warnings
 	cargo clippy --release --locked -p dengine-client --no-default-features -- -D warnings
 	$(CLIPPY) $(ALL) --no-default-features -- -D warnings
-	$(CLIPPY) -p dengine-core --features planted-bugs -- -D warnings
+	$(CLIPPY) -p dengine-raft --features planted-bugs -- -D warnings
 	$(CLIPPY) -p dengine-simulator -- -D warnings
 	$(CLIPPY) -p dengine-simulator --features planted-bugs -- -D warnings
-	$(CLIPPY) -p dengine-core --features loom -- -D warnings
-	$(CLIPPY) -p dengine-core --features shuttle -- -D warnings
+	$(CLIPPY) -p dengine-raft --features loom -- -D warnings
+	$(CLIPPY) -p dengine-raft --features shuttle -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --release --locked --workspace --no-deps --document-private-items
 	@cargo deny --version >/dev/null 2>&1 || { echo "installing cargo-deny, once: about five minutes"; env -u CARGO_TARGET_DIR cargo install --quiet --locked cargo-deny; }
 	cargo deny --locked check bans licenses sources

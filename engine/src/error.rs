@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use dengine_core::consensus::Divergence;
-pub use dengine_core::replica::{LeaderHint, RequestError};
 pub use dengine_folder::FolderError;
 use dengine_kv::StoreError;
 use dengine_log::{DiskError, LogError};
+use dengine_raft::consensus::Divergence;
+pub use dengine_raft::replica::{LeaderHint, RequestError};
 use dengine_snapshot::SnapshotError;
 
 /// Why a member did not start. Nothing was changed.

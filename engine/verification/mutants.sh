@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Mutation tests of dengine-core: changes the source in one place at a time, and looks whether a test notices.
+# Mutation tests of dengine-raft: changes the source in one place at a time, and looks whether a test notices.
 # Called by `make mutants`; docs/testing.md says what it finds. Works on a copy of the tree.
 #
 #   mutants.sh all [K/N]     what the promises hang on, and a sample of the rest; the K-th of N parts, from 0
@@ -9,14 +9,14 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 # All of these: lease and what it rests on, votes and terms, who waits for which entry, messages, opening the log.
-WHOLE='^engine/core/src/(consensus/(config|lease|messages|validate|driver/(heartbeats|mod|terms))|replica/(lease|pending)|log/open)\.rs:'
+WHOLE='^engine/raft/src/(consensus/(config|lease|messages|validate|driver/(heartbeats|mod|terms))|replica/(lease|pending)|log/open)\.rs:'
 # Of the others so many.
 SAMPLE=320
 # These unit tests take nine tenths of the time of all, for they write tens of thousands of keys, or judge histories. Only what
 # the others let pass is tried with them, and only where they say something.
 LATER=(expiry_keeps_up_with_the_writes range_deletes_in_one_call memory_has_a_bound_and_used_keys
     what_one_command_deletes_by_ranges the_next_turn_waits_for a_key_that_is_refreshed_all_the_time kv::tests::visits::)
-LATER_WHERE='^engine/core/src/(kv|replica)/'
+LATER_WHERE='^engine/raft/src/(kv|replica)/'
 # The same for tests that are executables of their own: they double what is built for a mutant.
 MORE_TESTS=(--cargo-arg=--test=crash --cargo-arg=--test=log)
 # Below this share of viable mutants caught, in percent, the whole run fails.
@@ -69,7 +69,7 @@ copy_tree() {
         tar --create --null --files-from=- --ignore-failed-read --file=- 2>/dev/null |
         tar --extract --directory="$TREE" --file=-
     # What was built last is a mutant, and newer than all of this.
-    touch "$TREE/engine/core/src/lib.rs"
+    touch "$TREE/engine/raft/src/lib.rs"
 }
 
 # Dependencies are built once, and copied to the other lanes.
@@ -79,7 +79,7 @@ prepare_lanes() {
         use_lane "$lane"
         copy_tree
         if [ "$lane" -gt 0 ] && [ ! -e "$CARGO_TARGET_DIR" ]; then
-            (use_lane 0 && cd "$TREE" && cargo test --quiet --locked --profile mutants --package dengine-core --lib --no-run)
+            (use_lane 0 && cd "$TREE" && cargo test --quiet --locked --profile mutants --package dengine-raft --lib --no-run)
             cp -a --reflink=auto "$WORK/lane-0/target" "$CARGO_TARGET_DIR"
         fi
     done
@@ -183,9 +183,9 @@ run_diff() {
         echo "mutants: nothing to compare with, for there is no $1 here"
         return 0
     fi
-    git diff --no-ext-diff "$base" -- 'engine/core/src' >"$WORK/changed.diff"
+    git diff --no-ext-diff "$base" -- 'engine/raft/src' >"$WORK/changed.diff"
     if [ ! -s "$WORK/changed.diff" ]; then
-        echo "mutants: nothing in engine/core/src changed since $1"
+        echo "mutants: nothing in engine/raft/src changed since $1"
         return 0
     fi
     ensure_tool

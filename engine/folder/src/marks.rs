@@ -1,7 +1,7 @@
-//! Whether a member may take part with its folder. What decides is `dengine_core::marks`; this reads and writes.
+//! Whether a member may take part with its folder. What decides is `dengine_raft::marks`; this reads and writes.
 
 use super::{Folder, FolderError};
-use dengine_core::marks::{Beginning, Marks, PowerMark, Unfit};
+use dengine_raft::marks::{Beginning, Marks, PowerMark, Unfit};
 
 impl Folder {
     /// Refuses a folder whose history the cluster has given up, or whose member may have acknowledged what is no longer in it.

@@ -1,6 +1,6 @@
 //! The file that tells whether a `memory-first` member may have lost what it acknowledged.
 //!
-//! What it means, and when it is written, is in `dengine_core::marks`. The kernel's boot id tells whether the machine lost
+//! What it means, and when it is written, is in `dengine_raft::marks`. The kernel's boot id tells whether the machine lost
 //! power: as long as it is the same, what was written is taken to be there still, unless a sync failed, for then the kernel may have
 //! dropped it.
 //!
@@ -10,7 +10,7 @@
 //! then only the log of the process says so.
 
 use super::{Folder, FolderError, read_file, write_file};
-use dengine_core::marks::PowerMark;
+use dengine_raft::marks::PowerMark;
 use std::io;
 use std::path::PathBuf;
 

@@ -6,9 +6,9 @@ use super::input::Input;
 use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
-use dengine_core::channel::Sender;
-use dengine_core::replica;
 use dengine_kv::{Flusher, StoreError};
+use dengine_raft::channel::Sender;
+use dengine_raft::replica;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// What a flush writes besides the records: where they lie in the new file, and that there is one.

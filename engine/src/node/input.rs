@@ -9,7 +9,7 @@ use super::status::MembersView;
 use super::waiters::Awaited;
 use crate::error::{Fatal, RequestError};
 use bytes::Bytes;
-use dengine_core::replica::{self, Caller, Env};
+use dengine_raft::replica::{self, Caller, Env};
 use dengine_types::{MemberId, Term};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,7 +11,7 @@
 //! second once, when it is bootstrapped or joined, and never back. A snapshot that it receives ends the second
 //! and begins it anew ([`install`]).
 //!
-//! What may not live here: the rules of Raft (`dengine_core::consensus`), of keys and values
+//! What may not live here: the rules of Raft (`dengine_raft::consensus`), of keys and values
 //! (`dengine_kv`), or of gRPC ([`crate::server`]).
 
 mod applier;
@@ -42,12 +42,12 @@ use crate::error::{Fatal, LeaderHint, RequestError, StartError};
 use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
 use answers::Held;
-pub(crate) use dengine_core::answers;
-use dengine_core::replica::{ChangeStep, Changed, Changing, MembershipRequest, Successor};
-pub use dengine_core::replica::{NewMember, Written};
 use dengine_folder::{Folder, Identity};
 use dengine_kv as kv;
 use dengine_kv::{Member, Membership, MembershipChange, Reader};
+pub(crate) use dengine_raft::answers;
+use dengine_raft::replica::{ChangeStep, Changed, Changing, MembershipRequest, Successor};
+pub use dengine_raft::replica::{NewMember, Written};
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
 use input::Request;
 pub(crate) use input::{Input, PeerStream};

@@ -7,11 +7,11 @@ use crate::config::Config;
 use crate::error::StartError;
 use crate::storage::{self, OpenStore, RocksOptions, RocksStore};
 use crate::transport;
-use dengine_core::consensus::ConsensusConfig;
-use dengine_core::replica::{OpenError, Opened, Replica, ReplicaConfig, open_member};
 use dengine_folder::Identity;
 use dengine_kv::{StateMachine, StoreError};
 use dengine_log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
+use dengine_raft::consensus::ConsensusConfig;
+use dengine_raft::replica::{OpenError, Opened, Replica, ReplicaConfig, open_member};
 use std::path::Path;
 
 /// Until it is known what keeps the applier busy; more of entries that take it long have everybody's reads wait.

@@ -3,9 +3,9 @@
 use super::flusher::check_room;
 use super::space::Space;
 use crate::storage::RocksStore;
-use dengine_core::channel::Receiver;
 use dengine_kv::Flusher;
 use dengine_kv::store::Reclaimed;
+use dengine_raft::channel::Receiver;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;

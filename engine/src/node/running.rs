@@ -25,17 +25,17 @@ use crate::storage::{OpenStore, RocksStore};
 use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
 use crate::write_bytes::{WriteBytes, of_parts_proposed};
-use dengine_core::answers::Held;
-use dengine_core::channel::{Sender, channel};
-use dengine_core::marks::Beginning;
-use dengine_core::replica::{
-    Applier, Caller as _, CommandGate, Counts, EncodedCommand, Keeper, LeaseView, Opened,
-    WriteAnswers,
-};
 use dengine_folder::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
 use dengine_kv as kv;
 use dengine_kv::{Flusher, Membership, MembershipChange, Reader, RetentionSetting, StateMachine};
 use dengine_log::RealDisk;
+use dengine_raft::answers::Held;
+use dengine_raft::channel::{Sender, channel};
+use dengine_raft::marks::Beginning;
+use dengine_raft::replica::{
+    Applier, Caller as _, CommandGate, Counts, EncodedCommand, Keeper, LeaseView, Opened,
+    WriteAnswers,
+};
 use dengine_snapshot::{SnapshotError, Staging};
 use dengine_types::{Index, Revision};
 use std::net::IpAddr;
@@ -306,7 +306,7 @@ impl Running {
             .map_err(|error| RequestError::Storage(error.to_string()))?
             .map_err(|error| RequestError::Storage(error.to_string()))?;
         self.inbox
-            .send(dengine_core::replica::Input::Flushed(index).into())
+            .send(dengine_raft::replica::Input::Flushed(index).into())
             .map_err(|_| RequestError::ShuttingDown)?;
         Ok(index)
     }
@@ -529,7 +529,7 @@ fn merge<'a>(all: &mut Option<SemaphorePermit<'a>>, more: SemaphorePermit<'a>) {
 
 /// Answers a request that never reached the replica, which has ended.
 fn refuse(input: Input) {
-    if let Input::Replica(dengine_core::replica::Input::Request(
+    if let Input::Replica(dengine_raft::replica::Input::Request(
         Request::Write { caller, .. } | Request::Change { caller, .. },
     )) = input
     {

@@ -6,11 +6,11 @@ use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
-use dengine_core::channel::Sender;
-use dengine_core::consensus::SnapshotMeta;
 use dengine_folder::SnapshotPaths;
 use dengine_kv::{Flusher, StoreError};
 use dengine_log::RealDisk;
+use dengine_raft::channel::Sender;
+use dengine_raft::consensus::SnapshotMeta;
 use dengine_snapshot::{Checkpoint as _, Outgoing, SnapshotError, SnapshotId, describe};
 use dengine_types::ClusterId;
 use std::path::Path;
@@ -141,7 +141,7 @@ mod tests {
     /// It waited for one that never came, and this leader made no snapshot again.
     #[tokio::test]
     async fn a_panic_while_a_snapshot_is_made_is_told_to_the_replica() {
-        let (inbox, told) = dengine_core::channel::channel();
+        let (inbox, told) = dengine_raft::channel::channel();
         report(inbox, Duration::ZERO, || panic!("on purpose")).await;
         assert!(matches!(told.try_recv(), Ok(Input::SnapshotMade(None))));
     }
@@ -149,7 +149,7 @@ mod tests {
     /// It was tried again, for ever.
     #[tokio::test]
     async fn damage_that_is_found_while_a_snapshot_is_made_ends_the_member() {
-        let (inbox, told) = dengine_core::channel::channel();
+        let (inbox, told) = dengine_raft::channel::channel();
         let damaged = || Err(StoreError::Corrupt("a block".to_owned()).into());
         report(inbox, Duration::MAX, damaged).await;
         let Ok(Input::Failed(Fatal::State(error))) = told.try_recv() else {

@@ -2,7 +2,7 @@
 //! that a slow disk, a slow peer and a slow store can be told apart.
 
 use super::metrics;
-use dengine_core::replica::{ApplyJob, Effect, Env, LogJob};
+use dengine_raft::replica::{ApplyJob, Effect, Env, LogJob};
 use dengine_types::{Entry, Index};
 use std::collections::VecDeque;
 use std::time::Instant;

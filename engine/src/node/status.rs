@@ -1,8 +1,8 @@
 //! What a member tells about itself and, while it leads, about the others.
 
 use crate::error::LeaderHint;
-pub use dengine_core::replica::{MemberProgress, Role};
 use dengine_kv::CommandVersion;
+pub use dengine_raft::replica::{MemberProgress, Role};
 use dengine_types::{ClusterId, Index, MemberId, Revision, Term};
 
 /// Whether the member takes part in a cluster.

@@ -4,7 +4,7 @@
 
 use crate::error::RequestError;
 use crate::write_bytes::Counting;
-use dengine_core::replica::{Caller, WriteReply, Written};
+use dengine_raft::replica::{Caller, WriteReply, Written};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::config::Limits;
     use crate::write_bytes::WriteBytes;
-    use dengine_core::replica::WriteAnswers;
+    use dengine_raft::replica::WriteAnswers;
     use std::time::Duration;
 
     /// One of several may give up, or wait for less long: the others are written.

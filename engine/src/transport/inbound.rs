@@ -12,10 +12,10 @@ use dengine_api::peer::peer_server::{Peer, PeerServer};
 use dengine_api::peer::{
     Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
-use dengine_core::channel;
-use dengine_core::replica::{self, Announcement};
 use dengine_folder::Identity;
 use dengine_kv::Membership;
+use dengine_raft::channel;
+use dengine_raft::replica::{self, Announcement};
 use dengine_types::MemberId;
 use dengine_wire::peer::Admitted;
 use dengine_wire::{peer, snapshot};

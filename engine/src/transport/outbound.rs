@@ -8,13 +8,13 @@ use bytes::Bytes;
 use dengine_api::PEER_FRAME_MESSAGES_MAX;
 use dengine_api::peer::peer_client::PeerClient;
 use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
-use dengine_core::channel::Sender;
-use dengine_core::consensus::Outbound;
-use dengine_core::link_queue::LinkQueue;
-use dengine_core::peer_queue::{Dropped, QueueLimits};
-use dengine_core::replica::{self, Announcement};
 use dengine_folder::Identity;
 use dengine_kv::Membership;
+use dengine_raft::channel::Sender;
+use dengine_raft::consensus::Outbound;
+use dengine_raft::link_queue::LinkQueue;
+use dengine_raft::peer_queue::{Dropped, QueueLimits};
+use dengine_raft::replica::{self, Announcement};
 use dengine_types::MemberId;
 use dengine_wire::peer::{self, PROTOCOL};
 use std::collections::HashMap;
@@ -342,7 +342,7 @@ impl LinkTask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::channel::channel;
+    use dengine_raft::channel::channel;
     use dengine_types::ClusterId;
     use std::net::TcpListener;
 

@@ -1,8 +1,8 @@
 //! Errors of the engine as gRPC status codes: the one place that decides which is which.
 
 use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
-use dengine_core::replica::RequestError;
 use dengine_kv::{ReadError, Refusal};
+use dengine_raft::replica::RequestError;
 use tonic::{
     Code, Status,
     codegen::http::{HeaderValue, Response},
@@ -98,7 +98,7 @@ pub fn read_status(error: &ReadError) -> Status {
 mod tests {
     use std::time::Duration;
 
-    use dengine_core::replica::LeaderHint;
+    use dengine_raft::replica::LeaderHint;
     use dengine_types::MemberId;
 
     use super::*;

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use dengine_api::v1::{
     Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
 };
-use dengine_core::replica::RequestError;
 use dengine_kv::{Gets, KeyRange, KeyValue, RangeQuery, RangeResult, Reader};
+use dengine_raft::replica::RequestError;
 use dengine_wire::{
     Header, reads,
     status::{read_status, request_status},

@@ -5,9 +5,9 @@ use bytes::Bytes;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
 };
-use dengine_core::consensus::snapshot_position;
 use dengine_folder::SnapshotPaths;
 use dengine_log::RealDisk;
+use dengine_raft::consensus::snapshot_position;
 use dengine_snapshot::{Manifest, Place, SnapshotError, Staging, describe};
 use dengine_types::{ClusterId, MemberId};
 use dengine_wire::snapshot::{self, Piece};

@@ -8,9 +8,9 @@ use dengine_api::peer::snapshot_frame::Kind;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, snapshot_answer,
 };
-use dengine_core::consensus::snapshot_position;
-use dengine_core::replica;
 use dengine_log::RealDisk;
+use dengine_raft::consensus::snapshot_position;
+use dengine_raft::replica;
 use dengine_snapshot::{Chunk, Outgoing, Place};
 use dengine_types::MemberId;
 use std::collections::HashMap;

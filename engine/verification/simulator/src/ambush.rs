@@ -9,8 +9,8 @@ use super::queue::{MILLI, Nanos, SECOND};
 use super::surroundings::{Event, Surroundings};
 use super::ticket::Asker;
 use super::world::{Members, World};
-use dengine_core::replica::{Input, MembershipRequest, Request, Successor};
 use dengine_kv::Membership;
+use dengine_raft::replica::{Input, MembershipRequest, Request, Successor};
 use dengine_types::{Index, MemberId};
 
 /// A vote is given, but perhaps not yet on disk.

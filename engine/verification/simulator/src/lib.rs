@@ -1,7 +1,7 @@
 //! The deterministic simulator: a whole cluster and its clients in one thread, where one seed decides everything.
 //!
 //! What runs here is what ships: consensus, the ordering of a replica, the log, and the state machine are
-//! those of `dengine-core`, and `dengine-checker` judges. The simulator adds the world around them, and its faults. It holds no
+//! those of `dengine-raft`, and `dengine-checker` judges. The simulator adds the world around them, and its faults. It holds no
 //! consensus, log or apply code of its own. `docs/simulator.md` says what it does and how to run it.
 //!
 //! # Code map

@@ -1,7 +1,7 @@
 //! One member: a machine with its disks and its clock, and the process on it, if there is one.
 //!
-//! The process is the shell around [`Replica`], [`LogWriter`](dengine_core::replica::LogWriter) and
-//! [`Applier`](dengine_core::replica::Applier) that `dengine` builds from threads and queues. Here each of its threads is an [`Actor`], which goes on when the simulation says so; between
+//! The process is the shell around [`Replica`], [`LogWriter`](dengine_raft::replica::LogWriter) and
+//! [`Applier`](dengine_raft::replica::Applier) that `dengine` builds from threads and queues. Here each of its threads is an [`Actor`], which goes on when the simulation says so; between
 //! any two of their turns the process may end.
 
 mod applier;
@@ -24,12 +24,12 @@ use super::shadow::Shadow;
 use super::store::SimStore;
 use super::surroundings::{Event, Surroundings};
 use super::ticket::SimEnv;
-use dengine_core::consensus::{Divergence, Role, State};
-use dengine_core::marks::{Marks, PowerMark, Unfit};
-use dengine_core::replica::{Input, Replica};
 use dengine_kv::{CommandVersion, Member as MemberRecord, Membership, Reader};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Disk, LogError, LogReader};
+use dengine_raft::consensus::{Divergence, Role, State};
+use dengine_raft::marks::{Marks, PowerMark, Unfit};
+use dengine_raft::replica::{Input, Replica};
 use dengine_snapshot::{NotStaged, SnapshotId};
 use dengine_types::{Index, MemberId, Term};
 pub(super) use hub::{WatchMessage, all_keys};

@@ -18,10 +18,10 @@ use super::surroundings::{Event, Surroundings};
 use super::ticket::{Answered, Asker};
 use super::world::Members;
 use call::Call;
-use dengine_core::replica::{
+use dengine_kv::Membership;
+use dengine_raft::replica::{
     Input, MembershipRequest, NewMember, Request, RequestError, Successor,
 };
-use dengine_kv::Membership;
 use dengine_types::MemberId;
 use silence::LogEnds;
 use std::collections::BTreeSet;

@@ -6,7 +6,7 @@ use super::focus::Focus;
 use super::queue::{MILLI, Nanos, SECOND};
 use super::random::Random;
 use super::settings::MemberSettings;
-use dengine_core::replica::SyncRule;
+use dengine_raft::replica::SyncRule;
 use std::cmp::Reverse;
 use std::time::Duration;
 

@@ -206,5 +206,5 @@ impl Surroundings {
 }
 
 fn describe(bytes: &Bytes) -> String {
-    dengine_core::consensus::describe(bytes)
+    dengine_raft::consensus::describe(bytes)
 }

@@ -1,7 +1,7 @@
 //! Who waits for an answer, and where the answers gather.
 
 use super::queue::Nanos;
-use dengine_core::replica::{Caller, Env, RequestError, Written};
+use dengine_raft::replica::{Caller, Env, RequestError, Written};
 use dengine_types::Term;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

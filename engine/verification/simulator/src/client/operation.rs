@@ -6,11 +6,11 @@ use crate::random::Random;
 use bytes::Bytes;
 use dengine_checker::{Answer, Call, Expected, Level, Seen, Step};
 use dengine_client::policy::Failure;
-use dengine_core::replica::{LeaderHint, RequestError};
 use dengine_kv as kv;
 use dengine_kv::{
     Batch, BatchOperation, Command, Compare, CompareTarget, KeyRange, KeyValue, Refusal, Relation,
 };
+use dengine_raft::replica::{LeaderHint, RequestError};
 use dengine_types::Revision;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Election safety: at most one leader can be elected in a given term (§3.4).
 
 use super::{Invariant, Seen};
-use dengine_core::consensus::Role;
+use dengine_raft::consensus::Role;
 use dengine_types::{MemberId, Term};
 use std::collections::BTreeMap;
 

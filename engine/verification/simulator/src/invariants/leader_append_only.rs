@@ -1,7 +1,7 @@
 //! Leader append-only: a leader never overwrites or deletes entries in its log; it only appends (§3.5).
 
 use super::{Invariant, Seen};
-use dengine_core::consensus::Role;
+use dengine_raft::consensus::Role;
 
 pub(super) struct LeaderAppendOnly;
 

@@ -2,7 +2,7 @@
 //! the logs of the leaders for all higher-numbered terms (§3.6.3).
 
 use super::{Invariant, Seen};
-use dengine_core::consensus::Role;
+use dengine_raft::consensus::Role;
 use dengine_types::{Index, Term};
 use std::collections::BTreeMap;
 

@@ -21,9 +21,9 @@ use super::queue::Nanos;
 use super::shadow::Shadow;
 use super::trace::Hash;
 use dengine_checker::{History, Rule, Summary, Violation};
-use dengine_core::consensus::State;
 use dengine_kv::watch::WatchSpec;
 use dengine_kv::{CommandVersion, Event, KeyValue, Membership};
+use dengine_raft::consensus::State;
 use dengine_types::{Entry, EntryKind, Index, MemberId, Revision, Term};
 
 /// What invariants are told of.

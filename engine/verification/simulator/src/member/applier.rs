@@ -4,8 +4,8 @@ use super::process::Process;
 use super::{Actor, End, Machine, all_keys};
 use crate::invariants::Seen;
 use crate::surroundings::Surroundings;
-use dengine_core::replica::Input;
 use dengine_kv::{ChangesQuery, LogicalHash, Member as MemberRecord, Membership, ReadError};
+use dengine_raft::replica::Input;
 use dengine_types::{Index, MemberId, Revision};
 
 impl Process {

@@ -5,9 +5,9 @@ use super::{Actor, End, Machine};
 use crate::invariants::Seen;
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
-use dengine_core::consensus::Role;
-use dengine_core::replica::Input;
 use dengine_kv::{Command, ExpiredKey, Request};
+use dengine_raft::consensus::Role;
+use dengine_raft::replica::Input;
 use dengine_types::{Entry, EntryKind};
 
 /// How often the keeper looks while nothing waits.

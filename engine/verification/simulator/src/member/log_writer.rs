@@ -6,8 +6,8 @@ use crate::ambush;
 use crate::invariants::Seen;
 use crate::queue::MILLI;
 use crate::surroundings::Surroundings;
-use dengine_core::replica::{Input, LogJob, LogStep};
 use dengine_kv::CommandVersion;
+use dengine_raft::replica::{Input, LogJob, LogStep};
 use dengine_types::{EntryKind, MemberId, Moment};
 use std::time::Duration;
 

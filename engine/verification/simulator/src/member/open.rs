@@ -13,14 +13,14 @@ use crate::shadow::Shadow;
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
 use bytes::Bytes;
-use dengine_core::consensus::{ConsensusConfig, State};
-use dengine_core::marks::{Beginning, PowerMark, Unfit};
-use dengine_core::replica::{
-    Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, open_member,
-};
 use dengine_kv::{MembershipChange, StateMachine};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogError, LogOptions, LogReader, Position, Recovered};
+use dengine_raft::consensus::{ConsensusConfig, State};
+use dengine_raft::marks::{Beginning, PowerMark, Unfit};
+use dengine_raft::replica::{
+    Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, open_member,
+};
 use dengine_snapshot::{Folders, SnapshotError, Staging};
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
 use std::collections::{BTreeMap, VecDeque};

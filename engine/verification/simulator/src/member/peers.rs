@@ -8,9 +8,9 @@ use crate::queue::{MILLI, Nanos, SECOND};
 use crate::settings::{FRAME_BYTES_MAX, MemberSettings};
 use crate::surroundings::Surroundings;
 use bytes::Bytes;
-use dengine_core::consensus::{Outbound, without_promise};
-use dengine_core::peer_queue::{Dropped, PeerQueue, QueueLimits, frame_bytes};
-use dengine_core::replica::{Announcement, Input};
+use dengine_raft::consensus::{Outbound, without_promise};
+use dengine_raft::peer_queue::{Dropped, PeerQueue, QueueLimits, frame_bytes};
+use dengine_raft::replica::{Announcement, Input};
 use dengine_types::MemberId;
 use std::time::Duration;
 

@@ -12,14 +12,14 @@ use crate::shadow::Shadow;
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
 use crate::ticket::SimEnv;
-use dengine_core::consensus::{Role, State};
-use dengine_core::replica::{
-    Announcement, AppliedRange, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWriter,
-    Replica,
-};
 use dengine_kv::{Collector, CommandVersion, Flusher};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Log, LogReader, Piece};
+use dengine_raft::consensus::{Role, State};
+use dengine_raft::replica::{
+    Announcement, AppliedRange, Applier, ApplyJob, Effect, Input, Keeper, LogJob, LogWriter,
+    Replica,
+};
 use dengine_snapshot::Staging;
 use dengine_types::{Entry, MemberId};
 use std::collections::{BTreeMap, VecDeque};

@@ -6,8 +6,8 @@ use crate::client::{self, Outcome};
 use crate::queue::{MILLI, Nanos};
 use crate::surroundings::Surroundings;
 use bytes::Bytes;
-use dengine_core::replica::RequestError;
 use dengine_kv::KeyValue;
+use dengine_raft::replica::RequestError;
 use dengine_types::Revision;
 
 /// A read that may be answered from what is applied here, once that has come to `after`.

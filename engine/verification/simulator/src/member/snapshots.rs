@@ -8,11 +8,11 @@ use crate::queue::{MILLI, SECOND};
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
 use bytes::Bytes;
-use dengine_core::consensus::SnapshotMeta;
-use dengine_core::consensus::snapshot_position;
-use dengine_core::replica::Input;
 use dengine_log::Position;
 use dengine_log::memory::MemoryDisk;
+use dengine_raft::consensus::SnapshotMeta;
+use dengine_raft::consensus::snapshot_position;
+use dengine_raft::replica::Input;
 use dengine_snapshot::{
     Checkpoint as _, Chunk, Commit, Manifest, Outgoing, Place, SnapshotError, SnapshotId, commit,
     describe,

@@ -1,9 +1,9 @@
-//! What has to wait for a peer, by what the documentation of [`PeerQueue`](dengine_core::peer_queue::PeerQueue) says and not by its
+//! What has to wait for a peer, by what the documentation of [`PeerQueue`](dengine_raft::peer_queue::PeerQueue) says and not by its
 //! source.
 
 use bytes::Bytes;
-use dengine_core::consensus::Outbound;
-use dengine_core::peer_queue::frame_bytes;
+use dengine_raft::consensus::Outbound;
+use dengine_raft::peer_queue::frame_bytes;
 use std::collections::VecDeque;
 
 /// Messages without log that are kept while a stream is down.
@@ -92,7 +92,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_core::peer_queue::{PeerQueue, QueueLimits};
+    use dengine_raft::peer_queue::{PeerQueue, QueueLimits};
     use dengine_types::MemberId;
     use proptest::prelude::*;
     use std::time::Duration;

@@ -7,10 +7,10 @@ use crate::queue::Nanos;
 use crate::surroundings::Surroundings;
 use crate::ticket::{Answered, Asker};
 use crate::world::Members;
-use dengine_core::replica::{
+use dengine_kv::Outcome;
+use dengine_raft::replica::{
     ChangeStep, Changed, Changing, Input, MembershipRequest, Request, RequestError, Written,
 };
-use dengine_kv::Outcome;
 use dengine_types::{Index, MemberId};
 use std::time::Duration;
 

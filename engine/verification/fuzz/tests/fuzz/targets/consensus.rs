@@ -2,12 +2,12 @@
 
 use crate::driver::Target;
 use bytes::Bytes;
-use dengine_core::consensus::{
-    Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Role, Token,
-};
 use dengine_log::conformance::small_options;
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogReader};
+use dengine_raft::consensus::{
+    Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Role, Token,
+};
 use dengine_types::{MemberId, Moment};
 
 /// Ticks, proposals and messages, one after the other.

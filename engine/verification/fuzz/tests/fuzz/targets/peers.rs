@@ -5,10 +5,10 @@ use dengine_api::peer::{
     Batch, Frame, Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, frame,
     snapshot_frame::Kind,
 };
-use dengine_core::consensus::Event;
-use dengine_core::consensus::snapshot_position;
 use dengine_kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore};
 use dengine_log::{Position, memory::MemoryDisk};
+use dengine_raft::consensus::Event;
+use dengine_raft::consensus::snapshot_position;
 use dengine_snapshot::{Checkpoint as _, Manifest, Outgoing, SnapshotId, Staging, describe};
 use dengine_types::{ClusterId, MemberId, Moment};
 use dengine_wire::{

@@ -3,10 +3,10 @@
 use std::{collections::VecDeque, error::Error};
 
 use bytes::Bytes;
-use dengine_core::consensus::{
+use dengine_log::{Batch, Log, LogError, LogOptions, LogReader, memory::MemoryDisk};
+use dengine_raft::consensus::{
     Action, Consensus, ConsensusConfig, Event, Proposal, Restored, Token,
 };
-use dengine_log::{Batch, Log, LogError, LogOptions, LogReader, memory::MemoryDisk};
 use dengine_types::{ClusterId, HardState, Index, MemberId};
 
 const MEMBERS: u64 = 3;

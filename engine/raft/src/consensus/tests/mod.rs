@@ -1,7 +1,7 @@
 //! Raft's rules as scripts: each file is named after the rule it shows, and says where the thesis
 //! (Ongaro 2014, "Consensus: Bridging Theory and Practice") states it.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p dengine-core` rewrites the transcripts; read the difference before
+//! `UPDATE_EXPECT=1 cargo test -p dengine-raft` rewrites the transcripts; read the difference before
 //! believing it.
 
 mod bootstrap_4_4;
