@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use dengine_folder::FolderError;
+pub use dengine_data_dir::DataDirError;
 use dengine_kv::StoreError;
 use dengine_log::{DiskError, LogError};
 use dengine_raft::consensus::Divergence;
@@ -18,7 +18,7 @@ pub enum StartError {
     Config(#[from] crate::config::ConfigError),
     /// The data folder cannot be used.
     #[error(transparent)]
-    Folder(#[from] FolderError),
+    DataDir(#[from] DataDirError),
     /// The folder's log cannot be used.
     #[error("the log in {path}: {source}")]
     Log {
@@ -80,12 +80,12 @@ impl StartError {
     #[must_use]
     pub fn needs_replacement(&self) -> bool {
         match self {
-            Self::Folder(error) => {
+            Self::DataDir(error) => {
                 matches!(
                     error,
-                    FolderError::Damaged { .. }
-                        | FolderError::Suspect { .. }
-                        | FolderError::GivenUp { .. }
+                    DataDirError::Damaged { .. }
+                        | DataDirError::Suspect { .. }
+                        | DataDirError::GivenUp { .. }
                 )
             }
             Self::Log { source, .. } => source.downcast_ref().is_some_and(is_damage),
@@ -104,13 +104,13 @@ impl StartError {
     #[must_use]
     pub fn is_of_the_environment(&self) -> bool {
         match self {
-            Self::Folder(error) => matches!(
+            Self::DataDir(error) => matches!(
                 error,
-                FolderError::Io { .. }
-                    | FolderError::NoFolder { .. }
-                    | FolderError::Locked { .. }
-                    | FolderError::Newer { .. }
-                    | FolderError::Foreign { .. }
+                DataDirError::Io { .. }
+                    | DataDirError::NoFolder { .. }
+                    | DataDirError::Locked { .. }
+                    | DataDirError::Newer { .. }
+                    | DataDirError::Foreign { .. }
             ),
             Self::Log { source, .. } => {
                 let of_log = source.downcast_ref::<LogError>();
@@ -247,7 +247,7 @@ mod tests {
             ))))),
             state(failed.clone()),
             state(no_space.clone()),
-            StartError::Folder(FolderError::NoFolder {
+            StartError::DataDir(DataDirError::NoFolder {
                 path: "/data".into(),
                 file: "/data".into(),
             }),

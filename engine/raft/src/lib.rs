@@ -8,7 +8,6 @@ pub mod answers;
 pub mod channel;
 pub mod consensus;
 pub mod link_queue;
-pub mod marks;
 #[cfg(all(test, any(feature = "loom", feature = "shuttle")))]
 mod models;
 pub mod peer_queue;

@@ -237,7 +237,7 @@ fn complain(line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine::error::FolderError;
+    use dengine::error::DataDirError;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -246,8 +246,8 @@ mod tests {
 
     #[test]
     fn how_a_member_ends_says_whose_fault_it_was() {
-        let folder = |error| anyhow::Error::from(StartError::Folder(error));
-        let full = folder(FolderError::Io {
+        let folder = |error| anyhow::Error::from(StartError::DataDir(error));
+        let full = folder(DataDirError::Io {
             path: "/data".into(),
             what: "write its record",
             source: io::Error::from(io::ErrorKind::StorageFull),
@@ -262,7 +262,7 @@ mod tests {
             source: io::Error::from(io::ErrorKind::AddrInUse),
         };
         assert_eq!(code_of(&taken.into()), EXIT_ENVIRONMENT);
-        let damaged = folder(FolderError::Damaged {
+        let damaged = folder(DataDirError::Damaged {
             path: "/data/folder.toml".into(),
             reason: "its checksum is wrong".to_owned(),
         });
@@ -272,12 +272,12 @@ mod tests {
 
     #[test]
     fn a_cause_is_told_once() {
-        let damaged = FolderError::Io {
+        let damaged = DataDirError::Io {
             path: "/data".into(),
             what: "open it",
             source: io::Error::other("broken"),
         };
-        let error = anyhow::Error::from(StartError::Folder(damaged)).context("it does not start");
+        let error = anyhow::Error::from(StartError::DataDir(damaged)).context("it does not start");
         let whole = "it does not start: data folder /data: cannot open it: broken";
         assert_eq!(told(&error), whole);
     }

@@ -3,7 +3,7 @@
 use super::{EXIT_OK, say};
 use anyhow::bail;
 use clap::Args;
-use dengine_folder::{Folder, FolderError};
+use dengine_data_dir::{DataDir, DataDirError};
 use std::path::PathBuf;
 
 /// What `dengine recover` takes.
@@ -23,10 +23,10 @@ pub(super) fn run(args: &RecoverArgs) -> anyhow::Result<u8> {
     if !args.data_dir.is_dir() {
         bail!("there is no folder {}", args.data_dir.display());
     }
-    let folder = Folder::open(&args.data_dir)?;
+    let folder = DataDir::open(&args.data_dir)?;
     match folder.check() {
         Ok(()) => say("this folder is not suspect; nothing was changed"),
-        Err(FolderError::Suspect { .. }) if args.accept_lost_writes => {
+        Err(DataDirError::Suspect { .. }) if args.accept_lost_writes => {
             folder.accept_lost_writes()?;
             say("this member will go on with what is in its folder");
         }

@@ -6,7 +6,7 @@
 use crate::config::Config;
 use crate::error::StartError;
 use bytes::Bytes;
-use dengine_folder::{Folder, Identity};
+use dengine_data_dir::{DataDir, Identity};
 use dengine_kv::{Member, MembershipChange};
 use dengine_log::Batch;
 use dengine_types::{ClusterId, Entry, EntryKind, HardState, Index, MemberId, Term};
@@ -28,7 +28,7 @@ pub(super) fn first_member(config: &Config, folder_id: &str) -> Member {
 /// Writes a log that holds the bootstrap entry, already committed, and nothing else. The folder has no
 /// identity yet, so a crash before it gets one leaves an empty member.
 pub(super) fn write_first_entry(
-    folder: &Folder,
+    folder: &DataDir,
     config: &Config,
     cluster_id: ClusterId,
     member: &Member,
@@ -51,7 +51,7 @@ pub(super) fn write_first_entry(
 /// Makes the empty log of a member that joins. It must exist before the folder has an identity: a member
 /// with an identity and no log has lost its votes, and is refused.
 pub(super) fn make_empty_log(
-    folder: &Folder,
+    folder: &DataDir,
     config: &Config,
     identity: Identity,
 ) -> Result<(), StartError> {
@@ -100,7 +100,7 @@ mod tests {
             member_id: FIRST_MEMBER,
         };
         let (tell, told) = std::sync::mpsc::channel();
-        let prepare = move |_: &Folder, _: &Config| {
+        let prepare = move |_: &DataDir, _: &Config| {
             tell.send(Handle::current().id()).unwrap();
             Err(StartError::StateInUse)
         };

@@ -8,7 +8,7 @@ use super::running::Running;
 use super::{Inner, Node, Stage};
 use crate::error::{Fatal, StartError};
 use crate::storage::OpenStore;
-use dengine_folder::Identity;
+use dengine_data_dir::Identity;
 use dengine_log::{Position, RealDisk};
 use dengine_snapshot as snapshot;
 use dengine_snapshot::{Commit, SnapshotError, Staging};

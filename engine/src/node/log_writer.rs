@@ -7,7 +7,7 @@ use super::space::Space;
 use super::{clock, metrics};
 use crate::config::{Config, Durability};
 use crate::error::{Fatal, StartError};
-use dengine_folder::PowerGuard;
+use dengine_data_dir::PowerGuard;
 use dengine_log::{Filled, Log, LogError, RealDisk};
 use dengine_raft::channel::{Receiver, Sender};
 use dengine_raft::consensus::AppendId;

@@ -42,7 +42,7 @@ use crate::error::{Fatal, LeaderHint, RequestError, StartError};
 use crate::storage::RocksStore;
 use crate::transport::{self, PeerGate};
 use answers::Held;
-use dengine_folder::{Folder, Identity};
+use dengine_data_dir::{DataDir, Identity};
 use dengine_kv as kv;
 use dengine_kv::{Member, Membership, MembershipChange, Reader};
 pub(crate) use dengine_raft::answers;
@@ -90,7 +90,7 @@ struct Inner {
     gate: PeerGate,
     stage: RwLock<Stage>,
     /// Held while the member passes from one stage to another, so that it does so once.
-    folder: tokio::sync::Mutex<Folder>,
+    folder: tokio::sync::Mutex<DataDir>,
     installs: UnboundedSender<Install>,
     status: watch::Sender<NodeStatus>,
     revision: watch::Sender<Revision>,
@@ -115,7 +115,7 @@ impl Node {
     /// Why it cannot start; the folder is unchanged.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let config = config.validated()?;
-        let folder = Folder::open(&config.data_dir)?;
+        let folder = DataDir::open(&config.data_dir)?;
         let folder_id = folder.folder_id().to_owned();
         let identity = folder.identity();
         let gate = PeerGate::default();
@@ -498,7 +498,7 @@ impl Node {
     /// Whether the folder is still to be given this identity; `false` if it has it already.
     fn check_adoption(
         &self,
-        folder: &Folder,
+        folder: &DataDir,
         identity: Identity,
         folder_id: &str,
     ) -> Result<bool, RequestError> {
@@ -525,7 +525,7 @@ impl Node {
         &self,
         identity: Identity,
         folder_id: &str,
-        prepare: impl FnOnce(&Folder, &Config) -> Result<(), StartError> + Send + 'static,
+        prepare: impl FnOnce(&DataDir, &Config) -> Result<(), StartError> + Send + 'static,
     ) -> Result<(), RequestError> {
         let (node, folder_id) = (self.clone(), folder_id.to_owned());
         let work = async move {
@@ -554,7 +554,7 @@ impl Node {
         )
     }
 
-    async fn run(&self, folder: &Folder, identity: Identity) -> Result<(), StartError> {
+    async fn run(&self, folder: &DataDir, identity: Identity) -> Result<(), StartError> {
         let inner = &self.inner;
         let beginning = folder.begin(inner.config.durability == Durability::MemoryFirst)?;
         let lost_writes_accepted = beginning.lost_writes_accepted;

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::error::StartError;
 use crate::storage::{self, OpenStore, RocksOptions, RocksStore};
 use crate::transport;
-use dengine_folder::Identity;
+use dengine_data_dir::Identity;
 use dengine_kv::{StateMachine, StoreError};
 use dengine_log::{Log, LogError, LogOptions, LogReader, Position, RealDisk, Recovered};
 use dengine_raft::consensus::ConsensusConfig;

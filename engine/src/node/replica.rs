@@ -13,7 +13,7 @@ use crate::error::{Fatal, LeaderHint, RequestError};
 use crate::storage::RocksStore;
 use crate::telemetry::lines::Lines;
 use crate::transport::Peers;
-use dengine_folder::{HistoryGuard, Identity};
+use dengine_data_dir::{HistoryGuard, Identity};
 use dengine_kv::Reader;
 use dengine_log::{LogReader, RealDisk};
 use dengine_raft::channel::{Receiver, Sender};

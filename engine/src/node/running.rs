@@ -25,13 +25,13 @@ use crate::storage::{OpenStore, RocksStore};
 use crate::telemetry::lines::Lines;
 use crate::transport::{Incoming, LeaderNow, PeerEntrance, Peers};
 use crate::write_bytes::{WriteBytes, of_parts_proposed};
-use dengine_folder::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
+use dengine_data_dir::marks::Beginning;
+use dengine_data_dir::{HistoryGuard, Identity, PowerGuard, SnapshotPaths};
 use dengine_kv as kv;
 use dengine_kv::{Flusher, Membership, MembershipChange, Reader, RetentionSetting, StateMachine};
 use dengine_log::RealDisk;
 use dengine_raft::answers::Held;
 use dengine_raft::channel::{Sender, channel};
-use dengine_raft::marks::Beginning;
 use dengine_raft::replica::{
     Applier, Caller as _, CommandGate, Counts, EncodedCommand, Keeper, LeaseView, Opened,
     WriteAnswers,

@@ -6,7 +6,7 @@ use super::space::Space;
 use crate::error::Fatal;
 use crate::storage::RocksStore;
 use crate::transport::{CheckpointFolder, Incoming, OutgoingSnapshot};
-use dengine_folder::SnapshotPaths;
+use dengine_data_dir::SnapshotPaths;
 use dengine_kv::{Flusher, StoreError};
 use dengine_log::RealDisk;
 use dengine_raft::channel::Sender;

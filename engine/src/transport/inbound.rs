@@ -12,7 +12,7 @@ use dengine_api::peer::peer_server::{Peer, PeerServer};
 use dengine_api::peer::{
     Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
 };
-use dengine_folder::Identity;
+use dengine_data_dir::Identity;
 use dengine_kv::Membership;
 use dengine_raft::channel;
 use dengine_raft::replica::{self, Announcement};

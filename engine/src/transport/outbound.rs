@@ -8,7 +8,7 @@ use bytes::Bytes;
 use dengine_api::PEER_FRAME_MESSAGES_MAX;
 use dengine_api::peer::peer_client::PeerClient;
 use dengine_api::peer::{Ack, Batch, Frame, Hello, frame};
-use dengine_folder::Identity;
+use dengine_data_dir::Identity;
 use dengine_kv::Membership;
 use dengine_raft::channel::Sender;
 use dengine_raft::consensus::Outbound;

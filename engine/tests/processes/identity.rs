@@ -11,7 +11,7 @@ use dengine_client::{
     proto::{AddLearnerRequest, JoinRequest, Lifecycle},
 };
 
-use dengine_folder::Record;
+use dengine_data_dir::Record;
 
 use crate::harness::{Cluster, Member, becomes, scratch};
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use dengine_api::peer::{
     SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
 };
-use dengine_folder::SnapshotPaths;
+use dengine_data_dir::SnapshotPaths;
 use dengine_log::RealDisk;
 use dengine_raft::consensus::snapshot_position;
 use dengine_snapshot::{Manifest, Place, SnapshotError, Staging, describe};
@@ -309,7 +309,7 @@ async fn next(frames: &mut Streaming<SnapshotFrame>) -> Result<SnapshotFrame, St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_folder::Folder;
+    use dengine_data_dir::DataDir;
 
     /// On a disk with less than the reserve free, one of some kilobytes was refused that would have freed nearly all of it.
     #[test]
@@ -324,7 +324,7 @@ mod tests {
     #[tokio::test]
     async fn a_member_takes_the_turn_of_who_may_be_anybody() {
         let directory = tempfile::tempdir().unwrap();
-        let folder = Folder::open(directory.path()).unwrap();
+        let folder = DataDir::open(directory.path()).unwrap();
         let incoming = Incoming::new(folder.snapshot_paths(), ClusterId(1), u64::MAX);
         let sender = |member, introduced| Sender {
             member: MemberId(member),

@@ -13,11 +13,11 @@ use crate::shadow::Shadow;
 use crate::store::SimStore;
 use crate::surroundings::{Event, Surroundings};
 use bytes::Bytes;
+use dengine_data_dir::marks::{Beginning, PowerMark, Unfit};
 use dengine_kv::{MembershipChange, StateMachine};
 use dengine_log::memory::MemoryDisk;
 use dengine_log::{Batch, Log, LogError, LogOptions, LogReader, Position, Recovered};
 use dengine_raft::consensus::{ConsensusConfig, State};
-use dengine_raft::marks::{Beginning, PowerMark, Unfit};
 use dengine_raft::replica::{
     Applier, Keeper, LogWriter, OpenError, Opened, Replica, ReplicaConfig, open_member,
 };

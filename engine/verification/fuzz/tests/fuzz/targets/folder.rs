@@ -1,7 +1,7 @@
 //! The small files that say whose a data folder is, and how its member ended.
 
-use dengine_folder::{FORMAT, Identity, Record, decode_power_mark, encode_power_mark};
-use dengine_raft::marks::PowerMark;
+use dengine_data_dir::marks::PowerMark;
+use dengine_data_dir::{FORMAT, Identity, Record, decode_power_mark, encode_power_mark};
 use dengine_types::{ClusterId, MemberId};
 
 use super::words;

@@ -1,6 +1,6 @@
 //! The file that tells whether a `memory-first` member may have lost what it acknowledged.
 //!
-//! What it means, and when it is written, is in `dengine_raft::marks`. The kernel's boot id tells whether the machine lost
+//! What it means, and when it is written, is in `crate::marks`. The kernel's boot id tells whether the machine lost
 //! power: as long as it is the same, what was written is taken to be there still, unless a sync failed, for then the kernel may have
 //! dropped it.
 //!
@@ -9,8 +9,8 @@
 //! member is trusted although it lacks what it acknowledged. So it is if a sync failed and the disk refused the mark as well;
 //! then only the log of the process says so.
 
-use super::{Folder, FolderError, read_file, write_file};
-use dengine_raft::marks::PowerMark;
+use super::{DataDir, DataDirError, read_file, write_file};
+use crate::marks::PowerMark;
 use std::io;
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ pub fn decode_power_mark(bytes: &[u8]) -> Result<PowerMark, String> {
     toml::from_slice(bytes).map_err(|error| error.to_string())
 }
 
-impl Folder {
+impl DataDir {
     /// What marks this folder as suspect.
     #[must_use]
     pub fn power_guard(&self) -> PowerGuard {
@@ -59,22 +59,22 @@ impl Folder {
         PowerGuard { path }
     }
 
-    pub(super) fn power_mark(&self) -> Result<Option<PowerMark>, FolderError> {
+    pub(super) fn power_mark(&self) -> Result<Option<PowerMark>, DataDirError> {
         let bytes = read_file(&self.path, RECORD)
             .map_err(|error| self.failed("read its power mark", error))?;
         let mark = bytes.map(|bytes| decode_power_mark(&bytes)).transpose();
-        mark.map_err(|reason| FolderError::Damaged {
+        mark.map_err(|reason| DataDirError::Damaged {
             path: self.path.join(RECORD),
             reason,
         })
     }
 
-    pub(super) fn write_power_mark(&self, mark: &PowerMark) -> Result<(), FolderError> {
+    pub(super) fn write_power_mark(&self, mark: &PowerMark) -> Result<(), DataDirError> {
         write_file(&self.path, RECORD, &encode_power_mark(mark))
             .map_err(|error| self.failed("write its power mark", error))
     }
 
-    pub(super) fn boot_id(&self) -> Result<String, FolderError> {
+    pub(super) fn boot_id(&self) -> Result<String, DataDirError> {
         let boot_id = std::fs::read_to_string(BOOT_ID);
         let boot_id = boot_id.map_err(|error| self.failed("read the machine's boot id", error))?;
         Ok(boot_id.trim().to_owned())

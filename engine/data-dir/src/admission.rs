@@ -1,14 +1,14 @@
-//! Whether a member may take part with its folder. What decides is `dengine_raft::marks`; this reads and writes.
+//! Whether a member may take part with its folder. What decides is `crate::marks`; this reads and writes.
 
-use super::{Folder, FolderError};
-use dengine_raft::marks::{Beginning, Marks, PowerMark, Unfit};
+use super::{DataDir, DataDirError};
+use crate::marks::{Beginning, Marks, PowerMark, Unfit};
 
-impl Folder {
+impl DataDir {
     /// Refuses a folder whose history the cluster has given up, or whose member may have acknowledged what is no longer in it.
     ///
     /// # Errors
-    /// [`FolderError::GivenUp`], [`FolderError::Suspect`], or the file system refused.
-    pub fn check(&self) -> Result<(), FolderError> {
+    /// [`DataDirError::GivenUp`], [`DataDirError::Suspect`], or the file system refused.
+    pub fn check(&self) -> Result<(), DataDirError> {
         let (marks, boot_id) = self.marks(false)?;
         marks.check(&boot_id).map_err(|unfit| self.refused(unfit))
     }
@@ -17,8 +17,8 @@ impl Folder {
     /// before anything of the folder is opened.
     ///
     /// # Errors
-    /// As [`Folder::check`].
-    pub fn begin(&self, memory_first: bool) -> Result<Beginning, FolderError> {
+    /// As [`DataDir::check`].
+    pub fn begin(&self, memory_first: bool) -> Result<Beginning, DataDirError> {
         let (marks, boot_id) = self.marks(memory_first)?;
         let begun = marks.begin(&boot_id, memory_first);
         let beginning = begun.map_err(|unfit| self.refused(unfit))?;
@@ -32,7 +32,7 @@ impl Folder {
     ///
     /// # Errors
     /// The file system refused.
-    pub fn accept_lost_writes(&self) -> Result<(), FolderError> {
+    pub fn accept_lost_writes(&self) -> Result<(), DataDirError> {
         self.write_power_mark(&PowerMark::loss_accepted(&self.boot_id()?))
     }
 
@@ -40,7 +40,7 @@ impl Folder {
     ///
     /// # Errors
     /// The file system refused.
-    pub fn mark_started(&self) -> Result<(), FolderError> {
+    pub fn mark_started(&self) -> Result<(), DataDirError> {
         self.change_power_mark(PowerMark::started)
     }
 
@@ -48,14 +48,14 @@ impl Folder {
     ///
     /// # Errors
     /// The file system refused.
-    pub fn mark_ended(&self) -> Result<(), FolderError> {
+    pub fn mark_ended(&self) -> Result<(), DataDirError> {
         self.change_power_mark(PowerMark::ended)
     }
 
     fn change_power_mark(
         &self,
         change: impl FnOnce(PowerMark) -> PowerMark,
-    ) -> Result<(), FolderError> {
+    ) -> Result<(), DataDirError> {
         match self.power_mark()? {
             Some(mark) => self.write_power_mark(&change(mark)),
             None => Ok(()),
@@ -64,7 +64,7 @@ impl Folder {
 
     /// The marks, and under which start of the machine that is. Nothing is asked of the machine where nothing depends on it, and
     /// of a history that was given up nothing else counts.
-    fn marks(&self, memory_first: bool) -> Result<(Marks, String), FolderError> {
+    fn marks(&self, memory_first: bool) -> Result<(Marks, String), DataDirError> {
         let given_up = self.given_up()?;
         let power = match given_up {
             Some(_) => None,
@@ -77,11 +77,11 @@ impl Folder {
         Ok((Marks { given_up, power }, boot_id))
     }
 
-    fn refused(&self, unfit: Unfit) -> FolderError {
+    fn refused(&self, unfit: Unfit) -> DataDirError {
         let path = self.path.clone();
         match unfit {
-            Unfit::GivenUp(reason) => FolderError::GivenUp { path, reason },
-            Unfit::Suspect => FolderError::Suspect { path },
+            Unfit::GivenUp(reason) => DataDirError::GivenUp { path, reason },
+            Unfit::Suspect => DataDirError::Suspect { path },
         }
     }
 }
@@ -91,9 +91,9 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn folder() -> (tempfile::TempDir, Folder) {
+    fn folder() -> (tempfile::TempDir, DataDir) {
         let directory = tempfile::tempdir().unwrap();
-        let folder = Folder::open(directory.path()).unwrap();
+        let folder = DataDir::open(directory.path()).unwrap();
         (directory, folder)
     }
 
@@ -159,14 +159,14 @@ mod tests {
         folder.history_guard().give_up("entry 7 differs").unwrap();
         drop(folder);
         for _ in 0..2 {
-            let folder = Folder::open(directory.path()).unwrap();
+            let folder = DataDir::open(directory.path()).unwrap();
             let refused = folder.check().unwrap_err().to_string();
             assert!(refused.contains("entry 7 differs"), "{refused}");
             assert!(refused.contains("join again"), "{refused}");
         }
         // A power loss leaves names, and may leave nothing behind them.
         std::fs::write(directory.path().join("given-up"), [0xff]).unwrap();
-        let folder = Folder::open(directory.path()).unwrap();
+        let folder = DataDir::open(directory.path()).unwrap();
         folder.check().unwrap_err();
         // What a person accepts of a power loss is another matter.
         folder.accept_lost_writes().unwrap();

@@ -11,8 +11,9 @@
 //! `folder.toml` is the commit point of becoming a member: what lies in `log/` and `state/` without an
 //! identity in it is left over from a bootstrap that was cut short, and takes part in nothing.
 
+mod admission;
 mod history;
-mod marks;
+pub mod marks;
 mod power;
 mod record;
 mod snapshots;
@@ -34,7 +35,7 @@ const STATE: &str = "state";
 
 /// Why a data folder cannot be used. It is unchanged.
 #[derive(Debug, thiserror::Error)]
-pub enum FolderError {
+pub enum DataDirError {
     /// The file system refused something.
     #[error("data folder {path}: cannot {what}: {source}")]
     Io {
@@ -123,21 +124,21 @@ pub enum FolderError {
 
 /// An open data folder, locked until it is dropped.
 #[derive(Debug)]
-pub struct Folder {
+pub struct DataDir {
     path: PathBuf,
     record: Record,
     /// Carries the lock.
     _directory: File,
 }
 
-impl Folder {
+impl DataDir {
     /// Opens a folder; an empty or missing one is made and draws its id.
     ///
     /// # Errors
     /// The folder is in use, of a newer format, damaged, or not ours.
-    pub fn open(path: &Path) -> Result<Self, FolderError> {
+    pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let failed = |what| {
-            move |source| FolderError::Io {
+            move |source| DataDirError::Io {
                 path: path.to_owned(),
                 what,
                 source,
@@ -198,7 +199,7 @@ impl Folder {
     ///
     /// # Panics
     /// The folder has an identity.
-    pub fn discard_leftovers(&self) -> Result<(), FolderError> {
+    pub fn discard_leftovers(&self) -> Result<(), DataDirError> {
         assert!(
             self.record.identity.is_none(),
             "the data of a member is never discarded"
@@ -222,7 +223,7 @@ impl Folder {
     ///
     /// # Panics
     /// The folder is another member's already.
-    pub fn adopt(&mut self, identity: Identity) -> Result<(), FolderError> {
+    pub fn adopt(&mut self, identity: Identity) -> Result<(), DataDirError> {
         assert!(
             self.identity().is_none_or(|old| old == identity),
             "an identity is given once"
@@ -237,8 +238,8 @@ impl Folder {
         Ok(())
     }
 
-    fn failed(&self, what: &'static str, source: io::Error) -> FolderError {
-        FolderError::Io {
+    fn failed(&self, what: &'static str, source: io::Error) -> DataDirError {
+        DataDirError::Io {
             path: self.path.clone(),
             what,
             source,
@@ -247,14 +248,14 @@ impl Folder {
 }
 
 /// The system's words are "File exists" or "Not a directory", and don't say which of them.
-fn not_made(path: &Path, source: io::Error) -> FolderError {
+fn not_made(path: &Path, source: io::Error) -> DataDirError {
     let there = path.ancestors().find(|it| it.symlink_metadata().is_ok());
     match there.filter(|it| !it.is_dir()) {
-        Some(file) => FolderError::NoFolder {
+        Some(file) => DataDirError::NoFolder {
             path: path.to_owned(),
             file: file.to_owned(),
         },
-        None => FolderError::Io {
+        None => DataDirError::Io {
             path: path.to_owned(),
             what: "make it",
             source,
@@ -262,13 +263,13 @@ fn not_made(path: &Path, source: io::Error) -> FolderError {
     }
 }
 
-fn lock(directory: &File, path: &Path) -> Result<(), FolderError> {
+fn lock(directory: &File, path: &Path) -> Result<(), DataDirError> {
     use rustix::fs::{FlockOperation, flock};
     flock(directory, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-        rustix::io::Errno::WOULDBLOCK => FolderError::Locked {
+        rustix::io::Errno::WOULDBLOCK => DataDirError::Locked {
             path: path.to_owned(),
         },
-        other => FolderError::Io {
+        other => DataDirError::Io {
             path: path.to_owned(),
             what: "lock it",
             source: other.into(),
@@ -277,8 +278,8 @@ fn lock(directory: &File, path: &Path) -> Result<(), FolderError> {
 }
 
 /// A volume's own file system may bring a `lost+found`; an interrupted first start, a new record.
-fn refuse_foreign(path: &Path) -> Result<(), FolderError> {
-    let failed = |source| FolderError::Io {
+fn refuse_foreign(path: &Path) -> Result<(), DataDirError> {
+    let failed = |source| DataDirError::Io {
         path: path.to_owned(),
         what: "list it",
         source,
@@ -286,7 +287,7 @@ fn refuse_foreign(path: &Path) -> Result<(), FolderError> {
     for item in std::fs::read_dir(path).map_err(failed)? {
         let name = item.map_err(failed)?.file_name();
         if name != "lost+found" && name != RECORD_NEW {
-            return Err(FolderError::Foreign {
+            return Err(DataDirError::Foreign {
                 path: path.to_owned(),
                 found: name.to_string_lossy().into_owned(),
             });
@@ -295,13 +296,13 @@ fn refuse_foreign(path: &Path) -> Result<(), FolderError> {
     Ok(())
 }
 
-fn refused(folder: &Path, error: RecordError) -> FolderError {
+fn refused(folder: &Path, error: RecordError) -> DataDirError {
     match error {
-        RecordError::Newer(found) => FolderError::Newer {
+        RecordError::Newer(found) => DataDirError::Newer {
             path: folder.to_owned(),
             found,
         },
-        RecordError::Damaged(reason) => FolderError::Damaged {
+        RecordError::Damaged(reason) => DataDirError::Damaged {
             path: folder.join(RECORD),
             reason,
         },
@@ -345,18 +346,18 @@ mod tests {
     }
 
     fn refusal(path: &Path) -> String {
-        Folder::open(path).unwrap_err().to_string()
+        DataDir::open(path).unwrap_err().to_string()
     }
 
     #[test]
     fn an_identity_survives_and_the_folder_id_stays() {
         let dir = folder();
-        let mut first = Folder::open(dir.path()).unwrap();
+        let mut first = DataDir::open(dir.path()).unwrap();
         let id = first.folder_id().to_owned();
         assert_eq!(first.identity(), None);
         first.adopt(IDENTITY).unwrap();
         drop(first);
-        let again = Folder::open(dir.path()).unwrap();
+        let again = DataDir::open(dir.path()).unwrap();
         assert_eq!(
             (again.folder_id(), again.identity()),
             (id.as_str(), Some(IDENTITY))
@@ -366,15 +367,15 @@ mod tests {
     #[test]
     fn a_wiped_folder_is_another_one() {
         let dir = folder();
-        let id = Folder::open(dir.path()).unwrap().folder_id().to_owned();
+        let id = DataDir::open(dir.path()).unwrap().folder_id().to_owned();
         std::fs::remove_file(dir.path().join(RECORD)).unwrap();
-        assert_ne!(Folder::open(dir.path()).unwrap().folder_id(), id);
+        assert_ne!(DataDir::open(dir.path()).unwrap().folder_id(), id);
     }
 
     #[test]
     fn two_processes_never_share_a_folder() {
         let dir = folder();
-        let _open = Folder::open(dir.path()).unwrap();
+        let _open = DataDir::open(dir.path()).unwrap();
         assert!(refusal(dir.path()).contains("in use by another process"));
     }
 

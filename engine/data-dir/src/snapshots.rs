@@ -7,7 +7,7 @@
 //! ```
 //! What is moved where, and when, is decided in `dengine_snapshot`.
 
-use super::{Folder, FolderError};
+use super::{DataDir, DataDirError};
 use dengine_log::durable::sync_folder;
 use dengine_log::{DiskError, RealDisk};
 use dengine_snapshot as snapshot;
@@ -28,7 +28,7 @@ pub struct SnapshotPaths {
     state: PathBuf,
 }
 
-impl Folder {
+impl DataDir {
     /// Where snapshots lie.
     pub fn snapshot_paths(&self) -> SnapshotPaths {
         SnapshotPaths {
@@ -66,7 +66,7 @@ impl SnapshotPaths {
     ///
     /// # Errors
     /// The file system refused.
-    pub fn prepare(&self) -> Result<(), FolderError> {
+    pub fn prepare(&self) -> Result<(), DataDirError> {
         let outgoing = self.folder.join(SNAPSHOT).join(OUTGOING);
         let prepare = || {
             remove_folder(&outgoing)?;
@@ -89,8 +89,8 @@ impl SnapshotPaths {
         Staging::open(RealDisk::open(self.incoming())?, cluster, bytes_max)
     }
 
-    fn failed(&self, what: &'static str, source: io::Error) -> FolderError {
-        FolderError::Io {
+    fn failed(&self, what: &'static str, source: io::Error) -> DataDirError {
+        DataDirError::Io {
             path: self.folder.clone(),
             what,
             source,
@@ -169,7 +169,7 @@ mod tests {
     /// A folder with a state, and a complete staged snapshot.
     fn folder() -> (tempfile::TempDir, SnapshotPaths) {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Folder::open(dir.path()).unwrap().snapshot_paths();
+        let paths = DataDir::open(dir.path()).unwrap().snapshot_paths();
         paths.prepare().unwrap();
         std::fs::create_dir(dir.path().join("state")).unwrap();
         std::fs::write(dir.path().join("state/content"), "old").unwrap();

@@ -3,7 +3,7 @@
 //! After an accepted loss (`dengine recover --accept-lost-writes`) the cluster may go on without entries that this member
 //! has. It must take no part then, whatever its folder says otherwise.
 
-use super::{Folder, FolderError, read_file, write_file};
+use super::{DataDir, DataDirError, read_file, write_file};
 use std::io;
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ impl HistoryGuard {
     }
 }
 
-impl Folder {
+impl DataDir {
     /// What notes that this folder's history was given up.
     #[must_use]
     pub fn history_guard(&self) -> HistoryGuard {
@@ -34,7 +34,7 @@ impl Folder {
     }
 
     /// Why its history was given up, if it was: that the file is there is enough, whatever became of its content.
-    pub(super) fn given_up(&self) -> Result<Option<String>, FolderError> {
+    pub(super) fn given_up(&self) -> Result<Option<String>, DataDirError> {
         let reason = read_file(&self.path, RECORD)
             .map_err(|error| self.failed("read whether its history was given up", error))?;
         Ok(reason.map(|reason| String::from_utf8_lossy(&reason).trim().to_owned()))

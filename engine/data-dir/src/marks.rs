@@ -5,7 +5,7 @@
 //! although a majority had it. A mark says under which start of the machine the member ran, and how it ended. Another says
 //! that the cluster has given this member's history up.
 //!
-//! What is read and written, and when, is decided here; `dengine-folder` knows the files, and the simulator has none.
+//! What is read and written, and when, is decided here; `dengine-data-dir` knows the files, and the simulator has none.
 
 use dengine_planted::planted;
 use serde::{Deserialize, Serialize};
