@@ -8,9 +8,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use dengine_api::v1::pipelined_call::Call;
 use dengine_client::QUEUED_BYTES;
 use dengine_kv::{BatchOperation, Command, Compare};
+use dengine_protocol::v1::pipelined_call::Call;
 
 use crate::{
     config::Limits,
@@ -178,7 +178,7 @@ impl Drop for Counting {
 
 #[cfg(test)]
 mod tests {
-    use dengine_api::v1;
+    use dengine_protocol::v1;
 
     use super::*;
 

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use dengine_api::{ports, v1};
 use dengine_client::{AdminClient, AdminOptions, Error};
+use dengine_protocol::{ports, v1};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 

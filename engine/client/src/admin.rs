@@ -3,7 +3,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use dengine_api::v1::{self, admin_client::AdminClient as Generated};
+use dengine_protocol::v1::{self, admin_client::AdminClient as Generated};
 use tokio::{sync::OnceCell, time::timeout};
 use tonic::{Code, Request, Response, Status, transport::Channel};
 

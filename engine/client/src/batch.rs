@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, time::Duration};
 
 use bytes::Bytes;
-use dengine_api::v1::{self, compare::Relation, compare::Target, operation, operation_result};
+use dengine_protocol::v1::{self, compare::Relation, compare::Target, operation, operation_result};
 
 use crate::{
     error::{Error, Result},

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use dengine_api::v1::kv_client::KvClient;
+use dengine_protocol::v1::kv_client::KvClient;
 use tokio::time::sleep;
 use tonic::{Request, Status, transport::Channel};
 

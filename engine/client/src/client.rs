@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use dengine_api::v1;
+use dengine_protocol::v1;
 
 use crate::{
     batch::{Batch, BatchResult},

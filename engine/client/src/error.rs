@@ -3,7 +3,7 @@
 
 use std::error::Error as StdError;
 
-use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
+use dengine_protocol::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 
 use crate::{
@@ -385,7 +385,7 @@ fn leader_hint(status: &Status) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use dengine_api::v1::{GetRequest, kv_client::KvClient};
+    use dengine_protocol::v1::{GetRequest, kv_client::KvClient};
     use tonic::transport::Endpoint;
 
     use super::*;

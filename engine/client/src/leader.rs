@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dengine_api::v1::{Consistency, GetRequest, kv_client::KvClient};
+use dengine_protocol::v1::{Consistency, GetRequest, kv_client::KvClient};
 use futures::future::join_all;
 use tokio::{
     task::AbortHandle,

@@ -117,7 +117,7 @@ pub use watch::{Event, EventKind, Watch, WatchQuery, WatchUpdate};
 /// Messages of the Admin service as they are on the wire; [`AdminClient`] returns them unchanged.
 #[cfg(feature = "transport")]
 pub mod proto {
-    pub use dengine_api::v1::{
+    pub use dengine_protocol::v1::{
         AddLearnerRequest, AddLearnerResponse, BootstrapResponse, HashResponse, JoinRequest,
         JoinResponse, Lifecycle, Member, MemberProgress, MembersResponse, PromoteResponse,
         RemoveResponse, Role, SnapshotResponse, StatusResponse, TransferLeaderResponse,

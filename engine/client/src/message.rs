@@ -1,6 +1,6 @@
 //! What the client fills into a message when it sends it.
 
-use dengine_api::{KvCall, v1};
+use dengine_protocol::{KvCall, v1};
 
 use crate::{
     policy::{Position, Stamp},

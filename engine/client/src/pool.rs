@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Largest response that is accepted. No member sends a larger one.
-pub(crate) const RESPONSE_BYTES_MAX: usize = dengine_api::RESPONSE_BYTES_MAX;
+pub(crate) const RESPONSE_BYTES_MAX: usize = dengine_protocol::RESPONSE_BYTES_MAX;
 
 /// Connections to leaders that are not among the endpoints, kept for the next hint.
 const HINTED_MAX: usize = 8;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use dengine_api::v1;
+use dengine_protocol::v1;
 use tokio::{
     sync::Notify,
     task::AbortHandle,

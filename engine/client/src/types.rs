@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use dengine_api::v1;
+use dengine_protocol::v1;
 
 use crate::{
     error::{Error, Result},

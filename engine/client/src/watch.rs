@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dengine_api::v1::{self, CancelCause, WatchCreate, WatchResponse};
+use dengine_protocol::v1::{self, CancelCause, WatchCreate, WatchResponse};
 use futures::Stream;
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};

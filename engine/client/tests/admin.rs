@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use dengine_api::v1::{
+use dengine_client::{AdminClient, AdminOptions, Error};
+use dengine_protocol::v1::{
     AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse, HashRequest,
     HashResponse, JoinRequest, JoinResponse, Member, MembersRequest, MembersResponse,
     PromoteRequest, PromoteResponse, RemoveRequest, RemoveResponse, SnapshotRequest,
     SnapshotResponse, StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
     admin_server::{Admin, AdminServer},
 };
-use dengine_client::{AdminClient, AdminOptions, Error};
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Code, Request, Response, Status, service::Routes, transport::Server};
@@ -111,15 +111,15 @@ impl Admin for Peer {
 
     async fn sessions(
         &self,
-        _: Request<dengine_api::v1::SessionsRequest>,
-    ) -> Result<Response<dengine_api::v1::SessionsResponse>, Status> {
+        _: Request<dengine_protocol::v1::SessionsRequest>,
+    ) -> Result<Response<dengine_protocol::v1::SessionsResponse>, Status> {
         Err(Status::unimplemented("sessions"))
     }
 
     async fn close_session(
         &self,
-        _: Request<dengine_api::v1::CloseSessionRequest>,
-    ) -> Result<Response<dengine_api::v1::CloseSessionResponse>, Status> {
+        _: Request<dengine_protocol::v1::CloseSessionRequest>,
+    ) -> Result<Response<dengine_protocol::v1::CloseSessionResponse>, Status> {
         Err(Status::unimplemented("close_session"))
     }
 

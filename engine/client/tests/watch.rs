@@ -7,9 +7,11 @@ mod support;
 
 use std::time::Duration;
 
-use dengine_api::v1::{CancelCause, Event, KeyValue, ResponseHeader, WatchResponse, event::Kind};
 use dengine_client::{
     Client, ClientOptions, Error, KeyRange, RetryPolicy, Watch, WatchQuery, WatchUpdate,
+};
+use dengine_protocol::v1::{
+    CancelCause, Event, KeyValue, ResponseHeader, WatchResponse, event::Kind,
 };
 use futures::StreamExt;
 use support::{Between, Peer, Script, balanced};

@@ -7,10 +7,10 @@ use std::{future::Future, time::Duration};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
-use dengine_api::v1::{
+use dengine_client::{AdminClient, Error};
+use dengine_protocol::v1::{
     AddLearnerRequest, JoinRequest, Lifecycle, Member, MemberProgress, StatusResponse,
 };
-use dengine_client::{AdminClient, Error};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{EXIT_OK, say};

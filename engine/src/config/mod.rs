@@ -11,8 +11,8 @@ mod validate;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use dengine_api::ports;
-use dengine_wire::RequestLimits;
+use dengine_protocol::checks::RequestLimits;
+use dengine_protocol::ports;
 use serde::{Deserialize, Serialize};
 
 pub use load::load;

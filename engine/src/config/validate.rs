@@ -1,8 +1,8 @@
 //! Judges a whole configuration at once: every problem is reported, each with what to do about it.
 
-use dengine_api::BATCH_OPERATIONS_MAX;
 use dengine_log::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT};
-use dengine_wire::RequestLimits;
+use dengine_protocol::BATCH_OPERATIONS_MAX;
+use dengine_protocol::checks::RequestLimits;
 use std::net::SocketAddr;
 
 use super::{Config, Limits};

@@ -64,7 +64,7 @@ use waiters::Waiters;
 pub use status::{Lifecycle, MemberProgress, MembersView, NodeStatus, Role};
 
 // What an answer may be at most, as core has it, leaves room in what clients take.
-const _: () = assert!(answers::ANSWER_BYTES_MAX == dengine_api::RESPONSE_BYTES_MAX / 4 * 3);
+const _: () = assert!(answers::ANSWER_BYTES_MAX == dengine_protocol::RESPONSE_BYTES_MAX / 4 * 3);
 
 /// What there may be too many of, in the message that says so.
 const REQUESTS: &str = "requests";

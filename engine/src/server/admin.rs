@@ -3,7 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use dengine_api::v1::{
+use dengine_kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo};
+use dengine_protocol::checks::{
+    messages::{member, members},
+    status::request_status,
+};
+use dengine_protocol::v1::{
     AddLearnerRequest, AddLearnerResponse, BootstrapRequest, BootstrapResponse,
     CloseSessionRequest, CloseSessionResponse, HashRequest, HashResponse, JoinRequest,
     JoinResponse, MembersRequest, MembersResponse, PromoteRequest, PromoteResponse, RemoveRequest,
@@ -11,12 +16,7 @@ use dengine_api::v1::{
     StatusRequest, StatusResponse, TransferLeaderRequest, TransferLeaderResponse,
     admin_client::AdminClient, admin_server::Admin,
 };
-use dengine_kv::{Command, Outcome, Reader, SESSIONS_MAX, SessionInfo};
 use dengine_types::{ClusterId, MemberId, SessionId};
-use dengine_wire::{
-    messages::{member, members},
-    status::request_status,
-};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Request, Response, Status};
 

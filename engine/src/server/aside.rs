@@ -19,7 +19,7 @@ use std::{
 };
 
 use dengine_kv::{ReadError, Reader};
-use dengine_wire::status::{read_status, request_status};
+use dengine_protocol::checks::status::{read_status, request_status};
 use tokio::{
     runtime::{Builder, Handle},
     time::sleep,

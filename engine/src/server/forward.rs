@@ -13,13 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dengine_api::{
+use dengine_client::{Answered, Counted, Pipe, PipeError, QUEUED_BYTES};
+use dengine_protocol::checks::status::{handed_on, request_status};
+use dengine_protocol::{
     FORWARDED_METADATA,
     v1::{StatusRequest, admin_client::AdminClient, pipelined_call::Call},
 };
-use dengine_client::{Answered, Counted, Pipe, PipeError, QUEUED_BYTES};
 use dengine_types::MemberId;
-use dengine_wire::status::{handed_on, request_status};
 use metrics::counter;
 use tokio::{
     runtime::Handle,
@@ -340,7 +340,7 @@ fn never_connected(status: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use dengine_api::{LEADER_HINT_METADATA, v1::PutRequest};
+    use dengine_protocol::{LEADER_HINT_METADATA, v1::PutRequest};
     use tokio::net::TcpListener;
     use tonic::Code;
 

@@ -3,7 +3,7 @@
 //! `ready` (and the empty name) serves while this member could answer a linearizable read; `live` serves as
 //! long as the node's own threads run, whatever the rest of the cluster does.
 
-use dengine_api::health::{LIVE, READY};
+use dengine_protocol::health::{LIVE, READY};
 use tokio_util::sync::CancellationToken;
 use tonic_health::{
     ServingStatus,

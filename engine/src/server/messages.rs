@@ -1,9 +1,9 @@
 //! What a member tells of itself and its cluster, for the wire.
 
-use dengine_api::v1;
 use dengine_kv::CommandVersion;
+use dengine_protocol::checks::messages::member;
+use dengine_protocol::v1;
 use dengine_types::Revision;
-use dengine_wire::messages::member;
 
 use crate::{
     config::Config,

@@ -1,7 +1,7 @@
 //! The front door: serves a [`Node`] to clients, people and probes over gRPC.
 //!
 //! What lives here: serving requests, and passing on what only the leader can do. What may not: any decision
-//! about consensus, storage or membership; and what messages mean, which is in `dengine_wire`.
+//! about consensus, storage or membership; and what messages mean, which is in `dengine_protocol::checks`.
 //!
 //! - [`kv`], [`watch`], [`admin`]: the services. The last has a port of its own. [`messages`]: what a member tells of itself.
 //! - [`gate`]: what every request passes: the bound on their number, and the measuring.
@@ -29,11 +29,11 @@ mod watch;
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use dengine_api::{
+use dengine_protocol::checks::status::marked;
+use dengine_protocol::{
     FRAME_BYTES_MAX,
     v1::{admin_server::AdminServer, kv_server::KvServer, watch_server::WatchServer},
 };
-use dengine_wire::status::marked;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -334,7 +334,7 @@ fn reflection() -> Result<
     tonic_reflection::server::Error,
 > {
     tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(dengine_api::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(dengine_protocol::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
 }

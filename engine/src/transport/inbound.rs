@@ -8,17 +8,17 @@ use crate::connections::{self, Connections, Http, OnConnection, Sources, WhenFul
 use crate::error::StartError;
 use crate::files::{self, Use};
 use crate::node::{Input, PeerStream};
-use dengine_api::peer::peer_server::{Peer, PeerServer};
-use dengine_api::peer::{
-    Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
-};
 use dengine_data_dir::Identity;
 use dengine_kv::Membership;
+use dengine_protocol::checks::peer::Admitted;
+use dengine_protocol::checks::{peer, snapshot};
+use dengine_protocol::peer::peer_server::{Peer, PeerServer};
+use dengine_protocol::peer::{
+    Ack, Batch, Frame, Hello, SnapshotAnswer, SnapshotDone, SnapshotFrame, snapshot_answer,
+};
 use dengine_raft::channel;
 use dengine_raft::replica::{self, Announcement};
 use dengine_types::MemberId;
-use dengine_wire::peer::Admitted;
-use dengine_wire::{peer, snapshot};
 use std::sync::{Arc, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};

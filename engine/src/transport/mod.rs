@@ -6,7 +6,7 @@
 //! wrong cluster, or from a member that was removed.
 //!
 //! What may not live here: what messages mean. They are opaque bytes, checked by consensus; who may speak is
-//! judged in `dengine_wire::peer`.
+//! judged in `dengine_protocol::checks::peer`.
 
 mod inbound;
 mod outbound;

@@ -2,12 +2,12 @@
 
 use std::process::Output;
 
-use dengine_api::v1::{
+use dengine_client::AdminClient;
+use dengine_protocol::v1::{
     AddLearnerRequest, BootstrapRequest, HashRequest, JoinRequest, MembersRequest, PromoteRequest,
     RemoveRequest, SnapshotRequest, StatusRequest, TransferLeaderRequest,
     admin_client::AdminClient as Generated,
 };
-use dengine_client::AdminClient;
 use serde_json::Value;
 use tonic::Code;
 

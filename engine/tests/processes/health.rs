@@ -1,7 +1,7 @@
 //! Probes hear the truth: `ready` follows the quorum, `live` does not.
 
-use dengine_api::health::{LIVE, READY};
 use dengine_client::Consistency;
+use dengine_protocol::health::{LIVE, READY};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tonic::transport::Endpoint;
 use tonic_health::pb::{

@@ -1,10 +1,10 @@
 //! The `Kv` service, asked over real connections at every member.
 
 use bytes::Bytes;
-use dengine_api::v1::{
+use dengine_client::{Consistency, Error, Expected, KeyRange, RangeQuery};
+use dengine_protocol::v1::{
     CompareAndSwapRequest, GetRequest, PutRequest, RangeRequest, kv_client::KvClient,
 };
-use dengine_client::{Consistency, Error, Expected, KeyRange, RangeQuery};
 use tonic::{Code, Status};
 
 use crate::harness::{Cluster, becomes};

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use dengine_api::v1::{PutRequest, kv_client::KvClient};
 use dengine_client::{Client, ClientOptions, RetryPolicy};
+use dengine_protocol::v1::{PutRequest, kv_client::KvClient};
 use tokio::{task::JoinSet, time::Instant};
 use tonic::{
     Code,

@@ -2,13 +2,13 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use dengine_api::FRAME_BYTES_MAX;
-use dengine_api::v1::{
+use dengine_client::{Client, ClientOptions, Consistency, Wire};
+use dengine_protocol::FRAME_BYTES_MAX;
+use dengine_protocol::v1::{
     CloseSessionRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, PipelineRequest,
     PipelineResponse, PipelinedCall, PutRequest, RangeRequest, compare_and_swap_request::Expected,
     kv_client::KvClient, pipelined_answer::Answer, pipelined_call::Call,
 };
-use dengine_client::{Client, ClientOptions, Consistency, Wire};
 use futures::future::join_all;
 use prost::Message as _;
 use tokio::{
@@ -500,7 +500,7 @@ async fn a_call_ends_when_its_client_gives_it_up_or_its_time_is_over() {
         Call::Get(GetRequest {
             key: "k".into(),
             consistency,
-            at_least: Some(dengine_api::v1::Position {
+            at_least: Some(dengine_protocol::v1::Position {
                 cluster_id,
                 revision: u64::MAX,
             }),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dengine_api::{
+use dengine_protocol::{
     FRAME_BYTES_MAX,
     v1::{
         BatchRequest, CompactRequest, DeleteRequest, Operation, PutRequest,

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use dengine_api::v1::{
+use dengine_client::{Client, Consistency, Error, Expected, SessionOptions};
+use dengine_protocol::v1::{
     CloseSessionRequest, CompareAndSwapRequest, DeleteRequest, KeepAliveSessionRequest,
     OpenSessionRequest, PutRequest, SessionStamp,
     compare_and_swap_request::Expected as WireExpected, kv_client::KvClient,
 };
-use dengine_client::{Client, Consistency, Error, Expected, SessionOptions};
 use futures::future::join_all;
 use serde_json::Value;
 use tonic::{
@@ -255,7 +255,7 @@ async fn open_from(member: &Member, address: [u8; 4], count: usize) -> usize {
                         status.message().contains("dengine admin sessions"),
                         "{status}"
                     );
-                    let word = status.metadata().get(dengine_api::UNCHANGED_METADATA);
+                    let word = status.metadata().get(dengine_protocol::UNCHANGED_METADATA);
                     assert!(word.is_some(), "a member's word that nothing was changed");
                 }
             }

@@ -5,16 +5,16 @@ use std::{
     time::Duration,
 };
 
-use dengine_api::peer::{
-    Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, peer_client::PeerClient,
-    snapshot_answer, snapshot_frame::Kind,
-};
-use dengine_api::v1::{GetRequest, PutRequest, kv_client::KvClient};
 use dengine_client::{
     Client, Consistency, KeyRange, RangeQuery,
     proto::{AddLearnerRequest, JoinRequest},
 };
 use dengine_log::Position;
+use dengine_protocol::peer::{
+    Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, peer_client::PeerClient,
+    snapshot_answer, snapshot_frame::Kind,
+};
+use dengine_protocol::v1::{GetRequest, PutRequest, kv_client::KvClient};
 use dengine_snapshot::{Chunk, FileEntry, Manifest, Place, SnapshotId};
 use dengine_types::{ClusterId, Index, Term};
 use futures::{StreamExt as _, stream};

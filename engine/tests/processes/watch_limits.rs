@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use dengine_api::v1::{
+use dengine_client::{Batch, Client, KeyRange, Operation, RangeQuery, WatchQuery, WatchUpdate};
+use dengine_protocol::v1::{
     CancelCause, WatchCreate, WatchProgress, WatchRequest, WatchResponse,
     watch_client::WatchClient, watch_request::Request,
 };
-use dengine_client::{Batch, Client, KeyRange, Operation, RangeQuery, WatchQuery, WatchUpdate};
 use futures::stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -224,7 +224,7 @@ async fn the_numbers_of_watches_and_streams_are_bounded() {
         CancelCause::TooMany,
         "--max-watches",
     );
-    let cancel = dengine_api::v1::WatchCancel { watch_id: first };
+    let cancel = dengine_protocol::v1::WatchCancel { watch_id: first };
     raw.ask(Request::Cancel(cancel)).await;
     check_canceled(&raw.next().await, CancelCause::Requested, "");
     assert!(raw.create(all()).await.created, "its place is free again");

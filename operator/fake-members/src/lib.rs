@@ -1,8 +1,8 @@
 //! Members of clusters that are not there: they answer `Admin` as those of a cluster do in which all is well and nothing
 //! happens. For tests of what looks at members, where the members themselves are not what is tested.
 
-use dengine_api::v1;
-use dengine_api::v1::admin_server::{Admin, AdminServer};
+use dengine_protocol::v1;
+use dengine_protocol::v1::admin_server::{Admin, AdminServer};
 use tokio::net::TcpListener;
 use tonic::transport::{Server, server::TcpIncoming};
 use tonic::{Request, Response, Status};

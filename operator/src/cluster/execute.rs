@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use dengine_api::{ports, v1};
 use dengine_client::AdminClient;
 use dengine_crds::DEngineCluster;
 use dengine_crds::names::{self, annotations};
 use dengine_crds::reasons::events;
+use dengine_protocol::{ports, v1};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, Patch};
 use serde_json::json;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use dengine_api::v1;
 use dengine_crds::DEngineClusterStatus;
 use dengine_crds::cluster::REPLICAS_MAX;
 use dengine_crds::names::{self, annotations, labels};
+use dengine_protocol::v1;
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1 as core;

@@ -1,7 +1,7 @@
 //! Why a pod does not run, and whether it will by itself: read from what Kubernetes says of it. Pure.
 
-use dengine_api::ports;
 use dengine_crds::names;
+use dengine_protocol::ports;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;

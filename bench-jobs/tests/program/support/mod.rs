@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dengine_api::v1::{
+use dengine_protocol::v1::{
     AddLearnerRequest, AddLearnerResponse, BatchRequest, BatchResponse, BootstrapRequest,
     BootstrapResponse, CallError, CloseSessionRequest, CloseSessionResponse, CompactRequest,
     CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, DeleteResponse,
@@ -435,7 +435,7 @@ impl Admin for Peer {
             lag_entries: 0,
         }];
         members.extend(self.behaviour.beside.iter().map(|address| MemberProgress {
-            member: Some(dengine_api::v1::Member {
+            member: Some(dengine_protocol::v1::Member {
                 id: 2,
                 name: "demo-1".to_owned(),
                 client_address: address.clone(),
@@ -462,15 +462,15 @@ impl Admin for Peer {
 
     async fn sessions(
         &self,
-        _: Request<dengine_api::v1::SessionsRequest>,
-    ) -> Result<Response<dengine_api::v1::SessionsResponse>, Status> {
+        _: Request<dengine_protocol::v1::SessionsRequest>,
+    ) -> Result<Response<dengine_protocol::v1::SessionsResponse>, Status> {
         Err(Status::unimplemented("sessions"))
     }
 
     async fn close_session(
         &self,
-        _: Request<dengine_api::v1::CloseSessionRequest>,
-    ) -> Result<Response<dengine_api::v1::CloseSessionResponse>, Status> {
+        _: Request<dengine_protocol::v1::CloseSessionRequest>,
+    ) -> Result<Response<dengine_protocol::v1::CloseSessionResponse>, Status> {
         Err(Status::unimplemented("close_session"))
     }
 

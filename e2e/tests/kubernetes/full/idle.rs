@@ -13,10 +13,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use dengine_api::ports;
 use dengine_crds::{DEngineCluster, conditions, names};
 use dengine_e2e::{cluster::Cluster, observe, product};
 use dengine_fake_members::FakeCluster;
+use dengine_protocol::ports;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, Weak},
 };
 
-use dengine_api::{
+use dengine_protocol::{
     LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
     v1::{
         CallError, PipelineResponse, PipelinedAnswer, kv_client::KvClient, pipelined_answer::Answer,
@@ -243,7 +243,7 @@ fn describe(status: &Status) -> Arc<str> {
 
 #[cfg(test)]
 mod tests {
-    use dengine_api::v1::{PutRequest, pipelined_call::Call};
+    use dengine_protocol::v1::{PutRequest, pipelined_call::Call};
     use tonic::transport::Endpoint;
 
     use super::{super::Pipe, *};

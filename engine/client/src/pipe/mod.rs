@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use dengine_api::{
+use dengine_protocol::{
     FRAME_BYTES_MAX, KvCall,
     v1::{pipelined_answer::Answer, pipelined_call::Call},
 };
@@ -129,9 +129,9 @@ impl PipeError {
 pub struct Answered {
     /// Never an error.
     pub answer: Answer,
-    /// See [`visited`](dengine_api::v1::PipelinedAnswer::visited).
+    /// See [`visited`](dengine_protocol::v1::PipelinedAnswer::visited).
     pub visited: u64,
-    /// See [`others_waited`](dengine_api::v1::PipelinedAnswer::others_waited).
+    /// See [`others_waited`](dengine_protocol::v1::PipelinedAnswer::others_waited).
     pub others_waited: bool,
 }
 
@@ -347,7 +347,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::{future::pending, io, pin::pin};
 
-    use dengine_api::v1::PutRequest;
+    use dengine_protocol::v1::PutRequest;
     use hyper_util::rt::TokioIo;
     use tokio::{net::TcpStream, time::timeout};
     use tonic::transport::Endpoint;

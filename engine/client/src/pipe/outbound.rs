@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use dengine_api::{
+use dengine_protocol::{
     FRAME_BYTES_MAX,
     v1::{PipelineRequest, PipelinedCall},
 };
@@ -148,7 +148,7 @@ fn timeout_ms(until: Instant) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use dengine_api::v1::{PutRequest, pipelined_call::Call};
+    use dengine_protocol::v1::{PutRequest, pipelined_call::Call};
     use tokio::sync::{
         mpsc::{UnboundedReceiver, unbounded_channel},
         oneshot,

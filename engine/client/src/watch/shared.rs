@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use dengine_api::v1::{
+use dengine_protocol::v1::{
     WatchCancel, WatchCreate, WatchRequest, WatchResponse, watch_client::WatchClient,
     watch_request::Request,
 };

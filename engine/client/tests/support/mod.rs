@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dengine_api::{
+use dengine_protocol::{
     LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA,
     v1::{
         BatchRequest, BatchResponse, CallError, CloseSessionRequest, CloseSessionResponse,

@@ -3,8 +3,8 @@
 use std::{future::Future, time::Duration};
 
 use anyhow::{Context as _, bail};
-use dengine_api::v1::{Member, MembersResponse, StatusResponse};
 use dengine_client::{AdminClient, AdminOptions, Error};
+use dengine_protocol::v1::{Member, MembersResponse, StatusResponse};
 use futures::future::join_all;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 

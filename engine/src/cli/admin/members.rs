@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
-use dengine_api::v1::{AddLearnerRequest, JoinRequest, Lifecycle, Member, MembersResponse};
 use dengine_client::Error;
+use dengine_protocol::v1::{AddLearnerRequest, JoinRequest, Lifecycle, Member, MembersResponse};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

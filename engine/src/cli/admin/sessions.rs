@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use dengine_api::v1::{Session, SessionsResponse};
 use dengine_client::AdminClient;
+use dengine_protocol::v1::{Session, SessionsResponse};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
 

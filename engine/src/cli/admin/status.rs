@@ -1,6 +1,6 @@
 //! `dengine admin status` and `health`: where every member stands.
 
-use dengine_api::v1::{MembersResponse, Role, StatusResponse};
+use dengine_protocol::v1::{MembersResponse, Role, StatusResponse};
 use serde_json::{Value, json};
 
 use super::ask::{Asked, Cluster};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail};
-use dengine_api::v1::HashResponse;
 use dengine_client::AdminClient;
+use dengine_protocol::v1::HashResponse;
 use serde_json::{Value, json};
 
 use super::ask::{Asked, Cluster};

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
+use dengine_protocol::checks::Header;
 use dengine_types::{ClusterId, MemberId, Revision, Term};
-use dengine_wire::Header;
 use tokio::sync::watch;
 
 use crate::node::{Node, NodeStatus};

@@ -4,7 +4,7 @@
 //! - [`catch_up`]: session reads that wait. [`pipeline`]: many calls over one stream. [`header`]: where and when an answer was made.
 //! - [`openers`]: whose sessions are open.
 //!
-//! What requests mean as commands and queries, and outcomes as answers, is in `dengine_wire`.
+//! What requests mean as commands and queries, and outcomes as answers, is in `dengine_protocol::checks`.
 
 mod catch_up;
 pub(super) mod header;
@@ -18,7 +18,9 @@ mod writes;
 
 use std::{net::IpAddr, sync::Arc, time::Instant};
 
-use dengine_api::{
+use dengine_kv::RANGE_VISIT_KEYS_MAX;
+use dengine_protocol::checks::{Mutation, RequestLimits};
+use dengine_protocol::{
     KvCall,
     v1::{
         BatchRequest, BatchResponse, CloseSessionRequest, CloseSessionResponse, CompactRequest,
@@ -28,8 +30,6 @@ use dengine_api::{
         RangeRequest, RangeResponse, kv_server::Kv,
     },
 };
-use dengine_kv::RANGE_VISIT_KEYS_MAX;
-use dengine_wire::{Mutation, RequestLimits};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};

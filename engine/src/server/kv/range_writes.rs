@@ -9,7 +9,7 @@ use std::{
 use dengine_kv as kv;
 
 use dengine_kv::CommandVersion;
-use dengine_wire::{
+use dengine_protocol::checks::{
     Mutation,
     status::{read_status, refusal_status},
 };

@@ -3,15 +3,15 @@
 use std::{net::IpAddr, time::Duration};
 
 use bytes::Bytes;
-use dengine_api::v1::{
-    Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
-};
 use dengine_kv::{Gets, KeyRange, KeyValue, RangeQuery, RangeResult, Reader};
-use dengine_raft::replica::RequestError;
-use dengine_wire::{
+use dengine_protocol::checks::{
     Header, reads,
     status::{read_status, request_status},
 };
+use dengine_protocol::v1::{
+    Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
+};
+use dengine_raft::replica::RequestError;
 use tonic::Status;
 
 use super::Serving;

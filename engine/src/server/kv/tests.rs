@@ -3,8 +3,8 @@
 
 use std::{pin::pin, time::Duration};
 
-use dengine_api::v1::DeleteRequest;
 use dengine_kv::SESSIONS_MAX;
+use dengine_protocol::v1::DeleteRequest;
 use futures::FutureExt as _;
 use tokio::time::{sleep, timeout};
 
@@ -59,7 +59,7 @@ async fn a_turn_to_visit_ranges_is_not_kept_while_who_has_it_is_not_polled() {
                 ..DeleteRequest::default()
             };
             let limits = &serving.request_limits;
-            let command = dengine_wire::writes::command(&request, limits).unwrap();
+            let command = dengine_protocol::checks::writes::command(&request, limits).unwrap();
             serving.order_in_turn(request, command, &caller).await
         }
     };

@@ -5,18 +5,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dengine_api::{
-    KvCall,
-    v1::{Consistency, OpenSessionRequest, OpenSessionResponse, pipelined_call::Call},
-};
 use dengine_client::Answered;
 use dengine_kv as kv;
 use dengine_kv::{Batch, KeyRange, Outcome, RangeQuery, Reader};
-use dengine_types::SessionId;
-use dengine_wire::{
+use dengine_protocol::checks::{
     Mutation, frame,
     writes::{self, NoAnswer},
 };
+use dengine_protocol::{
+    KvCall,
+    v1::{Consistency, OpenSessionRequest, OpenSessionResponse, pipelined_call::Call},
+};
+use dengine_types::SessionId;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 

@@ -6,7 +6,7 @@
 //! Memory is bounded for all streams together ([`backlog`]): the pages that are being told, and what clients have not read
 //! yet, wherever it waits; each stream by less than one event more than its bound. Besides, each holds the beginnings
 //! of revisions whose rest is not read ([`OPEN_BYTES`]), and the hub a ring and a few pages of the past. What a watch is told and how it is cut
-//! is decided in `dengine_kv::watch`; what it looks like as messages, in `dengine_wire::watch`.
+//! is decided in `dengine_kv::watch`; what it looks like as messages, in `dengine_protocol::checks::watch`.
 
 mod backlog;
 mod hub;
@@ -15,7 +15,7 @@ mod stream;
 
 use std::{net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 
-use dengine_api::v1::{WatchRequest, WatchResponse, watch_server::Watch};
+use dengine_protocol::v1::{WatchRequest, WatchResponse, watch_server::Watch};
 use futures::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};

@@ -2,17 +2,17 @@
 
 use std::{collections::BTreeMap, future::poll_fn, sync::Arc};
 
-use dengine_api::v1::{
-    CancelCause, Event, KeyValue, WatchCreate, WatchRequest, WatchResponse,
-    watch_request::Request as Wanted,
-};
 use dengine_kv::watch::{Telling, Told, WatchSet, WatchSpec, Work};
 use dengine_kv::{ReadError, Stamp};
-use dengine_types::Revision;
-use dengine_wire::{
+use dengine_protocol::checks::{
     status::request_status,
     watch::{self as messages, Ending},
 };
+use dengine_protocol::v1::{
+    CancelCause, Event, KeyValue, WatchCreate, WatchRequest, WatchResponse,
+    watch_request::Request as Wanted,
+};
+use dengine_types::Revision;
 use futures::{Stream, StreamExt, stream};
 use metrics::{counter, gauge};
 use tokio::{

@@ -2,15 +2,15 @@
 
 use crate::storage::RocksStore;
 use bytes::Bytes;
-use dengine_api::peer::{
-    SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
-};
 use dengine_data_dir::SnapshotPaths;
 use dengine_log::RealDisk;
+use dengine_protocol::checks::snapshot::{self, Piece};
+use dengine_protocol::peer::{
+    SnapshotAnswer, SnapshotFrame, SnapshotOffer, SnapshotPlace, snapshot_answer,
+};
 use dengine_raft::consensus::snapshot_position;
 use dengine_snapshot::{Manifest, Place, SnapshotError, Staging, describe};
 use dengine_types::{ClusterId, MemberId};
-use dengine_wire::snapshot::{self, Piece};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

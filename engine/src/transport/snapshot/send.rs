@@ -3,12 +3,12 @@
 use crate::transport::FRAME_BYTES_MAX;
 use crate::transport::outbound::{Addresses, CONNECT_TIMEOUT, Own, connect};
 use bytes::Bytes;
-use dengine_api::peer::peer_client::PeerClient;
-use dengine_api::peer::snapshot_frame::Kind;
-use dengine_api::peer::{
+use dengine_log::RealDisk;
+use dengine_protocol::peer::peer_client::PeerClient;
+use dengine_protocol::peer::snapshot_frame::Kind;
+use dengine_protocol::peer::{
     SnapshotAnswer, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, snapshot_answer,
 };
-use dengine_log::RealDisk;
 use dengine_raft::consensus::snapshot_position;
 use dengine_raft::replica;
 use dengine_snapshot::{Chunk, Outgoing, Place};

@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use dengine_api::v1::StatusResponse;
 use dengine_client::{AdminClient, Client, ClientOptions, RetryPolicy};
+use dengine_protocol::v1::StatusResponse;
 use dengine_testkit::{Listen, Process, free_port, serve, without_settings};
 
 use super::{PATIENCE, eventually};

@@ -2,13 +2,13 @@
 
 use std::{fmt, path::Path, process::Command};
 
-use dengine_api::v1::{
+use dengine_client::AdminClient;
+use dengine_protocol::v1::{
     BatchRequest, BatchResponse, CloseSessionRequest, CompactRequest, Compare,
     CompareAndSwapRequest, CompareAndSwapResponse, DeleteRequest, GetRequest, HashResponse,
     KeepAliveSessionRequest, Operation, PutRequest, PutResponse, RangeRequest, RangeResponse,
     SessionStamp, compare, compare_and_swap_request::Expected, kv_client::KvClient, operation,
 };
-use dengine_client::AdminClient;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use tonic::transport::Channel;
@@ -201,7 +201,7 @@ async fn write_pairs(kv: &mut KvClient<Channel>) {
 async fn change_members(member: &Member) {
     let admin = member.admin().await;
     let folder = "0123456789abcdef0123456789abcdef";
-    let learner = dengine_api::v1::AddLearnerRequest {
+    let learner = dengine_protocol::v1::AddLearnerRequest {
         folder_id: folder.to_owned(),
         name: "never-was".to_owned(),
         peer_address: "127.0.0.1:1".to_owned(),
@@ -231,7 +231,7 @@ async fn change_pairs(kv: &mut KvClient<Channel>) {
 
 /// Two sessions, one of them closed; what the other was answered.
 async fn use_sessions(kv: &mut KvClient<Channel>) -> (u64, String, String, String) {
-    let open = dengine_api::v1::OpenSessionRequest { ttl_ms: HOUR_MS };
+    let open = dengine_protocol::v1::OpenSessionRequest { ttl_ms: HOUR_MS };
     let closed = kv.open_session(open).await.unwrap().into_inner().session_id;
     kv.put(PutRequest {
         session: stamp(closed, 1),
@@ -329,7 +329,7 @@ fn stamp(session_id: u64, sequence: u64) -> Option<SessionStamp> {
     })
 }
 
-fn revision(header: Option<dengine_api::v1::ResponseHeader>) -> u64 {
+fn revision(header: Option<dengine_protocol::v1::ResponseHeader>) -> u64 {
     header.unwrap().revision
 }
 

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use dengine_api::ports;
 use dengine_bench_model::results::{Protocol, ReadConsistency, Workload};
 use dengine_crds::DEngineBenchmarkSpec;
 use dengine_crds::benchmark::Leg;
 use dengine_crds::names::{self, annotations};
+use dengine_protocol::ports;
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, LocalObjectReference, ObjectFieldSelector, PodSpec,

@@ -1,7 +1,7 @@
 //! The Service that leads clients to members that serve: ready pods only.
 
-use dengine_api::ports;
 use dengine_crds::names;
+use dengine_protocol::ports;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 
 use super::{meta, selector};

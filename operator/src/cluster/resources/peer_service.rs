@@ -2,8 +2,8 @@
 //! ready, since they can only become ready by finding each other. For the same reason its name leads to members that can
 //! still answer reads of their own state while there is no quorum.
 
-use dengine_api::ports;
 use dengine_crds::names;
+use dengine_protocol::ports;
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 
 use super::{meta, selector};

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use dengine_api::{health, ports};
 use dengine_crds::cluster::Engine;
 use dengine_crds::common::{Scheduling, TopologySpread, WhenUnsatisfiable};
 use dengine_crds::names::{self, annotations};
+use dengine_protocol::{health, ports};
 use k8s_openapi::api::apps::v1::{
     StatefulSet, StatefulSetPersistentVolumeClaimRetentionPolicy, StatefulSetSpec,
     StatefulSetUpdateStrategy,

@@ -7,17 +7,18 @@ use std::{
     time::Instant,
 };
 
-use dengine_api::{
+use dengine_kv as kv;
+use dengine_protocol::checks::{
+    Mutation,
+    frame::{self, Asked, Calls, ReadAlone, failed, framed},
+};
+use dengine_protocol::for_each_write;
+use dengine_protocol::{
     KvCall,
     v1::{
         Consistency, GetRequest, OpenSessionRequest, PipelinedAnswer, RangeRequest,
         pipelined_call::Call,
     },
-};
-use dengine_kv as kv;
-use dengine_wire::{
-    Mutation, for_each_write,
-    frame::{self, Asked, Calls, ReadAlone, failed, framed},
 };
 use futures::{FutureExt, StreamExt, future::abortable};
 use tonic::Status;

@@ -4,7 +4,7 @@
 //! the same freshness; they are read when there is room for their answers. Every other call is a future of its
 //! own. What has ended when the stream is polled is one frame of answers.
 //!
-//! `dengine_wire::frame` sorts the calls of a frame, [`inbound`] begins them, here they are answered, and [`outbound`]
+//! `dengine_protocol::checks::frame` sorts the calls of a frame, [`inbound`] begins them, here they are answered, and [`outbound`]
 //! puts the answers into frames. [`waiting`] keeps those for which there is no place yet, [`flight`] counts frames until
 //! they are sent, and [`stall`] ends the stream of a client that does not read.
 //!
@@ -29,14 +29,14 @@ use std::{
     vec,
 };
 
-use dengine_api::{
-    KvCall,
-    v1::{GetRequest, PipelineRequest, PipelineResponse, PipelinedAnswer, pipelined_call::Call},
-};
 use dengine_kv::Reader;
-use dengine_wire::{
+use dengine_protocol::checks::{
     frame::{self, Asked, failed, found, framed},
     status::request_status,
+};
+use dengine_protocol::{
+    KvCall,
+    v1::{GetRequest, PipelineRequest, PipelineResponse, PipelinedAnswer, pipelined_call::Call},
 };
 use futures::{
     Stream, StreamExt,

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, net::IpAddr, sync::Arc};
 
-use dengine_api::{
+use dengine_protocol::{
     FRAME_BYTES_MAX,
     v1::{PipelineResponse, PipelinedAnswer},
 };
@@ -132,7 +132,7 @@ impl Outbound {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use dengine_api::v1::{GetResponse, KeyValue, pipelined_answer::Answer};
+    use dengine_protocol::v1::{GetResponse, KeyValue, pipelined_answer::Answer};
 
     use super::*;
 

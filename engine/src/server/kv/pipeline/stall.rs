@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use dengine_api::v1::PipelineResponse;
+use dengine_protocol::v1::PipelineResponse;
 use futures::{Stream, StreamExt};
 use tonic::Status;
 

@@ -6,9 +6,9 @@ use std::{
     time::Instant,
 };
 
-use dengine_api::v1::{Consistency, GetRequest, pipelined_call::Call};
 use dengine_kv as kv;
-use dengine_wire::frame::{Asked, ReadAlone};
+use dengine_protocol::checks::frame::{Asked, ReadAlone};
+use dengine_protocol::v1::{Consistency, GetRequest, pipelined_call::Call};
 use prost::Message as _;
 
 use crate::{
@@ -169,7 +169,7 @@ fn held(call: &Call) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use dengine_api::v1;
+    use dengine_protocol::v1;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use crate::{attackers, member::program};
 /// All that is served over gRPC, as `package.Service/Method`.
 fn rpcs() -> BTreeSet<String> {
     let sets = [
-        dengine_api::FILE_DESCRIPTOR_SET,
+        dengine_protocol::FILE_DESCRIPTOR_SET,
         tonic_health::pb::FILE_DESCRIPTOR_SET,
         tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
     ];

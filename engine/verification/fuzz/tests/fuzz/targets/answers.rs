@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use dengine_api::v1::{
-    CallError, Event, KeyValue, PipelineResponse, PipelinedAnswer, PutResponse, ResponseHeader,
-    WatchResponse, pipelined_answer::Answer,
-};
 use dengine_client::policy::{
     Attempts, Broken, Code, Failure, Next, Operation, Position, RetryPolicy, WatchCursor,
+};
+use dengine_protocol::v1::{
+    CallError, Event, KeyValue, PipelineResponse, PipelinedAnswer, PutResponse, ResponseHeader,
+    WatchResponse, pipelined_answer::Answer,
 };
 use prost::Message as _;
 

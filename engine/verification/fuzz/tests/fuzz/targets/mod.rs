@@ -15,7 +15,7 @@ use tonic::Status;
 
 /// A message as whoever serves it decodes it.
 fn received<M: prost::Message + Default + 'static>(bytes: &[u8]) -> Result<M, Status> {
-    dengine_api::codec::decode(bytes::Bytes::copy_from_slice(bytes))
+    dengine_protocol::codec::decode(bytes::Bytes::copy_from_slice(bytes))
 }
 
 /// An error in a few words.

@@ -1,20 +1,20 @@
 //! What a peer sends: who it says it is, messages, and snapshots.
 
 use bytes::Bytes;
-use dengine_api::peer::{
+use dengine_kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore};
+use dengine_log::{Position, memory::MemoryDisk};
+use dengine_protocol::checks::{
+    peer,
+    snapshot::{self as wire, Piece},
+};
+use dengine_protocol::peer::{
     Batch, Frame, Hello, SnapshotChunk, SnapshotEnd, SnapshotFrame, SnapshotOffer, frame,
     snapshot_frame::Kind,
 };
-use dengine_kv::{CommandVersion, Member as ClusterMember, Membership, store::MemoryStore};
-use dengine_log::{Position, memory::MemoryDisk};
 use dengine_raft::consensus::Event;
 use dengine_raft::consensus::snapshot_position;
 use dengine_snapshot::{Checkpoint as _, Manifest, Outgoing, SnapshotId, Staging, describe};
 use dengine_types::{ClusterId, MemberId, Moment};
-use dengine_wire::{
-    peer,
-    snapshot::{self as wire, Piece},
-};
 use prost::Message as _;
 use tonic::Status;
 

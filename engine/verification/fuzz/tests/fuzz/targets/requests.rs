@@ -2,21 +2,22 @@
 
 use std::fmt::Debug;
 
-use dengine_api::v1::{
+use dengine_kv as kv;
+use dengine_kv::{Outcome, StateMachine, store::MemoryStore};
+use dengine_protocol::checks::{
+    Header, Mutation, RequestLimits,
+    frame::{self, Asked, Calls, ReadAlone},
+    reads, status,
+    writes::{self, NoAnswer},
+};
+use dengine_protocol::for_each_write;
+use dengine_protocol::v1::{
     BatchRequest, CloseSessionRequest, CompactRequest, CompareAndSwapRequest, Consistency,
     DeleteRequest, GetRequest, GetResponse, KeepAliveSessionRequest, OpenSessionRequest,
     PipelineRequest, PipelineResponse, PipelinedAnswer, PipelinedCall, Position, PutRequest,
     RangeRequest, RangeResponse, pipelined_call::Call,
 };
-use dengine_kv as kv;
-use dengine_kv::{Outcome, StateMachine, store::MemoryStore};
 use dengine_types::{ClusterId, EntryKind, MemberId, Term};
-use dengine_wire::{
-    Header, Mutation, RequestLimits, for_each_write,
-    frame::{self, Asked, Calls, ReadAlone},
-    reads, status,
-    writes::{self, NoAnswer},
-};
 use prost::Message;
 use tonic::Status;
 

@@ -1,7 +1,7 @@
 //! Valid requests of clients.
 
 use bytes::Bytes;
-use dengine_api::{
+use dengine_protocol::{
     KvCall as _,
     v1::{
         BatchRequest, CloseSessionRequest, CompactRequest, Compare, CompareAndSwapRequest,

@@ -3,18 +3,18 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use dengine_api::v1::{
-    CancelCause, WatchCancel, WatchCreate, WatchProgress, WatchRequest, WatchResponse,
-    watch_request::Request,
-};
 use dengine_client::policy::WatchCursor;
 use dengine_kv::watch::{KeepLimits, Page, PageCache, Part, Ring, Telling, Wanted, WatchSet, Work};
 use dengine_kv::{Command, PageLimits, ReadError, Stamp, StateMachine, store::MemoryStore};
-use dengine_types::{EntryKind, Revision};
-use dengine_wire::{
+use dengine_protocol::checks::{
     Header,
     watch::{self, Ending},
 };
+use dengine_protocol::v1::{
+    CancelCause, WatchCancel, WatchCreate, WatchProgress, WatchRequest, WatchResponse,
+    watch_request::Request,
+};
+use dengine_types::{EntryKind, Revision};
 use prost::Message as _;
 
 use super::{

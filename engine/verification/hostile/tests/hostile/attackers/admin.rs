@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use bytes::Bytes;
-use dengine_api::v1::{
+use dengine_protocol::v1::{
     AddLearnerRequest, BootstrapRequest, CloseSessionRequest, HashRequest, JoinRequest,
     MembersRequest, PromoteRequest, RemoveRequest, SessionsRequest, SnapshotRequest, StatusRequest,
     TransferLeaderRequest,
@@ -167,7 +167,7 @@ fn probes(arena: Arena) -> BoxFuture<'static, ()> {
             let link = &link;
             async move {
                 let ready = HealthCheckRequest {
-                    service: dengine_api::health::READY.to_owned(),
+                    service: dengine_protocol::health::READY.to_owned(),
                 };
                 match n % 3 {
                     0 => link.told("/grpc.health.v1.Health/Check", &ready).await,
@@ -184,7 +184,7 @@ fn health_streams(arena: Arena) -> BoxFuture<'static, ()> {
     crowd(arena, 128, |arena, _| async move {
         let link = Link::open(arena.doors.client).await?;
         let ready = framed(&HealthCheckRequest {
-            service: dengine_api::health::READY.to_owned(),
+            service: dengine_protocol::health::READY.to_owned(),
         });
         hold(&arena, &link, 1_000, |_| {
             stays(&link, "/grpc.health.v1.Health/Watch", ready.clone())

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use dengine_api::v1::{
+use dengine_protocol::v1::{
     BatchRequest, CompareAndSwapRequest, Consistency, GetRequest, Operation, PipelineRequest,
     PipelinedCall, PutRequest, RangeRequest, compare_and_swap_request::Expected, operation,
     pipelined_call::Call,

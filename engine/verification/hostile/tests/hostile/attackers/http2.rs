@@ -17,7 +17,7 @@ use crate::{
     link::{connect, framed},
 };
 
-use dengine_api::v1::GetRequest;
+use dengine_protocol::v1::GetRequest;
 
 const GET: &str = "/dengine.v1.Kv/Get";
 /// Frames that are written at once.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
-use dengine_api::peer::{
+use dengine_protocol::peer::{
     Batch, Frame, Hello, SnapshotChunk, SnapshotFrame, SnapshotOffer, frame, snapshot_frame,
 };
 use futures::future::BoxFuture;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use bytes::Bytes;
-use dengine_api::v1::{
+use dengine_protocol::v1::{
     BatchRequest, Compare, Consistency, GetRequest, Operation, PipelineRequest, PipelinedCall,
     Position, RangeRequest, compare, operation, pipelined_call::Call,
 };

@@ -1,6 +1,6 @@
 //! Sessions, which the whole cluster keeps.
 
-use dengine_api::v1::{
+use dengine_protocol::v1::{
     CloseSessionRequest, KeepAliveSessionRequest, OpenSessionRequest, OpenSessionResponse,
     PutRequest, SessionStamp,
 };

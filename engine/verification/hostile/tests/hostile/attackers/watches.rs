@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use dengine_api::v1::{
+use dengine_protocol::v1::{
     DeleteRequest, PutRequest, WatchCancel, WatchCreate, WatchProgress, WatchRequest,
     watch_request::Request,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
-use dengine_api::v1::{
+use dengine_protocol::v1::{
     BatchRequest, CompactRequest, CompareAndSwapRequest, DeleteRequest, GetRequest, GetResponse,
     Operation, PipelineRequest, PipelinedCall, PutRequest, compare_and_swap_request::Expected,
     operation, pipelined_call::Call,

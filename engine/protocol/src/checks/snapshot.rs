@@ -1,10 +1,10 @@
 //! What a member sends of a snapshot: a Hello, an offer, chunks and an end.
 
-use dengine_api::peer::{Hello, SnapshotFrame, SnapshotOffer, snapshot_frame::Kind};
+use crate::peer::{Hello, SnapshotFrame, SnapshotOffer, snapshot_frame::Kind};
 use dengine_snapshot::{Chunk, Place, SnapshotError};
 use tonic::Status;
 
-use crate::peer::no_hello;
+use crate::checks::peer::no_hello;
 
 /// What follows the offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn status(error: &SnapshotError) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dengine_api::peer::{SnapshotChunk, SnapshotEnd};
+    use crate::peer::{SnapshotChunk, SnapshotEnd};
 
     fn said(kind: Kind) -> SnapshotFrame {
         SnapshotFrame { kind: Some(kind) }

@@ -1,6 +1,6 @@
 //! Response headers: where and at which point of history an answer was made.
 
-use dengine_api::v1::ResponseHeader;
+use crate::v1::ResponseHeader;
 use dengine_types::{ClusterId, MemberId, Revision, Term};
 
 /// A response header as the present is.

@@ -1,6 +1,6 @@
 //! Errors of the engine as gRPC status codes: the one place that decides which is which.
 
-use dengine_api::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
+use crate::{LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA, UNCHANGED_METADATA};
 use dengine_kv::{ReadError, Refusal};
 use dengine_raft::replica::RequestError;
 use tonic::{

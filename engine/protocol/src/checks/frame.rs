@@ -2,21 +2,21 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use bytes::Bytes;
-pub use dengine_api::v1::pipelined_call::Call;
-use dengine_api::{
+pub use crate::v1::pipelined_call::Call;
+use crate::{
     FRAME_BYTES_MAX, FRAME_CALLS_MAX, KvCall, LEADER_HINT_METADATA, LOW_ON_SPACE_METADATA,
     v1::{
         CallError, Consistency, GetRequest, PipelineRequest, PipelinedAnswer, PipelinedCall,
         RangeRequest, pipelined_answer::Answer,
     },
 };
+use bytes::Bytes;
 use dengine_kv as kv;
 use dengine_kv::Outcome;
 use prost::Message;
 use tonic::{Code, Status};
 
-use crate::{
+use crate::checks::{
     header::Header,
     limits::RequestLimits,
     writes::{self, Mutation, NoAnswer},
@@ -195,15 +195,17 @@ impl Calls {
 macro_rules! for_each_write {
     ($call:expr, $it:ident => $work:expr, otherwise $otherwise:expr) => {
         match $call {
-            $crate::frame::Call::Put($it) => $work,
-            $crate::frame::Call::Delete($it) => $work,
-            $crate::frame::Call::CompareAndSwap($it) => $work,
-            $crate::frame::Call::Batch($it) => $work,
-            $crate::frame::Call::Compact($it) => $work,
-            $crate::frame::Call::OpenSession($it) => $work,
-            $crate::frame::Call::KeepAliveSession($it) => $work,
-            $crate::frame::Call::CloseSession($it) => $work,
-            $crate::frame::Call::Get(_) | $crate::frame::Call::Range(_) => $otherwise,
+            $crate::checks::frame::Call::Put($it) => $work,
+            $crate::checks::frame::Call::Delete($it) => $work,
+            $crate::checks::frame::Call::CompareAndSwap($it) => $work,
+            $crate::checks::frame::Call::Batch($it) => $work,
+            $crate::checks::frame::Call::Compact($it) => $work,
+            $crate::checks::frame::Call::OpenSession($it) => $work,
+            $crate::checks::frame::Call::KeepAliveSession($it) => $work,
+            $crate::checks::frame::Call::CloseSession($it) => $work,
+            $crate::checks::frame::Call::Get(_) | $crate::checks::frame::Call::Range(_) => {
+                $otherwise
+            }
         }
     };
 }
@@ -354,8 +356,8 @@ pub fn unreadable(status: &Status, limits: &RequestLimits) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::TEST_LIMITS;
-    use dengine_api::v1::{CloseSessionRequest, DeleteRequest, PutRequest};
+    use crate::checks::limits::TEST_LIMITS;
+    use crate::v1::{CloseSessionRequest, DeleteRequest, PutRequest};
 
     fn sort(calls: impl IntoIterator<Item = Option<Call>>) -> Result<Calls, Status> {
         let numbered = (1..).zip(calls);
@@ -446,7 +448,7 @@ mod tests {
             ..PipelineRequest::default()
         };
         let buffer = Bytes::from(frame.encode_to_vec());
-        let frame = dengine_api::codec::decode(buffer.clone()).unwrap();
+        let frame = crate::codec::decode(buffer.clone()).unwrap();
         (buffer, Calls::sort(frame, &TEST_LIMITS).unwrap())
     }
 
@@ -558,14 +560,14 @@ mod tests {
 
     #[test]
     fn an_answer_without_its_pairs_says_so() {
-        let header = Some(dengine_api::v1::ResponseHeader {
+        let header = Some(crate::v1::ResponseHeader {
             revision: 7,
             ..Default::default()
         });
-        let mut answer = Answer::CompareAndSwap(dengine_api::v1::CompareAndSwapResponse {
+        let mut answer = Answer::CompareAndSwap(crate::v1::CompareAndSwapResponse {
             header,
             succeeded: true,
-            prev_kv: Some(dengine_api::v1::KeyValue::default()),
+            prev_kv: Some(crate::v1::KeyValue::default()),
         });
         leave_out_pairs(&mut answer);
         let Answer::CompareAndSwap(left) = answer else {

@@ -1,13 +1,13 @@
 //! Watches: what a client asks for, and what it is told.
 
-use dengine_api::v1::{CancelCause, Event, WatchCreate, WatchResponse, event::Kind};
+use crate::v1::{CancelCause, Event, WatchCreate, WatchResponse, event::Kind};
 use dengine_kv as kv;
 use dengine_kv::watch::{Told, WatchSpec};
 use dengine_kv::{EventKind, KeyRange};
 use dengine_types::Revision;
 use tonic::Status;
 
-use crate::{header::Header, limits::RequestLimits, messages::key_value};
+use crate::checks::{header::Header, limits::RequestLimits, messages::key_value};
 
 /// How large a message may be. A single event may be larger.
 const MESSAGE_BYTES: usize = 512 * 1024;

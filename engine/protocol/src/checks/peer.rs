@@ -1,6 +1,6 @@
 //! What members say to each other: who speaks, judged by what this member knows, and then messages.
 
-use dengine_api::{
+use crate::{
     REMOVED_METADATA,
     peer::{Ack, Batch, Frame, Hello, frame},
 };

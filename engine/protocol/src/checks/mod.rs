@@ -5,7 +5,7 @@
 //! calls of clients, [`watch`] for their watches, [`peer`] and [`snapshot`] for what members send.
 //!
 //! What may live here: functions whose outcome depends on their arguments alone, from messages of
-//! `dengine-api` to types of `dengine-raft`, and back. What may not: sockets, async, clocks, RocksDB, and
+//! the Protocol Buffers to types of `dengine-raft` and `dengine-kv`, and back. What may not: sockets, async, clocks, RocksDB, and
 //! any decision that needs more than the message and a piece of state that is passed in.
 
 mod batch;

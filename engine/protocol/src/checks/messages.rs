@@ -1,6 +1,6 @@
 //! Core's types for the wire.
 
-use dengine_api::v1;
+use crate::v1;
 use dengine_kv as kv;
 
 /// A pair for the wire.

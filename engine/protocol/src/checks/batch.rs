@@ -1,12 +1,12 @@
 //! Batches: between core's types and the wire's, and the checks of what arrives.
 
-use bytes::Bytes;
-use dengine_api::v1::{
+use crate::v1::{
     self, BatchRequest, BatchResponse, SessionStamp,
     compare::{Relation as WireRelation, Target},
     operation::Operation as Wire,
     operation_result::{self, Result as WireResult},
 };
+use bytes::Bytes;
 use dengine_kv::{
     Batch, BatchAnswer, BatchOperation, Command, Compare, CompareTarget, KeyRange, Outcome,
     Relation,
@@ -14,7 +14,7 @@ use dengine_kv::{
 use dengine_types::Revision;
 use tonic::Status;
 
-use crate::{
+use crate::checks::{
     header::Header,
     limits::RequestLimits,
     messages::key_value,
@@ -210,7 +210,7 @@ fn result(answer: BatchAnswer) -> v1::OperationResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::TEST_LIMITS;
+    use crate::checks::limits::TEST_LIMITS;
 
     fn put(key: &'static str) -> v1::Operation {
         v1::Operation {

@@ -4,6 +4,8 @@
 //! on, the calls of `Kv` as types ([`KvCall`]), and how messages are decoded ([`codec`]). What may not: other behaviour. Retrying belongs to `dengine-client`, serving to `dengine`.
 
 mod call;
+#[cfg(feature = "checks")]
+pub mod checks;
 pub mod codec;
 
 pub use call::KvCall;

@@ -1,6 +1,6 @@
 //! Opening, keeping and closing sessions.
 
-use dengine_api::v1::{
+use crate::v1::{
     CloseSessionRequest, CloseSessionResponse, KeepAliveSessionRequest, KeepAliveSessionResponse,
     OpenSessionRequest, OpenSessionResponse,
 };
@@ -8,7 +8,7 @@ use dengine_kv::{Command, Outcome};
 use dengine_types::SessionId;
 use tonic::Status;
 
-use crate::{header::Header, limits::RequestLimits, writes::Mutation};
+use crate::checks::{header::Header, limits::RequestLimits, writes::Mutation};
 
 /// What a session gets that asks for nothing.
 const TTL_DEFAULT_MS: u64 = 60_000;

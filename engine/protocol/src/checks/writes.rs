@@ -1,6 +1,6 @@
 //! From requests that change something to commands, and from outcomes to answers.
 
-use dengine_api::{
+use crate::{
     KvCall,
     v1::{
         CompactRequest, CompactResponse, CompareAndSwapRequest, CompareAndSwapResponse,
@@ -13,7 +13,9 @@ use dengine_kv::{Command, Expected, KeyRange, Outcome, Refusal};
 use dengine_types::{Revision, SessionId};
 use tonic::Status;
 
-use crate::{header::Header, limits::RequestLimits, messages::key_value, status::refusal_status};
+use crate::checks::{
+    header::Header, limits::RequestLimits, messages::key_value, status::refusal_status,
+};
 
 /// A request that changes something.
 pub trait Mutation: KvCall + prost::Message {
@@ -259,7 +261,7 @@ pub(crate) fn check_stamp(stamp: Option<SessionStamp>) -> Result<(), Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::TEST_LIMITS;
+    use crate::checks::limits::TEST_LIMITS;
     use tonic::Code;
 
     /// It was told that revision 0 is compacted, and that history begins at revision 0.

@@ -1,13 +1,11 @@
 //! Reads: what is asked for, how fresh it has to be, and the answers.
 
-use dengine_api::v1::{
-    Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse,
-};
+use crate::v1::{Consistency, GetRequest, GetResponse, Position, RangeRequest, RangeResponse};
 use dengine_kv::{KeyRange, KeyValue, RangeQuery, RangeResult};
 use dengine_types::{ClusterId, Revision};
 use tonic::Status;
 
-use crate::{header::Header, limits::RequestLimits, messages::key_value};
+use crate::checks::{header::Header, limits::RequestLimits, messages::key_value};
 
 /// For so many bytes that a response may hold it may hold one pair. It is encoded at one go, by a
 /// thread that has others to serve: 8,192 tiny pairs, where 2 MiB are allowed, in a millisecond.
@@ -117,7 +115,7 @@ fn requested(revision: u64) -> Option<Revision> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::TEST_LIMITS;
+    use crate::checks::limits::TEST_LIMITS;
     use tonic::Code;
 
     #[test]
