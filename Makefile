@@ -72,7 +72,7 @@ down: ## take the local Kubernetes down
 
 test: setup-test ## every test but the long ones, those on a real Kubernetes included (as root)
 	@mkdir -p $(CARGO_TARGET_DIR); rm -f $(TIMES)
-	@$(call part,Build,$(CARGO_TEST) --no-run,10 min the first time$(comma) 30 if RocksDB has not been compiled yet)
+	@$(call part,Build,$(BUILD) && $(CARGO_TEST) --no-run,10 min the first time$(comma) 30 if RocksDB has not been compiled yet)
 	@$(call part,Units,$(CARGO_TEST) --no-fail-fast --lib --bins --examples,15 s)
 	@$(call part,Documentation,$(CARGO_TEST) --no-fail-fast --doc,10 s)
 	@$(call part,Conformance and processes,$(CARGO_TEST) --no-fail-fast $(addprefix --test ,$(sort $(TESTS))) -- --skip overload:: --skip under_attack_,4 min)
@@ -82,6 +82,7 @@ test: setup-test ## every test but the long ones, those on a real Kubernetes inc
 	@printf '\nEverything passed. It took\n'; cat $(TIMES)
 
 torture: setup-torture ## real members under faults, checked for linearizability (DURATION=5m, SEED=; as root)
+	@$(BUILD)
 	@DENGINE_TORTURE_DURATION=$(or $(DURATION),5m) DENGINE_TORTURE_SEED=$(SEED) \
 	  $(CARGO_TEST) --test torture -- --nocapture
 
@@ -95,6 +96,7 @@ fuzz: setup-dengine ## bent bytes into every decoder (DURATION=1m for each, SEED
 	  $(CARGO_TEST) --test fuzz -- --nocapture
 
 overload: setup-dengine ## more writes than a member takes: it must shed, keep its leader and its memory, and recover
+	@$(BUILD)
 	@$(CARGO_TEST) --test processes -- overload::
 
 failover: setup-dengine ## how long nobody writes when the leader of three is killed (COUNT=30 times, and as often just after all were restarted)
@@ -113,6 +115,7 @@ older: setup-dengine ## a cluster of an older commit, upgraded member by member 
 	@mkdir -p $(OLDER)/folders; [ -e $(OLDER)/$(FROM) ] || git worktree add --force --detach $(OLDER)/$(FROM) $(FROM)
 	@cd $(OLDER)/$(FROM) && CARGO_TARGET_DIR=$(OLDER)/target cargo build --release --locked --package dengine --bin dengine
 	@cp $(OLDER)/target/release/dengine $(OLDER)/dengine-$(FROM); git worktree remove --force $(OLDER)/$(FROM)
+	@$(BUILD)
 	@DENGINE_OLDER_PROGRAM=$(OLDER)/dengine-$(FROM) DENGINE_OLDER_NAME=$(FROM) DENGINE_OLDER_FOLDERS=$(abspath $(or $(FOLDERS),$(OLDER)/folders)) \
 	  $(CARGO_TEST) --test processes -- --ignored older::
 

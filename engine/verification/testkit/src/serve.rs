@@ -55,7 +55,8 @@ pub fn serve(command: &mut Command, name: &str, listen: &Listen, data_dir: &Path
 /// Cargo does not build it for such a test. `made_by` does, and should be how the test is run.
 ///
 /// # Panics
-/// There is no such program.
+/// There is no such program, or it is older than its sources, so that a test would judge the code of
+/// yesterday.
 pub fn built_program(made_by: &str) -> PathBuf {
     if let Some(named) = std::env::var_os("DENGINE_BIN") {
         return named.into();
@@ -67,7 +68,25 @@ pub fn built_program(made_by: &str) -> PathBuf {
         "{} is missing: `{made_by}` builds it, or DENGINE_BIN names another one",
         built.display()
     );
+    if let Some(source) = newer_source(&built) {
+        panic!(
+            "{} is older than {source}: `{made_by}` builds it again",
+            built.display()
+        );
+    }
     built
+}
+
+/// A file that the program was made of and that has changed since, as cargo's list of them beside it
+/// says.
+fn newer_source(program: &Path) -> Option<String> {
+    let sources = fs_err::read_to_string(program.with_extension("d")).ok()?;
+    let (_, sources) = sources.split_once(": ")?;
+    let changed = |path: &str| fs_err::metadata(path).and_then(|it| it.modified()).ok();
+    let built = changed(program.to_str()?)?;
+    let mut sources = sources.split_ascii_whitespace();
+    let newer = sources.find(|path| changed(path).is_some_and(|at| at > built));
+    newer.map(str::to_owned)
 }
 
 /// The caller's own settings are not those of the program under test.
@@ -86,6 +105,36 @@ mod tests {
         serve(&mut command, "m0", listen, Path::new("/data"));
         let words = command.get_args().map(|it| it.to_str().unwrap().to_owned());
         words.collect()
+    }
+
+    #[test]
+    fn a_program_older_than_one_of_its_sources_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["a.rs", "b.rs", "dengine"] {
+            fs_err::write(path(name), "").unwrap();
+        }
+        let (a, b) = (path("a.rs"), path("b.rs"));
+        let made_of = format!("dengine: {} {}\n", a.display(), b.display());
+        fs_err::write(path("dengine.d"), made_of).unwrap();
+        let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+        let touch = |name| {
+            let file = std::fs::File::options()
+                .append(true)
+                .open(path(name))
+                .unwrap();
+            file.set_modified(later).unwrap();
+        };
+        touch("dengine");
+        assert_eq!(newer_source(&path("dengine")), None);
+        let earlier = later - std::time::Duration::from_secs(30);
+        let program = std::fs::File::options()
+            .append(true)
+            .open(path("dengine"))
+            .unwrap();
+        program.set_modified(earlier).unwrap();
+        touch("b.rs");
+        assert_eq!(newer_source(&path("dengine")).as_deref(), b.to_str());
     }
 
     #[test]

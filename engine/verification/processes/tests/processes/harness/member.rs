@@ -10,15 +10,17 @@ use std::{
 
 use dengine_client::{AdminClient, Client, ClientOptions, RetryPolicy};
 use dengine_protocol::v1::StatusResponse;
-use dengine_testkit::{Listen, Process, free_port, serve, without_settings};
+use dengine_testkit::{Listen, Process, built_program, free_port, serve, without_settings};
 
 use super::{PATIENCE, eventually};
 
 /// Raft's tick in these tests: elections take a few hundred milliseconds, and a machine that builds
 /// something beside does not look dead.
 const TICK_MS: &str = "100";
-/// The program under test: cargo builds it before the tests of its package.
-const PROGRAM: &str = env!("CARGO_BIN_EXE_dengine");
+/// The program under test.
+fn program() -> PathBuf {
+    built_program("make test")
+}
 
 /// One member. Killed, by its process id, when dropped.
 pub(crate) struct Member {
@@ -121,10 +123,10 @@ impl Member {
     }
 
     fn command(&self) -> Command {
-        let program = self.older.as_deref().unwrap_or(Path::new(PROGRAM));
+        let program = self.older.clone().unwrap_or_else(program);
         let mut command = match self.files_max {
             None => Command::new(program),
-            Some(most) => with_few_files(program, most),
+            Some(most) => with_few_files(&program, most),
         };
         serve(&mut command, &self.name, &self.listen(), &self.data_dir);
         command
@@ -279,7 +281,7 @@ fn wait_for_exit(child: &mut Child) -> Option<ExitStatus> {
 
 /// The program under test, without the caller's own settings.
 pub(crate) fn dengine() -> Command {
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(program());
     without_settings(&mut command);
     command
 }

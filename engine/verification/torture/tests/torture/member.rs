@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dengine_client::{AdminClient, proto::StatusResponse};
-use dengine_testkit::{Listen, Process, serve};
+use dengine_testkit::{Listen, Process, built_program, serve};
 
 use crate::network::Network;
 
@@ -59,8 +59,8 @@ impl Member {
             admin: Some(socket(ADMIN)),
             monitor: socket(MONITOR),
         };
-        let program = Path::new(env!("CARGO_BIN_EXE_dengine"));
-        let mut command = self.network.command(self.place, program);
+        let program = built_program("make torture");
+        let mut command = self.network.command(self.place, &program);
         let name = format!("m{}", self.place);
         serve(&mut command, &name, &listen, &self.disk.join("data"));
         command
