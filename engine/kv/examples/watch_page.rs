@@ -1,7 +1,7 @@
 //! What it takes to tell one page of history to the watches of a stream, beside asking each watch about each change:
 //!
 //! ```text
-//! cargo run --release -p dengine-raft --example watch_page
+//! cargo run --release -p dengine-kv --example watch_page
 //! ```
 
 #![allow(clippy::print_stdout, reason = "its results are what it is run for")]

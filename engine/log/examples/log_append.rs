@@ -1,4 +1,4 @@
-//! How fast the log takes appends on this disk: `cargo run --release -p dengine-raft --example log_append --
+//! How fast the log takes appends on this disk: `cargo run --release -p dengine-log --example log_append --
 //! DIRECTORY [ENTRIES_PER_BATCH] [BYTES_PER_ENTRY] [BATCHES]`. Every batch is synced on its own.
 
 use bytes::Bytes;
