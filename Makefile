@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 SETUPS := $(addprefix setup-,dengine images lint bench torture kubernetes test)
-.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older e2e-full test-setup bench bench-baseline images lint fix crds
+.PHONY: help setup $(SETUPS) dengine demo demo-down up down test sim sim-planted models mutants torture power-loss fuzz overload failover hostile older e2e-full test-setup bench bench-baseline images lint fix protos crds
 
 # Outside the checkout, so that a fresh one does not compile RocksDB again; where the target folder is gone, ccache still
 # has its C++.
@@ -113,7 +113,7 @@ OLDER := $(CACHE)/older
 older: FROM := $(or $(FROM),082bf19)
 older: setup-dengine ## a cluster of an older commit, upgraded member by member under load (FROM=082bf19, FOLDERS=DIR: where folders it wrote go)
 	@mkdir -p $(OLDER)/folders; [ -e $(OLDER)/$(FROM) ] || git worktree add --force --detach $(OLDER)/$(FROM) $(FROM)
-	@cd $(OLDER)/$(FROM) && CARGO_TARGET_DIR=$(OLDER)/target cargo build --release --locked --package dengine --bin dengine
+	@cd $(OLDER)/$(FROM) && CARGO_TARGET_DIR=$(OLDER)/target cargo build --release --locked --bin dengine
 	@cp $(OLDER)/target/release/dengine $(OLDER)/dengine-$(FROM); git worktree remove --force $(OLDER)/$(FROM)
 	@$(BUILD)
 	@DENGINE_OLDER_PROGRAM=$(OLDER)/dengine-$(FROM) DENGINE_OLDER_NAME=$(FROM) DENGINE_OLDER_FOLDERS=$(abspath $(or $(FOLDERS),$(OLDER)/folders)) \
@@ -179,6 +179,9 @@ fix: ## format, and apply what the linter can fix itself
 	cargo fmt --all
 	cargo clippy --release --locked --workspace --all-targets --fix --allow-dirty --allow-staged
 	gofmt -w e2e/local-kubernetes/programs
+
+protos: setup-dengine ## write the Rust code of the protocol anew from its .proto files
+	@cargo run --release --locked --quiet -p dengine-protogen -- engine/protocol/src/generated
 
 crds: setup-dengine ## write the chart's CRDs anew from their Rust types
 	$(CRDGEN) $(CRDS)

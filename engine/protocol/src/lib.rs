@@ -13,17 +13,17 @@ pub use call::KvCall;
 /// What applications speak (`Kv`) and what people and the operator speak (`Admin`).
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
-    tonic::include_proto!("dengine.v1");
+    include!("generated/dengine.v1.rs");
 }
 
 /// What members of one cluster speak among themselves.
 #[allow(missing_docs, clippy::all)]
 pub mod peer {
-    tonic::include_proto!("dengine.peer.v1");
+    include!("generated/dengine.peer.v1.rs");
 }
 
 /// Encoded `FileDescriptorSet` of everything above, for gRPC server reflection.
-pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("dengine_descriptor");
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/descriptors.bin");
 
 /// Response metadata that names the leader's client address (`host:port`) when a member could not
 /// serve a request that only the leader can, and knows who leads.
