@@ -1,10 +1,10 @@
 #!/bin/sh
-# Says which of the files and tests that docs/testing.md names in backquotes, as what holds a finding, do not exist.
+# Says which of the files and tests that docs/found.md names in backquotes, as what holds a finding, do not exist.
 # A word with a slash or that ends in .rs is a file or a folder, one in small letters with two underscores is a test, and one with
 # a single one, or a metric, stands somewhere in what is no documentation; all others name other things. A line that names nothing says why.
 set -eu
 cd "$(dirname "$0")/.."
-table=${1:-docs/testing.md}
+table=${1:-docs/found.md}
 known=$(mktemp -d)
 trap 'rm -r "$known"' EXIT
 git ls-files | sed 's|.*|/&/|' >"$known/files"
@@ -27,7 +27,7 @@ missing() {
 }
 
 named() {
-    sed -n '/^## Found, and by what/,/^## [^F]/s/^| .* | \([^|]*\) |$/\1/p' "$table" | grep -o '`[^`]*`' | tr -d '`' | sort -u
+    sed -n 's/^| .* | \([^|]*\) |$/\1/p' "$table" | grep -o '`[^`]*`' | tr -d '`' | sort -u
 }
 
 {
