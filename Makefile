@@ -158,6 +158,7 @@ bench-baseline: ## instruction counts of hot paths against the committed ones (U
 # workspace. Only the client, the load generator, the core and the simulator have features.
 CLIPPY := cargo clippy --release --locked --all-targets
 lint: setup-lint ## formats, lints with every feature, documentation, the tests it names, dependencies, generated files; changes nothing
+	@rustc --version; cargo clippy --version
 	cargo fmt --all --check
 	docs/regressions.sh
 	@unformatted=$$(gofmt -l e2e/local-kubernetes/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
