@@ -155,7 +155,7 @@ bench-baseline: ## instruction counts of hot paths against the committed ones (U
 	@cargo bench --locked --quiet -p dengine-raft --bench instructions -- $(if $(UPDATE),--update)
 
 # Clippy and rustdoc share what they check of the dependencies, and RocksDB with build and tests: one profile, the whole
-# workspace. Only the client, the load generator, the core and the simulator have features.
+# workspace. It has every feature that a test turns on, so what has features is linted by itself too, as it ships.
 CLIPPY := cargo clippy --release --locked --all-targets
 lint: setup-lint ## formats, lints with every feature, documentation, the tests it names, dependencies, generated files; changes nothing
 	@rustc --version; cargo clippy --version
@@ -164,6 +164,7 @@ lint: setup-lint ## formats, lints with every feature, documentation, the tests 
 	@unformatted=$$(gofmt -l e2e/local-kubernetes/programs); [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted" >&2; exit 1; }
 	$(CLIPPY) $(ALL) -- -D warnings
 	cargo clippy --release --locked -p dengine-client --no-default-features -- -D warnings
+	cargo clippy --release --locked -p dengine-raft -p dengine-bench-model -- -D warnings
 	$(CLIPPY) $(ALL) --no-default-features -- -D warnings
 	$(CLIPPY) -p dengine-raft --features planted-bugs -- -D warnings
 	$(CLIPPY) -p dengine-simulator -- -D warnings
