@@ -1,17 +1,16 @@
-//! What runs on the node: each program with its arguments, its configuration files, and what must answer before it starts.
+//! What runs on the node: each program with its arguments, its configuration files, and what must
+//! answer before it starts.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::{
-    layout::{
-        API_PORT, DNS_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME, POD_RANGE, SERVICE_RANGE,
-        WHOLE_RANGE,
-    },
-    programs::Programs,
-    shell,
+use crate::layout::{
+    API_PORT, DNS_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME, POD_RANGE, SERVICE_RANGE, WHOLE_RANGE,
 };
+use crate::programs::Programs;
+use crate::shell;
 
 /// A program that the node keeps running.
 #[derive(Debug, Clone)]
@@ -74,63 +73,47 @@ pub(crate) fn all(layout: &Layout, programs: &Programs, own_program: PathBuf) ->
         arguments,
         needs,
     };
+    let built = |name, needs, arguments| component(name, programs.path(name), needs, arguments);
+    let containerd = shell::find("containerd").unwrap_or_else(|| "containerd".into());
+    let containerd_config = format!("--config={}", layout.join("containerd.toml").display());
+    let scheduler_arguments = vec![
+        kubeconfig(layout, "scheduler"),
+        "--leader-elect=false".into(),
+    ];
+    let provisioner_arguments = vec![
+        "provisioner".into(),
+        format!("--state={}", layout.root().display()),
+    ];
     vec![
-        component(
-            "etcd",
-            programs.path("etcd"),
-            Needs::Nothing,
-            etcd_arguments(layout),
-        ),
-        component(
+        built("etcd", Needs::Nothing, etcd_arguments(layout)),
+        built(
             "kube-apiserver",
-            programs.path("kube-apiserver"),
             Needs::Tcp(([127, 0, 0, 1], 2379).into()),
             api_server_arguments(layout),
         ),
         component(
             "containerd",
-            shell::find("containerd").unwrap_or_else(|| "containerd".into()),
+            containerd,
             Needs::Nothing,
-            vec![format!(
-                "--config={}",
-                layout.join("containerd.toml").display()
-            )],
+            vec![containerd_config],
         ),
-        component(
+        built(
             "kube-controller-manager",
-            programs.path("kube-controller-manager"),
             api_server(),
             controller_manager_arguments(layout),
         ),
-        component(
-            "kube-scheduler",
-            programs.path("kube-scheduler"),
-            api_server(),
-            vec![
-                kubeconfig(layout, "scheduler"),
-                "--leader-elect=false".into(),
-            ],
-        ),
-        component(
+        built("kube-scheduler", api_server(), scheduler_arguments),
+        built(
             "kubelet",
-            programs.path("kubelet"),
             Needs::File(layout.containerd_socket()),
             kubelet_arguments(layout),
         ),
-        component(
-            "kube-proxy",
-            programs.path("kube-proxy"),
-            api_server(),
-            proxy_arguments(layout),
-        ),
+        built("kube-proxy", api_server(), proxy_arguments(layout)),
         component(
             "provisioner",
             own_program,
             api_server(),
-            vec![
-                "provisioner".into(),
-                format!("--state={}", layout.root().display()),
-            ],
+            provisioner_arguments,
         ),
     ]
 }
@@ -148,7 +131,8 @@ fn etcd_arguments(layout: &Layout) -> Vec<String> {
         "--listen-peer-urls=http://127.0.0.1:2380".into(),
         "--listen-client-urls=http://127.0.0.1:2379".into(),
         "--advertise-client-urls=http://127.0.0.1:2379".into(),
-        // The cluster does not outlive the machine's boot, and DEngine's own syncs should have the disk.
+        // The cluster does not outlive the machine's boot, and the syncs of what runs on it should
+        // have the disk.
         "--unsafe-no-fsync".into(),
     ]
 }
@@ -206,7 +190,8 @@ fn proxy_arguments(layout: &Layout) -> Vec<String> {
         "--proxy-mode=iptables".into(),
         format!("--cluster-cidr={POD_RANGE}"),
         format!("--hostname-override={NODE_NAME}"),
-        // A Service's answer from a pod on the same bridge must come back the way the question went.
+        // A Service's answer from a pod on the same bridge must come back the way the question
+        // went.
         "--masquerade-all".into(),
         // The machine's connection tracking is not ours to set.
         "--conntrack-max-per-core=0".into(),
@@ -218,7 +203,7 @@ fn proxy_arguments(layout: &Layout) -> Vec<String> {
 fn cni(layout: &Layout) -> String {
     // Only the cluster's own range is routed: a pod has no way off the machine.
     format!(
-        r#"{{"cniVersion": "1.0.0", "name": "dengine-pods", "plugins": [
+        r#"{{"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {{"type": "bridge", "bridge": "pods0", "isGateway": true, "hairpinMode": true,
    "ipam": {{"type": "host-local", "dataDir": "{}", "ranges": [[{{"subnet": "{POD_RANGE}"}}]],
             "routes": [{{"dst": "{WHOLE_RANGE}"}}]}}}}]}}

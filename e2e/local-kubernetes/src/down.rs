@@ -1,14 +1,13 @@
-//! Takes the local cluster down: kills the node, with which everything in its namespaces goes, and removes its folder.
+//! Takes the local cluster down: kills the node, with which everything in its namespaces goes, and
+//! removes its folder.
 
 use std::path::Path;
 
 use anyhow::Result;
 
-use crate::{
-    layout::Layout,
-    progress::Step,
-    up::{self, NodeRecord},
-};
+use crate::layout::Layout;
+use crate::progress::Step;
+use crate::up::{self, NodeRecord};
 
 /// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -28,7 +27,8 @@ pub fn down() -> Result<()> {
     Ok(())
 }
 
-/// Kills what the record names, if it is still that, and removes the state. The caller holds the lock.
+/// Kills what the record names, if it is still that, and removes the state. The caller holds the
+/// lock.
 ///
 /// # Errors
 /// As [`down`].
@@ -46,7 +46,8 @@ pub(crate) fn clear(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// The folders that the node needed to exist. One that has something in it by now is somebody else's, and stays.
+/// The folders that the node needed to exist. One that has something in it by now is somebody
+/// else's, and stays.
 fn remove_made_folders(layout: &Layout) {
     for folder in fs_err::read_to_string(layout.made_folders())
         .unwrap_or_default()
@@ -56,8 +57,8 @@ fn remove_made_folders(layout: &Layout) {
     }
 }
 
-/// Removes the pods' control groups of every hierarchy. One that still holds a process is not ours and stays: the kernel
-/// refuses to remove it.
+/// Removes the pods' control groups of every hierarchy. One that still holds a process is not ours
+/// and stays: the kernel refuses to remove it.
 fn remove_groups(mount: &Path) {
     let hierarchies = fs_err::read_dir(mount)
         .into_iter()

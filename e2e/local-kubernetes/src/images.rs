@@ -1,17 +1,20 @@
-//! Container images without a registry and without a base image: an image holds one program and the libraries that `ldd`
-//! names. `buildah` builds them from the Dockerfiles of the repository; what did not change is not built again.
+//! Container images without a registry and without a base image: an image holds one program and the
+//! libraries that `ldd` names. `buildah` builds them from the Dockerfiles of the repository; what
+//! did not change is not built again.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
-use crate::{programs::hex, shell};
+use crate::programs::hex;
+use crate::shell;
 
 /// The tag of every image that is built here.
 const TAG: &str = ":dev";
 
-/// What every Dockerfile of ours looks like where the repository has none: the local cluster's own programs.
+/// What every Dockerfile of ours looks like where the repository has none: the local cluster's own
+/// programs.
 fn plain_dockerfile(program: &str, user: &str) -> String {
     format!("FROM scratch\nCOPY rootfs/ /\nUSER {user}\nENTRYPOINT [\"/{program}\"]\n")
 }
@@ -62,7 +65,8 @@ impl Archive {
             .trim_end_matches(TAG)
     }
 
-    /// A tag that changes with the content: a pod that names it never runs an older image that is already there.
+    /// A tag that changes with the content: a pod that names it never runs an older image that is
+    /// already there.
     #[must_use]
     pub fn pinned(&self) -> &str {
         &self.digest[..12]

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use crate::cache;
 
-/// Where the API server and the kubelet listen. All addresses are of 198.18.0.0/15, the range reserved for benchmarks:
-/// nothing of this cluster can be routed off the machine.
+/// Where the API server and the kubelet listen. All addresses are of 198.18.0.0/15, the range
+/// reserved for benchmarks: nothing of this cluster can be routed off the machine.
 pub const NODE_ADDRESS: &str = "198.18.0.1";
 /// The machine's own end of the link to the node.
 pub const HOST_ADDRESS: &str = "198.18.0.2";
@@ -24,13 +24,13 @@ pub const DNS_ADDRESS: &str = "198.19.0.10";
 /// The API server's port.
 pub const API_PORT: u16 = 6443;
 /// The machine's end of the link to the node.
-pub const HOST_LINK: &str = "dengine-e2e";
+pub const HOST_LINK: &str = "local-k8s";
 /// The node's end of that link, in the node's own network namespace.
 pub const NODE_LINK: &str = "node0";
 /// The only node.
 pub const NODE_NAME: &str = "node1";
-/// The class of volumes that are as large as their claims ask for, and so can be full. Those of the default class,
-/// `standard`, have whatever the machine's disk has.
+/// The class of volumes that are as large as their claims ask for, and so can be full. Those of the
+/// default class, `standard`, have whatever the machine's disk has.
 pub const SIZED_STORAGE_CLASS: &str = "sized";
 /// Who makes the volumes of both: [`crate::provisioner`].
 pub const PROVISIONER: &str = "dengine.io/local-folder";
@@ -80,6 +80,12 @@ impl Layout {
     #[must_use]
     pub fn log(&self, program: &str) -> PathBuf {
         self.join("log").join(format!("{program}.log"))
+    }
+
+    /// The copy of the program whose commands the node runs.
+    #[must_use]
+    pub fn own_program(&self) -> PathBuf {
+        self.join("own-program")
     }
 
     /// containerd's socket.

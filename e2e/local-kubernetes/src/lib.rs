@@ -1,9 +1,9 @@
-//! The local Kubernetes: every program of it real, in namespaces of its own so that it can neither leave the machine nor
-//! leave anything behind.
+//! The local Kubernetes: every program of it real, in namespaces of its own so that it can neither
+//! leave the machine nor leave anything behind.
 //!
-//! It knows nothing of DEngine, and uses no other crate of the project: whoever brings it up hands it the images of what is to run on
-//! it. How programs are run ([`shell`]) and what a person sees of it ([`progress`]) is for all who start some on this machine, tests of
-//! what ships among them.
+//! It knows nothing of what is to run on it, and uses no other crate of the project: whoever brings
+//! it up hands it the images. How programs are run ([`shell`]) and what a person sees of it
+//! ([`progress`]) is for all who start some on this machine, tests of what ships among them.
 
 mod cache;
 mod components;

@@ -1,25 +1,22 @@
-//! PID 1 of the local node. It runs in PID, network and mount namespaces of its own, so that everything the cluster starts,
-//! mounts, bridges or filters dies with this one process: nothing is left behind, not even by `kill -9`.
+//! PID 1 of the local node. It runs in PID, network and mount namespaces of its own, so that
+//! everything the cluster starts, mounts, bridges or filters dies with this one process: nothing is
+//! left behind, not even by `kill -9`.
 //!
 //! It only keeps programs running. Whether the cluster is healthy is for [`crate::up`] to find out.
 
-use std::{
-    io::Write as _,
-    net::TcpStream,
-    os::unix::process::CommandExt as _,
-    path::Path,
-    process::{Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, WaitOptions};
 
-use crate::{
-    components::{self, Component, Needs},
-    layout::{Layout, NODE_ADDRESS, NODE_LINK},
-    programs, shell,
-};
+use crate::components::{self, Component, Needs};
+use crate::layout::{Layout, NODE_ADDRESS, NODE_LINK};
+use crate::{programs, shell};
 
 /// What the programs write to whatever their settings say.
 const HIDDEN: [&str; 4] = [
@@ -41,18 +38,18 @@ const LINK_PATIENCE: Duration = Duration::from_secs(30);
 /// When this process is not PID 1 of namespaces of its own, or cannot set them up.
 pub fn run(layout: &Layout) -> Result<()> {
     if std::process::id() != 1 {
-        bail!("`node` is what `dengine-e2e up` runs inside new namespaces; run `dengine-e2e up`");
+        bail!("`node` is what `up` runs inside new namespaces; run `up`");
     }
     hide_the_machine(layout)?;
     connect()?;
     let programs = programs::ensure()?;
-    let own_program = layout.join("dengine-e2e");
+    let own_program = layout.own_program();
     let components = components::all(layout, &programs, own_program);
     Supervisor::new(layout.clone(), components).run()
 }
 
-/// Private folders in place of those that the programs write to whatever their settings say. What must be made on the
-/// machine for that is noted, for `down` to remove.
+/// Private folders in place of those that the programs write to whatever their settings say. What
+/// must be made on the machine for that is noted, for `down` to remove.
 fn hide_the_machine(layout: &Layout) -> Result<()> {
     for folder in HIDDEN.map(Path::new) {
         if !folder.is_dir() {

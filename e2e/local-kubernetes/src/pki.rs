@@ -1,18 +1,18 @@
-//! The cluster's own certificate authority: every program has its own name, and nobody skips verification.
+//! The cluster's own certificate authority: every program has its own name, and nobody skips
+//! verification.
 
 use std::path::Path;
 
 use anyhow::Result;
-use base64::{Engine as _, prelude::BASE64_STANDARD};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
 };
 
-use crate::{
-    layout::{API_PORT, API_SERVICE_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME},
-    private::write_private,
-};
+use crate::layout::{API_PORT, API_SERVICE_ADDRESS, Layout, NODE_ADDRESS, NODE_NAME};
+use crate::private::write_private;
 
 /// Who a certificate is for: file name, user, group, and the names under which it serves.
 struct Subject {
@@ -39,7 +39,7 @@ const SUBJECTS: [Subject; 8] = [
     Subject::client("controller-manager", "system:kube-controller-manager", None),
     Subject::client("scheduler", "system:kube-scheduler", None),
     Subject::client("proxy", "system:kube-proxy", None),
-    Subject::client("provisioner", "dengine:provisioner", None),
+    Subject::client("provisioner", "local-kubernetes:provisioner", None),
     Subject {
         file: "kubelet",
         user: "system:node:node1",
@@ -75,7 +75,8 @@ impl Subject {
     }
 }
 
-/// Makes the authority, the certificates, the service account key and the kubeconfigs, unless they are there.
+/// Makes the authority, the certificates, the service account key and the kubeconfigs, unless they
+/// are there.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -106,7 +107,7 @@ fn authority() -> Result<CertifiedIssuer<'static, KeyPair>> {
     let mut params = CertificateParams::default();
     params
         .distinguished_name
-        .push(DnType::CommonName, "dengine-e2e");
+        .push(DnType::CommonName, "local-kubernetes");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,
@@ -159,17 +160,17 @@ fn kubeconfig(authority: &str, certificate: &str, key: &str) -> String {
     format!(
         "apiVersion: v1
 kind: Config
-current-context: dengine-local
+current-context: local-kubernetes
 contexts:
-- name: dengine-local
-  context: {{cluster: dengine-local, user: dengine-local}}
+- name: local-kubernetes
+  context: {{cluster: local-kubernetes, user: local-kubernetes}}
 clusters:
-- name: dengine-local
+- name: local-kubernetes
   cluster:
     server: https://{NODE_ADDRESS}:{API_PORT}
     certificate-authority-data: {authority}
 users:
-- name: dengine-local
+- name: local-kubernetes
   user:
     client-certificate-data: {certificate}
     client-key-data: {key}

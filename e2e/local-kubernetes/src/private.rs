@@ -1,6 +1,7 @@
 //! Files that only their owner may read.
 
-use std::{io::Write as _, path::Path};
+use std::io::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
 

@@ -1,14 +1,16 @@
 //! Builds the programs of the local Kubernetes from Go modules, once, into the cache.
 //!
-//! The module files in `programs/` are part of this binary, and a build's place in the cache is named after a hash of
-//! them: a checkout never holds a build product, and a changed version never meets an old binary.
+//! The module files in `programs/` are part of this binary, and a build's place in the cache is
+//! named after a hash of them: a checkout never holds a build product, and a changed version never
+//! meets an old binary.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use sha2::{Digest as _, Sha256};
 
-use crate::{cache, progress::Step, shell};
+use crate::progress::Step;
+use crate::{cache, shell};
 
 /// The version of Kubernetes that `programs/kubernetes/go.mod` names.
 pub const KUBERNETES_VERSION: &str = "v1.34.4";
@@ -45,9 +47,10 @@ const MODULES: [Module; 5] = [
             ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
             ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
         ],
-        ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 \
-                  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34 \
-                  -X k8s.io/component-base/version.gitTreeState=clean",
+        ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 -X \
+                  k8s.io/component-base/version.gitMajor=1 -X \
+                  k8s.io/component-base/version.gitMinor=34 -X \
+                  k8s.io/component-base/version.gitTreeState=clean",
         patience: "about 11 minutes on two cores, once",
     },
     Module {
@@ -126,7 +129,7 @@ pub fn helm() -> Result<PathBuf> {
     one("helm")
 }
 
-/// Builds only etcd, to be measured beside DEngine.
+/// Builds only etcd, for measurements without a Kubernetes.
 ///
 /// # Errors
 /// As [`ensure`].

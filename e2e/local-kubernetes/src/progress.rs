@@ -1,10 +1,9 @@
-//! Shows a person what is being done: a spinner with a clock on a terminal, one line per change elsewhere.
+//! Shows a person what is being done: a spinner with a clock on a terminal, one line per change
+//! elsewhere.
 
-use std::{
-    fmt::Display,
-    io::{IsTerminal as _, Write as _},
-    time::{Duration, Instant},
-};
+use std::fmt::Display;
+use std::io::{IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 

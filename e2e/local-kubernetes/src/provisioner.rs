@@ -1,40 +1,34 @@
-//! Makes a fresh, empty folder and a `local` PersistentVolume for each claim of the storage classes `standard` and `sized`,
-//! and removes both once the claim is gone. (`local` rather than `hostPath`: the kubelet honours `fsGroup` only there.)
-//! A folder of `sized` is a file system of its own.
+//! Makes a fresh, empty folder and a `local` PersistentVolume for each claim of the storage classes
+//! `standard` and `sized`, and removes both once the claim is gone. (`local` rather than
+//! `hostPath`: the kubelet honours `fsGroup` only there.) A folder of `sized` is a file system of
+//! its own.
 //!
-//! What to do is derived from everything that is known, anew on every change: nothing depends on having seen an event.
+//! What to do is derived from everything that is known, anew on every change: nothing depends on
+//! having seen an event.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-    pin::pin,
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
-use k8s_openapi::{
-    api::core::v1::{
-        LocalVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
-        ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
-        VolumeNodeAffinity,
-    },
-    apimachinery::pkg::api::resource::Quantity,
+use k8s_openapi::api::core::v1::{
+    LocalVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
 };
-use kube::{
-    Api, Client, Config, ResourceExt as _,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
-    config::{KubeConfigOptions, Kubeconfig},
-    runtime::{WatchStreamExt as _, reflector, reflector::Store, watcher},
-};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::reflector::Store;
+use kube::runtime::{WatchStreamExt as _, reflector, watcher};
+use kube::{Api, Client, Config, ResourceExt as _};
 use serde_json::json;
 
-use crate::{
-    layout::{Layout, PROVISIONER, SIZED_STORAGE_CLASS},
-    shell,
-};
+use crate::layout::{Layout, PROVISIONER, SIZED_STORAGE_CLASS};
+use crate::shell;
 
 /// Who the control plane says should make a claim's volume.
 const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
@@ -366,7 +360,8 @@ metadata:
   annotations:
     volume.kubernetes.io/storage-provisioner: dengine.io/local-folder
     volume.kubernetes.io/selected-node: node1
-spec: {accessModes: [ReadWriteOnce], storageClassName: standard, resources: {requests: {storage: 1Gi}}}
+spec: {accessModes: [ReadWriteOnce], storageClassName: standard, resources: {requests: {storage: \
+             1Gi}}}
 status: {phase: Pending}",
         )
     }
@@ -448,8 +443,7 @@ status: {phase: Pending}",
         assert_eq!(planned(&[&bound], &[&volume]), []);
         bound.status.as_mut().unwrap().capacity =
             serde_json::from_value(json!({"storage": "512Mi"})).unwrap();
-        assert!(
-            matches!(&planned(&[&bound], &[&volume])[..], [Action::Grow { size, .. }] if size.0 == "1Gi")
-        );
+        let actions = planned(&[&bound], &[&volume]);
+        assert!(matches!(&actions[..], [Action::Grow { size, .. }] if size.0 == "1Gi"));
     }
 }

@@ -1,11 +1,9 @@
 //! Runs other programs and turns what they say into errors a person can act on.
 
-use std::{
-    ffi::OsStr,
-    io::{BufRead as _, BufReader, Write as _},
-    path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
-};
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -30,7 +28,8 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// A command for a program found by [`find`]; what is not found keeps its name and fails when it is run.
+/// A command for a program found by [`find`]; what is not found keeps its name and fails when it is
+/// run.
 #[must_use]
 pub fn command(program: &str) -> Command {
     let mut command = Command::new(find(program).unwrap_or_else(|| program.into()));

@@ -1,24 +1,18 @@
 //! Brings the local cluster up. Every step looks first: what is there and healthy stays as it is.
 
-use std::{
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
-    time::{Duration, Instant},
-};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    cache, components, down,
-    images::{Archive, Image},
-    layout::{HOST_ADDRESS, HOST_LINK, Layout, NODE_ADDRESS, NODE_LINK, WHOLE_RANGE},
-    pki,
-    process::Process,
-    programs::{self, KUBERNETES_VERSION, Programs},
-    progress::Step,
-    shell,
-};
+use crate::images::{Archive, Image};
+use crate::layout::{HOST_ADDRESS, HOST_LINK, Layout, NODE_ADDRESS, NODE_LINK, WHOLE_RANGE};
+use crate::process::Process;
+use crate::programs::{self, KUBERNETES_VERSION, Programs};
+use crate::progress::Step;
+use crate::{cache, components, down, pki, shell};
 
 /// What the machine must have, and the Debian package that has it.
 const REQUIRED: [(&str, &str); 10] = [
@@ -99,8 +93,9 @@ pub fn lock() -> Result<std::fs::File> {
     Ok(file)
 }
 
-/// Makes sure that the local cluster runs. `own_program` is a program whose commands `node` and `provisioner`, each with
-/// `--state FOLDER`, are [`crate::node::run`] and [`crate::provisioner::run`].
+/// Makes sure that the local cluster runs. `own_program` is a program whose commands `node` and
+/// `provisioner`, each with `--state FOLDER`, are [`crate::node::run`] and
+/// [`crate::provisioner::run`].
 ///
 /// # Errors
 /// When something the machine needs is missing, or the cluster does not become healthy.
@@ -146,7 +141,8 @@ fn check_machine() -> Result<()> {
         .collect();
     if !missing.is_empty() {
         bail!(
-            "the local Kubernetes needs programs that are not installed:\n{}\n`make setup` installs them",
+            "the local Kubernetes needs programs that are not installed:\n{}\n`make setup` \
+             installs them",
             missing.join("\n")
         );
     }
@@ -156,7 +152,7 @@ fn check_machine() -> Result<()> {
 fn start_node(layout: &Layout, own_program: &Path) -> Result<()> {
     components::write_configuration(layout)?;
     pki::ensure(layout)?;
-    let copy = layout.join("dengine-e2e");
+    let copy = layout.own_program();
     fs_err::copy(own_program, &copy)?;
     let (log, _) = fs_err::File::create(layout.log("node"))?.into_parts();
     let child =
@@ -206,7 +202,8 @@ fn link_to(node: &Process) -> Result<()> {
     while ip(&["link", "show", HOST_LINK]).is_ok() {
         if Instant::now() > deadline {
             bail!(
-                "the interface {HOST_LINK} exists already: another local cluster of DEngine's runs on this machine"
+                "the interface {HOST_LINK} exists already: another local cluster runs on this \
+                 machine"
             );
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -265,7 +262,8 @@ impl Local {
         Ok(())
     }
 
-    /// Gives the node an image of one of the programs that were built for it; returns the image's name.
+    /// Gives the node an image of one of the programs that were built for it; returns the image's
+    /// name.
     ///
     /// # Errors
     /// When the image cannot be built or containerd refuses it.
@@ -307,7 +305,7 @@ impl Local {
             "apply",
             "--server-side",
             "--force-conflicts",
-            "--field-manager=dengine-e2e",
+            "--field-manager=local-kubernetes",
             "--filename=-",
         ]);
         shell::run_with_input(&mut kubectl, manifest).map(drop)

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_crds::{DEngineBenchmark, DEngineCluster, benchmark::BenchmarkPhase};
+use dengine_crds::benchmark::BenchmarkPhase;
+use dengine_crds::{DEngineBenchmark, DEngineCluster};
 use dengine_e2e::observe;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};

@@ -1,23 +1,23 @@
 //! What the tests of the operator do to clusters, and what they look at.
 
-use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, time::Duration};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_crds::{
-    DEngineCluster, DEngineClusterStatus, cluster::MemberRole, conditions, names, names::labels,
-};
+use dengine_crds::cluster::MemberRole;
+use dengine_crds::names::labels;
+use dengine_crds::{DEngineCluster, DEngineClusterStatus, conditions, names};
 use dengine_e2e::observe::{self, HasConditions as _};
-use k8s_openapi::{
-    api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
-    api::events::v1::Event,
-};
-use kube::{
-    Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::{load::say, support::World};
+use crate::load::say;
+use crate::support::World;
 
 /// With which the server ends if its member has to be replaced.
 const EXIT_REPLACE: i32 = 3;
@@ -232,7 +232,8 @@ pub(crate) fn message(cluster: &DEngineCluster, type_: &str) -> String {
     found.next().map(|c| c.message.clone()).unwrap_or_default()
 }
 
-/// Exactly the claims of the first `replicas` members are there, and those that were there before are the same.
+/// Exactly the claims of the first `replicas` members are there, and those that were there before
+/// are the same.
 pub(crate) async fn check_claims(
     world: &World,
     cluster: &str,

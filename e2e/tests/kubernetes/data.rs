@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dengine_client::Consistency;
-use dengine_crds::{DEngineCluster, cluster::MemberRole};
+use dengine_crds::DEngineCluster;
+use dengine_crds::cluster::MemberRole;
 use dengine_e2e::observe;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{ResourceExt as _, api::DeleteParams};
+use kube::ResourceExt as _;
+use kube::api::DeleteParams;
 
-use crate::{
-    load::{Load, connect},
-    support::{READY_PATIENCE, World, test},
-};
+use crate::load::{Load, connect};
+use crate::support::{READY_PATIENCE, World, test};
 
 /// Acknowledged writes before, and after, the leader goes.
 const ENOUGH: usize = 300;

@@ -1,20 +1,22 @@
-//! `kubectl port-forward`, started again whenever the pod behind it goes: the way into a Kubernetes whose addresses are not ours.
+//! `kubectl port-forward`, started again whenever the pod behind it goes: the way into a Kubernetes
+//! whose addresses are not ours.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    process::Stdio,
-    time::Duration,
-};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
-use tokio::{net::TcpStream, process::Command, time::Instant};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::time::Instant;
 
 use crate::support::World;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Forwards a free local port to a Service until the test's runtime ends; returns the local address.
+/// Forwards a free local port to a Service until the test's runtime ends; returns the local
+/// address.
 pub(crate) async fn to(world: &World, service: &str, port: u16) -> Result<String> {
     let local = free_port()?;
     let mut kubectl = Command::from(world.cluster().kubectl());

@@ -3,17 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use k8s_openapi::api::{
-    apps::v1::StatefulSet,
-    core::v1::{PersistentVolumeClaim, Pod},
-};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde_json::json;
 
-use crate::{
-    clusters::check_claims,
-    load::{Load, connect},
-    support::{World, test},
-};
+use crate::clusters::check_claims;
+use crate::load::{Load, connect};
+use crate::support::{World, test};
 
 const ENOUGH: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(90);

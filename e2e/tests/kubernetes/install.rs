@@ -1,24 +1,22 @@
 //! What Helm does to the operator never touches a cluster's life or data.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use dengine_client::Consistency;
 use dengine_crds::DEngineCluster;
 use dengine_e2e::{install, product};
 use dengine_local_kubernetes::shell;
-use k8s_openapi::{
-    api::core::v1::Pod,
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
-use kube::{Api, ResourceExt, api::ListParams};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::{
-    load::{Load, connect},
-    node::second_tag,
-    support::{World, test, test_alone},
-};
+use crate::load::{Load, connect};
+use crate::node::second_tag;
+use crate::support::{World, test, test_alone};
 
 const ENOUGH: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(60);

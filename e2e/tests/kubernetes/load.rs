@@ -1,16 +1,12 @@
-//! Writers that run while something happens to a cluster, remember what was acknowledged and look for all of it at the end; and
-//! the way to a cluster from outside of Kubernetes.
+//! Writers that run while something happens to a cluster, remember what was acknowledged and look
+//! for all of it at the end; and the way to a cluster from outside of Kubernetes.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    io::Write as _,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dengine_client::{
@@ -19,25 +15,25 @@ use dengine_client::{
 use dengine_crds::names;
 use dengine_e2e::cluster::Cluster;
 use k8s_openapi::api::core::v1::Service;
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::{
-    forward,
-    support::{READY_PATIENCE, World},
-};
+use crate::forward;
+use crate::support::{READY_PATIENCE, World};
 
 /// Between two attempts to get through.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Every other one with a session, whose writes are sent again until they are answered.
 const WRITERS: usize = 8;
-/// Between two writes of one writer: enough load to see a gap of a few milliseconds, and little enough to leave the
-/// machine to what is tested.
+/// Between two writes of one writer: enough load to see a gap of a few milliseconds, and little
+/// enough to leave the machine to what is tested.
 const PACE: Duration = Duration::from_millis(10);
 /// Keys that one read of the check asks for.
 const PAGE: u32 = 2_000;
 const CLIENT_PORT: u16 = 4100;
 
-/// A client of a cluster's client Service: by its address on the local Kubernetes, through `kubectl port-forward` on another.
+/// A client of a cluster's client Service: by its address on the local Kubernetes, through
+/// `kubectl port-forward` on another.
 pub(crate) async fn connect(world: &World, cluster: &str) -> Result<Client> {
     let service = names::cluster::client_service(cluster);
     let endpoint = match world.cluster() {
@@ -172,7 +168,8 @@ impl Load {
         longest_pause(&self.book.lock().unwrap().at, start)
     }
 
-    /// Ends the writers, looks for every acknowledged write, prints what came of it, and fails if one is lost.
+    /// Ends the writers, looks for every acknowledged write, prints what came of it, and fails if
+    /// one is lost.
     pub(crate) async fn check(mut self, world: &World, cluster: &str) -> Result<Summary> {
         self.stopping.store(true, Ordering::Relaxed);
         while let Some(ended) = self.writers.join_next().await {
@@ -204,7 +201,8 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} writes, {} retries, {} refused, {} without an outcome; {} acknowledged and checked, {} lost; longest pause {} ms",
+            "{} writes, {} retries, {} refused, {} without an outcome; {} acknowledged and \
+             checked, {} lost; longest pause {} ms",
             self.acknowledged + self.unknown + self.refused,
             self.retries,
             self.refused,

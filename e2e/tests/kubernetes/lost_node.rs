@@ -1,23 +1,23 @@
-//! A node that is gone takes a member and its volume with it. The commands are those of the runbook, as they stand there.
+//! A node that is gone takes a member and its volume with it. The commands are those of the
+//! runbook, as they stand there.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use dengine_crds::{DEngineCluster, cluster::ClusterPhase, conditions};
-use dengine_e2e::{cluster::Cluster, observe};
+use dengine_crds::cluster::ClusterPhase;
+use dengine_crds::{DEngineCluster, conditions};
+use dengine_e2e::cluster::Cluster;
+use dengine_e2e::observe;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::{
-    Api, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
-};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::{
-    clusters::{ids, message, status},
-    load::{Load, connect, say},
-    runbook,
-    support::{World, not_run, test},
-};
+use crate::clusters::{ids, message, status};
+use crate::load::{Load, connect, say};
+use crate::runbook;
+use crate::support::{World, not_run, test};
 
 const ENOUGH: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -94,7 +94,8 @@ async fn lose_and_repair(world: &World, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// The pod has no node now, and its claim a volume where none is: the status says so, and does not say that all is well.
+/// The pod has no node now, and its claim a volume where none is: the status says so, and does not
+/// say that all is well.
 async fn told_why_it_waits(world: &World, node: &str) -> Result<()> {
     let said = world
         .await_cluster("l", PATIENCE, |cluster| {
@@ -137,8 +138,8 @@ async fn move_member(world: &World, node: &str) -> Result<()> {
     world.edit("l", json!({"spec": {"paused": false}})).await
 }
 
-/// What Kubernetes does within a minute, the node is not known to be ready any more, and after five: its pod is deleted, and
-/// nobody on the node ends it.
+/// What Kubernetes does within a minute, the node is not known to be ready any more, and after
+/// five: its pod is deleted, and nobody on the node ends it.
 async fn lose(world: &World, node: &str) -> Result<Pod> {
     let pods = world.api::<Pod>();
     let stuck = pods.get(MEMBER).await?;
@@ -153,7 +154,8 @@ async fn lose(world: &World, node: &str) -> Result<Pod> {
     Ok(stuck)
 }
 
-/// The runbook promises it of the taint alone: Kubernetes deletes the pod, and the StatefulSet makes the next one.
+/// The runbook promises it of the taint alone: Kubernetes deletes the pod, and the StatefulSet
+/// makes the next one.
 async fn ends_by_itself(world: &World, lost: &Pod) -> Result<()> {
     let is_next = |pod: &Pod| pod.uid() != lost.uid();
     let pods = world.api::<Pod>();

@@ -1,5 +1,5 @@
-//! Reaches into the local node from the machine that it runs on: the servers' processes, their files, the network of their
-//! pods, and the images.
+//! Reaches into the local node from the machine that it runs on: the servers' processes, their
+//! files, the network of their pods, and the images.
 
 use std::path::{Path, PathBuf};
 
@@ -94,7 +94,8 @@ fn is_server_of(folder: &Path, pod_uid: &str) -> bool {
     read("comm").trim() == "dengine" && read("cgroup").contains(pod_uid)
 }
 
-/// Gives the server's image another name, as another version would have. Another's node gets no names from us.
+/// Gives the server's image another name, as another version would have. Another's node gets no
+/// names from us.
 pub(crate) fn second_tag<'a>(world: &World, name: &'a str) -> Result<Option<&'a str>> {
     let images = &world.shared.images;
     let server = images.iter().find(|image| image.name() == "dengine");

@@ -8,10 +8,8 @@ use dengine_local_kubernetes::shell;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use crate::{
-    load::{Load, connect, say},
-    support::{World, test},
-};
+use crate::load::{Load, connect, say};
+use crate::support::{World, test};
 
 // Writers go on while this thread waits for a command.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -1,4 +1,5 @@
-//! Pods that a quota refuses: the status says why, and the runbook's commands, as they stand there, bring them.
+//! Pods that a quota refuses: the status says why, and the runbook's commands, as they stand there,
+//! bring them.
 
 use std::time::Duration;
 
@@ -9,12 +10,10 @@ use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::{
-    clusters::message,
-    load::say,
-    runbook,
-    support::{World, test},
-};
+use crate::clusters::message;
+use crate::load::say;
+use crate::runbook;
+use crate::support::{World, test};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const QUOTA: &str = "small";
@@ -68,7 +67,8 @@ async fn begin(world: &World, replicas: u32) -> Result<()> {
     world.begin_cluster("q", spec).await
 }
 
-/// Once the status names the cause: looks as the runbook says, and runs those of its commands in which this is to be filled in.
+/// Once the status names the cause: looks as the runbook says, and runs those of its commands in
+/// which this is to be filled in.
 async fn follow_the_runbook(
     world: &World,
     cause: &str,

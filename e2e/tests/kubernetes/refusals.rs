@@ -1,5 +1,5 @@
-//! The real API server refuses each bad resource of `crds/tests/invalid` with the message of its first line, and takes each
-//! good one of `crds/tests/valid`.
+//! The real API server refuses each bad resource of `crds/tests/invalid` with the message of its
+//! first line, and takes each good one of `crds/tests/valid`.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,8 @@ async fn good_resources_are_taken() {
     .await;
 }
 
-/// A first document must be taken where there are two; the last one must be refused with the expected words.
+/// A first document must be taken where there are two; the last one must be refused with the
+/// expected words.
 fn refused(world: &World, file: &Path) -> Result<()> {
     let name = file.display();
     let text = fs_err::read_to_string(file)?;
@@ -55,14 +56,16 @@ fn refused(world: &World, file: &Path) -> Result<()> {
     }
 }
 
-/// The API server's answer to the last document. One document is created; of two, the second replaces the first.
+/// The API server's answer to the last document. One document is created; of two, the second
+/// replaces the first.
 fn send(world: &World, text: &str) -> Result<Result<()>> {
     let documents: Vec<&str> = text
         .split("\n---")
         .filter(|document| document.contains("kind:"))
         .collect();
     match documents[..] {
-        // Defaults, schema and rules are those of a real request, and the operator has nothing to do.
+        // Defaults, schema and rules are those of a real request, and the operator has nothing to
+        // do.
         [only] => Ok(kubectl(world, &["create", "--dry-run=server"], only)),
         [before, after] => {
             kubectl(world, &["create"], before).context("its first document")?;

@@ -1,17 +1,18 @@
-//! A member whose data is gone or of no use is replaced under a new id, with an empty folder, before anything else is done.
+//! A member whose data is gone or of no use is replaced under a new id, with an empty folder,
+//! before anything else is done.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_crds::{DEngineCluster, names, reasons::events};
+use dengine_crds::reasons::events;
+use dengine_crds::{DEngineCluster, names};
 use dengine_e2e::cluster::Cluster;
 use serde_json::json;
 
-use crate::{
-    clusters::{CHANGE_PATIENCE, follower, ids, status},
-    load::{Load, connect},
-    support::{World, not_run, test},
-};
+use crate::clusters::{CHANGE_PATIENCE, follower, ids, status};
+use crate::load::{Load, connect};
+use crate::support::{World, not_run, test};
 
 const ENOUGH: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -78,7 +79,8 @@ pub(crate) enum Claim {
     New,
 }
 
-/// Harms a follower of a new cluster `m` while writers run; checks that it was replaced, and by whom.
+/// Harms a follower of a new cluster `m` while writers run; checks that it was replaced, and by
+/// whom.
 pub(crate) async fn repairs(
     world: &World,
     spec: serde_json::Value,
@@ -132,7 +134,8 @@ fn folder_id(folder: &Path) -> Result<String> {
     line.map(str::to_owned).context("folder.toml names the id")
 }
 
-/// Flips a byte in what the log has had on disk for long: more of the same log follows, so it is no torn end.
+/// Flips a byte in what the log has had on disk for long: more of the same log follows, so it is no
+/// torn end.
 fn damage_log(folder: &Path) -> Result<()> {
     let mut segments: Vec<_> = fs_err::read_dir(folder.join("log"))?
         .map(|entry| entry.map(|entry| entry.path()))

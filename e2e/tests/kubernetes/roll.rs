@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use dengine_crds::{conditions, names::annotations, reasons::events};
+use dengine_crds::conditions;
+use dengine_crds::names::annotations;
+use dengine_crds::reasons::events;
 use dengine_e2e::observe;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{
-    clusters::{CHANGE_PATIENCE, ids, leader, message},
-    load::{Load, connect, say},
-    support::{World, test},
-};
+use crate::clusters::{CHANGE_PATIENCE, ids, leader, message};
+use crate::load::{Load, connect, say};
+use crate::support::{World, test};
 
 const ENOUGH: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(60);

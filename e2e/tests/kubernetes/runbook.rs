@@ -3,7 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use dengine_e2e::product;
 
-use crate::{load::say, support::World};
+use crate::load::say;
+use crate::support::World;
 
 /// A fenced block of a page.
 #[derive(Clone, Debug)]
@@ -12,7 +13,8 @@ pub(crate) struct Block {
     pub(crate) text: String,
 }
 
-/// The blocks below a heading of a runbook, up to the next heading, with what is in capitals there filled in.
+/// The blocks below a heading of a runbook, up to the next heading, with what is in capitals there
+/// filled in.
 pub(crate) fn blocks(runbook: &str, heading: &str, fill_in: &[(&str, &str)]) -> Result<Vec<Block>> {
     let file = product::workspace()?.join(format!("docs/runbooks/{runbook}.md"));
     let page = fs_err::read_to_string(file)?;

@@ -1,4 +1,5 @@
-//! Members come and go as the spec asks, one at a time, and nothing that was acknowledged goes with them.
+//! Members come and go as the spec asks, one at a time, and nothing that was acknowledged goes with
+//! them.
 
 use std::time::Duration;
 
@@ -8,12 +9,10 @@ use dengine_e2e::cluster::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
-use crate::{
-    clusters::{check_claims, ids, is_false, message, status},
-    load::{Load, connect, say},
-    node::{Cut, Process},
-    support::{World, not_run, test},
-};
+use crate::clusters::{check_claims, ids, is_false, message, status};
+use crate::load::{Load, connect, say};
+use crate::node::{Cut, Process};
+use crate::support::{World, not_run, test};
 
 const ENOUGH: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,7 +31,8 @@ async fn from_one_to_three_and_back_with_a_stray_scale_between_loses_nothing() {
     .await;
 }
 
-/// With one of three away, taking another would leave one of two: it waits, says for whom, and goes on by itself.
+/// With one of three away, taking another would leave one of two: it waits, says for whom, and goes
+/// on by itself.
 #[tokio::test]
 async fn a_scale_down_that_could_cost_the_quorum_waits_and_says_so() {
     test("scale-quorum", async |world| {
@@ -116,7 +116,8 @@ pub(crate) async fn scale(world: &World, load: &Load, replicas: u32, how: How) -
     load.await_more(ENOUGH, PATIENCE).await
 }
 
-/// Somebody scales the StatefulSet itself: that takes pods away and no member, so they come back as who they were.
+/// Somebody scales the StatefulSet itself: that takes pods away and no member, so they come back as
+/// who they were.
 async fn stray_scale(world: &World, load: &Load) -> Result<()> {
     let before = world.await_settled("s", 3).await?;
     let claims = world.uids::<k8s_openapi::api::core::v1::PersistentVolumeClaim>("s");

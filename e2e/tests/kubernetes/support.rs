@@ -1,28 +1,23 @@
-//! What every test needs: the shared Kubernetes, a namespace of its own, and the evidence when it fails.
+//! What every test needs: the shared Kubernetes, a namespace of its own, and the evidence when it
+//! fails.
 
-use std::{
-    path::Path,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use dengine_crds::{DEngineCluster, conditions};
-use dengine_e2e::{cluster::Cluster, install, observe, product};
-use dengine_local_kubernetes::{images::Archive, shell};
+use dengine_e2e::cluster::Cluster;
+use dengine_e2e::{install, observe, product};
+use dengine_local_kubernetes::images::Archive;
+use dengine_local_kubernetes::shell;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{
-    Api, Client,
-    api::{DeleteParams, PostParams},
-};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
 use serde_json::json;
-use tokio::{
-    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
-    time::Instant,
-};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::time::Instant;
 
 use crate::load::say;
 

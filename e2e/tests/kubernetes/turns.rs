@@ -1,11 +1,12 @@
-//! Benchmarks that wait: for each other, and while they are suspended; and a status that no operator could read.
+//! Benchmarks that wait: for each other, and while they are suspended; and a status that no
+//! operator could read.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_crds::{
-    DEngineBenchmark, benchmark::BenchmarkPhase, conditions, reasons::benchmark as reasons,
-};
+use dengine_crds::benchmark::BenchmarkPhase;
+use dengine_crds::reasons::benchmark as reasons;
+use dengine_crds::{DEngineBenchmark, conditions};
 use dengine_e2e::observe;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use dengine_e2e::{cluster::Cluster, observe};
+use dengine_e2e::cluster::Cluster;
+use dengine_e2e::observe;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::{Api, ResourceExt as _, api::PostParams};
+use kube::api::PostParams;
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use crate::support::{World, not_run, test};
@@ -80,7 +82,10 @@ fn pod() -> Result<Pod> {
                 "name": "user",
                 "image": "localhost/pause:dev",
                 "imagePullPolicy": "Never",
-                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": false,
+                    "capabilities": {"drop": ["ALL"]},
+                },
                 "volumeMounts": [{"name": "data", "mountPath": "/data"}],
             }],
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],

@@ -1,8 +1,8 @@
 //! Listening sockets of the server and of the operator.
 //!
-//! `[::]` means every address of this machine, whatever its settings are: of IPv6 and of IPv4 through one socket, also
-//! where `net.ipv6.bindv6only` is set, and of IPv4 alone where the kernel has no IPv6. So one command line does in every
-//! Kubernetes, whichever family its pods have.
+//! `[::]` means every address of this machine, whatever its settings are: of IPv6 and of IPv4
+//! through one socket, also where `net.ipv6.bindv6only` is set, and of IPv4 alone where the kernel
+//! has no IPv6. So one command line does in every Kubernetes, whichever family its pods have.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};

@@ -3,22 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_crds::{
-    DEngineBenchmark, DEngineCluster,
-    benchmark::{BenchmarkPhase, DEngineBenchmarkStatus},
-    names,
-};
-use dengine_e2e::{cluster::Cluster, observe};
+use dengine_crds::benchmark::{BenchmarkPhase, DEngineBenchmarkStatus};
+use dengine_crds::{DEngineBenchmark, DEngineCluster, names};
+use dengine_e2e::cluster::Cluster;
+use dengine_e2e::observe;
 use dengine_local_kubernetes::shell;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::api::PostParams;
 use serde_json::json;
 
-use crate::{
-    load::say,
-    plugin::dengine,
-    support::{READY_PATIENCE, World, not_run, test_alone},
-};
+use crate::load::say;
+use crate::plugin::dengine;
+use crate::support::{READY_PATIENCE, World, not_run, test_alone};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 const RUN: &str = "1";

@@ -1,36 +1,33 @@
 //! What a thousand clusters cost the API server while nothing happens to them.
 //!
-//! The clusters are resources like any other, and the operator is the program that ships. What is not there is a thousand
-//! servers: their pods fit on no node, and the test says in their place that they run, at addresses of this machine where it
-//! answers what a member of a settled cluster answers. So what is counted is what an operator asks for that has nothing to do.
+//! The clusters are resources like any other, and the operator is the program that ships. What is
+//! not there is a thousand servers: their pods fit on no node, and the test says in their place
+//! that they run, at addresses of this machine where it answers what a member of a settled cluster
+//! answers. So what is counted is what an operator asks for that has nothing to do.
 
-use std::{
-    collections::BTreeMap,
-    io::{Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
-    process::{Child, Stdio},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use dengine_crds::{DEngineCluster, conditions, names};
-use dengine_e2e::{cluster::Cluster, observe, product};
+use dengine_e2e::cluster::Cluster;
+use dengine_e2e::{observe, product};
 use dengine_fake_members::FakeCluster;
 use dengine_protocol::ports;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    ResourceExt as _,
-    api::{ListParams, Patch, PatchParams, PostParams},
-};
+use kube::ResourceExt as _;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tokio::{net::TcpListener, time::Instant};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::operator::operators;
-use crate::{
-    load::say,
-    support::{World, not_run, test_alone},
-};
+use crate::load::say;
+use crate::support::{World, not_run, test_alone};
 
 const CLUSTERS: u16 = 1_000;
 /// The promise: `docs/operator.md`, "What it costs".

@@ -1,4 +1,5 @@
-//! What takes too long for `make test`: `make e2e-full` runs these, docs/testing.md says how long each takes.
+//! What takes too long for `make test`: `make e2e-full` runs these, docs/testing.md says how long
+//! each takes.
 
 mod etcd;
 mod idle;

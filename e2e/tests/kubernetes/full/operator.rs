@@ -1,25 +1,25 @@
 //! The operator is away, twice there, or dies after each single thing that it does.
 
-use std::{
-    process::{Child, Stdio},
-    time::Duration,
-};
+use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_crds::{DEngineCluster, reasons::events};
-use dengine_e2e::{cluster::Cluster, install, observe, product};
+use dengine_crds::DEngineCluster;
+use dengine_crds::reasons::events;
+use dengine_e2e::cluster::Cluster;
+use dengine_e2e::{install, observe, product};
 use dengine_local_kubernetes::shell;
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
-use kube::{Api, ResourceExt as _, api::ListParams};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{
-    clusters::{CHANGE_PATIENCE, ids},
-    load::{Load, connect, say},
-    scale::{How, scale},
-    support::{World, not_run, test_alone},
-};
+use crate::clusters::{CHANGE_PATIENCE, ids};
+use crate::load::{Load, connect, say};
+use crate::scale::{How, scale};
+use crate::support::{World, not_run, test_alone};
 
 const ENOUGH: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -160,7 +160,8 @@ async fn killed_after_each_write(world: &World) -> Result<()> {
     load.check(world, "s").await.map(drop)
 }
 
-/// An operator on this machine that ends after its first write, and is started again as often as it takes.
+/// An operator on this machine that ends after its first write, and is started again as often as it
+/// takes.
 #[derive(Default)]
 struct Mortal {
     lives: u32,
@@ -187,7 +188,8 @@ impl Mortal {
         settled.with_context(|| format!("after {} lives", self.lives))
     }
 
-    /// Starts the next one if the last one ended. A lease of its own for each: the dead do not give theirs back.
+    /// Starts the next one if the last one ended. A lease of its own for each: the dead do not give
+    /// theirs back.
     fn live(&mut self, world: &World) -> Result<()> {
         if let Some(child) = &mut self.child
             && child.try_wait()?.is_none()

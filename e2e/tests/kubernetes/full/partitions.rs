@@ -1,19 +1,18 @@
-//! Cuts in the network between members, both ways and one way. The operator still reaches everybody, so its status must
-//! tell who takes part and who only thinks so.
+//! Cuts in the network between members, both ways and one way. The operator still reaches
+//! everybody, so its status must tell who takes part and who only thinks so.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dengine_client::{AdminClient, Client, ClientOptions, Consistency};
 use dengine_crds::{DEngineCluster, conditions, names};
-use dengine_e2e::{cluster::Cluster, observe};
+use dengine_e2e::cluster::Cluster;
+use dengine_e2e::observe;
 
-use crate::{
-    clusters::{leader, status},
-    load::{Load, connect, say},
-    node::{Cut, Process},
-    support::{World, not_run, test},
-};
+use crate::clusters::{leader, status};
+use crate::load::{Load, connect, say};
+use crate::node::{Cut, Process};
+use crate::support::{World, not_run, test};
 
 const ENOUGH: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(90);

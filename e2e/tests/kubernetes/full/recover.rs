@@ -1,4 +1,5 @@
-//! Every machine of a `memory-first` cluster loses power at once. The commands are those of the runbook, as they stand there.
+//! Every machine of a `memory-first` cluster loses power at once. The commands are those of the
+//! runbook, as they stand there.
 
 use std::time::Duration;
 
@@ -11,13 +12,11 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use super::repair::pretend_another_boot;
-use crate::{
-    clusters::{CHANGE_PATIENCE, is_false, message},
-    load::connect,
-    node::Process,
-    runbook,
-    support::{World, not_run, test},
-};
+use crate::clusters::{CHANGE_PATIENCE, is_false, message};
+use crate::load::connect;
+use crate::node::Process;
+use crate::runbook;
+use crate::support::{World, not_run, test};
 
 const CLUSTER: &str = "r";
 const MEMBERS: u32 = 3;
@@ -31,7 +30,9 @@ async fn the_runbook_brings_a_memory_first_cluster_back_after_a_power_loss() {
             return not_run("another's volumes are not ours to reach into");
         }
         let spec = json!({
-            "replicas": MEMBERS, "storage": {"size": "1Gi"}, "engine": {"durability": "memory-first"},
+            "replicas": MEMBERS,
+            "storage": {"size": "1Gi"},
+            "engine": {"durability": "memory-first"},
         });
         world.make_cluster_with(CLUSTER, spec).await?;
         let client = connect(world, CLUSTER).await?;
@@ -46,7 +47,10 @@ async fn the_runbook_brings_a_memory_first_cluster_back_after_a_power_loss() {
             })
             .await?;
         let words = message(&lost, conditions::DEGRADED);
-        ensure!(words.contains("recover"), "the way out is not named: {words}");
+        ensure!(
+            words.contains("recover"),
+            "the way out is not named: {words}"
+        );
 
         follow_the_runbook(world).await?;
         world.await_settled(CLUSTER, MEMBERS as usize).await?;
@@ -66,7 +70,8 @@ async fn the_runbook_brings_a_memory_first_cluster_back_after_a_power_loss() {
     .await;
 }
 
-/// Every folder was written under another start of its machine, and every server ends without a word.
+/// Every folder was written under another start of its machine, and every server ends without a
+/// word.
 async fn lose_power(world: &World) -> Result<()> {
     let mut servers = Vec::new();
     for ordinal in 0..MEMBERS {

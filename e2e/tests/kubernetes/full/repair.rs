@@ -3,11 +3,9 @@
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
-use crate::{
-    node::Process,
-    repair::{Claim, repairs},
-    support::test,
-};
+use crate::node::Process;
+use crate::repair::{Claim, repairs};
+use crate::support::test;
 
 #[tokio::test]
 async fn a_member_whose_volume_was_emptied_is_replaced() {
@@ -57,8 +55,8 @@ async fn a_member_that_crashes_again_and_again_is_replaced() {
     .await;
 }
 
-/// Another member's log in place of its own: a fault that is no damage, and of which the server says neither that its folder is of no
-/// use nor that its disk fails.
+/// Another member's log in place of its own: a fault that is no damage, and of which the server
+/// says neither that its folder is of no use nor that its disk fails.
 fn exchange_log(folder: &std::path::Path, another: &std::path::Path) -> Result<()> {
     fs_err::rename(folder.join("log"), folder.join("log-of-before"))?;
     let mut copy = std::process::Command::new("cp");

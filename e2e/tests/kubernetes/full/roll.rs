@@ -4,22 +4,18 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dengine_client::AdminClient;
-use dengine_crds::{
-    DEngineCluster, conditions,
-    names::{self, annotations},
-};
+use dengine_crds::names::{self, annotations};
+use dengine_crds::{DEngineCluster, conditions};
 use dengine_e2e::cluster::Cluster;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{
-    clusters::{CHANGE_PATIENCE, follower, ids, message},
-    load::{Load, connect, say},
-    node::second_tag,
-    roll::{roll, stuck},
-    support::{World, not_run, test},
-};
+use crate::clusters::{CHANGE_PATIENCE, follower, ids, message};
+use crate::load::{Load, connect, say};
+use crate::node::second_tag;
+use crate::roll::{roll, stuck};
+use crate::support::{World, not_run, test};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const HAND_OVERS: usize = 100;
@@ -51,8 +47,8 @@ async fn settings_resources_image_and_annotation_reach_every_member() {
     .await;
 }
 
-/// Each as the operator asks for it before it restarts a leader. How long nothing is acknowledged meanwhile is printed and
-/// not judged: that is up to the machine.
+/// Each as the operator asks for it before it restarts a leader. How long nothing is acknowledged
+/// meanwhile is printed and not judged: that is up to the machine.
 #[tokio::test]
 async fn a_hundred_hand_overs_fail_no_request() {
     test("hand-overs", async |world| {
@@ -72,7 +68,8 @@ async fn a_hundred_hand_overs_fail_no_request() {
         pauses.sort_unstable();
         let percentile = |percent: usize| pauses[HAND_OVERS * percent / 100 - 1];
         say(format_args!(
-            "    {HAND_OVERS} hand-overs, longest pause between acknowledged writes: p50 {} ms, p90 {} ms, p99 {} ms",
+            "    {HAND_OVERS} hand-overs, longest pause between acknowledged writes: p50 {} ms, \
+             p90 {} ms, p99 {} ms",
             percentile(50).as_millis(),
             percentile(90).as_millis(),
             percentile(99).as_millis()
@@ -129,7 +126,8 @@ async fn settings_that_a_member_does_not_survive_cost_nobodys_data() {
         let claims = world.uids::<k8s_openapi::api::core::v1::PersistentVolumeClaim>("r");
         let claims = claims.await?;
         // Too little to start with: killed for it, again and again.
-        let bad = json!({"spec": {"resources": {"limits": {"memory": "6Mi"}, "requests": {"memory": "6Mi"}}}});
+        let little = json!({"memory": "6Mi"});
+        let bad = json!({"spec": {"resources": {"limits": little, "requests": little}}});
         stuck(world, bad, "OOMKilled").await?;
         // Longer than it takes until a crashing member would be given up.
         world
@@ -139,7 +137,9 @@ async fn settings_that_a_member_does_not_survive_cost_nobodys_data() {
             .await?;
         tokio::time::sleep(Duration::from_secs(100)).await;
         untouched_but_one(world, &before).await?;
-        world.edit("r", json!({"spec": {"resources": null}})).await?;
+        world
+            .edit("r", json!({"spec": {"resources": null}}))
+            .await?;
         world.await_settled("r", 3).await?;
         let after = world.uids::<k8s_openapi::api::core::v1::PersistentVolumeClaim>("r");
         ensure!(after.await? == claims, "a claim was replaced");

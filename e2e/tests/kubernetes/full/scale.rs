@@ -1,10 +1,8 @@
 //! The whole way up and down.
 
-use crate::{
-    load::{Load, connect},
-    scale::{How, scale},
-    support::test,
-};
+use crate::load::{Load, connect};
+use crate::scale::{How, scale};
+use crate::support::test;
 
 #[tokio::test]
 async fn one_three_five_three_one_loses_nothing() {

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use dengine_crds::{DEngineBenchmark, benchmark::BenchmarkPhase, names::annotations};
+use dengine_crds::DEngineBenchmark;
+use dengine_crds::benchmark::BenchmarkPhase;
+use dengine_crds::names::annotations;
 use dengine_e2e::observe;
-use kube::{ResourceExt as _, api::PostParams};
+use kube::ResourceExt as _;
+use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use crate::support::{World, test};

@@ -1,21 +1,23 @@
-//! Volumes that fill up: the members refuse what needs space before there is none, say so, and go on when there is some.
+//! Volumes that fill up: the members refuse what needs space before there is none, say so, and go
+//! on when there is some.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use dengine_client::{Client, ClientOptions, Consistency};
-use dengine_crds::{DEngineCluster, conditions, names, reasons::events};
-use dengine_e2e::{cluster::Cluster, observe};
+use dengine_crds::reasons::events;
+use dengine_crds::{DEngineCluster, conditions, names};
+use dengine_e2e::cluster::Cluster;
+use dengine_e2e::observe;
 use k8s_openapi::api::core::v1::Pod;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use serde_json::{Value, json};
 
-use crate::{
-    clusters::{is_false, leader, message},
-    load::{Load, connect, say},
-    node::Process,
-    support::{World, not_run, test},
-};
+use crate::clusters::{is_false, leader, message};
+use crate::load::{Load, connect, say};
+use crate::node::Process;
+use crate::support::{World, not_run, test};
 
 const ENOUGH: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(90);
