@@ -25,7 +25,8 @@ CARGO_TEST := cargo test --release --locked $(ALL)
 BUILD := cargo build --release --locked $(ALL) --bins
 E2E := $(BUILD) && $(CARGO_TARGET_DIR)/release/dengine-e2e
 CRDGEN := $(BUILD) --quiet && $(CARGO_TARGET_DIR)/release/crdgen
-CRDS := charts/dengine-operator/files/crds
+# For kubectl, and in the chart: Helm takes nothing from outside of it.
+CRDS := crds/yaml charts/dengine-operator/files/crds
 CRDS_AGAIN := $(CARGO_TARGET_DIR)/crds
 SIM := cargo run --release --locked --quiet -p dengine-simulator --
 SIM_PLANTED := cargo run --release --locked --quiet -p dengine-simulator --features planted-bugs --
@@ -175,7 +176,7 @@ lint: setup-lint ## formats, lints with every feature, documentation, the tests 
 	@cargo deny --version >/dev/null 2>&1 || { echo "installing cargo-deny, once: about five minutes"; env -u CARGO_TARGET_DIR cargo install --quiet --locked cargo-deny; }
 	cargo deny --locked check bans licenses sources
 	@rm -rf $(CRDS_AGAIN); $(CRDGEN) $(CRDS_AGAIN)
-	@diff --unified --recursive $(CRDS) $(CRDS_AGAIN) || { echo "the CRDs are not what the types say: make crds" >&2; exit 1; }
+	@for crds in $(CRDS); do diff --unified --recursive $$crds $(CRDS_AGAIN) || { echo "the CRDs are not what the types say: make crds" >&2; exit 1; }; done
 
 fix: ## format, and apply what the linter can fix itself
 	cargo fmt --all
@@ -186,4 +187,4 @@ protos: setup-dengine ## write the Rust code of the protocol anew from its .prot
 	@cargo run --release --locked --quiet -p dengine-protogen -- engine/protocol/src/generated
 
 crds: setup-dengine ## write the chart's CRDs anew from their Rust types
-	$(CRDGEN) $(CRDS)
+	@for crds in $(CRDS); do $(CRDGEN) $$crds; done

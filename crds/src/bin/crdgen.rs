@@ -1,4 +1,4 @@
-//! Writes the CustomResourceDefinitions into a folder: `crdgen charts/dengine-operator/files/crds`.
+//! Writes the CustomResourceDefinitions into a folder: `crdgen crds/yaml`.
 
 use std::path::PathBuf;
 use std::{env, error::Error, fs};
