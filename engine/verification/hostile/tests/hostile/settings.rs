@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use dengine_testkit::settings;
+
 use crate::{
     TOGETHER,
     attackers::{self, Attacker},
 };
+
+const ATTACK_MIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -21,20 +25,23 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn read() -> Self {
-        let attack = given("DENGINE_HOSTILE_DURATION").map_or(Duration::from_secs(30), |text| {
-            duration(&text)
-                .unwrap_or_else(|| panic!("DURATION={text} is no time such as 30s or 2m"))
-        });
-        let members = given("DENGINE_HOSTILE_MEMBERS").map_or(1, |text| match text.as_str() {
-            "1" => 1,
-            "3" => 3,
-            _ => panic!("MEMBERS={text}: a cluster of 1 or 3 is attacked"),
-        });
+        let attack = settings::duration("DENGINE_HOSTILE_DURATION");
+        let attack = attack.unwrap_or(Duration::from_secs(30));
+        assert!(
+            attack >= ATTACK_MIN,
+            "DURATION={attack:?}: each attack takes at least 1s"
+        );
+        let members =
+            settings::text("DENGINE_HOSTILE_MEMBERS").map_or(1, |text| match text.as_str() {
+                "1" => 1,
+                "3" => 3,
+                _ => panic!("MEMBERS={text}: a cluster of 1 or 3 is attacked"),
+            });
         Self {
             attack,
             before: attack.min(Duration::from_secs(5)),
             members,
-            only: given("DENGINE_HOSTILE_ONLY"),
+            only: settings::text("DENGINE_HOSTILE_ONLY"),
         }
     }
 
@@ -56,18 +63,4 @@ impl Settings {
         }
         attacks
     }
-}
-
-fn given(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|it| !it.is_empty())
-}
-
-/// As `90s` or `2m`.
-fn duration(text: &str) -> Option<Duration> {
-    let (number, seconds) = match text.strip_suffix('m') {
-        Some(minutes) => (minutes, 60),
-        None => (text.strip_suffix('s').unwrap_or(text), 1),
-    };
-    let number: u64 = number.parse().ok().filter(|it| (1..=3600).contains(it))?;
-    Some(Duration::from_secs(number * seconds))
 }

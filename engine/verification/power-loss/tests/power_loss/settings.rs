@@ -1,8 +1,9 @@
-//! What a person may choose: how many cuts, which, and the seed.
+//! What the environment sets: how many cuts, which, and the seed.
 
 use dengine_power_loss::{Counts, Cut, CutAt, Moment};
+use dengine_testkit::settings;
 
-/// Of writes and other changes, as many are cut at if nothing is said.
+/// Cuts at writes and other changes, by default.
 const SAMPLES: u64 = 100;
 
 pub(crate) struct Settings {
@@ -14,13 +15,13 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// # Panics
-    /// If one is not what it should be.
+    /// One of them is invalid.
     pub(crate) fn read() -> Self {
         let number = |text: String| text.parse().expect("SEED and SAMPLES are numbers");
         Self {
-            seed: setting("DENGINE_POWER_LOSS_SEED").map_or_else(rand::random, number),
-            samples: setting("DENGINE_POWER_LOSS_SAMPLES").map_or(SAMPLES, number),
-            only: setting("DENGINE_POWER_LOSS_CUT").map(|text| cut_at(&text)),
+            seed: settings::text("DENGINE_POWER_LOSS_SEED").map_or_else(rand::random, number),
+            samples: settings::text("DENGINE_POWER_LOSS_SAMPLES").map_or(SAMPLES, number),
+            only: settings::text("DENGINE_POWER_LOSS_CUT").map(|text| cut_at(&text)),
         }
     }
 
@@ -31,7 +32,7 @@ impl Settings {
         }
         let syncs = (1..=counts.syncs()).map(CutAt::Sync);
         let samples = self.samples.min(counts.changes());
-        // Spread over all of them, the last ones too: one at a place of its own in each of so many equal parts.
+        // Spread over all of them, the last ones too: one in each of as many equal parts.
         let changes = (0..samples).map(|sample| {
             let begin = sample * counts.changes() / samples;
             let end = (sample + 1) * counts.changes() / samples;
@@ -62,10 +63,6 @@ fn cut_at(text: &str) -> CutAt {
         Some(("change", Ok(number))) => CutAt::Change(number),
         _ => panic!("CUT={text} is neither 'sync N' nor 'change N'"),
     }
-}
-
-fn setting(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|it| !it.is_empty())
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod round;
 use std::time::{Duration, Instant};
 
 use cluster::Cluster;
+use dengine_testkit::settings;
 use dice::Dice;
 
 /// Members of the cluster in the beginning.
@@ -38,10 +39,10 @@ fn what_clients_see_under_faults_is_linearizable() {
     let Some(network) = network::inside() else {
         return network::run_inside("what_clients_see_under_faults_is_linearizable");
     };
-    let seed = setting("DENGINE_TORTURE_SEED").map(|it| it.parse().expect("a seed is a number"));
+    let seed = settings::text("DENGINE_TORTURE_SEED");
+    let seed = seed.map(|it| it.parse().expect("a seed is a number"));
     let seed = seed.unwrap_or_else(rand::random);
-    let budget = setting("DENGINE_TORTURE_DURATION");
-    let budget = budget.map_or(Duration::from_secs(30), |it| duration(&it));
+    let budget = settings::duration("DENGINE_TORTURE_DURATION").unwrap_or(Duration::from_secs(30));
     eprintln!("torture: {budget:?} with SEED={seed}");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -61,21 +62,4 @@ async fn torture(network: network::Network, seed: u64, budget: Duration) {
         rounds.run(&mut cluster, &mut dice, left).await;
     }
     eprintln!("torture: {rounds}, no violation");
-}
-
-fn setting(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|it| !it.is_empty())
-}
-
-/// As `90`, `90s`, `15m` or `2h`.
-fn duration(text: &str) -> Duration {
-    let number = text.trim_end_matches(['s', 'm', 'h']);
-    let unit = match &text[number.len()..] {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => panic!("DENGINE_TORTURE_DURATION={text} is no duration"),
-    };
-    let number: u64 = number.parse().expect("a duration begins with a number");
-    Duration::from_secs(number * unit)
 }
