@@ -1,17 +1,19 @@
-//! A store that takes one operation after the other, and clients whose calls overlap: its histories are right by
-//! construction. A fault makes it break exactly one promise, visibly.
+//! A store that takes one operation after the other, and clients whose calls overlap: its histories
+//! are right by construction. A fault makes it break exactly one guarantee, visibly.
 
 use crate::{Answer, Call, CallId, Expected, History, Level, Recorder, Reply, Seen, Step};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt as _, SeedableRng as _};
 use std::collections::BTreeMap;
 
 const KEYS: u64 = 4;
 const CLIENTS: u64 = 6;
 
-/// How the store breaks a promise, once.
+/// How the store breaks a guarantee, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
-    /// A strong read sees the state before something that was acknowledged before it began.
+    /// A strong read sees the state before a write that was acknowledged before it began.
     StaleRead,
     /// A write is acknowledged, but was not done.
     LostWrite,
@@ -19,9 +21,9 @@ pub(super) enum Fault {
     AppliedTwice,
     /// A compare-and-swap succeeds though it must not.
     BlindSwap,
-    /// A read returns what nobody wrote.
+    /// A read returns what no client wrote.
     InventedValue,
-    /// A session read goes back behind what its client saw.
+    /// A session read is older than what its client saw.
     SessionBack,
     /// Half of a batch is done.
     HalfBatch,
@@ -29,7 +31,7 @@ pub(super) enum Fault {
     TornRead,
 }
 
-/// A history, and whether the fault came to pass.
+/// A history, and whether the fault happened.
 pub(super) struct Run {
     pub(super) history: History,
     pub(super) faulty: bool,
@@ -38,7 +40,7 @@ pub(super) struct Run {
 /// Lets the clients make `calls` calls; everything follows from `seed`.
 pub(super) fn run(seed: u64, calls: usize, fault: Fault) -> Run {
     let mut world = World {
-        dice: Dice(seed),
+        random: Xoshiro256PlusPlus::seed_from_u64(seed),
         recorder: Recorder::new(Some(1)),
         states: vec![BTreeMap::new(), BTreeMap::new()],
         clients: (0..CLIENTS).map(|_| Client::default()).collect(),
@@ -49,7 +51,7 @@ pub(super) fn run(seed: u64, calls: usize, fault: Fault) -> Run {
         expiring: BTreeMap::new(),
     };
     while world.recorder.len() < calls {
-        let client = world.dice.below(CLIENTS) as usize;
+        let client = world.below(CLIENTS) as usize;
         world.turn(client);
     }
     for client in 0..CLIENTS as usize {
@@ -64,32 +66,15 @@ pub(super) fn run(seed: u64, calls: usize, fault: Fault) -> Run {
     }
 }
 
-/// SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
 type State = BTreeMap<String, Seen>;
 
-/// What a client is about.
+/// What a client is doing.
 #[derive(Default)]
 struct Client {
     call: Option<(CallId, Call)>,
     /// Set once it took effect.
     answer: Option<Answer>,
-    /// The revision that was known to somebody when it called.
+    /// The highest revision that any client knew when it called.
     floor: u64,
     /// What its session has seen.
     seen: u64,
@@ -98,7 +83,7 @@ struct Client {
 }
 
 struct World {
-    dice: Dice,
+    random: Xoshiro256PlusPlus,
     recorder: Recorder,
     /// The state after each revision.
     states: Vec<State>,
@@ -107,8 +92,8 @@ struct World {
     fault_from: usize,
     faulty: bool,
     values: u64,
-    /// The revisions of pairs that may expire. There are none in broken histories: what is missing from
-    /// them must have no excuse.
+    /// The revisions of pairs that may expire. There are none in broken histories: what is missing
+    /// from them must have no excuse.
     expiring: BTreeMap<String, u64>,
 }
 
@@ -117,9 +102,13 @@ impl World {
         self.states.len() as u64 - 1
     }
 
-    /// A client does its next thing: calls, is served, or hears the answer.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.random_range(0..bound)
+    }
+
+    /// A client takes its next step: it calls, is served, or receives the answer.
     fn turn(&mut self, client: usize) {
-        if self.fault == Fault::None && self.dice.below(16) == 0 {
+        if self.fault == Fault::None && self.below(16) == 0 {
             self.expire();
         }
         match (&self.clients[client].call, &self.clients[client].answer) {
@@ -149,7 +138,7 @@ impl World {
         let (id, call) = self.clients[client].call.take().unwrap();
         let answer = self.clients[client].answer.take().unwrap();
         let must_hear = std::mem::take(&mut self.clients[client].must_hear);
-        if !must_hear && self.dice.below(20) == 0 {
+        if !must_hear && self.below(20) == 0 {
             return; // Lost on the way: the client never hears.
         }
         let is_session = matches!(
@@ -167,10 +156,10 @@ impl World {
     }
 
     fn serve(&mut self, client: usize) {
-        if self.dice.below(30) == 0 {
-            // It never arrives, and the client may or may not be told.
+        if self.below(30) == 0 {
+            // It never arrives; the client may or may not receive an error.
             let (id, _) = self.clients[client].call.take().unwrap();
-            if self.dice.below(2) == 0 {
+            if self.below(2) == 0 {
                 self.recorder.answer(id, Answer::Refused, 0, 0);
             }
             return;
@@ -189,7 +178,7 @@ impl World {
     }
 
     fn key(&mut self) -> String {
-        format!("k{}", self.dice.below(KEYS))
+        format!("k{}", self.below(KEYS))
     }
 
     fn value(&mut self) -> String {
@@ -199,7 +188,7 @@ impl World {
 
     fn invent(&mut self, client: usize) -> Call {
         let key = self.key();
-        match self.dice.below(10) {
+        match self.below(10) {
             0..=2 => Call::Put {
                 key,
                 value: self.value(),
@@ -236,10 +225,11 @@ impl World {
 
     /// What a key now is, or was some revisions ago.
     fn expected(&mut self, key: &str) -> Expected {
-        let back = self.dice.below(3).min(self.revision() - 1);
+        let back = self.below(3).min(self.revision() - 1);
+        let by_value = self.below(2) == 0;
         let state = &self.states[(self.revision() - back) as usize];
-        match (state.get(key), self.dice.below(2)) {
-            (Some(seen), 0) => Expected::Value(seen.value.clone()),
+        match (state.get(key), by_value) {
+            (Some(seen), true) => Expected::Value(seen.value.clone()),
             (Some(seen), _) => Expected::ModRevision(seen.mod_revision),
             (None, _) => Expected::ModRevision(0),
         }
@@ -268,7 +258,7 @@ impl World {
             Level::Session { .. } => self.clients[client].seen.max(1),
             Level::Linearizable | Level::Lease => now,
         };
-        let mut revision = now - self.dice.below(now - floor + 1);
+        let mut revision = now - self.below(now - floor + 1);
         let told = self.clients[client].floor;
         let breaks = match (self.fault, level) {
             (Fault::StaleRead, Level::Linearizable | Level::Lease) => told > 1,
@@ -321,7 +311,7 @@ impl World {
                 self.faulty = true;
                 self.states[last] = self.states[last - 1].clone();
             }
-            // Of the others the second time may be what some lost call wanted.
+            // For other calls, the second time could be explained by a lost call.
             (Fault::AppliedTwice, Call::Put { .. } | Call::CompareAndSwap { .. }, _) => {
                 self.apply(call, true);
                 self.faulty = self.states.len() - 1 > last;
@@ -440,9 +430,9 @@ impl World {
         (self.revision(), replies)
     }
 
-    /// Whether what a client puts may.
+    /// Whether what a client puts may expire.
     fn expires(&mut self) -> bool {
-        self.fault == Fault::None && self.dice.below(3) == 0
+        self.fault == Fault::None && self.below(3) == 0
     }
 
     /// One or more pairs expire at one revision, if any can.
@@ -453,7 +443,7 @@ impl World {
             if state.get(&key).is_some_and(|it| it.mod_revision == put_at) {
                 state.remove(&key);
             }
-            if state.len() < before && self.dice.below(2) == 0 {
+            if state.len() < before && self.below(2) == 0 {
                 break;
             }
         }
@@ -462,7 +452,7 @@ impl World {
         }
     }
 
-    /// Ends with a look at everything, so that no fault stays unseen.
+    /// Reads everything at the end, so that no fault stays unseen.
     fn read_everything(&mut self) {
         let keys: Vec<_> = (0..KEYS).map(|key| format!("k{key}")).collect();
         let call = Call::Read {

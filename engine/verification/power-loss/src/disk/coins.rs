@@ -1,26 +1,24 @@
 //! Chance that is the same for the same seed.
 
-/// Coins that fall on true so many times in a hundred.
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt as _, SeedableRng as _};
+
+/// Coins that come up true for a percentage of all tosses.
 #[derive(Clone, Debug)]
 pub(super) struct Coins {
-    state: u64,
-    percent: u64,
+    random: Xoshiro256PlusPlus,
+    percent: u32,
 }
 
 impl Coins {
-    pub(super) fn new(percent: u64, seed: u64) -> Self {
+    pub(super) fn new(percent: u32, seed: u64) -> Self {
         Self {
-            state: seed,
+            random: Xoshiro256PlusPlus::seed_from_u64(seed),
             percent,
         }
     }
 
-    /// SplitMix64: good enough for coins, also from seeds that follow each other.
     pub(super) fn toss(&mut self) -> bool {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % 100 < self.percent
+        self.random.random_ratio(self.percent, 100)
     }
 }

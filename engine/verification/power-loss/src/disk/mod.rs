@@ -1,17 +1,19 @@
 //! Directories and files in memory that know what was synced: the model, without FUSE.
 //!
 //! What it promises is what POSIX promises, which is less than any file system keeps:
-//! - A file's bytes and length are durable once the file was synced. Before, any sector that was overwritten may be on
-//!   disk and any may not.
-//! - A name is durable once its directory was synced; syncing the file is not enough. Bytes without a durable name are
-//!   lost with it, and so is everything below a directory whose own name is lost.
+//! - A file's bytes and length are durable once the file was synced. Before, any sector that was
+//!   overwritten may be on disk and any may not.
+//! - A name is durable once its directory was synced; syncing the file is not enough. Bytes without
+//!   a durable name are lost with it, and so is everything below a directory whose own name is
+//!   lost.
 //! - A rename survives whole or not at all.
 //!
 //! And two things more, which file systems with a journal keep and RocksDB relies on:
-//! - The changes of one directory survive in the order in which they were made. RocksDB names a new manifest, names it in
-//!   `CURRENT` by a rename, and syncs their directory once, behind both.
-//! - What was appended survives up to some point and not behind it, for a file's length follows its bytes to the disk.
-//!   RocksDB takes a manifest that ends within a record for one that was cut off, and a record with a hole for damage.
+//! - The changes of one directory survive in the order in which they were made. RocksDB names a new
+//!   manifest, names it in `CURRENT` by a rename, and syncs their directory once, behind both.
+//! - What was appended survives up to some point and not behind it, for a file's length follows its
+//!   bytes to the disk. RocksDB takes a manifest that ends within a record for one that was cut
+//!   off, and a record with a hole for damage.
 
 mod coins;
 mod content;
@@ -32,7 +34,8 @@ pub use content::SECTOR_BYTES;
 pub use power::{Counts, Cut, CutAt, Moment};
 pub use types::{Attributes, Error, Inode, Kind, Lie};
 
-/// A file system that knows what is durable. It frees nothing before its power is lost; runs are short.
+/// A file system that knows what is durable. It frees nothing before its power is lost; runs are
+/// short.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     names: Names,
@@ -47,18 +50,18 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An empty one, with power for ever.
+    /// An empty one, whose power is never cut.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Its power goes at this operation, if it comes so far, or never.
+    /// Its power is lost at this operation, if it gets there, or never.
     pub fn set_cut(&mut self, cut: Option<Cut>) {
         self.power.cut = cut;
     }
 
-    /// It lies, as some disks do, once it has done so many syncs. Whoever runs on it loses what it promised.
+    /// It acknowledges syncs without doing them, as some disks do, after this many honest ones.
     pub fn set_lie(&mut self, lie: Lie, after_syncs: u64) {
         self.lie = Some((lie, after_syncs));
     }
@@ -75,10 +78,11 @@ impl Disk {
         self.power.is_gone()
     }
 
-    /// What is found when the power comes back: everything durable, and of the rest so many percent, which ones decided
-    /// by `seed`. With 0 nothing that was not synced survives, with 100 everything does.
+    /// What is found when the power comes back: everything durable, and this percentage of the
+    /// rest, chosen by `seed`. With 0 nothing that was not synced survives, with 100 everything
+    /// does.
     #[must_use]
-    pub fn power_loss(&self, percent: u64, seed: u64) -> Self {
+    pub fn power_loss(&self, percent: u32, seed: u64) -> Self {
         let mut coins = Coins::new(percent, seed);
         let names = self.names.survivor(&mut coins);
         let found = names.inodes();
@@ -248,7 +252,7 @@ impl Disk {
         })
     }
 
-    /// Takes a name from a file. Whoever has it open goes on using it.
+    /// Removes a name of a file. Who has it open goes on using it.
     ///
     /// # Errors
     /// There is no such name, or it is a directory's.
@@ -272,8 +276,8 @@ impl Disk {
         })
     }
 
-    /// Moves a name, and replaces what had the new one: a file, or an empty directory. A directory is never moved to
-    /// below itself, for the kernel does not ask that.
+    /// Moves a name, and replaces what had the new one: a file, or an empty directory. A directory
+    /// is never moved to below itself, for the kernel does not ask that.
     ///
     /// # Errors
     /// There is no such name, or the new one is that of something that cannot be replaced.

@@ -1,4 +1,4 @@
-//! One cut: the script up to it, and what is found on each of the disks that it may leave.
+//! One cut: the script up to it, and what is found on each of the disks that may survive it.
 
 use crate::life::{End, Life};
 use crate::past::Past;
@@ -9,8 +9,8 @@ use dengine_testkit::Listen;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Of what was not synced, so many percent survive.
-pub(crate) const KEPT_PERCENT: [u64; 3] = [0, 50, 100];
+/// How many percent of what was not synced survive.
+pub(crate) const KEPT_PERCENT: [u32; 3] = [0, 50, 100];
 /// A server that starts on what survived is cut off too, at some operation up to this one.
 const RELAPSE_WITHIN: u64 = 24;
 
@@ -19,7 +19,7 @@ pub(crate) struct Trial {
     replay: Replay,
     disk: Disk,
     listen: Listen,
-    /// What all servers say.
+    /// The output of all servers.
     log: PathBuf,
     past: Past,
 }
@@ -35,13 +35,14 @@ impl Trial {
         }
     }
 
-    /// On another disk than an honest one.
+    /// On a disk that lies.
     pub(crate) fn on(mut self, disk: Disk) -> Self {
         self.disk = disk;
         self
     }
 
-    /// Runs it all; returns the disk as the script left it and what was promised, or what the member broke afterwards.
+    /// Runs it all; returns the disk as the script left it and what was promised, or what the
+    /// member broke afterwards.
     ///
     /// # Panics
     /// The member broke something while it had power.
@@ -60,7 +61,8 @@ impl Trial {
             Err(End::Broken(broken)) => panic!("{}", self.named("before the power went", &broken)),
         }
         let disk = life.end();
-        // The first one also answers what was still asked when the power went; so each has its turn.
+        // The first one also answers the call that was pending when the power was lost; so each has
+        // its turn.
         let mut kept = KEPT_PERCENT;
         kept.rotate_left((self.salt() % 3) as usize);
         for percent in kept {
@@ -101,8 +103,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Starts a server on what survived, and checks that it is a member that kept its promises.
-    async fn restart(&mut self, mut survivor: Disk, percent: u64) -> Result<(), String> {
+    /// Starts a server on what survived, and checks that the member lost nothing.
+    async fn restart(&mut self, mut survivor: Disk, percent: u32) -> Result<(), String> {
         if percent == 50 {
             survivor.set_cut(Some(relapse(self.salt())));
         }
@@ -128,7 +130,7 @@ impl Trial {
     }
 }
 
-/// What makes a trial the same again, but for what threads do.
+/// What repeats a trial, but for the timing of threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replay {
     pub(crate) seed: u64,
@@ -147,7 +149,7 @@ impl Replay {
         self.seed.wrapping_add(at.wrapping_mul(0x9e37_79b9)) >> 1
     }
 
-    /// What was broken, and how to see it again.
+    /// What was broken, and how to repeat it.
     pub(crate) fn named(self, when: &str, broken: &str, log: &Path) -> String {
         let replay = match self.cut.map(|cut| cut.at) {
             None => String::new(),
@@ -173,7 +175,7 @@ pub(crate) fn relapse(salt: u64) -> Cut {
     }
 }
 
-/// For what the servers of one trial say.
+/// For the output of one trial's servers.
 pub(crate) fn log_file() -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
