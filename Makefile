@@ -92,8 +92,8 @@ power-loss: setup-dengine ## the power cut at every sync of a real server's disk
 	@DENGINE_POWER_LOSS_SAMPLES=$(SAMPLES) DENGINE_POWER_LOSS_SEED=$(SEED) DENGINE_POWER_LOSS_CUT="$(CUT)" \
 	  $(CARGO_TEST) --test power_loss -- --nocapture
 
-fuzz: setup-dengine ## bent bytes into every decoder (DURATION=1m for each, SEED=)
-	@DENGINE_FUZZ_DURATION=$(or $(DURATION),1m) DENGINE_FUZZ_SEED=$(SEED) \
+fuzz: setup-dengine ## mutated bytes into every decoder (DURATION=1m for each; SEED= of a failure: draws its input again first)
+	@DENGINE_FUZZ_DURATION=$(or $(DURATION),1m) BOLERO_RANDOM_SEED=$(SEED) \
 	  $(CARGO_TEST) --test fuzz -- --nocapture
 
 overload: setup-dengine ## more writes than a member takes: it must shed, keep its leader and its memory, and recover

@@ -1,4 +1,4 @@
-//! What a small command makes every member hold while it is applied.
+//! How much memory a small command takes on every member while it is applied.
 
 use bytes::Bytes;
 use dengine_kv::store::MemoryStore;
@@ -9,7 +9,7 @@ use dengine_kv::{
 use dengine_types::EntryKind;
 
 use crate::memory::most_held;
-use crate::targets::kv::entry;
+use crate::targets::kv;
 
 const VALUE_BYTES: usize = 1 << 20;
 const KEYS: u8 = 64;
@@ -18,13 +18,12 @@ fn key(number: u8) -> Bytes {
     vec![number].into()
 }
 
-/// The most that a machine with large values holds while it applies this.
+/// The most that a state machine with large values holds while it applies this.
 fn held_by(command: Command) -> usize {
     let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
     let mut apply = |command: Command| {
         let data = Request::from(command).encode(CommandVersion::CURRENT);
-        let entries = [entry(&machine, EntryKind::Command, &data)];
-        most_held(|| machine.apply(&entries).unwrap()).1
+        most_held(|| kv::apply(&mut machine, EntryKind::Command, &data).unwrap()).1
     };
     for number in 0..KEYS {
         apply(Command::Put {

@@ -1,25 +1,28 @@
-//! Bytes from disks and networks, bent in every way, into everything that decodes them.
+//! Mutated input for everything that decodes bytes of disks, clients, peers and servers.
 //!
-//! A target takes bytes and says in a few words what became of them; it must not panic, and not hold more memory
-//! than its input justifies. The driver mutates valid inputs and whatever led to something new. It runs on stable
-//! Rust: `make test` gives each target a second, `make fuzz` minutes (`DURATION=`, `SEED=`). What breaks a target is
-//! written to a file whose name is printed; put it into `corpus/<target>/`, where it is tried first from then on.
+//! A target takes bytes; it must not panic, run without end, or hold more memory than its input
+//! justifies. [`bolero`] runs the targets: within `cargo test` on stable Rust, on mutations of
+//! valid inputs, or with `cargo bolero test TARGET` under libFuzzer, guided by coverage.
+//! `make test` gives each target a second, `make fuzz` minutes (`DURATION=`). What fails is made
+//! smaller, printed, and saved to a file: put that into `regressions/<target>/`, where it is tried
+//! first from then on.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod driver;
 mod gathered;
+mod inputs;
 mod memory;
 mod targets;
-
-use driver::Target;
 
 /// A test for each target, under its name.
 macro_rules! targets {
     ($($name:ident: $target:expr;)*) => {
         $(#[test]
         fn $name() {
-            driver::run(&Target { name: stringify!($name), ..$target });
+            // Here, because bolero calls a target as the function that this macro stands in.
+            let test = bolero::check!();
+            driver::run(stringify!($name), $target, test);
         })*
     };
 }

@@ -1,4 +1,4 @@
-//! Counts what a thread holds, so that a length field that is believed shows.
+//! Counts what a thread holds, so that an allocation by an unchecked length field shows.
 
 #![expect(unsafe_code, reason = "an allocator cannot be written without")]
 

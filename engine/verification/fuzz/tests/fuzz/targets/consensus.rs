@@ -10,15 +10,14 @@ use dengine_raft::consensus::{
 };
 use dengine_types::{MemberId, Moment};
 
-/// Ticks, proposals and messages, one after the other.
+/// Ticks, proposals and messages, one after the other: see [`run`].
 pub(crate) const MESSAGES: Target = Target {
-    name: "",
     run,
     seeds,
     memory: (256 << 10, 16),
 };
 
-/// Who is sent all this.
+/// The member that receives all this.
 pub(super) const ME: MemberId = MemberId(1);
 
 /// A member whose disk and state machine are done at once.
@@ -43,8 +42,18 @@ impl Member {
         Self { log, consensus }
     }
 
-    /// Does what follows; returns what it sends. `None`: it takes no further part.
-    pub(super) fn settle(&mut self) -> Option<Vec<(MemberId, Bytes)>> {
+    /// Takes in an event, and carries out what follows. `false`: it takes no further part.
+    pub(super) fn step(&mut self, event: Event) -> bool {
+        // A refusal is as good as any other end.
+        drop(self.consensus.step(event));
+        let goes_on = self.settle().is_some();
+        let held = self.consensus.held_messages();
+        assert!(held < 10_000, "what is held is bounded, not {held}");
+        goes_on
+    }
+
+    /// Carries out what follows; returns what it sends. `None`: it takes no further part.
+    fn settle(&mut self) -> Option<Vec<(MemberId, Bytes)>> {
         let mut sent = Vec::new();
         loop {
             let actions = self.consensus.actions();
@@ -85,20 +94,19 @@ impl Member {
     }
 }
 
-/// The input is a list of events, each with a byte that says what it is: a tick, a proposal, or a message with its
-/// sender and length.
-fn run(input: &[u8]) -> String {
+/// The input is a list of events, each with a byte that says what it is: a tick, a proposal, or a
+/// message with its sender and length.
+fn run(input: &[u8]) {
     let mut member = Member::new(ME);
     let mut rest = input;
-    let (mut taken, mut refused) = (0, String::new());
     let mut now = 0;
     while let Some((kind, after)) = rest.split_first() {
         rest = after;
         now += 1_000_000;
         member.consensus.observe(Moment(now));
-        let stepped = match kind % 8 {
-            0..=1 => member.consensus.step(Event::Tick),
-            2 => member.consensus.step(propose()),
+        let event = match kind % 8 {
+            0..=1 => Event::Tick,
+            2 => propose(),
             _ => {
                 let Some((bytes, after)) = super::part(rest) else {
                     break;
@@ -106,27 +114,13 @@ fn run(input: &[u8]) -> String {
                 rest = after;
                 let from = MemberId(u64::from(kind / 8 % 5));
                 let bytes = Bytes::copy_from_slice(bytes);
-                member.consensus.step(Event::Message { from, bytes })
+                Event::Message { from, bytes }
             }
         };
-        match stepped {
-            Ok(()) => taken += 1,
-            Err(error) => refused = super::words(&error),
+        if !member.step(event) {
+            return;
         }
-        if member.settle().is_none() {
-            return "installed a snapshot".to_owned();
-        }
-        assert!(
-            member.consensus.held_messages() < 10_000,
-            "what is held is bounded"
-        );
     }
-    let state = member.consensus.state();
-    let commits = member.consensus.commit_index().0 > 0;
-    format!(
-        "{:?} leader {:?} commits {commits} taken {taken}, {refused}",
-        state.role, state.leader
-    )
 }
 
 fn propose() -> Event {
@@ -137,25 +131,30 @@ fn propose() -> Event {
     }])
 }
 
-/// What member 1 hears when it follows, and when it leads, in a cluster where all is well.
+/// What reaches member 1 when it follows, and when it leads, in a healthy cluster.
 fn seeds() -> Vec<Vec<u8>> {
-    let input = |leader| heard(leader).iter().flat_map(Heard::bytes).collect();
+    let input = |leader| reaching(leader).iter().flat_map(Reached::bytes).collect();
     // Entries of no bytes.
-    let hollow = Heard::Message {
+    let empty_entries = Reached::Message {
         from: MemberId(2),
         bytes: [0x3a, 0].repeat(32_000).into(),
     };
-    vec![input(MemberId(2)), input(ME), vec![0; 40], hollow.bytes()]
+    vec![
+        input(MemberId(2)),
+        input(ME),
+        vec![0; 40],
+        empty_entries.bytes(),
+    ]
 }
 
-/// What happens to member 1.
-pub(super) enum Heard {
+/// What reaches member 1.
+pub(super) enum Reached {
     Tick,
     Proposal,
     Message { from: MemberId, bytes: Bytes },
 }
 
-impl Heard {
+impl Reached {
     fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Tick => vec![0],
@@ -168,10 +167,10 @@ impl Heard {
     }
 }
 
-/// Runs three members until `leader` leads and has committed; tells what happened to member 1.
-pub(super) fn heard(leader: MemberId) -> Vec<Heard> {
+/// Runs three members until `leader` leads and has committed; returns what reached member 1.
+pub(super) fn reaching(leader: MemberId) -> Vec<Reached> {
     let mut members = [1, 2, 3].map(|id| Member::new(MemberId(id)));
-    let mut heard = Vec::new();
+    let mut reached = Vec::new();
     let mut now = 0;
     for round in 0..200 {
         now += 100_000_000;
@@ -179,31 +178,32 @@ pub(super) fn heard(leader: MemberId) -> Vec<Heard> {
         for member in &mut members {
             member.consensus.observe(Moment(now));
         }
-        // Only it ever loses patience; the others have to tick for the votes that they may not give at first.
+        // Only it ever times out; the others have to tick for the votes that they may not give at
+        // first.
         let leads = members[place].consensus.state().role == Role::Leader;
         for (at, member) in members.iter_mut().enumerate() {
             if at == place || round < 10 {
                 member.consensus.step(Event::Tick).unwrap();
                 if at == 0 {
-                    heard.push(Heard::Tick);
+                    reached.push(Reached::Tick);
                 }
             }
         }
         if leads && round % 5 == 0 {
             members[place].consensus.step(propose()).unwrap();
             if place == 0 {
-                heard.push(Heard::Proposal);
+                reached.push(Reached::Proposal);
             }
         }
-        deliver(&mut members, &mut heard);
+        deliver(&mut members, &mut reached);
         if leads && members[place].consensus.commit_index().0 > 3 {
             break;
         }
     }
-    heard
+    reached
 }
 
-fn deliver(members: &mut [Member; 3], heard: &mut Vec<Heard>) {
+fn deliver(members: &mut [Member; 3], reached: &mut Vec<Reached>) {
     loop {
         let mut mail = Vec::new();
         for (at, member) in members.iter_mut().enumerate() {
@@ -217,7 +217,7 @@ fn deliver(members: &mut [Member; 3], heard: &mut Vec<Heard>) {
         for (from, to, bytes) in mail {
             if to == ME {
                 let bytes = bytes.clone();
-                heard.push(Heard::Message { from, bytes });
+                reached.push(Reached::Message { from, bytes });
             }
             let receiver = &mut members[(to.0 - 1) as usize];
             receiver

@@ -1,15 +1,14 @@
-//! The small files that say whose a data folder is, and how its member ended.
+//! The small files that say whose a data directory is, and how its member ended.
 
 use dengine_data_dir::marks::PowerMark;
 use dengine_data_dir::{FORMAT, Identity, Record, decode_power_mark, encode_power_mark};
 use dengine_types::{ClusterId, MemberId};
 
-use super::words;
+use super::{both_modes, repaired, round_trip};
 use crate::driver::Target;
 
-/// The first byte says whether the checksum is mended, the rest is `folder.toml`.
+/// `folder.toml`, its checksum [`repaired`] or not.
 pub(crate) const RECORD: Target = Target {
-    name: "",
     run: record,
     seeds: records,
     // The parser of TOML keeps a tree of what it reads.
@@ -18,48 +17,33 @@ pub(crate) const RECORD: Target = Target {
 
 /// `power.toml`.
 pub(crate) const POWER: Target = Target {
-    name: "",
     run: power,
     seeds: || [true, false].map(|clean| mark(clean).into_bytes()).into(),
     memory: (1 << 16, 256),
 };
 
-fn record(input: &[u8]) -> String {
-    let Some((mode, file)) = input.split_first() else {
-        return "nothing".to_owned();
-    };
-    let file = match mode % 2 {
-        0 => file.to_vec(),
-        _ => mend(file),
-    };
-    match Record::decode(&file) {
-        Err(error) => words(&error),
-        Ok(record) => {
-            let written = record.encode();
-            assert_eq!(Record::decode(written.as_bytes()).as_ref(), Ok(&record));
-            format!("format {} {}", record.format, record.identity.is_some())
-        }
+fn record(input: &[u8]) {
+    if let Some(file) = repaired(input, repair) {
+        round_trip(&file, Record::decode, |it| it.encode().into_bytes());
     }
 }
 
-fn power(input: &[u8]) -> String {
-    match decode_power_mark(input) {
-        Err(error) => words(&error),
-        Ok(mark) => {
-            let written = encode_power_mark(&mark);
-            assert_eq!(decode_power_mark(written.as_bytes()).as_ref(), Ok(&mark));
-            format!("clean {}", mark.clean)
-        }
-    }
+fn power(input: &[u8]) {
+    round_trip(input, decode_power_mark, |it| {
+        encode_power_mark(it).into_bytes()
+    });
 }
 
-/// A record as it is written, with any bytes before its checksum.
-fn mend(file: &[u8]) -> Vec<u8> {
-    const SEAL: &[u8] = b"checksum = \"";
-    let end = file.windows(SEAL.len()).rposition(|bytes| bytes == SEAL);
-    let before = &file[..end.unwrap_or(file.len())];
-    let checksum = format!("{:08x}\"\n", crc32c::crc32c(before));
-    [before, SEAL, checksum.as_bytes()].concat()
+/// Makes any bytes a record, by the checksum behind them.
+fn repair(file: &mut Vec<u8>) {
+    const CHECKSUM: &[u8] = b"checksum = \"";
+    let end = file
+        .windows(CHECKSUM.len())
+        .rposition(|bytes| bytes == CHECKSUM);
+    file.truncate(end.unwrap_or(file.len()));
+    let checksum = format!("{:08x}\"\n", crc32c::crc32c(file));
+    file.extend_from_slice(CHECKSUM);
+    file.extend_from_slice(checksum.as_bytes());
 }
 
 fn records() -> Vec<Vec<u8>> {
@@ -72,11 +56,7 @@ fn records() -> Vec<Vec<u8>> {
         folder_id: "0b5e55ed-0000-4000-8000-000000000000".to_owned(),
         identity,
     };
-    let texts = [None, Some(member)].map(|identity| record(identity).encode());
-    let seeds = (0..2_u8).flat_map(|mode| texts.iter().map(move |text| (mode, text)));
-    seeds
-        .map(|(mode, text)| [&[mode], text.as_bytes()].concat())
-        .collect()
+    both_modes([None, Some(member)].map(|identity| record(identity).encode().into_bytes()))
 }
 
 fn mark(clean: bool) -> String {

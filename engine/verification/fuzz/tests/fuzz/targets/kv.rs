@@ -1,6 +1,6 @@
-//! Commands and membership changes as they stand in the log, and records as they stand in the store.
+//! Commands and membership changes as they are in the log, and records as they are in the store.
 
-use super::{joined, parts, words};
+use super::{joined, parts, round_trip};
 use crate::driver::Target;
 use bytes::Bytes;
 use dengine_kv::outcome::{decode_kept, encode_kept};
@@ -8,13 +8,12 @@ use dengine_kv::store::{MemoryStore, WriteBatch};
 use dengine_kv::{
     Batch, BatchOperation, Command, CommandVersion, Compare, CompareTarget, Expected, KeyRange,
     Member, Membership, MembershipChange, Outcome, RangeQuery, Relation, Request, SessionInfo,
-    SessionStamp, StateMachine, Store as _, layout,
+    SessionStamp, StateMachine, Store as _, StoreError, layout,
 };
 use dengine_types::{ClusterId, Entry, EntryKind, Index, MemberId, Revision, SessionId, Term};
 
 /// The data of an entry, decoded, encoded again and applied.
 pub(crate) const REQUEST: Target = Target {
-    name: "",
     run: request,
     seeds: requests,
     memory: (1 << 20, 64),
@@ -22,7 +21,6 @@ pub(crate) const REQUEST: Target = Target {
 
 /// A change of the members, decoded and applied; and their record.
 pub(crate) const MEMBERSHIP: Target = Target {
-    name: "",
     run: membership,
     seeds: memberships,
     memory: (1 << 20, 64),
@@ -30,7 +28,6 @@ pub(crate) const MEMBERSHIP: Target = Target {
 
 /// One record or key by itself.
 pub(crate) const RECORDS: Target = Target {
-    name: "",
     run: records,
     seeds: || {
         dump()
@@ -43,7 +40,6 @@ pub(crate) const RECORDS: Target = Target {
 
 /// What is kept of a session: an answer, or the session's own record.
 pub(crate) const KEPT: Target = Target {
-    name: "",
     run: kept,
     seeds: kept_records,
     memory: (1 << 16, 256),
@@ -51,107 +47,78 @@ pub(crate) const KEPT: Target = Target {
 
 /// A whole store: records with their lengths before them.
 pub(crate) const STORE: Target = Target {
-    name: "",
     run: store,
     seeds: || vec![framed(&dump()), framed(&dump()[..4])],
     memory: (4 << 20, 256),
 };
 
-fn request(input: &[u8]) -> String {
-    let decoded = match Request::decode(Bytes::copy_from_slice(input)) {
-        Err(error) => words(&error),
-        Ok(Err(refusal)) => words(&refusal),
-        Ok(Ok(logged)) => {
-            let data = logged.request.clone().encode(logged.version);
-            let again = Request::decode(data).unwrap().unwrap();
-            assert_eq!(again, logged, "a command is what it was encoded from");
-            words(&logged.request.command)
-        }
-    };
+fn request(input: &[u8]) {
+    if let Ok(Ok(logged)) = Request::decode(Bytes::copy_from_slice(input)) {
+        let data = logged.request.clone().encode(logged.version);
+        let again = Request::decode(data).unwrap().unwrap();
+        assert_eq!(again, logged, "a command is what it was encoded from");
+    }
     let mut machine = filled();
-    let entries = [entry(&machine, EntryKind::Command, input)];
-    let applied = machine.apply(&entries);
-    // Twice: a session knows the second.
-    let entries = [entry(&machine, EntryKind::Command, input)];
-    let applied = applied.and_then(|_| machine.apply(&entries));
-    let became = applied.map_or_else(|error| words(&error), |all| words(&all[0].outcome));
-    let _ = machine.reader().logical_hash().unwrap();
-    format!("{decoded} {became}")
+    // Twice: the second is a retry, if it is of a session.
+    let applied = apply(&mut machine, EntryKind::Command, input);
+    drop(applied.and_then(|_| apply(&mut machine, EntryKind::Command, input)));
+    machine.reader().logical_hash().unwrap();
 }
 
-fn membership(input: &[u8]) -> String {
-    let record = Membership::decode(input).map_or_else(
-        |error| words(&error),
-        |found| {
-            assert_eq!(Membership::decode(&found.encode()).unwrap(), found);
-            "a record".to_owned()
-        },
-    );
-    let change = MembershipChange::decode(input);
+fn membership(input: &[u8]) {
+    round_trip(input, Membership::decode, Membership::encode);
+    drop(MembershipChange::decode(input));
     let empty = StateMachine::open(MemoryStore::default()).unwrap();
-    let applied = [empty, begun()].map(|mut machine| {
-        let entries = [entry(&machine, EntryKind::Membership, input)];
-        let applied = machine.apply(&entries);
+    for mut machine in [empty, with_members()] {
+        drop(apply(&mut machine, EntryKind::Membership, input));
         let now = machine.membership();
         assert_eq!(Membership::decode(&now.encode()).unwrap(), *now);
         let _ = now.next_member_id();
-        applied.map_or_else(|error| words(&error), |all| words(&all[0].outcome))
-    });
-    format!("{record} {} {}", words(&change), applied.join(" "))
+    }
 }
 
 /// A state machine that knows the voters 1 and 2 and the learner 3.
-fn begun() -> StateMachine<MemoryStore> {
+fn with_members() -> StateMachine<MemoryStore> {
     let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
     for change in &changes()[..4] {
-        let entries = [entry(&machine, EntryKind::Membership, change)];
-        machine.apply(&entries).unwrap();
+        apply(&mut machine, EntryKind::Membership, change).unwrap();
     }
     machine
 }
 
-fn records(input: &[u8]) -> String {
-    let state = layout::decode_state(input).is_ok();
-    let version = layout::version(input).is_ok();
-    let data = layout::split_data_key(input).is_ok();
-    let change = layout::split_change_key(input).is_ok();
-    let changed = layout::change(input).is_ok();
-    let expiring = layout::split_expiring_key(input).is_ok();
-    let session = layout::split_session_key(input).is_ok();
-    let user = layout::user_key(input).is_ok();
-    let ttl = layout::ttl(input).is_ok();
-    let space = layout::space(input).is_ok();
-    let format = layout::check_format(input).is_ok();
-    let members = layout::decode_membership(input).is_ok();
-    let prefix = layout::version_prefix(input).map(<[u8]>::len);
-    format!(
-        "{state} {version} {data} {change} {changed} {expiring} {session} {user} {ttl} {space} {format} {members} {}",
-        prefix.is_some()
-    )
+fn records(input: &[u8]) {
+    drop(layout::decode_state(input));
+    drop(layout::version(input));
+    drop(layout::split_data_key(input));
+    drop(layout::split_change_key(input));
+    drop(layout::change(input));
+    drop(layout::split_expiring_key(input));
+    drop(layout::split_session_key(input));
+    drop(layout::user_key(input));
+    drop(layout::ttl(input));
+    drop(layout::space(input));
+    drop(layout::check_format(input));
+    drop(layout::decode_membership(input));
+    let _ = layout::version_prefix(input);
 }
 
-fn kept(input: &[u8]) -> String {
-    let answer = match decode_kept(Bytes::copy_from_slice(input)) {
-        Err(error) => words(&error),
-        Ok(Outcome::Trimmed(whole)) => format!("trimmed {}", words(&whole)),
+fn kept(input: &[u8]) {
+    match decode_kept(Bytes::copy_from_slice(input)) {
+        Err(_) | Ok(Outcome::Trimmed(_)) => {}
         Ok(outcome) => {
             let again = decode_kept(Bytes::from(encode_kept(&outcome))).unwrap();
             let trimmed = matches!(again, Outcome::Trimmed(_));
             assert!(trimmed || again == outcome, "an answer is what it was");
-            words(&outcome)
         }
-    };
-    let session = SessionInfo::decode(SessionId(3), input);
-    format!("{answer}; {}", words(&session))
+    }
+    drop(SessionInfo::decode(SessionId(3), input));
 }
 
 fn kept_records() -> Vec<Vec<u8>> {
     let mut machine = StateMachine::open(MemoryStore::default()).unwrap();
     let mut outcomes = Vec::new();
     for data in requests() {
-        let entries = [entry(&machine, EntryKind::Command, &data)];
-        let applied = machine.apply(&entries).unwrap();
-        outcomes.extend(applied.into_iter().map(|it| it.outcome));
+        outcomes.extend(apply(&mut machine, EntryKind::Command, &data).unwrap());
     }
     // What a stamped command may be answered.
     outcomes.retain(|outcome| {
@@ -169,7 +136,7 @@ fn kept_records() -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn store(input: &[u8]) -> String {
+fn store(input: &[u8]) {
     let store = MemoryStore::default();
     let mut batch = WriteBatch::default();
     let mut records = parts(input);
@@ -177,42 +144,39 @@ fn store(input: &[u8]) -> String {
         batch.put(key, value);
     }
     store.write(&batch).unwrap();
-    let mut machine = match StateMachine::open(store) {
-        Ok(machine) => machine,
-        Err(error) => return words(&error),
+    let Ok(mut machine) = StateMachine::open(store) else {
+        return;
     };
-    let range = machine
-        .reader()
-        .range(&RangeQuery::new(KeyRange::From(Bytes::new())));
-    let range = range.map_or_else(|error| words(&error), |found| found.kvs.len().to_string());
-    let hash = machine.reader().logical_hash();
-    let hash = hash.map_or_else(|error| words(&error), |_| String::new());
+    let all = RangeQuery::new(KeyRange::From(Bytes::new()));
+    drop(machine.reader().range(&all));
+    drop(machine.reader().logical_hash());
     let requests = requests();
-    let mut became = String::new();
-    for data in &requests {
-        let entries = [entry(&machine, EntryKind::Command, data)];
-        if let Err(error) = machine.apply(&entries) {
-            became = words(&error);
-            break;
-        }
-    }
-    format!("{range} {hash} {became}")
+    let mut applied = requests
+        .iter()
+        .map(|it| apply(&mut machine, EntryKind::Command, it));
+    applied.find(Result::is_err);
 }
 
 fn framed(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     joined(records.iter().flat_map(|(key, value)| [key, value]))
 }
 
-/// The next entry that a machine applies.
-pub(crate) fn entry(machine: &StateMachine<MemoryStore>, kind: EntryKind, data: &[u8]) -> Entry {
+/// Applies the next entry; returns the outcomes.
+pub(crate) fn apply(
+    machine: &mut StateMachine<MemoryStore>,
+    kind: EntryKind,
+    data: &[u8],
+) -> Result<Vec<Outcome>, StoreError> {
     let (index, term) = machine.applied();
-    Entry {
+    let entry = Entry {
         index: index.next(),
         term: Term(term.0.max(1)),
         kind,
         context: Bytes::new(),
         data: Bytes::copy_from_slice(data),
-    }
+    };
+    let applied = machine.apply(&[entry])?;
+    Ok(applied.into_iter().map(|it| it.outcome).collect())
 }
 
 /// A state machine that has applied all the valid commands.
@@ -223,8 +187,7 @@ pub(super) fn filled() -> StateMachine<MemoryStore> {
 fn fill(store: MemoryStore) -> StateMachine<MemoryStore> {
     let mut machine = StateMachine::open(store).unwrap();
     for data in requests() {
-        let entries = [entry(&machine, EntryKind::Command, &data)];
-        machine.apply(&entries).unwrap();
+        apply(&mut machine, EntryKind::Command, &data).unwrap();
     }
     machine
 }
@@ -263,31 +226,7 @@ fn requests() -> Vec<Vec<u8>> {
             value: Bytes::from_static(b"swapped"),
             ttl_ms: 0,
         },
-        Command::Batch(Batch {
-            compares: vec![Compare {
-                keys: KeyRange::One(key.clone()),
-                relation: Relation::Equal,
-                target: CompareTarget::Value(Bytes::from_static(b"swapped")),
-            }],
-            then: vec![
-                BatchOperation::Put {
-                    key: Bytes::from_static(b"batched"),
-                    value: Bytes::from_static(b"value"),
-                    prev_kv: true,
-                    ttl_ms: 9,
-                },
-                BatchOperation::Get {
-                    keys: KeyRange::From(Bytes::new()),
-                    limit: 2,
-                    keys_only: false,
-                    count_only: false,
-                },
-            ],
-            otherwise: vec![BatchOperation::Delete {
-                keys: KeyRange::One(key.clone()),
-                prev_kv: false,
-            }],
-        }),
+        Command::Batch(batch(&key)),
         Command::KeepAlive {
             session: SessionId(3),
         },
@@ -316,9 +255,38 @@ fn requests() -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// Compares the value that the command before it in [`requests`] swapped in.
+fn batch(key: &Bytes) -> Batch {
+    Batch {
+        compares: vec![Compare {
+            keys: KeyRange::One(key.clone()),
+            relation: Relation::Equal,
+            target: CompareTarget::Value(Bytes::from_static(b"swapped")),
+        }],
+        then: vec![
+            BatchOperation::Put {
+                key: Bytes::from_static(b"batched"),
+                value: Bytes::from_static(b"value"),
+                prev_kv: true,
+                ttl_ms: 9,
+            },
+            BatchOperation::Get {
+                keys: KeyRange::From(Bytes::new()),
+                limit: 2,
+                keys_only: false,
+                count_only: false,
+            },
+        ],
+        otherwise: vec![BatchOperation::Delete {
+            keys: KeyRange::One(key.clone()),
+            prev_kv: false,
+        }],
+    }
+}
+
 fn memberships() -> Vec<Vec<u8>> {
     let mut seeds = changes();
-    seeds.push(begun().membership().encode());
+    seeds.push(with_members().membership().encode());
     seeds
 }
 

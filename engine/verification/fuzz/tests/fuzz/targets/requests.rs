@@ -1,6 +1,4 @@
-//! What a client asks for, alone or in a frame of a stream, up to its answer.
-
-use std::fmt::Debug;
+//! Requests of clients, alone or in a frame of a stream, up to the response.
 
 use dengine_kv as kv;
 use dengine_kv::{Outcome, StateMachine, store::MemoryStore};
@@ -22,16 +20,15 @@ use prost::Message;
 use tonic::Status;
 
 use super::{
-    kv::{entry, filled},
+    assert_fits,
+    kv::{self as state, filled},
     received,
     samples::calls,
-    words,
 };
 use crate::driver::Target;
 
 /// The first byte says which request it is.
 pub(crate) const ONE: Target = Target {
-    name: "",
     run: one,
     seeds: || calls().into_iter().map(numbered).collect(),
     // A part of a batch may have two bytes, and takes a hundred once it is decoded.
@@ -40,14 +37,13 @@ pub(crate) const ONE: Target = Target {
 
 /// A frame of requests.
 pub(crate) const FRAME: Target = Target {
-    name: "",
     run: many,
     seeds: frames,
     // The same is true of calls, which are also answered.
     memory: (1 << 20, 1024),
 };
 
-/// Small, so that they are met.
+/// Small, so that inputs reach them.
 pub(super) const LIMITS: RequestLimits = RequestLimits {
     max_key_bytes: 256,
     max_value_bytes: 1024,
@@ -55,13 +51,13 @@ pub(super) const LIMITS: RequestLimits = RequestLimits {
     max_batch_operations: 16,
     max_batch_request_bytes: 4096,
 };
-/// What a client is told has to fit into the headers of a response.
+/// A message to a client has to fit into response headers.
 const MESSAGE_BYTES_MAX: usize = 512;
 pub(super) const CLUSTER: ClusterId = ClusterId(7);
 
-fn one(input: &[u8]) -> String {
+fn one(input: &[u8]) {
     let Some((kind, bytes)) = input.split_first() else {
-        return "nothing".to_owned();
+        return;
     };
     match kind % 10 {
         0 => write::<PutRequest>(bytes),
@@ -72,27 +68,26 @@ fn one(input: &[u8]) -> String {
         5 => write::<OpenSessionRequest>(bytes),
         6 => write::<KeepAliveSessionRequest>(bytes),
         7 => write::<CloseSessionRequest>(bytes),
-        8 => decoded::<GetRequest>(bytes).map_or_else(Into::into, |it| became(get(&filled(), &it))),
-        _ => decoded::<RangeRequest>(bytes)
-            .map_or_else(Into::into, |it| became(range(&filled(), it))),
+        8 => serve_one(bytes, |it| get(&filled(), &it)),
+        _ => serve_one(bytes, |it| range(&filled(), it)),
     }
 }
 
-fn decoded<M: Message + Default + 'static>(bytes: &[u8]) -> Result<M, String> {
-    received(bytes).map_err(|error| words(&error.message()))
+fn write<M: Mutation + Default + 'static>(bytes: &[u8]) {
+    serve_one(bytes, |it: M| written(&mut filled(), &it));
 }
 
-fn write<M: Mutation + Default + 'static>(bytes: &[u8]) -> String
+/// Decodes a request, and answers it.
+fn serve_one<M, T>(bytes: &[u8], serve: impl FnOnce(M) -> Result<T, Status>)
 where
-    M::Answer: Debug,
+    M: Message + Default + 'static,
 {
-    match decoded::<M>(bytes) {
-        Ok(request) => became(written(&mut filled(), &request)),
-        Err(error) => error,
+    if let Err(status) = received(bytes).and_then(serve) {
+        assert_fits(&status, MESSAGE_BYTES_MAX);
     }
 }
 
-/// What a write comes to on a member that leads.
+/// The result of a write on a leader.
 fn written<M: Mutation>(
     machine: &mut StateMachine<MemoryStore>,
     request: &M,
@@ -120,16 +115,15 @@ fn apply(machine: &mut StateMachine<MemoryStore>, commands: &[kv::Request]) -> V
             again.request, *command,
             "a command is what it was encoded from"
         );
-        let entries = [entry(machine, EntryKind::Command, &data)];
-        let applied = machine.apply(&entries).expect("what was checked applies");
-        outcomes.extend(applied.into_iter().map(|it| it.outcome));
+        let applied = state::apply(machine, EntryKind::Command, &data);
+        outcomes.extend(applied.expect("what was checked applies"));
     }
     outcomes
 }
 
 fn answered<T>(command: &kv::Request, answer: Result<T, NoAnswer>) -> Result<T, Status> {
     answer.map_err(|why| {
-        // A session answers with what the first command of that sequence came to.
+        // A session answers with the outcome of the first command of that sequence.
         let other = matches!(why, NoAnswer::OfAnotherKind(_));
         assert!(
             command.session.is_some() || !other,
@@ -177,55 +171,23 @@ fn header(machine: &StateMachine<MemoryStore>) -> Header {
     }
 }
 
-fn became<T: Debug>(result: Result<T, Status>) -> String {
-    match result {
-        // Behind the header, which says little.
-        Ok(answer) => {
-            let told = format!("{answer:?}");
-            let (kind, rest) = told.split_once("trimmed").unwrap_or((&told, ""));
-            kind.chars()
-                .take(12)
-                .chain(rest.chars().take(120))
-                .collect()
-        }
-        Err(status) => {
-            let told = status.message();
-            assert!(told.len() <= MESSAGE_BYTES_MAX, "{} bytes", told.len());
-            format!("{:?} {}", status.code(), words(&told))
-        }
-    }
+fn many(input: &[u8]) {
+    serve_one(input, |frame: PipelineRequest| {
+        let mut called: Vec<_> = frame.calls.iter().map(|it| it.id).collect();
+        let response = serve(Calls::sort(frame, &LIMITS)?);
+        let mut answered: Vec<_> = response.answers.iter().map(|it| it.id).collect();
+        called.sort_unstable();
+        answered.sort_unstable();
+        assert_eq!(answered, called, "each call has one answer");
+        let bytes = response.encode_to_vec();
+        assert_eq!(PipelineResponse::decode(&bytes[..]).unwrap(), response);
+        Ok(())
+    });
 }
 
-fn many(input: &[u8]) -> String {
-    let frame: PipelineRequest = match decoded(input) {
-        Ok(frame) => frame,
-        Err(error) => return error,
-    };
-    let mut asked: Vec<_> = frame.calls.iter().map(|it| it.id).collect();
-    let calls = match Calls::sort(frame, &LIMITS) {
-        Ok(calls) => calls,
-        Err(status) => return became::<()>(Err(status)),
-    };
-    let (served, sorted) = serve(calls);
-    let mut told: Vec<_> = served.answers.iter().map(|it| it.id).collect();
-    asked.sort_unstable();
-    told.sort_unstable();
-    assert_eq!(told, asked, "each call has one answer");
-    let bytes = served.encode_to_vec();
-    assert_eq!(PipelineResponse::decode(&bytes[..]).unwrap(), served);
-    sorted
-}
-
-/// Answers all calls; says what they are.
-fn serve(calls: Calls) -> (PipelineResponse, String) {
+/// Answers all calls.
+fn serve(calls: Calls) -> PipelineResponse {
     let machine = &mut filled();
-    let kinds = [
-        calls.writes.len(),
-        calls.writes_alone.len(),
-        calls.gets.iter().map(std::collections::VecDeque::len).sum(),
-        calls.reads_alone.len(),
-        calls.refused.len(),
-    ];
     let mut answers = calls.refused;
     assert_eq!(calls.writes.len(), calls.commands.len());
     let outcomes = apply(machine, &calls.commands);
@@ -252,14 +214,10 @@ fn serve(calls: Calls) -> (PipelineResponse, String) {
             ReadAlone::Range(it) => frame::framed::<RangeRequest>(id, range(machine, it)),
         });
     }
-    let served = PipelineResponse {
+    PipelineResponse {
         answers,
         ..PipelineResponse::default()
-    };
-    (
-        served,
-        format!("{:?}", kinds.map(|it| if it > 0 { 'x' } else { '-' })),
-    )
+    }
 }
 
 fn write_framed<M: Mutation>(

@@ -13,7 +13,8 @@ use dengine_protocol::{
 
 use super::requests::CLUSTER;
 
-/// A valid request of each kind, of those that have several shapes one of each; and with the largest numbers.
+/// A valid request of each kind, of those that have several shapes one of each; and with the
+/// largest numbers.
 pub(super) fn calls() -> Vec<Call> {
     let largest = SessionStamp {
         session_id: 3,

@@ -1,4 +1,4 @@
-//! What a client watches, up to what it is told.
+//! Requests of a watch stream, up to the events that it sends.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,16 +19,14 @@ use prost::Message as _;
 
 use super::{
     joined,
-    kv::{entry, filled},
+    kv::{self as state, filled},
     parts, received,
     requests::LIMITS,
-    words,
 };
 use crate::driver::Target;
 
 /// Requests of one stream, with their lengths before them.
 pub(crate) const REQUESTS: Target = Target {
-    name: "",
     run,
     seeds,
     memory: (1 << 20, 256),
@@ -48,7 +46,7 @@ const OPEN_BYTES: usize = 256;
 /// More rounds than the small history has pages, for each watch.
 const ROUNDS: usize = 100;
 
-/// A stream at both ends, and what was said on it.
+/// Both ends of a stream.
 struct Stream {
     machine: StateMachine<MemoryStore>,
     ring: Ring,
@@ -56,11 +54,9 @@ struct Stream {
     wanted: Wanted,
     watches: WatchSet,
     clients: BTreeMap<u64, WatchCursor>,
-    events: usize,
-    endings: String,
 }
 
-fn run(input: &[u8]) -> String {
+fn run(input: &[u8]) {
     let machine = filled();
     let mut stream = Stream {
         ring: Ring::new(machine.revision(), KEEP),
@@ -69,13 +65,11 @@ fn run(input: &[u8]) -> String {
         wanted: Wanted::default(),
         watches: WatchSet::new(OPEN_BYTES),
         clients: BTreeMap::new(),
-        events: 0,
-        endings: String::new(),
     };
     for bytes in parts(input) {
         match received::<WatchRequest>(bytes) {
             Ok(request) => stream.request(request),
-            Err(error) => return words(&error.message()),
+            Err(_) => return,
         }
     }
     stream.tell();
@@ -87,9 +81,6 @@ fn run(input: &[u8]) -> String {
         let next = stream.watches.next(id);
         assert!(next > Some(newest), "{id} at {next:?}");
     }
-    let told = "e".repeat(stream.events.min(20));
-    let left = "w".repeat(stream.watches.len().min(5));
-    format!("{told} {left} {}", stream.endings)
 }
 
 impl Stream {
@@ -122,7 +113,7 @@ impl Stream {
             asked => asked,
         };
         let mut client = WatchCursor::new(create.start_revision);
-        let response = said(&watch::created(id, self.header(), first));
+        let response = sent(&watch::created(id, self.header(), first));
         client
             .created(response.resume_revision)
             .expect("it is what was asked for");
@@ -139,11 +130,10 @@ impl Stream {
             ttl_ms: 0,
         };
         let data = dengine_kv::Request::from(put).encode(dengine_kv::CommandVersion::CURRENT);
-        let entries = [entry(&self.machine, EntryKind::Command, &data)];
-        self.machine.apply(&entries).unwrap();
+        state::apply(&mut self.machine, EntryKind::Command, &data).unwrap();
     }
 
-    /// Tells all watches everything there is.
+    /// Sends everything there is to all watches.
     fn tell(&mut self) {
         let rounds = ROUNDS * (1 + self.watches.len());
         let rounds = (0..rounds).find(|_| !self.follow() && !self.work());
@@ -170,7 +160,7 @@ impl Stream {
         Ok(Arc::new(Page::new(from, part, self.wanted.mark(), changes)))
     }
 
-    /// The next thing to tell; whether there was one.
+    /// Does the next piece of work; whether there was one.
     fn work(&mut self) -> bool {
         match self.watches.work(&self.ring, &mut self.wanted) {
             None => return false,
@@ -234,7 +224,7 @@ impl Stream {
     /// One message on its way, and into the client.
     fn event(&mut self, id: u64, message: dengine_kv::watch::Told) {
         let (reached, fragment) = (message.reached(), message.fragment);
-        let response = said(&watch::told(id, self.header(), message));
+        let response = sent(&watch::told(id, self.header(), message));
         let spec = self.watches.spec(id).expect("it was there");
         let revisions = response.events.iter().map(|event| {
             let kv = event.kv.as_ref().expect("an event has a pair");
@@ -247,16 +237,12 @@ impl Stream {
         let told = client.events(revisions, header.revision, fragment);
         assert_eq!(told, Ok(0), "nothing is told twice");
         self.watches.told(id, reached);
-        self.events += response.events.len();
     }
 
     fn cancel(&mut self, id: u64, ending: Ending) {
         self.watches.remove(id, &mut self.wanted);
         self.clients.remove(&id);
-        let response = said(&watch::canceled(id, self.header(), ending));
-        if self.endings.len() < 200 {
-            self.endings += &words(&response.cancel_reason);
-        }
+        sent(&watch::canceled(id, self.header(), ending));
     }
 
     fn header(&self) -> Header {
@@ -268,7 +254,7 @@ impl Stream {
 }
 
 /// What comes out at the other end.
-fn said(response: &WatchResponse) -> WatchResponse {
+fn sent(response: &WatchResponse) -> WatchResponse {
     WatchResponse::decode(&response.encode_to_vec()[..]).unwrap()
 }
 
