@@ -1,4 +1,5 @@
-//! Judges a history that a failed run left: `cargo run -p dengine-checker --example check_history -- history.jsonl`
+//! Judges a history that a failed run left: `cargo run -p dengine-checker --example check_history
+//! -- history.jsonl`
 
 #![expect(clippy::print_stdout, reason = "the verdict is the point")]
 

@@ -1,4 +1,4 @@
-//! What clients asked and what they were told: the material that every checker here works on.
+//! What clients called and what was answered: the input of every checker here.
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Write};
@@ -23,7 +23,7 @@ pub struct Moment {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Operation {
-    /// Who called. Session reads are judged by what the same client saw before.
+    /// The client that called. Session reads are checked against what the same client saw before.
     pub client: u64,
     /// Which member answered, as far as that is known; 0 if not. For people only.
     #[serde(default)]
@@ -87,7 +87,7 @@ pub enum Call {
     },
 }
 
-/// The state in which a compare wants its key.
+/// The state that a compare expects of its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expected {
@@ -117,7 +117,7 @@ pub enum Step {
 pub enum Level {
     /// Confirmed by a quorum.
     Linearizable,
-    /// Vouched for by the leader's lease; as strong.
+    /// Covered by the leader's lease; as strong.
     Lease,
     /// Not older than `after`, nor than anything this client wrote or read at this level before.
     Session {
@@ -234,7 +234,7 @@ pub struct History {
     pub alone_since: Option<u64>,
 }
 
-/// The first line of a history that was written down.
+/// The first line of a recorded history.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {

@@ -1,16 +1,18 @@
-//! Judges what clients saw: histories of calls and answers, and two checkers for them.
+//! Checks what clients saw: histories of calls and answers, and two checkers for them.
 //!
-//! - [`history`]: the material; written down as JSON Lines when something is wrong. [`Recorder`] makes it.
-//! - [`revisions`]: everything that revisions alone prove, over all keys at once and for reads of every
-//!   level: real-time order and the order of revisions agree, and every pair that was seen at a revision is
-//!   what the writes up to there make of it. Near linear, never undecided, takes every batch apart by keys.
-//! - [`linearizable`]: searches an order of all strong operations that explains every answer (Wing & Gong
-//!   1993; the memory of what was tried is Lowe's, 2017), for each set of keys that batches connect.
-//!   Complete for operations whose outcome nobody knows; gives up openly after a bounded number of steps.
+//! - [`history`]: the input; written as JSON Lines when something is wrong. [`Recorder`] makes it.
+//! - [`revisions`]: everything that revisions alone prove, over all keys at once and for reads of
+//!   every level: real-time order and the order of revisions agree, and every pair that was seen at
+//!   a revision is what the writes up to there make of it. Near linear, never undecided, takes
+//!   every batch apart by keys.
+//! - [`linearizable`]: searches an order of all strong operations that explains every answer (Wing
+//!   & Gong 1993; the cache of visited states is Lowe's, 2017), for each set of keys that batches
+//!   connect. Complete for operations of unknown outcome; gives up, and says so, after a bounded
+//!   number of steps.
 //!
-//! Neither knows anything of the engine but its promises, so that the simulator, `make torture` and tests
-//! of single rules judge with the same words. What neither can see: writes of others, unless
-//! [`History::alone_since`] says that there are none.
+//! Neither knows anything of the engine but its guarantees, so that the simulator, `make torture`
+//! and tests of single rules use the same ones. What neither can see: writes of other clients,
+//! unless [`History::alone_since`] says that there are none.
 
 pub mod history;
 pub mod linearizable;
@@ -28,7 +30,7 @@ pub use history::{
 pub use recorder::{CallId, Recorder};
 pub use violation::{Rule, Violation};
 
-/// What was checked, for a line of summary.
+/// What was checked, for a summary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Operations with an answer.
@@ -43,7 +45,7 @@ pub struct Summary {
 /// ([`linearizable::DEFAULT_STEPS`] decides all but hopeless cases).
 ///
 /// # Errors
-/// The first promise that the history breaks.
+/// The first guarantee that the history breaks.
 pub fn check(history: &History, steps: usize) -> Result<Summary, Violation> {
     revisions::check(history)?;
     let undecided = linearizable::check(history, steps)?.undecided;

@@ -1,18 +1,21 @@
 //! Searches an order of all operations that agrees with real time and explains every answer.
 //!
-//! Keys that no batch connects are independent (Herlihy & Wing 1990, locality), so each set is searched alone.
-//! Reads of several keys are taken apart: that they see one revision is for
-//! [`revisions`](super::revisions) to judge. Reads below lease level have no place in the order and are
-//! left out; so are operations that are known not to have happened.
+//! Keys that no batch connects are independent (Herlihy & Wing 1990, locality), so each set is
+//! searched alone. Reads of several keys are taken apart: that they see one revision is checked by
+//! [`revisions`](super::revisions). Reads below lease level have no place in the order and are left
+//! out; so are operations that are known not to have happened.
 //!
-//! This is the search of Wing & Gong with Lowe's memory of what was tried. Revisions spare it most of its choices:
-//! what took revision 7 came after what took 6, and what was seen as of 6 in between. So only operations of unknown
-//! outcome, and pairs that expire, are looked for a place, and of those only the ones whose work nobody saw:
+//! This is the search of Wing & Gong with Lowe's cache of visited states. Revisions leave it few
+//! choices: what took revision 7 came after what took 6, and what was seen as of 6 in between. So
+//! the search only places operations of unknown outcome and expirations, and of those only the ones
+//! whose effect no client saw:
 //!
-//! - lazily: one is tried where what comes next touches its keys, for it may as well come later otherwise; of those that do the
-//!   same, the oldest;
-//! - only where it can have taken a revision that nobody else took, if the history knows all revisions;
-//! - never where the keys were the same before and no more had been used up: what did not help then does not help now.
+//! - lazily: one is tried where the next operation touches its keys, for otherwise it may as well
+//!   come later; of those that do the same, the oldest;
+//! - only where it can have taken a revision that no other operation took, if the history has all
+//!   revisions;
+//! - never where the keys were the same before and no more had been used up: what did not help then
+//!   does not help now.
 
 use super::history::History;
 use super::model::{Sighted, State, Undo};
@@ -75,7 +78,7 @@ pub fn check(history: &History, steps: usize) -> Result<Searched, Violation> {
     Ok(searched)
 }
 
-/// The revisions that somebody took, and nobody is known to have taken.
+/// The revisions that were taken, but by no known operation.
 fn free_revisions(ready: &Ready, since: u64) -> Arc<[u64]> {
     let known = ready.operations.iter().filter_map(Prepared::revision).max();
     let took = |it: &&Prepared| it.changed() || it.proven.is_some();
@@ -86,7 +89,8 @@ fn free_revisions(ready: &Ready, since: u64) -> Arc<[u64]> {
     all.filter(|revision| !taken.contains(revision)).collect()
 }
 
-/// For each operation the highest revision that anybody had been told before it was called: its own is higher.
+/// For each operation the highest revision that was answered to any client before it was called:
+/// its own is higher.
 fn floors(ready: &Ready) -> Vec<u64> {
     let mut answers: Vec<_> = (ready.operations.iter())
         .filter_map(|it| Some((it.completed, it.outcome.as_ref()?.revision)))
@@ -116,17 +120,17 @@ struct Piece {
 /// The operations on keys that batches connect.
 struct Part {
     keys: Vec<KeyId>,
-    /// Those with a revision, answered or proven, in the order of revisions; at each first what took it, then
-    /// what was seen as of it.
+    /// Those with a revision, answered or proven, in the order of revisions; at each first what
+    /// took it, then what was seen as of it.
     ordered: Vec<Piece>,
-    /// The other ones; those that do the same are one class, in order of their calls. That a pair expires is none of
-    /// them: the state knows when one may.
+    /// The other ones; those that do the same are one class, in order of their calls. That a pair
+    /// expires is none of them: the state knows when one may.
     classes: Vec<Vec<Piece>>,
-    /// What anybody saw, by key and revision of the last change.
+    /// What clients saw, by key and revision of the last change.
     sighted: Arc<Sighted>,
 }
 
-/// Takes a history apart.
+/// Splits a history by connected keys.
 fn parts(ready: &Ready) -> Vec<Part> {
     let groups = connect(ready);
     let mut parts: BTreeMap<KeyId, Part> = BTreeMap::new();
@@ -258,9 +262,9 @@ enum Verdict {
 /// What may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
-    /// The next one in order, with how its compares come out.
+    /// The next one in order, with the result of its compares.
     Next(bool),
-    /// The oldest of a class, with how its compares come out.
+    /// The oldest of a class, with the result of its compares.
     Unknown(usize, bool),
     /// A pair expires.
     Expire(KeyId),
@@ -278,16 +282,16 @@ struct Search<'a> {
     /// For each place in the order, the first answer to what stands there or later.
     first_answer: Vec<u64>,
     state: State,
-    /// How many have come of those whose order is known.
+    /// How many were placed of those whose order is known.
     come: usize,
-    /// How many of each class have come.
+    /// How many of each class were placed.
     used: Vec<u32>,
-    /// Situations that were met before, and what had been used in each.
+    /// Visited states, and what had been used up in each.
     met: HashMap<(u64, u64), Vec<Box<[u32]>>>,
     /// How many steps were made, and how many may be.
     steps: usize,
     steps_max: usize,
-    /// The most that ever came.
+    /// The most that were placed at any time.
     best: usize,
 }
 
@@ -369,8 +373,8 @@ impl<'a> Search<'a> {
         choices
     }
 
-    /// What else can come before `next` and can matter to it: what touches a key of it, or of something else that can.
-    /// The rest may as well come later.
+    /// What else can come before `next` and can matter to it: what touches a key of it, or of
+    /// something else that can. The rest may as well come later.
     fn helpful(&self, next: &Piece) -> Vec<Choice> {
         let limit = limit(&next.operation);
         let mut keys: BTreeSet<KeyId> = next.keys.iter().copied().collect();
@@ -445,9 +449,10 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether the search stood here before and had no less left to use. If not, that is noted.
+    /// Whether the search was in this state before, with no less left to use. If not, the state is
+    /// added.
     fn was_hopeless(&mut self) -> bool {
-        // 128 bits of it: two searches that stand there have the same future.
+        // 128 bits of it: equal states have the same future.
         let hash = |seed: u64| {
             let mut hasher = DefaultHasher::new();
             (seed, self.come, &self.state).hash(&mut hasher);

@@ -1,5 +1,5 @@
-//! What the store would be if operations took effect one after the other. Where the outcome of an
-//! operation is unknown, so is its revision; it is one that nobody else took.
+//! The state of the store if operations took effect one after the other. Where the outcome of an
+//! operation is unknown, so is its revision; it is one that no other operation took.
 
 use super::prepare::{Action, KeyId, Outcome, Pair, Prepared, Told, ValueId, Wanted};
 use std::collections::BTreeMap;
@@ -17,9 +17,10 @@ pub(super) struct State {
     registers: Vec<Option<Register>>,
     /// For each key, the revision of what touched it last: what comes next there has none below.
     touched: Vec<u64>,
-    /// What becomes of a key must be what will be seen of it.
+    /// What clients will see of a key; its changes must lead there.
     sighted: Arc<Sighted>,
-    /// The revisions that nobody is known to have taken, in order, if all that were taken are known.
+    /// The revisions that no operation is known to have taken, in order, if all that were taken are
+    /// known.
     free: Option<Arc<[u64]>>,
 }
 
@@ -32,7 +33,7 @@ impl Hash for State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Register {
     value: ValueId,
-    /// `None`: by a revision that nobody knows.
+    /// `None`: by an unknown revision.
     created: Option<u64>,
     /// As `created`.
     modified: Option<u64>,
@@ -57,7 +58,7 @@ impl Register {
     }
 }
 
-/// What a step changed; taken back in reverse order.
+/// What a step changed; undone in reverse order.
 #[derive(Debug)]
 pub(super) struct Undo {
     revision: u64,
@@ -82,8 +83,8 @@ impl State {
         }
     }
 
-    /// Lets an operation whose revision is known take effect, doing its `then` or its `otherwise`. `None`, and nothing
-    /// changed: it cannot have come here.
+    /// Lets an operation whose revision is known take effect, doing its `then` or its `otherwise`.
+    /// `None`, and nothing changed: it cannot have come here.
     pub(super) fn step(
         &mut self,
         operation: &Prepared,
@@ -104,8 +105,8 @@ impl State {
         })
     }
 
-    /// Lets an operation take effect of which only its client's wish is known; `revision` is one that it can have
-    /// taken. `None`: it would change nothing.
+    /// Lets an operation without an answer take effect; `revision` is one that it can have taken.
+    /// `None`: it would change nothing.
     pub(super) fn guess(
         &mut self,
         operation: &Prepared,
@@ -137,14 +138,15 @@ impl State {
         })
     }
 
-    /// The lowest revision up to `limit` that something can have taken that touches `keys` now, and whose revision is
-    /// above `floor`.
+    /// The lowest revision up to `limit` that something can have taken that touches `keys` now, and
+    /// whose revision is above `floor`.
     pub(super) fn free_revision(&self, keys: &[KeyId], floor: u64, limit: u64) -> Option<u64> {
         let touched = keys.iter().map(|key| self.touched[*key]).max();
         let after = floor.max(touched.unwrap_or(0));
         let lowest = match &self.free {
             Some(free) => *free.get(free.partition_point(|it| *it <= after))?,
-            // Others write too, so any may be free; what touches a key next may have the same for all that is known.
+            // Others write too, so any may be free; what touches a key next may have the same for
+            // all that is known.
             None => after,
         };
         (lowest <= limit).then_some(lowest)
@@ -164,7 +166,7 @@ impl State {
         Some(undo)
     }
 
-    /// Takes a step back.
+    /// Undoes a step.
     pub(super) fn undo(&mut self, undo: Undo) {
         self.revision = undo.revision;
         for (key, register) in undo.changed.into_iter().rev() {
@@ -182,7 +184,7 @@ impl State {
         }
     }
 
-    /// Whether the compares may come out like this.
+    /// Whether the compares may have this result.
     fn may_decide(&self, operation: &Prepared, succeeded: bool) -> bool {
         let mut compares = operation.deed.compares.iter();
         if succeeded {
@@ -192,7 +194,7 @@ impl State {
         }
     }
 
-    /// `None`: that depends on a revision that nobody knows.
+    /// `None`: that depends on an unknown revision.
     fn holds(&self, key: KeyId, wanted: Wanted) -> Option<bool> {
         match (wanted, &self.registers[key]) {
             (Wanted::ModRevision(0), register) => Some(register.is_none()),
@@ -241,7 +243,7 @@ impl State {
         changed.then_some(())
     }
 
-    /// The store comes to a revision, by a change or not.
+    /// The store reaches a revision, by a change or not.
     fn reach(&mut self, revision: u64, change: bool) -> Option<()> {
         let least = self.revision + u64::from(change);
         self.revision = revision;

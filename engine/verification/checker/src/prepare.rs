@@ -1,5 +1,5 @@
-//! Brings every call into one form: compares, then steps; and its answer into one reply for each step.
-//! Keys and values become numbers, so that the search copies and compares little.
+//! Brings every call into one form: compares, then steps; and its answer into one reply for each
+//! step. Keys and values become numbers, so that the search copies and compares little.
 
 use super::history::{Answer, Call, Expected, History, Key, Level, Operation, Reply, Seen, Step};
 use super::violation::{Rule, Violation};
@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Number of a key.
 pub(super) type KeyId = usize;
 
-/// Number of a value. [`UNSEEN`] stands for all values that nobody ever saw or expected: they cannot be told apart.
+/// Number of a value. [`UNSEEN`] stands for all values that no client saw or expected: they need
+/// not be distinguished.
 pub(super) type ValueId = u32;
 
 /// See [`ValueId`].
@@ -20,12 +21,14 @@ pub(super) struct Prepared {
     /// Its place in the history.
     pub(super) at: usize,
     pub(super) invoked: u64,
-    /// `u64::MAX` if its outcome is unknown: it may take effect at any time from `invoked` on, or never.
+    /// `u64::MAX` if its outcome is unknown: it may take effect at any time from `invoked` on, or
+    /// never.
     pub(super) completed: u64,
     pub(super) level: Level,
     pub(super) deed: Deed,
     pub(super) outcome: Option<Outcome>,
-    /// The revision that it took although nobody told its client: somebody saw what only it can have written.
+    /// The revision that it took although it was not answered: some client saw what only it can
+    /// have written.
     pub(super) proven: Option<u64>,
 }
 
@@ -96,7 +99,7 @@ pub(super) struct Pair {
 }
 
 impl Prepared {
-    /// The actions that were done, with what was said of each.
+    /// The actions that were done, with the reply to each.
     pub(super) fn told(&self) -> impl Iterator<Item = (Action, Told)> {
         let outcome = self.outcome.iter();
         outcome.flat_map(|outcome| {
@@ -114,7 +117,7 @@ impl Prepared {
         }
     }
 
-    /// How its compares may come out.
+    /// Which results its compares may have.
     pub(super) fn branches(&self) -> impl Iterator<Item = bool> {
         let known = self.outcome.as_ref().map(|it| it.succeeded);
         [false, true].into_iter().filter(move |branch| match known {
@@ -160,7 +163,7 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Every pair that anybody saw, by key.
+    /// Every pair that any client saw, by key.
     pub(super) fn sighted(&self) -> impl Iterator<Item = (KeyId, Pair)> {
         let told = self.operations.iter().flat_map(Prepared::told);
         told.filter_map(|(action, told)| match told {
@@ -196,7 +199,8 @@ pub(super) fn prepare(history: &History) -> Result<Ready, Violation> {
     })
 }
 
-/// Finds revisions of operations without an answer: those of values that only they can have written.
+/// Finds revisions of operations without an answer: those of values that only they can have
+/// written.
 fn prove(operations: &mut [Prepared]) {
     let mut writers: BTreeMap<(KeyId, ValueId), Vec<usize>> = BTreeMap::new();
     for (at, operation) in operations.iter().enumerate() {
@@ -416,7 +420,8 @@ impl<'a> Names<'a> {
     }
 }
 
-/// What nobody called for: that a pair expires, for each key that the operation may have put so.
+/// Expirations, which no client calls for: one for each key that the operation may have put to
+/// expire.
 fn expiries(operation: &Prepared) -> impl Iterator<Item = Prepared> {
     let actions = operation.branches().flat_map(|it| operation.actions(it));
     let keys: BTreeSet<_> = actions

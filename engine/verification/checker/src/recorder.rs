@@ -1,16 +1,16 @@
-//! Takes down a history while it happens.
+//! Records a history while it happens.
 
 use super::history::{Answer, Call, History, Moment, Operation};
 
-/// Takes down calls and answers in the order in which it is told of them. Whoever has several threads
-/// puts it behind a lock, and tells it of a call before sending it and of an answer after receiving it.
+/// Records calls and answers in the order of the calls to it. With several threads it belongs
+/// behind a lock; a call is recorded before it is sent, an answer after it was received.
 #[derive(Debug, Default)]
 pub struct Recorder {
     history: History,
     order: u64,
 }
 
-/// Names a call that was taken down.
+/// Identifies a recorded call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the answer belongs to it"]
 pub struct CallId(usize);
@@ -28,7 +28,7 @@ impl Recorder {
         }
     }
 
-    /// A client is about to call. Until it is answered its outcome is unknown.
+    /// Records a call that is about to be sent. Until it is answered its outcome is unknown.
     pub fn call(&mut self, client: u64, call: Call, nanos: u64) -> CallId {
         let id = CallId(self.history.operations.len());
         let invoked = self.moment(nanos);
@@ -43,7 +43,7 @@ impl Recorder {
         id
     }
 
-    /// An answer has come, from `member` if that is known.
+    /// Records an answer, from `member` if that is known.
     pub fn answer(&mut self, id: CallId, answer: Answer, member: u64, nanos: u64) {
         let completed = self.moment(nanos);
         let operation = &mut self.history.operations[id.0];

@@ -1,16 +1,16 @@
-//! What a checker says when a promise was broken.
+//! What a checker reports when a guarantee was broken.
 
 use super::history::Operation;
 use std::fmt;
 
-/// The promise that was broken.
+/// The guarantee that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// An answer does not belong to its call: the history is wrong, not the engine.
     Malformed,
     /// Each change takes a revision of its own.
     RevisionTakenTwice,
-    /// What begins after something was answered comes after it in the order of revisions.
+    /// Real time: a call that begins after an answer comes after it in the order of revisions.
     RealTime,
     /// A pair that was seen was written, by that revision.
     NeverWritten,
@@ -28,7 +28,7 @@ pub enum Rule {
     Linearizable,
 }
 
-/// A broken promise.
+/// A broken guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Which.

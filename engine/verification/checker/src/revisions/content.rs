@@ -35,8 +35,8 @@ pub(super) fn check(facts: &Facts<'_>, taken: &Taken) -> Result<(), Violation> {
     content.compares()
 }
 
-/// How calls of unknown outcome may have touched a key. That a pair expires which a known call has put is no part of it:
-/// the timeline says which may.
+/// How calls of unknown outcome may have touched a key. That a pair expires which a known call has
+/// put is no part of it: the timeline says which may.
 #[derive(Clone, Debug, Default)]
 struct Gap {
     /// The least floor of those that may have set it.
@@ -129,8 +129,8 @@ impl Content<'_> {
         }
     }
 
-    /// Every pair that ever was, of keys that nobody touched without being answered. None that follows one that may
-    /// have expired: it may have begun anew.
+    /// Every pair that ever was, of keys that no operation of unknown outcome touched. None that
+    /// follows one that may have expired: the key may have been created again.
     fn exact_pairs(&self) -> BTreeMap<(KeyId, u64), Pair> {
         let mut pairs = BTreeMap::new();
         for (key, _) in self
@@ -203,7 +203,8 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Whether a compare held at a revision; `None` if calls of unknown outcome or a time to live leave it open.
+    /// Whether a compare held at a revision; `None` if calls of unknown outcome or a time to live
+    /// leave it open.
     fn held(&self, key: KeyId, wanted: Wanted, revision: u64) -> Option<bool> {
         if !self.gaps[key].is_none() {
             return None;

@@ -10,14 +10,15 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// Which operation took a revision, by its place among the prepared ones.
 pub(super) type Taken = BTreeMap<u64, usize>;
 
-/// The highest revision that anybody had been told before an operation was called, and by which operation.
+/// The highest revision that was answered before an operation was called, and by which operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Floor {
     pub(super) revision: u64,
     told_by: Option<usize>,
 }
 
-/// The floor of each operation, after checking that it is above it: what is called after an answer comes after it.
+/// The floor of each operation, after checking that it is above it: what is called after an answer
+/// comes after it.
 pub(super) fn real_time(history: &History, ready: &Ready) -> Result<Vec<Floor>, Violation> {
     let start = Floor {
         revision: history.alone_since.unwrap_or(0),
@@ -68,7 +69,8 @@ fn events(operations: &[Prepared]) -> Vec<(u64, bool, usize)> {
     events
 }
 
-/// Checks that no client's session went back: its reads see its own writes, and what they saw before.
+/// Checks that no client's session went back: its reads see its own writes, and what earlier ones
+/// saw.
 pub(super) fn sessions(history: &History, ready: &Ready) -> Result<(), Violation> {
     let mut seen: BTreeMap<u64, Vec<(u64, usize)>> = BTreeMap::new();
     let mut floors = vec![(0, None); ready.operations.len()];
@@ -113,8 +115,8 @@ pub(super) fn sessions(history: &History, ready: &Ready) -> Result<(), Violation
     Ok(())
 }
 
-/// Finds who took which revision, after checking that each was taken once and, if nobody else wrote, that
-/// those in between can have been taken by calls whose outcome is unknown.
+/// Finds which operation took which revision, after checking that each was taken once and, if no
+/// other client wrote, that those in between can have been taken by calls of unknown outcome.
 pub(super) fn revisions_taken(facts: &Facts<'_>) -> Result<Taken, Violation> {
     let mut taken = Taken::new();
     let mut highest = 0;
@@ -136,10 +138,11 @@ pub(super) fn revisions_taken(facts: &Facts<'_>) -> Result<Taken, Violation> {
     Ok(taken)
 }
 
-/// Checks that every revision up to the highest that was told has somebody who can have taken it.
+/// Checks that for every revision up to the highest that was answered there is an operation that
+/// can have taken it.
 fn accounted(facts: &Facts<'_>, taken: &Taken, start: u64, highest: u64) -> Result<(), Violation> {
     let mut takers = takers(facts, taken).into_iter().peekable();
-    // The ends of those who can take the revision at hand. Whoever must go first does.
+    // The ends of those that can take this revision. The one that must go first does.
     let mut ready = BinaryHeap::new();
     let free = (start + 1..=highest).filter(|revision| !taken.contains_key(revision));
     for revision in free {
@@ -160,7 +163,8 @@ fn accounted(facts: &Facts<'_>, taken: &Taken, start: u64, highest: u64) -> Resu
     Ok(())
 }
 
-/// Behind which revision, and before which one, each change that nobody was told of can have happened; in order.
+/// After which revision, and before which one, each change without an answer can have happened; in
+/// order.
 fn takers(facts: &Facts<'_>, taken: &Taken) -> Vec<(u64, u64)> {
     let timeline = Timeline::of(facts, taken);
     let window = |(at, operation): (usize, &Prepared)| match operation.deed.then[..] {

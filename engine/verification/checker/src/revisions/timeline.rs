@@ -6,7 +6,7 @@ use crate::prepare::{Action, KeyId, Pair, Prepared, Ready, Told, ValueId};
 use crate::violation::{Rule, Violation};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known before contents are looked at.
+/// What is known before contents are checked.
 pub(super) struct Facts<'a> {
     pub(super) history: &'a History,
     pub(super) ready: &'a Ready,
@@ -50,7 +50,7 @@ pub(super) enum What {
     Pair(Pair),
 }
 
-/// Everything that was seen of keys. What a batch saw of its own changes is for the search to judge.
+/// Everything that was seen of keys. What a batch saw of its own changes is left to the search.
 pub(super) fn sightings(facts: &Facts<'_>) -> Vec<Sighting> {
     let mut sightings = Vec::new();
     for (by, operation) in facts.ready.operations.iter().enumerate() {
@@ -87,7 +87,7 @@ pub(super) fn sightings(facts: &Facts<'_>) -> Vec<Sighting> {
 pub(super) struct Written {
     /// `None`: deleted.
     pub(super) value: Option<ValueId>,
-    /// Whether the pair may be gone later without anybody deleting it.
+    /// Whether the pair may expire.
     pub(super) expires: bool,
     /// Which operation did it, unless that can only be guessed.
     pub(super) by: Option<usize>,
@@ -140,7 +140,7 @@ impl Timeline {
             .map(|(revision, written)| (*revision, *written))
     }
 
-    /// Places the changes of unknown outcome that somebody saw.
+    /// Places the changes of unknown outcome that some client saw.
     pub(super) fn place_unknown(
         &mut self,
         facts: &Facts<'_>,
@@ -179,7 +179,7 @@ impl Timeline {
         writers: Option<&Writers>,
     ) -> Result<(), Violation> {
         for (nth, (revision, seen_by)) in places.iter().enumerate() {
-            // Both are in order, so if the nth fails no other way of giving them out succeeds.
+            // Both are in order, so if the nth fails no other assignment succeeds.
             let floor = writers.and_then(|writers| writers.floors.get(nth));
             if floor.is_none_or(|floor| floor >= revision) {
                 let message = format!("nobody can have written this value at revision {revision}");

@@ -1,4 +1,4 @@
-//! A history that was written down is the one that is read.
+//! A history that is written is read back unchanged.
 
 use super::store::{Fault, run};
 use crate::{History, check, linearizable::DEFAULT_STEPS};

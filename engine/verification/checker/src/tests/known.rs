@@ -107,7 +107,7 @@ fn good(operations: Vec<Operation>) {
     assert_eq!(verdict(operations, Some(1)), None);
 }
 
-/// Wrong without knowing whether others wrote.
+/// Wrong, whether or not other clients wrote.
 fn bad(operations: Vec<Operation>, rule: Rule) {
     assert_eq!(verdict(operations, None), Some(rule));
 }
@@ -284,7 +284,8 @@ fn a_write_without_answer_happens_once() {
     bad(twice, Rule::NeverWritten);
 }
 
-/// Each sighting alone can be explained; only the search sees that one lost delete cannot do for both.
+/// Each sighting alone can be explained; only the search sees that one lost delete cannot do for
+/// both.
 #[test]
 fn a_delete_without_answer_happens_once() {
     let lost = operation(
@@ -304,7 +305,7 @@ fn a_delete_without_answer_happens_once() {
     bad(twice, Rule::Linearizable);
 }
 
-/// There is no revision left for the delete that would explain what was seen.
+/// No revision is left for the delete that would explain what was seen.
 #[test]
 fn a_delete_without_answer_needs_a_revision() {
     let call = Call::Delete {
@@ -398,7 +399,7 @@ fn what_a_swap_or_a_batch_put_may_expire_as_well() {
     );
 }
 
-/// Nobody else writes, so every revision was taken by somebody who can have.
+/// No other client writes, so every revision was taken by a recorded call.
 #[test]
 fn only_what_was_put_to_expire_and_is_still_there_takes_a_revision_to_go() {
     let unexplained = |operations| {

@@ -1,4 +1,4 @@
-//! Random histories: right ones pass, and every way of breaking one promise is caught.
+//! Random histories: right ones pass, and every way of breaking one guarantee is caught.
 
 use super::store::{Fault, run};
 use crate::{Summary, check, linearizable, revisions};

@@ -8,8 +8,8 @@ pub const SECTOR_BYTES: usize = 512;
 
 type Sector = [u8; SECTOR_BYTES];
 
-/// Of what was overwritten and not synced any part may survive: for each sector any of the versions that it had since. Of
-/// what was appended a first part survives, up to some sector.
+/// Of what was overwritten and not synced any part may survive: for each sector any of the versions
+/// that it had since. Of what was appended a first part survives, up to some sector.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Content {
     current: Vec<u8>,
@@ -57,7 +57,7 @@ impl Content {
         self.lengths.clear();
     }
 
-    /// What is there after the power was gone, all of it durable.
+    /// What is there after the power loss, all of it durable.
     pub(super) fn survivor(&self, coins: &mut Coins) -> Self {
         let before = self.durable.len();
         let mut bytes = self.durable.clone();
@@ -91,7 +91,8 @@ impl Content {
     }
 }
 
-/// Each version reached the disk or did not; there is the newest that did. `None`: what was durable before.
+/// Each version reached the disk or did not; there is the newest that did. `None`: what was durable
+/// before.
 fn survivor<'a, T>(versions: &'a [T], coins: &mut Coins) -> Option<&'a T> {
     versions.iter().rev().find(|_| coins.toss())
 }

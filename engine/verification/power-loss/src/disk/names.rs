@@ -9,7 +9,8 @@ use std::ffi::{OsStr, OsString};
 pub(super) type Entry = (Inode, OsString);
 type Entries = BTreeMap<Entry, Inode>;
 
-/// What one operation makes of names: it reaches the disk whole or not at all, so that a rename never survives by half.
+/// What one operation makes of names: it reaches the disk whole or not at all, so that a rename
+/// never survives by half.
 #[derive(Clone, Debug)]
 pub(super) struct Change(pub(super) Vec<(Entry, Option<Inode>)>);
 
@@ -75,7 +76,8 @@ impl Names {
         self.pending = left;
     }
 
-    /// What is there after the power was gone, all of it durable: of each directory so many of the first changes.
+    /// What is there after the power loss, all of it durable: of each directory a first part of its
+    /// changes.
     pub(super) fn survivor(&self, coins: &mut Coins) -> Self {
         let mut kept: BTreeMap<Inode, usize> = BTreeMap::new();
         for directory in self.pending.iter().flat_map(Change::directories) {
@@ -93,7 +95,7 @@ impl Names {
                 change.apply(&mut entries);
             }
         }
-        // What a name leads to that nothing leads to is gone.
+        // What no name leads to is gone.
         let found = inodes(&entries);
         entries.retain(|(directory, _), _| found.contains(directory));
         Self {

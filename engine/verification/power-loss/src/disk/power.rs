@@ -1,4 +1,5 @@
-//! When the power goes: counts what a disk is asked to change, and cuts it off at one of those operations.
+//! When the power is lost: counts what a disk is asked to change, and cuts it off at one of those
+//! operations.
 
 use super::Error;
 
@@ -47,12 +48,13 @@ pub enum CutAt {
     Change(u64),
 }
 
-/// Where in an operation the power goes. The one in between is no third: what was done and not synced survives in part.
+/// Where in an operation the power goes. The one in between is no third: what was done and not
+/// synced survives in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// It is not done.
     Before,
-    /// It is done, and its caller never hears of it.
+    /// It is done, and not answered.
     After,
 }
 
@@ -86,8 +88,8 @@ impl Power {
         Ok(())
     }
 
-    /// Counts an operation. If this returns, it is to be done; and answered only if [`check`](Self::check) still
-    /// finds power then.
+    /// Counts an operation. If this returns, it is to be done; and answered only if
+    /// [`check`](Self::check) still finds power then.
     ///
     /// # Errors
     /// The power is gone, or goes before this operation.

@@ -1,11 +1,11 @@
-//! Words of the model that its callers use.
+//! Types of the model that its callers use.
 
 /// A file or directory, whatever its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Inode(pub u64);
 
 impl Inode {
-    /// The directory that everything lies in; FUSE knows it by this number.
+    /// The root directory; FUSE knows it by this number.
     pub const ROOT: Inode = Inode(1);
 }
 

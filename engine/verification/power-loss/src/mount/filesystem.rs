@@ -1,7 +1,8 @@
 //! What the kernel asks, passed on to a [`Disk`].
 //!
-//! Nothing is decided here. The kernel caches what it reads, and no write: each one reaches the disk before its caller
-//! goes on (FUSE's write-back cache stays off), so the disk knows their order. Locks are the kernel's own.
+//! Nothing is decided here. The kernel caches what it reads, and no write: each one reaches the
+//! disk before its caller goes on (FUSE's write-back cache stays off), so the disk knows their
+//! order. Locks are the kernel's own.
 
 use crate::disk::{Attributes, Disk, Error, Inode, Kind, SECTOR_BYTES};
 use fuser::{
@@ -18,7 +19,7 @@ use std::time::{Duration, SystemTime};
 /// The kernel asks every time, so that a disk without power answers nothing.
 const TTL: Duration = Duration::ZERO;
 const GENERATION: Generation = Generation(0);
-/// What is said to be free: more than anybody asks for.
+/// Reported as free: more than is ever used.
 const FREE_BYTES: u64 = 1 << 40;
 const NAME_BYTES_MAX: u32 = 255;
 
@@ -26,7 +27,8 @@ type Listing = Vec<(OsString, Attributes)>;
 
 pub(super) struct Filesystem {
     disk: Arc<Mutex<Disk>>,
-    /// What open directories held when they were opened, so that reading goes on where it was while names go.
+    /// What open directories held when they were opened, so that reading goes on where it was while
+    /// names go.
     listings: Mutex<BTreeMap<u64, Listing>>,
     opened: AtomicU64,
 }
@@ -289,7 +291,8 @@ impl fuser::Filesystem for Filesystem {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        // FALLOC_FL_KEEP_SIZE reserves space behind the end, of which there is enough; RocksDB does it.
+        // FALLOC_FL_KEEP_SIZE reserves space behind the end, of which there is enough; RocksDB does
+        // it.
         const KEEP_SIZE: i32 = 1;
         match mode {
             0 => answer(

@@ -26,8 +26,8 @@ pub enum MountError {
     Io(#[from] io::Error),
 }
 
-/// A mounted disk, in a folder of its own; unmounted, and the folder removed, when dropped. Whoever uses it must have
-/// ended by then.
+/// A mounted disk, in a directory of its own; unmounted, and the directory removed, when dropped.
+/// What uses it must have ended by then.
 #[derive(Debug)]
 pub struct Mount {
     disk: Arc<Mutex<Disk>>,
@@ -37,7 +37,7 @@ pub struct Mount {
 
 impl Mount {
     /// # Errors
-    /// This process is not root's, there is no FUSE, or the system refused.
+    /// This process is not run by root, there is no FUSE, or the system refused.
     pub fn new(disk: Disk) -> Result<Self, MountError> {
         if !rustix::process::geteuid().is_root() {
             return Err(MountError::NotRoot);
@@ -64,7 +64,7 @@ impl Mount {
         self.folder.path()
     }
 
-    /// The disk as it is now. It answers nobody else meanwhile.
+    /// The disk as it is now, locked meanwhile.
     pub fn disk(&self) -> MutexGuard<'_, Disk> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,12 +72,13 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // This unmounts. Nobody waits for the thread that answers: it ends with the last copy of the mount, and a
-        // container that was started meanwhile may have one.
+        // This unmounts. The thread that answers is not waited for: it ends with the last copy of
+        // the mount, and a container that was started meanwhile may have one.
         drop(self.session.take());
         let is_mounted = std::fs::remove_dir(self.folder.path()).is_err();
         if is_mounted {
-            // Busy, because something went wrong before and its process has not ended: the kernel unmounts it then.
+            // Busy, because something went wrong before and its process has not ended: the kernel
+            // unmounts it then.
             let mut lazily = std::process::Command::new("umount");
             let _ = lazily.arg("--lazy").arg(self.folder.path()).status();
         }

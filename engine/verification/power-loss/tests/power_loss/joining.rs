@@ -16,7 +16,8 @@ pub(crate) enum Side {
     Receiver,
 }
 
-/// A cluster of one with so much history that a newcomer needs a snapshot. It is made once, for many trials.
+/// A cluster of one with so much history that a new member needs a snapshot. It is made once, for
+/// many trials.
 pub(crate) struct Cluster {
     seed: u64,
     sender: Listen,
@@ -39,8 +40,9 @@ impl Cluster {
         }
     }
 
-    /// Lets a newcomer join, on this disk, until the power of one side goes; then again on whatever that side's disk may
-    /// be left with. Returns what that disk was asked to change, or what was broken.
+    /// Lets a new member join, on this disk, until one side loses power; then again on each of the
+    /// disks that may survive. Returns what that side's disk was asked to change, or what was
+    /// broken.
     ///
     /// # Panics
     /// Something was broken while there was power.
@@ -81,7 +83,8 @@ impl Cluster {
         Ok(left.of(side).counts())
     }
 
-    /// Both start on what they have; the newcomer must become a voter, and both must hold what was acknowledged.
+    /// Both start on what they have; the new member must become a voter, and both must hold what
+    /// was acknowledged.
     async fn go_on(
         &mut self,
         mut disks: Disks,
@@ -105,10 +108,10 @@ impl Cluster {
     }
 }
 
-/// What the newcomer has said, and must stand by.
+/// What the new member has answered, and must not take back.
 #[derive(Clone, Debug, Default)]
 struct Promises {
-    /// Whose folder it is.
+    /// The id of its data directory.
     folder_id: Option<String>,
     /// It knows its cluster.
     is_member: bool,
@@ -127,7 +130,7 @@ impl Disks {
         }
     }
 
-    /// As they are when only the processes end: the system writes everything.
+    /// As they are if only the processes end: the kernel writes everything.
     fn killed(&self) -> Self {
         Self {
             sender: self.sender.power_loss(100, 0),
@@ -157,7 +160,7 @@ impl Pair {
         }
     }
 
-    /// From nothing, or wherever they were interrupted, to two voters that hold the same.
+    /// From nothing, or from where they were interrupted, to two voters with the same state.
     async fn make_voters(&mut self, promises: &mut Promises) -> Result<(), End> {
         let leader = self.sender.admin().await?;
         let newcomer = self.receiver.admin().await?;
@@ -175,7 +178,7 @@ impl Pair {
         Ok(())
     }
 
-    /// After power was lost: both go on, with all that was acknowledged.
+    /// After a power loss: both go on, with all that was acknowledged.
     async fn check(&mut self, promises: &mut Promises, past: &mut Past) -> Result<(), End> {
         self.make_voters(promises).await?;
         self.receiver.never_cut()?;
@@ -212,7 +215,7 @@ impl Pair {
 }
 
 impl Promises {
-    /// What it says now must be what it has said before.
+    /// What it answers now must be what it has answered before.
     fn hold(&mut self, now: &StatusResponse) -> Result<(), End> {
         let before = self.folder_id.get_or_insert_with(|| now.folder_id.clone());
         if *before != now.folder_id {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for anything; on an idle machine nothing here takes a second.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(3);
-/// How long an answer may still be under way when the power is gone.
+/// How long an answer may still take when the power is lost.
 const GRACE: Duration = Duration::from_millis(200);
 const CLUSTER: u64 = 7;
 pub(crate) const DATA_FOLDER: &str = "data";
@@ -35,7 +35,7 @@ impl Life {
     pub(crate) fn begin(name: &str, disk: Disk, listen: Listen, log: &Path) -> Self {
         let mount = Mount::new(disk).unwrap_or_else(|error| panic!("{error}"));
         Self {
-            // Not the root of the disk: the member has to make its own folder durable too.
+            // Not the root of the disk: the member has to make its own directory durable too.
             process: process::start(name, &listen, &mount.path().join(DATA_FOLDER), log),
             mount,
             listen,
@@ -73,7 +73,7 @@ impl Life {
         self.eventually("it is ready", ready).await
     }
 
-    /// A client that returns every failure at once.
+    /// A client without retries.
     pub(crate) async fn client(&mut self) -> Result<Client, End> {
         let options = ClientOptions {
             retry: RetryPolicy::NONE,
@@ -82,7 +82,7 @@ impl Life {
         self.connect(options).await
     }
 
-    /// One that goes on trying, whatever happens to the member.
+    /// A client that retries, whatever happens to the member.
     pub(crate) async fn patient_client(&mut self) -> Result<Client, End> {
         let options = ClientOptions {
             request_timeout: PATIENCE,
@@ -120,7 +120,7 @@ impl Life {
         tokio::time::timeout(GRACE, answer).await.ok()
     }
 
-    /// Asks what has to be answered as long as there is power.
+    /// Makes a call that must succeed as long as there is power.
     pub(crate) async fn ask<T>(
         &self,
         question: impl Future<Output = dengine_client::Result<T>>,

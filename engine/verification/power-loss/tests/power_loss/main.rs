@@ -1,9 +1,10 @@
 //! A real server on a disk that loses power, at every sync and at some of the writes in between.
 //!
-//! `make power-loss` runs this; nothing else does, for it takes minutes, root and `/dev/fuse`. A script of writes, flushes
-//! and compactions runs against a member of its own cluster until the disk is cut off. The process is killed, parts of
-//! what was not synced survive, and the server starts again on that. It must come up, with every write that was
-//! acknowledged and nothing that nobody wrote, and go on.
+//! `make power-loss` runs this; nothing else does, for it takes minutes, root and `/dev/fuse`. A
+//! script of writes, flushes and compactions runs against a member of its own cluster until the
+//! disk is cut off. The process is killed, parts of what was not synced survive, and the server
+//! starts again on that. It must start, with every acknowledged write and nothing that was never
+//! asked for, and accept writes.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![expect(
     clippy::print_stderr,
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use trial::Trial;
 
-/// More than there are processors, for servers that start mostly wait.
+/// More than there are processors, for a server that starts mostly waits.
 const AT_ONCE: usize = 4;
 const TELL_EVERY: Duration = Duration::from_secs(20);
 
@@ -39,7 +40,7 @@ fn every_cut_leaves_what_was_acknowledged() {
     namespace::inside("every_cut_leaves_what_was_acknowledged", every_cut);
 }
 
-/// The one that sends the snapshot, and the one that becomes a member by it.
+/// Of the member that sends the snapshot, and of the one that joins with it.
 #[test]
 fn every_cut_of_a_snapshot_on_its_way_leaves_two_members() {
     let name = "every_cut_of_a_snapshot_on_its_way_leaves_two_members";
@@ -49,7 +50,8 @@ fn every_cut_of_a_snapshot_on_its_way_leaves_two_members() {
     });
 }
 
-/// These tests can fail: a disk that acknowledges what it does not sync loses what the member promised.
+/// These tests can fail: a disk that acknowledges what it does not sync loses what the member
+/// promised.
 #[test]
 fn a_disk_that_lies_about_files_is_found_out() {
     namespace::inside("a_disk_that_lies_about_files_is_found_out", || {
@@ -158,8 +160,9 @@ where
     broken.into_inner()
 }
 
-/// On disks that begin to lie somewhere in the script, and lose power a few syncs later. Some of the servers refuse to
-/// start, for what they need is missing; others have lost what they acknowledged.
+/// On disks that begin to lie somewhere in the script, and lose power a few syncs later. Some of
+/// the servers refuse to start, for what they need is missing; others have lost what they
+/// acknowledged.
 fn found_out(lie: Lie) {
     let listen = Listen::free();
     let tried = (150..250).step_by(5);
@@ -181,12 +184,13 @@ fn found_out(lie: Lie) {
         lost.clone().count(),
         broken.first().expect("the lie is found out")
     );
-    // Names are seldom made, so a lie about them often costs the server more than a write, or nothing.
+    // Names are seldom made, so a lie about them often costs the server more than a write, or
+    // nothing.
     let must_lose = lie == Lie::Files;
     assert!(!must_lose || lost.count() > 0, "no lost write was found");
 }
 
-/// A newcomer that has lost a part of what it got must not take part as if it had all of it.
+/// A new member that has lost a part of what it received must not take part as if it had all of it.
 fn newcomer_found_out() {
     let runtime = runtime();
     let mut cluster = runtime.block_on(Cluster::make(1));
@@ -201,7 +205,8 @@ fn newcomer_found_out() {
         runtime.block_on(joined).err()
     };
     for lie in [Lie::Files, Lie::Directories] {
-        // Most of what a newcomer loses it notices and gets again, so it takes a few places to find one that it needs.
+        // A new member notices most of what it lost, and fetches it again; so it takes a few places
+        // to find one that matters.
         let found = (2..40).find_map(|honest| join(honest, lie));
         let found = found.expect("the lie is found out");
         eprintln!("power loss: newcomer, {lie:?} not synced: {found}");

@@ -1,4 +1,5 @@
-//! Mounts of its own for this test program: they go with it however it ends, and no container gets a copy of them.
+//! Mounts of its own for this test program: they go with it however it ends, and no container gets
+//! a copy of them.
 
 use std::process::Command;
 

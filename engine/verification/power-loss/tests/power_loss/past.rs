@@ -1,4 +1,8 @@
-//! What the member was asked and promised, and whether it keeps it.
+//! What the member was asked and acknowledged, and whether it kept that.
+//!
+//! This is compared with a model here ([`State`]), not recorded for `dengine-checker`: that would
+//! not compare creation and version of pairs at old revisions for a key that a call of unknown
+//! outcome touched, and here there is such a call after almost every cut.
 
 use crate::life::{End, Life};
 use crate::script::{self, Step};
@@ -6,7 +10,7 @@ use crate::state::{State, Write};
 use dengine_client::{Client, Error, KeyRange, RangeQuery};
 use tokio::task::JoinHandle;
 
-/// How it is told that an acknowledged write is gone, or one is there that nobody wrote.
+/// Reported if an acknowledged write is gone, or one is there that was never asked for.
 pub(crate) const NOT_AS_PROMISED: &str = "the state is not what was acknowledged";
 
 type Answer = dengine_client::Result<Option<u64>>;
@@ -51,13 +55,13 @@ impl Past {
         self.states.last().expect("there is always one")
     }
 
-    /// Takes note of an answer to a step.
+    /// Records the answer to a step.
     pub(crate) fn answered(&mut self, step: Step, answer: Answer, is_cut: bool) -> Result<(), End> {
         match answer {
             Ok(revision) => self.acknowledged(&step, revision),
             Err(error) if !is_cut => Err(broken(format!("{step:?}: {error}"))),
             Err(error) => {
-                // Whoever is told to try again is told that nothing changed.
+                // A retryable error says that nothing changed.
                 if !error.retryable() {
                     self.unanswered = Some(Unanswered::Known(step));
                 }
@@ -66,7 +70,7 @@ impl Past {
         }
     }
 
-    /// Takes note that a step has no answer yet; of a session, if its client goes on asking.
+    /// Records that a step has no answer yet; if it is of a session, its client goes on trying.
     pub(crate) fn unanswered(&mut self, step: Step, asked: JoinHandle<Answer>, of_session: bool) {
         self.unanswered = Some(match step {
             Step::Write(_) | Step::Compact(_) if of_session => Unanswered::Trying(step, asked),
@@ -107,7 +111,8 @@ impl Past {
         }
     }
 
-    /// Reads of the past are allowed from here on, whatever became of the step without an answer.
+    /// Old revisions can be read from here on, whether or not the step without an answer took
+    /// effect.
     fn history_begins(&self) -> u64 {
         match &self.unanswered {
             Some(Unanswered::Known(Step::Compact(revision))) => self.compacted.max(*revision),
@@ -139,8 +144,8 @@ impl Past {
         self.go_on(life, &client, &found).await
     }
 
-    /// A client that still tries comes to an answer now, and its step has taken effect then. On the disks that are
-    /// looked at after this one it may have or not.
+    /// A client that still tries gets its answer now, and its step has taken effect then. On the
+    /// disks that are checked after this one it may have or not.
     async fn settle(&mut self, life: &mut Life) -> Result<Option<Step>, End> {
         match self.unanswered.take() {
             Some(Unanswered::Trying(step, asked)) => {

@@ -5,14 +5,15 @@ use dengine_testkit::{Listen, Process, built_program, serve};
 use std::path::Path;
 use std::process::Command;
 
-/// Starts `dengine serve` on a folder; what it says is added to `log`.
+/// Starts `dengine serve` on a data directory; its output is added to `log`.
 pub(crate) fn start(name: &str, listen: &Listen, folder: &Path, log: &Path) -> Process {
     let mut command = Command::new(built_program("make power-loss"));
     serve(&mut command, name, listen, folder);
     Process::start(command.args(smallest()), log)
 }
 
-/// Everything as small as it may be, so that a short script meets all of it; and a sole voter that leads at once.
+/// The smallest values that are valid, so that a short script reaches every limit; and a sole voter
+/// that leads at once.
 fn smallest() -> Vec<String> {
     const KEY_BYTES: usize = 64;
     const BATCH_BYTES: usize = 2 * (LARGE_BYTES + KEY_BYTES) + 1024;

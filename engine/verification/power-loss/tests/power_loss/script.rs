@@ -1,4 +1,4 @@
-//! What is done to the member, step by step, and how a step is asked for.
+//! What is done to the member, step by step, and the calls for it.
 
 use crate::life::DATA_FOLDER;
 use crate::state::{State, Write};
@@ -7,18 +7,19 @@ use dengine_client::{AdminClient, Batch, Client, Compare, Expected, Operation, R
 use dengine_power_loss::{Disk, Inode};
 use std::ffi::OsStr;
 
-/// So many that the member's small log rotates, is dropped in part, and its state is flushed, by itself too, and merged.
+/// Enough that the member's small log rotates and drops segments, and that its state is flushed,
+/// also without a call for it, and compacted.
 pub(crate) const STEPS: u64 = 200;
 const FLUSH_EVERY: u64 = 20;
-/// Of a large value; the server is told that no larger one comes.
+/// Of a large value; the largest that the server accepts.
 pub(crate) const LARGE_BYTES: usize = 16 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Write(Write),
-    /// Gives up history before this revision.
+    /// Compacts: drops history before this revision.
     Compact(u64),
-    /// Makes the state durable, so that log may go.
+    /// Makes the state durable, so that log segments can be dropped.
     Flush,
 }
 
@@ -54,7 +55,7 @@ fn write(number: u64, state: &State) -> Write {
     }
 }
 
-/// Bytes that RocksDB cannot make small.
+/// Bytes that RocksDB cannot compress.
 fn large(number: u64) -> Bytes {
     let mut state = number | 1;
     let bytes = std::iter::repeat_with(|| {
@@ -66,7 +67,7 @@ fn large(number: u64) -> Bytes {
     bytes.take(LARGE_BYTES).collect()
 }
 
-/// Does a step; returns the revision after it, if the answer tells.
+/// Does a step; returns the revision after it, if the answer has it.
 pub(crate) async fn perform(client: Client, admin: AdminClient, step: Step) -> Result<Option<u64>> {
     match step {
         Step::Write(write) => send(&client, write).await.map(Some),

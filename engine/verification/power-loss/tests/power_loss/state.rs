@@ -1,4 +1,4 @@
-//! What the store must hold: a model of its own, small enough to be seen to be right.
+//! What the store must hold: a model of its own, simple enough to be seen to be right.
 
 use bytes::Bytes;
 use dengine_client::KeyValue;
@@ -100,7 +100,7 @@ impl State {
         self.pairs.insert(key.clone(), pair);
     }
 
-    /// In what they differ, in few words.
+    /// In what they differ, briefly.
     pub(crate) fn difference(&self, found: &Self) -> String {
         let mut told = format!(
             "revision {} expected, {} found",
