@@ -1,37 +1,28 @@
-//! Puts the sources together: default < TOML file < environment and flags (which clap has merged).
+//! Merges the sources: default < TOML file < environment and flags, which clap has merged.
 
 use std::path::Path;
 
-use figment::{
-    Figment,
-    providers::{Format, Serialized, Toml},
-};
 use serde::Serialize;
 
 use super::{Config, ConfigError, ConfigOverrides};
 
-/// Reads `file` if one is given, lays `overrides` over it and validates the result.
+/// Reads `file` if one is given, applies `overrides` to it and validates the result.
 ///
 /// # Errors
-/// The file can't be read, holds an unknown or mistyped setting, or the whole is not valid.
+/// The file can't be read, holds an unknown or mistyped setting, or the settings are not valid.
 pub fn load(file: Option<&Path>, overrides: &ConfigOverrides) -> Result<Config, ConfigError> {
-    let mut figment = Figment::from(Serialized::defaults(Config::default()));
-    if let Some(path) = file {
-        let text = fs_err::read_to_string(path).map_err(ConfigError::Read)?;
-        // The origin of a wrong value is then named by figment as the file.
-        figment = figment.merge(Toml::string(&text));
-    }
-    let config: Config = figment
-        .merge(Serialized::defaults(overrides))
-        .extract()
-        .map_err(|error| ConfigError::Malformed {
-            source_name: file.map_or_else(|| "flags".to_owned(), |path| path.display().to_string()),
-            problems: error
-                .into_iter()
-                .map(|problem| problem.to_string())
-                .collect(),
-        })?;
+    let mut config = file.map_or_else(|| Ok(Config::default()), read)?;
+    overrides.apply(&mut config);
     config.validated()
+}
+
+/// The settings of a file, with defaults for what it leaves out.
+fn read(file: &Path) -> Result<Config, ConfigError> {
+    let text = fs_err::read_to_string(file).map_err(ConfigError::Read)?;
+    toml::from_str(&text).map_err(|error| ConfigError::Malformed {
+        file: file.to_owned(),
+        problem: error.to_string(),
+    })
 }
 
 /// A setting's value as a person would type it; empty if there is nothing worth showing.
@@ -47,7 +38,7 @@ impl Config {
     /// These settings as a TOML file that [`load`] takes.
     ///
     /// # Panics
-    /// Never: every setting has a TOML form, which a test holds.
+    /// Never: every setting has a TOML form, which a test checks.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string_pretty(self).expect("every setting has a TOML form")
@@ -128,6 +119,26 @@ mod tests {
             &ConfigOverrides::default(),
         );
         assert!(error.unwrap_err().to_string().contains("/nowhere/x.toml"));
+    }
+
+    #[test]
+    fn a_wrong_value_is_shown_with_its_line_even_if_a_flag_overrides_it() {
+        for (text, wrong) in [
+            ("name = 'a'\n\ntick_ms = 'often'\n", "tick_ms = 'often'"),
+            ("name = 'a'\n\nlimits = 5\n", "limits = 5"),
+            (
+                "name = 'a'\n\nlisten_peer = 'here'\n",
+                "listen_peer = 'here'",
+            ),
+        ] {
+            let (_folder, path) = file(text);
+            let error = load(Some(&path), &parse(&["--tick-ms", "50"]))
+                .unwrap_err()
+                .to_string();
+            for part in ["dengine.toml", "line 3", wrong, "or leave it out"] {
+                assert!(error.contains(part), "{part} is missing in {error}");
+            }
+        }
     }
 
     #[test]

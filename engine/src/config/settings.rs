@@ -35,12 +35,11 @@ macro_rules! settings {
         }
 
         #[doc = concat!("What flags and environment say about [`", stringify!($config), "`].")]
-        #[derive(Clone, Debug, Default, clap::Args, serde::Serialize)]
+        #[derive(Clone, Debug, Default, clap::Args)]
         pub struct $overrides {
             $(
                 $(#[doc = $doc])+
                 #[arg(id = $flag, long = $flag, env = $env)]
-                #[serde(skip_serializing_if = "Option::is_none")]
                 pub $field: Option<$type>,
             )*
             $(
@@ -48,6 +47,18 @@ macro_rules! settings {
                 #[command(flatten)]
                 pub $section: $section_overrides,
             )*
+        }
+
+        impl $overrides {
+            /// Sets in `config` what is given here, and leaves the rest as it is.
+            pub(super) fn apply(&self, config: &mut $config) {
+                $(
+                    if let Some(value) = &self.$field {
+                        config.$field.clone_from(value);
+                    }
+                )*
+                $(self.$section.apply(&mut config.$section);)*
+            }
         }
 
         impl $config {

@@ -3,7 +3,7 @@
 use dengine_log::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT};
 use dengine_protocol::BATCH_OPERATIONS_MAX;
 use dengine_protocol::checks::RequestLimits;
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use super::{Config, Limits};
 use crate::telemetry;
@@ -14,13 +14,17 @@ pub enum ConfigError {
     /// The file could not be read.
     #[error("the configuration file can't be read: {0}")]
     Read(#[source] std::io::Error),
-    /// A setting is unknown or of the wrong type.
-    #[error("the configuration in {source_name} is malformed:{}", listed(problems))]
+    /// A setting in the file is unknown or of the wrong type.
+    #[error(
+        "the configuration in {} is malformed: correct this setting, or leave it out for its \
+         default\n{problem}",
+        file.display()
+    )]
     Malformed {
-        /// The file, or "flags".
-        source_name: String,
-        /// One line per problem.
-        problems: Vec<String>,
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, with the line.
+        problem: String,
     },
     /// Settings that can't work, alone or together.
     #[error("the configuration is not valid:{}", listed(problems))]
