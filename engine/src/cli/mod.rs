@@ -195,7 +195,7 @@ fn command() -> clap::Command {
         serve.mut_args(|arg| {
             let default = defaults
                 .iter()
-                .find(|(flag, _)| arg.get_long() == Some(flag));
+                .find(|(flag, _)| arg.get_long() == Some(flag.as_str()));
             match default {
                 Some((_, value)) if !value.is_empty() => with_default(arg, value),
                 _ => arg,

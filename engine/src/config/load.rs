@@ -157,4 +157,23 @@ mod tests {
             Config::flag_defaults().len()
         );
     }
+
+    #[test]
+    fn flags_and_variables_are_what_deployments_name() {
+        let command = ConfigOverrides::augment_args(Command::new("test"));
+        for (flag, variable) in [
+            ("tick-ms", "DENGINE_TICK_MS"),
+            ("max-key-bytes", "DENGINE_MAX_KEY_BYTES"),
+            ("log-segment-bytes", "DENGINE_LOG_SEGMENT_BYTES"),
+            ("state-block-cache-bytes", "DENGINE_STATE_BLOCK_CACHE_BYTES"),
+            ("snapshot-max-bytes", "DENGINE_SNAPSHOT_MAX_BYTES"),
+            ("retention-seconds", "DENGINE_RETENTION_SECONDS"),
+        ] {
+            let arg = command
+                .get_arguments()
+                .find(|arg| arg.get_long() == Some(flag))
+                .unwrap_or_else(|| panic!("no --{flag}"));
+            assert_eq!(arg.get_env().and_then(|name| name.to_str()), Some(variable));
+        }
+    }
 }

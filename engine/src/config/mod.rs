@@ -1,7 +1,7 @@
 //! Everything that can be set about a member, where it comes from, and the one place that judges it.
 //!
-//! A setting is declared once, in this file, with its documentation, its default, its flag and its
-//! environment variable. Precedence: default < TOML file < environment < flag. [`Config::validated`]
+//! A setting is declared once, in this file, with its documentation and default; its flag and its
+//! environment variable follow from its name. Precedence: default < TOML file < environment < flag. [`Config::validated`]
 //! judges the result and reports every problem at once. What may not live here: reading the clock, the
 //! network or the data folder.
 
@@ -60,77 +60,77 @@ settings! {
     ///
     /// `Config::default()` lacks what no default can know: [`name`](Config::name) and
     /// [`data_dir`](Config::data_dir).
-    Config, ConfigOverrides {
+    Config, ConfigOverrides, "" {
         /// Name of this member, unique in its cluster; the pod's name on Kubernetes. Required.
         ///
         /// Letters, digits, `.`, `_` and `-`. It only labels: the member is known by the id that the
         /// cluster gave its data folder.
-        name: String = String::new(), "name", "DENGINE_NAME";
+        name: String = String::new();
 
         /// Folder that holds this member's identity, log and state. Required.
         ///
         /// Used by one process at a time. An empty or missing folder is a new member that waits to be
         /// bootstrapped or joined; deleting its content makes the member lose its identity for ever.
-        data_dir: PathBuf = PathBuf::new(), "data-dir", "DENGINE_DATA_DIR";
+        data_dir: PathBuf = PathBuf::new();
 
         /// Address that serves clients: Kv, Watch, health and reflection over gRPC.
         ///
         /// Whoever can reach it can read and write every key.
-        listen_client: SocketAddr = loopback(ports::CLIENT), "listen-client", "DENGINE_LISTEN_CLIENT";
+        listen_client: SocketAddr = loopback(ports::CLIENT);
 
         /// Address that serves the other members.
-        listen_peer: SocketAddr = loopback(ports::PEER), "listen-peer", "DENGINE_LISTEN_PEER";
+        listen_peer: SocketAddr = loopback(ports::PEER);
 
         /// Address that serves `Admin`, to people and to the operator.
         ///
         /// Whoever can reach it can remove members and hand the lead about. Other members pass on to the leader what
         /// only it can do, so they must reach it too; on a loopback address only this machine does.
-        listen_admin: SocketAddr = loopback(ports::ADMIN), "listen-admin", "DENGINE_LISTEN_ADMIN";
+        listen_admin: SocketAddr = loopback(ports::ADMIN);
 
         /// Address that serves health and metrics in plain text; it shows no keys and no values.
-        listen_monitor: SocketAddr = loopback(ports::MONITOR), "listen-monitor", "DENGINE_LISTEN_MONITOR";
+        listen_monitor: SocketAddr = loopback(ports::MONITOR);
 
         /// `host:port` under which clients, and members that forward to this one, reach it.
         ///
         /// Empty: the listen address. If it is wrong, clients follow leader hints into nowhere.
-        advertise_client: String = String::new(), "advertise-client", "DENGINE_ADVERTISE_CLIENT";
+        advertise_client: String = String::new();
 
         /// `host:port` under which the other members reach this one.
         ///
         /// Empty: the listen address. If it is wrong, this member never hears from its cluster.
-        advertise_peer: String = String::new(), "advertise-peer", "DENGINE_ADVERTISE_PEER";
+        advertise_peer: String = String::new();
 
         /// When a write counts as acknowledged. The same on every member.
-        durability: Durability = Durability::Fsync, "durability", "DENGINE_DURABILITY";
+        durability: Durability = Durability::Fsync;
 
         /// Length of Raft's unit of time, in milliseconds. The same on every member, but for while a change is rolled out.
         ///
         /// Too short and a busy machine looks like a dead one, which costs elections; too long and a
         /// dead leader is noticed late.
-        tick_ms: u64 = 100, "tick-ms", "DENGINE_TICK_MS";
+        tick_ms: u64 = 100;
 
         /// Ticks without a leader's word after which a member stands for election (randomized up to
         /// twice that). The same on every member, but for while a change is rolled out.
         ///
         /// The cluster takes no writes for about this long when its leader dies. Must leave room for
         /// several heartbeats and the slowest round trip between members.
-        election_ticks: usize = 10, "election-ticks", "DENGINE_ELECTION_TICKS";
+        election_ticks: usize = 10;
 
         /// Ticks between a leader's heartbeats. The same on every member.
-        heartbeat_ticks: usize = 1, "heartbeat-ticks", "DENGINE_HEARTBEAT_TICKS";
+        heartbeat_ticks: usize = 1;
 
         /// Format of the log lines on standard error.
-        log_format: LogFormat = LogFormat::Text, "log-format", "DENGINE_LOG_FORMAT";
+        log_format: LogFormat = LogFormat::Text;
 
         /// Lowest level that is logged: error, warn, info, debug or trace; or directives such as
         /// `info,dengine::transport=debug`.
-        log_level: String = "info".to_owned(), "log-level", "DENGINE_LOG_LEVEL";
+        log_level: String = "info".to_owned();
 
         /// Bytes that are kept free on the disk of the data folder; 0 keeps none, and then a full disk takes no delete either.
         ///
         /// Below, the member refuses writes that need space, with RESOURCE_EXHAUSTED, and hands over leadership. It must
         /// be enough for what is under way: a log segment, and the merging of files of the state.
-        min_free_bytes: u64 = 128 * 1024 * 1024, "min-free-bytes", "DENGINE_MIN_FREE_BYTES";
+        min_free_bytes: u64 = 128 * 1024 * 1024;
     } sections {
         /// Bounds on what one member accepts and holds.
         limits: Limits, LimitsOverrides;
@@ -152,68 +152,64 @@ settings! {
 
 settings! {
     /// Bounds on what one member accepts and holds. Beyond them a request is refused and nothing changes.
-    Limits, LimitsOverrides {
+    Limits, LimitsOverrides, "" {
         /// Largest key, in bytes. Larger ones are refused with INVALID_ARGUMENT.
-        max_key_bytes: usize = 32 * 1024, "max-key-bytes", "DENGINE_MAX_KEY_BYTES";
+        max_key_bytes: usize = 32 * 1024;
 
         /// Largest value, in bytes. Larger ones are refused with INVALID_ARGUMENT.
         ///
         /// A large value holds up every write behind it for as long as it takes to replicate, and is in memory several times
         /// meanwhile, on every member: give them 32 times as much.
-        max_value_bytes: usize = 1536 * 1024, "max-value-bytes", "DENGINE_MAX_VALUE_BYTES";
+        max_value_bytes: usize = 1536 * 1024;
 
         /// Most bytes of keys and values in one range response; the rest is announced by `more`.
         ///
         /// gRPC clients refuse responses over 4 MiB unless told otherwise; stay well below what yours take.
-        max_range_bytes: usize = 2 * 1024 * 1024, "max-range-bytes", "DENGINE_MAX_RANGE_BYTES";
+        max_range_bytes: usize = 2 * 1024 * 1024;
 
         /// Most entries in each list of a batch: comparisons, and operations of either kind. More are refused
         /// with INVALID_ARGUMENT.
-        max_batch_operations: usize = 128, "max-batch-operations", "DENGINE_MAX_BATCH_OPERATIONS";
+        max_batch_operations: usize = 128;
 
         /// Largest batch, in bytes of the whole request. Larger ones are refused with INVALID_ARGUMENT.
-        max_batch_request_bytes: usize = 1536 * 1024,
-            "max-batch-request-bytes", "DENGINE_MAX_BATCH_REQUEST_BYTES";
+        max_batch_request_bytes: usize = 1536 * 1024;
 
         /// Most streams of watches; more are refused with RESOURCE_EXHAUSTED.
         ///
         /// What clients may take who do not read is bounded for all of them together, see `max_answer_bytes`.
-        max_watch_streams: usize = 1024, "max-watch-streams", "DENGINE_MAX_WATCH_STREAMS";
+        max_watch_streams: usize = 1024;
 
         /// Most streams of watches over one connection, so that no client takes those of all; more are refused with
         /// RESOURCE_EXHAUSTED.
-        max_watch_streams_per_connection: usize = 256,
-            "max-watch-streams-per-connection", "DENGINE_MAX_WATCH_STREAMS_PER_CONNECTION";
+        max_watch_streams_per_connection: usize = 256;
 
         /// Most watches, of all streams together; more are refused.
-        max_watches: usize = 16 * 1024, "max-watches", "DENGINE_MAX_WATCHES";
+        max_watches: usize = 16 * 1024;
 
         /// Most watches over one connection, so that no client takes those of all; more are refused.
-        max_watches_per_connection: usize = 4 * 1024,
-            "max-watches-per-connection", "DENGINE_MAX_WATCHES_PER_CONNECTION";
+        max_watches_per_connection: usize = 4 * 1024;
 
         /// Longest that a client reads nothing of a stream while there is something to read, in milliseconds.
         ///
         /// Its watches are then ended, each with the revision to begin anew at; its calls of `Kv.Pipeline` are given up, and
         /// a connection with other answers that are not read is closed. A link that is slow has longer: a second for
         /// each 16 KiB, as long as it takes something. Requests must arrive as fast.
-        stream_stall_timeout_ms: u64 = 10_000, "stream-stall-timeout-ms", "DENGINE_STREAM_STALL_TIMEOUT_MS";
+        stream_stall_timeout_ms: u64 = 10_000;
 
         /// How long a watch that asked for progress is told nothing before it is told that, in milliseconds.
-        watch_progress_interval_ms: u64 = 10_000,
-            "watch-progress-interval-ms", "DENGINE_WATCH_PROGRESS_INTERVAL_MS";
+        watch_progress_interval_ms: u64 = 10_000;
 
         /// Most connections of clients; more are closed at once. Clients of one address have half of them at most.
         ///
         /// Each is an open file, and takes memory. No more are taken than three eighths of what the process may open
         /// (`ulimit -n`), whose limit a member raises as far as it may, and one for each 512 KiB of the memory that it may
         /// have.
-        max_connections: usize = 4096, "max-connections", "DENGINE_MAX_CONNECTIONS";
+        max_connections: usize = 4096;
 
         /// Most requests of clients that are served at once; more are refused with RESOURCE_EXHAUSTED.
         ///
         /// One address has at most three quarters of what others leave.
-        max_concurrent_requests: usize = 16 * 1024, "max-concurrent-requests", "DENGINE_MAX_CONCURRENT_REQUESTS";
+        max_concurrent_requests: usize = 16 * 1024;
 
         /// Most bytes of answers that wait to be sent, of all clients together; answers of a few KiB do not count.
         ///
@@ -223,124 +219,121 @@ settings! {
         ///
         /// What watches hold that clients have not read may be half as much besides. When it is more, watches wait for each
         /// other, and those that are not read at all are ended, each with the revision to begin anew at.
-        max_answer_bytes: usize = 128 * 1024 * 1024, "max-answer-bytes", "DENGINE_MAX_ANSWER_BYTES";
+        max_answer_bytes: usize = 128 * 1024 * 1024;
 
         /// Requests that take so long are logged, in milliseconds, without their keys and values; 0: none are.
-        slow_request_ms: u64 = 1_000, "slow-request-ms", "DENGINE_SLOW_REQUEST_MS";
+        slow_request_ms: u64 = 1_000;
 
         /// Most writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
         ///
         /// Each waits for all that were there before it. One address has at most half of what others leave; further calls of
         /// a stream wait for their turn.
-        max_pending_proposals: usize = 4 * 1024, "max-pending-proposals", "DENGINE_MAX_PENDING_PROPOSALS";
+        max_pending_proposals: usize = 4 * 1024;
 
         /// Most bytes of writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
         ///
         /// Bounds the memory a burst of writes may take, and is no more than an eighth of what the process may have. One
         /// address has at most three quarters of what others leave. Must hold at least one largest write.
-        max_pending_proposal_bytes: usize = 128 * 1024 * 1024,
-            "max-pending-proposal-bytes", "DENGINE_MAX_PENDING_PROPOSAL_BYTES";
+        max_pending_proposal_bytes: usize = 128 * 1024 * 1024;
 
         /// Most linearizable reads that wait for a quorum; more are refused with RESOURCE_EXHAUSTED.
-        max_pending_reads: usize = 16 * 1024, "max-pending-reads", "DENGINE_MAX_PENDING_READS";
+        max_pending_reads: usize = 16 * 1024;
 
         /// Most bytes that one write to the log carries. One message to a follower carries as much, but at most 1 MiB,
         /// or a single write.
         ///
         /// Larger batches mean fewer syncs but longer ones. Must hold at least one largest write.
-        max_batch_bytes: usize = 4 * 1024 * 1024, "max-batch-bytes", "DENGINE_MAX_BATCH_BYTES";
+        max_batch_bytes: usize = 4 * 1024 * 1024;
 
         /// Longest that a request waits, in milliseconds.
         ///
         /// A read then ends with UNAVAILABLE, or with DEADLINE_EXCEEDED if its range was too large to be read in time; a
         /// write with DEADLINE_EXCEEDED if it may yet take effect. Below the election timeout, requests fail during every change of leader.
-        request_timeout_ms: u64 = 5_000, "request-timeout-ms", "DENGINE_REQUEST_TIMEOUT_MS";
+        request_timeout_ms: u64 = 5_000;
 
         /// Longest that a stopping member waits for requests in flight, in milliseconds.
-        shutdown_timeout_ms: u64 = 5_000, "shutdown-timeout-ms", "DENGINE_SHUTDOWN_TIMEOUT_MS";
+        shutdown_timeout_ms: u64 = 5_000;
     } sections {}
 }
 
 settings! {
     /// The write-ahead log.
-    LogConfig, LogOverrides {
+    LogConfig, LogOverrides, "log_" {
         /// Size of one log segment, in bytes; preallocated, and the unit in which old log is deleted.
         ///
         /// Must hold at least two full batches. The folder needs free space for two segments more
         /// than the log that it holds.
-        segment_bytes: u64 = 64 * 1024 * 1024, "log-segment-bytes", "DENGINE_LOG_SEGMENT_BYTES";
+        segment_bytes: u64 = 64 * 1024 * 1024;
 
         /// Bytes of applied log after which the state machine is flushed to disk, and old log is deleted.
         ///
         /// Bounds how much log is replayed when a member starts; smaller means more disk writes.
-        flush_bytes: u64 = 128 * 1024 * 1024, "log-flush-bytes", "DENGINE_LOG_FLUSH_BYTES";
+        flush_bytes: u64 = 128 * 1024 * 1024;
 
         /// Bytes of the newest log that are kept although the state machine is on disk.
         ///
         /// A member that was away for a while gets entries as long as it lacks no more than this, and a
         /// snapshot of the whole state otherwise.
-        keep_bytes: u64 = 64 * 1024 * 1024, "log-keep-bytes", "DENGINE_LOG_KEEP_BYTES";
+        keep_bytes: u64 = 64 * 1024 * 1024;
 
         /// The same while a member that answers needs older entries; at least as much.
         ///
         /// Bounds the log when a member is slower than the writes.
-        keep_bytes_for_followers: u64 = 512 * 1024 * 1024,
-            "log-keep-bytes-for-followers", "DENGINE_LOG_KEEP_BYTES_FOR_FOLLOWERS";
+        keep_bytes_for_followers: u64 = 512 * 1024 * 1024;
 
         /// With `memory-first`: longest that a write stays off the disk, in milliseconds.
-        sync_interval_ms: u64 = 100, "log-sync-interval-ms", "DENGINE_LOG_SYNC_INTERVAL_MS";
+        sync_interval_ms: u64 = 100;
 
         /// With `memory-first`: most bytes of writes that stay off the disk.
-        sync_bytes: u64 = 16 * 1024 * 1024, "log-sync-bytes", "DENGINE_LOG_SYNC_BYTES";
+        sync_bytes: u64 = 16 * 1024 * 1024;
     } sections {}
 }
 
 settings! {
     /// The state machine's store on disk, which is RocksDB.
-    StateConfig, StateOverrides {
+    StateConfig, StateOverrides, "state_" {
         /// Memory for blocks of the state's files, their indexes and filters, in bytes.
         ///
         /// Reads of what is not in it go to the system's cache of files, or to the disk. It is in use before long.
-        block_cache_bytes: u64 = 64 * 1024 * 1024, "state-block-cache-bytes", "DENGINE_STATE_BLOCK_CACHE_BYTES";
+        block_cache_bytes: u64 = 64 * 1024 * 1024;
 
         /// Size of a table of writes in memory, in bytes; up to three exist.
         ///
         /// A full one becomes a file. Smaller ones make many files to merge, and larger ones take longer to write.
-        write_buffer_bytes: u64 = 16 * 1024 * 1024, "state-write-buffer-bytes", "DENGINE_STATE_WRITE_BUFFER_BYTES";
+        write_buffer_bytes: u64 = 16 * 1024 * 1024;
     } sections {}
 }
 
 settings! {
     /// Snapshots, on their way from one member to another.
-    SnapshotConfig, SnapshotOverrides {
+    SnapshotConfig, SnapshotOverrides, "snapshot_" {
         /// Most bytes of a snapshot that are sent in a second.
         ///
         /// Leaves the network and the receiver's disk to the writes; too little and the receiver never
         /// catches up.
-        bytes_per_second: u64 = 128 * 1024 * 1024,
-            "snapshot-bytes-per-second", "DENGINE_SNAPSHOT_BYTES_PER_SECOND";
+        bytes_per_second: u64 = 128 * 1024 * 1024;
 
         /// Largest snapshot that is received, in bytes. A larger one is refused, as is one that would leave
         /// no space on the disk.
-        max_bytes: u64 = 1024 * 1024 * 1024 * 1024, "snapshot-max-bytes", "DENGINE_SNAPSHOT_MAX_BYTES";
+        max_bytes: u64 = 1024 * 1024 * 1024 * 1024;
     } sections {}
 }
 
 settings! {
     /// How much history is kept for reads of the past and for watches.
-    RetentionConfig, RetentionOverrides {
+    RetentionConfig, RetentionOverrides, "retention_" {
         /// Keeps the newest so many revisions; 0 for no such bound.
         ///
         /// Of this and --retention-seconds the one that keeps more counts, as far as --retention-bytes allows; with 0 for
         /// both, history is kept until a client compacts it.
-        revisions: u64 = 100_000, "retention-revisions", "DENGINE_RETENTION_REVISIONS";
+        revisions: u64 = 100_000;
 
         /// Keeps what was to be seen within so many seconds; 0 for no such bound.
         ///
         /// So a watch that was cut off for so long goes on where it was, as long as no more was written meanwhile than
         /// --retention-bytes allows. Of this and --retention-revisions the one that keeps more counts, its default included:
         /// for a bound in time alone, set that to 0.
-        seconds: u64 = 300, "retention-seconds", "DENGINE_RETENTION_SECONDS";
+        seconds: u64 = 300;
 
         /// Of that, keeps no more than was written with so many bytes; 0 for a quarter of the volume that holds the data
         /// folder.
@@ -348,7 +341,7 @@ settings! {
         /// So what the state occupies has a bound, however fast it is written: these bytes, and what was live when they
         /// began. A put counts as its value, twice its key and some 30 bytes: at 10,000 a second with values of 256 bytes
         /// a quarter of 1 GiB lasts for 78 seconds.
-        bytes: u64 = 0, "retention-bytes", "DENGINE_RETENTION_BYTES";
+        bytes: u64 = 0;
     } sections {}
 }
 

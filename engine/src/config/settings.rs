@@ -1,14 +1,18 @@
-//! The macro that turns one declaration of a setting into its field, default, flag and environment
-//! variable, so that the four can't drift apart.
+//! The macro that makes the field, default, help, flag and environment variable of a setting from
+//! one declaration, so that the five can't drift apart.
 
-/// Declares a section of settings and the set of overrides that flags and environment can give.
+/// Declares a section of settings, and what flags and environment may say about them.
+///
+/// The names follow from the field and the prefix of its section: `segment_bytes` in the section
+/// of prefix `log_` has the flag `--log-segment-bytes` and the variable
+/// `DENGINE_LOG_SEGMENT_BYTES`.
 macro_rules! settings {
     (
         $(#[$meta:meta])*
-        $config:ident, $overrides:ident {
+        $config:ident, $overrides:ident, $prefix:literal {
             $(
                 $(#[doc = $doc:literal])+
-                $field:ident: $type:ty = $default:expr, $flag:literal, $env:literal;
+                $field:ident: $type:ty = $default:expr;
             )*
         } sections {
             $(
@@ -39,7 +43,12 @@ macro_rules! settings {
         pub struct $overrides {
             $(
                 $(#[doc = $doc])+
-                #[arg(id = $flag, long = $flag, env = $env)]
+                #[arg(
+                    id = concat!($prefix, stringify!($field)),
+                    long = $crate::config::settings::flag($prefix, stringify!($field)),
+                    value_name = $crate::config::settings::flag($prefix, stringify!($field)),
+                    env = $crate::config::settings::variable($prefix, stringify!($field)),
+                )]
                 pub $field: Option<$type>,
             )*
             $(
@@ -64,10 +73,13 @@ macro_rules! settings {
         impl $config {
             /// Flag and default of every setting, for `--help`.
             #[must_use]
-            pub fn flag_defaults() -> Vec<(&'static str, String)> {
+            pub fn flag_defaults() -> Vec<(String, String)> {
+                use $crate::config::{load::shown, settings::flag};
                 let config = Self::default();
                 #[allow(unused_mut, reason = "only sections with sections extend it")]
-                let mut all = vec![$(($flag, $crate::config::load::shown(&config.$field)),)*];
+                let mut all = vec![
+                    $((flag($prefix, stringify!($field)), shown(&config.$field)),)*
+                ];
                 $(all.extend($section_config::flag_defaults());)*
                 all
             }
@@ -76,3 +88,13 @@ macro_rules! settings {
 }
 
 pub(crate) use settings;
+
+/// The flag of a setting, without its dashes.
+pub(super) fn flag(prefix: &str, field: &str) -> String {
+    format!("{prefix}{field}").replace('_', "-")
+}
+
+/// The environment variable of a setting.
+pub(super) fn variable(prefix: &str, field: &str) -> String {
+    format!("DENGINE_{prefix}{field}").to_uppercase()
+}
