@@ -1,9 +1,10 @@
-//! Judges a whole configuration at once: every problem is reported, each with what to do about it.
+//! Validates a whole configuration at once: every problem is reported, each with what to do.
+
+use std::{net::SocketAddr, path::PathBuf};
 
 use dengine_log::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_UNIT};
 use dengine_protocol::BATCH_OPERATIONS_MAX;
 use dengine_protocol::checks::RequestLimits;
-use std::{net::SocketAddr, path::PathBuf};
 
 use super::{Config, Limits};
 use crate::telemetry;
@@ -41,13 +42,14 @@ fn listed(problems: &[String]) -> String {
         .collect()
 }
 
-/// Longest name; it ends up in every log line and in Kubernetes labels.
+/// Longest name; it is in every log line and in Kubernetes labels.
 const NAME_LEN_MAX: usize = 63;
 /// RocksDB and the log take more, but a key is copied on every comparison.
 const KEY_BYTES_MAX: usize = 1024 * 1024;
-/// A value travels in one message and one log batch, and with its key in one answer, of which clients take 64 MiB.
+/// A value is sent in one message and one log batch, and with its key in one answer, of which
+/// clients take 64 MiB.
 const VALUE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// The largest write that any configuration lets in.
+/// The largest write that any configuration accepts.
 pub(crate) const WRITE_BYTES_MAX: usize = RequestLimits {
     max_key_bytes: KEY_BYTES_MAX,
     max_value_bytes: VALUE_BYTES_MAX,
@@ -58,19 +60,40 @@ pub(crate) const WRITE_BYTES_MAX: usize = RequestLimits {
 .max_write_bytes();
 /// Batches are held in memory several times over (log, peers, applier).
 const BATCH_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Far above any machine this runs on, so that only slips of the keyboard meet it.
+/// Far above the memory of any machine, so that only a typing error exceeds it.
 const PENDING_BYTES_MAX: usize = 1 << 40;
-/// The same of disks.
+/// Far above any disk, likewise.
 const MIN_FREE_BYTES_MAX: u64 = 1 << 50;
-/// With less of a cache or a table of writes the disk does little else.
+/// With a smaller cache or table of writes, the disk is always busy with it.
 const STATE_BYTES_MIN: u64 = 1 << 20;
-/// RocksDB reserves addresses for the index of a cache of this size, a seventh of it.
+/// RocksDB reserves a seventh of it as address space, for the index of a cache of this size.
 const BLOCK_CACHE_BYTES_MAX: u64 = 1 << 38;
-/// It allocates a twentieth of a table of writes at once, for its filter.
+/// RocksDB allocates a twentieth of a table of writes at once, for its filter.
 const WRITE_BUFFER_BYTES_MAX: u64 = 1 << 30;
 
+/// Most of what is counted one by one: watch streams, connections, requests.
+const COUNT_MAX: usize = 1 << 20;
+/// A watch takes less memory than a stream, a connection or a request.
+const WATCHES_MAX: usize = 1 << 24;
+
+/// Requires a setting to be in a range; names it as a file does.
+macro_rules! within {
+    ($problems:ident, $section:ident.$field:ident, $allowed:expr) => {{
+        let (value, allowed) = ($section.$field, $allowed);
+        $problems.require(allowed.contains(&value), || {
+            format!(
+                "{}.{} is {value}: it must be {} to {}",
+                stringify!($section),
+                stringify!($field),
+                allowed.start(),
+                allowed.end()
+            )
+        });
+    }};
+}
+
 impl Config {
-    /// Fills what is derived from other settings, and judges the whole.
+    /// Sets what follows from other settings, and validates the whole.
     ///
     /// # Errors
     /// Every problem at once, each with what to do.
@@ -85,10 +108,10 @@ impl Config {
         self.check_identity(&mut problems);
         self.check_addresses(&mut problems);
         self.check_clock(&mut problems);
-        self.limits.check(&mut problems);
+        self.check_limits(&mut problems);
         self.check_log(&mut problems);
         self.check_state(&mut problems);
-        self.check_folder(&mut problems);
+        self.check_disk(&mut problems);
         if let Err(error) = telemetry::filter(&self.log_level) {
             problems.add(error.to_string());
         }
@@ -144,74 +167,81 @@ impl Config {
     }
 
     fn check_clock(&self, problems: &mut Problems) {
+        let (election, heartbeat) = (self.election_ticks, self.heartbeat_ticks);
         problems.require((1..=60_000).contains(&self.tick_ms), || {
             format!(
                 "tick_ms is {}: it must be 1 to 60000 (100 is usual)",
                 self.tick_ms
             )
         });
-        problems.require(self.heartbeat_ticks >= 1, || {
+        problems.require(heartbeat >= 1, || {
             "heartbeat_ticks is 0: a leader that sends no heartbeats is deposed".to_owned()
         });
-        problems.require((1..=1000).contains(&self.election_ticks), || {
+        problems.require((1..=1000).contains(&election), || {
+            format!("election_ticks is {election}: it must be 1 to 1000 (10 is usual)")
+        });
+        problems.require(election >= heartbeat.saturating_mul(3), || {
             format!(
-                "election_ticks is {}: it must be 1 to 1000 (10 is usual)",
-                self.election_ticks
+                "election_ticks ({election}) must be at least three times heartbeat_ticks \
+                 ({heartbeat}), or one lost heartbeat costs an election"
             )
         });
-        problems.require(self.election_ticks >= self.heartbeat_ticks.saturating_mul(3), || {
-            format!(
-                "election_ticks ({}) must be at least three times heartbeat_ticks ({}), or one lost heartbeat costs an election",
-                self.election_ticks, self.heartbeat_ticks
-            )
-        });
+    }
+
+    fn check_limits(&self, problems: &mut Problems) {
+        check_requests(&self.limits, problems);
+        check_watches(&self.limits, problems);
+        check_queues(&self.limits, problems);
+        check_room_for_requests(&self.limits, problems);
+        check_times(&self.limits, problems);
     }
 
     fn check_log(&self, problems: &mut Problems) {
+        let log = &self.log;
         let least = (2 * self.limits.max_batch_bytes.min(BATCH_BYTES_MAX)) as u64;
-        let segment = self.log.segment_bytes;
+        let segment = log.segment_bytes;
         let fits = (least..=u64::from(SEGMENT_BYTES_MAX)).contains(&segment);
         problems.require(fits && segment.is_multiple_of(SEGMENT_BYTES_UNIT.into()), || {
             format!(
-                "log.segment_bytes is {segment}: it must be a multiple of {SEGMENT_BYTES_UNIT}, at least twice limits.max_batch_bytes ({least}) and at most {SEGMENT_BYTES_MAX}"
+                "log.segment_bytes is {segment}: it must be a multiple of {SEGMENT_BYTES_UNIT}, \
+                 at least twice limits.max_batch_bytes ({least}) and at most {SEGMENT_BYTES_MAX}"
             )
         });
-        problems.require((1..=60_000).contains(&self.log.sync_interval_ms), || {
+        problems.require((1..=60_000).contains(&log.sync_interval_ms), || {
             format!(
                 "log.sync_interval_ms is {}: it must be 1 to 60000 (100 is usual)",
-                self.log.sync_interval_ms
+                log.sync_interval_ms
             )
         });
-        problems.require(self.log.flush_bytes >= 1024 * 1024, || {
+        problems.require(log.flush_bytes >= 1024 * 1024, || {
             format!(
                 "log.flush_bytes is {}: below 1 MiB the disk does little else",
-                self.log.flush_bytes
+                log.flush_bytes
             )
         });
-        problems.require(
-            self.log.keep_bytes_for_followers >= self.log.keep_bytes,
-            || {
-                format!(
-                    "log.keep_bytes_for_followers ({}) must be at least log.keep_bytes ({})",
-                    self.log.keep_bytes_for_followers, self.log.keep_bytes
-                )
-            },
-        );
+        problems.require(log.keep_bytes_for_followers >= log.keep_bytes, || {
+            format!(
+                "log.keep_bytes_for_followers ({}) must be at least log.keep_bytes ({})",
+                log.keep_bytes_for_followers, log.keep_bytes
+            )
+        });
     }
 
     fn check_state(&self, problems: &mut Problems) {
-        let (cache, buffer) = (self.state.block_cache_bytes, self.state.write_buffer_bytes);
-        for (name, value, most) in [
-            ("block_cache_bytes", cache, BLOCK_CACHE_BYTES_MAX),
-            ("write_buffer_bytes", buffer, WRITE_BUFFER_BYTES_MAX),
-        ] {
-            problems.require((STATE_BYTES_MIN..=most).contains(&value), || {
-                format!("state.{name} is {value}: it must be {STATE_BYTES_MIN} to {most}")
-            });
-        }
+        let state = &self.state;
+        within!(
+            problems,
+            state.block_cache_bytes,
+            STATE_BYTES_MIN..=BLOCK_CACHE_BYTES_MAX
+        );
+        within!(
+            problems,
+            state.write_buffer_bytes,
+            STATE_BYTES_MIN..=WRITE_BUFFER_BYTES_MAX
+        );
     }
 
-    fn check_folder(&self, problems: &mut Problems) {
+    fn check_disk(&self, problems: &mut Problems) {
         problems.require(self.min_free_bytes <= MIN_FREE_BYTES_MAX, || {
             format!(
                 "min_free_bytes is {}: it must be at most {MIN_FREE_BYTES_MAX}",
@@ -220,116 +250,82 @@ impl Config {
         });
         problems.require(self.snapshot.bytes_per_second >= 1024 * 1024, || {
             format!(
-                "snapshot.bytes_per_second is {}: below 1 MiB a snapshot takes longer than its receiver waits",
+                "snapshot.bytes_per_second is {}: below 1 MiB a snapshot takes longer than its \
+                 receiver waits",
                 self.snapshot.bytes_per_second
             )
         });
     }
 }
 
-impl Limits {
-    fn check(&self, problems: &mut Problems) {
-        let mut between = |name: &str, value: usize, least: usize, most: usize| {
-            problems.require((least..=most).contains(&value), || {
-                format!("limits.{name} is {value}: it must be {least} to {most}")
-            });
-        };
-        between("max_key_bytes", self.max_key_bytes, 1, KEY_BYTES_MAX);
-        between("max_value_bytes", self.max_value_bytes, 1, VALUE_BYTES_MAX);
-        between(
-            "max_batch_operations",
-            self.max_batch_operations,
-            1,
-            BATCH_OPERATIONS_MAX,
-        );
-        between(
-            "max_batch_request_bytes",
-            self.max_batch_request_bytes,
-            1024,
-            VALUE_BYTES_MAX,
-        );
-        between("max_watch_streams", self.max_watch_streams, 1, 1 << 20);
-        between(
-            "max_watch_streams_per_connection",
-            self.max_watch_streams_per_connection,
-            1,
-            1 << 20,
-        );
-        between("max_watches", self.max_watches, 1, 1 << 24);
-        between(
-            "max_watches_per_connection",
-            self.max_watches_per_connection,
-            1,
-            1 << 24,
-        );
-        between("max_connections", self.max_connections, 1, 1 << 20);
-        // Only sizes that are allowed say anything about what must hold them.
-        if self.max_key_bytes <= KEY_BYTES_MAX
-            && self.max_value_bytes <= VALUE_BYTES_MAX
-            && self.max_batch_request_bytes <= VALUE_BYTES_MAX
-            && self.max_batch_operations <= BATCH_OPERATIONS_MAX
-        {
-            let write = self.max_write_bytes();
-            between(
-                "max_batch_bytes",
-                self.max_batch_bytes,
-                write,
-                BATCH_BYTES_MAX,
-            );
-            let pending = self.max_pending_proposal_bytes;
-            between(
-                "max_pending_proposal_bytes",
-                pending,
-                write,
-                PENDING_BYTES_MAX,
-            );
-            let largest = self.largest_answer_bytes();
-            let answers = self.max_answer_bytes;
-            between("max_answer_bytes", answers, largest, PENDING_BYTES_MAX);
-        }
-        between(
-            "max_range_bytes",
-            self.max_range_bytes,
-            4096,
-            VALUE_BYTES_MAX,
-        );
-        between(
-            "max_concurrent_requests",
-            self.max_concurrent_requests,
-            1,
-            1 << 20,
-        );
-        between(
-            "max_pending_proposals",
-            self.max_pending_proposals,
-            1,
-            1 << 20,
-        );
-        between("max_pending_reads", self.max_pending_reads, 1, 1 << 20);
-        problems.require((1..=600_000).contains(&self.request_timeout_ms), || {
-            format!(
-                "limits.request_timeout_ms is {}: it must be 1 to 600000",
-                self.request_timeout_ms
-            )
-        });
-        for (name, value) in [
-            ("stream_stall_timeout_ms", self.stream_stall_timeout_ms),
-            (
-                "watch_progress_interval_ms",
-                self.watch_progress_interval_ms,
-            ),
-        ] {
-            problems.require((100..=3_600_000).contains(&value), || {
-                format!("limits.{name} is {value}: it must be 100 to 3600000")
-            });
-        }
-        problems.require(self.shutdown_timeout_ms <= 600_000, || {
-            format!(
-                "limits.shutdown_timeout_ms is {}: it must be at most 600000",
-                self.shutdown_timeout_ms
-            )
-        });
+fn check_requests(limits: &Limits, problems: &mut Problems) {
+    within!(problems, limits.max_key_bytes, 1..=KEY_BYTES_MAX);
+    within!(problems, limits.max_value_bytes, 1..=VALUE_BYTES_MAX);
+    within!(problems, limits.max_range_bytes, 4096..=VALUE_BYTES_MAX);
+    within!(
+        problems,
+        limits.max_batch_operations,
+        1..=BATCH_OPERATIONS_MAX
+    );
+    within!(
+        problems,
+        limits.max_batch_request_bytes,
+        1024..=VALUE_BYTES_MAX
+    );
+}
+
+fn check_watches(limits: &Limits, problems: &mut Problems) {
+    within!(problems, limits.max_watch_streams, 1..=COUNT_MAX);
+    within!(
+        problems,
+        limits.max_watch_streams_per_connection,
+        1..=COUNT_MAX
+    );
+    within!(problems, limits.max_watches, 1..=WATCHES_MAX);
+    within!(problems, limits.max_watches_per_connection, 1..=WATCHES_MAX);
+}
+
+fn check_queues(limits: &Limits, problems: &mut Problems) {
+    within!(problems, limits.max_connections, 1..=COUNT_MAX);
+    within!(problems, limits.max_concurrent_requests, 1..=COUNT_MAX);
+    within!(problems, limits.max_pending_proposals, 1..=COUNT_MAX);
+    within!(problems, limits.max_pending_reads, 1..=COUNT_MAX);
+}
+
+/// Batches, queues and answers must hold a largest write or answer. Sizes that are not allowed are
+/// problems of their own, and say nothing about what must hold them.
+fn check_room_for_requests(limits: &Limits, problems: &mut Problems) {
+    if limits.max_key_bytes > KEY_BYTES_MAX
+        || limits.max_value_bytes > VALUE_BYTES_MAX
+        || limits.max_batch_request_bytes > VALUE_BYTES_MAX
+        || limits.max_batch_operations > BATCH_OPERATIONS_MAX
+    {
+        return;
     }
+    let (write, answer) = (limits.max_write_bytes(), limits.largest_answer_bytes());
+    within!(problems, limits.max_batch_bytes, write..=BATCH_BYTES_MAX);
+    within!(
+        problems,
+        limits.max_pending_proposal_bytes,
+        write..=PENDING_BYTES_MAX
+    );
+    within!(
+        problems,
+        limits.max_answer_bytes,
+        answer..=PENDING_BYTES_MAX
+    );
+}
+
+fn check_times(limits: &Limits, problems: &mut Problems) {
+    within!(problems, limits.request_timeout_ms, 1..=600_000);
+    within!(problems, limits.stream_stall_timeout_ms, 100..=3_600_000);
+    within!(problems, limits.watch_progress_interval_ms, 100..=3_600_000);
+    problems.require(limits.shutdown_timeout_ms <= 600_000, || {
+        format!(
+            "limits.shutdown_timeout_ms is {}: it must be at most 600000",
+            limits.shutdown_timeout_ms
+        )
+    });
 }
 
 fn collide(a: SocketAddr, b: SocketAddr) -> bool {
@@ -341,7 +337,8 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
 fn check_advertised(kind: &str, address: &str, listen: SocketAddr, problems: &mut Problems) {
     if address.is_empty() {
         return problems.add(format!(
-            "advertise_{kind} is missing: listening on {listen} (every address), this member can't know which one others reach it at (--advertise-{kind} HOST:PORT)"
+            "advertise_{kind} is missing: listening on {listen} (every address), this member can't \
+             know which one others reach it at (--advertise-{kind} HOST:PORT)"
         ));
     }
     let usable = address.rsplit_once(':').is_some_and(|(host, port)| {
