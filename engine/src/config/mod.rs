@@ -1,9 +1,9 @@
-//! Everything that can be set about a member, where it comes from, and the one place that judges it.
+//! The settings of a member, where they come from, and their validation.
 //!
 //! A setting is declared once, in this file, with its documentation and default; its flag and its
-//! environment variable follow from its name. Precedence: default < TOML file < environment < flag. [`Config::validated`]
-//! judges the result and reports every problem at once. What may not live here: reading the clock, the
-//! network or the data folder.
+//! environment variable follow from its name. Precedence: default < TOML file < environment <
+//! flag. [`Config::validated`] checks the result and reports every problem at once. What may not
+//! live here: reading the clock, the network or the data directory.
 
 mod load;
 mod settings;
@@ -27,8 +27,8 @@ pub enum Durability {
     /// Once it is on the disks (`fdatasync`) of a majority of voters.
     #[default]
     Fsync,
-    /// Once a majority of voters has written it, and before it is on their disks: it survives that
-    /// processes are killed, and not that a majority's machines lose power. Disks follow within
+    /// Once a majority of voters has written it, and before it is on their disks: it survives
+    /// killed processes, but not a power loss of a majority's machines. Disks follow within
     /// `log.sync_interval_ms` and `log.sync_bytes`.
     MemoryFirst,
 }
@@ -63,19 +63,20 @@ settings! {
     Config, ConfigOverrides, "" {
         /// Name of this member, unique in its cluster; the pod's name on Kubernetes. Required.
         ///
-        /// Letters, digits, `.`, `_` and `-`. It only labels: the member is known by the id that the
-        /// cluster gave its data folder.
+        /// Letters, digits, `.`, `_` and `-`. It is only a label: the member is identified by the
+        /// id that the cluster gave its data directory.
         name: String = String::new();
 
-        /// Folder that holds this member's identity, log and state. Required.
+        /// Directory that holds this member's identity, log and state. Required.
         ///
-        /// Used by one process at a time. An empty or missing folder is a new member that waits to be
-        /// bootstrapped or joined; deleting its content makes the member lose its identity for ever.
+        /// Used by one process at a time. An empty or missing directory is a new member that waits
+        /// to be bootstrapped or joined; if its content is deleted, the member's identity is lost
+        /// for good.
         data_dir: PathBuf = PathBuf::new();
 
         /// Address that serves clients: Kv, Watch, health and reflection over gRPC.
         ///
-        /// Whoever can reach it can read and write every key.
+        /// Anyone who can reach it can read and write every key.
         listen_client: SocketAddr = loopback(ports::CLIENT);
 
         /// Address that serves the other members.
@@ -83,37 +84,42 @@ settings! {
 
         /// Address that serves `Admin`, to people and to the operator.
         ///
-        /// Whoever can reach it can remove members and hand the lead about. Other members pass on to the leader what
-        /// only it can do, so they must reach it too; on a loopback address only this machine does.
+        /// Anyone who can reach it can remove members and transfer leadership. Other members
+        /// forward to the leader what only the leader can do, so they must reach it too; on a
+        /// loopback address only this machine does.
         listen_admin: SocketAddr = loopback(ports::ADMIN);
 
         /// Address that serves health and metrics in plain text; it shows no keys and no values.
         listen_monitor: SocketAddr = loopback(ports::MONITOR);
 
-        /// `host:port` under which clients, and members that forward to this one, reach it.
+        /// `host:port` at which clients, and members that forward to this one, reach it.
         ///
-        /// Empty: the listen address. If it is wrong, clients follow leader hints into nowhere.
+        /// Empty: the listen address. If it is wrong, leader hints send clients to an address where
+        /// no member listens.
         advertise_client: String = String::new();
 
-        /// `host:port` under which the other members reach this one.
+        /// `host:port` at which the other members reach this one.
         ///
-        /// Empty: the listen address. If it is wrong, this member never hears from its cluster.
+        /// Empty: the listen address. If it is wrong, this member receives nothing from its
+        /// cluster.
         advertise_peer: String = String::new();
 
         /// When a write counts as acknowledged. The same on every member.
         durability: Durability = Durability::Fsync;
 
-        /// Length of Raft's unit of time, in milliseconds. The same on every member, but for while a change is rolled out.
+        /// Length of a Raft tick, in milliseconds. The same on every member, except while a change
+        /// is rolled out.
         ///
-        /// Too short and a busy machine looks like a dead one, which costs elections; too long and a
-        /// dead leader is noticed late.
+        /// Too short, and a busy machine looks like a failed one, which costs elections; too long,
+        /// and a failed leader is noticed late.
         tick_ms: u64 = 100;
 
-        /// Ticks without a leader's word after which a member stands for election (randomized up to
-        /// twice that). The same on every member, but for while a change is rolled out.
+        /// Ticks without a message from the leader after which a member starts an election
+        /// (randomized up to twice that). The same on every member, except while a change is rolled
+        /// out.
         ///
-        /// The cluster takes no writes for about this long when its leader dies. Must leave room for
-        /// several heartbeats and the slowest round trip between members.
+        /// The cluster takes no writes for about this long when its leader fails. Must leave room
+        /// for several heartbeats and the slowest round trip between members.
         election_ticks: usize = 10;
 
         /// Ticks between a leader's heartbeats. The same on every member.
@@ -126,13 +132,15 @@ settings! {
         /// `info,dengine::transport=debug`.
         log_level: String = "info".to_owned();
 
-        /// Bytes that are kept free on the disk of the data folder; 0 keeps none, and then a full disk takes no delete either.
+        /// Bytes that are kept free on the disk of the data directory; 0 keeps none, and then a
+        /// full disk refuses even deletes.
         ///
-        /// Below, the member refuses writes that need space, with RESOURCE_EXHAUSTED, and hands over leadership. It must
-        /// be enough for what is under way: a log segment, and the merging of files of the state.
+        /// With less free, the member refuses writes that need space, with RESOURCE_EXHAUSTED, and
+        /// transfers leadership. It must suffice for work in progress: a log segment, and the
+        /// compaction of the state's files.
         min_free_bytes: u64 = 128 * 1024 * 1024;
     } sections {
-        /// Bounds on what one member accepts and holds.
+        /// Limits on what one member accepts and holds.
         limits: Limits, LimitsOverrides;
 
         /// The write-ahead log.
@@ -141,117 +149,134 @@ settings! {
         /// The state machine's store on disk.
         state: StateConfig, StateOverrides;
 
-        /// Snapshots, which members get that need entries the log no longer has.
+        /// Snapshots, which are sent to members that need entries the log no longer has.
         snapshot: SnapshotConfig, SnapshotOverrides;
 
-        /// How much history is kept. The same on every member. Of two settings the one that keeps more
-        /// counts; a value of 0 is no setting, and without any, history is kept until a client compacts it.
+        /// How much history is kept. The same on every member. Of two settings, the one that keeps
+        /// more counts; 0 means not set, and with none set, history is kept until a client compacts
+        /// it.
         retention: RetentionConfig, RetentionOverrides;
     }
 }
 
 settings! {
-    /// Bounds on what one member accepts and holds. Beyond them a request is refused and nothing changes.
+    /// Limits on what one member accepts and holds. A request beyond them is refused and changes
+    /// nothing.
     Limits, LimitsOverrides, "" {
         /// Largest key, in bytes. Larger ones are refused with INVALID_ARGUMENT.
         max_key_bytes: usize = 32 * 1024;
 
         /// Largest value, in bytes. Larger ones are refused with INVALID_ARGUMENT.
         ///
-        /// A large value holds up every write behind it for as long as it takes to replicate, and is in memory several times
-        /// meanwhile, on every member: give them 32 times as much.
+        /// A large value delays every write behind it for as long as it takes to replicate, and is
+        /// in memory several times meanwhile, on every member: give each 32 times as much.
         max_value_bytes: usize = 1536 * 1024;
 
-        /// Most bytes of keys and values in one range response; the rest is announced by `more`.
+        /// Most bytes of keys and values in one range response; `more` says that there are others.
         ///
-        /// gRPC clients refuse responses over 4 MiB unless told otherwise; stay well below what yours take.
+        /// gRPC clients refuse responses over 4 MiB by default; stay well below what yours take.
         max_range_bytes: usize = 2 * 1024 * 1024;
 
-        /// Most entries in each list of a batch: comparisons, and operations of either kind. More are refused
-        /// with INVALID_ARGUMENT.
+        /// Most entries in each list of a batch: comparisons, and operations of either kind. Larger
+        /// lists are refused with INVALID_ARGUMENT.
         max_batch_operations: usize = 128;
 
-        /// Largest batch, in bytes of the whole request. Larger ones are refused with INVALID_ARGUMENT.
+        /// Largest batch, in bytes of the whole request. Larger ones are refused with
+        /// INVALID_ARGUMENT.
         max_batch_request_bytes: usize = 1536 * 1024;
 
-        /// Most streams of watches; more are refused with RESOURCE_EXHAUSTED.
+        /// Most watch streams; more are refused with RESOURCE_EXHAUSTED.
         ///
-        /// What clients may take who do not read is bounded for all of them together, see `max_answer_bytes`.
+        /// Memory for clients that do not read is limited for all of them together, see
+        /// `max_answer_bytes`.
         max_watch_streams: usize = 1024;
 
-        /// Most streams of watches over one connection, so that no client takes those of all; more are refused with
-        /// RESOURCE_EXHAUSTED.
+        /// Most watch streams over one connection, so that no client takes those of all; more are
+        /// refused with RESOURCE_EXHAUSTED.
         max_watch_streams_per_connection: usize = 256;
 
         /// Most watches, of all streams together; more are refused.
         max_watches: usize = 16 * 1024;
 
-        /// Most watches over one connection, so that no client takes those of all; more are refused.
+        /// Most watches over one connection, so that no client takes those of all; more are
+        /// refused.
         max_watches_per_connection: usize = 4 * 1024;
 
-        /// Longest that a client reads nothing of a stream while there is something to read, in milliseconds.
+        /// Longest that a client may read nothing of a stream that has something to read, in
+        /// milliseconds.
         ///
-        /// Its watches are then ended, each with the revision to begin anew at; its calls of `Kv.Pipeline` are given up, and
-        /// a connection with other answers that are not read is closed. A link that is slow has longer: a second for
-        /// each 16 KiB, as long as it takes something. Requests must arrive as fast.
+        /// After that its watches are ended, each with the revision to resume from; its calls of
+        /// `Kv.Pipeline` are abandoned, and a connection with other unread answers is closed. A
+        /// slow link has longer: a second for each 16 KiB, while it takes something. Requests must
+        /// arrive as fast.
         stream_stall_timeout_ms: u64 = 10_000;
 
-        /// How long a watch that asked for progress is told nothing before it is told that, in milliseconds.
+        /// Time without events after which a watch that asked for progress gets a progress
+        /// notification, in milliseconds.
         watch_progress_interval_ms: u64 = 10_000;
 
-        /// Most connections of clients; more are closed at once. Clients of one address have half of them at most.
+        /// Most client connections; more are closed at once. Clients of one address have at most
+        /// half of them.
         ///
-        /// Each is an open file, and takes memory. No more are taken than three eighths of what the process may open
-        /// (`ulimit -n`), whose limit a member raises as far as it may, and one for each 512 KiB of the memory that it may
-        /// have.
+        /// Each is an open file, and takes memory. The number is also limited to three eighths of
+        /// the files that the process may open (`ulimit -n`, which a member raises as far as it
+        /// may), and to one for each 512 KiB of the memory that the process may have.
         max_connections: usize = 4096;
 
-        /// Most requests of clients that are served at once; more are refused with RESOURCE_EXHAUSTED.
+        /// Most client requests in progress at once; more are refused with RESOURCE_EXHAUSTED.
         ///
         /// One address has at most three quarters of what others leave.
         max_concurrent_requests: usize = 16 * 1024;
 
-        /// Most bytes of answers that wait to be sent, of all clients together; answers of a few KiB do not count.
+        /// Most bytes of answers that wait to be sent, of all clients together; answers of a few
+        /// KiB do not count.
         ///
-        /// Bounds the memory that clients may take who ask for much and read slowly, and is no more than a sixteenth of
-        /// what the process may have (its control group's limit, or the machine's). Beyond it reads are refused with
-        /// RESOURCE_EXHAUSTED, and writes are answered without the pairs that they were to return (`trimmed`).
+        /// Limits the memory taken by clients that request much and read slowly, and is at most a
+        /// sixteenth of what the process may have (its control group's limit, or the machine's).
+        /// Beyond it reads are refused with RESOURCE_EXHAUSTED, and writes are answered without the
+        /// pairs that they were to return (`trimmed`).
         ///
-        /// What watches hold that clients have not read may be half as much besides. When it is more, watches wait for each
-        /// other, and those that are not read at all are ended, each with the revision to begin anew at.
+        /// Watch events that clients have not read may take half as much besides. Beyond that,
+        /// watches wait for each other, and those that are not read at all are ended, each with the
+        /// revision to resume from.
         max_answer_bytes: usize = 128 * 1024 * 1024;
 
-        /// Requests that take so long are logged, in milliseconds, without their keys and values; 0: none are.
+        /// Requests that take this long are logged, in milliseconds, without their keys and values;
+        /// 0: none are.
         slow_request_ms: u64 = 1_000;
 
         /// Most writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
         ///
-        /// Each waits for all that were there before it. One address has at most half of what others leave; further calls of
-        /// a stream wait for their turn.
+        /// Each waits for all that were there before it. One address has at most half of what
+        /// others leave; further calls of a stream wait for their turn.
         max_pending_proposals: usize = 4 * 1024;
 
-        /// Most bytes of writes that wait to be acknowledged; more are refused with RESOURCE_EXHAUSTED.
+        /// Most bytes of writes that wait to be acknowledged; more are refused with
+        /// RESOURCE_EXHAUSTED.
         ///
-        /// Bounds the memory a burst of writes may take, and is no more than an eighth of what the process may have. One
-        /// address has at most three quarters of what others leave. Must hold at least one largest write.
+        /// Limits the memory that a burst of writes takes, and is at most an eighth of what the
+        /// process may have. One address has at most three quarters of what others leave. Must hold
+        /// at least one largest write.
         max_pending_proposal_bytes: usize = 128 * 1024 * 1024;
 
-        /// Most linearizable reads that wait for a quorum; more are refused with RESOURCE_EXHAUSTED.
+        /// Most linearizable reads that wait for a quorum; more are refused with
+        /// RESOURCE_EXHAUSTED.
         max_pending_reads: usize = 16 * 1024;
 
-        /// Most bytes that one write to the log carries. One message to a follower carries as much, but at most 1 MiB,
-        /// or a single write.
+        /// Most bytes of one write to the log. A message to a follower carries as much, but at most
+        /// 1 MiB, or a single write.
         ///
         /// Larger batches mean fewer syncs but longer ones. Must hold at least one largest write.
         max_batch_bytes: usize = 4 * 1024 * 1024;
 
         /// Longest that a request waits, in milliseconds.
         ///
-        /// A read then ends with UNAVAILABLE, or with DEADLINE_EXCEEDED if its range was too large to be read in time; a
-        /// write with DEADLINE_EXCEEDED if it may yet take effect. Below the election timeout, requests fail during every change of leader.
+        /// A read then ends with UNAVAILABLE, or with DEADLINE_EXCEEDED if its range was too large
+        /// to be read in time; a write with DEADLINE_EXCEEDED if it may still take effect. Below
+        /// the election timeout, requests fail during every change of leader.
         request_timeout_ms: u64 = 5_000;
 
-        /// Longest that a stopping member waits for requests in flight, in milliseconds.
+        /// Longest that a stopping member waits for requests in progress, in milliseconds.
         shutdown_timeout_ms: u64 = 5_000;
     } sections {}
 }
@@ -259,32 +284,35 @@ settings! {
 settings! {
     /// The write-ahead log.
     LogConfig, LogOverrides, "log_" {
-        /// Size of one log segment, in bytes; preallocated, and the unit in which old log is deleted.
+        /// Size of one log segment, in bytes; preallocated, and the unit in which old log is
+        /// deleted.
         ///
-        /// Must hold at least two full batches. The folder needs free space for two segments more
-        /// than the log that it holds.
+        /// Must hold at least two full batches. The data directory needs free space for two
+        /// segments more than the log that it holds.
         segment_bytes: u64 = 64 * 1024 * 1024;
 
-        /// Bytes of applied log after which the state machine is flushed to disk, and old log is deleted.
+        /// Bytes of applied log after which the state machine is flushed to disk, and old log is
+        /// deleted.
         ///
-        /// Bounds how much log is replayed when a member starts; smaller means more disk writes.
+        /// Limits how much log is replayed when a member starts; smaller means more disk writes.
         flush_bytes: u64 = 128 * 1024 * 1024;
 
         /// Bytes of the newest log that are kept although the state machine is on disk.
         ///
-        /// A member that was away for a while gets entries as long as it lacks no more than this, and a
+        /// A member that was away gets entries as long as it lacks no more than this, and a
         /// snapshot of the whole state otherwise.
         keep_bytes: u64 = 64 * 1024 * 1024;
 
-        /// The same while a member that answers needs older entries; at least as much.
+        /// Bytes of the newest log that are kept while a member that responds needs older entries;
+        /// at least `log.keep_bytes`.
         ///
-        /// Bounds the log when a member is slower than the writes.
+        /// Limits the log when a member is slower than the writes.
         keep_bytes_for_followers: u64 = 512 * 1024 * 1024;
 
-        /// With `memory-first`: longest that a write stays off the disk, in milliseconds.
+        /// With `memory-first`: longest that a write is not on disk yet, in milliseconds.
         sync_interval_ms: u64 = 100;
 
-        /// With `memory-first`: most bytes of writes that stay off the disk.
+        /// With `memory-first`: most bytes of writes that are not on disk yet.
         sync_bytes: u64 = 16 * 1024 * 1024;
     } sections {}
 }
@@ -294,27 +322,28 @@ settings! {
     StateConfig, StateOverrides, "state_" {
         /// Memory for blocks of the state's files, their indexes and filters, in bytes.
         ///
-        /// Reads of what is not in it go to the system's cache of files, or to the disk. It is in use before long.
+        /// Reads of other blocks go to the page cache, or to the disk. Expect all of it to be used.
         block_cache_bytes: u64 = 64 * 1024 * 1024;
 
         /// Size of a table of writes in memory, in bytes; up to three exist.
         ///
-        /// A full one becomes a file. Smaller ones make many files to merge, and larger ones take longer to write.
+        /// A full one becomes a file. Smaller ones make many files to compact, and larger ones take
+        /// longer to write.
         write_buffer_bytes: u64 = 16 * 1024 * 1024;
     } sections {}
 }
 
 settings! {
-    /// Snapshots, on their way from one member to another.
+    /// Snapshots that one member sends to another.
     SnapshotConfig, SnapshotOverrides, "snapshot_" {
         /// Most bytes of a snapshot that are sent in a second.
         ///
-        /// Leaves the network and the receiver's disk to the writes; too little and the receiver never
-        /// catches up.
+        /// Leaves the network and the receiver's disk to the writes; if it is too little, the
+        /// receiver never catches up.
         bytes_per_second: u64 = 128 * 1024 * 1024;
 
-        /// Largest snapshot that is received, in bytes. A larger one is refused, as is one that would leave
-        /// no space on the disk.
+        /// Largest snapshot that is received, in bytes. A larger one is refused, as is one that
+        /// would leave no space on the disk.
         max_bytes: u64 = 1024 * 1024 * 1024 * 1024;
     } sections {}
 }
@@ -322,25 +351,25 @@ settings! {
 settings! {
     /// How much history is kept for reads of the past and for watches.
     RetentionConfig, RetentionOverrides, "retention_" {
-        /// Keeps the newest so many revisions; 0 for no such bound.
+        /// Number of newest revisions that are kept; 0 for no such bound.
         ///
-        /// Of this and --retention-seconds the one that keeps more counts, as far as --retention-bytes allows; with 0 for
-        /// both, history is kept until a client compacts it.
+        /// Of this and --retention-seconds the one that keeps more counts, as far as
+        /// --retention-bytes allows; with 0 for both, history is kept until a client compacts it.
         revisions: u64 = 100_000;
 
-        /// Keeps what was to be seen within so many seconds; 0 for no such bound.
+        /// Seconds for which history is kept; 0 for no such bound.
         ///
-        /// So a watch that was cut off for so long goes on where it was, as long as no more was written meanwhile than
-        /// --retention-bytes allows. Of this and --retention-revisions the one that keeps more counts, its default included:
-        /// for a bound in time alone, set that to 0.
+        /// A watch that was disconnected for less resumes where it was, unless more was written
+        /// meanwhile than --retention-bytes allows. Of this and --retention-revisions the one that
+        /// keeps more counts, its default included: for a bound in time alone, set that to 0.
         seconds: u64 = 300;
 
-        /// Of that, keeps no more than was written with so many bytes; 0 for a quarter of the volume that holds the data
-        /// folder.
+        /// Bound on the kept history in bytes that were written; 0 for a quarter of the volume that
+        /// holds the data directory.
         ///
-        /// So what the state occupies has a bound, however fast it is written: these bytes, and what was live when they
-        /// began. A put counts as its value, twice its key and some 30 bytes: at 10,000 a second with values of 256 bytes
-        /// a quarter of 1 GiB lasts for 78 seconds.
+        /// So the size of the state has a bound, however fast it is written: these bytes, and what
+        /// was live when they began. A put counts as its value, twice its key and some 30 bytes: at
+        /// 10,000 a second with values of 256 bytes a quarter of 1 GiB lasts for 78 seconds.
         bytes: u64 = 0;
     } sections {}
 }
@@ -352,22 +381,21 @@ impl Config {
         Duration::from_millis(self.tick_ms)
     }
 
-    /// Between two heartbeats of a leader.
+    /// Time between two heartbeats of a leader.
     #[must_use]
     pub const fn heartbeat(&self) -> Duration {
         Duration::from_millis(self.tick_ms.saturating_mul(self.heartbeat_ticks as u64))
     }
 
-    /// Shortest time without a leader after which a member stands for election.
+    /// Shortest time without a leader after which a member starts an election.
     #[must_use]
     pub const fn election_timeout(&self) -> Duration {
         Duration::from_millis(self.tick_ms.saturating_mul(self.election_ticks as u64))
     }
-}
 
-impl Config {
-    /// `host:port` under which others reach [`listen_admin`](Self::listen_admin): the host by which clients reach this
-    /// member, if it listens there. `None` if only this machine reaches it, and clients come from others.
+    /// `host:port` at which others reach [`listen_admin`](Self::listen_admin): the host at which
+    /// clients reach this member, if it listens there. `None` if only this machine reaches it while
+    /// clients come from others.
     #[must_use]
     pub fn admin_address(&self) -> Option<String> {
         let listen = self.listen_admin;
@@ -387,7 +415,7 @@ impl Limits {
         Duration::from_millis(self.request_timeout_ms)
     }
 
-    /// From when on a request is slow.
+    /// Time after which a request counts as slow; `None` if none does.
     #[must_use]
     pub const fn slow_request(&self) -> Option<Duration> {
         match self.slow_request_ms {
@@ -396,25 +424,25 @@ impl Limits {
         }
     }
 
-    /// Longest that a client reads nothing of a stream.
+    /// Longest that a client may read nothing of a stream.
     #[must_use]
     pub const fn stream_stall_timeout(&self) -> Duration {
         Duration::from_millis(self.stream_stall_timeout_ms)
     }
 
-    /// How long a watch that asked for progress is told nothing.
+    /// Time without events after which a watch gets a progress notification.
     #[must_use]
     pub const fn watch_progress_interval(&self) -> Duration {
         Duration::from_millis(self.watch_progress_interval_ms)
     }
 
-    /// Longest that a stopping member waits for requests in flight.
+    /// Longest that a stopping member waits for requests in progress.
     #[must_use]
     pub const fn shutdown_timeout(&self) -> Duration {
         Duration::from_millis(self.shutdown_timeout_ms)
     }
 
-    /// Those that a single request is checked against.
+    /// The limits that a single request is checked against.
     #[must_use]
     pub const fn of_requests(&self) -> RequestLimits {
         RequestLimits {
@@ -437,7 +465,7 @@ impl Limits {
         }
     }
 
-    /// Largest encoded write that these limits let through.
+    /// Largest encoded write that these limits accept.
     #[must_use]
     pub const fn max_write_bytes(&self) -> usize {
         self.of_requests().max_write_bytes()

@@ -136,7 +136,7 @@ impl Config {
             },
         );
         problems.require(!self.data_dir.as_os_str().is_empty(), || {
-            "data_dir is missing: name the folder for this member's data (--data-dir)".to_owned()
+            "data_dir is missing: name the directory for this member's data (--data-dir)".to_owned()
         });
     }
 
@@ -461,19 +461,19 @@ mod tests {
 
     #[test]
     fn the_admin_port_is_told_to_those_who_can_reach_it() {
-        let told = |change: fn(&mut Config)| {
+        let admin_address = |change: fn(&mut Config)| {
             let mut config = valid();
             change(&mut config);
             config.validated().unwrap().admin_address()
         };
-        assert_eq!(told(|_| {}).as_deref(), Some("127.0.0.1:4103"));
-        let everywhere = told(|c| {
+        assert_eq!(admin_address(|_| {}).as_deref(), Some("127.0.0.1:4103"));
+        let everywhere = admin_address(|c| {
             c.listen_client = "[::]:4100".parse().unwrap();
             c.listen_admin = "[::]:4103".parse().unwrap();
             c.advertise_client = "[fd00::1]:4100".into();
         });
         assert_eq!(everywhere.as_deref(), Some("[fd00::1]:4103"));
-        let here_only = told(|c| {
+        let here_only = admin_address(|c| {
             c.listen_client = "0.0.0.0:4100".parse().unwrap();
             c.advertise_client = "a.example:4100".into();
         });
