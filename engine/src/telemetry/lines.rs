@@ -1,28 +1,28 @@
-//! So many lines a second of one kind and no more, where somebody else decides how often there is something to say.
+//! A rate limit for log lines of one kind, for events that a client or a peer can cause at will.
 
 use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-/// Lines in one second: more would say nothing new.
+/// More lines in one second would say nothing new.
 const LINES_A_SECOND_MAX: u32 = 5;
 
-/// Lines of one kind.
+/// Limits the lines of one kind.
 #[derive(Default)]
 pub(crate) struct Lines(Mutex<Second>);
 
-/// The present one.
+/// The lines of the current second.
 #[derive(Default)]
 struct Second {
     since: Option<Instant>,
     written: u32,
-    /// What had no line since the last one that had.
-    silent: u64,
+    /// Events without a line since the last one that had a line.
+    suppressed: u64,
 }
 
 impl Lines {
-    /// Whether there may be one more line now, and how many had none before it.
+    /// `None` if the event gets no line; else how many events before it got none.
     pub(crate) fn next(&self) -> Option<u64> {
         let mut second = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         second.next(Instant::now())
@@ -39,11 +39,11 @@ impl Second {
             self.written = 0;
         }
         if self.written == LINES_A_SECOND_MAX {
-            self.silent += 1;
+            self.suppressed += 1;
             return None;
         }
         self.written += 1;
-        Some(std::mem::take(&mut self.silent))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 

@@ -1,10 +1,12 @@
-//! What a member tells about itself: log lines, and numbers for Prometheus.
+//! The log lines of a member, and its metrics for Prometheus.
 //!
-//! Recording needs nothing from here but the names in [`metrics`]; only a program that wants to see the
-//! numbers calls [`install_metrics`]. An embedding program brings its own subscriber and recorder, or none.
+//! Recording needs only the names in [`metrics`] and [`crate::node::metrics`]; a program that wants
+//! to see the numbers calls [`install_metrics`]. An embedding program brings its own subscriber and
+//! recorder, or none.
 
 pub(crate) mod lines;
 pub mod metrics;
+pub(crate) mod table;
 
 pub use metrics_exporter_prometheus::PrometheusHandle;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
@@ -12,19 +14,21 @@ use tracing_subscriber::{EnvFilter, Layer as _, Registry, layer::SubscriberExt a
 
 use crate::config::LogFormat;
 
-/// Bounds of the latency histograms in seconds: from a read served from memory to the longest request.
+/// Bounds of the latency histograms in seconds: from a read served from memory to the longest
+/// request.
 const SECONDS_BUCKETS: [f64; 17] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0,
 ];
-/// Bounds of the histograms of how many entries one batch held: powers of two.
+/// Bounds of the histograms of entries in one batch: powers of two.
 const ENTRIES_BUCKETS: [f64; 13] = [
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0,
 ];
-/// Why log lines can't be set up.
+
+/// Why log lines or metrics can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// The level is not one.
+    /// There is no such level.
     #[error("log_level {level:?} is not understood: {reason}")]
     Level {
         /// As configured.
@@ -32,10 +36,10 @@ pub enum TelemetryError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The program has set a subscriber before.
+    /// The process has a subscriber already.
     #[error("log lines are set up already")]
     LinesInstalled,
-    /// The program has set a recorder before.
+    /// The process has a recorder already.
     #[error("metrics are set up already: {0}")]
     MetricsInstalled(#[from] BuildError),
 }
@@ -43,7 +47,7 @@ pub enum TelemetryError {
 /// Sends log lines of at least `level` to standard error, for the whole process.
 ///
 /// # Errors
-/// The level is not understood, or lines go somewhere already.
+/// The level is not understood, or the process has a subscriber already.
 pub fn install_log_lines(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
     let filter = filter(level)?;
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -55,10 +59,11 @@ pub fn install_log_lines(format: LogFormat, level: &str) -> Result<(), Telemetry
     tracing::subscriber::set_global_default(subscriber).map_err(|_| TelemetryError::LinesInstalled)
 }
 
-/// What lines of at least `level` are. Of those that a client causes at will in HTTP/2 only errors, unless they are named.
+/// Selects log lines of at least `level`. Of those of HTTP/2, which a client can cause at will, only
+/// errors unless `level` names them.
 ///
 /// # Errors
-/// It is not understood.
+/// The level is not understood.
 pub(crate) fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     let directives = format!("h2=error,{level}");
     EnvFilter::try_new(directives).map_err(|error| TelemetryError::Level {
@@ -67,7 +72,7 @@ pub(crate) fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     })
 }
 
-/// Collects the numbers of the whole process; the handle renders them.
+/// Collects the metrics of the whole process; the handle renders them.
 ///
 /// # Errors
 /// The process has a recorder already.
@@ -77,6 +82,8 @@ pub fn install_metrics() -> Result<PrometheusHandle, TelemetryError> {
         .set_buckets_for_metric(suffix("_seconds"), &SECONDS_BUCKETS)?
         .set_buckets_for_metric(suffix("_entries"), &ENTRIES_BUCKETS)?
         .install_recorder()?;
-    metrics::describe();
+    for metric in [crate::node::metrics::TABLE, metrics::TABLE].concat() {
+        metric.describe();
+    }
     Ok(handle)
 }

@@ -21,8 +21,8 @@ fn known() -> BTreeSet<String> {
     let mut known: BTreeSet<String> = telemetry::NAMES.map(str::to_owned).into();
     for file in MEMBERS {
         let source = read(file);
-        let constants = source.lines().filter(|line| line.starts_with("pub const"));
-        known.extend(constants.filter_map(|line| Some(line.split('"').nth(1)?.to_owned())));
+        let quoted = source.split('"').skip(1).step_by(2);
+        known.extend(quoted.map(str::to_owned));
     }
     known
 }
