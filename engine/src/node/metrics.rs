@@ -60,8 +60,9 @@ metrics_table! {
     ///
     /// 0 while expiry keeps up.
     Gauge EXPIRY_BEHIND_SECONDS = "dengine_expiry_behind_seconds";
-}
 
-/// The newest version in which this member could propose commands (gauge): the newest that all
-/// members read, as far as it knows.
-pub const COMMAND_VERSION: &str = "dengine_command_version";
+    /// The newest command version that this member could propose
+    ///
+    /// The newest that all members read, as far as it knows.
+    Gauge COMMAND_VERSION = "dengine_command_version";
+}
