@@ -22,6 +22,10 @@ pub fn all() -> Vec<(&'static str, CustomResourceDefinition)> {
 
 /// The text of a definition's file.
 ///
+/// This is the one use of `serde_yaml`, which the design of this project names for it. It is
+/// deprecated, but complete for what we write ourselves: what others write is read by
+/// `serde_saphyr`.
+///
 /// # Errors
 /// If the definition can not be written as YAML, which a test rules out.
 pub fn to_yaml(definition: &CustomResourceDefinition) -> Result<String, serde_yaml::Error> {

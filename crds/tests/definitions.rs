@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 
 use dengine_crds::{DEngineBenchmark, DEngineCluster, definitions};
 use kube::core::cel::Validator;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 /// Where `make crds` writes: for kubectl, and in the chart.
@@ -156,9 +156,7 @@ fn cases(folder: &str) -> Vec<Case> {
                     .next()
                     .and_then(|l| l.strip_prefix("# expect: "))
                     .map(str::to_owned),
-                documents: serde_yaml::Deserializer::from_str(&text)
-                    .map(|document| Value::deserialize(document).unwrap())
-                    .collect(),
+                documents: serde_saphyr::from_multiple(&text).unwrap(),
             }
         })
         .collect();

@@ -296,10 +296,10 @@ mod tests {
     #[test]
     fn the_manifests_are_what_the_types_say() {
         let demo: DEngineCluster =
-            serde_yaml::from_str(include_str!("../manifests/demo-cluster.yaml")).unwrap();
+            serde_saphyr::from_str(include_str!("../manifests/demo-cluster.yaml")).unwrap();
         assert_eq!((demo.name_any().as_str(), demo.spec.replicas), (CLUSTER, 3));
         for shape in &BENCHMARKS {
-            let benchmark: DEngineBenchmark = serde_yaml::from_str(&shape.manifest("1")).unwrap();
+            let benchmark: DEngineBenchmark = serde_saphyr::from_str(&shape.manifest("1")).unwrap();
             let workload = benchmark.spec.workload.expect("each names one");
             assert_eq!(workload.as_str(), shape.workload);
             assert_eq!(

@@ -70,7 +70,7 @@ where
         }
         if Instant::now() > deadline {
             let shown = match found {
-                Ok(Some(object)) => serde_yaml::to_string(&object)?,
+                Ok(Some(object)) => serde_saphyr::to_string(&object)?,
                 Ok(None) => "it does not exist".to_owned(),
                 Err(error) => error.to_string(),
             };

@@ -299,7 +299,7 @@ mod tests {
     fn what_nobody_knows_of_a_new_cluster_pages_nobody() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let text = metrics::with_local_recorder(&recorder, || {
-            let cluster = DEngineCluster::new("demo", serde_yaml::from_str("{}").unwrap());
+            let cluster = DEngineCluster::new("demo", serde_saphyr::from_str("{}").unwrap());
             let condition = |type_: &str, status: &str| Condition {
                 type_: type_.to_owned(),
                 status: status.to_owned(),

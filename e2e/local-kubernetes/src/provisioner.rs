@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     fn claim(text: &str) -> PersistentVolumeClaim {
-        serde_yaml::from_str(text).unwrap()
+        serde_saphyr::from_str(text).unwrap()
     }
 
     fn waiting() -> PersistentVolumeClaim {

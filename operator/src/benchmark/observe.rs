@@ -453,7 +453,7 @@ mod tests {
 
     #[test]
     fn a_restarted_server_makes_another_member_of_a_pod() {
-        let mut pod: Pod = serde_yaml::from_str(
+        let mut pod: Pod = serde_saphyr::from_str(
             "{metadata: {name: d-0, uid: u}, status: {containerStatuses: [
               {name: proxy, restartCount: 9, image: '', imageID: '', ready: true},
               {name: dengine, restartCount: 2, image: '', imageID: '', ready: true}]}}",
@@ -468,7 +468,7 @@ mod tests {
     fn why_a_pod_does_not_run_is_read_from_it() {
         let words = |status: &str| {
             let pod = format!("{{metadata: {{name: p}}, status: {status}}}");
-            trouble(&serde_yaml::from_str(&pod).unwrap())
+            trouble(&serde_saphyr::from_str(&pod).unwrap())
         };
         let waiting = |reason: &str| {
             format!(
@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn a_suspended_schedule_asks_for_nothing() {
         let spec = "{workload: put, schedule: '* * * * *', target: {clusterRef: {name: demo}}}";
-        let mut resource = DEngineBenchmark::new("b", serde_yaml::from_str(spec).unwrap());
+        let mut resource = DEngineBenchmark::new("b", serde_saphyr::from_str(spec).unwrap());
         let created: Timestamp = "2026-05-02T03:00:00Z".parse().unwrap();
         resource.metadata.creation_timestamp = Some(Time(created));
         let now = Time("2026-05-02T03:10:30Z".parse().unwrap());
@@ -507,7 +507,7 @@ mod tests {
     #[test]
     fn only_a_run_of_the_spec_with_results_had_its_turn() {
         let spec = "{workload: put, target: {clusterRef: {name: demo}}, runId: one}";
-        let resource = DEngineBenchmark::new("b", serde_yaml::from_str(spec).unwrap());
+        let resource = DEngineBenchmark::new("b", serde_saphyr::from_str(spec).unwrap());
         let mut status = DEngineBenchmarkStatus::default();
         assert!(!had_its_turn(&resource, &status, None));
         status.runs.insert("two".to_owned(), Report::default());

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     fn benchmark(spec: &str) -> DEngineBenchmark {
-        DEngineBenchmark::new("b", serde_yaml::from_str(spec).unwrap())
+        DEngineBenchmark::new("b", serde_saphyr::from_str(spec).unwrap())
     }
 
     /// One of this name that measures this cluster.
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_cache_that_is_not_complete_takes_no_line_away() {
         let (store, mut writer) = kube::runtime::reflector::store();
-        let mut cluster = DEngineCluster::new("demo", serde_yaml::from_str("{}").unwrap());
+        let mut cluster = DEngineCluster::new("demo", serde_saphyr::from_str("{}").unwrap());
         let said: BenchmarkLine = serde_json::from_value(serde_json::json!({
             "name": "b", "phase": "Succeeded", "runId": "1", "shape": "",
         }))

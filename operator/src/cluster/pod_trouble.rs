@@ -355,7 +355,7 @@ pub(super) mod tests {
     #[test]
     fn a_server_that_runs_and_is_silent_names_its_node_and_since_when() {
         let pod = |ready: &str, state: &str| -> core::Pod {
-            serde_yaml::from_str(&format!(
+            serde_saphyr::from_str(&format!(
                 "{{metadata: {{name: p}}, spec: {{nodeName: far, containers: []}}, status: {{
                   conditions: [{{type: Ready, status: '{ready}', lastTransitionTime: '1970-01-01T00:16:40Z'}}],
                   containerStatuses: [{{name: dengine, restartCount: 0, image: '', imageID: '', ready: false,
@@ -386,13 +386,13 @@ pub(super) mod tests {
     #[test]
     fn a_volume_on_a_node_that_is_gone_names_it_and_the_runbook() {
         let pending = |said: &str| -> core::Pod {
-            serde_yaml::from_str(&format!(
+            serde_saphyr::from_str(&format!(
                 "{{metadata: {{name: p}}, status: {{conditions: [
                   {{type: PodScheduled, status: 'False', reason: Unschedulable, message: \"{said}\"}}]}}}}"
             ))
             .unwrap()
         };
-        let claim: core::PersistentVolumeClaim = serde_yaml::from_str(
+        let claim: core::PersistentVolumeClaim = serde_saphyr::from_str(
             "{metadata: {name: c, annotations: {volume.kubernetes.io/selected-node: far}}}",
         )
         .unwrap();

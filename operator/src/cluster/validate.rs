@@ -136,7 +136,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn resource_with(name: &str, spec: &str) -> DEngineCluster {
-        let mut resource = DEngineCluster::new(name, serde_yaml::from_str(spec).unwrap());
+        let mut resource = DEngineCluster::new(name, serde_saphyr::from_str(spec).unwrap());
         resource.metadata.namespace = Some("test".to_owned());
         resource.metadata.uid = Some("a-uid".to_owned());
         resource.metadata.generation = Some(1);

@@ -69,7 +69,7 @@ fn check(what: &str, expressions: impl IntoIterator<Item = String>) {
 }
 
 fn alerts() -> Vec<Value> {
-    let groups: Vec<Value> = serde_yaml::from_str(&read(ALERTS)).unwrap();
+    let groups: Vec<Value> = serde_saphyr::from_str(&read(ALERTS)).unwrap();
     let rules = groups
         .iter()
         .flat_map(|group| group["rules"].as_array().unwrap());

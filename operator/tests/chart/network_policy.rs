@@ -103,8 +103,8 @@ fn the_example_lets_in_whom_the_table_names() {
     let [policy] = &blocks(&page, "yaml")[..] else {
         panic!("one policy is expected")
     };
-    known::<NetworkPolicy>(serde_yaml::from_str(policy).unwrap());
-    let policy: NetworkPolicy = serde_yaml::from_str(policy).unwrap();
+    known::<NetworkPolicy>(serde_saphyr::from_str(policy).unwrap());
+    let policy: NetworkPolicy = serde_saphyr::from_str(policy).unwrap();
     let pods = labels_of(policy.spec.as_ref().unwrap().pod_selector.as_ref());
     assert_eq!(pods.get(labels::CLUSTER).unwrap(), CLUSTER);
     let table = of_table(&page);

@@ -16,7 +16,7 @@ fn rules(helpers: &str, template: &str) -> Vec<Value> {
     let head = format!("{{{{- define \"{template}\" -}}}}");
     let (_, rules) = helpers.split_once(&head).unwrap();
     let (rules, _) = rules.split_once("{{- end -}}").unwrap();
-    serde_yaml::from_str(rules).unwrap()
+    serde_saphyr::from_str(rules).unwrap()
 }
 
 fn of_chart() -> Rules {

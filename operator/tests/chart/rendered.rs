@@ -13,7 +13,6 @@ use k8s_openapi::api::core::v1::{Pod, PodSecurityContext, PodSpec, Probe};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -31,10 +30,7 @@ pub(crate) fn rendered(flags: &[&str]) -> Vec<Value> {
     helm.args(["--kube-version=1.34.0", "--set=crds.install=false"])
         .args(flags);
     let text = shell::run(&mut helm).unwrap();
-    let documents = serde_yaml::Deserializer::from_str(&text);
-    documents
-        .map(|document| Value::deserialize(document).unwrap())
-        .collect()
+    serde_saphyr::from_multiple(&text).unwrap()
 }
 
 /// Those of a kind.

@@ -420,7 +420,7 @@ fn objects_can_be_made() {
     let [pod] = &blocks(&page, "yaml")[..] else {
         panic!("one object is expected")
     };
-    let pod: Value = serde_yaml::from_str(pod).unwrap();
+    let pod: Value = serde_saphyr::from_str(pod).unwrap();
     known::<Pod>(pod.clone());
     let args = pod["spec"]["containers"][0]["args"].as_array().unwrap();
     let command = read("engine/src/cli/recover.rs");

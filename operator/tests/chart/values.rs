@@ -27,7 +27,8 @@ fn paths(value: &Value, schema: &Value, prefix: &str, found: &mut BTreeSet<Strin
 
 #[test]
 fn values_and_schema_agree() {
-    let values: Value = serde_yaml::from_str(&read("charts/dengine-operator/values.yaml")).unwrap();
+    let values: Value =
+        serde_saphyr::from_str(&read("charts/dengine-operator/values.yaml")).unwrap();
     let schema = read("charts/dengine-operator/values.schema.json");
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let mut found = BTreeSet::new();

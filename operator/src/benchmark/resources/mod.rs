@@ -82,7 +82,7 @@ pub(crate) mod tests {
             name: "demo-write".to_owned(),
             namespace: "test".to_owned(),
             owner: OwnerReference::default(),
-            spec: serde_yaml::from_str(spec).unwrap(),
+            spec: serde_saphyr::from_str(spec).unwrap(),
             image: "localhost/dengine-bench:dev".to_owned(),
             user: User::Fixed,
             run_id: "1".to_owned(),

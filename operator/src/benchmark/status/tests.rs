@@ -11,7 +11,7 @@ fn at(second: i64) -> Time {
 }
 
 fn resource() -> DEngineBenchmark {
-    let spec = serde_yaml::from_str("{workload: put, target: {clusterRef: {name: demo}}}");
+    let spec = serde_saphyr::from_str("{workload: put, target: {clusterRef: {name: demo}}}");
     DEngineBenchmark::new("b", spec.unwrap())
 }
 
