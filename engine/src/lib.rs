@@ -5,6 +5,8 @@
 //!
 //! What may not live in this crate: anything of Kubernetes.
 
+#![warn(missing_docs)]
+
 pub mod config;
 mod connections;
 pub mod error;

@@ -47,6 +47,8 @@
 //! unknown. That of an older member, from before there was such a word, is one of these, unless it names the leader. And
 //! a proxy must not repeat writes by itself.
 
+#![warn(missing_docs)]
+
 // Without the feature, what the text above links to is not there.
 #![cfg_attr(not(feature = "transport"), allow(rustdoc::broken_intra_doc_links))]
 

@@ -3,6 +3,8 @@
 //! What may live here: generated code and the constants that both ends of a connection must agree
 //! on, the calls of `Kv` as types ([`KvCall`]), and how messages are decoded ([`codec`]). What may not: other behaviour. Retrying belongs to `dengine-client`, serving to `dengine`.
 
+#![warn(missing_docs)]
+
 mod call;
 #[cfg(feature = "checks")]
 pub mod checks;

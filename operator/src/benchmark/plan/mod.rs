@@ -122,7 +122,6 @@ pub enum JobState {
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the names of the fields say what they are")]
 pub enum Step {
     /// The target can not be measured now.
     Refuse {

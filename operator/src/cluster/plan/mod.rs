@@ -21,7 +21,6 @@ use roll_out::roll_out;
 
 /// The one thing to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the fields say what they are")]
 pub enum Step {
     /// Everything is as wanted.
     Done,
@@ -89,7 +88,6 @@ impl Step {
 
 /// What the cluster waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the fields say what they are")]
 pub enum Waiting {
     /// Pods that have to answer first.
     Pods(BTreeSet<Ordinal>),
@@ -107,7 +105,6 @@ pub enum Waiting {
 
 /// Why nothing may be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names of the fields say what they are")]
 pub enum Blocked {
     /// Folders belong to other clusters.
     ForeignData {
