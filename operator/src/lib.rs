@@ -26,4 +26,5 @@ pub mod readiness;
 pub mod retries;
 pub mod run;
 pub mod scope;
+mod status_writer;
 pub mod telemetry;

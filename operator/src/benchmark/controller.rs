@@ -13,7 +13,6 @@ use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::runtime::{WatchStreamExt, watcher};
 
-use super::ReconcileError;
 use super::turns::Turns;
 use crate::cluster::controller::{cached, few, labelled, slim};
 use crate::context::Context;
@@ -81,7 +80,7 @@ pub async fn run(
 async fn reconcile(
     benchmark: Arc<Guarded<DEngineBenchmark>>,
     shared: Arc<Shared>,
-) -> Result<Action, ReconcileError> {
+) -> Result<Action, kube::Error> {
     let benchmark = match &benchmark.0 {
         Ok(benchmark) => benchmark,
         Err(object) => {
@@ -95,7 +94,7 @@ async fn reconcile(
     result
 }
 
-fn on_error(_: Arc<Guarded<DEngineBenchmark>>, _: &ReconcileError, _: Arc<Shared>) -> Action {
+fn on_error(_: Arc<Guarded<DEngineBenchmark>>, _: &kube::Error, _: Arc<Shared>) -> Action {
     Action::requeue(Duration::from_secs(2))
 }
 

@@ -20,15 +20,15 @@ use dengine_crds::reasons::{benchmark as reasons, events};
 use dengine_crds::{DEngineBenchmark, DEngineBenchmarkStatus, conditions as types};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
+use kube::api::{Api, DeleteParams, PostParams, PropagationPolicy};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Resource, ResourceExt};
-use serde_json::json;
 
 use crate::apply::{ApplyError, ensure, exactly, gone_or_done, is_code};
 use crate::cluster::bystander;
 use crate::context::{Context, Happening, now};
+use crate::status_writer;
 use plan::{Ending, Step};
 use resources::{Benchmark, job, role, role_binding, service_account};
 use status::Outcome;
@@ -48,11 +48,6 @@ const WHEN_DONE: Duration = Duration::from_secs(600);
 
 /// While another operator looks after the cluster that it measures.
 const WHEN_ANOTHERS: Duration = Duration::from_secs(60);
-
-/// Why a reconciliation ended early: the Kubernetes API did not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ReconcileError(#[from] kube::Error);
 
 /// Why a step was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +74,7 @@ pub async fn reconcile(
     resource: &DEngineBenchmark,
     context: &Context,
     turns: &Turns,
-) -> Result<Action, ReconcileError> {
+) -> Result<Action, kube::Error> {
     let namespace = resource.namespace().unwrap_or_default();
     let recorded_job = |of: &DEngineBenchmark| of.status.as_ref().and_then(|s| s.job_name.clone());
     // First the Job, then the resource: a Job that has ended posted its result before.
@@ -375,38 +370,22 @@ impl StepError {
     }
 }
 
-/// Writes the status if it changed. The resource version makes sure that it follows from what is there.
+/// Writes the status if it changed. `runs` belongs to the Jobs.
 async fn write(
     context: &Context,
     resource: &DEngineBenchmark,
     status: &DEngineBenchmarkStatus,
 ) -> Result<(), kube::Error> {
-    let before = resource
-        .status
-        .clone()
-        .map(|status| DEngineBenchmarkStatus {
-            runs: Default::default(),
-            ..status
-        });
+    let before = resource.status.clone();
+    let before = before.map(|status| DEngineBenchmarkStatus {
+        runs: Default::default(),
+        ..status
+    });
     if before.as_ref() == Some(status) {
         return Ok(());
     }
-    let patch = json!({
-        "apiVersion": DEngineBenchmark::api_version(&()),
-        "kind": DEngineBenchmark::kind(&()),
-        "metadata": {
-            "name": resource.name_any(),
-            "uid": resource.metadata.uid,
-            "resourceVersion": resource.metadata.resource_version,
-        },
-        "status": status,
-    });
-    let namespace = resource.namespace().unwrap_or_default();
-    let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &namespace);
-    let parameters = PatchParams::apply(managers::OPERATOR).force();
-    api.patch_status(&resource.name_any(), &parameters, &Patch::Apply(&patch))
-        .await?;
-    Ok(())
+    let written = status_writer::write(&context.client, resource, status).await;
+    written.map(drop)
 }
 
 #[cfg(test)]

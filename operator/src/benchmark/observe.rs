@@ -15,7 +15,6 @@ use k8s_openapi::jiff::tz::TimeZone;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 
-use super::ReconcileError;
 use super::plan::{Job, JobState, Observed, Recorded, Skipped, Target};
 use super::resources::{Benchmark, job};
 use super::schedule::{self, Clock, Due};
@@ -33,7 +32,7 @@ pub(super) async fn observe(
     job: Option<v1::Job>,
     turns: &Turns,
     now: &Time,
-) -> Result<Observed, ReconcileError> {
+) -> Result<Observed, kube::Error> {
     let status = resource.status.clone().unwrap_or_default();
     let job = job.filter(|job| {
         job.owner_references()

@@ -10,17 +10,17 @@ use dengine_crds::reasons::{cluster as reasons, events};
 use dengine_crds::{DEngineBenchmark, DEngineCluster, DEngineClusterStatus, conditions as types};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::Api;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::benchmarks::reports_to;
-use super::status_writer;
 use crate::conditions::{Conditions, State};
 use crate::context::{Context, Happening, now};
 use crate::guard::Guarded;
+use crate::status_writer;
 
 /// How often it is looked at again; that the StatefulSet changed is told at once.
 const AGAIN: Duration = Duration::from_secs(120);
@@ -218,21 +218,8 @@ async fn write(
     resource: &DEngineCluster,
     status: Value,
 ) -> Result<(), kube::Error> {
-    let (namespace, name) = (
-        resource.namespace().unwrap_or_default(),
-        resource.name_any(),
-    );
-    let api: Api<DEngineCluster> = Api::namespaced(client.clone(), &namespace);
-    let patch = json!({
-        "apiVersion": DEngineCluster::api_version(&()),
-        "kind": DEngineCluster::kind(&()),
-        "metadata": {"name": name, "uid": resource.metadata.uid},
-        "status": status,
-    });
-    let parameters = PatchParams::apply(managers::BYSTANDER).force();
-    api.patch_status(&name, &parameters, &Patch::Apply(&patch))
-        .await?;
-    Ok(())
+    let written = status_writer::apply(client, managers::BYSTANDER, resource, None, &status);
+    written.await.map(drop)
 }
 
 #[cfg(test)]

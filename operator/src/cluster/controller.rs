@@ -103,7 +103,7 @@ pub async fn run(
 async fn reconcile(
     cluster: Arc<Guarded<DEngineCluster>>,
     shared: Arc<Shared>,
-) -> Result<Action, super::ReconcileError> {
+) -> Result<Action, kube::Error> {
     let cluster = match &cluster.0 {
         Ok(cluster) => cluster,
         Err(object) => {

@@ -18,10 +18,10 @@ use super::old_volumes;
 use super::plan::{Removal, Step};
 use super::replacements;
 use super::resources::stateful_set;
-use super::status_writer;
 use super::validate::Cluster;
 use crate::apply::{by_us, exactly, is_code};
 use crate::context::{Context, Happening, now};
+use crate::status_writer;
 
 /// Why a step was not carried out. The next reconciliation derives anew what to do.
 #[derive(Debug, thiserror::Error)]

@@ -19,7 +19,6 @@ mod replacements;
 pub mod resources;
 pub mod standing;
 pub mod status;
-mod status_writer;
 mod trigger;
 pub mod validate;
 pub mod versions;
@@ -39,7 +38,7 @@ use kube::{Resource, ResourceExt};
 use crate::apply::is_code;
 use crate::context::{Context, Happening, now};
 use crate::guard::Guarded;
-use crate::{hash, telemetry};
+use crate::{hash, status_writer, telemetry};
 use model::Wanted;
 use objects::ObjectsError;
 use observe::{Caches, Observation};
@@ -57,11 +56,6 @@ const QUIET_POLLS: u32 = 10;
 /// The same of one with which something goes wrong again and again.
 const FAILING_POLLS: u32 = 20;
 
-/// Why a reconciliation ended early: the Kubernetes API did not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ReconcileError(#[from] kube::Error);
-
 /// Brings one cluster one step nearer to its spec and reports how it stands.
 ///
 /// # Errors
@@ -70,7 +64,7 @@ pub async fn reconcile(
     resource: &DEngineCluster,
     context: &Context,
     caches: &Caches,
-) -> Result<Action, ReconcileError> {
+) -> Result<Action, kube::Error> {
     let namespace = resource.namespace().unwrap_or_default();
     let api: Api<DEngineCluster> = Api::namespaced(context.client.clone(), &namespace);
     let mut resource = resource.clone();
@@ -84,14 +78,14 @@ pub async fn reconcile(
         return Ok(Action::await_change());
     }
     if let Some(other) = bystander::other(&caches.stateful_sets, &resource, &context.identity) {
-        return Ok(bystander::stand_by(context, &resource, &other).await?);
+        return bystander::stand_by(context, &resource, &other).await;
     }
     match bystander::take_on(context, &mut resource).await {
         Ok(None) => {}
-        Ok(Some(other)) => return Ok(bystander::stand_by(context, &resource, &other).await?),
+        Ok(Some(other)) => return bystander::stand_by(context, &resource, &other).await,
         // Somebody wrote it meanwhile, perhaps another operator's name.
         Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(error),
     }
     let (name, uid) = (resource.name_any(), resource.uid().unwrap_or_default());
     let standing = observe::standing(caches, &name, &namespace, &uid);
@@ -340,7 +334,7 @@ fn requeue(
 /// What to do after a reconciliation that ended early.
 pub fn on_error(
     _: Arc<Guarded<DEngineCluster>>,
-    _: &ReconcileError,
+    _: &kube::Error,
     _: Arc<controller::Shared>,
 ) -> Action {
     Action::requeue(Duration::from_secs(5))

@@ -20,10 +20,10 @@ use super::model::{Identity, OldVolume, Ordinal, Replaced};
 use super::observe::{mark, parse_mark};
 use super::older_volumes;
 use super::status::Notice;
-use super::status_writer;
 use super::validate::Cluster;
 use crate::apply::{by_us, is_code};
 use crate::context::{Context, Happening};
+use crate::status_writer;
 
 const RETAIN: &str = "Retain";
 /// Policies under which a volume, or what is in it, goes with its claim.
