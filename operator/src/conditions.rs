@@ -121,6 +121,13 @@ pub fn is_true(list: &[Condition], type_: &str) -> bool {
         .any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
+/// Whether the condition of this type shows the message: with more before or after it, or cut short.
+pub fn shows(list: &[Condition], type_: &str, message: &str) -> bool {
+    let of_type = list.iter().filter(|condition| condition.type_ == type_);
+    let mut shown = of_type.map(|condition| condition.message.as_str());
+    shown.any(|shown| shown.contains(message) || (!shown.is_empty() && message.starts_with(shown)))
+}
+
 fn shortened(message: &str) -> String {
     message.chars().take(MESSAGE_CHARS_MAX).collect()
 }
@@ -144,6 +151,29 @@ mod tests {
         let list = conditions.into_vec();
         assert_eq!(list.len(), 1);
         assert_eq!(list[0].status, "Unknown");
+    }
+
+    #[test]
+    fn a_message_is_shown_with_more_around_it_or_cut_short() {
+        let condition = |type_: &str, message: &str| Condition {
+            type_: type_.to_owned(),
+            status: "False".to_owned(),
+            reason: "StepFailed".to_owned(),
+            message: message.to_owned(),
+            observed_generation: None,
+            last_transition_time: at(1),
+        };
+        for (shown, expected) in [
+            ("no space", true),
+            ("try 3: no space", true),
+            ("no space; another failure", true),
+            ("no sp", true),
+            ("", false),
+            ("no permission", false),
+        ] {
+            let list = [condition("Ready", "no space"), condition("Failed", shown)];
+            assert_eq!(shows(&list, "Failed", "no space"), expected, "{shown}");
+        }
     }
 
     #[test]

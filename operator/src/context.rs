@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use dengine_crds::reasons::events;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
 
 use crate::apply::Altered;
 use crate::benchmark::turns::Targets;
 use crate::cluster::ends::Ends;
 use crate::cluster::refusals::Refusals;
 use crate::cluster::validate::Defaults;
-use crate::hash;
 use crate::members::Members;
 use crate::pace::Pace;
 use crate::retries::Retries;
+use crate::{conditions, hash};
 
 /// The API server refuses events with longer notes; it counts bytes.
 const NOTE_CHARS_MAX: usize = 500;
@@ -55,7 +55,7 @@ pub struct Context {
     last_write: Option<LastWrite>,
 }
 
-/// Writes that are left until the process dies; see [`Context::wrote`].
+/// Writes that are left until the process dies; see [`Context::crash_point`].
 #[derive(Clone, Debug)]
 struct LastWrite {
     left: Arc<AtomicU32>,
@@ -84,7 +84,7 @@ impl Context {
 
     /// The same context of an operator of this name.
     #[must_use]
-    pub fn called(self, identity: String) -> Self {
+    pub fn with_identity(self, identity: String) -> Self {
         let identity = identity.into();
         Self { identity, ..self }
     }
@@ -99,7 +99,7 @@ impl Context {
     /// The same context in a process that dies right after so many writes, as if killed: the tests' way to
     /// stop between any two things that it does.
     #[must_use]
-    pub fn mortal(self, writes: Option<u32>) -> Self {
+    pub fn exit_after_writes(self, writes: Option<u32>) -> Self {
         let last_write = writes.map(|writes| LastWrite {
             left: Arc::new(AtomicU32::new(writes)),
         });
@@ -107,7 +107,7 @@ impl Context {
     }
 
     /// To be called whenever something in the world was changed, before anything is made of it.
-    pub fn wrote(&self) {
+    pub fn crash_point(&self) {
         let Some(last_write) = &self.last_write else {
             return;
         };
@@ -122,7 +122,7 @@ impl Context {
     ///
     /// # Errors
     /// If the API server does not answer.
-    pub async fn beside<T>(
+    pub async fn best_effort<T>(
         &self,
         about: &ObjectReference,
         attempt: &str,
@@ -140,8 +140,8 @@ impl Context {
                 let words = format!("{what_fails}: {}", status.message);
                 if self.retries.failed(attempt, &words) {
                     tracing::warn!(words, "refused");
-                    let happening = Happening::warning(events::STEP_FAILED, words);
-                    self.tell(about, &happening).await;
+                    let event = Event::warning(events::STEP_FAILED, words);
+                    self.publish(about, &event).await;
                 }
             }
             Err(error) => return Err(error),
@@ -149,10 +149,28 @@ impl Context {
         Ok(())
     }
 
+    /// Logs and publishes a failure, unless the condition of this type shows it: once, not with
+    /// every retry.
+    pub async fn publish_once(
+        &self,
+        about: &ObjectReference,
+        conditions: &[Condition],
+        type_: &str,
+        event: &Event,
+    ) {
+        let (name, note) = (about.name.as_deref(), &event.note);
+        if conditions::shows(conditions, type_, note) {
+            tracing::debug!(name, note, "failed again");
+            return;
+        }
+        tracing::warn!(name, note, "failed");
+        self.publish(about, event).await;
+    }
+
     /// Tells people what happened. An event that can not be written is logged and otherwise ignored:
     /// it decides nothing.
-    pub async fn tell(&self, about: &ObjectReference, what: &Happening) {
-        let event = Event {
+    pub async fn publish(&self, about: &ObjectReference, what: &Event) {
+        let event = KubeEvent {
             type_: if what.warning {
                 EventType::Warning
             } else {
@@ -173,7 +191,7 @@ impl Context {
 
 /// Something that people should know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Happening {
+pub struct Event {
     /// One of the constants in `dengine_crds::reasons::events`.
     pub reason: &'static str,
     /// In words.
@@ -182,7 +200,7 @@ pub struct Happening {
     pub warning: bool,
 }
 
-impl Happening {
+impl Event {
     /// What was to be expected.
     pub fn normal(reason: &'static str, note: impl Into<String>) -> Self {
         Self {

@@ -10,7 +10,7 @@ use kube::Resource;
 use kube::core::{DeserializeGuard, error_boundary::InvalidObject};
 use kube::runtime::controller::Action;
 
-use crate::context::{Context, Happening};
+use crate::context::{Context, Event};
 use crate::telemetry;
 
 /// An object, or why it can not be read.
@@ -26,7 +26,7 @@ where
 {
     let metadata = &object.metadata;
     let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
-    telemetry::unreadable(
+    telemetry::record_unreadable(
         &K::kind(&()),
         namespace.unwrap_or_default(),
         name.unwrap_or_default(),
@@ -44,8 +44,8 @@ where
     let note = format!(
         "this version of the operator can not read the object and does nothing for it: {error}"
     );
-    let happening = Happening::warning(events::UNREADABLE, note);
-    context.tell(&about, &happening).await;
+    let event = Event::warning(events::UNREADABLE, note);
+    context.publish(&about, &event).await;
     Action::requeue(AGAIN)
 }
 

@@ -49,7 +49,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         .await
         .context("the lease can not be read")?;
     let (mut holds, lease_task) = manager.watch().await;
-    telemetry::leads(false);
+    telemetry::set_leader(false);
 
     let acquired = tokio::select! {
         acquired = acquire(&mut holds) => acquired.map(|()| true)?,
@@ -79,7 +79,7 @@ async fn client() -> anyhow::Result<Client> {
     let config = Config::infer().await;
     let config = config.context("the Kubernetes API can not be found")?;
     let counted = MapRequestLayer::new(|request: Request<Body>| {
-        telemetry::asked(request.method(), request.uri());
+        telemetry::count_request(request.method(), request.uri());
         request
     });
     let client = ClientBuilder::try_from(config).context("the Kubernetes API can not be used")?;
@@ -100,15 +100,15 @@ async fn work(
     stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     tracing::info!("holding the lease");
-    telemetry::leads(true);
+    telemetry::set_leader(true);
     let defaults = Defaults {
         image: options.default_image.clone(),
         bench_image: options.default_bench_image.clone(),
         user: options.pod_user,
     };
     let context = Context::new(client.clone(), defaults, options.poll_interval())
-        .called(options.identity())
-        .mortal(options.exit_after_writes);
+        .with_identity(options.identity())
+        .exit_after_writes(options.exit_after_writes);
     let scopes = Scope::of(&options.namespace_scope);
     readiness::to_list(&scopes);
     let controllers = scopes
@@ -119,7 +119,7 @@ async fn work(
         _ = holds.wait_for(|holds| !*holds) => true,
         () = lease::lost(&client, options, holder) => true,
     };
-    telemetry::leads(false);
+    telemetry::set_leader(false);
     // Whoever waits on it ends with us.
     let _ = stop.send(true);
     if lost {

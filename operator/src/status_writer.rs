@@ -4,8 +4,8 @@ use std::fmt::Debug;
 
 use dengine_crds::names::managers;
 use kube::api::{Api, Patch, PatchParams};
-use kube::core::object::HasStatus;
 use kube::core::NamespaceResourceScope;
+use kube::core::object::HasStatus;
 use kube::{Client, Resource, ResourceExt};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;

@@ -120,7 +120,7 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
 }
 
 /// Counts a request to the Kubernetes API.
-pub fn asked(method: &Method, uri: &Uri) {
+pub fn count_request(method: &Method, uri: &Uri) {
     counter!(REQUESTS, "verb" => verb(method, uri)).increment(1);
 }
 
@@ -157,8 +157,8 @@ fn is_of_many(path: &str) -> bool {
 static LEADS: AtomicBool = AtomicBool::new(false);
 
 /// Notes whether this process holds the lease.
-pub fn leads(leads: bool) {
-    LEADS.store(leads, Ordering::Relaxed);
+pub fn set_leader(is_leader: bool) {
+    LEADS.store(is_leader, Ordering::Relaxed);
 }
 
 /// Whether this process holds the lease.
@@ -173,7 +173,7 @@ pub fn render(handle: &PrometheusHandle) -> String {
 }
 
 /// Notes how a cluster stands.
-pub fn stands(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
+pub fn record_status(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
     for condition in &status.conditions {
         let labels = [
@@ -195,12 +195,12 @@ pub fn stands(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
 }
 
 /// Notes a step that was taken.
-pub fn stepped(reason: &'static str) {
+pub fn count_step(reason: &'static str) {
     counter!(STEPS, "reason" => reason).increment(1);
 }
 
 /// Notes an object that can not be read.
-pub fn unreadable(kind: &str, namespace: &str, name: &str) {
+pub fn record_unreadable(kind: &str, namespace: &str, name: &str) {
     let labels = [
         ("kind", kind.to_owned()),
         ("namespace", namespace.to_owned()),
@@ -210,7 +210,7 @@ pub fn unreadable(kind: &str, namespace: &str, name: &str) {
 }
 
 /// Notes a reconciliation.
-pub fn reconciled(controller: &'static str, took: Duration) {
+pub fn record_reconciliation(controller: &'static str, took: Duration) {
     histogram!(RECONCILE_SECONDS, "controller" => controller).record(took.as_secs_f64());
 }
 
@@ -229,7 +229,7 @@ where
 }
 
 /// Logs and counts the errors of a watch, and notes whether its scope can be looked at; the stream goes on.
-pub fn watched<T, S>(
+pub fn observe_watch<T, S>(
     scope: &Scope,
     stream: S,
 ) -> impl Stream<Item = watcher::Result<watcher::Event<T>>> + Send + 'static + use<T, S>
@@ -315,7 +315,7 @@ mod tests {
                 ],
                 ..DEngineClusterStatus::default()
             };
-            stands(&cluster, &status);
+            record_status(&cluster, &status);
             recorder.handle().render()
         });
         assert!(!text.contains("type=\"QuorumAvailable\""), "{text}");

@@ -38,7 +38,7 @@ pub async fn run(
 ) {
     let (reader, writer) = reflector::store();
     // Not only changes of the spec: the Job's result arrives in the status.
-    let benchmarks = telemetry::watched(
+    let benchmarks = telemetry::observe_watch(
         &scope,
         watcher(
             scope.api::<Guarded<DEngineBenchmark>>(&context.client),
@@ -90,7 +90,7 @@ async fn reconcile(
     shared.turns.wait_until_ready().await;
     let started = Instant::now();
     let result = super::reconcile(benchmark, &shared.context, &shared.turns).await;
-    telemetry::reconciled(telemetry::BENCHMARK, started.elapsed());
+    telemetry::record_reconciliation(telemetry::BENCHMARK, started.elapsed());
     result
 }
 

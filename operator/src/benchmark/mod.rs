@@ -27,7 +27,7 @@ use kube::{Resource, ResourceExt};
 
 use crate::apply::{ApplyError, ensure, exactly, gone_or_done, is_code};
 use crate::cluster::bystander;
-use crate::context::{Context, Happening, now};
+use crate::context::{Context, Event, now};
 use crate::status_writer;
 use plan::{Ending, Step};
 use resources::{Benchmark, job, role, role_binding, service_account};
@@ -125,8 +125,8 @@ pub async fn reconcile(
     runs::prune(context, &resource).await?;
     runs::let_go(context, &resource, &turns.jobs).await?;
     if let Some(skipped) = &observed.skipped {
-        let happening = Happening::warning(events::RUN_SKIPPED, skipped.words.clone());
-        context.tell(&resource.object_ref(&()), &happening).await;
+        let event = Event::warning(events::RUN_SKIPPED, skipped.words.clone());
+        context.publish(&resource.object_ref(&()), &event).await;
     }
     if let Some(ending) = ending_of(&outcome) {
         let note = format!(
@@ -135,12 +135,12 @@ pub async fn reconcile(
             ending.message
         );
         let warning = ending.phase != BenchmarkPhase::Succeeded;
-        let happening = Happening {
+        let event = Event {
             reason: events::RUN_FINISHED,
             note,
             warning,
         };
-        context.tell(&resource.object_ref(&()), &happening).await;
+        context.publish(&resource.object_ref(&()), &event).await;
     }
     let again = again(&outcome);
     let due = observe::due_in(&resource, observed.next, &now).unwrap_or(again);
@@ -271,7 +271,9 @@ async fn expire(
     let attempt = format!("expire {}", benchmark.owner.uid);
     let what_fails = "the benchmark has expired and can not be deleted";
     let about = resource.object_ref(&());
-    let done = context.beside(&about, &attempt, what_fails, deleted).await;
+    let done = context
+        .best_effort(&about, &attempt, what_fails, deleted)
+        .await;
     done.map_err(StepError::Api)
 }
 
@@ -294,8 +296,8 @@ async fn make_job(
     match api.create(&parameters, &job).await {
         Ok(_) => {
             let note = format!("run {} started as Job {name}", benchmark.posts_as());
-            let happening = Happening::normal(events::RUN_STARTED, note);
-            context.tell(&resource.object_ref(&()), &happening).await;
+            let event = Event::normal(events::RUN_STARTED, note);
+            context.publish(&resource.object_ref(&()), &event).await;
             Ok(())
         }
         Err(error) if is_code(&error, 409) => {
@@ -322,19 +324,18 @@ async fn refused(
     step: &Step,
     error: &StepError,
 ) -> Outcome {
-    tracing::warn!(benchmark = resource.name_any(), %error, "step failed");
     let message = error.to_string();
-    // Once, not with every repetition: the condition keeps the words for as long as it goes on.
-    let conditions = resource.status.iter().flat_map(|status| &status.conditions);
-    let said = conditions
-        .filter(|condition| condition.type_ == types::FAILED)
-        .any(|condition| {
-            condition.message.ends_with(&message) || message.starts_with(&condition.message)
-        });
-    if !said {
-        let happening = Happening::warning(events::STEP_FAILED, message.clone());
-        context.tell(&resource.object_ref(&()), &happening).await;
-    }
+    let conditions = resource.status.as_ref().map(|status| &*status.conditions);
+    let event = Event::warning(events::STEP_FAILED, message.clone());
+    let about = resource.object_ref(&());
+    context
+        .publish_once(
+            &about,
+            conditions.unwrap_or_default(),
+            types::FAILED,
+            &event,
+        )
+        .await;
     let reason = match error {
         StepError::NameTaken(_) | StepError::Apply(ApplyError::NameTaken { .. }) => {
             reasons::NAME_TAKEN

@@ -45,7 +45,7 @@ pub(super) async fn let_go(
         let what_fails = "the Job of a run that is over stays";
         let about = resource.object_ref(&());
         context
-            .beside(&about, &attempt, what_fails, patched)
+            .best_effort(&about, &attempt, what_fails, patched)
             .await?;
     }
     Ok(())
@@ -111,7 +111,9 @@ pub(super) async fn prune(
     let attempt = format!("prune {}", resource.uid().unwrap_or_default());
     let what_fails = "the results of old runs can not be removed";
     let about = resource.object_ref(&());
-    context.beside(&about, &attempt, what_fails, removed).await
+    context
+        .best_effort(&about, &attempt, what_fails, removed)
+        .await
 }
 
 /// What the oldest runs posted, with what was posted about the system that each was compared with; and that of runs which

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::benchmarks::reports_to;
 use crate::conditions::{Conditions, State};
-use crate::context::{Context, Happening, now};
+use crate::context::{Context, Event, now};
 use crate::guard::Guarded;
 use crate::status_writer;
 
@@ -86,7 +86,7 @@ pub(super) async fn take_on(
     }
     status.operator = Some(ours.to_owned());
     *resource = status_writer::write(&context.client, resource, &without(status)).await?;
-    context.wrote();
+    context.crash_point();
     Ok(None)
 }
 
@@ -132,8 +132,8 @@ pub(super) async fn stand_by(
         let ours = &*context.identity;
         tracing::warn!(cluster = resource.name_any(), ours, words, "left alone");
         write(&context.client, resource, said(resource, &words)).await?;
-        let happening = Happening::warning(events::OPERATED_BY_ANOTHER, words);
-        context.tell(&resource.object_ref(&()), &happening).await;
+        let event = Event::warning(events::OPERATED_BY_ANOTHER, words);
+        context.publish(&resource.object_ref(&()), &event).await;
     }
     Ok(Action::requeue(AGAIN))
 }
@@ -185,7 +185,7 @@ pub(super) async fn forget(
             let forgotten = write(&context.client, resource, json!({}));
             let about = resource.object_ref(&());
             context
-                .beside(&about, &attempt, what_fails, forgotten)
+                .best_effort(&about, &attempt, what_fails, forgotten)
                 .await
         }
         _ => Ok(()),

@@ -45,7 +45,7 @@ pub async fn run(
 ) {
     let predicate = predicates::generation.combine(predicates::annotations);
     let (reader, writer) = reflector::store();
-    let clusters = telemetry::watched(
+    let clusters = telemetry::observe_watch(
         &scope,
         watcher(
             scope.api::<Guarded<DEngineCluster>>(&context.client),
@@ -113,7 +113,7 @@ async fn reconcile(
     shared.caches.wait_until_ready().await;
     let started = Instant::now();
     let result = super::reconcile(cluster, &shared.context, &shared.caches).await;
-    telemetry::reconciled(telemetry::CLUSTER, started.elapsed());
+    telemetry::record_reconciliation(telemetry::CLUSTER, started.elapsed());
     result
 }
 
@@ -215,7 +215,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
-    let stream = telemetry::watched(scope, watcher(api, config))
+    let stream = telemetry::observe_watch(scope, watcher(api, config))
         .default_backoff()
         .modify(move |object: &mut K| {
             object.managed_fields_mut().clear();

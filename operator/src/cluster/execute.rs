@@ -20,7 +20,7 @@ use super::replacements;
 use super::resources::stateful_set;
 use super::validate::Cluster;
 use crate::apply::{by_us, exactly, is_code};
-use crate::context::{Context, Happening, now};
+use crate::context::{Context, Event, now};
 use crate::status_writer;
 
 /// Why a step was not carried out. The next reconciliation derives anew what to do.
@@ -64,7 +64,7 @@ pub async fn execute(
     resource: &mut DEngineCluster,
     observation: &mut Observation,
     step: &Step,
-) -> Result<Option<Happening>, StepError> {
+) -> Result<Option<Event>, StepError> {
     match step {
         Step::Done | Step::Wait(_) | Step::Blocked(_) => Ok(None),
         Step::RecordNewCluster { ordinal, folder_id } => {
@@ -81,7 +81,7 @@ pub async fn execute(
         Step::RecordAdopted { cluster_id } => {
             record(context, resource, observation, *cluster_id, None).await?;
             let note = format!("adopted the existing cluster {cluster_id} from its volumes");
-            Ok(Some(Happening::normal(events::ADOPTED, note)))
+            Ok(Some(Event::normal(events::ADOPTED, note)))
         }
         Step::Bootstrap {
             ordinal,
@@ -92,7 +92,7 @@ pub async fn execute(
             member.bootstrap(*cluster_id, folder_id.clone()).await?;
             let pod = names::cluster::pod(&cluster.name, *ordinal);
             let note = format!("{pod} is the first voter of cluster {cluster_id}");
-            Ok(Some(Happening::normal(events::BOOTSTRAPPED, note)))
+            Ok(Some(Event::normal(events::BOOTSTRAPPED, note)))
         }
         Step::RecordReplacement {
             member_id,
@@ -102,7 +102,7 @@ pub async fn execute(
         } => {
             record_replacement(context, resource, *member_id, name, *voted).await?;
             let note = format!("{name} (member {member_id}) does not run and is to be replaced");
-            Ok(Some(Happening::warning(events::MEMBER_REPLACED, note)))
+            Ok(Some(Event::warning(events::MEMBER_REPLACED, note)))
         }
         Step::MarkClaim {
             ordinal,
@@ -142,16 +142,16 @@ async fn change(
     cluster: &Cluster,
     observation: &Observation,
     step: &Step,
-) -> Result<Happening, StepError> {
+) -> Result<Event, StepError> {
     let leader = leader(context, observation).await?;
-    let happening = match step {
+    let event = match step {
         Step::AddLearner { ordinal, folder_id } => {
             let request = newcomer(cluster, *ordinal, folder_id);
             let name = request.name.clone();
             let added = leader.add_learner(request).await?;
             let id = added.member.map(|member| member.id).unwrap_or_default();
             let note = format!("added {name} as a learner, member {id}");
-            Happening::normal(events::MEMBER_ADDED, note)
+            Event::normal(events::MEMBER_ADDED, note)
         }
         Step::Join {
             ordinal,
@@ -168,12 +168,12 @@ async fn change(
             newcomer.join(join).await?;
             let pod = names::cluster::pod(&cluster.name, *ordinal);
             let note = format!("{pod} joined as member {member_id}");
-            Happening::normal(events::MEMBER_JOINED, note)
+            Event::normal(events::MEMBER_JOINED, note)
         }
         Step::Promote { member_id, name } => {
             leader.promote(*member_id).await?;
             let note = format!("{name} (member {member_id}) votes");
-            Happening::normal(events::MEMBER_PROMOTED, note)
+            Event::normal(events::MEMBER_PROMOTED, note)
         }
         Step::Remove {
             member_id,
@@ -202,7 +202,7 @@ async fn change(
                 Removal::ScaleDown => ("fewer members are wanted", false),
             };
             let note = format!("removed {name} (member {member_id}): {what}");
-            Happening {
+            Event {
                 reason: events::MEMBER_REMOVED,
                 note,
                 warning,
@@ -211,11 +211,11 @@ async fn change(
         Step::TransferLeader { member_id, name } => {
             let now = leader.transfer_leader(*member_id).await?;
             let note = format!("{name} leads now, in term {}", now.term);
-            Happening::normal(events::LEADER_TRANSFERRED, note)
+            Event::normal(events::LEADER_TRANSFERRED, note)
         }
         other => unreachable!("{other:?} is no change of the membership"),
     };
-    Ok(happening)
+    Ok(event)
 }
 
 /// Writes the identity into the status before any member gets it. The resource version makes sure
@@ -319,12 +319,12 @@ async fn restart(
     ordinal: Ordinal,
     pod_uid: &str,
     why: &str,
-) -> Result<Option<Happening>, StepError> {
+) -> Result<Option<Event>, StepError> {
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &cluster.namespace);
     let pod = names::cluster::pod(&cluster.name, ordinal);
     api.delete(&pod, &exactly(pod_uid)).await?;
     let note = format!("restarting {pod}, {why}");
-    Ok(Some(Happening::normal(events::MEMBER_RESTARTED, note)))
+    Ok(Some(Event::normal(events::MEMBER_RESTARTED, note)))
 }
 
 async fn mark_claim(
@@ -350,11 +350,11 @@ async fn delete_claim(
     cluster: &Cluster,
     ordinal: Ordinal,
     claim_uid: &str,
-) -> Result<Option<Happening>, StepError> {
+) -> Result<Option<Event>, StepError> {
     let api: Api<PersistentVolumeClaim> =
         Api::namespaced(context.client.clone(), &cluster.namespace);
     let claim = names::cluster::claim(&cluster.name, ordinal);
     api.delete(&claim, &exactly(claim_uid)).await?;
     let note = format!("deleted the volume claim {claim}: its member was removed");
-    Ok(Some(Happening::normal(events::VOLUME_DELETED, note)))
+    Ok(Some(Event::normal(events::VOLUME_DELETED, note)))
 }

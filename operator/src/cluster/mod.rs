@@ -1,11 +1,13 @@
 //! The controller of `DEngineCluster`: observe (I/O) → validate (pure) → plan (pure) → carry out one
 //! step (I/O) → status (pure, from what was observed and done).
 
+mod benchmark_annotation;
 pub mod benchmarks;
 pub mod bystander;
 pub mod controller;
 pub mod ends;
 pub mod execute;
+mod messages;
 pub mod model;
 pub mod objects;
 pub mod observe;
@@ -19,11 +21,9 @@ mod replacements;
 pub mod resources;
 pub mod standing;
 pub mod status;
-mod trigger;
 pub mod validate;
 pub mod versions;
 mod volumes;
-mod words;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
 
 use crate::apply::is_code;
-use crate::context::{Context, Happening, now};
+use crate::context::{Context, Event, now};
 use crate::guard::Guarded;
 use crate::{hash, status_writer, telemetry};
 use model::Wanted;
@@ -91,13 +91,13 @@ pub async fn reconcile(
     let standing = observe::standing(caches, &name, &namespace, &uid);
     let validated = validate::validate(&resource, &context.defaults, &standing);
     let outcome = match validated {
-        Ok(cluster) => advance(context, caches, &cluster, &mut resource).await,
+        Ok(cluster) => observe_and_act(context, caches, &cluster, &mut resource).await,
         Err(error) => Outcome::Invalid(error.to_string()),
     };
     let benchmarks = benchmarks::lines(&caches.benchmarks, &resource);
     let status = status::derive(&resource, &outcome, benchmarks, now());
-    telemetry::stands(&resource, &status);
-    tell_of_space(context, &resource, &status).await;
+    telemetry::record_status(&resource, &status);
+    publish_disk_space(context, &resource, &status).await;
     if resource.status.clone().map(bystander::without).as_ref() != Some(&status) {
         // What was read decides what is written: somebody else, a later operator say, may have written meanwhile.
         match status_writer::write(&context.client, &resource, &status).await {
@@ -106,7 +106,7 @@ pub async fn reconcile(
         }
     }
     bystander::forget(context, &resource).await?;
-    trigger::pull(context, &resource, &caches.benchmarks.store).await?;
+    benchmark_annotation::handle(context, &resource, &caches.benchmarks.store).await?;
     let again = requeue(context, &resource, &outcome, &status);
     Ok(Action::requeue(again))
 }
@@ -118,14 +118,27 @@ fn may_be_from_cache(resource: &DEngineCluster) -> bool {
     !resource.annotations().contains_key(annotations::BENCHMARK)
 }
 
-async fn advance(
+/// One reconciliation of a cluster whose spec can be carried out.
+struct Reconciliation<'a> {
+    context: &'a Context,
+    caches: &'a Caches,
+    cluster: &'a Cluster,
+    resource: &'a mut DEngineCluster,
+    observation: Observation,
+    wanted: Wanted,
+}
+
+/// Reason and message of what went wrong.
+type Failure = (&'static str, String);
+
+async fn observe_and_act(
     context: &Context,
     caches: &Caches,
     cluster: &Cluster,
     resource: &mut DEngineCluster,
 ) -> Outcome {
     let status = resource.status.clone().unwrap_or_default();
-    let mut observation = observe::observe(context, caches, cluster, &status).await;
+    let observation = observe::observe(context, caches, cluster, &status).await;
     let wanted = Wanted {
         replicas: cluster.spec.replicas,
         template_hash: resources::stateful_set::template_hash(cluster),
@@ -135,21 +148,25 @@ async fn advance(
         let (claims, pods) = (&observation.claims, &observation.observed.pods);
         volumes::notice(claims, pods, &cluster.spec.storage.size)
     });
+    let mut reconciliation = Reconciliation {
+        context,
+        caches,
+        cluster,
+        resource,
+        observation,
+        wanted,
+    };
     let paused = cluster.spec.paused;
     let (error, kept) = if paused {
         (None, None)
     } else {
-        carry_out(
-            context,
-            caches,
-            cluster,
-            resource,
-            &mut observation,
-            &wanted,
-            &step,
-        )
-        .await
+        reconciliation.act(&step).await
     };
+    let Reconciliation {
+        observation,
+        wanted,
+        ..
+    } = reconciliation;
     Outcome::Observed {
         observed: Box::new(observation.observed),
         wanted,
@@ -168,94 +185,83 @@ fn version_notice(cluster: &Cluster) -> Option<Notice> {
     Some(Notice::rests(reasons::VERSION_REFUSED, words))
 }
 
-/// Objects first: they carry no risk, and most steps need those of the members. Volumes last. Answers what went wrong, and what is to be said of
-/// volumes that are kept.
-async fn carry_out(
-    context: &Context,
-    caches: &Caches,
-    cluster: &Cluster,
-    resource: &mut DEngineCluster,
-    observation: &mut Observation,
-    wanted: &Wanted,
-    step: &Step,
-) -> (Option<(&'static str, String)>, Option<Notice>) {
-    let objects = objects::ensure(context, caches, cluster, observation, wanted).await;
-    let mut refused = None;
-    if let Err(error) = objects {
-        let failure = (error.reason(), error.to_string());
-        tell_failure(context, resource, &failure.1).await;
-        if !matches!(error, ObjectsError::Beside(_)) {
-            return (Some(failure), None);
-        }
-        refused = Some(failure);
-    }
-    standing::note_on_claims(context, cluster, observation).await;
-    let failure = take(context, cluster, resource, observation, step).await;
-    let failure = refused.or(failure);
-    // Whatever becomes of the step: a full disk may be what it fails for. And after it: volumes that can not grow keep
-    // nobody from being repaired, scaled or restarted.
-    let failure = match volumes::expand(context, cluster, observation).await {
-        Err(error) if failure.is_none() => {
-            let failure = (reasons::EXPANDING_VOLUMES, error.to_string());
-            tell_failure(context, resource, &failure.1).await;
-            Some(failure)
-        }
-        _ => failure,
-    };
-    let not_yet = refused_steps::words(&observation.observed);
-    let failure = failure.or_else(|| not_yet.map(|words| (reasons::STEP_FAILED, words)));
-    let over = plan::no_longer_needed(&observation.observed, wanted);
-    let kept = old_volumes::release(context, cluster, resource, &over).await;
-    (failure, kept)
-}
-
-/// Takes the step, and tells of it. Answers what went wrong.
-async fn take(
-    context: &Context,
-    cluster: &Cluster,
-    resource: &mut DEngineCluster,
-    observation: &mut Observation,
-    step: &Step,
-) -> Option<(&'static str, String)> {
-    let executed = execute::execute(context, cluster, resource, observation, step).await;
-    if executed.is_ok() && step.acts() {
-        context.wrote();
-    }
-    match executed {
-        Ok(Some(happening)) => {
-            tracing::info!(
-                cluster = cluster.name,
-                reason = happening.reason,
-                note = happening.note,
-                "step taken"
-            );
-            telemetry::stepped(happening.reason);
-            refused_steps::succeeded(context, step);
-            context.tell(&resource.object_ref(&()), &happening).await;
-            None
-        }
-        Ok(None) => {
-            refused_steps::succeeded(context, step);
-            None
-        }
-        Err(error) if error.is_not_yet() => {
-            tracing::debug!(cluster = cluster.name, ?step, %error, "not yet");
-            None
-        }
-        Err(error) => {
-            let (_, _, words) = words::progress(step, &observation.observed);
-            let failure = (reasons::STEP_FAILED, format!("{words}: {error}"));
-            if error.is_answer() {
-                refused_steps::note(context, step, &failure.1);
+impl Reconciliation<'_> {
+    /// Objects first: they carry no risk, and most steps need those of the members. Volumes last.
+    /// Returns what went wrong, and the notice about volumes that are kept.
+    async fn act(&mut self, step: &Step) -> (Option<Failure>, Option<Notice>) {
+        let (context, caches, cluster) = (self.context, self.caches, self.cluster);
+        let objects = objects::ensure(context, caches, cluster, &self.observation, &self.wanted);
+        let mut refused = None;
+        if let Err(error) = objects.await {
+            let failure = self.fail(error.reason(), error.to_string()).await;
+            if !matches!(error, ObjectsError::Beside(_)) {
+                return (Some(failure), None);
             }
-            tell_failure(context, resource, &failure.1).await;
-            Some(failure)
+            refused = Some(failure);
         }
+        standing::note_on_claims(context, cluster, &self.observation).await;
+        let failure = self.take_step(step).await;
+        let failure = refused.or(failure);
+        // Whatever becomes of the step: a full disk may be what it fails for. And after it: volumes
+        // that can not grow must not keep members from being repaired, added or restarted.
+        let failure = match volumes::expand(context, cluster, &self.observation).await {
+            Err(error) if failure.is_none() => {
+                let reason = reasons::EXPANDING_VOLUMES;
+                Some(self.fail(reason, error.to_string()).await)
+            }
+            Ok(()) | Err(_) => failure,
+        };
+        let observed = &self.observation.observed;
+        let pending = refused_steps::message(observed);
+        let failure = failure.or_else(|| Some((reasons::STEP_FAILED, pending?)));
+        let unneeded = plan::no_longer_needed(observed, &self.wanted);
+        let kept = old_volumes::release(context, cluster, self.resource, &unneeded).await;
+        (failure, kept)
+    }
+
+    /// Takes the step and publishes its event. Returns what went wrong.
+    async fn take_step(&mut self, step: &Step) -> Option<Failure> {
+        let (context, cluster) = (self.context, self.cluster);
+        let observation = &mut self.observation;
+        let executed = execute::execute(context, cluster, self.resource, observation, step).await;
+        if executed.is_ok() && step.acts() {
+            context.crash_point();
+        }
+        match executed {
+            Ok(event) => {
+                refused_steps::succeeded(context, step);
+                if let Some(event) = event {
+                    let (reason, note) = (event.reason, &event.note);
+                    tracing::info!(cluster = cluster.name, reason, note, "step taken");
+                    telemetry::count_step(reason);
+                    context.publish(&cluster.reference(), &event).await;
+                }
+                None
+            }
+            Err(error) if error.is_not_yet() => {
+                tracing::debug!(cluster = cluster.name, ?step, %error, "not yet");
+                None
+            }
+            Err(error) => {
+                let (_, _, doing) = messages::progress(step, &self.observation.observed);
+                let message = format!("{doing}: {error}");
+                if error.is_answer() {
+                    refused_steps::note(context, step, &message);
+                }
+                Some(self.fail(reasons::STEP_FAILED, message).await)
+            }
+        }
+    }
+
+    async fn fail(&self, reason: &'static str, message: String) -> Failure {
+        let event = Event::warning(events::STEP_FAILED, message.clone());
+        publish_failure(self.context, self.resource, &event).await;
+        (reason, message)
     }
 }
 
 /// When a disk fills up, and when there is space again.
-async fn tell_of_space(
+async fn publish_disk_space(
     context: &Context,
     resource: &DEngineCluster,
     status: &DEngineClusterStatus,
@@ -268,35 +274,25 @@ async fn tell_of_space(
         .conditions
         .iter()
         .find(|c| c.type_ == types::LOW_ON_SPACE);
-    let happening = match now {
+    let event = match now {
         Some(now) if now.status == "True" && !before => {
-            Happening::warning(events::LOW_ON_SPACE, now.message.clone())
+            Event::warning(events::LOW_ON_SPACE, now.message.clone())
         }
         Some(now) if now.status == "False" && before => {
-            Happening::normal(events::SPACE_IS_BACK, now.message.clone())
+            Event::normal(events::SPACE_IS_BACK, now.message.clone())
         }
         _ => return,
     };
-    context.tell(&resource.object_ref(&()), &happening).await;
+    context.publish(&resource.object_ref(&()), &event).await;
 }
 
-/// Once, not with every repetition: the condition keeps the words for as long as it goes on.
-async fn tell_failure(context: &Context, resource: &DEngineCluster, message: &str) {
-    let conditions = resource.status.iter().flat_map(|status| &status.conditions);
-    let said = conditions
-        .filter(|condition| condition.type_ == types::PROGRESSING)
-        .any(|condition| message.starts_with(&condition.message));
-    if said {
-        tracing::debug!(
-            cluster = resource.name_any(),
-            message,
-            "a step failed again"
-        );
-    } else {
-        tracing::warn!(cluster = resource.name_any(), message, "a step failed");
-        let happening = Happening::warning(events::STEP_FAILED, message);
-        context.tell(&resource.object_ref(&()), &happening).await;
-    }
+/// Publishes a failure unless the condition `Progressing` shows it.
+async fn publish_failure(context: &Context, resource: &DEngineCluster, event: &Event) {
+    let conditions = resource.status.as_ref().map(|status| &*status.conditions);
+    let (about, shown) = (resource.object_ref(&()), conditions.unwrap_or_default());
+    context
+        .publish_once(&about, shown, types::PROGRESSING, event)
+        .await;
 }
 
 /// When the cluster is looked at next, if nothing happens to it in Kubernetes before.

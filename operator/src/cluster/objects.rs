@@ -20,7 +20,7 @@ use super::standing;
 use super::validate::Cluster;
 use super::volumes::claim_template_size;
 use crate::apply::{Applied, ApplyError, ensure_once};
-use crate::context::{Context, Happening};
+use crate::context::{Context, Event};
 
 /// Why the objects are not as they should be.
 #[derive(Debug, thiserror::Error)]
@@ -128,19 +128,19 @@ where
     let (kind, name) = (K::kind(&()).into_owned(), wanted.name_any());
     let applied = ensure_once(&context.client, &context.altered, wanted, live).await?;
     if applied != Applied::Same {
-        context.wrote();
+        context.crash_point();
     }
     if applied == Applied::Altered {
-        tell_altered(context, cluster, &kind, &name).await;
+        publish_altered(context, cluster, &kind, &name).await;
     }
     Ok(())
 }
 
 /// That somebody else has the last word on an object.
-pub(super) async fn tell_altered(context: &Context, cluster: &Cluster, kind: &str, name: &str) {
+pub(super) async fn publish_altered(context: &Context, cluster: &Cluster, kind: &str, name: &str) {
     let note = format!(
         "{kind} {name} is not as the operator applied it: an admission webhook changes it, which is left as it is"
     );
-    let happening = Happening::warning(events::OBJECT_CHANGED, note);
-    context.tell(&cluster.reference(), &happening).await;
+    let event = Event::warning(events::OBJECT_CHANGED, note);
+    context.publish(&cluster.reference(), &event).await;
 }

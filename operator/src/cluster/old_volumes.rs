@@ -19,10 +19,11 @@ use serde_json::{Value, json};
 use super::model::{Identity, OldVolume, Ordinal, Replaced};
 use super::observe::{mark, parse_mark};
 use super::older_volumes;
+use super::publish_failure;
 use super::status::Notice;
 use super::validate::Cluster;
 use crate::apply::{by_us, is_code};
-use crate::context::{Context, Happening};
+use crate::context::{Context, Event};
 use crate::status_writer;
 
 const RETAIN: &str = "Retain";
@@ -129,17 +130,17 @@ pub(super) async fn keep(
         Err(error) => return Err(error),
     };
     let pod = names::cluster::pod(&cluster.name, old.ordinal);
-    let happening = match &not_kept {
+    let event = match &not_kept {
         None => {
             let note = format!("the volume {volume} of {pod} is kept until another votes");
-            Happening::normal(events::VOLUME_KEPT, note)
+            Event::normal(events::VOLUME_KEPT, note)
         }
         Some(why) => {
             let note = format!("no volume of {pod} is kept: {why}");
-            Happening::warning(events::VOLUME_KEPT, note)
+            Event::warning(events::VOLUME_KEPT, note)
         }
     };
-    context.tell(&cluster.reference(), &happening).await;
+    context.publish(&cluster.reference(), &event).await;
     let is_its = |replacement: &Replacement| {
         replacement.name == pod && replacement.member_id == old.of.member_id.to_string()
     };
@@ -182,7 +183,7 @@ async fn retain(
         policy: Some(policy),
     };
     change(context, &there, &marks, RETAIN).await?;
-    context.wrote();
+    context.crash_point();
     Ok(None)
 }
 
@@ -208,7 +209,8 @@ pub(super) async fn release(
             Err(error) => {
                 let words = stays(old, &error);
                 context.retries.failed(&attempt, &words);
-                tell_refused(context, resource, cluster, &words).await;
+                let event = Event::warning(events::VOLUME_RELEASED, words.clone());
+                publish_failure(context, resource, &event).await;
                 refused.push(words);
             }
         }
@@ -232,7 +234,7 @@ async fn let_go(
         let now = policy(there).unwrap_or(RETAIN);
         let before = policy_before(there).filter(|_| now == RETAIN);
         change(context, there, &Marks::default(), before.unwrap_or(now)).await?;
-        context.wrote();
+        context.crash_point();
     }
     let volume = &old.name;
     let is_its = |replacement: &Replacement| replacement.kept_volume.as_ref() == Some(volume);
@@ -245,8 +247,8 @@ async fn let_go(
         let pod = names::cluster::pod(&cluster.name, old.ordinal);
         let note =
             format!("another member votes for {pod}; its old volume {volume} is no longer kept");
-        let happening = Happening::normal(events::VOLUME_RELEASED, note);
-        context.tell(&cluster.reference(), &happening).await;
+        let event = Event::normal(events::VOLUME_RELEASED, note);
+        context.publish(&cluster.reference(), &event).await;
     }
     Ok(())
 }
@@ -261,23 +263,6 @@ fn stays(old: &OldVolume, error: &kube::Error) -> String {
         "the old volume of member {ordinal}, {volume}, is not needed any more, and can not be let go (runbook \
          DEngineClusterDegraded): {why}"
     )
-}
-
-/// Once, not with every repetition: the condition keeps the words for as long as it goes on.
-async fn tell_refused(
-    context: &Context,
-    resource: &DEngineCluster,
-    cluster: &Cluster,
-    words: &str,
-) {
-    let conditions = resource.status.iter().flat_map(|status| &status.conditions);
-    let mut said = conditions.map(|condition| &condition.message);
-    if said.any(|said| said.contains(words)) {
-        return;
-    }
-    tracing::warn!(cluster = cluster.name, words, "a volume stays");
-    let happening = Happening::warning(events::VOLUME_RELEASED, words);
-    context.tell(&cluster.reference(), &happening).await;
 }
 
 fn policy(volume: &PersistentVolume) -> Option<&str> {

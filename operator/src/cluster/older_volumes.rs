@@ -87,7 +87,7 @@ async fn label_one(
     let version = there.and_then(|there| there.resource_version());
     let patch = json!({"metadata": {"resourceVersion": version, "labels": labels}});
     api.patch(name, &by_us(), &Patch::Merge(patch)).await?;
-    context.wrote();
+    context.crash_point();
     tracing::info!(
         volume = name,
         "a volume that an older operator kept was labelled"

@@ -24,7 +24,7 @@ pub(super) fn of(context: &Context, uid: &str) -> Option<String> {
 }
 
 /// What is not tried again yet, of any member.
-pub(super) fn words(observed: &Observed) -> Option<String> {
+pub(super) fn message(observed: &Observed) -> Option<String> {
     let of_pods = observed.pods.values().map(|pod| &pod.refused);
     let of_claims = observed.claims.values().map(|claim| &claim.refused);
     of_pods.chain(of_claims).flatten().next().cloned()

@@ -11,7 +11,7 @@ use kube::api::{Api, Patch};
 use serde_json::json;
 
 use super::model::Observed;
-use super::objects::tell_altered;
+use super::objects::publish_altered;
 use super::observe::Observation;
 use super::validate::Cluster;
 use super::versions::Version;
@@ -121,12 +121,15 @@ pub(super) async fn note_on_claims(
             let answer = api.patch(&name, &by_us, &patch).await?;
             if standing.missing_on(&answer).is_some() {
                 context.altered.remember(&wanted, &answer);
-                tell_altered(context, cluster, "PersistentVolumeClaim", &name).await;
+                publish_altered(context, cluster, "PersistentVolumeClaim", &name).await;
             }
             Ok::<_, kube::Error>(())
         };
         let about = cluster.reference();
-        if let Err(error) = context.beside(&about, &attempt, &what_fails, noted).await {
+        if let Err(error) = context
+            .best_effort(&about, &attempt, &what_fails, noted)
+            .await
+        {
             tracing::debug!(%error, name, "not noted on the claim");
         }
     }

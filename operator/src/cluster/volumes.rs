@@ -12,13 +12,13 @@ use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, Patch, PropagationPolicy};
 use serde_json::json;
 
+use super::messages::{goes_with_its_pod, members};
 use super::model::{Ordinal, Pod};
 use super::observe::Observation;
 use super::status::Notice;
 use super::validate::Cluster;
-use super::words::{goes_with_its_pod, members};
 use crate::apply::{by_us, exactly, is_code};
-use crate::context::{Context, Happening};
+use crate::context::{Context, Event};
 use crate::quantity;
 
 /// Why the volumes are not as large as they should be.
@@ -246,10 +246,10 @@ async fn expand_claim(
         }
         Ok(_) => context.retries.succeeded(&attempt),
     }
-    context.wrote();
+    context.crash_point();
     let note = format!("the volume claim {name} asks for {size}");
-    let happening = Happening::normal(events::VOLUME_EXPANDING, note);
-    context.tell(&cluster.reference(), &happening).await;
+    let event = Event::normal(events::VOLUME_EXPANDING, note);
+    context.publish(&cluster.reference(), &event).await;
     Ok(())
 }
 
@@ -271,13 +271,13 @@ async fn renew(
             name: name.clone(),
             source: Box::new(source),
         })?;
-    context.wrote();
+    context.crash_point();
     let size = &cluster.spec.storage.size;
     let note = format!(
         "the StatefulSet {name} is made anew, so that further members get volumes of {size}; its pods stay"
     );
-    let happening = Happening::normal(events::VOLUME_TEMPLATE_CHANGED, note);
-    context.tell(&cluster.reference(), &happening).await;
+    let event = Event::normal(events::VOLUME_TEMPLATE_CHANGED, note);
+    context.publish(&cluster.reference(), &event).await;
     Ok(())
 }
 

@@ -13,7 +13,7 @@ const SET: &str = "/apis/apps/v1/namespaces/test/statefulsets/demo";
 
 /// An operator of another release.
 fn called(world: &World, name: &str) -> Context {
-    world.context.clone().called(name.to_owned())
+    world.context.clone().with_identity(name.to_owned())
 }
 
 /// Who the StatefulSet says looks after the cluster; `None` while there is none.

@@ -4,9 +4,9 @@ use dengine_crds::cluster::ClusterPhase;
 use dengine_crds::conditions as types;
 use dengine_crds::reasons::cluster as reasons;
 
+use crate::cluster::messages;
 use crate::cluster::model::{Member, Membership, Observed, Report, Wanted, quorum};
 use crate::cluster::plan::{Step, is_outdated};
-use crate::cluster::words;
 use crate::conditions::{Conditions, State};
 
 use super::{Notice, ready_members};
@@ -59,7 +59,7 @@ impl Facts<'_> {
 
     fn no_quorum(&self) -> String {
         let message = "no quorum of the voters answers".to_owned();
-        words::with_troubles(message, self.observed)
+        messages::with_troubles(message, self.observed)
     }
 
     /// Voters that answer, and say that their disks take nothing.
@@ -89,7 +89,7 @@ impl Facts<'_> {
                 "every member runs what the spec asks for",
             )
         } else {
-            let message = format!("to be restarted: {}", words::members(&outdated));
+            let message = format!("to be restarted: {}", messages::members(&outdated));
             State::no(reasons::OUTDATED, &message)
         }
     }
@@ -101,7 +101,7 @@ impl Facts<'_> {
         if let Some((reason, message)) = self.error {
             return State::yes(reason, message);
         }
-        let (working, reason, message) = words::progress(self.step, self.observed);
+        let (working, reason, message) = messages::progress(self.step, self.observed);
         match self.notice {
             _ if working => State::yes(reason, &message),
             Some(notice) if notice.works => State::yes(notice.reason, &notice.words),
@@ -133,13 +133,13 @@ impl Facts<'_> {
             None => reasons::QUORUM_LOST,
         };
         let message = format!("{ready} of {wanted} members serve");
-        State::no(reason, &words::with_troubles(message, self.observed))
+        State::no(reason, &messages::with_troubles(message, self.observed))
     }
 
     fn degraded(&self) -> State {
         if let Step::Blocked(blocked) = self.step {
-            let (reason, message) = words::blocked(blocked);
-            return State::yes(reason, &words::with_troubles(message, self.observed));
+            let (reason, message) = messages::blocked(blocked);
+            return State::yes(reason, &messages::with_troubles(message, self.observed));
         }
         if self.observed.membership.is_none() && !self.is_new() {
             return State::yes(reasons::QUORUM_LOST, &self.no_quorum());
@@ -155,11 +155,11 @@ impl Facts<'_> {
         let message = if !unhealthy.is_empty() {
             format!("not taking part: {}", unhealthy.join(", "))
         } else if let Some(kept_out) = self.kept_out() {
-            format!("{} can not take part yet", words::members(&kept_out))
+            format!("{} can not take part yet", messages::members(&kept_out))
         } else {
             return State::no(reasons::AS_SPECIFIED, "every voter takes part");
         };
-        let message = words::with_troubles(message, self.observed);
+        let message = messages::with_troubles(message, self.observed);
         State::yes(reasons::MEMBER_UNAVAILABLE, &message)
     }
 
@@ -197,13 +197,13 @@ impl Facts<'_> {
         if !low.is_empty() {
             what.push(format!(
                 "{} nearly filled the disk, so that writes that need space are refused",
-                words::members(&low)
+                messages::members(&low)
             ));
         }
         if !wait.is_empty() {
             what.push(format!(
                 "{} can't catch up, for want of space for a snapshot",
-                words::members(&wait)
+                messages::members(&wait)
             ));
         }
         if what.is_empty() {

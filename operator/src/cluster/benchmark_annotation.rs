@@ -19,7 +19,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::apply::{by_us, is_code};
-use crate::context::{Context, Happening};
+use crate::context::{Context, Event};
 use crate::guard::Guarded;
 use crate::hash;
 
@@ -38,7 +38,7 @@ struct Asked {
 ///
 /// # Errors
 /// If the API server does not answer; a benchmark that it refuses is told of, and not asked for again.
-pub(super) async fn pull(
+pub(super) async fn handle(
     context: &Context,
     cluster: &DEngineCluster,
     benchmarks: &Store<Guarded<DEngineBenchmark>>,
@@ -56,15 +56,15 @@ pub(super) async fn pull(
     if !asked.declared && (is_done || context.retries.not_yet(&removal).is_some()) {
         return remove(context, cluster, &namespace, &removal).await;
     }
-    let happening = match unknown(&asked.profile) {
-        Some(words) => Happening::warning(events::STEP_FAILED, words),
+    let event = match unknown(&asked.profile) {
+        Some(words) => Event::warning(events::STEP_FAILED, words),
         None => ask(context, cluster, &namespace, &asked).await?,
     };
-    if !asked.declared || is_news(cluster, &happening) {
-        context.wrote();
-        context.tell(&cluster.object_ref(&()), &happening).await;
+    if !asked.declared || is_news(cluster, &event) {
+        context.crash_point();
+        context.publish(&cluster.object_ref(&()), &event).await;
     }
-    if asked.declared && happening.reason == events::BENCHMARK_ASKED {
+    if asked.declared && event.reason == events::BENCHMARK_ASKED {
         return keep(context, cluster, &namespace, &asked.run).await;
     }
     if asked.declared {
@@ -109,7 +109,9 @@ async fn keep(
     let attempt = format!("note {run} of {}", cluster.uid().unwrap_or_default());
     let what_fails = "it can not be noted that a benchmark of a manifest had its turn";
     let about = cluster.object_ref(&());
-    context.beside(&about, &attempt, what_fails, written).await
+    context
+        .best_effort(&about, &attempt, what_fails, written)
+        .await
 }
 
 /// What is tried once for each time that somebody set the annotation.
@@ -134,7 +136,9 @@ async fn remove(
     let removed = clusters.patch(&name, &parameters, &done);
     let what_fails = "the annotation that asked for a benchmark can not be removed";
     let about = cluster.object_ref(&());
-    context.beside(&about, attempt, what_fails, removed).await
+    context
+        .best_effort(&about, attempt, what_fails, removed)
+        .await
 }
 
 fn asked(cluster: &DEngineCluster) -> Option<Asked> {
@@ -179,13 +183,13 @@ fn had_its_turn(
 static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 const TOLD_MAX: usize = 1024;
 
-fn is_news(cluster: &DEngineCluster, happening: &Happening) -> bool {
+fn is_news(cluster: &DEngineCluster, event: &Event) -> bool {
     let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
     if told.len() >= TOLD_MAX {
         told.clear();
     }
     let uid = cluster.uid().unwrap_or_default();
-    told.insert(format!("{uid} {}", happening.note))
+    told.insert(format!("{uid} {}", event.note))
 }
 
 /// Why no benchmark can be made of what the annotation says. Not any text makes the name of an object, or a path of the
@@ -203,7 +207,7 @@ async fn ask(
     cluster: &DEngineCluster,
     namespace: &str,
     asked: &Asked,
-) -> Result<Happening, kube::Error> {
+) -> Result<Event, kube::Error> {
     let Asked { name, run, .. } = asked;
     let benchmarks: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), namespace);
     if let Some(there) = benchmarks.get_metadata_opt(name).await?
@@ -213,19 +217,19 @@ async fn ask(
             "the benchmark that the annotation asks for is refused: a DEngineBenchmark {name} exists and was not made for this \
              annotation; run that one by its spec.runId, or rename it"
         );
-        return Ok(Happening::warning(events::STEP_FAILED, note));
+        return Ok(Event::warning(events::STEP_FAILED, note));
     }
     let parameters = PatchParams::apply(managers::OPERATOR).force();
     let wanted = Patch::Apply(benchmark(cluster, name, &asked.profile, run));
     match benchmarks.patch(name, &parameters, &wanted).await {
         Ok(_) => {
             let note = format!("the annotation asks for benchmark {name}, run {run}");
-            Ok(Happening::normal(events::BENCHMARK_ASKED, note))
+            Ok(Event::normal(events::BENCHMARK_ASKED, note))
         }
         Err(error) if is_refusal(&error) => {
             let note =
                 format!("the benchmark {name} that the annotation asks for is refused: {error}");
-            Ok(Happening::warning(events::STEP_FAILED, note))
+            Ok(Event::warning(events::STEP_FAILED, note))
         }
         Err(error) => Err(error),
     }
@@ -374,9 +378,9 @@ mod tests {
     #[test]
     fn what_comes_again_with_each_look_is_told_once() {
         let cluster = resource_with("told", "{}");
-        let happening = Happening::warning(events::STEP_FAILED, "told once");
-        assert!(is_news(&cluster, &happening));
-        assert!(!is_news(&cluster, &happening));
+        let event = Event::warning(events::STEP_FAILED, "told once");
+        assert!(is_news(&cluster, &event));
+        assert!(!is_news(&cluster, &event));
     }
 
     #[test]
