@@ -52,7 +52,7 @@ impl Row {
         }
         match self.times.partial_cmp(&1.0) {
             Some(Ordering::Greater) => Winner::Dengine,
-            _ => Winner::Etcd,
+            Some(Ordering::Less | Ordering::Equal) | None => Winner::Etcd,
         }
     }
 

@@ -177,7 +177,21 @@ fn ending_of(outcome: &Outcome) -> Option<Ending> {
             message,
             retry_in: None,
         } => Some(status::given_up(reason, message)),
-        _ => None,
+        Outcome::JobRefused {
+            retry_in: Some(_), ..
+        }
+        | Outcome::Failed { .. }
+        | Outcome::Taken(
+            Step::Refuse { .. }
+            | Step::Record
+            | Step::NextLeg
+            | Step::MakeJob
+            | Step::NoteJob { .. }
+            | Step::Wait
+            | Step::BackOff { .. }
+            | Step::Expire
+            | Step::Done,
+        ) => None,
     }
 }
 
@@ -195,7 +209,14 @@ fn again(outcome: &Outcome) -> Duration {
         Outcome::Taken(Step::Refuse { .. } | Step::Wait) => WHILE_WAITING,
         // One that can not be deleted is tried again then.
         Outcome::Taken(Step::Done | Step::Expire) => WHEN_DONE,
-        Outcome::Taken(_) => AFTER_STEP,
+        Outcome::Taken(
+            Step::Record
+            | Step::NextLeg
+            | Step::MakeJob
+            | Step::NoteJob { .. }
+            | Step::Cancel(_)
+            | Step::Finish(_),
+        ) => AFTER_STEP,
     }
 }
 
@@ -232,7 +253,15 @@ async fn carry_out(
         }
         Step::Cancel(_) => delete_job(context, benchmark, resource, job).await,
         Step::Expire => expire(context, benchmark, resource).await,
-        _ => Ok(()),
+        // What the status says is all that there is to do.
+        Step::Refuse { .. }
+        | Step::Record
+        | Step::NextLeg
+        | Step::NoteJob { .. }
+        | Step::Wait
+        | Step::BackOff { .. }
+        | Step::Finish(_)
+        | Step::Done => Ok(()),
     }
 }
 
@@ -340,8 +369,13 @@ async fn refused(
         StepError::NameTaken(_) | StepError::Apply(ApplyError::NameTaken { .. }) => {
             reasons::NAME_TAKEN
         }
-        _ if *step == Step::MakeJob => reasons::JOB_REFUSED,
-        _ => reasons::JOB_FAILED,
+        StepError::Apply(_) | StepError::Job(_) | StepError::Api(_) | StepError::NotOurTurn(_) => {
+            if *step == Step::MakeJob {
+                reasons::JOB_REFUSED
+            } else {
+                reasons::JOB_FAILED
+            }
+        }
     };
     if *step != Step::MakeJob {
         return Outcome::Failed { reason, message };
@@ -366,7 +400,7 @@ impl StepError {
         match self {
             Self::Job(error) => is_code(error, 422) || is_code(error, 400),
             Self::Apply(error) => error.is_invalid(),
-            _ => false,
+            Self::Api(_) | Self::NotOurTurn(_) | Self::NameTaken(_) => false,
         }
     }
 }

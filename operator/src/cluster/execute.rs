@@ -9,13 +9,14 @@ use dengine_crds::names::{self, annotations};
 use dengine_crds::reasons::events;
 use dengine_protocol::{ports, v1};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::ResourceExt;
 use kube::api::{Api, Patch};
 use serde_json::json;
 
 use super::model::{Identity, Observed, Ordinal};
 use super::observe::{Observation, mark};
 use super::old_volumes;
-use super::plan::{Removal, Step};
+use super::plan::{MembershipStep, ObjectStep, Record, Removal, Step};
 use super::replacements;
 use super::resources::stateful_set;
 use super::validate::Cluster;
@@ -54,10 +55,10 @@ impl StepError {
     }
 }
 
-/// Carries out the step. Answers what people should know of.
+/// Carries out the step. Returns the event that tells of it.
 ///
 /// # Errors
-/// If somebody refused or did not answer.
+/// If the API server or a member refuses or does not answer.
 pub async fn execute(
     context: &Context,
     cluster: &Cluster,
@@ -67,44 +68,57 @@ pub async fn execute(
 ) -> Result<Option<Event>, StepError> {
     match step {
         Step::Done | Step::Wait(_) | Step::Blocked(_) => Ok(None),
-        Step::RecordNewCluster { ordinal, folder_id } => {
+        Step::Record(record) => write_record(context, resource, observation, record).await,
+        Step::Object(step) => {
+            change_object(context, cluster, resource, &observation.observed, step).await
+        }
+        Step::Membership(step) => change_membership(context, cluster, observation, step)
+            .await
+            .map(Some),
+    }
+}
+
+async fn write_record(
+    context: &Context,
+    resource: &mut DEngineCluster,
+    observation: &mut Observation,
+    record: &Record,
+) -> Result<Option<Event>, StepError> {
+    match record {
+        Record::NewCluster { ordinal, folder_id } => {
             let (id, seed) = (rand::random_range(1..=u64::MAX), Some(folder_id.clone()));
-            record(context, resource, observation, id, seed).await?;
-            tracing::info!(
-                cluster = cluster.name,
-                id,
-                ordinal,
-                "recorded a new cluster"
-            );
+            record_identity(context, resource, observation, id, seed).await?;
+            let cluster = resource.name_any();
+            tracing::info!(cluster, id, ordinal, "recorded a new cluster");
             Ok(None)
         }
-        Step::RecordAdopted { cluster_id } => {
-            record(context, resource, observation, *cluster_id, None).await?;
+        Record::Adopted { cluster_id } => {
+            record_identity(context, resource, observation, *cluster_id, None).await?;
             let note = format!("adopted the existing cluster {cluster_id} from its volumes");
             Ok(Some(Event::normal(events::ADOPTED, note)))
         }
-        Step::Bootstrap {
-            ordinal,
-            cluster_id,
-            folder_id,
-        } => {
-            let member = member(context, observation, *ordinal).await?;
-            member.bootstrap(*cluster_id, folder_id.clone()).await?;
-            let pod = names::cluster::pod(&cluster.name, *ordinal);
-            let note = format!("{pod} is the first voter of cluster {cluster_id}");
-            Ok(Some(Event::normal(events::BOOTSTRAPPED, note)))
-        }
-        Step::RecordReplacement {
+        Record::Replacement {
             member_id,
             name,
             voted,
-            ..
+            ordinal: _,
         } => {
             record_replacement(context, resource, *member_id, name, *voted).await?;
             let note = format!("{name} (member {member_id}) does not run and is to be replaced");
             Ok(Some(Event::warning(events::MEMBER_REPLACED, note)))
         }
-        Step::MarkClaim {
+    }
+}
+
+async fn change_object(
+    context: &Context,
+    cluster: &Cluster,
+    resource: &mut DEngineCluster,
+    observed: &Observed,
+    step: &ObjectStep,
+) -> Result<Option<Event>, StepError> {
+    match step {
+        ObjectStep::MarkClaim {
             ordinal,
             claim_uid,
             identity,
@@ -112,11 +126,11 @@ pub async fn execute(
             mark_claim(context, cluster, *ordinal, claim_uid, *identity).await?;
             Ok(None)
         }
-        Step::RestartPod { ordinal, pod_uid } => {
-            let why = why_restart(cluster, &observation.observed, *ordinal);
+        ObjectStep::RestartPod { ordinal, pod_uid } => {
+            let why = why_restart(cluster, observed, *ordinal);
             restart(context, cluster, *ordinal, pod_uid, &why).await
         }
-        Step::DeleteClaim {
+        ObjectStep::DeleteClaim {
             ordinal,
             claim_uid,
             keep,
@@ -126,34 +140,37 @@ pub async fn execute(
             }
             delete_claim(context, cluster, *ordinal, claim_uid).await
         }
-        Step::AddLearner { .. }
-        | Step::Join { .. }
-        | Step::Promote { .. }
-        | Step::Remove { .. }
-        | Step::TransferLeader { .. } => {
-            change(context, cluster, observation, step).await.map(Some)
-        }
     }
 }
 
-/// Steps that a quorum of the members has to agree to.
-async fn change(
+async fn change_membership(
     context: &Context,
     cluster: &Cluster,
     observation: &Observation,
-    step: &Step,
+    step: &MembershipStep,
 ) -> Result<Event, StepError> {
-    let leader = leader(context, observation).await?;
-    let event = match step {
-        Step::AddLearner { ordinal, folder_id } => {
+    match step {
+        MembershipStep::Bootstrap {
+            ordinal,
+            cluster_id,
+            folder_id,
+        } => {
+            let member = member(context, observation, *ordinal).await?;
+            member.bootstrap(*cluster_id, folder_id.clone()).await?;
+            let pod = names::cluster::pod(&cluster.name, *ordinal);
+            let note = format!("{pod} is the first voter of cluster {cluster_id}");
+            Ok(Event::normal(events::BOOTSTRAPPED, note))
+        }
+        MembershipStep::AddLearner { ordinal, folder_id } => {
             let request = newcomer(cluster, *ordinal, folder_id);
             let name = request.name.clone();
+            let leader = leader(context, observation).await?;
             let added = leader.add_learner(request).await?;
             let id = added.member.map(|member| member.id).unwrap_or_default();
             let note = format!("added {name} as a learner, member {id}");
-            Event::normal(events::MEMBER_ADDED, note)
+            Ok(Event::normal(events::MEMBER_ADDED, note))
         }
-        Step::Join {
+        MembershipStep::Join {
             ordinal,
             member_id,
             folder_id,
@@ -168,59 +185,64 @@ async fn change(
             newcomer.join(join).await?;
             let pod = names::cluster::pod(&cluster.name, *ordinal);
             let note = format!("{pod} joined as member {member_id}");
-            Event::normal(events::MEMBER_JOINED, note)
+            Ok(Event::normal(events::MEMBER_JOINED, note))
         }
-        Step::Promote { member_id, name } => {
+        MembershipStep::Promote { member_id, name } => {
+            let leader = leader(context, observation).await?;
             leader.promote(*member_id).await?;
             let note = format!("{name} (member {member_id}) votes");
-            Event::normal(events::MEMBER_PROMOTED, note)
+            Ok(Event::normal(events::MEMBER_PROMOTED, note))
         }
-        Step::Remove {
+        MembershipStep::Remove {
             member_id,
             name,
             why,
         } => {
+            let leader = leader(context, observation).await?;
             leader.remove(*member_id).await?;
-            let (what, warning) = match why {
-                Removal::DataLost => ("its data is gone; it joins anew", true),
-                Removal::VolumeLost => (
-                    "the volume of its claim is gone; it joins anew with an empty one",
-                    true,
-                ),
-                Removal::VolumeGivenUp => (
-                    "its volume claim was deleted and its server does not run; it joins anew with an empty one",
-                    true,
-                ),
-                Removal::DataDamaged => (
-                    "its data can not be used any more; it joins anew with an empty volume",
-                    true,
-                ),
-                Removal::Crashing => (
-                    "its server ends again and again; it joins anew with an empty volume",
-                    true,
-                ),
-                Removal::ScaleDown => ("fewer members are wanted", false),
-            };
-            let note = format!("removed {name} (member {member_id}): {what}");
-            Event {
-                reason: events::MEMBER_REMOVED,
-                note,
-                warning,
-            }
+            Ok(removed(*member_id, name, *why))
         }
-        Step::TransferLeader { member_id, name } => {
+        MembershipStep::TransferLeader { member_id, name } => {
+            let leader = leader(context, observation).await?;
             let now = leader.transfer_leader(*member_id).await?;
             let note = format!("{name} leads now, in term {}", now.term);
-            Event::normal(events::LEADER_TRANSFERRED, note)
+            Ok(Event::normal(events::LEADER_TRANSFERRED, note))
         }
-        other => unreachable!("{other:?} is no change of the membership"),
+    }
+}
+
+fn removed(member_id: u64, name: &str, why: Removal) -> Event {
+    let (what, warning) = match why {
+        Removal::DataLost => ("its data is gone; it joins anew", true),
+        Removal::VolumeLost => (
+            "the volume of its claim is gone; it joins anew with an empty one",
+            true,
+        ),
+        Removal::VolumeGivenUp => (
+            "its volume claim was deleted and its server does not run; it joins anew with an empty one",
+            true,
+        ),
+        Removal::DataDamaged => (
+            "its data can not be used any more; it joins anew with an empty volume",
+            true,
+        ),
+        Removal::Crashing => (
+            "its server ends again and again; it joins anew with an empty volume",
+            true,
+        ),
+        Removal::ScaleDown => ("fewer members are wanted", false),
     };
-    Ok(event)
+    let note = format!("removed {name} (member {member_id}): {what}");
+    Event {
+        reason: events::MEMBER_REMOVED,
+        note,
+        warning,
+    }
 }
 
 /// Writes the identity into the status before any member gets it. The resource version makes sure
 /// that nobody recorded another one meanwhile.
-async fn record(
+async fn record_identity(
     context: &Context,
     resource: &mut DEngineCluster,
     observation: &mut Observation,

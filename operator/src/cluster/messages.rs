@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dengine_crds::reasons::cluster as reasons;
 
 use super::model::{Membership, Observed, Ordinal};
-use super::plan::{Blocked, Removal, Step, Waiting};
+use super::plan::{Blocked, MembershipStep, ObjectStep, Record, Removal, Step, Waiting};
 
 /// Whether a step is work towards the spec, with its reason and its words.
 pub(super) fn progress(step: &Step, observed: &Observed) -> (bool, &'static str, String) {
@@ -13,7 +13,9 @@ pub(super) fn progress(step: &Step, observed: &Observed) -> (bool, &'static str,
         Step::Done => (false, done(observed)),
         Step::Blocked(blocked) => (false, self::blocked(blocked)),
         Step::Wait(waiting) => (true, self::waiting(waiting, observed)),
-        step => (true, doing(step)),
+        Step::Record(record) => (true, recording(record)),
+        Step::Object(step) => (true, changing_object(step)),
+        Step::Membership(step) => (true, changing_membership(step)),
     };
     (works, reason, words)
 }
@@ -48,71 +50,81 @@ pub(super) fn with_troubles(words: String, observed: &Observed) -> String {
     }
 }
 
-fn doing(step: &Step) -> (&'static str, String) {
-    match step {
-        Step::RecordAdopted { cluster_id } => {
-            let words = format!("adopting the existing cluster {cluster_id}");
-            (reasons::BOOTSTRAPPING, words)
-        }
-        Step::AddLearner { ordinal, .. } => {
-            let words = format!("adding member {ordinal} as a learner");
-            (reasons::ADDING_MEMBER, words)
-        }
-        Step::Join { ordinal, .. } => {
-            let words = format!("telling member {ordinal} its identity");
-            (reasons::ADDING_MEMBER, words)
-        }
-        Step::Promote { name, .. } => (reasons::ADDING_MEMBER, format!("letting {name} vote")),
-        Step::RecordReplacement { name, .. } => {
-            let words = format!("about to replace {name}, which does not run");
-            (reasons::REPLACING_MEMBER, words)
-        }
-        Step::MarkClaim { ordinal, .. } => {
-            let words = format!("about to remove member {ordinal}");
-            (reasons::REMOVING_MEMBER, words)
-        }
-        Step::Remove { name, why, .. } => match why {
-            Removal::DataLost => {
-                let words = format!("{name} came back without its data and is replaced");
-                (reasons::REPLACING_MEMBER, words)
-            }
-            Removal::VolumeLost => {
-                let words = format!("the volume of {name} is gone; it is replaced");
-                (reasons::REPLACING_MEMBER, words)
-            }
-            Removal::VolumeGivenUp => {
-                let words = format!("the volume claim of {name} was deleted; it is replaced");
-                (reasons::REPLACING_MEMBER, words)
-            }
-            Removal::DataDamaged => {
-                let words = format!("the data of {name} can not be used any more; it is replaced");
-                (reasons::REPLACING_MEMBER, words)
-            }
-            Removal::Crashing => {
-                let words = format!("{name} ends again and again; it is replaced");
-                (reasons::REPLACING_MEMBER, words)
-            }
-            Removal::ScaleDown => {
-                let words = format!("removing {name}: fewer members are wanted");
-                (reasons::REMOVING_MEMBER, words)
-            }
-        },
-        Step::TransferLeader { name, .. } => {
-            let words = format!("handing leadership to {name}");
-            (reasons::TRANSFERRING_LEADER, words)
-        }
-        Step::RestartPod { ordinal, .. } => {
-            (reasons::ROLLING_OUT, format!("restarting member {ordinal}"))
-        }
-        Step::DeleteClaim { ordinal, .. } => {
-            let words = format!("deleting the volume claim of removed member {ordinal}");
-            (reasons::REMOVING_MEMBER, words)
-        }
-        _ => {
+fn recording(record: &Record) -> (&'static str, String) {
+    match record {
+        Record::NewCluster { .. } => {
             let words = "giving the first member its identity".to_owned();
             (reasons::BOOTSTRAPPING, words)
         }
+        Record::Adopted { cluster_id } => {
+            let words = format!("adopting the existing cluster {cluster_id}");
+            (reasons::BOOTSTRAPPING, words)
+        }
+        Record::Replacement { name, .. } => {
+            let words = format!("about to replace {name}, which does not run");
+            (reasons::REPLACING_MEMBER, words)
+        }
     }
+}
+
+fn changing_object(step: &ObjectStep) -> (&'static str, String) {
+    match step {
+        ObjectStep::MarkClaim { ordinal, .. } => {
+            let words = format!("about to remove member {ordinal}");
+            (reasons::REMOVING_MEMBER, words)
+        }
+        ObjectStep::RestartPod { ordinal, .. } => {
+            (reasons::ROLLING_OUT, format!("restarting member {ordinal}"))
+        }
+        ObjectStep::DeleteClaim { ordinal, .. } => {
+            let words = format!("deleting the volume claim of removed member {ordinal}");
+            (reasons::REMOVING_MEMBER, words)
+        }
+    }
+}
+
+fn changing_membership(step: &MembershipStep) -> (&'static str, String) {
+    match step {
+        MembershipStep::Bootstrap { .. } => {
+            let words = "giving the first member its identity".to_owned();
+            (reasons::BOOTSTRAPPING, words)
+        }
+        MembershipStep::AddLearner { ordinal, .. } => {
+            let words = format!("adding member {ordinal} as a learner");
+            (reasons::ADDING_MEMBER, words)
+        }
+        MembershipStep::Join { ordinal, .. } => {
+            let words = format!("telling member {ordinal} its identity");
+            (reasons::ADDING_MEMBER, words)
+        }
+        MembershipStep::Promote { name, .. } => {
+            (reasons::ADDING_MEMBER, format!("letting {name} vote"))
+        }
+        MembershipStep::Remove { name, why, .. } => removing(name, *why),
+        MembershipStep::TransferLeader { name, .. } => {
+            let words = format!("handing leadership to {name}");
+            (reasons::TRANSFERRING_LEADER, words)
+        }
+    }
+}
+
+fn removing(name: &str, why: Removal) -> (&'static str, String) {
+    let replaced = match why {
+        Removal::ScaleDown => {
+            let words = format!("removing {name}: fewer members are wanted");
+            return (reasons::REMOVING_MEMBER, words);
+        }
+        Removal::DataLost => format!("{name} came back without its data and is replaced"),
+        Removal::VolumeLost => format!("the volume of {name} is gone; it is replaced"),
+        Removal::VolumeGivenUp => {
+            format!("the volume claim of {name} was deleted; it is replaced")
+        }
+        Removal::DataDamaged => {
+            format!("the data of {name} can not be used any more; it is replaced")
+        }
+        Removal::Crashing => format!("{name} ends again and again; it is replaced"),
+    };
+    (reasons::REPLACING_MEMBER, replaced)
 }
 
 fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {

@@ -309,18 +309,14 @@ fn requeue(
             error: Some((reason, _)),
             ..
         } if *reason != reasons::EXPANDING_VOLUMES => FAILING_POLLS * poll,
-        Outcome::Observed {
-            step: Step::Done, ..
-        } => QUIET_POLLS * poll,
-        Outcome::Observed {
-            step: Step::Blocked(_),
-            ..
-        } => poll,
-        Outcome::Observed {
-            step: Step::Wait(_),
-            ..
-        } => return WHILE_WAITING.min(poll),
-        Outcome::Observed { .. } => return AFTER_STEP.min(poll),
+        Outcome::Observed { step, .. } => match step {
+            Step::Done => QUIET_POLLS * poll,
+            Step::Blocked(_) => poll,
+            Step::Wait(_) => return WHILE_WAITING.min(poll),
+            Step::Record(_) | Step::Object(_) | Step::Membership(_) => {
+                return AFTER_STEP.min(poll);
+            }
+        },
     };
     let uid = resource.metadata.uid.as_deref().unwrap_or_default();
     let looks_like = serde_json::to_value(status).expect("a status is plain data");

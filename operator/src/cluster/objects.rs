@@ -41,7 +41,7 @@ impl ObjectsError {
             ApplyError::NameTaken { .. } => reasons::NAME_TAKEN,
             ApplyError::OperatedByAnother { .. } => reasons::OPERATED_BY_ANOTHER,
             error if error.is_invalid() => reasons::INVALID_SPEC,
-            _ => reasons::STEP_FAILED,
+            ApplyError::Kube { .. } => reasons::STEP_FAILED,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! tried again after a pause that grows. Meanwhile the planner goes on without it, and the status says so.
 
 use super::model::Observed;
-use super::plan::Step;
+use super::plan::{ObjectStep, Step};
 use crate::context::Context;
 
 /// What the API server answered, in words for people.
@@ -31,13 +31,15 @@ pub(super) fn message(observed: &Observed) -> Option<String> {
 }
 
 fn attempt(step: &Step) -> Option<String> {
-    match step {
-        Step::RestartPod { pod_uid, .. } => Some(on(pod_uid)),
-        Step::MarkClaim { claim_uid, .. } | Step::DeleteClaim { claim_uid, .. } => {
-            Some(on(claim_uid))
+    let Step::Object(step) = step else {
+        return None;
+    };
+    Some(on(match step {
+        ObjectStep::RestartPod { pod_uid, .. } => pod_uid,
+        ObjectStep::MarkClaim { claim_uid, .. } | ObjectStep::DeleteClaim { claim_uid, .. } => {
+            claim_uid
         }
-        _ => None,
-    }
+    }))
 }
 
 fn on(uid: &str) -> String {

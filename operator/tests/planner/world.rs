@@ -8,7 +8,8 @@ use dengine_operator::cluster::model::{
     Wanted, quorum,
 };
 use dengine_operator::cluster::plan::{
-    Removal, Step, no_longer_needed, plan, stateful_set_replicas,
+    MembershipStep, ObjectStep, Record, Removal, Step, no_longer_needed, plan,
+    stateful_set_replicas,
 };
 
 const CLUSTER_ID: u64 = 77;
@@ -94,8 +95,9 @@ impl World {
         self.carry_out(&step);
         self.let_go(&no_longer_needed(&observed, &self.wanted()));
         let costs_quorum = had_quorum && !self.has_quorum();
-        let restarts_the_only_one =
-            alone && self.wanted_replicas == 1 && matches!(step, Step::RestartPod { .. });
+        let restarts_the_only_one = alone
+            && self.wanted_replicas == 1
+            && matches!(step, Step::Object(ObjectStep::RestartPod { .. }));
         assert!(
             !costs_quorum || restarts_the_only_one,
             "{step:?} cost the quorum: {self:#?}"
@@ -343,65 +345,71 @@ impl World {
     fn carry_out(&mut self, step: &Step) {
         match step {
             Step::Done | Step::Wait(_) | Step::Blocked(_) => {}
-            Step::RecordNewCluster { folder_id, .. } => {
+            Step::Record(Record::NewCluster { folder_id, .. }) => {
                 assert!(
                     self.recorded.is_none() && self.bootstrapped.is_none(),
                     "a second cluster"
                 );
                 self.recorded = Some((CLUSTER_ID, Some(folder_id.clone())));
             }
-            Step::RecordAdopted { cluster_id } => self.recorded = Some((*cluster_id, None)),
-            Step::Bootstrap {
+            Step::Record(Record::Adopted { cluster_id }) => {
+                self.recorded = Some((*cluster_id, None));
+            }
+            Step::Membership(MembershipStep::Bootstrap {
                 ordinal, folder_id, ..
-            } => self.bootstrap(*ordinal, folder_id),
-            Step::AddLearner { ordinal, folder_id } => self.add(*ordinal, folder_id, false),
-            Step::Join {
+            }) => self.bootstrap(*ordinal, folder_id),
+            Step::Membership(MembershipStep::AddLearner { ordinal, folder_id }) => {
+                self.add(*ordinal, folder_id, false);
+            }
+            Step::Membership(MembershipStep::Join {
                 ordinal,
                 member_id,
                 folder_id,
-            } => {
+            }) => {
                 let claim = self.claims.get_mut(ordinal).expect("a pod has a claim");
                 assert_eq!(claim.folder_id, *folder_id);
                 claim.member_id = Some(*member_id);
             }
-            Step::Promote { member_id, .. } => {
+            Step::Membership(MembershipStep::Promote { member_id, .. }) => {
                 let member = self
                     .members
                     .iter_mut()
                     .find(|member| member.id == *member_id);
                 member.expect("a member").voter = true;
             }
-            Step::RecordReplacement {
+            Step::Record(Record::Replacement {
                 ordinal,
                 member_id,
                 voted,
                 ..
-            } => self.record_replacement(*ordinal, *member_id, *voted),
-            Step::MarkClaim {
+            }) => self.record_replacement(*ordinal, *member_id, *voted),
+            Step::Object(ObjectStep::MarkClaim {
                 ordinal, identity, ..
-            } => {
+            }) => {
                 let claim = self.claims.get_mut(ordinal).expect("it was observed");
                 claim.marked_for = Some(*identity);
             }
-            Step::Remove {
+            Step::Membership(MembershipStep::Remove {
                 member_id,
                 why: Removal::DataDamaged | Removal::Crashing,
                 ..
-            } if self.replaced.values().all(|r| r.member_id != *member_id) => {
+            }) if self.replaced.values().all(|r| r.member_id != *member_id) => {
                 panic!("{member_id} is given up, and nobody will know: {self:#?}")
             }
-            Step::Remove { member_id, .. } => {
+            Step::Membership(MembershipStep::Remove { member_id, .. }) => {
                 assert_ne!(self.leader, Some(*member_id), "a leader is not removed");
                 self.members.retain(|member| member.id != *member_id);
             }
-            Step::TransferLeader { member_id, .. } => self.leader = Some(*member_id),
-            Step::RestartPod { ordinal, .. } => {
+            Step::Membership(MembershipStep::TransferLeader { member_id, .. }) => {
+                self.leader = Some(*member_id);
+            }
+            Step::Object(ObjectStep::RestartPod { ordinal, .. }) => {
                 let claim = self.claims.get(ordinal).expect("a pod has a claim");
                 let goes = claim.terminating && self.is_of_a_member(claim);
                 assert!(!goes, "a member's volume went with its pod: {self:#?}");
                 self.pods.remove(ordinal);
             }
-            Step::DeleteClaim { ordinal, keep, .. } => {
+            Step::Object(ObjectStep::DeleteClaim { ordinal, keep, .. }) => {
                 let claim = self.claims.get(ordinal).expect("it was observed");
                 assert!(!self.is_of_a_member(claim), "a member's data was deleted");
                 let removed = claim.marked_for.expect("only what is marked is deleted");

@@ -239,7 +239,7 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         (Leg::Rival, Some(result), Some(rival)) => {
             return Step::Finish(verdict::judge(result, Some(rival), &observed.thresholds));
         }
-        _ => {}
+        (Leg::Target, None, _) | (Leg::Rival, None, _) | (Leg::Rival, _, None) => {}
     }
     if let Some(skipped) = observed.skipped.as_ref().filter(|_| observed.overdue) {
         return ending(BenchmarkPhase::Failed, reasons::RUN_SKIPPED, &skipped.words);

@@ -234,7 +234,7 @@ fn runs(status: &DEngineBenchmarkStatus) -> String {
 fn the_job(status: &DEngineBenchmarkStatus) -> &'static str {
     match status.leg {
         Some(Leg::Rival) => "the Job that measures etcd",
-        _ => "the Job",
+        Some(Leg::Target) | None => "the Job",
     }
 }
 
@@ -270,7 +270,12 @@ fn finish(
     );
     let (complete, failed) = match ending.phase {
         BenchmarkPhase::Succeeded => (yes, no),
-        _ => (no, yes),
+        BenchmarkPhase::Pending
+        | BenchmarkPhase::Running
+        | BenchmarkPhase::Failed
+        | BenchmarkPhase::ResultMissing
+        | BenchmarkPhase::ThresholdsMissed
+        | BenchmarkPhase::Invalid => (no, yes),
     };
     conditions.set(types::COMPLETE, complete);
     conditions.set(types::FAILED, failed);

@@ -28,50 +28,43 @@ pub enum Step {
     Wait(Waiting),
     /// Nothing may be done until a person or a member changes something.
     Blocked(Blocked),
-    /// Draw a cluster id and record it with the folder that will be the first voter.
-    RecordNewCluster { ordinal: Ordinal, folder_id: String },
-    /// Record the cluster that the folders already belong to.
-    RecordAdopted { cluster_id: u64 },
-    /// Make the recorded folder the first voter of the recorded cluster.
-    Bootstrap {
-        ordinal: Ordinal,
-        cluster_id: u64,
-        folder_id: String,
-    },
-    /// Add an empty member to the cluster.
-    AddLearner { ordinal: Ordinal, folder_id: String },
-    /// Tell an empty member which learner it is.
-    Join {
-        ordinal: Ordinal,
-        member_id: u64,
-        folder_id: String,
-    },
-    /// Let a learner vote.
-    Promote { member_id: u64, name: String },
-    /// Note that the data of a member that does not run is about to be given up, so that this has an end.
-    RecordReplacement {
+    /// Write something into the cluster's status before it is acted on.
+    Record(Record),
+    /// Change a pod or a volume claim of one member.
+    Object(ObjectStep),
+    /// Change the membership, or who leads, through the members' Admin service.
+    Membership(MembershipStep),
+}
+
+/// What is recorded in the status before it is acted on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Draw a cluster id and record it with the data directory that will be the first voter.
+    NewCluster { ordinal: Ordinal, folder_id: String },
+    /// Record the cluster that the data directories already belong to.
+    Adopted { cluster_id: u64 },
+    /// Record that a member that does not run is about to be replaced, so that replacements are
+    /// limited.
+    Replacement {
         ordinal: Ordinal,
         member_id: u64,
         name: String,
         voted: bool,
     },
-    /// Note on the claim that its member is about to be removed and its data no longer needed.
+}
+
+/// A change of one pod or one volume claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectStep {
+    /// Mark the claim: its member is about to be removed and its data no longer needed.
     MarkClaim {
         ordinal: Ordinal,
         claim_uid: String,
         identity: Identity,
     },
-    /// Remove a member.
-    Remove {
-        member_id: u64,
-        name: String,
-        why: Removal,
-    },
-    /// Hand over leadership.
-    TransferLeader { member_id: u64, name: String },
     /// Delete a pod so that it comes back from the current template.
     RestartPod { ordinal: Ordinal, pod_uid: String },
-    /// Delete a claim whose member was removed; first see to it that its volume outlives it, if that is to be kept.
+    /// Delete the claim of a removed member, after its volume is retained if that is to be kept.
     DeleteClaim {
         ordinal: Ordinal,
         claim_uid: String,
@@ -79,10 +72,42 @@ pub enum Step {
     },
 }
 
+/// A call of the members' Admin service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MembershipStep {
+    /// Make the recorded data directory the first voter of the recorded cluster.
+    Bootstrap {
+        ordinal: Ordinal,
+        cluster_id: u64,
+        folder_id: String,
+    },
+    /// Add an empty member to the cluster.
+    AddLearner { ordinal: Ordinal, folder_id: String },
+    /// Give an empty member the identity of the learner that was added for it.
+    Join {
+        ordinal: Ordinal,
+        member_id: u64,
+        folder_id: String,
+    },
+    /// Make a learner a voter.
+    Promote { member_id: u64, name: String },
+    /// Remove a member.
+    Remove {
+        member_id: u64,
+        name: String,
+        why: Removal,
+    },
+    /// Transfer leadership.
+    TransferLeader { member_id: u64, name: String },
+}
+
 impl Step {
     /// Whether it changes anything.
     pub fn acts(&self) -> bool {
-        !matches!(self, Self::Done | Self::Wait(_) | Self::Blocked(_))
+        match self {
+            Self::Done | Self::Wait(_) | Self::Blocked(_) => false,
+            Self::Record(_) | Self::Object(_) | Self::Membership(_) => true,
+        }
     }
 }
 
@@ -234,9 +259,9 @@ fn identify(observed: &Observed, wanted: &Wanted) -> Step {
     if let Some(cluster_id) = cluster_ids.first() {
         let confirmed = identities.len() >= quorum(wanted.replicas as usize) || silent.is_empty();
         return if confirmed {
-            Step::RecordAdopted {
+            Step::Record(Record::Adopted {
                 cluster_id: *cluster_id,
-            }
+            })
         } else {
             wait_for(observed, silent)
         };
@@ -251,10 +276,10 @@ fn identify(observed: &Observed, wanted: &Wanted) -> Step {
         Some((ordinal, report))
             if own_reports(observed).count() >= quorum(wanted.replicas as usize) =>
         {
-            Step::RecordNewCluster {
+            Step::Record(Record::NewCluster {
                 ordinal,
                 folder_id: report.folder_id.clone(),
-            }
+            })
         }
         _ => wait_for(observed, unknown),
     }
@@ -294,11 +319,11 @@ fn start(observed: &Observed, wanted: &Wanted, cluster_id: u64) -> Step {
     };
     match reports(observed).find(|(_, report)| report.folder_id == *seed) {
         Some((ordinal, _)) if observed.leaves(ordinal) => wait_for(observed, [ordinal].into()),
-        Some((ordinal, _)) => Step::Bootstrap {
+        Some((ordinal, _)) => Step::Membership(MembershipStep::Bootstrap {
             ordinal,
             cluster_id,
             folder_id: seed.clone(),
-        },
+        }),
         None if silent_pods(observed, wanted).is_empty() => Step::Blocked(Blocked::SeedLost),
         None => Step::Wait(Waiting::Seed),
     }
@@ -351,24 +376,24 @@ fn give_up(
         member_id: member.id,
     };
     let removal = remove(observed, membership, member, why);
-    if !matches!(removal, Step::Remove { .. }) {
+    if !matches!(removal, Step::Membership(MembershipStep::Remove { .. })) {
         return removal;
     }
     let replaced = observed.replaced.get(&ordinal);
     if gives_up_data(why) && replaced.is_none_or(|last| last.member_id != member.id) {
-        return Step::RecordReplacement {
+        return Step::Record(Record::Replacement {
             ordinal,
             member_id: member.id,
             name: member.name.clone(),
             voted: member.voter,
-        };
+        });
     }
     match observed.claims.get(&ordinal) {
-        Some(claim) if claim.marked_for != Some(identity) => Step::MarkClaim {
+        Some(claim) if claim.marked_for != Some(identity) => Step::Object(ObjectStep::MarkClaim {
             ordinal,
             claim_uid: claim.uid.clone(),
             identity,
-        },
+        }),
         _ => removal,
     }
 }
@@ -383,10 +408,10 @@ fn grow(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option
     });
     if let Some(learner) = learners.find(|learner| observed.is_healthy(learner)) {
         return Some(if observed.is_current(learner) {
-            Step::Promote {
+            Step::Membership(MembershipStep::Promote {
                 member_id: learner.id,
                 name: learner.name.clone(),
-            }
+            })
         } else {
             Step::Wait(Waiting::CatchUp {
                 name: learner.name.clone(),
@@ -396,9 +421,11 @@ fn grow(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option
     reports(observed)
         .filter(|(ordinal, report)| *ordinal < wanted.replicas && report.identity.is_none())
         .find(|(ordinal, _)| observed.member_at(*ordinal).is_none())
-        .map(|(ordinal, report)| Step::AddLearner {
-            ordinal,
-            folder_id: report.folder_id.clone(),
+        .map(|(ordinal, report)| {
+            Step::Membership(MembershipStep::AddLearner {
+                ordinal,
+                folder_id: report.folder_id.clone(),
+            })
         })
 }
 
@@ -453,9 +480,11 @@ fn hand_over(
                     name: from.name.clone(),
                 })
             },
-            |to| Step::TransferLeader {
-                member_id: to.id,
-                name: to.name.clone(),
+            |to| {
+                Step::Membership(MembershipStep::TransferLeader {
+                    member_id: to.id,
+                    name: to.name.clone(),
+                })
             },
         )
 }
@@ -466,11 +495,11 @@ fn remove(observed: &Observed, membership: &Membership, member: &Member, why: Re
     let healthy = remaining.iter().filter(|m| observed.carries(m)).count();
     let safe = !member.voter || (!remaining.is_empty() && healthy >= quorum(remaining.len()));
     if safe {
-        Step::Remove {
+        Step::Membership(MembershipStep::Remove {
             member_id: member.id,
             name: member.name.clone(),
             why,
-        }
+        })
     } else {
         Step::Blocked(Blocked::Quorum {
             name: member.name.clone(),
@@ -495,10 +524,10 @@ pub fn is_outdated(pod: &Pod, wanted: &Wanted) -> bool {
 }
 
 fn restart(ordinal: Ordinal, pod: &Pod) -> Step {
-    Step::RestartPod {
+    Step::Object(ObjectStep::RestartPod {
         ordinal,
         pod_uid: pod.uid.clone(),
-    }
+    })
 }
 
 fn reports(observed: &Observed) -> impl Iterator<Item = (Ordinal, &super::model::Report)> {

@@ -1,7 +1,10 @@
 //! Members whose data is gone, damaged or left over: they are replaced under a new id, with an empty folder.
 //! Comes before any growth, and never waits for the member that it is about.
 
-use super::{Blocked, Removal, Step, give_up, is_outdated, remove, reports, restart};
+use super::{
+    Blocked, MembershipStep, ObjectStep, Removal, Step, give_up, is_outdated, remove, reports,
+    restart,
+};
 use crate::cluster::model::{
     Broken, Claim, Identity, Member, Membership, Observed, OldVolume, Ordinal, Pod, Wanted,
 };
@@ -32,11 +35,11 @@ pub(super) fn repair(
             return Some(remove(observed, membership, member, Removal::DataLost));
         }
         if report.folder_id == member.folder_id && report.identity.is_none() {
-            return Some(Step::Join {
+            return Some(Step::Membership(MembershipStep::Join {
                 ordinal,
                 member_id: member.id,
                 folder_id: member.folder_id.clone(),
-            });
+            }));
         }
     }
     return_of_the_removed(observed, wanted, membership)
@@ -162,11 +165,11 @@ fn return_of_the_removed(
             continue;
         }
         if !claim.terminating {
-            return Some(Step::DeleteClaim {
+            return Some(Step::Object(ObjectStep::DeleteClaim {
                 ordinal: *ordinal,
                 claim_uid: claim.uid.clone(),
                 keep: to_keep(observed, wanted, membership, *ordinal, claim, marked).map(Box::new),
-            });
+            }));
         }
         // The claim goes once its pod does.
         let may_go = |pod: &&Pod| !pod.terminating && pod.refused.is_none();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use dengine_operator::cluster::model::Claim;
-use dengine_operator::cluster::plan::{Blocked, Step, Waiting, plan};
+use dengine_operator::cluster::plan::{Blocked, MembershipStep, Record, Step, Waiting, plan};
 
 use super::{CLUSTER, claim, empty_pod, folder, healthy, identify, new_cluster, pod, wanted};
 
@@ -15,18 +15,18 @@ fn a_healthy_cluster_needs_nothing() {
 #[test]
 fn a_new_cluster_is_recorded_before_it_is_bootstrapped() {
     let mut observed = new_cluster(3);
-    let record = Step::RecordNewCluster {
+    let record = Step::Record(Record::NewCluster {
         ordinal: 0,
         folder_id: folder(0),
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), record);
     observed.cluster_id = Some(CLUSTER);
     observed.seed_folder_id = Some(folder(0));
-    let bootstrap = Step::Bootstrap {
+    let bootstrap = Step::Membership(MembershipStep::Bootstrap {
         ordinal: 0,
         cluster_id: CLUSTER,
         folder_id: folder(0),
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), bootstrap);
 }
 
@@ -46,9 +46,9 @@ fn a_lost_status_adopts_what_a_quorum_of_folders_says() {
     pod(&mut observed, 2).report = None;
     assert_eq!(
         plan(&observed, &wanted(3)),
-        Step::RecordAdopted {
+        Step::Record(Record::Adopted {
             cluster_id: CLUSTER
-        }
+        })
     );
     pod(&mut observed, 1).report = None;
     let waiting = Step::Wait(Waiting::Pods(BTreeSet::from([1, 2])));
@@ -96,9 +96,9 @@ fn a_majority_of_its_own_pods_is_adopted_while_another_yet_goes() {
         identify(pod(&mut observed, ordinal), CLUSTER, u64::from(ordinal) + 1);
     }
     pod(&mut observed, 2).of_another = true;
-    let adopted = Step::RecordAdopted {
+    let adopted = Step::Record(Record::Adopted {
         cluster_id: CLUSTER,
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), adopted);
     // What goes may be of yet another cluster, and is not asked.
     identify(pod(&mut observed, 2), 9, 1);
@@ -164,9 +164,9 @@ fn a_lost_status_forms_no_second_cluster_over_volumes_that_were_lost_too() {
     assert_eq!(plan(&observed, &wanted(3)), blocked);
     // Whoever still has an identity says which cluster it was.
     identify(pod(&mut observed, 1), CLUSTER, 2);
-    let adopted = Step::RecordAdopted {
+    let adopted = Step::Record(Record::Adopted {
         cluster_id: CLUSTER,
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), adopted);
 }
 
@@ -187,7 +187,7 @@ fn a_new_cluster_does_not_wait_for_a_pod_that_never_had_a_volume() {
     observed.claims.insert(4, empty.clone());
     assert!(matches!(
         plan(&observed, &wanted(5)),
-        Step::RecordNewCluster { .. }
+        Step::Record(Record::NewCluster { .. })
     ));
     // Not before a majority is there.
     for ordinal in [2, 3] {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use dengine_operator::cluster::model::{
     Claim, Identity, Member, Membership, Observed, Pod, Replaced, Report, Wanted,
 };
-use dengine_operator::cluster::plan::Step;
+use dengine_operator::cluster::plan::{ObjectStep, Step};
 
 const CLUSTER: u64 = 7;
 
@@ -126,10 +126,10 @@ fn pod(observed: &mut Observed, ordinal: u32) -> &mut Pod {
 
 /// The pod that is there is deleted.
 fn restart(ordinal: u32) -> Step {
-    Step::RestartPod {
+    Step::Object(ObjectStep::RestartPod {
         ordinal,
         pod_uid: format!("pod-{ordinal}"),
-    }
+    })
 }
 
 /// Pods that are there and empty, nothing recorded.

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use dengine_operator::cluster::model::{Broken, Identity, Observed, OldVolume};
-use dengine_operator::cluster::plan::{Blocked, Removal, Step, Waiting, no_longer_needed, plan};
+use dengine_operator::cluster::plan::{
+    Blocked, MembershipStep, ObjectStep, Record, Removal, Step, Waiting, no_longer_needed, plan,
+};
 
 use super::{
     CLUSTER, claim, empty_pod, healthy, member, members, pod, pod_of, replaced, restart, wanted,
@@ -16,18 +18,18 @@ fn a_member_without_its_data_is_replaced() {
     pod(&mut observed, 1).report.as_mut().unwrap().folder_id = "fresh".to_owned();
     pod(&mut observed, 1).report.as_mut().unwrap().identity = None;
     let name = "demo-1".to_owned();
-    let remove = Step::Remove {
+    let remove = Step::Membership(MembershipStep::Remove {
         member_id: 2,
         name,
         why: Removal::DataLost,
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), remove);
 
     members(&mut observed).remove(1);
-    let add = Step::AddLearner {
+    let add = Step::Membership(MembershipStep::AddLearner {
         ordinal: 1,
         folder_id: "fresh".to_owned(),
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), add);
 }
 
@@ -45,18 +47,18 @@ fn is_marked_and_removed(observed: &mut Observed, replicas: u32, why: Removal) {
         cluster_id: CLUSTER,
         member_id: 2,
     };
-    let mark = Step::MarkClaim {
+    let mark = Step::Object(ObjectStep::MarkClaim {
         ordinal: 1,
         claim_uid: "claim-1".to_owned(),
         identity,
-    };
+    });
     assert_eq!(plan(observed, &wanted(replicas)), mark);
     observed.claims.get_mut(&1).unwrap().marked_for = Some(identity);
-    let remove = Step::Remove {
+    let remove = Step::Membership(MembershipStep::Remove {
         member_id: 2,
         name: "demo-1".to_owned(),
         why,
-    };
+    });
     assert_eq!(plan(observed, &wanted(replicas)), remove);
     members(observed).remove(1);
 }
@@ -64,20 +66,20 @@ fn is_marked_and_removed(observed: &mut Observed, replicas: u32, why: Removal) {
 #[test]
 fn a_member_with_a_damaged_folder_is_replaced_before_anything_else() {
     let mut observed = broken(healthy(3), 1, Broken::Folder);
-    let record = Step::RecordReplacement {
+    let record = Step::Record(Record::Replacement {
         ordinal: 1,
         member_id: 2,
         name: "demo-1".to_owned(),
         voted: true,
-    };
+    });
     assert_eq!(plan(&observed, &wanted(5)), record);
     replaced(&mut observed, 1, 2, false);
     is_marked_and_removed(&mut observed, 5, Removal::DataDamaged);
-    let delete = Step::DeleteClaim {
+    let delete = Step::Object(ObjectStep::DeleteClaim {
         ordinal: 1,
         claim_uid: "claim-1".to_owned(),
         keep: None,
-    };
+    });
     assert_eq!(plan(&observed, &wanted(5)), delete);
     observed.claims.get_mut(&1).unwrap().terminating = true;
     let restart = restart(1);
@@ -98,10 +100,12 @@ fn what_was_given_up_is_kept_until_another_votes() {
             member_id: 2,
         },
     };
-    let delete = |keep| Step::DeleteClaim {
-        ordinal: 1,
-        claim_uid: "claim-1".to_owned(),
-        keep,
+    let delete = |keep| {
+        Step::Object(ObjectStep::DeleteClaim {
+            ordinal: 1,
+            claim_uid: "claim-1".to_owned(),
+            keep,
+        })
     };
     let keep = delete(Some(Box::new(volume("pv-1"))));
     assert_eq!(plan(&observed, &wanted(3)), keep);
@@ -127,7 +131,10 @@ fn what_was_given_up_is_kept_until_another_votes() {
     (next.id, next.voter) = (9, false);
     members(&mut observed).push(next);
     let promote = plan(&observed, &wanted(3));
-    assert!(matches!(promote, Step::Promote { member_id: 9, .. }));
+    assert!(matches!(
+        promote,
+        Step::Membership(MembershipStep::Promote { member_id: 9, .. })
+    ));
     assert_eq!(no_longer_needed(&observed, &wanted(3)), []);
     members(&mut observed)[2].voter = true;
     assert_eq!(plan(&observed, &wanted(3)), Step::Done);
@@ -158,7 +165,7 @@ fn a_crashing_member_is_given_up_only_if_another_serves_with_its_template() {
     let mut observed = broken(healthy(3), 1, Broken::Crashing);
     assert!(matches!(
         plan(&observed, &wanted(3)),
-        Step::RecordReplacement { ordinal: 1, .. }
+        Step::Record(Record::Replacement { ordinal: 1, .. })
     ));
     // A roll-out of something bad: whoever has it crashes, and nobody's data is given up for that.
     for ordinal in [0, 2] {
@@ -179,7 +186,7 @@ fn a_member_whose_volume_is_gone_is_replaced() {
     observed.claims.get_mut(&1).unwrap().lost = true;
     assert!(matches!(
         plan(&observed, &wanted(3)),
-        Step::MarkClaim { ordinal: 1, .. }
+        Step::Object(ObjectStep::MarkClaim { ordinal: 1, .. })
     ));
 }
 
@@ -192,11 +199,11 @@ fn a_lost_volume_is_looked_at_before_the_pod_that_never_ends() {
     assert_eq!(plan(&observed, &wanted(3)), Step::Done, "it may come back");
     observed.claims.get_mut(&1).unwrap().lost = true;
     is_marked_and_removed(&mut observed, 3, Removal::VolumeLost);
-    let delete = Step::DeleteClaim {
+    let delete = Step::Object(ObjectStep::DeleteClaim {
         ordinal: 1,
         claim_uid: "claim-1".to_owned(),
         keep: None,
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), delete);
 }
 
@@ -217,12 +224,12 @@ fn a_replacement_that_did_not_help_is_not_repeated_at_once() {
         growing.pods.insert(3, empty_pod(3));
         assert!(matches!(
             plan(&growing, &wanted(5)),
-            Step::AddLearner { ordinal: 3, .. }
+            Step::Membership(MembershipStep::AddLearner { ordinal: 3, .. })
         ));
         replaced(&mut observed, 1, 9, true);
         assert!(matches!(
             plan(&observed, &wanted(3)),
-            Step::RecordReplacement { ordinal: 1, .. }
+            Step::Record(Record::Replacement { ordinal: 1, .. })
         ));
     }
 }
@@ -251,11 +258,11 @@ fn a_removed_member_that_comes_back_is_cleared_if_we_removed_it() {
         cluster_id: CLUSTER,
         member_id: 9,
     });
-    let delete = Step::DeleteClaim {
+    let delete = Step::Object(ObjectStep::DeleteClaim {
         ordinal: 3,
         claim_uid: "claim-3".to_owned(),
         keep: None,
-    };
+    });
     assert_eq!(plan(&observed, &wanted(5)), delete);
     observed.claims.get_mut(&3).unwrap().terminating = true;
     let restart = restart(3);
@@ -343,7 +350,7 @@ fn a_pod_that_was_only_just_told_to_end_is_not_away() {
     members(&mut observed)[1].leader = true;
     assert!(matches!(
         plan(&observed, &wanted(3)),
-        Step::MarkClaim { ordinal: 0, .. }
+        Step::Object(ObjectStep::MarkClaim { ordinal: 0, .. })
     ));
 }
 

@@ -1,7 +1,7 @@
 //! Restarts, one member at a time.
 
 use dengine_operator::cluster::model::Observed;
-use dengine_operator::cluster::plan::{Blocked, Step, Waiting, plan};
+use dengine_operator::cluster::plan::{Blocked, MembershipStep, ObjectStep, Step, Waiting, plan};
 use dengine_operator::cluster::versions::Version;
 
 use super::{empty_pod, healthy, members, pod, restart, wanted};
@@ -37,7 +37,7 @@ fn a_roll_out_stops_at_a_version_that_may_not_follow() {
     says(&mut observed, 2, "old", "1.4.0");
     assert!(matches!(
         plan(&observed, &wanted(3)),
-        Step::RestartPod { ordinal: 2, .. }
+        Step::Object(ObjectStep::RestartPod { ordinal: 2, .. })
     ));
 }
 
@@ -80,10 +80,10 @@ fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
     pod(&mut observed, 2).ready = true;
     assert_eq!(plan(&observed, &wanted(3)), restart(1));
     pod(&mut observed, 1).template_hash = Some("new".to_owned());
-    let transfer = Step::TransferLeader {
+    let transfer = Step::Membership(MembershipStep::TransferLeader {
         member_id: 2,
         name: "demo-1".to_owned(),
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), transfer);
     members(&mut observed)[0].leader = false;
     members(&mut observed)[1].leader = true;
@@ -127,7 +127,7 @@ fn a_roll_out_leaves_a_member_alone_whose_claim_was_deleted() {
     pod(&mut observed, 1).ready = true;
     assert!(matches!(
         plan(&observed, &wanted(3)),
-        Step::TransferLeader { .. }
+        Step::Membership(MembershipStep::TransferLeader { .. })
     ));
     members(&mut observed)[0].leader = false;
     members(&mut observed)[1].leader = true;

@@ -2,7 +2,7 @@
 
 use dengine_operator::cluster::model::{Identity, Member};
 use dengine_operator::cluster::plan::{
-    Blocked, Removal, Step, Waiting, plan, stateful_set_replicas,
+    Blocked, MembershipStep, ObjectStep, Removal, Step, Waiting, plan, stateful_set_replicas,
 };
 
 use super::{CLUSTER, empty_pod, folder, healthy, member, members, pod, pod_of, wanted};
@@ -12,10 +12,10 @@ fn newcomers_are_added_told_and_promoted_one_at_a_time() {
     let mut observed = healthy(1);
     observed.pods.insert(1, empty_pod(1));
     observed.pods.insert(2, empty_pod(2));
-    let add = Step::AddLearner {
+    let add = Step::Membership(MembershipStep::AddLearner {
         ordinal: 1,
         folder_id: folder(1),
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), add);
 
     members(&mut observed).push(Member {
@@ -23,11 +23,11 @@ fn newcomers_are_added_told_and_promoted_one_at_a_time() {
         reachable: false,
         ..member(1, false)
     });
-    let join = Step::Join {
+    let join = Step::Membership(MembershipStep::Join {
         ordinal: 1,
         member_id: 2,
         folder_id: folder(1),
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), join);
 
     observed.pods.insert(1, pod_of(1, 2));
@@ -39,17 +39,17 @@ fn newcomers_are_added_told_and_promoted_one_at_a_time() {
     assert_eq!(plan(&observed, &wanted(3)), catch_up);
 
     members(&mut observed)[1].lag_entries = 0;
-    let promote = Step::Promote {
+    let promote = Step::Membership(MembershipStep::Promote {
         member_id: 2,
         name: "demo-1".to_owned(),
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), promote);
 
     members(&mut observed)[1].voter = true;
-    let add = Step::AddLearner {
+    let add = Step::Membership(MembershipStep::AddLearner {
         ordinal: 2,
         folder_id: folder(2),
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), add);
 }
 
@@ -70,21 +70,21 @@ fn scaling_down_marks_removes_shrinks_and_only_then_deletes() {
         member_id: 5,
     };
     let claim_uid = "claim-4".to_owned();
-    let mark = Step::MarkClaim {
+    let mark = Step::Object(ObjectStep::MarkClaim {
         ordinal: 4,
         claim_uid: claim_uid.clone(),
         identity,
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), mark);
     assert_eq!(stateful_set_replicas(&observed, &wanted(3)), 5);
 
     observed.claims.get_mut(&4).unwrap().marked_for = Some(identity);
     let name = "demo-4".to_owned();
-    let remove = Step::Remove {
+    let remove = Step::Membership(MembershipStep::Remove {
         member_id: 5,
         name,
         why: Removal::ScaleDown,
-    };
+    });
     assert_eq!(plan(&observed, &wanted(3)), remove);
 
     members(&mut observed).remove(4);
@@ -92,11 +92,11 @@ fn scaling_down_marks_removes_shrinks_and_only_then_deletes() {
     observed.pods.remove(&4);
     assert_eq!(
         plan(&observed, &wanted(3)),
-        Step::DeleteClaim {
+        Step::Object(ObjectStep::DeleteClaim {
             ordinal: 4,
             claim_uid,
             keep: None,
-        }
+        })
     );
 }
 
@@ -105,10 +105,10 @@ fn a_leader_that_is_too_many_hands_over_first() {
     let mut observed = healthy(3);
     members(&mut observed)[0].leader = false;
     members(&mut observed)[2].leader = true;
-    let transfer = Step::TransferLeader {
+    let transfer = Step::Membership(MembershipStep::TransferLeader {
         member_id: 1,
         name: "demo-0".to_owned(),
-    };
+    });
     assert_eq!(plan(&observed, &wanted(1)), transfer);
 }
 
@@ -147,12 +147,12 @@ fn a_cluster_does_not_shrink_around_a_member_that_is_away() {
     // One that is too many goes first if it is the one that is away.
     assert!(matches!(
         plan(&away(3), &wanted(3)),
-        Step::MarkClaim { ordinal: 3, .. }
+        Step::Object(ObjectStep::MarkClaim { ordinal: 3, .. })
     ));
     // And so do all that are to go, though they are all away.
     assert!(matches!(
         plan(&all_away(&[3, 4]), &wanted(3)),
-        Step::MarkClaim { ordinal: 4, .. }
+        Step::Object(ObjectStep::MarkClaim { ordinal: 4, .. })
     ));
 }
 
