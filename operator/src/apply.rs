@@ -17,7 +17,7 @@ use crate::{hash, quantity};
 
 /// Why an object could not be applied.
 #[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
+pub(crate) enum ApplyError {
     /// An object of that name is there and belongs to somebody else.
     #[error("{kind} {name} exists and does not belong to this resource; rename one of them")]
     NameTaken {
@@ -50,18 +50,18 @@ pub enum ApplyError {
 
 impl ApplyError {
     /// The API server looked at the object and found it invalid; repeating does not help.
-    pub fn is_invalid(&self) -> bool {
+    pub(crate) fn is_invalid(&self) -> bool {
         matches!(self, Self::Kube { source, .. } if is_code(source, 422))
     }
 }
 
 /// Whether the API server answered with this HTTP status.
-pub fn is_code(error: &kube::Error, code: u16) -> bool {
+pub(crate) fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
 /// Parameters for a change of single fields.
-pub fn by_us() -> PatchParams {
+pub(crate) fn by_us() -> PatchParams {
     PatchParams {
         field_manager: Some(managers::OPERATOR.to_owned()),
         ..PatchParams::default()
@@ -69,7 +69,7 @@ pub fn by_us() -> PatchParams {
 }
 
 /// Parameters for deleting this very object and none that has taken its name.
-pub fn exactly(uid: &str) -> DeleteParams {
+pub(crate) fn exactly(uid: &str) -> DeleteParams {
     DeleteParams::default().preconditions(Preconditions {
         uid: Some(uid.to_owned()),
         resource_version: None,
@@ -80,7 +80,7 @@ pub fn exactly(uid: &str) -> DeleteParams {
 ///
 /// # Errors
 /// Whatever else went wrong.
-pub fn gone_or_done<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
+pub(crate) fn gone_or_done<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match answer {
         Err(error) if !is_code(&error, 404) => Err(error),
         _ => Ok(()),
@@ -89,7 +89,7 @@ pub fn gone_or_done<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error
 
 /// What became of an object that should be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Applied {
+pub(crate) enum Applied {
     /// It was as it should be.
     Same,
     /// It was written.
@@ -101,7 +101,7 @@ pub enum Applied {
 /// Objects that an admission webhook changes whenever they are written, as they were right after that. To write them again
 /// would change nothing, each time anew. An operator that starts writes each once more.
 #[derive(Debug, Default)]
-pub struct Altered {
+pub(crate) struct Altered {
     seen: Mutex<HashMap<String, Seen>>,
 }
 
@@ -155,7 +155,11 @@ impl Seen {
 ///
 /// # Errors
 /// If the name belongs to somebody else's object, or the API server refuses.
-pub async fn ensure<K>(client: &Client, desired: K, live: Option<&K>) -> Result<bool, ApplyError>
+pub(crate) async fn ensure<K>(
+    client: &Client,
+    desired: K,
+    live: Option<&K>,
+) -> Result<bool, ApplyError>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     K: Serialize + DeserializeOwned + Clone + Debug,
@@ -168,7 +172,7 @@ where
 ///
 /// # Errors
 /// If the name belongs to somebody else's object, or the API server refuses.
-pub async fn ensure_once<K>(
+pub(crate) async fn ensure_once<K>(
     client: &Client,
     altered: &Altered,
     desired: K,
@@ -222,7 +226,7 @@ where
 
 /// The object belongs to the resource with this UID, or to nobody any more: that is how deleting a resource with
 /// `--cascade=orphan` leaves what was made for it, with the labels that say for what it was. `label`: what we would label it with.
-pub fn is_ours<'a, K: Resource>(
+pub(crate) fn is_ours<'a, K: Resource>(
     there: &K,
     uid: Option<&str>,
     label: impl Fn(&str) -> Option<&'a str>,

@@ -7,7 +7,7 @@ const MESSAGE_CHARS_MAX: usize = 1024;
 
 /// What a condition says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub(crate) struct State {
     /// `None`: nobody can tell.
     holds: Option<bool>,
     reason: &'static str,
@@ -16,7 +16,7 @@ pub struct State {
 
 impl State {
     /// The condition holds.
-    pub fn yes(reason: &'static str, message: &str) -> Self {
+    pub(crate) fn yes(reason: &'static str, message: &str) -> Self {
         Self {
             holds: Some(true),
             reason,
@@ -25,7 +25,7 @@ impl State {
     }
 
     /// The condition does not hold.
-    pub fn no(reason: &'static str, message: &str) -> Self {
+    pub(crate) fn no(reason: &'static str, message: &str) -> Self {
         Self {
             holds: Some(false),
             reason,
@@ -34,7 +34,7 @@ impl State {
     }
 
     /// Nobody can tell whether the condition holds.
-    pub fn unknown(reason: &'static str, message: &str) -> Self {
+    pub(crate) fn unknown(reason: &'static str, message: &str) -> Self {
         Self {
             holds: None,
             reason,
@@ -45,7 +45,7 @@ impl State {
 
 /// Conditions under construction, on top of those that were there.
 #[derive(Clone, Debug)]
-pub struct Conditions {
+pub(crate) struct Conditions {
     list: Vec<Condition>,
     generation: Option<i64>,
     now: Time,
@@ -53,7 +53,7 @@ pub struct Conditions {
 
 impl Conditions {
     /// Starts from the conditions that were there.
-    pub fn new(previous: &[Condition], generation: Option<i64>, now: Time) -> Self {
+    pub(crate) fn new(previous: &[Condition], generation: Option<i64>, now: Time) -> Self {
         Self {
             list: previous.to_vec(),
             generation,
@@ -62,7 +62,7 @@ impl Conditions {
     }
 
     /// Sets one condition.
-    pub fn set(&mut self, type_: &str, state: State) {
+    pub(crate) fn set(&mut self, type_: &str, state: State) {
         let status = match state.holds {
             Some(true) => "True",
             Some(false) => "False",
@@ -94,35 +94,35 @@ impl Conditions {
     }
 
     /// Takes away every condition that is none of these: an operator of another version may have set it.
-    pub fn keep_only(&mut self, types: &[&str]) {
+    pub(crate) fn keep_only(&mut self, types: &[&str]) {
         self.list
             .retain(|condition| types.contains(&condition.type_.as_str()));
     }
 
     /// One condition, as it is by now.
-    pub fn get(&self, type_: &str) -> Option<&Condition> {
+    pub(crate) fn get(&self, type_: &str) -> Option<&Condition> {
         self.list.iter().find(|condition| condition.type_ == type_)
     }
 
     /// Whether a condition holds.
-    pub fn is_true(&self, type_: &str) -> bool {
+    pub(crate) fn is_true(&self, type_: &str) -> bool {
         is_true(&self.list, type_)
     }
 
     /// The conditions, in the order in which they were first set.
-    pub fn into_vec(self) -> Vec<Condition> {
+    pub(crate) fn into_vec(self) -> Vec<Condition> {
         self.list
     }
 }
 
 /// Whether a condition in this list holds.
-pub fn is_true(list: &[Condition], type_: &str) -> bool {
+pub(crate) fn is_true(list: &[Condition], type_: &str) -> bool {
     list.iter()
         .any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
 /// Whether the condition of this type shows the message: with more before or after it, or cut short.
-pub fn shows(list: &[Condition], type_: &str, message: &str) -> bool {
+pub(crate) fn shows(list: &[Condition], type_: &str, message: &str) -> bool {
     let of_type = list.iter().filter(|condition| condition.type_ == type_);
     let mut shown = of_type.map(|condition| condition.message.as_str());
     shown.any(|shown| shown.contains(message) || (!shown.is_empty() && message.starts_with(shown)))

@@ -30,27 +30,27 @@ const NOTE_CHARS_MAX: usize = 500;
 #[derive(Clone)]
 pub struct Context {
     /// The Kubernetes API.
-    pub client: Client,
+    pub(crate) client: Client,
     /// Connections to members.
-    pub members: Arc<Members>,
+    pub(crate) members: Arc<Members>,
     /// How soon clusters are looked at again.
-    pub pace: Arc<Pace>,
+    pub(crate) pace: Arc<Pace>,
     /// What webhooks make of objects.
-    pub altered: Arc<Altered>,
+    pub(crate) altered: Arc<Altered>,
     /// When what failed is tried again.
     pub retries: Arc<Retries>,
     /// Why pods are refused.
-    pub refusals: Arc<Refusals>,
+    pub(crate) refusals: Arc<Refusals>,
     /// How often servers ended by themselves.
-    pub ends: Arc<Ends>,
+    pub(crate) ends: Arc<Ends>,
     /// What benchmarks load, in all scopes.
-    pub targets: Arc<Targets>,
+    pub(crate) targets: Arc<Targets>,
     /// What specs may leave out.
     pub defaults: Defaults,
     /// The operator's name on what it looks after.
-    pub identity: Arc<str>,
+    pub(crate) identity: Arc<str>,
     /// How often a cluster is looked at when nothing seems to happen.
-    pub poll_interval: Duration,
+    pub(crate) poll_interval: Duration,
     recorder: Recorder,
     last_write: Option<LastWrite>,
 }
@@ -99,7 +99,7 @@ impl Context {
     /// The same context in a process that dies right after so many writes, as if killed: the tests' way to
     /// stop between any two things that it does.
     #[must_use]
-    pub fn exit_after_writes(self, writes: Option<u32>) -> Self {
+    pub(crate) fn exit_after_writes(self, writes: Option<u32>) -> Self {
         let last_write = writes.map(|writes| LastWrite {
             left: Arc::new(AtomicU32::new(writes)),
         });
@@ -107,7 +107,7 @@ impl Context {
     }
 
     /// To be called whenever something in the world was changed, before anything is made of it.
-    pub fn crash_point(&self) {
+    pub(crate) fn crash_point(&self) {
         let Some(last_write) = &self.last_write else {
             return;
         };
@@ -122,7 +122,7 @@ impl Context {
     ///
     /// # Errors
     /// If the API server does not answer.
-    pub async fn best_effort<T>(
+    pub(crate) async fn best_effort<T>(
         &self,
         about: &ObjectReference,
         attempt: &str,
@@ -151,7 +151,7 @@ impl Context {
 
     /// Logs and publishes a failure, unless the condition of this type shows it: once, not with
     /// every retry.
-    pub async fn publish_once(
+    pub(crate) async fn publish_once(
         &self,
         about: &ObjectReference,
         conditions: &[Condition],
@@ -169,7 +169,7 @@ impl Context {
 
     /// Tells people what happened. An event that can not be written is logged and otherwise ignored:
     /// it decides nothing.
-    pub async fn publish(&self, about: &ObjectReference, what: &Event) {
+    pub(crate) async fn publish(&self, about: &ObjectReference, what: &Event) {
         let event = KubeEvent {
             type_: if what.warning {
                 EventType::Warning
@@ -191,7 +191,7 @@ impl Context {
 
 /// Something that people should know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub(crate) struct Event {
     /// One of the constants in `dengine_crds::reasons::events`.
     pub reason: &'static str,
     /// In words.
@@ -202,7 +202,7 @@ pub struct Event {
 
 impl Event {
     /// What was to be expected.
-    pub fn normal(reason: &'static str, note: impl Into<String>) -> Self {
+    pub(crate) fn normal(reason: &'static str, note: impl Into<String>) -> Self {
         Self {
             reason,
             note: note.into(),
@@ -211,7 +211,7 @@ impl Event {
     }
 
     /// What was not.
-    pub fn warning(reason: &'static str, note: impl Into<String>) -> Self {
+    pub(crate) fn warning(reason: &'static str, note: impl Into<String>) -> Self {
         Self {
             reason,
             note: note.into(),
@@ -221,7 +221,7 @@ impl Event {
 }
 
 /// Now, in the seconds that Kubernetes stores.
-pub fn now() -> Time {
+pub(crate) fn now() -> Time {
     let second = Timestamp::now().as_second();
     Time(Timestamp::from_second(second).expect("the present is in range"))
 }

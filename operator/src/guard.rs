@@ -14,13 +14,13 @@ use crate::context::{Context, Event};
 use crate::telemetry;
 
 /// An object, or why it can not be read.
-pub type Guarded<K> = DeserializeGuard<K>;
+pub(crate) type Guarded<K> = DeserializeGuard<K>;
 
 /// How often it is said again; only an edit of the object, or another version of the operator, helps.
 const AGAIN: Duration = Duration::from_secs(120);
 
 /// Says, where people look, that nothing is done for this object, and why.
-pub async fn unreadable<K>(context: &Context, object: &InvalidObject) -> Action
+pub(crate) async fn unreadable<K>(context: &Context, object: &InvalidObject) -> Action
 where
     K: Resource<DynamicType = ()> + Debug,
 {

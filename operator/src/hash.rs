@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 /// 64-bit FNV-1a over the JSON text with sorted keys, in hexadecimal.
-pub fn of(value: &Value) -> String {
+pub(crate) fn of(value: &Value) -> String {
     let mut text = String::new();
     write(value, &mut text);
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

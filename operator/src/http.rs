@@ -17,7 +17,7 @@ use crate::{readiness, telemetry};
 ///
 /// # Errors
 /// If the address can not be listened on.
-pub async fn serve(
+pub(crate) async fn serve(
     address: SocketAddr,
     metrics: PrometheusHandle,
     stop: impl Future<Output = ()> + Send + 'static,

@@ -28,7 +28,7 @@ enum Held {
 }
 
 /// Ends before another may hold the lease that was not renewed, or once another says that it does.
-pub async fn lost(client: &Client, options: &Options, holder: &str) {
+pub(crate) async fn lost(client: &Client, options: &Options, holder: &str) {
     let api: Api<Lease> = Api::namespaced(client.clone(), &options.lease_namespace);
     let lasts = Duration::from_secs(options.lease_seconds);
     until_lost(&api, &options.lease_name, holder, lasts, Timestamp::now).await;

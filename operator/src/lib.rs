@@ -6,22 +6,22 @@
 //! operator removed. Deliberately absent: finalizers, webhooks, and any memory between two looks at a
 //! cluster other than its status, and marks on claims and volumes. What a process counts or times only ever makes it wait.
 
-pub mod apply;
+mod apply;
 pub mod benchmark;
 pub mod check;
 pub mod cluster;
-pub mod conditions;
+mod conditions;
 pub mod context;
-pub mod guard;
-pub mod hash;
-pub mod http;
-pub mod lease;
-pub mod limits;
+mod guard;
+mod hash;
+mod http;
+mod lease;
+mod limits;
 pub mod members;
 pub mod options;
-pub mod pace;
+mod pace;
 pub mod pod;
-pub mod quantity;
+mod quantity;
 pub mod readiness;
 pub mod retries;
 pub mod run;

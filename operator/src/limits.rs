@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 /// A status with a schema.
-pub trait Limited: Serialize + DeserializeOwned {
+pub(crate) trait Limited: Serialize + DeserializeOwned {
     /// Its schema, as the CRD has it.
     fn schema() -> &'static Value;
 }
@@ -36,7 +36,7 @@ fn of_status<K: CustomResourceExt>() -> Value {
 }
 
 /// The status without what is more than its schema lets in.
-pub fn within_limits<S: Limited>(status: S) -> S {
+pub(crate) fn within_limits<S: Limited>(status: S) -> S {
     let mut value = serde_json::to_value(&status).expect("a status is plain data");
     if cut(&mut value, S::schema()) {
         serde_json::from_value(value).expect("nothing of it has another type")

@@ -64,7 +64,7 @@ impl Members {
 
     /// What the member at this address says of itself; `None` if it does not answer in time, or did not a moment ago.
     /// `ready` is what Kubernetes says of its pod.
-    pub async fn status(&self, ip: &str, ready: bool) -> Option<v1::StatusResponse> {
+    pub(crate) async fn status(&self, ip: &str, ready: bool) -> Option<v1::StatusResponse> {
         if self
             .addresses
             .lock()
@@ -84,7 +84,7 @@ impl Members {
     }
 
     /// The member list, confirmed by a quorum; `None` if none answers through this member.
-    pub async fn members(&self, ip: &str) -> Option<v1::MembersResponse> {
+    pub(crate) async fn members(&self, ip: &str) -> Option<v1::MembersResponse> {
         let client = self.client(ip).await.ok()?;
         timeout(LOOK_TIMEOUT, client.members()).await.ok()?.ok()
     }
@@ -93,7 +93,7 @@ impl Members {
     ///
     /// # Errors
     /// If the member can not be reached.
-    pub async fn client(&self, ip: &str) -> Result<AdminClient, Error> {
+    pub(crate) async fn client(&self, ip: &str) -> Result<AdminClient, Error> {
         if let Some(client) = self.addresses.lock().await.connected(ip) {
             return Ok(client);
         }

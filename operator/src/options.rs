@@ -121,7 +121,7 @@ impl Options {
     }
 
     /// Time between two looks at a cluster.
-    pub fn poll_interval(&self) -> Duration {
+    pub(crate) fn poll_interval(&self) -> Duration {
         Duration::from_millis(self.poll_interval_ms)
     }
 }

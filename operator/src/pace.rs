@@ -10,7 +10,7 @@ const KEPT_MAX: usize = 65_536;
 
 /// How often each cluster looked the same, by its UID.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub(crate) struct Pace {
     seen: Mutex<HashMap<String, Seen>>,
 }
 
@@ -22,7 +22,13 @@ struct Seen {
 
 impl Pace {
     /// The time to the next look, from `least` on and doubling up to `most` while the cluster looks the same.
-    pub fn next(&self, uid: &str, looks_like: &str, least: Duration, most: Duration) -> Duration {
+    pub(crate) fn next(
+        &self,
+        uid: &str,
+        looks_like: &str,
+        least: Duration,
+        most: Duration,
+    ) -> Duration {
         let mut seen = self.seen.lock().expect("nobody panics with the lock");
         if seen.len() >= KEPT_MAX {
             seen.clear();

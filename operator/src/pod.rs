@@ -25,7 +25,7 @@ pub enum User {
 }
 
 /// Passes the Pod Security Standard "restricted".
-pub fn security_context(user: User) -> PodSecurityContext {
+pub(crate) fn security_context(user: User) -> PodSecurityContext {
     let id = (user == User::Fixed).then_some(OF_IMAGES);
     PodSecurityContext {
         run_as_non_root: Some(true),
@@ -43,7 +43,7 @@ pub fn security_context(user: User) -> PodSecurityContext {
 }
 
 /// Passes the Pod Security Standard "restricted"; writes only to its volumes.
-pub fn container_security_context() -> SecurityContext {
+pub(crate) fn container_security_context() -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
         read_only_root_filesystem: Some(true),
@@ -56,7 +56,7 @@ pub fn container_security_context() -> SecurityContext {
 }
 
 /// Requests and limits as a container states them.
-pub fn resources(resources: &Resources) -> Option<ResourceRequirements> {
+pub(crate) fn resources(resources: &Resources) -> Option<ResourceRequirements> {
     let stated = |map: &BTreeMap<_, _>| (!map.is_empty()).then(|| map.clone());
     (*resources != Resources::default()).then(|| ResourceRequirements {
         requests: stated(&resources.requests),
@@ -67,7 +67,7 @@ pub fn resources(resources: &Resources) -> Option<ResourceRequirements> {
 
 /// A pod spec that holds the scheduling fields and nothing else; `selector` finds the pods among
 /// which the topology spread counts.
-pub fn scheduled(scheduling: &Scheduling, selector: &BTreeMap<String, String>) -> PodSpec {
+pub(crate) fn scheduled(scheduling: &Scheduling, selector: &BTreeMap<String, String>) -> PodSpec {
     let spread: Vec<TopologySpreadConstraint> = scheduling
         .topology_spread_constraints
         .iter()

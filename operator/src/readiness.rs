@@ -27,7 +27,7 @@ const KINDS: [&str; 9] = [
 
 /// What was seen of each scope since this process works.
 #[derive(Debug, Default)]
-pub struct Scopes(BTreeMap<Scope, Seen>);
+pub(crate) struct Scopes(BTreeMap<Scope, Seen>);
 
 /// What was seen of one scope.
 #[derive(Clone, Debug, Default)]
@@ -110,7 +110,7 @@ pub fn to_list(wanted: &[Scope]) {
 }
 
 /// Notes what a watch in this scope brought.
-pub fn watched<T>(scope: &Scope, event: &watcher::Result<watcher::Event<T>>)
+pub(crate) fn watched<T>(scope: &Scope, event: &watcher::Result<watcher::Event<T>>)
 where
     T: Resource<DynamicType = ()>,
 {

@@ -25,17 +25,17 @@ struct Failed {
 
 impl Retries {
     /// What went wrong last, if it is too early to try again.
-    pub fn not_yet(&self, attempt: &str) -> Option<String> {
+    pub(crate) fn not_yet(&self, attempt: &str) -> Option<String> {
         self.not_yet_at(attempt, Instant::now())
     }
 
     /// It failed. Answers whether it did not fail with these words the last time too.
-    pub fn failed(&self, attempt: &str, words: &str) -> bool {
+    pub(crate) fn failed(&self, attempt: &str, words: &str) -> bool {
         self.failed_at(attempt, words, Instant::now())
     }
 
     /// It succeeded: the next failure is a first one.
-    pub fn succeeded(&self, attempt: &str) {
+    pub(crate) fn succeeded(&self, attempt: &str) {
         self.lock().remove(attempt);
     }
 

@@ -26,7 +26,7 @@ impl Scope {
     }
 
     /// For people.
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let name = self.namespace.as_ref();
         name.map_or_else(
             || "all namespaces".to_owned(),
@@ -35,7 +35,7 @@ impl Scope {
     }
 
     /// Access to the objects of a kind within the scope.
-    pub fn api<K>(&self, client: &Client) -> Api<K>
+    pub(crate) fn api<K>(&self, client: &Client) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {

@@ -19,9 +19,9 @@ use crate::readiness;
 use crate::scope::Scope;
 
 /// Value of the label `controller`: clusters.
-pub const CLUSTER: &str = "cluster";
+pub(crate) const CLUSTER: &str = "cluster";
 /// Value of the label `controller`: benchmarks.
-pub const BENCHMARK: &str = "benchmark";
+pub(crate) const BENCHMARK: &str = "benchmark";
 
 const RECONCILE_SECONDS: &str = "dengine_operator_reconcile_seconds";
 const RECONCILE_ERRORS: &str = "dengine_operator_reconcile_errors_total";
@@ -83,7 +83,7 @@ pub fn log(format: LogFormat, filter: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If metrics were set up before.
-pub fn metrics() -> Result<PrometheusHandle, BuildError> {
+pub(crate) fn metrics() -> Result<PrometheusHandle, BuildError> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(
             Matcher::Full(RECONCILE_SECONDS.to_owned()),
@@ -120,7 +120,7 @@ pub fn metrics() -> Result<PrometheusHandle, BuildError> {
 }
 
 /// Counts a request to the Kubernetes API.
-pub fn count_request(method: &Method, uri: &Uri) {
+pub(crate) fn count_request(method: &Method, uri: &Uri) {
     counter!(REQUESTS, "verb" => verb(method, uri)).increment(1);
 }
 
@@ -157,23 +157,23 @@ fn is_of_many(path: &str) -> bool {
 static LEADS: AtomicBool = AtomicBool::new(false);
 
 /// Notes whether this process holds the lease.
-pub fn set_leader(is_leader: bool) {
+pub(crate) fn set_leader(is_leader: bool) {
     LEADS.store(is_leader, Ordering::Relaxed);
 }
 
 /// Whether this process holds the lease.
-pub fn is_leading() -> bool {
+pub(crate) fn is_leading() -> bool {
     LEADS.load(Ordering::Relaxed)
 }
 
 /// The metrics as text. Who holds the lease is said anew each time: it changes rarely, and would be forgotten.
-pub fn render(handle: &PrometheusHandle) -> String {
+pub(crate) fn render(handle: &PrometheusHandle) -> String {
     gauge!(LEADER).set(if is_leading() { 1.0 } else { 0.0 });
     handle.render()
 }
 
 /// Notes how a cluster stands.
-pub fn record_status(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
+pub(crate) fn record_status(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
     for condition in &status.conditions {
         let labels = [
@@ -195,12 +195,12 @@ pub fn record_status(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
 }
 
 /// Notes a step that was taken.
-pub fn count_step(reason: &'static str) {
+pub(crate) fn count_step(reason: &'static str) {
     counter!(STEPS, "reason" => reason).increment(1);
 }
 
 /// Notes an object that can not be read.
-pub fn record_unreadable(kind: &str, namespace: &str, name: &str) {
+pub(crate) fn record_unreadable(kind: &str, namespace: &str, name: &str) {
     let labels = [
         ("kind", kind.to_owned()),
         ("namespace", namespace.to_owned()),
@@ -210,14 +210,16 @@ pub fn record_unreadable(kind: &str, namespace: &str, name: &str) {
 }
 
 /// Notes a reconciliation.
-pub fn record_reconciliation(controller: &'static str, took: Duration) {
+pub(crate) fn record_reconciliation(controller: &'static str, took: Duration) {
     histogram!(RECONCILE_SECONDS, "controller" => controller).record(took.as_secs_f64());
 }
 
 /// Logs and counts a reconciliation that ended early. That an object is gone when something of its own
 /// changes is how deletion looks.
-pub fn reconcile_failed<E>(controller: &'static str, error: &controller::Error<E, watcher::Error>)
-where
+pub(crate) fn reconcile_failed<E>(
+    controller: &'static str,
+    error: &controller::Error<E, watcher::Error>,
+) where
     E: std::error::Error + 'static,
 {
     if let controller::Error::ObjectNotFound(object) = error {
@@ -229,7 +231,7 @@ where
 }
 
 /// Logs and counts the errors of a watch, and notes whether its scope can be looked at; the stream goes on.
-pub fn observe_watch<T, S>(
+pub(crate) fn observe_watch<T, S>(
     scope: &Scope,
     stream: S,
 ) -> impl Stream<Item = watcher::Result<watcher::Event<T>>> + Send + 'static + use<T, S>

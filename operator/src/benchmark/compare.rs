@@ -10,7 +10,7 @@ const DRAW_WITHIN: f64 = 0.03;
 
 /// One workload of both.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Row {
+pub(crate) struct Row {
     /// Its name.
     pub workload: String,
     /// Throughput of the first, in requests per second.
@@ -26,7 +26,7 @@ pub struct Row {
 }
 
 /// The workloads that both measured without a failure, in the first one's order.
-pub fn rows(ours: &Report, theirs: &Report) -> Vec<Row> {
+pub(super) fn rows(ours: &Report, theirs: &Report) -> Vec<Row> {
     let counts = |result: &&RunResult| {
         result.unsupported.is_none() && result.errors == 0 && result.ops_per_second > 0.0
     };
@@ -57,7 +57,7 @@ impl Row {
     }
 
     /// The row as the status shows it.
-    pub fn shown(&self) -> Comparison {
+    pub(crate) fn shown(&self) -> Comparison {
         Comparison {
             workload: self.workload.clone(),
             winner: self.winner(),
@@ -71,7 +71,7 @@ impl Row {
 }
 
 /// All rows in a few words, such as `won 5 of 6`.
-pub fn score(rows: &[Row]) -> String {
+pub(super) fn score(rows: &[Row]) -> String {
     let won = rows.iter().filter(|row| row.winner() == Winner::Dengine);
     format!("won {} of {}", won.count(), rows.len())
 }

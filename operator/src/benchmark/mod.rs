@@ -1,16 +1,16 @@
 //! The controller of `DEngineBenchmark`: one Job per run, its result judged and shown.
 
-pub mod compare;
+mod compare;
 pub mod controller;
 mod observe;
-pub mod plan;
-pub mod resources;
+mod plan;
+mod resources;
 mod runs;
-pub mod schedule;
-pub mod status;
-pub mod thresholds;
+mod schedule;
+pub(crate) mod status;
+mod thresholds;
 pub mod turns;
-pub mod verdict;
+mod verdict;
 
 use std::time::Duration;
 

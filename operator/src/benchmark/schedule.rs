@@ -21,18 +21,18 @@ const FIELDS: usize = 5;
 #[error(
     "spec.schedule is {0:?}; it must be a cron expression of five fields, such as 0 3 * * *: {1}"
 )]
-pub struct NoSchedule(String, String);
+pub(super) struct NoSchedule(String, String);
 
 /// A text that is no time zone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("spec.timeZone is {0:?}; it must be the name of a time zone, such as Europe/Berlin")]
-pub struct NoTimeZone(String);
+pub(super) struct NoTimeZone(String);
 
 /// The time zone of this name; UTC without one.
 ///
 /// # Errors
 /// If there is none of this name.
-pub fn time_zone(name: Option<&str>) -> Result<TimeZone, NoTimeZone> {
+pub(super) fn time_zone(name: Option<&str>) -> Result<TimeZone, NoTimeZone> {
     let Some(name) = name else {
         return Ok(TimeZone::UTC);
     };
@@ -43,7 +43,7 @@ pub fn time_zone(name: Option<&str>) -> Result<TimeZone, NoTimeZone> {
 
 /// What a schedule asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub(super) struct Due {
     /// The moment whose run is to begin now: the newest that passed, if that is not too long ago.
     pub at: Option<Timestamp>,
     /// Moments that passed without a run, and whose runs do not begin any more.
@@ -54,7 +54,7 @@ pub struct Due {
 
 /// What a schedule is held against.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub(super) struct Clock {
     /// Moments before the benchmark was made are none of its.
     pub created: Timestamp,
     /// The moment that it waited for when it was looked at last.
@@ -68,7 +68,7 @@ pub struct Clock {
 ///
 /// # Errors
 /// If the text is no cron expression, or one that has no moment.
-pub fn due(
+pub(super) fn due(
     text: &str,
     zone: &TimeZone,
     late_seconds_max: u32,
@@ -156,17 +156,17 @@ impl Moments {
 }
 
 /// Whether it is too late for the run of this moment.
-pub fn is_late(moment: Timestamp, late_seconds_max: u32, now: Timestamp) -> bool {
+pub(super) fn is_late(moment: Timestamp, late_seconds_max: u32, now: Timestamp) -> bool {
     now.as_second() - moment.as_second() > late_seconds_max.into()
 }
 
 /// Id of the run of a moment; it names the moment.
-pub fn run_id(moment: Timestamp) -> String {
+pub(super) fn run_id(moment: Timestamp) -> String {
     moment.strftime(RUN_ID).to_string()
 }
 
 /// The moment of a run that has such an id.
-pub fn moment(run_id: &str) -> Option<Timestamp> {
+pub(super) fn moment(run_id: &str) -> Option<Timestamp> {
     let moment = DateTime::strptime(RUN_ID, run_id).ok()?;
     let moment = moment.to_zoned(TimeZone::UTC).ok()?;
     Some(moment.timestamp())

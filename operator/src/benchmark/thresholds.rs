@@ -10,7 +10,7 @@ use super::compare::Row;
 
 /// One line of `spec.thresholds`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Threshold {
+pub(crate) struct Threshold {
     workload: Option<String>,
     metric: Metric,
     operator: Operator,
@@ -50,7 +50,7 @@ enum Operator {
 #[error(
     "the threshold {0:?} can not be read; it must be [WORKLOAD.]METRIC OPERATOR VALUE, such as p99 < 5ms or opsPerSecond >= 10000"
 )]
-pub struct NoThreshold(String);
+pub(crate) struct NoThreshold(String);
 
 impl FromStr for Threshold {
     type Err = NoThreshold;
@@ -112,7 +112,7 @@ fn value_of(metric: Metric, text: &str) -> Option<f64> {
 
 impl Threshold {
     /// What was missed, in words; one for each workload that it was held against.
-    pub fn misses(&self, report: &Report, rows: &[Row]) -> Vec<String> {
+    pub(crate) fn misses(&self, report: &Report, rows: &[Row]) -> Vec<String> {
         let of = self.workload.as_deref();
         let mut judged = 0;
         let mut missed = Vec::new();

@@ -89,7 +89,7 @@ impl Noted {
 /// Holds a turn until its benchmark's Job was asked for; the turn goes on until the cache knows of that.
 #[must_use]
 #[derive(Debug)]
-pub struct Turn {
+pub(crate) struct Turn {
     targets: Arc<Targets>,
     whose: Name,
 }
@@ -121,7 +121,7 @@ impl Turns {
 
     /// Ends once the Jobs of all scopes are known. Those of others are waited for only as long as lists take: one whose
     /// namespace is gone is never known.
-    pub async fn wait_until_ready(&self) {
+    pub(crate) async fn wait_until_ready(&self) {
         // An error means that the watch ended, and with it this process' work.
         let _ = self.jobs.wait_until_ready().await;
         let stores = self.lock().stores.clone();
@@ -133,7 +133,7 @@ impl Turns {
     }
 
     /// To be told of each Job that came, changed or went.
-    pub fn note(&self, job: &Job) {
+    pub(crate) fn note(&self, job: &Job) {
         self.note_at(job, Instant::now());
     }
 
@@ -152,7 +152,7 @@ impl Turns {
     }
 
     /// Whose load is on the target of this benchmark now, in words.
-    pub fn busy(&self, benchmark: &Benchmark) -> Option<String> {
+    pub(crate) fn busy(&self, benchmark: &Benchmark) -> Option<String> {
         self.busy_at(benchmark, Instant::now(), Timestamp::now())
     }
 
@@ -182,7 +182,7 @@ impl Turns {
     ///
     /// # Errors
     /// Who did, in words.
-    pub fn take(&self, benchmark: &Benchmark) -> Result<Turn, String> {
+    pub(crate) fn take(&self, benchmark: &Benchmark) -> Result<Turn, String> {
         let places = loads::of(benchmark);
         let mut state = self.lock();
         state.asked.retain(|_, (_, since)| is_behind(*since));

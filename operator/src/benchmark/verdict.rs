@@ -10,7 +10,7 @@ use super::thresholds::Threshold;
 
 /// A result with failed requests is no measurement, and neither is one under two leaders. Only numbers that count are held
 /// against the thresholds.
-pub fn judge(ours: &Report, rival: Option<&Report>, thresholds: &[Threshold]) -> Ending {
+pub(super) fn judge(ours: &Report, rival: Option<&Report>, thresholds: &[Threshold]) -> Ending {
     if let Some(ending) = does_not_count(ours, "").or_else(|| does_not_count(rival?, "etcd: ")) {
         return ending;
     }
@@ -37,7 +37,7 @@ pub fn judge(ours: &Report, rival: Option<&Report>, thresholds: &[Threshold]) ->
 }
 
 /// What the run missed, and by how much.
-pub fn missed(ours: &Report, rows: &[Row], thresholds: &[Threshold]) -> Vec<String> {
+pub(super) fn missed(ours: &Report, rows: &[Row], thresholds: &[Threshold]) -> Vec<String> {
     let missed = thresholds
         .iter()
         .flat_map(|threshold| threshold.misses(ours, rows));
@@ -112,7 +112,7 @@ fn against_etcd(rows: &[Row]) -> String {
 }
 
 /// The workload whose numbers stand for the run where only one fits: the first of those with the most clients.
-pub fn headline(report: &Report) -> Option<&RunResult> {
+pub(super) fn headline(report: &Report) -> Option<&RunResult> {
     let most = report
         .results
         .iter()
@@ -125,7 +125,7 @@ pub fn headline(report: &Report) -> Option<&RunResult> {
 }
 
 /// How often the leader changed while the run measured; `None` if the server does not tell its term.
-pub fn leader_changes(report: &Report) -> Option<u64> {
+pub(super) fn leader_changes(report: &Report) -> Option<u64> {
     let changes = report.results.iter().map(|result| {
         let (before, after) = (result.term_before?, result.term_after?);
         Some(after.saturating_sub(before))

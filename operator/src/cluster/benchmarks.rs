@@ -49,7 +49,7 @@ impl Benchmarks {
     }
 
     /// To be told of each benchmark that came, changed or went.
-    pub fn note(&self, benchmark: &Guarded<DEngineBenchmark>) {
+    pub(crate) fn note(&self, benchmark: &Guarded<DEngineBenchmark>) {
         self.note_at(benchmark, Instant::now());
     }
 
@@ -116,7 +116,7 @@ fn is_new(noted: Instant, now: Instant) -> bool {
 }
 
 /// The newest run of each benchmark of this cluster, by name. Until the cache has seen all of them: what was said before.
-pub fn lines(benchmarks: &Benchmarks, cluster: &DEngineCluster) -> Vec<BenchmarkLine> {
+pub(crate) fn lines(benchmarks: &Benchmarks, cluster: &DEngineCluster) -> Vec<BenchmarkLine> {
     if benchmarks.store.wait_until_ready().now_or_never().is_none() {
         let status = cluster.status.as_ref();
         return status.map_or_else(Vec::new, |status| status.benchmarks.clone());
@@ -138,7 +138,7 @@ pub fn lines(benchmarks: &Benchmarks, cluster: &DEngineCluster) -> Vec<Benchmark
 }
 
 /// The cluster in whose status a benchmark shows.
-pub fn reports_to(benchmark: &DEngineBenchmark) -> Option<String> {
+pub(crate) fn reports_to(benchmark: &DEngineBenchmark) -> Option<String> {
     let target = &benchmark.spec.target;
     let etcd = target
         .etcd

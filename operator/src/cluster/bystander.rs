@@ -94,7 +94,7 @@ pub(super) async fn take_on(
 ///
 /// # Errors
 /// If the API server does not answer.
-pub async fn of_benchmark(
+pub(crate) async fn of_benchmark(
     context: &Context,
     benchmark: &DEngineBenchmark,
 ) -> Result<Option<String>, kube::Error> {

@@ -29,7 +29,7 @@ use crate::telemetry;
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// What every reconciliation of a cluster gets.
-pub struct Shared {
+pub(crate) struct Shared {
     /// Shared with the other controller.
     pub context: Context,
     /// Kept up to date by this controller's watches.
@@ -186,23 +186,23 @@ async fn label_older_volumes(context: Context) {
 }
 
 /// Objects of one answer of the API server to a list.
-pub const PAGE: u32 = 50;
+pub(crate) const PAGE: u32 = 50;
 /// The same of benchmarks: whoever may write one can fill its status with more than a megabyte.
-pub const BENCHMARKS_PAGE: u32 = 8;
+pub(crate) const BENCHMARKS_PAGE: u32 = 8;
 
 /// Watches what has these labels.
-pub fn labelled(selector: &str) -> watcher::Config {
+pub(crate) fn labelled(selector: &str) -> watcher::Config {
     watcher::Config::default().page_size(PAGE).labels(selector)
 }
 
 /// Watches benchmarks, a few at a time.
-pub fn few() -> watcher::Config {
+pub(crate) fn few() -> watcher::Config {
     watcher::Config::default().page_size(BENCHMARKS_PAGE)
 }
 
 /// A cache of the selected objects, each without what `slim` takes from it, and a stream of those that changed or went
 /// away.
-pub fn cached<K>(
+pub(crate) fn cached<K>(
     scope: &Scope,
     api: Api<K>,
     config: watcher::Config,
@@ -255,7 +255,7 @@ fn by_target(benchmark: Guarded<DEngineBenchmark>) -> Option<ObjectRef<Guarded<D
 }
 
 /// What the caches need of a benchmark is little; whoever judges its results reads it anew.
-pub fn slim(benchmark: &mut Guarded<DEngineBenchmark>) {
+pub(crate) fn slim(benchmark: &mut Guarded<DEngineBenchmark>) {
     if let Ok(benchmark) = &mut benchmark.0
         && let Some(status) = &mut benchmark.status
     {

@@ -16,7 +16,7 @@ const KEPT_MAX: usize = 4096;
 
 /// What was seen of pods that are not Ready, by their UIDs.
 #[derive(Debug, Default)]
-pub struct Ends {
+pub(crate) struct Ends {
     rows: Mutex<HashMap<String, Row>>,
 }
 

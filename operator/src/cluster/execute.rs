@@ -26,7 +26,7 @@ use crate::status_writer;
 
 /// Why a step was not carried out. The next reconciliation derives anew what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum StepError {
+pub(super) enum StepError {
     /// The Kubernetes API refused or did not answer.
     #[error("{0}")]
     Kube(#[from] kube::Error),
@@ -40,12 +40,12 @@ pub enum StepError {
 
 impl StepError {
     /// The API server did answer, and not that it was done.
-    pub fn is_answer(&self) -> bool {
+    pub(super) fn is_answer(&self) -> bool {
         matches!(self, Self::Kube(kube::Error::Api(_)))
     }
 
     /// Somebody answered that it can not be done yet; waiting is normal.
-    pub fn is_not_yet(&self) -> bool {
+    pub(super) fn is_not_yet(&self) -> bool {
         match self {
             Self::Kube(error) => is_code(error, 409) || is_code(error, 404),
             Self::Member(dengine_client::Error::Refused { .. }) => true,
@@ -59,7 +59,7 @@ impl StepError {
 ///
 /// # Errors
 /// If the API server or a member refuses or does not answer.
-pub async fn execute(
+pub(super) async fn execute(
     context: &Context,
     cluster: &Cluster,
     resource: &mut DEngineCluster,

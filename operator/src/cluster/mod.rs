@@ -3,24 +3,24 @@
 
 mod benchmark_annotation;
 pub mod benchmarks;
-pub mod bystander;
+pub(crate) mod bystander;
 pub mod controller;
-pub mod ends;
-pub mod execute;
+pub(crate) mod ends;
+mod execute;
 mod messages;
 pub mod model;
-pub mod objects;
+mod objects;
 pub mod observe;
 mod old_volumes;
 pub mod older_volumes;
 pub mod plan;
 mod pod_trouble;
-pub mod refusals;
+pub(crate) mod refusals;
 mod refused_steps;
 mod replacements;
-pub mod resources;
-pub mod standing;
-pub mod status;
+mod resources;
+mod standing;
+mod status;
 pub mod validate;
 pub mod versions;
 mod volumes;
@@ -324,7 +324,7 @@ fn requeue(
 }
 
 /// What to do after a reconciliation that ended early.
-pub fn on_error(
+pub(crate) fn on_error(
     _: Arc<Guarded<DEngineCluster>>,
     _: &kube::Error,
     _: Arc<controller::Shared>,

@@ -189,18 +189,18 @@ pub struct Member {
 
 /// Up to this many unacknowledged entries a member counts as caught up: a busy log is always a batch
 /// or two ahead of its followers.
-pub const LAG_CAUGHT_UP_ENTRIES_MAX: u64 = 5_000;
+pub(crate) const LAG_CAUGHT_UP_ENTRIES_MAX: u64 = 5_000;
 
 impl Observed {
     /// What the pod of this member says, if it is the member it should be.
-    pub fn report_of(&self, member: &Member) -> Option<&Report> {
+    pub(crate) fn report_of(&self, member: &Member) -> Option<&Report> {
         let report = self.pods.get(&member.ordinal?)?.report.as_ref()?;
         (report.folder_id == member.folder_id).then_some(report)
     }
 
     /// Takes part: its pod answers with its own folder, the leader hears from it, and nobody is about
     /// to take the pod away.
-    pub fn is_healthy(&self, member: &Member) -> bool {
+    pub(crate) fn is_healthy(&self, member: &Member) -> bool {
         let stays = member
             .ordinal
             .and_then(|ordinal| self.pods.get(&ordinal))
@@ -213,33 +213,33 @@ impl Observed {
     }
 
     /// Healthy, and close enough behind the leader to stand in for another member.
-    pub fn is_current(&self, member: &Member) -> bool {
+    pub(crate) fn is_current(&self, member: &Member) -> bool {
         self.is_healthy(member) && member.lag_entries <= LAG_CAUGHT_UP_ENTRIES_MAX
     }
 
     /// Would keep the cluster going if another member went: its pod serves, so that its disk takes what it has to
     /// acknowledge, and it is close behind the leader. Heartbeats it would answer without.
-    pub fn carries(&self, member: &Member) -> bool {
+    pub(crate) fn carries(&self, member: &Member) -> bool {
         let pod = member.ordinal.and_then(|ordinal| self.pods.get(&ordinal));
         pod.is_some_and(|pod| pod.ready) && self.is_current(member)
     }
 
     /// What is there goes, and nothing of it says anything of this cluster: the pod is another StatefulSet's, or the claim is
     /// deleted, so that the volume goes with its pod.
-    pub fn leaves(&self, ordinal: Ordinal) -> bool {
+    pub(crate) fn leaves(&self, ordinal: Ordinal) -> bool {
         let pod = self.pods.get(&ordinal);
         let claim = self.claims.get(&ordinal);
         pod.is_some_and(|pod| pod.of_another) || claim.is_some_and(|claim| claim.terminating)
     }
 
     /// The API server does not let the claim of this pod be changed, for now.
-    pub fn is_claim_refused(&self, ordinal: Ordinal) -> bool {
+    pub(crate) fn is_claim_refused(&self, ordinal: Ordinal) -> bool {
         let claim = self.claims.get(&ordinal);
         claim.is_some_and(|claim| claim.refused.is_some())
     }
 
     /// The member whose name is that of this pod.
-    pub fn member_at(&self, ordinal: Ordinal) -> Option<&Member> {
+    pub(crate) fn member_at(&self, ordinal: Ordinal) -> Option<&Member> {
         self.membership
             .as_ref()?
             .members
@@ -250,12 +250,12 @@ impl Observed {
 
 impl Membership {
     /// Members that vote.
-    pub fn voters(&self) -> impl Iterator<Item = &Member> {
+    pub(crate) fn voters(&self) -> impl Iterator<Item = &Member> {
         self.members.iter().filter(|member| member.voter)
     }
 
     /// The pods below this size that are no voter's.
-    pub fn not_voting(&self, size: u32) -> BTreeSet<Ordinal> {
+    pub(crate) fn not_voting(&self, size: u32) -> BTreeSet<Ordinal> {
         let vote: BTreeSet<Ordinal> = self.voters().filter_map(|member| member.ordinal).collect();
         (0..size)
             .filter(|ordinal| !vote.contains(ordinal))
@@ -263,7 +263,7 @@ impl Membership {
     }
 
     /// The member that leads.
-    pub fn leader(&self) -> Option<&Member> {
+    pub(crate) fn leader(&self) -> Option<&Member> {
         self.members.iter().find(|member| member.leader)
     }
 }

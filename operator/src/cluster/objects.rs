@@ -24,7 +24,7 @@ use crate::context::{Context, Event};
 
 /// Why the objects are not as they should be.
 #[derive(Debug, thiserror::Error)]
-pub enum ObjectsError {
+pub(super) enum ObjectsError {
     /// An object could not be applied without which nothing is to be done.
     #[error(transparent)]
     Apply(#[from] ApplyError),
@@ -35,7 +35,7 @@ pub enum ObjectsError {
 
 impl ObjectsError {
     /// The reason for conditions.
-    pub fn reason(&self) -> &'static str {
+    pub(super) fn reason(&self) -> &'static str {
         let (Self::Apply(error) | Self::Beside(error)) = self;
         match error {
             ApplyError::NameTaken { .. } => reasons::NAME_TAKEN,
@@ -51,7 +51,7 @@ impl ObjectsError {
 ///
 /// # Errors
 /// The first object that could not be applied; the StatefulSet, if that is among them.
-pub async fn ensure(
+pub(super) async fn ensure(
     context: &Context,
     caches: &Caches,
     cluster: &Cluster,

@@ -51,7 +51,7 @@ pub struct Caches {
 
 /// What was observed, with what is needed to act on it.
 #[derive(Debug)]
-pub struct Observation {
+pub(crate) struct Observation {
     /// For the planner and the status.
     pub observed: Observed,
     /// Addresses of the pods.
@@ -63,7 +63,7 @@ pub struct Observation {
 }
 
 /// Observes one cluster.
-pub async fn observe(
+pub(crate) async fn observe(
     context: &Context,
     caches: &Caches,
     cluster: &Cluster,
@@ -154,7 +154,7 @@ pub async fn observe(
 
 /// What the StatefulSet says of the cluster, or while there is none its claims. That of a resource which was deleted may still
 /// be there, until it is collected: its claims are all that stays.
-pub fn standing(caches: &Caches, cluster: &str, namespace: &str, uid: &str) -> Standing {
+pub(crate) fn standing(caches: &Caches, cluster: &str, namespace: &str, uid: &str) -> Standing {
     let set = ObjectRef::new(&names::cluster::stateful_set(cluster)).within(namespace);
     let set = caches.stateful_sets.get(&set);
     if let Some(standing) = set.and_then(|set| Standing::of(&set, cluster, uid)) {
@@ -189,7 +189,7 @@ async fn refused(
 }
 
 /// The object of this name in the cluster's namespace.
-pub fn find<K>(store: &Store<K>, cluster: &Cluster, name: &str) -> Option<std::sync::Arc<K>>
+pub(crate) fn find<K>(store: &Store<K>, cluster: &Cluster, name: &str) -> Option<std::sync::Arc<K>>
 where
     K: kube::Resource<DynamicType = ()> + Clone + 'static,
 {
@@ -340,12 +340,12 @@ fn is_surely_empty(claim: &core::PersistentVolumeClaim) -> bool {
 }
 
 /// Text of the annotation that notes whose removal makes a claim superfluous.
-pub fn mark(identity: Identity) -> String {
+pub(crate) fn mark(identity: Identity) -> String {
     format!("{}/{}", identity.cluster_id, identity.member_id)
 }
 
 /// The identity in such a text.
-pub fn parse_mark(text: &str) -> Option<Identity> {
+pub(crate) fn parse_mark(text: &str) -> Option<Identity> {
     let (cluster_id, member_id) = text.split_once('/')?;
     Some(Identity {
         cluster_id: cluster_id.parse().ok()?,

@@ -23,13 +23,13 @@ const ANSWER_FOLLOWS: [&str; 2] = ["failed error: ", "Error creating: "];
 
 /// What the events said lately, by the UID of the object that they are about.
 #[derive(Debug, Default)]
-pub struct Refusals {
+pub(crate) struct Refusals {
     answers: Mutex<HashMap<String, (Instant, Option<String>)>>,
 }
 
 impl Refusals {
     /// Why pods of this object are refused, as the API server said it last; `None` if nothing tells.
-    pub async fn of<K: Resource>(&self, client: &Client, maker: &K) -> Option<String> {
+    pub(crate) async fn of<K: Resource>(&self, client: &Client, maker: &K) -> Option<String> {
         let uid = maker.uid()?;
         if let Some(known) = self.known(&uid) {
             return known;

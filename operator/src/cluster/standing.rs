@@ -20,7 +20,7 @@ use crate::context::Context;
 
 /// What it says; nothing of a cluster without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub(crate) struct Standing {
     /// The image that members run, or are about to.
     pub image: Option<String>,
     /// The cluster that members belong to, once there were any, so that acknowledged data may exist.
@@ -32,7 +32,7 @@ pub struct Standing {
 impl Standing {
     /// Of the resource with this UID, or of one of this name that was deleted with `--cascade=orphan`: its members are taken up as
     /// they are. What another one's says is about other members.
-    pub fn of(set: &StatefulSet, cluster: &str, uid: &str) -> Option<Self> {
+    pub(crate) fn of(set: &StatefulSet, cluster: &str, uid: &str) -> Option<Self> {
         is_its(set, cluster, uid).then(|| Self::said_by(set))
     }
 

@@ -26,7 +26,7 @@ pub struct Defaults {
 
 /// A cluster whose spec can be carried out.
 #[derive(Clone, Debug)]
-pub struct Cluster {
+pub(crate) struct Cluster {
     /// Name of the custom resource and prefix of everything made for it.
     pub name: String,
     /// Its namespace.
@@ -49,7 +49,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// What events are about.
-    pub fn reference(&self) -> ObjectReference {
+    pub(crate) fn reference(&self) -> ObjectReference {
         ObjectReference {
             name: Some(self.name.clone()),
             namespace: Some(self.namespace.clone()),
@@ -64,7 +64,7 @@ impl Cluster {
 /// Why a spec can not be carried out. The schema refuses all of these; they are checked again because
 /// a schema of another version may have let them in.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum InvalidSpec {
+pub(crate) enum InvalidSpec {
     /// Even, zero or too many.
     #[error("spec.replicas is {0}; it must be odd and from 1 to 7")]
     Replicas(u32),
@@ -80,7 +80,7 @@ pub enum InvalidSpec {
 ///
 /// # Errors
 /// If the spec can not be carried out.
-pub fn validate(
+pub(crate) fn validate(
     resource: &DEngineCluster,
     defaults: &Defaults,
     standing: &Standing,

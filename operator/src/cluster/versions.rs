@@ -35,7 +35,7 @@ impl Version {
     }
 
     /// What the tag of an image says; `None` of a digest, and of a tag that is no version.
-    pub fn of_image(image: &str) -> Option<Self> {
+    pub(crate) fn of_image(image: &str) -> Option<Self> {
         let name = image.split_once('@').map_or(image, |(name, _)| name);
         let (_, tag) = name.rsplit('/').next()?.split_once(':')?;
         Self::parse(tag)
@@ -45,7 +45,7 @@ impl Version {
     ///
     /// # Errors
     /// Why not.
-    pub fn may_become(self, to: Self) -> Result<(), Refusal> {
+    pub(crate) fn may_become(self, to: Self) -> Result<(), Refusal> {
         let (here, there) = ((self.major, self.minor), (to.major, to.minor));
         let next_minor = (self.major, self.minor.saturating_add(1));
         let next_major = (self.major.saturating_add(1), 0);
@@ -67,7 +67,7 @@ impl fmt::Display for Version {
 
 impl Refusal {
     /// In words, with what to do.
-    pub fn words(self, from: Version, to: Version) -> String {
+    pub(crate) fn words(self, from: Version, to: Version) -> String {
         match self {
             Self::Downgrade => format!(
                 "members have run {from}, and {to} may not be able to read what that wrote; name an image of {from} or newer"
@@ -80,14 +80,17 @@ impl Refusal {
 }
 
 /// The version that every member has run at some time: it only goes up, and members that are not asked keep it.
-pub fn cluster_version(before: Option<Version>, members: &[Option<Version>]) -> Option<Version> {
+pub(crate) fn cluster_version(
+    before: Option<Version>,
+    members: &[Option<Version>],
+) -> Option<Version> {
     let lowest = members.iter().copied().collect::<Option<Vec<_>>>();
     let lowest = lowest.and_then(|versions| versions.into_iter().min());
     before.max(lowest)
 }
 
 /// Why this image may not be rolled out over the one that runs, if its tag says so.
-pub fn refused(cluster: Option<Version>, running: &str, wanted: &str) -> Option<String> {
+pub(crate) fn refused(cluster: Option<Version>, running: &str, wanted: &str) -> Option<String> {
     let (from, to) = (cluster?, Version::of_image(wanted)?);
     let refusal = from.may_become(to).err().filter(|_| running != wanted)?;
     Some(refusal.words(from, to))

@@ -13,7 +13,7 @@ use super::verdict;
 
 /// What is known about one benchmark.
 #[derive(Clone, Debug, Default)]
-pub struct Observed {
+pub(crate) struct Observed {
     /// The run that the spec, or its schedule, asks for.
     pub wanted_run: String,
     /// The spec names it, and the results of a run of this id are there already.
@@ -66,7 +66,7 @@ pub struct Observed {
 
 /// Runs of the schedule that did not begin, and do not any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
+pub(crate) struct Skipped {
     /// How many.
     pub runs: u32,
     /// What they waited for.
@@ -75,7 +75,7 @@ pub struct Skipped {
 
 /// A run in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub(crate) struct Recorded {
     /// Its id.
     pub run_id: String,
     /// Which system its Job measures.
@@ -90,7 +90,7 @@ pub struct Recorded {
 
 /// Whether the target can be measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     /// It can.
     #[default]
     Ready,
@@ -102,7 +102,7 @@ pub enum Target {
 
 /// The Job of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub(crate) struct Job {
     /// Kubernetes' identity of it.
     pub uid: String,
     /// How it stands.
@@ -111,7 +111,7 @@ pub struct Job {
 
 /// How a Job stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JobState {
+pub(crate) enum JobState {
     /// It runs, or is about to.
     Running,
     /// It ended well.
@@ -122,7 +122,7 @@ pub enum JobState {
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub(crate) enum Step {
     /// The target can not be measured now.
     Refuse {
         reason: &'static str,
@@ -152,7 +152,7 @@ pub enum Step {
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ending {
+pub(crate) struct Ending {
     /// One word.
     pub phase: BenchmarkPhase,
     /// Why.
@@ -162,7 +162,7 @@ pub struct Ending {
 }
 
 /// The next step for this benchmark.
-pub fn plan(observed: &Observed) -> Step {
+pub(super) fn plan(observed: &Observed) -> Step {
     match &observed.recorded {
         Some(recorded) if !recorded.is_final => run(observed, recorded),
         Some(recorded) if recorded.run_id == observed.wanted_run => {

@@ -28,10 +28,10 @@ const GRACE_SECONDS: i64 = 60;
 pub(super) const ENDPOINTS: &str = "--endpoints=";
 
 /// The container of the tool.
-pub const CONTAINER: &str = "dengine-bench";
+pub(crate) const CONTAINER: &str = "dengine-bench";
 
 /// The Job of the run that the spec asks for.
-pub fn build(benchmark: &Benchmark) -> Job {
+pub(crate) fn build(benchmark: &Benchmark) -> Job {
     let spec = &benchmark.spec;
     let run = BTreeMap::from([(annotations::RUN_ID.to_owned(), benchmark.posts_as())]);
     let job = names::benchmark::job(&benchmark.name, &benchmark.posts_as());

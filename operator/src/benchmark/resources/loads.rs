@@ -10,14 +10,14 @@ use kube::ResourceExt;
 use super::{Benchmark, job};
 
 /// What the next Job of this benchmark loads.
-pub fn of(benchmark: &Benchmark) -> BTreeSet<String> {
+pub(crate) fn of(benchmark: &Benchmark) -> BTreeSet<String> {
     let (_, endpoints) = job::endpoints(benchmark);
     let places = |endpoint: &String| places(endpoint, &benchmark.namespace);
     endpoints.iter().flat_map(places).collect()
 }
 
 /// What this Job loads.
-pub fn by(job: &Job) -> BTreeSet<String> {
+pub(crate) fn by(job: &Job) -> BTreeSet<String> {
     let namespace = job.namespace().unwrap_or_default();
     let template = job
         .spec

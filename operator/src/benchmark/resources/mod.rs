@@ -1,10 +1,10 @@
 //! What a run consists of, one file per object. Pure.
 
-pub mod job;
-pub mod loads;
-pub mod role;
-pub mod role_binding;
-pub mod service_account;
+pub(super) mod job;
+pub(super) mod loads;
+pub(super) mod role;
+pub(super) mod role_binding;
+pub(super) mod service_account;
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::pod::User;
 
 /// A benchmark whose run can be built.
 #[derive(Clone, Debug)]
-pub struct Benchmark {
+pub(crate) struct Benchmark {
     /// Name of the custom resource.
     pub name: String,
     /// Its namespace.
@@ -38,7 +38,7 @@ pub struct Benchmark {
 
 impl Benchmark {
     /// Under which run id the Job posts its result.
-    pub fn posts_as(&self) -> String {
+    pub(crate) fn posts_as(&self) -> String {
         match self.leg {
             Leg::Target => self.run_id.clone(),
             Leg::Rival => names::benchmark::rival(&self.run_id),

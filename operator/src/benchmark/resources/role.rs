@@ -7,7 +7,7 @@ use kube::Resource;
 use super::{Benchmark, reporter};
 
 /// The Role `NAME-reporter`.
-pub fn build(benchmark: &Benchmark) -> Role {
+pub(crate) fn build(benchmark: &Benchmark) -> Role {
     Role {
         metadata: reporter(benchmark),
         rules: Some(vec![PolicyRule {

@@ -6,7 +6,7 @@ use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};
 use super::{Benchmark, reporter};
 
 /// The RoleBinding `NAME-reporter`.
-pub fn build(benchmark: &Benchmark) -> RoleBinding {
+pub(crate) fn build(benchmark: &Benchmark) -> RoleBinding {
     let name = names::benchmark::reporter(&benchmark.name);
     RoleBinding {
         metadata: reporter(benchmark),

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use super::{Benchmark, reporter};
 
 /// The ServiceAccount `NAME-reporter`. The Job's pod asks for its token, nobody else gets one.
-pub fn build(benchmark: &Benchmark) -> ServiceAccount {
+pub(crate) fn build(benchmark: &Benchmark) -> ServiceAccount {
     ServiceAccount {
         metadata: reporter(benchmark),
         automount_service_account_token: Some(false),

@@ -16,7 +16,7 @@ use crate::limits::within_limits;
 
 /// What became of a step: the only thing a status can be made from.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// It was taken.
     Taken(Step),
     /// It was refused.
@@ -38,7 +38,7 @@ pub enum Outcome {
 }
 
 /// The new status. `runs` is left out: writing it would take it from the Jobs.
-pub fn derive(
+pub(crate) fn derive(
     resource: &DEngineBenchmark,
     outcome: &Outcome,
     observed: &Observed,
@@ -105,7 +105,7 @@ fn awaited(status: &DEngineBenchmarkStatus, observed: &Observed) -> Option<Times
 }
 
 /// How a run ends whose Job the API server will not have.
-pub fn given_up(reason: &'static str, message: &str) -> Ending {
+pub(crate) fn given_up(reason: &'static str, message: &str) -> Ending {
     Ending {
         phase: BenchmarkPhase::Failed,
         reason,
@@ -282,7 +282,7 @@ fn finish(
 }
 
 /// What a run of the spec measures, in a word.
-pub fn measures(resource: &DEngineBenchmark) -> String {
+pub(crate) fn measures(resource: &DEngineBenchmark) -> String {
     let spec = &resource.spec;
     let workload = spec.workload.map(|workload| workload.as_str().to_owned());
     spec.profile.clone().or(workload).unwrap_or_default()
@@ -293,12 +293,12 @@ pub fn measures(resource: &DEngineBenchmark) -> String {
     clippy::cast_possible_truncation,
     reason = "a rate is far below 2^53, and `as` saturates"
 )]
-pub fn rounded(rate: f64) -> i64 {
+pub(crate) fn rounded(rate: f64) -> i64 {
     rate.round() as i64
 }
 
 /// A latency as people read it.
-pub fn microseconds(us: u64) -> String {
+pub(crate) fn microseconds(us: u64) -> String {
     match us {
         0..1_000 => format!("{us}µs"),
         1_000..1_000_000 => format!("{}.{:02}ms", us / 1_000, us % 1_000 / 10),

@@ -103,7 +103,7 @@ pub enum MembershipStep {
 
 impl Step {
     /// Whether it changes anything.
-    pub fn acts(&self) -> bool {
+    pub(crate) fn acts(&self) -> bool {
         match self {
             Self::Done | Self::Wait(_) | Self::Blocked(_) => false,
             Self::Record(_) | Self::Object(_) | Self::Membership(_) => true,
@@ -519,7 +519,7 @@ fn foreign(observed: &Observed, cluster_id: u64) -> Option<Blocked> {
 }
 
 /// Whether the pod was made from another template than the wanted one.
-pub fn is_outdated(pod: &Pod, wanted: &Wanted) -> bool {
+pub(crate) fn is_outdated(pod: &Pod, wanted: &Wanted) -> bool {
     !pod.terminating && pod.template_hash.as_deref() != Some(wanted.template_hash.as_str())
 }
 

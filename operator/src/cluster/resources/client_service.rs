@@ -8,7 +8,7 @@ use super::{meta, selector};
 use crate::cluster::validate::Cluster;
 
 /// The Service `NAME-client`.
-pub fn build(cluster: &Cluster) -> Service {
+pub(crate) fn build(cluster: &Cluster) -> Service {
     Service {
         metadata: meta(cluster, names::cluster::client_service(&cluster.name)),
         spec: Some(ServiceSpec {

@@ -3,11 +3,11 @@
 //! The pod template is the one input of a roll-out: nothing may enter it that can change without the
 //! spec, least of all the operator's own version.
 
-pub mod client_service;
-pub mod peer_service;
-pub mod pod_disruption_budget;
-pub mod service_account;
-pub mod stateful_set;
+pub(super) mod client_service;
+pub(super) mod peer_service;
+pub(super) mod pod_disruption_budget;
+pub(super) mod service_account;
+pub(super) mod stateful_set;
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::validate::Cluster;
 
 /// Labels by which the objects of one cluster are found and its pods selected. Never changes: a
 /// StatefulSet's selector can not.
-pub fn selector(cluster: &str) -> BTreeMap<String, String> {
+pub(super) fn selector(cluster: &str) -> BTreeMap<String, String> {
     [
         (labels::NAME, labels::NAME_VALUE),
         (labels::COMPONENT, labels::COMPONENT_MEMBER),
@@ -30,7 +30,7 @@ pub fn selector(cluster: &str) -> BTreeMap<String, String> {
 }
 
 /// All labels of an object of this cluster.
-pub fn labels(cluster: &str) -> BTreeMap<String, String> {
+pub(super) fn labels(cluster: &str) -> BTreeMap<String, String> {
     let mut labels = selector(cluster);
     labels.insert(labels::INSTANCE.to_owned(), cluster.to_owned());
     labels.insert(
@@ -41,7 +41,7 @@ pub fn labels(cluster: &str) -> BTreeMap<String, String> {
 }
 
 /// The selector as text, for the scale subresource.
-pub fn selector_text(cluster: &str) -> String {
+pub(super) fn selector_text(cluster: &str) -> String {
     selector(cluster)
         .iter()
         .map(|(key, value)| format!("{key}={value}"))

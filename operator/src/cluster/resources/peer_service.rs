@@ -10,7 +10,7 @@ use super::{meta, selector};
 use crate::cluster::validate::Cluster;
 
 /// The Service `NAME-peer`.
-pub fn build(cluster: &Cluster) -> Service {
+pub(crate) fn build(cluster: &Cluster) -> Service {
     let port = |name: &str, port: u16| ServicePort {
         name: Some(name.to_owned()),
         port: i32::from(port),

@@ -9,7 +9,7 @@ use super::{meta, selector};
 use crate::cluster::validate::Cluster;
 
 /// The PodDisruptionBudget `NAME`.
-pub fn build(cluster: &Cluster) -> PodDisruptionBudget {
+pub(crate) fn build(cluster: &Cluster) -> PodDisruptionBudget {
     PodDisruptionBudget {
         metadata: meta(cluster, names::cluster::stateful_set(&cluster.name)),
         spec: Some(PodDisruptionBudgetSpec {

@@ -7,7 +7,7 @@ use super::meta;
 use crate::cluster::validate::Cluster;
 
 /// The ServiceAccount `NAME`.
-pub fn build(cluster: &Cluster) -> ServiceAccount {
+pub(crate) fn build(cluster: &Cluster) -> ServiceAccount {
     ServiceAccount {
         metadata: meta(cluster, names::cluster::stateful_set(&cluster.name)),
         automount_service_account_token: Some(false),

@@ -37,7 +37,7 @@ const TERMINATION_GRACE_SECONDS: i64 = 30;
 
 /// The StatefulSet `NAME` of this size. `claim_size` is that of the claim template that exists, since
 /// Kubernetes refuses to change it; claims grow one by one.
-pub fn build(cluster: &Cluster, replicas: u32, claim_size: Option<&str>) -> StatefulSet {
+pub(crate) fn build(cluster: &Cluster, replicas: u32, claim_size: Option<&str>) -> StatefulSet {
     StatefulSet {
         metadata: meta(cluster, names::cluster::stateful_set(&cluster.name)),
         spec: Some(StatefulSetSpec {
@@ -67,7 +67,7 @@ pub fn build(cluster: &Cluster, replicas: u32, claim_size: Option<&str>) -> Stat
 }
 
 /// Hash of the pod template: a pod that carries another one is outdated.
-pub fn template_hash(cluster: &Cluster) -> String {
+pub(crate) fn template_hash(cluster: &Cluster) -> String {
     let template = bare_template(cluster);
     hash::of(&serde_json::to_value(template).expect("a template is plain data"))
 }
@@ -198,7 +198,7 @@ fn container(cluster: &Cluster) -> Container {
 }
 
 /// Where the other members reach this one. It says so itself too, so that who answers at a pod's address can be told.
-pub fn peer_address(cluster: &Cluster, pod: &str) -> String {
+pub(crate) fn peer_address(cluster: &Cluster, pod: &str) -> String {
     let host = names::cluster::member_host(&cluster.name, &cluster.namespace, pod);
     format!("{host}:{}", ports::PEER)
 }

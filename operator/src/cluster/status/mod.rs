@@ -22,7 +22,7 @@ const LAG_BEHIND_ENTRIES_MAX: u64 = 100_000;
 
 /// What became of a reconciliation: the only thing a status can be made from.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// The spec can not be carried out; nothing was looked at.
     Invalid(String),
     /// The cluster was observed.
@@ -46,7 +46,7 @@ pub enum Outcome {
 
 /// What people should know that is no step and no failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub(super) struct Notice {
     /// The reason for the condition `Progressing`.
     pub reason: &'static str,
     /// In words.
@@ -57,7 +57,7 @@ pub struct Notice {
 
 impl Notice {
     /// Something is under way.
-    pub fn works(reason: &'static str, words: String) -> Self {
+    pub(super) fn works(reason: &'static str, words: String) -> Self {
         Self {
             reason,
             words,
@@ -66,7 +66,7 @@ impl Notice {
     }
 
     /// Nothing more will be done about it.
-    pub fn rests(reason: &'static str, words: String) -> Self {
+    pub(super) fn rests(reason: &'static str, words: String) -> Self {
         Self {
             reason,
             words,
@@ -76,7 +76,7 @@ impl Notice {
 }
 
 /// The new status. Fields that the outcome says nothing about stay as they were.
-pub fn derive(
+pub(super) fn derive(
     resource: &DEngineCluster,
     outcome: &Outcome,
     benchmarks: Vec<BenchmarkLine>,
