@@ -1,4 +1,5 @@
-//! `DEngineBenchmark`: a load Job against a cluster. What it measured is in [`dengine_bench_model::results`].
+//! `DEngineBenchmark`: a load Job against a cluster. What it measured is in
+//! [`dengine_bench_model::results`].
 #![expect(
     unreachable_pub,
     reason = "KubeSchema repeats each struct inside a function"
@@ -15,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::{ImagePullPolicy, LocalRef, Resources, Scheduling};
 
-/// Everything that changes the numbers. What says when to run, how to judge and what to keep may change at any time.
+/// All fields that change the numbers. Those that say when to run, how to judge the result and what
+/// to keep may change at any time.
 const MEASURED_STAYS: &str = "self.runId != oldSelf.runId || (self.target == oldSelf.target \
     && (has(self.image) ? has(oldSelf.image) \
     && self.image == oldSelf.image : !has(oldSelf.image)) \
@@ -113,25 +115,27 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub image_pull_secrets: Vec<LocalRef>,
-    /// Workloads that are measured one after the other, with shapes of their own; `dengine-bench run --list` shows
-    /// them. Either this or `workload` is given.
+    /// Workloads that are measured one after the other, each with its own parameters;
+    /// `dengine-bench run --list` shows them. Either this or `workload` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z][a-z0-9-]*$"))]
     pub profile: Option<String>,
-    /// One workload of the shape below: put writes keys, range reads them one at a time, mixed does both, watch sees its
-    /// own writes arrive.
+    /// One workload with the parameters below: put writes keys, range reads them one at a time,
+    /// mixed does both, watch receives the events of its own writes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
-    /// An etcd that is measured right after the cluster, by the same tool in the same place with the same load. The
-    /// status then says who won each workload, and by how much.
+    /// An etcd that is measured right after the cluster, by the same tool in the same place with
+    /// the same load. The status then shows which one won each workload, and by how much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compare_with: Option<CompareWith>,
-    /// What the run has to reach, as `[WORKLOAD.]METRIC OPERATOR VALUE`, such as `p99 < 5ms` or `write.timesEtcd >= 4`.
-    /// Metrics: opsPerSecond, errors, timesEtcd; and, with a unit (us, ms, s), avg, p50, p90, p99, p999, max.
+    /// Thresholds that the run has to meet, as `[WORKLOAD.]METRIC OPERATOR VALUE`, such as `p99 <
+    /// 5ms` or `write.timesEtcd >= 4`. Metrics: opsPerSecond, errors, timesEtcd; and, with a unit
+    /// (us, ms, s), avg, p50, p90, p99, p999, max.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 128), regex(pattern = *THRESHOLD_PATTERN)))]
     pub thresholds: Vec<String>,
-    /// Runs by the clock too: a cron expression of five fields, such as `0 3 * * *`, in UTC or in `timeZone`.
+    /// Also runs on a schedule: a cron expression of five fields, such as `0 3 * * *`, in UTC or in
+    /// `timeZone`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 9, max = 64), regex(pattern = *SCHEDULE_PATTERN))]
     pub schedule: Option<String>,
@@ -142,27 +146,29 @@ pub struct DEngineBenchmarkSpec {
         regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9_+/-]*$")
     )]
     pub time_zone: Option<String>,
-    /// How late a run of the schedule may begin, if its moment passed while the target was not ready or busy, another run was
-    /// under way, or nobody looked; after that it is skipped.
+    /// How late a scheduled run may start if its time passed while the target was busy or not
+    /// ready, another run was in progress, or the operator was down. A later one is skipped.
     #[serde(default = "default_starting_deadline_seconds")]
     #[schemars(range(min = 10, max = 86_400))]
     pub starting_deadline_seconds: u32,
-    /// What a run of the schedule does when the one before is still under way: Forbid (the default) waits for its end, as long
-    /// as `startingDeadlineSeconds` lets it; Replace ends that one, which has failed then.
+    /// What a scheduled run does while the previous run is in progress: Forbid (the default) waits
+    /// for its end, for up to `startingDeadlineSeconds`; Replace cancels the previous run, which
+    /// then counts as failed.
     #[serde(default)]
     pub concurrency_policy: ConcurrencyPolicy,
-    /// No run begins, neither by the schedule nor by `runId`. One that is under way goes on to its end.
+    /// Starts no run, neither by the schedule nor by `runId`. A run in progress continues.
     #[serde(default)]
     pub suspend: bool,
-    /// Results of earlier runs that the status keeps.
+    /// How many results of earlier runs the status keeps.
     #[serde(default = "default_runs_history_limit")]
     #[schemars(range(min = 1, max = RUNS_HISTORY_MAX))]
     pub runs_history_limit: u32,
-    /// Deletes this resource so long after its run ended. Not together with a schedule.
+    /// Deletes this resource this long after its run ended. Can not be combined with a schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub ttl_seconds_after_finished: Option<u32>,
-    /// How fresh the reads of a range workload are: l (linearizable, the default), s (lease) or e (eventual).
+    /// Consistency of the reads of a range workload: l (linearizable, the default), s (lease) or e
+    /// (eventual).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consistency: Option<ReadConsistency>,
     /// Connections that the clients share.
@@ -185,12 +191,12 @@ pub struct DEngineBenchmarkSpec {
     #[serde(default = "default_value_size")]
     #[schemars(range(min = 0, max = 2_000_000))]
     pub value_size: u32,
-    /// Different keys; 0 means as many as requests.
+    /// Number of distinct keys; 0 means as many as requests.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1_000_000_000_i64))]
     pub key_space: u64,
-    /// Where the keys lie: below it, each run in a folder of its own, which is deleted when the run has ended. Default:
-    /// `dengine-bench/`.
+    /// Prefix of all keys. Each run uses a prefix of its own below it, and deletes its keys when it
+    /// ends. Default: `dengine-bench/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128), regex(pattern = r"^[A-Za-z0-9._/-]+$"))]
     pub key_prefix: Option<String>,
@@ -204,7 +210,7 @@ pub struct DEngineBenchmarkSpec {
         regex(pattern = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
     )]
     pub run_id: String,
-    /// After this the run is cut short and has failed.
+    /// A run that takes longer is stopped and has failed.
     #[serde(default = "default_timeout_seconds")]
     #[schemars(range(min = 1, max = 86_400))]
     pub timeout_seconds: u32,
@@ -252,14 +258,14 @@ fn default_runs_history_limit() -> u32 {
     RUNS_HISTORY_MAX
 }
 
-/// What a run of the schedule does when the one before is still under way. Two at once would spoil each other's numbers, so
-/// there is no `Allow` as a CronJob has it.
+/// What a scheduled run does while the previous run is in progress. Two runs at once would distort
+/// each other's numbers, so there is no `Allow` as in a CronJob.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConcurrencyPolicy {
-    /// It waits, and is skipped if that takes too long.
+    /// Waits, and is skipped if that takes too long.
     #[default]
     Forbid,
-    /// It ends the one before.
+    /// Cancels the previous run.
     Replace,
 }
 
@@ -298,7 +304,7 @@ pub struct EtcdTarget {
     pub report_to: Option<ClusterRef>,
 }
 
-/// What a cluster is held against.
+/// The system that a cluster is compared with.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CompareWith {
@@ -316,8 +322,8 @@ pub struct EtcdEndpoints {
     pub endpoints: Vec<String>,
 }
 
-/// Only what can be no address is refused: a stored one that breaks a rule could not be updated, its status neither, where the API
-/// server does not yet take unchanged fields as they are.
+/// Refuses only what can not be an address. A stored object that breaks a rule could not be
+/// updated, nor could its status, on API servers that do not accept unchanged fields as they are.
 const ENDPOINTS_HOLD_ADDRESSES: &str =
     "self.endpoints.all(e, e.matches('^[^[:space:],]+(,[^[:space:],]+)*$'))";
 const ENDPOINTS_MESSAGE: &str = "each entry of endpoints is an address, host:port, or several separated by commas, without spaces";
@@ -326,68 +332,69 @@ const ENDPOINTS_MESSAGE: &str = "each entry of endpoints is an address, host:por
 const SCHEDULE_PATTERN: &str =
     r"^\+?[0-9A-Za-z*/#?-]+(,[0-9A-Za-z*/#?-]+)*( +\+?[0-9A-Za-z*/#?-]+(,[0-9A-Za-z*/#?-]+)*){4}$";
 
-/// A threshold: latencies say their unit, nothing else has one.
+/// A threshold: latencies have a unit, all other metrics have none.
 const THRESHOLD_PATTERN: &str = r"^([a-z][a-z0-9-]*\.)?((avg|p50|p90|p99|p999|max) *[<>]=? *[0-9]+(\.[0-9]+)?(us|ms|s)|(opsPerSecond|errors|timesEtcd) *[<>]=? *[0-9]+(\.[0-9]+)?)$";
 
-/// Missed thresholds that a status has room for. Each threshold may be missed by every workload, so there may be more.
+/// Missed thresholds that a status has room for. There may be more: every workload may miss each
+/// threshold.
 pub const MISSED_MAX: usize = 64;
 
-/// Most runs whose results stay.
+/// Most runs whose results are kept.
 pub const RUNS_HISTORY_MAX: u32 = 10;
 
-/// Results that a status has room for: those of the newest ten runs, with what each was compared with, and those of the run
-/// that is being measured.
+/// Results that a status has room for: those of the newest ten runs, with those that they were
+/// compared with, and those of the run in progress.
 pub const RUNS_MAX: usize = 24;
 
-/// What became of one workload that both systems ran.
+/// Comparison of one workload that both systems ran.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
     /// Name of the workload.
     #[schemars(length(max = 63))]
     pub workload: String,
-    /// Who had the higher throughput.
+    /// Which system had the higher throughput.
     pub winner: Winner,
-    /// How many times etcd's throughput the cluster reached.
+    /// Throughput of the cluster divided by that of etcd.
     #[schemars(length(max = 16))]
     pub times: String,
     /// The cluster's requests per second, rounded.
     pub ops_per_second: i64,
-    /// etcd's.
+    /// Requests per second of etcd, rounded.
     pub etcd_ops_per_second: i64,
     /// 99th percentile of the cluster's latency, with its unit.
     #[schemars(length(max = 32))]
     pub p99: String,
-    /// That of etcd.
+    /// 99th percentile of etcd's latency, with its unit.
     #[schemars(length(max = 32))]
     pub etcd_p99: String,
 }
 
-/// Who won a workload.
+/// Winner of a workload.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Winner {
     /// The cluster.
     Dengine,
-    /// The etcd beside it.
+    /// The etcd that was measured beside it.
     Etcd,
-    /// They were as close as two runs of the same thing are.
+    /// They differ no more than two runs of the same system do.
     Draw,
 }
 
 /// Which of the two systems a Job measures.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leg {
-    /// What `target` says.
+    /// The one in `target`.
     Target,
-    /// What `compareWith` says, after it.
+    /// The one in `compareWith`, measured after it.
     Rival,
 }
 
-/// How a benchmark stands. `runs` is written by the Jobs, everything else by the operator.
+/// Status of a benchmark. `runs` is written by the Jobs, everything else by the operator.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct DEngineBenchmarkStatus {
-    /// The generation of the spec that this status speaks of.
+    /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// One word for people, derived from the conditions.
@@ -397,16 +404,16 @@ pub struct DEngineBenchmarkStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub phase: Option<BenchmarkPhase>,
-    /// What machines should look at.
+    /// Conditions, for programs and alerts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// The run that was started last; recorded before its Job is made.
+    /// The run that was started last; recorded before its Job is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub run_id: Option<String>,
-    /// The `spec.runId` that had its turn last. Another one, or the schedule, asks for a run.
+    /// The last `spec.runId` that was run. Another one, or the schedule, starts a new run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub spec_run_id: Option<String>,
@@ -414,37 +421,37 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub measures: Option<String>,
-    /// Which system its Job measures.
+    /// Which system its Job measures: the target, or the rival that it is compared with.
     #[serde(
         deserialize_with = "crate::common::known",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub leg: Option<Leg>,
-    /// Job of that run; recorded before it is made.
+    /// Job of that run; recorded before it is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub job_name: Option<String>,
-    /// UID of the Job, once it was made: it is never made twice for one run.
+    /// UID of the Job, once it was created: it is never created twice for one run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub job_uid: Option<String>,
     /// How often the API server refused the Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tries: Option<u32>,
-    /// When it is asked for again, RFC 3339.
+    /// When the Job is created again, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub retry_at: Option<String>,
-    /// The cluster's members when the load began, as `NAME UID/RESTARTS`. If they are others in the end, the run does not
-    /// count.
+    /// The cluster's members when the load began, as `NAME UID/RESTARTS`. If they differ when it
+    /// ends, the run does not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 160)))]
     pub members: Vec<String>,
-    /// Runs of the schedule that were skipped because they could not begin in time.
+    /// How many scheduled runs were skipped because they could not start in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_runs: Option<u32>,
-    /// When the Job was made, RFC 3339.
+    /// When the Job was created, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub started_at: Option<String>,
@@ -463,23 +470,24 @@ pub struct DEngineBenchmarkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub durability: Option<String>,
-    /// Where the load ran, and whether beside a member: that takes CPU from it.
+    /// Node that the load ran on, and whether a member runs on it too: the load takes CPU from that
+    /// member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub placement: Option<String>,
-    /// Keys of the run that stayed on what it measured because they could not be deleted, in words. A later run below the
-    /// same prefix deletes them.
+    /// Why keys of the run were not deleted. A later run with the same prefix deletes them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub left_over: Option<String>,
-    /// How often the leader changed during the run, if the server tells its term. With any, the run does not count.
+    /// How often the leader changed during the run, if the server reports its term. Any change
+    /// makes the run not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_changes: Option<u64>,
     /// Thresholds that the run missed, and by how much.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = MISSED_MAX), inner(length(max = 512)))]
     pub missed: Vec<String>,
-    /// Workloads that the cluster won of those that both systems measured, such as `won 5 of 6`.
+    /// Workloads that the cluster won, of those that both systems measured, such as `won 5 of 6`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     pub score: Option<String>,
@@ -492,12 +500,14 @@ pub struct DEngineBenchmarkStatus {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["workload".into()]))]
     pub comparison: Vec<Comparison>,
-    /// When the schedule asks for the next run, RFC 3339. A moment in the past is one whose run waits.
+    /// When the schedule starts the next run, RFC 3339. A time in the past belongs to a run that
+    /// waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 40))]
     pub next_run_at: Option<String>,
-    /// Results by run id, as the Jobs posted them: of the newest ten. That of the etcd that a run is compared with is
-    /// under the run id with `@etcd` behind it. One that this version can not read is there without any number.
+    /// Results by run id, as posted by the Jobs: those of the newest ten runs. Results of an etcd
+    /// that a run is compared with are under the run id followed by `@etcd`. Results that this
+    /// version can not read have no numbers.
     #[serde(
         deserialize_with = "crate::common::known_values",
         default,
@@ -510,7 +520,7 @@ pub struct DEngineBenchmarkStatus {
 /// One word for the state of a benchmark.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchmarkPhase {
-    /// Waits for its target.
+    /// Waiting for its target.
     Pending,
     /// The Job runs.
     Running,
@@ -518,7 +528,7 @@ pub enum BenchmarkPhase {
     Succeeded,
     /// The Job failed, or requests did.
     Failed,
-    /// The Job ended, or is gone, and its result never arrived.
+    /// The Job has ended or is gone, and its result never arrived.
     ResultMissing,
     /// Every request succeeded, and a threshold was missed.
     ThresholdsMissed,
@@ -527,7 +537,7 @@ pub enum BenchmarkPhase {
 }
 
 impl BenchmarkPhase {
-    /// Whether the run is over; it is never repeated then.
+    /// Whether the run has ended; it is never repeated then.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::Running)
     }

@@ -1,4 +1,4 @@
-//! `DEngineCluster`: a cluster of DEngine members, what it should be and what it is.
+//! `DEngineCluster`: a cluster of DEngine members, its spec and its status.
 #![expect(
     unreachable_pub,
     reason = "KubeSchema repeats each struct inside a function"
@@ -17,7 +17,7 @@ use crate::common::{ImagePullPolicy, LocalRef, QUANTITY_PATTERN, Resources, Sche
 /// Members that a cluster may have; more voters make every write slower and add little safety.
 pub const REPLICAS_MAX: u32 = 7;
 
-/// What a cluster should be.
+/// Spec of a cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "dengine.io",
@@ -56,14 +56,14 @@ pub const REPLICAS_MAX: u32 = 7;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct DEngineClusterSpec {
-    /// How many voting members the cluster has: 1, 3, 5 or 7.
+    /// Number of voting members: 1, 3, 5 or 7.
     #[serde(default = "default_replicas")]
     #[schemars(range(min = 1, max = 7))]
     #[x_kube(validation = Rule::new("self % 2 == 1")
         .message("replicas must be odd: one more member than an odd number raises the quorum and tolerates no more failures"))]
     pub replicas: u32,
-    /// Image of the server. Default: the operator's default when the cluster was made (`status.defaultImage`); an upgrade
-    /// of the operator does not change it.
+    /// Image of the server. Default: the operator's default when the cluster was created
+    /// (`status.defaultImage`); upgrading the operator does not change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub image: Option<String>,
@@ -86,7 +86,7 @@ pub struct DEngineClusterSpec {
     /// Where the members may run.
     #[serde(default)]
     pub scheduling: Scheduling,
-    /// Stops the operator from changing anything; it goes on reporting.
+    /// Stops the operator from changing anything; it still reports the status.
     #[serde(default)]
     pub paused: bool,
 }
@@ -101,8 +101,9 @@ fn default_replicas() -> u32 {
 #[x_kube(validation = Rule::new("has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)")
     .message("storageClassName can not be changed: volumes never move between classes"))]
 pub struct Storage {
-    /// Size of each volume. It may grow if the storage class allows it. Volumes never shrink: taking a size back keeps those
-    /// that have grown, and asks no more of those that have not.
+    /// Size of each volume. It may grow if the storage class allows it. Volumes never shrink: after
+    /// the size is lowered again, volumes that have grown keep their size and the others stop
+    /// growing.
     #[serde(default = "default_size")]
     #[schemars(length(min = 1, max = 32), regex(pattern = *QUANTITY_PATTERN))]
     #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).compareTo(quantity('512Mi')) >= 0")
@@ -133,16 +134,16 @@ fn default_size() -> String {
 #[x_kube(validation = Rule::new("self.maxKeyBytes <= self.maxValueBytes")
     .message("maxKeyBytes must not exceed maxValueBytes"))]
 pub struct Engine {
-    /// When a write is acknowledged. fsync: once it is on disk at a majority. memory-first: once a majority has
-    /// written it, and before it is on their disks.
+    /// When a write is acknowledged. fsync: once it is on disk at a majority. memory-first: once a
+    /// majority has written it, before it is synced to their disks.
     #[serde(default = "default_durability")]
     pub durability: Durability,
     /// Length of a tick, the unit of the engine's timers.
     #[serde(default = "default_tick_ms")]
     #[schemars(range(min = 10, max = 5000))]
     pub tick_ms: u32,
-    /// Ticks without a leader after which a member stands for election. Lower finds a dead leader
-    /// sooner, and takes a slow disk or network for one.
+    /// Ticks without a leader after which a member starts an election. A lower number detects a
+    /// failed leader sooner, and more often mistakes a slow disk or network for a failure.
     #[serde(default = "default_election_ticks")]
     #[schemars(range(min = 5, max = 100))]
     pub election_ticks: u32,
@@ -150,29 +151,33 @@ pub struct Engine {
     #[serde(default = "default_max_key_bytes")]
     #[schemars(range(min = 1, max = 65_536))]
     pub max_key_bytes: u32,
-    /// Longest value. Two of the largest writes have to fit one batch of the log, hence the maximum.
+    /// Longest value. The limit is there because two of the largest writes have to fit into one
+    /// batch of the log.
     #[serde(default = "default_max_value_bytes")]
     #[schemars(range(min = 1, max = 2_000_000))]
     pub max_value_bytes: u32,
-    /// How much history is kept for reads of the past and for watches. Of two bounds the one that keeps more counts, and one
-    /// that is not set is the server's default: 100000 revisions and 300 seconds. No more is kept than was written with a
-    /// quarter of the volume. With 0 for both, history is kept until a client compacts it.
+    /// How much history is kept for reads of the past and for watches. Of the two bounds the one
+    /// that keeps more applies; one that is not set is the server's default: 100000 revisions and
+    /// 300 seconds. At most as much is kept as was written with a quarter of the volume. With 0 for
+    /// both, history is kept until a client compacts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
     /// How much the members log.
     #[serde(default = "default_log_level")]
     pub log_level: LogLevel,
-    /// Requests that take so many milliseconds or longer are logged; 0 for none. Default: the server's, 1000.
+    /// Requests that take this many milliseconds or longer are logged; 0 for none. Default: the
+    /// server's, 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3_600_000))]
     pub slow_request_ms: Option<u32>,
-    /// Memory of each member for blocks of the state's files, their indexes and filters, in bytes. It is in use before long, so
-    /// the memory limit must have room for it. Default: the server's, 64 MiB.
+    /// Memory of each member for caching blocks of the state's files, with their indexes and
+    /// filters, in bytes. It fills up soon, so the memory limit must have room for it. Default: the
+    /// server's, 64 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1_048_576, max = 274_877_906_944_i64))]
     pub state_block_cache_bytes: Option<u64>,
-    /// Size of a table of writes in the memory of a member, in bytes; up to three exist. Smaller ones make many files to merge,
-    /// and larger ones take longer to write. Default: the server's, 16 MiB.
+    /// Size of a write buffer (memtable) of a member, in bytes; up to three exist. Smaller ones
+    /// make many files to merge, larger ones take longer to write. Default: the server's, 16 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1_048_576, max = 1_073_741_824))]
     pub state_write_buffer_bytes: Option<u64>,
@@ -184,12 +189,13 @@ pub struct Engine {
 #[x_kube(validation = Rule::new("has(self.revisions) || has(self.seconds)")
     .message("retention must hold revisions, seconds or both"))]
 pub struct Retention {
-    /// Keeps the newest so many revisions; 0 for no such bound. Each takes the space of the values that it changed.
-    /// Default: the server's, 100000.
+    /// Keeps this many of the newest revisions; 0 for no such bound. Each takes the space of the
+    /// values that it changed. Default: the server's, 100000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1_000_000_000_000_i64))]
     pub revisions: Option<u64>,
-    /// Keeps what was to be seen within so many seconds; 0 for no such bound. Default: the server's, 300.
+    /// Keeps revisions of the last so many seconds; 0 for no such bound. Default: the server's,
+    /// 300.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31_536_000))]
     pub seconds: Option<u64>,
@@ -242,8 +248,8 @@ fn default_log_level() -> LogLevel {
 pub enum Durability {
     /// Once it is on disk at a majority.
     Fsync,
-    /// Once a majority has written it, and before it is on their disks: it survives killed pods, and not
-    /// that the nodes of a majority lose power.
+    /// Once a majority has received it, before it is on their disks: it survives killed pods, but
+    /// not a power loss of a majority of the nodes.
     MemoryFirst,
 }
 
@@ -263,11 +269,11 @@ impl Durability {
 pub enum LogLevel {
     /// Only failures.
     Error,
-    /// And what may become one.
+    /// Also warnings.
     Warn,
-    /// And what happens rarely.
+    /// Also rare events.
     Info,
-    /// And what happens often.
+    /// Also frequent events.
     Debug,
     /// Everything.
     Trace,
@@ -286,11 +292,11 @@ impl LogLevel {
     }
 }
 
-/// What a cluster is. Written by the operator alone.
+/// Status of a cluster. Written by the operator alone.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct DEngineClusterStatus {
-    /// The generation of the spec that this status speaks of.
+    /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// One word for people, derived from the conditions.
@@ -300,25 +306,26 @@ pub struct DEngineClusterStatus {
         skip_serializing_if = "Option::is_none"
     )]
     pub phase: Option<ClusterPhase>,
-    /// What machines should look at.
+    /// Conditions, for programs and alerts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// Identity of the cluster, decimal. Recorded before any member gets it, never changed.
+    /// Id of the cluster, decimal. Recorded before any member gets it, never changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 20))]
     pub cluster_id: Option<String>,
-    /// Folder id of the member that becomes the first voter; guards against bootstrapping another.
+    /// Id of the data directory that becomes the first voter; no other one is bootstrapped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub seed_folder_id: Option<String>,
-    /// The operator that looks after the cluster: `NAMESPACE/NAME` of its release. It records itself before it does anything
-    /// for the cluster. Its StatefulSet names the operator too; this holds while there is none, as when it is made anew.
+    /// The operator that manages the cluster: `NAMESPACE/NAME` of its release. It records itself
+    /// before it changes anything. The StatefulSet names the operator too; this field applies while
+    /// there is no StatefulSet, as when it is recreated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub operator: Option<String>,
-    /// Name of the member that leads.
+    /// Name of the leader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub leader: Option<String>,
@@ -330,25 +337,28 @@ pub struct DEngineClusterStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub version: Option<String>,
-    /// Highest version that every member has run: what follows an older one, or skips one, is refused.
+    /// Highest version that every member has run: an older version, or one that skips a version, is
+    /// refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub cluster_version: Option<String>,
-    /// The image that members run while `spec.image` is not set: the operator's default when the cluster was made. It
-    /// never changes by itself, so an upgrade of the operator restarts nobody.
+    /// The image that members run while `spec.image` is not set: the operator's default when the
+    /// cluster was created. It never changes by itself, so upgrading the operator restarts no
+    /// member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub default_image: Option<String>,
-    /// Serving members of the members asked for, such as 3/3.
+    /// Serving members and wanted members, such as 3/3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     pub ready: Option<String>,
-    /// The members that the cluster itself knows, as its leader sees them.
+    /// The cluster's member list, as its leader sees it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["id".into()]))]
     pub members: Vec<MemberStatus>,
-    /// Members whose server did not run and whose data was given up. Another one of the same name waits longer each time.
+    /// Members whose server did not run and that were replaced with an empty volume. The next
+    /// replacement of the same member waits longer each time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -377,13 +387,13 @@ pub struct DEngineClusterStatus {
 /// One word for the state of a cluster.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterPhase {
-    /// Pods are not there yet.
+    /// Pods are not running yet.
     Pending,
     /// The first members get their identity.
     Bootstrapping,
     /// As the spec asks.
     Ready,
-    /// Serves, and the operator works towards the spec.
+    /// Serves, while the operator works towards the spec.
     Updating,
     /// Serves with fewer members than the spec asks for.
     Degraded,
@@ -405,19 +415,19 @@ impl fmt::Display for ClusterPhase {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberStatus {
-    /// Raft's id of the member, decimal; never used again once removed.
+    /// Raft id of the member, decimal; never reused after its removal.
     #[schemars(length(min = 1, max = 20))]
     pub id: String,
-    /// Name of the member: that of its pod.
+    /// Name of the member and of its pod.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// Its part in the cluster.
+    /// Role of the member.
     #[serde(deserialize_with = "crate::common::known_or_default")]
     pub role: MemberRole,
-    /// How far behind the leader it is. Coarse: exact numbers would rewrite the status all the time.
+    /// How far it is behind the leader. Coarse: exact numbers would change the status all the time.
     #[serde(deserialize_with = "crate::common::known_or_default")]
     pub lag: Lag,
-    /// Its pod answers under the identity in the member list, and the leader hears from it.
+    /// Its pod answers with the identity in the member list, and the leader hears from it.
     pub healthy: bool,
     /// Version of its server program; absent while it does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -425,35 +435,37 @@ pub struct MemberStatus {
     pub version: Option<String>,
 }
 
-/// The newest replacement of a member whose server did not run. Recorded before anything is given up.
+/// The newest replacement of a member whose server did not run. Recorded before its data is given
+/// up.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Replacement {
-    /// Name of the member: that of its pod.
+    /// Name of the member and of its pod.
     #[schemars(length(max = 63))]
     pub name: String,
-    /// Raft's id of the member that was given up, decimal.
+    /// Raft id of the replaced member, decimal.
     #[schemars(length(min = 1, max = 20))]
     pub member_id: String,
-    /// Replacements without a week between two of them.
+    /// Number of replacements with less than a week between two of them.
     #[schemars(range(min = 1, max = 2_147_483_647_i64))]
     pub times: u32,
-    /// When.
+    /// Time of the replacement.
     pub at: Time,
-    /// PersistentVolume of the member that was given up. Until another member of the name votes, its reclaim policy is Retain.
+    /// PersistentVolume of the replaced member. Its reclaim policy is Retain until the replacement
+    /// votes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub kept_volume: Option<String>,
-    /// Why that volume could not be kept.
+    /// Why the old volume could not be kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub not_kept: Option<String>,
 }
 
-/// A member's part in the cluster.
+/// Role of a member.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemberRole {
-    /// Orders the writes.
+    /// Leads, and orders the writes.
     Leader,
     /// Votes and follows.
     #[default]
@@ -467,11 +479,11 @@ pub enum MemberRole {
 pub enum Lag {
     /// Less than about a second of a busy log.
     CaughtUp,
-    /// Behind, and within reach.
+    /// Behind, but catching up with the log.
     Behind,
     /// Far behind.
     FarBehind,
-    /// There is no leader who knows.
+    /// There is no leader to report it.
     #[default]
     Unknown,
 }
@@ -487,9 +499,9 @@ pub struct BenchmarkLine {
     #[serde(default)]
     #[schemars(length(max = 63))]
     pub measures: String,
-    /// How it ended, or where it is.
+    /// How it ended, or its current phase.
     pub phase: BenchmarkPhase,
-    /// The run.
+    /// Id of the run.
     #[schemars(length(max = 64))]
     pub run_id: String,
     /// Requests per second, rounded.

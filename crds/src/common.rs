@@ -1,5 +1,5 @@
-//! Narrow pieces that both kinds embed. Narrow, because a CRD that carries whole PodSpecs outgrows
-//! what client-side `kubectl apply` can store.
+//! Types that both kinds embed. They are narrow: a CRD that embeds whole PodSpecs is larger than
+//! client-side `kubectl apply` can store.
 #![expect(
     unreachable_pub,
     reason = "KubeSchema repeats each struct inside a function"
@@ -46,11 +46,11 @@ pub struct LocalRef {
 /// CPU, memory and other resources, as in a container.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, Default, PartialEq)]
 pub struct Resources {
-    /// What the scheduler sets aside.
+    /// Amounts that the scheduler reserves.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "quantities_schema", extend("maxProperties" = 8))]
     pub requests: BTreeMap<String, Quantity>,
-    /// What the container may not exceed.
+    /// Amounts that the container may not exceed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "quantities_schema", extend("maxProperties" = 8))]
     pub limits: BTreeMap<String, Quantity>,
@@ -72,7 +72,8 @@ pub struct Scheduling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub priority_class_name: Option<String>,
-    /// How the pods spread over zones or other topologies, on top of the preference for different nodes.
+    /// How the pods spread over zones or other topologies, on top of the preference for different
+    /// nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub topology_spread_constraints: Vec<TopologySpread>,
@@ -116,11 +117,11 @@ pub enum TolerationOperator {
 /// Effect of a taint.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaintEffect {
-    /// New pods stay away.
+    /// New pods are not scheduled.
     NoSchedule,
-    /// New pods stay away if they can.
+    /// New pods are scheduled elsewhere if possible.
     PreferNoSchedule,
-    /// Running pods leave, too.
+    /// Running pods are evicted, too.
     NoExecute,
 }
 
@@ -178,8 +179,8 @@ impl WhenUnsatisfiable {
     }
 }
 
-/// Quantities by resource name. Our own schema: the generated one repeats a page of prose each time
-/// and lets any text pass.
+/// Quantities by resource name. Written by hand: the generated schema repeats a page of description
+/// each time and accepts any text.
 pub(crate) fn quantities_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -203,10 +204,11 @@ pub(crate) fn labels_schema(_: &mut SchemaGenerator) -> Schema {
 pub(crate) const QUANTITY_PATTERN: &str =
     r"^\+?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$";
 
-// What a newer version wrote into a status, such as one more phase, must not keep an older one from reading the object:
-// that is what `helm rollback` makes of it. A status is derived anew, so what can not be read counts as not there.
+// A newer version may write into a status what this one does not know, such as another phase. After
+// `helm rollback` this version must still read the object. The operator computes the status again,
+// so unknown values count as missing.
 
-/// `None` for what this version does not know.
+/// `None` for unknown values.
 pub(crate) fn known<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -216,7 +218,7 @@ where
     Ok(serde_json::from_value(value).ok())
 }
 
-/// The default for what this version does not know.
+/// The default for unknown values.
 pub(crate) fn known_or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -225,7 +227,7 @@ where
     Ok(known(deserializer)?.unwrap_or_default())
 }
 
-/// A list without the items that this version does not know.
+/// A list without its unknown items.
 pub(crate) fn known_items<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -236,7 +238,7 @@ where
     Ok(known.filter_map(Result::ok).collect())
 }
 
-/// A map in which the default stands for each value that this version does not know.
+/// A map with the default in place of each unknown value.
 pub(crate) fn known_values<'de, D, T>(deserializer: D) -> Result<BTreeMap<String, T>, D::Error>
 where
     D: Deserializer<'de>,

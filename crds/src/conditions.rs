@@ -4,21 +4,24 @@
 pub const READY: &str = "Ready";
 /// Cluster: the operator is working towards the spec.
 pub const PROGRESSING: &str = "Progressing";
-/// Cluster: voters do not take part, no quorum of them answers, or what is to be done would cost quorum or data.
+/// Cluster: voters are unavailable, no quorum of them answers, or the next step could cost quorum
+/// or data.
 pub const DEGRADED: &str = "Degraded";
-/// Cluster: a majority of the voters answers, they have a leader, and their disks take what is written.
+/// Cluster: a majority of the voters answers, they have a leader, and their disks accept writes.
 pub const QUORUM_AVAILABLE: &str = "QuorumAvailable";
-/// Cluster: every member runs what the spec asks for.
+/// Cluster: every member runs the template that the spec asks for.
 pub const MEMBERS_UPDATED: &str = "MembersUpdated";
-/// Cluster: a member's disk is nearly full, so that writes that need space are refused, or lacks space for a snapshot.
+/// Cluster: a member's disk is nearly full, so that it refuses writes that need space, or it lacks
+/// space for a snapshot.
 pub const LOW_ON_SPACE: &str = "LowOnSpace";
 /// Cluster: `spec.paused` is set; the operator only reports.
 pub const RECONCILIATION_PAUSED: &str = "ReconciliationPaused";
 
-/// Cluster: an operator that is not the one that looks after it would, too, and leaves it alone. Written by that one.
+/// Cluster: another operator manages it. Written by an operator that sees the cluster and leaves it
+/// alone.
 pub const OPERATED_BY_ANOTHER: &str = "OperatedByAnother";
 
-/// Every condition of a cluster that the operator writes which looks after it.
+/// Every condition that a cluster's operator writes.
 pub const OF_CLUSTER: [&str; 7] = [
     READY,
     PROGRESSING,
@@ -29,11 +32,11 @@ pub const OF_CLUSTER: [&str; 7] = [
     RECONCILIATION_PAUSED,
 ];
 
-/// Benchmark: what it measures can be measured now.
+/// Benchmark: its target can be measured now.
 pub const TARGET_READY: &str = "TargetReady";
-/// Benchmark: the run that the spec asks for ended, with a result and without a failed request.
+/// Benchmark: the run ended with a result and without a failed request.
 pub const COMPLETE: &str = "Complete";
-/// Benchmark: the run that the spec asks for ended otherwise.
+/// Benchmark: the run ended in any other way.
 pub const FAILED: &str = "Failed";
 
 /// Every condition of a benchmark.

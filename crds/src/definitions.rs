@@ -1,5 +1,5 @@
-//! The CustomResourceDefinitions as we ship them: what the derive makes, cleaned of what the API
-//! server would warn about or misunderstand.
+//! The CustomResourceDefinitions as shipped: as derived, without what the API server would warn
+//! about or misread.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -10,9 +10,6 @@ use crate::{DEngineBenchmark, DEngineCluster};
 const HEADER: &str = "# Generated from crds/src by `make crds`. Do not edit.\n";
 
 /// Both definitions with the name of the file that each ships in.
-///
-/// # Panics
-/// Never on a build that passes this crate's tests: the definitions are constants.
 pub fn all() -> Vec<(&'static str, CustomResourceDefinition)> {
     vec![
         ("dengineclusters.yaml", cleaned(DEngineCluster::crd())),
@@ -25,9 +22,6 @@ pub fn all() -> Vec<(&'static str, CustomResourceDefinition)> {
 /// This is the one use of `serde_yaml`, which the design of this project names for it. It is
 /// deprecated, but complete for what we write ourselves: what others write is read by
 /// `serde_saphyr`.
-///
-/// # Errors
-/// If the definition can not be written as YAML, which a test rules out.
 pub fn to_yaml(definition: &CustomResourceDefinition) -> Result<String, serde_yaml::Error> {
     Ok(format!("{HEADER}{}", serde_yaml::to_string(definition)?))
 }
@@ -38,11 +32,12 @@ fn cleaned(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     serde_json::from_value(value).expect("cleaning keeps the definition's shape")
 }
 
-/// - `nullable` goes: then the API server drops a null before it applies defaults and rules, instead
-///   of handing it to rules whose `has()` would find it.
-/// - Every integer is bounded by its type: the API server would store what no reader of ours can decode, and one such
-///   object would break the list of all.
-/// - Formats of unsigned numbers go: the API server knows only int32 and int64 and warns of others.
+/// - `nullable` is removed: then the API server drops a null before it applies defaults and rules,
+///   instead of passing it to rules whose `has()` would find it.
+/// - Every integer is bounded by its type: the API server would store numbers that our types can
+///   not decode, and one such object would break the list of all.
+/// - Formats of unsigned numbers are removed: the API server knows only int32 and int64 and warns
+///   about others.
 fn clean(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -58,10 +53,11 @@ fn clean(value: &mut Value) {
     }
 }
 
-/// The largest integer below 2^63 that a schema can name: bounds are doubles there, and integers int64.
+/// The largest integer below 2^63 that a schema can express: bounds are doubles there, and integers
+/// int64.
 const INTEGER_MAX: u64 = 9_223_372_036_854_774_784;
 
-/// Bounds that the schema of an integer does not have already.
+/// Adds the bounds that an integer's schema lacks.
 fn bound(schema: &mut Map<String, Value>) {
     if text(schema, "type") != "integer" {
         return;

@@ -1,8 +1,8 @@
 //! Custom resources of DEngine: the types, their schema, and every name that others must agree on.
 //!
-//! What may live here: plain data with its validation, and constants. What may not: behaviour of the
-//! operator, of the load generator or of the engine; this crate compiles without any of them. What a load and its result
-//! are is the load generator's to say, in [`dengine_bench_model`].
+//! What may live here: plain data with its validation, and constants. What may not: behaviour of
+//! the operator, of the load generator or of the engine; this crate compiles without any of them.
+//! Workloads and results are defined by the load generator's [`dengine_bench_model`].
 
 pub mod benchmark;
 pub mod cluster;

@@ -1,5 +1,5 @@
 //! Names that the operator, the chart, the benchmark Job and the tests must agree on: API group,
-//! labels, annotations, field managers, ports of meaning, and the names of the objects we make.
+//! labels, annotations, field managers, and names of the objects that the operator creates.
 
 /// API group of both kinds.
 pub const GROUP: &str = "dengine.io";
@@ -7,10 +7,11 @@ pub const GROUP: &str = "dengine.io";
 pub const VERSION: &str = "v1alpha1";
 
 /// Longest name of a custom resource: every name derived from it, and the revision label that the
-/// StatefulSet controller appends (`-` and ten characters), still fits the 63 of a DNS label.
+/// StatefulSet controller appends (`-` and ten characters), still fits the 63 characters of a DNS
+/// label.
 pub const NAME_LENGTH_MAX: usize = 52;
 
-/// Labels on everything that the operator makes.
+/// Labels of everything that the operator creates.
 pub mod labels {
     /// Always [`NAME_VALUE`].
     pub const NAME: &str = "app.kubernetes.io/name";
@@ -30,12 +31,12 @@ pub mod labels {
     pub const COMPONENT_BENCHMARK: &str = "benchmark";
     /// Name of the cluster that a member's object belongs to.
     pub const CLUSTER: &str = "dengine.io/cluster";
-    /// What a benchmark's Job loads: a cluster's name, or what stands for an etcd.
+    /// Target of a benchmark's Job: a cluster's name, or a hash of an etcd's endpoints.
     pub const TARGET: &str = "dengine.io/target";
-    /// On a PersistentVolume whose reclaim policy the operator changed to Retain: name of the cluster for which. It is by this
-    /// label that the operator, and people, find such volumes.
+    /// On a PersistentVolume whose reclaim policy the operator changed to Retain: name of its
+    /// cluster. The operator finds such volumes by this label.
     pub const KEPT_FOR: &str = "dengine.io/kept-for";
-    /// The same: that cluster's namespace.
+    /// On the same volume: the cluster's namespace.
     pub const KEPT_FOR_NAMESPACE: &str = "dengine.io/kept-for-namespace";
     /// Name of the benchmark that a Job's object belongs to.
     pub const BENCHMARK: &str = "dengine.io/benchmark";
@@ -43,37 +44,41 @@ pub mod labels {
 
 /// Annotations that the operator writes or reads.
 pub mod annotations {
-    /// On the pod template of a benchmark's Job and on the Job: the run that it is.
+    /// On a benchmark's Job and its pod template: the id of the run.
     pub const RUN_ID: &str = "dengine.io/run-id";
-    /// On everything the operator applies: hash of what it applied, so that the same is not written again.
+    /// On every object that the operator applies: hash of what it applied, so that it is not
+    /// applied again.
     pub const APPLIED_HASH: &str = "dengine.io/applied-hash";
     /// On a pod template and its pods: hash of the template; a pod with another one is outdated.
     pub const TEMPLATE_HASH: &str = "dengine.io/template-hash";
-    /// On a claim: `CLUSTER_ID/MEMBER_ID` of the member whose removal makes its data superfluous. On a PersistentVolume that is
-    /// kept: of the member whose data it holds.
+    /// On a claim: `CLUSTER_ID/MEMBER_ID` of the member after whose removal its data is no longer
+    /// needed. On a PersistentVolume that is kept: of the member whose data it holds.
     pub const REMOVED_MEMBER: &str = "dengine.io/removed-member";
-    /// On a PersistentVolume that is kept: the pod whose it was.
+    /// On a PersistentVolume that is kept: the pod that used it.
     pub const KEPT_FOR_POD: &str = "dengine.io/kept-for-pod";
-    /// On a PersistentVolume that is kept: the reclaim policy that it had, and has again once it is not kept any more.
+    /// On a PersistentVolume that is kept: its reclaim policy before, which is restored when it is
+    /// released.
     pub const RECLAIM_POLICY: &str = "dengine.io/reclaim-policy";
-    /// On a cluster, by people: measures it with the profile of this name, which may have `/` and any text behind it. The
-    /// operator removes it once the benchmark is there; one that a manifest declares stays, and runs once for each value.
+    /// On a cluster, set by people: starts a benchmark with the profile of this name, which may be
+    /// followed by `/` and any text. The operator removes it once the benchmark is created; one
+    /// that a manifest declares stays, and runs once for each value.
     pub const BENCHMARK: &str = "dengine.io/benchmark";
-    /// On a cluster: the runs that an annotation of a manifest asked for, each of which has had its turn.
+    /// On a cluster: the runs that were started for annotations declared in a manifest.
     pub const BENCHMARKS_DECLARED: &str = "dengine.io/benchmarks-declared";
-    /// On a StatefulSet: the operator that looks after the cluster, as `NAMESPACE/NAME` of its release. Another one leaves it
-    /// alone; to hand a cluster over is to write the other one's name here. While there is no StatefulSet, the cluster's
-    /// status says it.
+    /// On a StatefulSet: the operator that manages the cluster, as `NAMESPACE/NAME` of its release.
+    /// Other operators leave the cluster alone. Change it to hand the cluster over. While there is
+    /// no StatefulSet, `status.operator` of the cluster applies.
     pub const OPERATOR: &str = "dengine.io/operator";
-    /// On a StatefulSet: the cluster's id, once it had members. It counts if the cluster's status has none, and no new cluster
-    /// is formed.
+    /// On a StatefulSet: the cluster's id, once it had members. It applies if the cluster's status
+    /// has none; no new cluster is formed then.
     pub const CLUSTER_ID: &str = "dengine.io/cluster-id";
-    /// On a StatefulSet, and on claims: the highest version that every member has run, which counts if the cluster's status knows
-    /// less.
+    /// On a StatefulSet, and on claims: the highest version that every member has run. It applies
+    /// if the cluster's status has a lower one.
     pub const CLUSTER_VERSION: &str = "dengine.io/cluster-version";
-    /// On claims: the image of the members. It counts where there is no StatefulSet that has it.
+    /// On claims: the image of the members. It applies while there is no StatefulSet.
     pub const IMAGE: &str = "dengine.io/image";
-    /// On a cluster, by people: any new value restarts the members, one at a time and the leader last.
+    /// On a cluster, set by people: any new value restarts the members, one at a time and the
+    /// leader last.
     pub const RESTART: &str = "dengine.io/restart";
 }
 
@@ -81,10 +86,12 @@ pub mod annotations {
 pub mod managers {
     /// The operator: everything but `status.runs` of a benchmark.
     pub const OPERATOR: &str = "dengine-operator";
-    /// An operator that leaves a cluster alone because it is another's: that one condition, and nothing else.
+    /// An operator that leaves a cluster to another one: the condition that says so, and nothing
+    /// else.
     pub const BYSTANDER: &str = "dengine-operator-bystander";
-    /// The Job of a benchmark: its own entry of `status.runs` and nothing else. One manager for each run: an apply takes
-    /// away what the same manager applied before, and earlier runs are to be kept.
+    /// The Job of a benchmark: its own entry of `status.runs` and nothing else. One manager for
+    /// each run: an apply removes what the same manager applied before, and earlier runs must be
+    /// kept.
     pub fn bench(run_id: &str) -> String {
         format!("dengine-bench-{:08x}", super::fnv1a(run_id.as_bytes()))
     }
@@ -107,7 +114,7 @@ pub mod cluster {
         format!("{cluster}-peer")
     }
 
-    /// Service that leads clients to ready members.
+    /// Service for clients; it selects ready members.
     pub fn client_service(cluster: &str) -> String {
         format!("{cluster}-client")
     }
@@ -150,8 +157,8 @@ pub mod benchmark {
         format!("{benchmark}-{:08x}", super::fnv1a(run_id.as_bytes()))
     }
 
-    /// The benchmark that an annotation of a cluster asks for. A long name is cut, and a hash of all of it keeps it apart from
-    /// others that begin alike.
+    /// The benchmark that an annotation of a cluster asks for. A long name is cut; a hash of the
+    /// whole name keeps it distinct from others with the same beginning.
     pub fn asked_for(cluster: &str, profile: &str) -> String {
         let name = format!("{cluster}-{profile}");
         if name.len() <= super::NAME_LENGTH_MAX {
@@ -162,21 +169,23 @@ pub mod benchmark {
         format!("{}{tail}", &cluster[..room.min(cluster.len())])
     }
 
-    /// Value of the label that says what a benchmark's Job loads, by the endpoints of an etcd; no cluster's name has a dot.
+    /// Label value for a Job that loads an etcd: a hash of its endpoints. Cluster names have no
+    /// dot.
     pub fn etcd_target(endpoints: &[String]) -> String {
         let mut sorted = endpoints.to_vec();
         sorted.sort();
         format!("etcd.{:08x}", super::fnv1a(sorted.join(",").as_bytes()))
     }
 
-    /// Under which run id the etcd posts that a run is compared with; no run id of a spec can hold an `@`.
+    /// Run id for the results of the etcd that a run is compared with; no run id of a spec can
+    /// contain an `@`.
     pub fn rival(run_id: &str) -> String {
         format!("{run_id}@etcd")
     }
 }
 
 /// 32 bits are enough: the names only have to differ between the runs of one benchmark, and the
-/// operator compares the run id annotation before it takes a Job for its own.
+/// operator compares the run id annotation before it adopts a Job.
 fn fnv1a(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)

@@ -1,4 +1,4 @@
-//! The definitions as they ship: in step with the types, small enough for client-side apply, with
+//! The definitions as shipped: in step with the types, small enough for client-side apply, with
 //! every rule in place and every list and text bounded; and the rules themselves, without a server.
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
@@ -44,7 +44,7 @@ fn definitions_stay_small() {
     }
 }
 
-/// A rule under the wrong attribute is dropped without a word, so they are counted.
+/// A rule under the wrong attribute is dropped silently, so they are counted.
 #[test]
 fn no_rule_got_lost() {
     let counts: Vec<usize> = definitions::all()
@@ -87,7 +87,7 @@ fn valid_resources_pass_the_rules() {
     }
 }
 
-/// What only the schema refuses (ranges, patterns, enums) needs the API server; its messages are not ours.
+/// Ranges, patterns and enums are checked by the API server alone; its messages are not ours.
 #[test]
 fn invalid_resources_break_the_rule_they_name() {
     let ours: Vec<String> = definitions::all()
@@ -165,7 +165,7 @@ fn cases(folder: &str) -> Vec<Case> {
     cases
 }
 
-/// Defaults as the API server would fill them in: our types carry the same ones.
+/// Defaults as the API server fills them in: our types have the same ones.
 fn with_defaults(document: &Value) -> Value {
     match document["kind"].as_str() {
         Some("DEngineCluster") => through::<DEngineCluster>(document),
@@ -219,7 +219,7 @@ fn find_unbounded(schema: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// The API server stores every integer that the schema allows, so a reader has to take it.
+/// The API server stores every integer that the schema allows, so a reader has to accept it.
 #[test]
 fn every_integer_that_the_schema_allows_can_be_read() {
     for (file, definition) in definitions::all() {
@@ -240,7 +240,8 @@ fn every_integer_that_the_schema_allows_can_be_read() {
                 let mut full = full.clone();
                 *full.pointer_mut(&path).unwrap() = whole(extreme);
                 let read = with_defaults(&full);
-                // An entry of the status that can not be read would be left out; so are some zeros.
+                // An entry of the status that can not be read would be left out, and so are some
+                // zeros.
                 let read = read.pointer(&path).cloned().unwrap_or_else(|| 0.into());
                 assert_eq!(Some(&read), full.pointer(&path), "{file}: {path}");
             }
@@ -301,7 +302,7 @@ fn find_integers_if_any(schema: &Value, path: &str, found: &mut Vec<(String, Val
     }
 }
 
-/// As after `helm rollback`: a newer operator wrote the status.
+/// A newer operator wrote the status, and `helm rollback` brought back this one.
 #[test]
 fn a_status_of_a_newer_version_does_not_keep_an_older_one_from_reading() {
     for (file, definition) in definitions::all() {
@@ -322,7 +323,7 @@ fn a_status_of_a_newer_version_does_not_keep_an_older_one_from_reading() {
 }
 
 fn find_enums(schema: &Value, path: &str, found: &mut Vec<String>) {
-    // Conditions have `Unknown` for what comes later.
+    // Conditions have `Unknown` for values to come.
     if schema["enum"].is_array() && !path.contains("/conditions/") {
         found.push(path.to_owned());
     }

@@ -1,5 +1,5 @@
-//! Server-side apply that writes only what changed. An object is left alone if the operator applied
-//! the very same before (a hash in an annotation) and everything in it still is as applied.
+//! Server-side apply that writes only changes. An object is not applied again if the operator
+//! applied the same before (a hash in an annotation) and everything in it is still as applied.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -18,38 +18,27 @@ use crate::{hash, quantity};
 /// Why an object could not be applied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApplyError {
-    /// An object of that name is there and belongs to somebody else.
+    /// An object of that name exists and belongs to something else.
     #[error("{kind} {name} exists and does not belong to this resource; rename one of them")]
-    NameTaken {
-        /// Kind of the object.
-        kind: String,
-        /// Its name.
-        name: String,
-    },
-    /// It names another operator; a moment ago it did not, or was not there.
+    NameTaken { kind: String, name: String },
+    /// It names another operator; in the cache it did not, or did not exist.
     #[error("{kind} {name} is looked after by operator {operator}")]
     OperatedByAnother {
-        /// Kind of the object.
         kind: String,
-        /// Its name.
         name: String,
-        /// Who looks after it.
         operator: String,
     },
     /// The API server refused or did not answer.
     #[error("{kind} {name}: {source}")]
     Kube {
-        /// Kind of the object.
         kind: String,
-        /// Its name.
         name: String,
-        /// The API server's words.
         source: Box<kube::Error>,
     },
 }
 
 impl ApplyError {
-    /// The API server looked at the object and found it invalid; repeating does not help.
+    /// The API server found the object invalid; retrying does not help.
     pub(crate) fn is_invalid(&self) -> bool {
         matches!(self, Self::Kube { source, .. } if is_code(source, 422))
     }
@@ -60,7 +49,7 @@ pub(crate) fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
-/// Parameters for a change of single fields.
+/// Parameters for a patch of single fields.
 pub(crate) fn by_us() -> PatchParams {
     PatchParams {
         field_manager: Some(managers::OPERATOR.to_owned()),
@@ -68,7 +57,7 @@ pub(crate) fn by_us() -> PatchParams {
     }
 }
 
-/// Parameters for deleting this very object and none that has taken its name.
+/// Parameters for deleting the object with this UID, and not a later one of the same name.
 pub(crate) fn exactly(uid: &str) -> DeleteParams {
     DeleteParams::default().preconditions(Preconditions {
         uid: Some(uid.to_owned()),
@@ -76,10 +65,7 @@ pub(crate) fn exactly(uid: &str) -> DeleteParams {
     })
 }
 
-/// An answer for which it does not matter if the object is gone.
-///
-/// # Errors
-/// Whatever else went wrong.
+/// Takes "not found" for success.
 pub(crate) fn gone_or_done<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match answer {
         Err(error) if !is_code(&error, 404) => Err(error),
@@ -87,44 +73,43 @@ pub(crate) fn gone_or_done<T>(answer: Result<T, kube::Error>) -> Result<(), kube
     }
 }
 
-/// What became of an object that should be there.
+/// Result of applying an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Applied {
-    /// It was as it should be.
+    /// It was as wanted.
     Same,
-    /// It was written.
     Written,
-    /// It was written, and the API server made something else of it: an admission webhook changes it.
+    /// It was written, and an admission webhook changed it.
     Altered,
 }
 
-/// Objects that an admission webhook changes whenever they are written, as they were right after that. To write them again
-/// would change nothing, each time anew. An operator that starts writes each once more.
+/// Objects that an admission webhook changes on every write, as they were after the last write.
+/// Writing them again would change nothing. An operator that starts writes each once more.
 #[derive(Debug, Default)]
 pub(crate) struct Altered {
     seen: Mutex<HashMap<String, Seen>>,
 }
 
-/// Which state of an object was the answer to what was applied.
+/// The version of an object after a write, and what was applied.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
-    /// Changes with what people want of it, not with its status.
+    /// The generation, which does not change with the status.
     version: String,
     applied: String,
 }
 
-/// Objects that are remembered; beyond it they are written once more.
+/// Objects that are remembered; beyond it, each is written once more.
 const ALTERED_MAX: usize = 16_384;
 
 impl Altered {
-    /// Whether this is what became of it when it was written the last time.
+    /// Whether the object is as it was after its last write.
     pub(crate) fn is<K: Resource>(&self, desired: &Value, live: &K) -> bool {
         let seen = self.seen.lock().expect("nobody panics with the lock");
         let last = live.meta().uid.as_ref().and_then(|uid| seen.get(uid));
         last.is_some_and(|last| *last == Seen::of(desired, live))
     }
 
-    /// Notes the answer to what was written.
+    /// Remembers the object as it is after a write.
     pub(crate) fn remember<K: Resource>(&self, desired: &Value, answer: &K) {
         let Some(uid) = answer.meta().uid.clone() else {
             return;
@@ -151,10 +136,10 @@ impl Seen {
     }
 }
 
-/// Makes the object so, if it is not. `live` is what a cache knows of it. Answers whether it wrote.
+/// Applies the object if it differs. `live` is the cached object. Returns whether it wrote.
 ///
 /// # Errors
-/// If the name belongs to somebody else's object, or the API server refuses.
+/// If the name belongs to another owner's object, or the API server refuses.
 pub(crate) async fn ensure<K>(
     client: &Client,
     desired: K,
@@ -168,10 +153,10 @@ where
     Ok(applied != Applied::Same)
 }
 
-/// Like [`ensure`], and leaves alone what a webhook made of it the last time.
+/// Like [`ensure`], but does not undo what a webhook changed in the last write.
 ///
 /// # Errors
-/// If the name belongs to somebody else's object, or the API server refuses.
+/// If the name belongs to another owner's object, or the API server refuses.
 pub(crate) async fn ensure_once<K>(
     client: &Client,
     altered: &Altered,
@@ -194,7 +179,7 @@ where
     if live.is_some_and(is_done) {
         return Ok(Applied::Same);
     }
-    // The cache holds only labelled objects and may lag; what is really there decides.
+    // The cache holds only labelled objects and may lag; the API server decides.
     if let Some(there) = api.get_opt(&name).await.map_err(failed)? {
         if !may_be_applied(&desired, &there) {
             return Err(ApplyError::NameTaken { kind, name });
@@ -224,8 +209,9 @@ where
     Ok(Applied::Altered)
 }
 
-/// The object belongs to the resource with this UID, or to nobody any more: that is how deleting a resource with
-/// `--cascade=orphan` leaves what was made for it, with the labels that say for what it was. `label`: what we would label it with.
+/// Whether the object belongs to the resource with this UID, or has no owner any more: deleting a
+/// resource with `--cascade=orphan` leaves its objects with their labels. `label`: the wanted
+/// labels.
 pub(crate) fn is_ours<'a, K: Resource>(
     there: &K,
     uid: Option<&str>,
@@ -247,7 +233,7 @@ fn may_be_applied<K: Resource>(desired: &Value, there: &K) -> bool {
     is_ours(there, owner.as_deref(), |name| labels[name].as_str())
 }
 
-/// The operator that the object names, if that is not the one that we are.
+/// The operator that the object names, if it is another one.
 fn another_operator<K: Resource>(desired: &Value, there: &K) -> Option<String> {
     let ours = desired["metadata"]["annotations"][annotations::OPERATOR].as_str()?;
     let named = there.annotations().get(annotations::OPERATOR)?;
@@ -268,14 +254,14 @@ where
 
 fn is_as_applied<K: Serialize>(desired: &Value, live: &K) -> bool {
     let mut live = serde_json::to_value(live).expect("an object is plain data");
-    // Typed objects do not repeat what their type says.
+    // Typed objects do not contain their kind.
     live["apiVersion"] = desired["apiVersion"].clone();
     live["kind"] = desired["kind"].clone();
     contains(&live, desired)
 }
 
-/// Everything in `part` is in `whole`. The API server adds defaults, and writes quantities its own way.
-/// What we no longer want shows in the hash.
+/// Whether everything in `part` is in `whole`. The API server adds defaults and normalizes
+/// quantities. Fields that are no longer wanted show in the hash.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => part.iter().all(|(key, value)| {
@@ -292,7 +278,7 @@ fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
-/// UID of the one owner that controls an object.
+/// UID of the owner that controls the object.
 pub(crate) fn controller(owners: &[OwnerReference]) -> Option<&str> {
     owners
         .iter()

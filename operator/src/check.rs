@@ -1,4 +1,5 @@
-//! `--check`: what `helm test` asks. Whether the custom resources are served, and whether an operator works.
+//! `--check`, run by `helm test`: whether the custom resources are served and an operator holds the
+//! lease.
 
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::options::Options;
 
-/// An operator that was installed a moment ago may still wait for the lease of the one before it.
+/// A newly installed operator may still wait for the lease of the one before it.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Looks until all is well.
+/// Retries until all checks pass.
 ///
 /// # Errors
-/// What is still wrong after a minute.
+/// The check that still fails after a minute.
 pub async fn run(options: &Options) -> anyhow::Result<()> {
     let client = Client::try_default()
         .await
@@ -59,7 +60,7 @@ async fn look(client: &Client, options: &Options) -> anyhow::Result<String> {
     holder(&lease.spec.unwrap_or_default(), Timestamp::now())
 }
 
-/// Who holds the lease, if it has been renewed in time.
+/// The holder of the lease, if it was renewed in time.
 fn holder(lease: &LeaseSpec, now: Timestamp) -> anyhow::Result<String> {
     let Some(holder) = lease
         .holder_identity

@@ -1,21 +1,20 @@
-//! Sets conditions so that their transition time moves only when their status does. Pure.
+//! Sets conditions so that their transition time changes only with their status. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// The Kubernetes API limits a condition's message; ours stay far below.
 const MESSAGE_CHARS_MAX: usize = 1024;
 
-/// What a condition says.
+/// Status, reason and message of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct State {
-    /// `None`: nobody can tell.
+    /// `None`: unknown.
     holds: Option<bool>,
     reason: &'static str,
     message: String,
 }
 
 impl State {
-    /// The condition holds.
     pub(crate) fn yes(reason: &'static str, message: &str) -> Self {
         Self {
             holds: Some(true),
@@ -24,7 +23,6 @@ impl State {
         }
     }
 
-    /// The condition does not hold.
     pub(crate) fn no(reason: &'static str, message: &str) -> Self {
         Self {
             holds: Some(false),
@@ -33,7 +31,6 @@ impl State {
         }
     }
 
-    /// Nobody can tell whether the condition holds.
     pub(crate) fn unknown(reason: &'static str, message: &str) -> Self {
         Self {
             holds: None,
@@ -43,7 +40,7 @@ impl State {
     }
 }
 
-/// Conditions under construction, on top of those that were there.
+/// Conditions under construction, based on the previous ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Conditions {
     list: Vec<Condition>,
@@ -52,7 +49,6 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// Starts from the conditions that were there.
     pub(crate) fn new(previous: &[Condition], generation: Option<i64>, now: Time) -> Self {
         Self {
             list: previous.to_vec(),
@@ -61,7 +57,6 @@ impl Conditions {
         }
     }
 
-    /// Sets one condition.
     pub(crate) fn set(&mut self, type_: &str, state: State) {
         let status = match state.holds {
             Some(true) => "True",
@@ -93,18 +88,16 @@ impl Conditions {
         }
     }
 
-    /// Takes away every condition that is none of these: an operator of another version may have set it.
+    /// Removes every other condition: an operator of another version may have set it.
     pub(crate) fn keep_only(&mut self, types: &[&str]) {
         self.list
             .retain(|condition| types.contains(&condition.type_.as_str()));
     }
 
-    /// One condition, as it is by now.
     pub(crate) fn get(&self, type_: &str) -> Option<&Condition> {
         self.list.iter().find(|condition| condition.type_ == type_)
     }
 
-    /// Whether a condition holds.
     pub(crate) fn is_true(&self, type_: &str) -> bool {
         is_true(&self.list, type_)
     }
@@ -121,7 +114,8 @@ pub(crate) fn is_true(list: &[Condition], type_: &str) -> bool {
         .any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// Whether the condition of this type shows the message: with more before or after it, or cut short.
+/// Whether the condition of this type shows the message: with more before or after it, or cut
+/// short.
 pub(crate) fn shows(list: &[Condition], type_: &str, message: &str) -> bool {
     let of_type = list.iter().filter(|condition| condition.type_ == type_);
     let mut shown = of_type.map(|condition| condition.message.as_str());

@@ -1,5 +1,5 @@
-//! What both controllers share: the client, the members, the recorder of events and the operator's
-//! own settings.
+//! What both controllers share: the client, connections to members, the event recorder and the
+//! operator's own settings.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -33,36 +33,35 @@ pub struct Context {
     pub(crate) client: Client,
     /// Connections to members.
     pub(crate) members: Arc<Members>,
-    /// How soon clusters are looked at again.
+    /// When clusters are reconciled again.
     pub(crate) pace: Arc<Pace>,
-    /// What webhooks make of objects.
+    /// Objects that admission webhooks change.
     pub(crate) altered: Arc<Altered>,
-    /// When what failed is tried again.
+    /// When failed attempts are retried.
     pub retries: Arc<Retries>,
-    /// Why pods are refused.
+    /// Why the API server refuses pods.
     pub(crate) refusals: Arc<Refusals>,
-    /// How often servers ended by themselves.
+    /// How often servers failed in a row.
     pub(crate) ends: Arc<Ends>,
-    /// What benchmarks load, in all scopes.
+    /// Which targets are under load, in all scopes.
     pub(crate) targets: Arc<Targets>,
-    /// What specs may leave out.
+    /// Defaults for fields that a spec leaves out.
     pub defaults: Defaults,
-    /// The operator's name on what it looks after.
+    /// The operator's name on the clusters that it manages.
     pub(crate) identity: Arc<str>,
-    /// How often a cluster is looked at when nothing seems to happen.
+    /// How often a cluster is reconciled without a change in Kubernetes.
     pub(crate) poll_interval: Duration,
     recorder: Recorder,
     last_write: Option<LastWrite>,
 }
 
-/// Writes that are left until the process dies; see [`Context::crash_point`].
+/// Writes that are left until the process exits; see [`Context::crash_point`].
 #[derive(Clone, Debug)]
 struct LastWrite {
     left: Arc<AtomicU32>,
 }
 
 impl Context {
-    /// A context that speaks through this client.
     pub fn new(client: Client, defaults: Defaults, poll_interval: Duration) -> Self {
         let reporter = Reporter::from(dengine_crds::names::managers::OPERATOR);
         Self {
@@ -82,22 +81,21 @@ impl Context {
         }
     }
 
-    /// The same context of an operator of this name.
+    /// The same context of an operator with this name.
     #[must_use]
     pub fn with_identity(self, identity: String) -> Self {
         let identity = identity.into();
         Self { identity, ..self }
     }
 
-    /// The same context with other members.
     #[must_use]
     pub fn with_members(self, members: Members) -> Self {
         let members = Arc::new(members);
         Self { members, ..self }
     }
 
-    /// The same context in a process that dies right after so many writes, as if killed: the tests' way to
-    /// stop between any two things that it does.
+    /// The same context in a process that exits right after this many writes, as if killed: tests
+    /// use it to stop the operator between any two of its writes.
     #[must_use]
     pub(crate) fn exit_after_writes(self, writes: Option<u32>) -> Self {
         let last_write = writes.map(|writes| LastWrite {
@@ -106,7 +104,7 @@ impl Context {
         Self { last_write, ..self }
     }
 
-    /// To be called whenever something in the world was changed, before anything is made of it.
+    /// To be called after every write, before anything else depends on it.
     pub(crate) fn crash_point(&self) {
         let Some(last_write) = &self.last_write else {
             return;
@@ -117,11 +115,8 @@ impl Context {
         }
     }
 
-    /// Does what nothing else waits for. That the API server will not have it is told, each cause once, and holds up nothing:
-    /// it is tried again after a pause that grows.
-    ///
-    /// # Errors
-    /// If the API server does not answer.
+    /// Attempts a change that nothing depends on. A refusal by the API server is published, each
+    /// cause once, and holds up nothing else: the attempt is retried after a growing pause.
     pub(crate) async fn best_effort<T>(
         &self,
         about: &ObjectReference,
@@ -134,13 +129,13 @@ impl Context {
         }
         match doing.await {
             Ok(_) => self.retries.succeeded(attempt),
-            // It is gone, or somebody wrote it meanwhile; the next look finds it as it is then.
+            // It is gone or was changed; the next reconciliation sees its new state.
             Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
             Err(kube::Error::Api(status)) => {
-                let words = format!("{what_fails}: {}", status.message);
-                if self.retries.failed(attempt, &words) {
-                    tracing::warn!(words, "refused");
-                    let event = Event::warning(events::STEP_FAILED, words);
+                let message = format!("{what_fails}: {}", status.message);
+                if self.retries.failed(attempt, &message) {
+                    tracing::warn!(message, "refused");
+                    let event = Event::warning(events::STEP_FAILED, message);
                     self.publish(about, &event).await;
                 }
             }
@@ -167,8 +162,8 @@ impl Context {
         self.publish(about, event).await;
     }
 
-    /// Tells people what happened. An event that can not be written is logged and otherwise ignored:
-    /// it decides nothing.
+    /// Publishes an event. A failure to do so is logged and otherwise ignored: events decide
+    /// nothing.
     pub(crate) async fn publish(&self, about: &ObjectReference, what: &Event) {
         let event = KubeEvent {
             type_: if what.warning {
@@ -178,8 +173,8 @@ impl Context {
             },
             reason: what.reason.to_owned(),
             note: Some(what.note.chars().take(NOTE_CHARS_MAX).collect()),
-            // The recorder counts events of equal action as one and keeps the first note, so different notes need
-            // different actions.
+            // The recorder aggregates events of equal action and keeps the first note, so different
+            // notes need different actions.
             action: format!("{}-{}", what.reason, hash::of(&what.note.as_str().into())),
             secondary: None,
         };
@@ -189,19 +184,19 @@ impl Context {
     }
 }
 
-/// Something that people should know of.
+/// A Kubernetes event about a cluster or a benchmark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     /// One of the constants in `dengine_crds::reasons::events`.
     pub reason: &'static str,
-    /// In words.
+    /// Message for people.
     pub note: String,
-    /// Somebody may have to act.
+    /// Someone may have to act.
     pub warning: bool,
 }
 
 impl Event {
-    /// What was to be expected.
+    /// An expected change.
     pub(crate) fn normal(reason: &'static str, note: impl Into<String>) -> Self {
         Self {
             reason,
@@ -210,7 +205,7 @@ impl Event {
         }
     }
 
-    /// What was not.
+    /// A problem.
     pub(crate) fn warning(reason: &'static str, note: impl Into<String>) -> Self {
         Self {
             reason,
@@ -220,7 +215,7 @@ impl Event {
     }
 }
 
-/// Now, in the seconds that Kubernetes stores.
+/// Now, in whole seconds as Kubernetes stores times.
 pub(crate) fn now() -> Time {
     let second = Timestamp::now().as_second();
     Time(Timestamp::from_second(second).expect("the present is in range"))

@@ -1,5 +1,6 @@
-//! Objects that can not be read. Both kinds are watched behind kube's `DeserializeGuard`: one object that does not decode
-//! (written by a newer version, or past the schema) stays one object, and the list of all others goes on.
+//! Objects that can not be read. Both kinds are watched behind kube's `DeserializeGuard`: one
+//! object that does not decode (written by a newer version, or accepted by another schema) must not
+//! break the list of all others.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -16,10 +17,11 @@ use crate::telemetry;
 /// An object, or why it can not be read.
 pub(crate) type Guarded<K> = DeserializeGuard<K>;
 
-/// How often it is said again; only an edit of the object, or another version of the operator, helps.
+/// How often the event is repeated; only an edit of the object, or another version of the operator,
+/// helps.
 const AGAIN: Duration = Duration::from_secs(120);
 
-/// Says, where people look, that nothing is done for this object, and why.
+/// Publishes that this object can not be read, why, and that nothing is done for it.
 pub(crate) async fn unreadable<K>(context: &Context, object: &InvalidObject) -> Action
 where
     K: Resource<DynamicType = ()> + Debug,
@@ -65,7 +67,7 @@ mod tests {
     use crate::cluster::controller::{cached, few};
     use crate::scope::Scope;
 
-    /// Lists these objects, and tells of no change.
+    /// An API server that lists these objects and reports no change.
     fn api_server(items: &[Value]) -> Client {
         let list = json!({
             "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmarkList",

@@ -1,5 +1,5 @@
-//! A hash that stays the same over versions of the operator and of Rust, for annotations: what was
-//! built is compared with what was applied by it.
+//! A hash that is stable across versions of the operator and of Rust, for annotations: it compares
+//! what would be applied with what was applied.
 
 use serde_json::Value;
 
@@ -13,7 +13,8 @@ pub(crate) fn of(value: &Value) -> String {
     format!("{hash:016x}")
 }
 
-/// Sorts by itself: whether `serde_json` does depends on features that other crates may turn on.
+/// Sorts the keys itself: whether `serde_json` does depends on features that other crates may turn
+/// on.
 fn write(value: &Value, text: &mut String) {
     match value {
         Value::Object(map) => {

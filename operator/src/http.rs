@@ -12,11 +12,8 @@ use tokio::net::TcpListener;
 
 use crate::{readiness, telemetry};
 
-/// Serves until `stop` resolves. A process that waits for the lease is healthy and ready: it would take over. One that works
-/// is ready once it has seen everything that it looks after and may see.
-///
-/// # Errors
-/// If the address can not be listened on.
+/// Serves until `stop` resolves. A process that waits for the lease is healthy and ready: it would
+/// take over. The leader is ready once it has listed every object that it manages.
 pub(crate) async fn serve(
     address: SocketAddr,
     metrics: PrometheusHandle,
@@ -35,11 +32,11 @@ pub(crate) async fn serve(
         .await
 }
 
-/// Who waits for the lease is ready.
+/// A process that waits for the lease is ready.
 fn readyz() -> (StatusCode, String) {
     let lacking = telemetry::is_leading().then(readiness::lacking).flatten();
     match lacking {
         None => (StatusCode::OK, "ok\n".to_owned()),
-        Some(words) => (StatusCode::SERVICE_UNAVAILABLE, format!("{words}\n")),
+        Some(message) => (StatusCode::SERVICE_UNAVAILABLE, format!("{message}\n")),
     }
 }

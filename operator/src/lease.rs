@@ -1,5 +1,6 @@
-//! Whether this process still holds the lease, seen for itself: the lease manager says "holds" until it reads that another does,
-//! and an API server that does not answer tells it nothing.
+//! Checks independently whether this process still holds the lease: the lease manager reports
+//! "held" until it reads that another process holds it, and learns nothing from an API server that
+//! does not answer.
 
 use std::time::Duration;
 
@@ -10,32 +11,35 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::options::Options;
 
-/// Looks in one lease's time, and one more when most of it is over. Three or four looks in ten seconds are most of what an idle
-/// operator asks the API server.
+/// How often the lease is read within its duration, plus one read near its end. Three or four reads
+/// in ten seconds are most of the requests of an idle operator.
 const LOOKS: u32 = 5;
-/// So much sooner it is looked again after a look that failed: between two renewals there may be time for two looks only.
+/// After a failed read the next one comes this many times sooner: between two renewals there may be
+/// time for only two reads.
 const SOONER: u32 = 10;
-/// This part of the lease's time is left for ending. The lease is renewed when a third of its time is left.
+/// This fraction of the lease's duration is left for shutting down. The lease is renewed when a
+/// third of its duration is left.
 const MARGIN: u32 = 15;
 
-/// What was read of the lease last.
+/// Holder of the lease as last read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
-    /// By this process, which renewed it then, by its own clock.
+    /// This process, which renewed it at this time of its own clock.
     Since(Timestamp),
-    /// By another, or by nobody.
+    /// Another process, or none.
     Not,
 }
 
-/// Ends before another may hold the lease that was not renewed, or once another says that it does.
+/// Returns before another process may take over a lease that was not renewed, or once another one
+/// holds it.
 pub(crate) async fn lost(client: &Client, options: &Options, holder: &str) {
     let api: Api<Lease> = Api::namespaced(client.clone(), &options.lease_namespace);
     let lasts = Duration::from_secs(options.lease_seconds);
     until_lost(&api, &options.lease_name, holder, lasts, Timestamp::now).await;
 }
 
-/// Waits for no answer beyond the moment at which another may take over: a black-holed API server must not keep a process at
-/// work whose lease is over.
+/// Waits for no answer longer than until another process may take over: an API server that drops
+/// packets must not keep a process working after its lease expired.
 async fn until_lost(
     api: &Api<Lease>,
     name: &str,
@@ -48,7 +52,7 @@ async fn until_lost(
     let mut held = Held::Since(now());
     let mut first_seen = Instant::now();
     while let Some(left) = time_left(held, first_seen.elapsed(), now(), lasts) {
-        // Were this one not answered, there would be time for two more.
+        // If this read is not answered, there is time for two more.
         let (wait, longest) = (next.min(left / 3), pause.min(left / 3));
         let look = async {
             sleep(wait).await;
@@ -77,8 +81,8 @@ fn read(lease: &LeaseSpec, holder: &str) -> Held {
     }
 }
 
-/// How long work may go on if the lease is not renewed; `None`: it is lost. A clock that was set back gives no more than the
-/// lease lasts, from when that renewal was first seen.
+/// How long work may continue without a renewal; `None`: the lease is lost. If the clock was set
+/// back, the time since that renewal was first seen limits it.
 fn time_left(held: Held, seen_for: Duration, now: Timestamp, lasts: Duration) -> Option<Duration> {
     let Held::Since(renewed) = held else {
         return None;
@@ -109,7 +113,7 @@ mod tests {
         Never,
     }
 
-    /// Of a lease that is renewed in time, at some moment between two looks, and of which one look fails.
+    /// For a lease that is renewed in time, with one read that fails.
     async fn is_lost_for_a_failed_look(late_ms: u64, failing: u64, how: Answer) -> bool {
         let begun = Instant::now();
         let passed_ms = move || late_ms + begun.elapsed().as_millis() as u64;
@@ -175,7 +179,7 @@ mod tests {
         assert!(begun.elapsed() >= lasts - lasts / LOOKS, "too early");
     }
 
-    /// As long as the clock had not caught up, no time passed for it.
+    /// While the clock lags behind, no time seems to pass.
     #[tokio::test(start_paused = true)]
     async fn a_clock_that_is_set_back_gives_no_more_time_than_the_lease_lasts() {
         let black_hole = tower::service_fn(|_: Request<Body>| async {

@@ -1,10 +1,11 @@
 //! Kubernetes operator of DEngine.
 //!
-//! Each controller goes observe (I/O) → validate (pure) → plan (pure) → carry out (I/O) → status (pure).
-//! Invariants: at most one step that touches a quorum at a time, derived anew each time from what is
-//! true; nothing is written when nothing changed; no data is deleted but that of a member that the
-//! operator removed. Deliberately absent: finalizers, webhooks, and any memory between two looks at a
-//! cluster other than its status, and marks on claims and volumes. What a process counts or times only ever makes it wait.
+//! Each controller goes observe (I/O) → validate (pure) → plan (pure) → act (I/O) → status (pure).
+//! Invariants: at most one step that touches a quorum at a time, derived from the current state
+//! each time; nothing is written when nothing changed; no data is deleted but that of a member that
+//! the operator removed. Deliberately absent: finalizers, webhooks, and any memory between two
+//! reconciliations other than the cluster's status and marks on claims and volumes. Counters and
+//! timers of this process only ever make it wait.
 
 mod apply;
 pub mod benchmark;

@@ -1,5 +1,6 @@
-//! What the schema lets into a status. The API server refuses a status with more as a whole, and that would be for ever: what
-//! is too long is cut, wherever it comes from (a webhook's words, a member that somebody added by hand, what a Job posted). Pure.
+//! Limits of the status in the schema. The API server would refuse a longer status as a whole, with
+//! every retry, so values are cut: messages of webhooks, names of members that were added by hand,
+//! what a Job posted. Pure.
 
 use std::sync::LazyLock;
 
@@ -10,9 +11,8 @@ use kube::CustomResourceExt;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// A status with a schema.
 pub(crate) trait Limited: Serialize + DeserializeOwned {
-    /// Its schema, as the CRD has it.
+    /// Its schema in the CRD.
     fn schema() -> &'static Value;
 }
 
@@ -35,7 +35,7 @@ fn of_status<K: CustomResourceExt>() -> Value {
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"].clone()
 }
 
-/// The status without what is more than its schema lets in.
+/// The status, cut to the limits of its schema.
 pub(crate) fn within_limits<S: Limited>(status: S) -> S {
     let mut value = serde_json::to_value(&status).expect("a status is plain data");
     if cut(&mut value, S::schema()) {
@@ -45,7 +45,7 @@ pub(crate) fn within_limits<S: Limited>(status: S) -> S {
     }
 }
 
-/// Answers whether anything was cut.
+/// Returns whether anything was cut.
 fn cut(value: &mut Value, schema: &Value) -> bool {
     let limit = |name: &str| {
         schema[name]

@@ -1,5 +1,5 @@
-//! Connections to the members' Admin service, by pod address. Pod addresses come from the Pod object,
-//! so nothing waits for DNS; every call has a short end.
+//! Connections to the members' Admin service, by pod address. Pod addresses come from the Pod
+//! object, so nothing waits for DNS; every call has a short timeout.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,35 +12,35 @@ use tokio::time::timeout;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Membership changes wait for a quorum.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Looking must not hold up everything else when a member hangs.
+/// A member that hangs must not hold up the reconciliation.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connections that are kept: a thousand clusters of three, and some more. Beyond it, those go that were not used for the
-/// longest time.
+/// Connections that are kept: a thousand clusters of three, and some more. Beyond it, the least
+/// recently used are closed.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// An address that did not answer is left alone for so long, then twice as long each time: one try takes seconds of one of
-/// the places in which clusters are worked on, and in a zone that is gone there are many such addresses.
+/// An address that did not answer is skipped for this long, then for twice as long each time: a
+/// timeout takes seconds of a reconciliation worker, and a zone that is down has many such
+/// addresses.
 const SILENCE_MIN: Duration = Duration::from_secs(2);
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// The same of a pod that Kubernetes says is ready: it should answer soon.
+/// The limit for a pod that is Ready: it should answer soon.
 const SILENCE_OF_READY_MAX: Duration = Duration::from_secs(3);
-/// From when on a try without an answer is one that costs.
+/// An attempt that takes at least this long counts as a timeout.
 const COSTLY: Duration = Duration::from_millis(500);
 
-/// Connections that were used lately.
 #[derive(Debug)]
 pub struct Members {
     addresses: Mutex<Addresses<AdminClient>>,
     ports: Ports,
 }
 
-/// Where members listen.
+/// Ports of the members.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
-    /// Where they serve `Admin`.
+    /// Port of `Admin`.
     pub admin: u16,
-    /// Where older ones do.
+    /// Port of `Admin` of older versions.
     pub client: u16,
 }
 
@@ -54,7 +54,6 @@ impl Default for Members {
 }
 
 impl Members {
-    /// Members that listen on these ports.
     pub fn at(ports: Ports) -> Self {
         Self {
             addresses: Mutex::default(),
@@ -62,8 +61,8 @@ impl Members {
         }
     }
 
-    /// What the member at this address says of itself; `None` if it does not answer in time, or did not a moment ago.
-    /// `ready` is what Kubernetes says of its pod.
+    /// Status of the member at this address; `None` if it does not answer in time, or did not a
+    /// moment ago. `ready`: whether its pod is Ready.
     pub(crate) async fn status(&self, ip: &str, ready: bool) -> Option<v1::StatusResponse> {
         if self
             .addresses
@@ -83,16 +82,13 @@ impl Members {
         answer
     }
 
-    /// The member list, confirmed by a quorum; `None` if none answers through this member.
+    /// The member list, confirmed by a quorum; `None` if no quorum answers through this member.
     pub(crate) async fn members(&self, ip: &str) -> Option<v1::MembersResponse> {
         let client = self.client(ip).await.ok()?;
         timeout(LOOK_TIMEOUT, client.members()).await.ok()?.ok()
     }
 
     /// A connection for one change.
-    ///
-    /// # Errors
-    /// If the member can not be reached.
     pub(crate) async fn client(&self, ip: &str) -> Result<AdminClient, Error> {
         if let Some(client) = self.addresses.lock().await.connected(ip) {
             return Ok(client);
@@ -103,7 +99,8 @@ impl Members {
         Ok(client)
     }
 
-    /// To the port of `Admin`; an older member has it on that of clients, and refuses the other at once.
+    /// Connects to the port of `Admin`; an older member has it on the port of clients, and refuses
+    /// the other at once.
     async fn connect(&self, ip: &str) -> Result<AdminClient, Error> {
         let options = AdminOptions {
             connect_timeout: CONNECT_TIMEOUT,
@@ -119,7 +116,7 @@ impl Members {
     }
 }
 
-/// What is known of addresses. Generic, so that it can be tested without members.
+/// State of each address. Generic, so that it can be tested without members.
 #[derive(Debug)]
 struct Addresses<C> {
     known: HashMap<String, Known<C>>,
@@ -133,7 +130,7 @@ struct Known<C> {
     silence: Option<Silence>,
 }
 
-/// Since when an address did not answer, and for how long it is left alone now.
+/// When an address did not answer, and how long it is skipped.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
     since: Instant,
@@ -179,15 +176,15 @@ impl<C: Clone> Addresses<C> {
             })
     }
 
-    /// Also drops the connection, so that the next call makes a new one. Whoever is refused at once, as by a server that is
-    /// just being started, cost nothing and may ask again.
+    /// Also drops the connection, so that the next call makes a new one. A refusal at once, as by a
+    /// server that is starting, costs nothing and may be retried.
     fn did_not_answer(&mut self, ip: &str, took: Duration, now: Instant) {
         let known = self.entry(ip);
         if took < COSTLY {
             known.connection = None;
             return;
         }
-        // A connection that worked until now says nothing about the time before.
+        // A connection that worked until now ends earlier failures.
         let before = known.silence.filter(|_| known.connection.is_none());
         known.connection = None;
         known.silence = Some(Silence {
@@ -211,7 +208,7 @@ impl<C: Clone> Addresses<C> {
         known
     }
 
-    /// One in eight at once, so that this is rare.
+    /// Closes one in eight at once, so that this is rare.
     fn make_room(&mut self) {
         let mut uses: Vec<u64> = self.known.values().map(|known| known.last_use).collect();
         uses.sort_unstable();

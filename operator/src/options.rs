@@ -1,4 +1,4 @@
-//! What the operator is told on its command line or in its environment.
+//! Options from the command line and the environment.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::telemetry::LogFormat;
 /// Kubernetes operator of DEngine: makes every DEngineCluster what its spec asks for, and runs
 /// every DEngineBenchmark.
 ///
-/// Several may run; the one that holds the lease works, the others wait. It finds the Kubernetes API
-/// as kubectl does, or as a pod.
+/// Several may run; the one that holds the lease works, the others wait. It finds the Kubernetes
+/// API as kubectl does, or as a pod.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "dengine-operator", version)]
 pub struct Options {
-    /// Look only at these namespaces, separated by commas. Without it: at all namespaces.
+    /// Manage only these namespaces, separated by commas. Default: all namespaces.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_NAMESPACE_SCOPE",
@@ -25,8 +25,9 @@ pub struct Options {
     )]
     pub namespace_scope: Vec<String>,
 
-    /// Who looks after a cluster, written on its StatefulSet: operators of another name leave it alone. The chart gives
-    /// NAMESPACE/NAME of its release. Without it: that of the Lease.
+    /// Name of this operator, recorded on the StatefulSet of each cluster that it manages;
+    /// operators with another name leave the cluster alone. The chart sets NAMESPACE/NAME of its
+    /// release. Default: namespace and name of the Lease.
     #[arg(long, env = "DENGINE_OPERATOR_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
 
@@ -48,11 +49,13 @@ pub struct Options {
     )]
     pub default_bench_image: String,
 
-    /// Who the pods of members and benchmarks run as: user and group 65532, or whoever the platform picks, as OpenShift does.
+    /// User of the pods of members and benchmarks: fixed is user and group 65532, assigned lets the
+    /// platform choose, as OpenShift does.
     #[arg(long, env = "DENGINE_OPERATOR_POD_USER", default_value = "fixed")]
     pub pod_user: User,
 
-    /// Where /metrics, /healthz and /readyz are served. `[::]` is every address, also of IPv4, and also where there is no IPv6.
+    /// Address of /metrics, /healthz and /readyz. `[::]` is every address, also of IPv4, and also
+    /// where there is no IPv6.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_LISTEN",
@@ -61,7 +64,7 @@ pub struct Options {
     )]
     pub listen: SocketAddr,
 
-    /// Name of the Lease that decides which of several operators works.
+    /// Name of the Lease that elects one of several operators.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_LEASE_NAME",
@@ -70,7 +73,7 @@ pub struct Options {
     )]
     pub lease_name: String,
 
-    /// Namespace of that Lease. The chart gives the one that the operator runs in.
+    /// Namespace of that Lease. The chart sets the operator's own.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_LEASE_NAMESPACE",
@@ -79,19 +82,19 @@ pub struct Options {
     )]
     pub lease_namespace: String,
 
-    /// Seconds after which another operator takes over from one that went silent.
+    /// Seconds after which another operator takes over from one that stopped renewing the lease.
     #[arg(long, env = "DENGINE_OPERATOR_LEASE_SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(5..=600))]
     pub lease_seconds: u64,
 
-    /// Milliseconds between two looks at a cluster where nothing seems to happen.
+    /// Milliseconds between two reconciliations of a cluster without a change in Kubernetes.
     #[arg(long, env = "DENGINE_OPERATOR_POLL_INTERVAL_MS", default_value_t = 3000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub poll_interval_ms: u64,
 
-    /// Clusters, and benchmarks, that are worked on at once.
+    /// How many clusters, and how many benchmarks, are reconciled at once.
     #[arg(long, env = "DENGINE_OPERATOR_CONCURRENCY", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub concurrency: u16,
 
-    /// What is logged: a level, or directives such as info,dengine_operator=debug.
+    /// Log filter: a level, or directives such as info,dengine_operator=debug.
     #[arg(
         long,
         env = "DENGINE_OPERATOR_LOG_LEVEL",
@@ -100,27 +103,27 @@ pub struct Options {
     )]
     pub log_level: String,
 
-    /// How log lines on standard error look.
+    /// Format of the log on standard error.
     #[arg(long, env = "DENGINE_OPERATOR_LOG_FORMAT", default_value = "json")]
     pub log_format: LogFormat,
 
-    /// Only look whether the custom resources are served and an operator works, and say so.
+    /// Only check whether the custom resources are served and an operator holds the lease, and
+    /// report it.
     #[arg(long)]
     pub check: bool,
 
-    /// For tests: dies, as if killed, right after it has changed so many things in the world.
+    /// For tests: exits, as if killed, right after this many writes.
     #[arg(long, env = "DENGINE_OPERATOR_EXIT_AFTER_WRITES", hide = true)]
     pub exit_after_writes: Option<u32>,
 }
 
 impl Options {
-    /// Who this operator is, for clusters that it looks after; the same for all processes that share a Lease.
+    /// Name of this operator on its clusters; the same for all processes that share a Lease.
     pub fn identity(&self) -> String {
         let lease = || format!("{}/{}", self.lease_namespace, self.lease_name);
         self.identity.clone().unwrap_or_else(lease)
     }
 
-    /// Time between two looks at a cluster.
     pub(crate) fn poll_interval(&self) -> Duration {
         Duration::from_millis(self.poll_interval_ms)
     }

@@ -1,14 +1,15 @@
-//! How soon a cluster is looked at again when nothing happens to it: later each time, as long as it looks the same. What happens
-//! in Kubernetes is told by watches; what members do among themselves is not, and is seen with the next look.
+//! When a cluster is reconciled again if nothing happens to it in Kubernetes: later each time, as
+//! long as its status stays the same. Watches report changes in Kubernetes; changes among members
+//! are only seen by asking them.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Clusters that are remembered; beyond it all are looked at often once.
+/// Clusters that are remembered; beyond it, all start again with the shortest pause.
 const KEPT_MAX: usize = 65_536;
 
-/// How often each cluster looked the same, by its UID.
+/// How often in a row each cluster had the same status, by its UID.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     seen: Mutex<HashMap<String, Seen>>,
@@ -21,7 +22,8 @@ struct Seen {
 }
 
 impl Pace {
-    /// The time to the next look, from `least` on and doubling up to `most` while the cluster looks the same.
+    /// The time to the next reconciliation, from `least` on and doubling up to `most` while the
+    /// status stays the same.
     pub(crate) fn next(
         &self,
         uid: &str,

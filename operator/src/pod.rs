@@ -10,17 +10,18 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// The user that our images run as, and its group.
+/// User and group of our images.
 const OF_IMAGES: i64 = 65532;
 
-/// Who the processes of a pod are, and whose group its volumes get.
+/// User of a pod's processes, and group of its volumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum User {
     /// The user of our images.
     #[default]
     Fixed,
-    /// Pods name nobody, and the platform picks. OpenShift does so from the range of the namespace (its security context
-    /// constraints `restricted-v2`), and refuses every pod that names somebody else.
+    /// Pods name no user, and the platform chooses one. OpenShift does so from the range of the
+    /// namespace (its security context constraints `restricted-v2`), and refuses pods with any
+    /// other user.
     Assigned,
 }
 
@@ -65,8 +66,8 @@ pub(crate) fn resources(resources: &Resources) -> Option<ResourceRequirements> {
     })
 }
 
-/// A pod spec that holds the scheduling fields and nothing else; `selector` finds the pods among
-/// which the topology spread counts.
+/// A pod spec with the scheduling fields only; `selector` selects the pods that the topology spread
+/// counts.
 pub(crate) fn scheduled(scheduling: &Scheduling, selector: &BTreeMap<String, String>) -> PodSpec {
     let spread: Vec<TopologySpreadConstraint> = scheduling
         .topology_spread_constraints

@@ -1,11 +1,11 @@
-//! Kubernetes' quantities, far enough to compare two of them. Pure.
+//! Kubernetes' quantities, as far as needed to compare two of them. Pure.
 //!
-//! Not `kube_quantity` 0.9: it panics on large sizes (`9999999999E` beside `512Mi`), which a spec may
-//! hold, takes `Gi` for 0, and `128974848` for another amount than `123Mi`.
+//! Not `kube_quantity` 0.9: it panics on large sizes that a spec may hold (`9999999999E` beside
+//! `512Mi`), reads `Gi` as 0, and takes `128974848` for another amount than `123Mi`.
 
-/// Value of a quantity in its base unit, such as bytes or cores; `None` if it is none.
+/// Value of a quantity in its base unit, such as bytes or cores; `None` if it is not a quantity.
 ///
-/// Decimals are exact enough: a float tells apart sizes that differ by a byte up to petabytes.
+/// A float is exact enough: it distinguishes sizes that differ by a byte up to petabytes.
 pub(crate) fn parse(text: &str) -> Option<f64> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '+' | '-'))
@@ -39,7 +39,7 @@ fn factor(suffix: &str) -> Option<f64> {
     }
 }
 
-/// Whether two texts are the same quantity, however written.
+/// Whether two texts are the same quantity.
 pub(crate) fn equal(a: &str, b: &str) -> bool {
     match (parse(a), parse(b)) {
         (Some(a), Some(b)) => (a - b).abs() <= a.abs() * 1e-12,

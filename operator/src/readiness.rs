@@ -1,7 +1,8 @@
-//! What `/readyz` answers: whether this process does its work, or would at once.
+//! `/readyz`: whether this process does its work, or could start at once.
 //!
-//! Of several namespaces one may be deleted, and with it the Role by which the operator looks into it. That the API server
-//! refuses everything there must not keep the operator from being ready for the others, for ever.
+//! One of several namespaces may be deleted, and with it the Role of the operator there. The API
+//! server then refuses every list in it; this must not keep the operator unready for the other
+//! namespaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +13,8 @@ use kube::runtime::watcher;
 use crate::apply::is_code;
 use crate::scope::Scope;
 
-/// What has to be listed before anything can be done. Volumes that are kept need not: they are let go a little later.
+/// Kinds that have to be listed first. PersistentVolumes that are kept are not among them: they are
+/// released a little later.
 const KINDS: [&str; 9] = [
     "DEngineCluster",
     "DEngineBenchmark",
@@ -25,16 +27,14 @@ const KINDS: [&str; 9] = [
     "Job",
 ];
 
-/// What was seen of each scope since this process works.
+/// Lists that each scope has completed since this process became leader.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes(BTreeMap<Scope, Seen>);
 
-/// What was seen of one scope.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// Kinds that were listed, and not refused since.
     listed: BTreeSet<String>,
-    /// The API server refused to list a kind.
     refused: bool,
 }
 
@@ -49,7 +49,6 @@ impl Seen {
 }
 
 impl Scopes {
-    /// Scopes of which nothing was seen yet.
     fn new(scopes: &[Scope]) -> Self {
         let scopes = scopes.iter().cloned();
         Self(scopes.map(|scope| (scope, Seen::default())).collect())
@@ -77,7 +76,7 @@ impl Scopes {
         }
     }
 
-    /// Why this process can not do its work yet; `None` if it can.
+    /// Why this process is not ready; `None` if it is.
     fn lacking(&self) -> Option<String> {
         let open: Vec<&Scope> = self
             .0
@@ -88,8 +87,8 @@ impl Scopes {
         let works = self.0.values().any(Seen::all);
         let where_to: Vec<String> = match &open[..] {
             [] if works => return None,
-            [] => self.0.keys().map(Scope::words).collect(),
-            open => open.iter().map(|scope| scope.words()).collect(),
+            [] => self.0.keys().map(Scope::description).collect(),
+            open => open.iter().map(|scope| scope.description()).collect(),
         };
         Some(format!(
             "the Kubernetes API has not listed everything yet in {}; the log says what it answers",
@@ -104,12 +103,12 @@ fn scopes() -> MutexGuard<'static, Scopes> {
     SCOPES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes in which scopes everything has to be listed.
+/// Sets the scopes in which everything has to be listed.
 pub fn to_list(wanted: &[Scope]) {
     *scopes() = Scopes::new(wanted);
 }
 
-/// Notes what a watch in this scope brought.
+/// Records what a watch in this scope reported.
 pub(crate) fn watched<T>(scope: &Scope, event: &watcher::Result<watcher::Event<T>>)
 where
     T: Resource<DynamicType = ()>,
@@ -117,7 +116,7 @@ where
     scopes().watched(scope, event);
 }
 
-/// Why a process that holds the lease can not do its work yet; `None` if it can.
+/// Why the leader is not ready; `None` if it is.
 pub fn lacking() -> Option<String> {
     scopes().lacking()
 }
@@ -150,7 +149,6 @@ mod tests {
             self.watched::<T>(scope, &Ok(watcher::Event::InitDone));
         }
 
-        /// Everything but the clusters.
         fn others(&mut self, scope: &Scope) {
             self.listed::<DEngineBenchmark>(scope);
             self.listed::<StatefulSet>(scope);
@@ -186,7 +184,7 @@ mod tests {
         assert!(seen.lacking().is_some(), "the other is not listed yet");
         seen.all(&scopes[0]);
         assert_eq!(seen.lacking(), None);
-        // It is there again, and so is its Role.
+        // The namespace and its Role exist again.
         seen.listed::<core::Pod>(&scopes[1]);
         assert!(seen.lacking().is_some());
         seen.all(&scopes[1]);

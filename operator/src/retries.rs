@@ -1,5 +1,5 @@
-//! When something that failed is tried again: after a pause that doubles with each failure in a row. Nothing is decided from
-//! it but when: an operator that starts anew tries at once.
+//! When a failed attempt is retried: after a pause that doubles with each failure in a row. It only
+//! delays attempts: a restarted operator retries at once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 const PAUSE_MIN: Duration = Duration::from_secs(3);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// What is remembered; beyond it all is tried anew.
+/// Attempts that are remembered; beyond it, all are retried at once.
 const KEPT_MAX: usize = 4096;
 
-/// Attempts that failed, by what was attempted.
 #[derive(Debug, Default)]
 pub struct Retries {
     failed: Mutex<HashMap<String, Failed>>,
@@ -18,23 +17,23 @@ pub struct Retries {
 
 #[derive(Debug)]
 struct Failed {
-    words: String,
+    message: String,
     pause: Duration,
     next: Instant,
 }
 
 impl Retries {
-    /// What went wrong last, if it is too early to try again.
+    /// The last failure, if it is too early to retry.
     pub(crate) fn not_yet(&self, attempt: &str) -> Option<String> {
         self.not_yet_at(attempt, Instant::now())
     }
 
-    /// It failed. Answers whether it did not fail with these words the last time too.
-    pub(crate) fn failed(&self, attempt: &str, words: &str) -> bool {
-        self.failed_at(attempt, words, Instant::now())
+    /// Records a failure. Returns whether its message differs from the last one.
+    pub(crate) fn failed(&self, attempt: &str, message: &str) -> bool {
+        self.failed_at(attempt, message, Instant::now())
     }
 
-    /// It succeeded: the next failure is a first one.
+    /// Records a success: the next failure counts as the first.
     pub(crate) fn succeeded(&self, attempt: &str) {
         self.lock().remove(attempt);
     }
@@ -42,20 +41,20 @@ impl Retries {
     fn not_yet_at(&self, attempt: &str, now: Instant) -> Option<String> {
         let failed = self.lock();
         let last = failed.get(attempt).filter(|last| now < last.next)?;
-        Some(last.words.clone())
+        Some(last.message.clone())
     }
 
-    fn failed_at(&self, attempt: &str, words: &str, now: Instant) -> bool {
+    fn failed_at(&self, attempt: &str, message: &str, now: Instant) -> bool {
         let mut failed = self.lock();
         let before = failed.get(attempt);
-        let is_news = before.is_none_or(|last| last.words != words);
+        let is_news = before.is_none_or(|last| last.message != message);
         let before = before.map(|last| last.pause);
         let pause = before.map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
         if failed.len() >= KEPT_MAX {
             failed.clear();
         }
         let last = Failed {
-            words: words.to_owned(),
+            message: message.to_owned(),
             pause,
             next: now + pause,
         };

@@ -1,5 +1,6 @@
-//! The operator as a process: waits for the lease, works while it holds it, and ends when told to or
-//! when it lost the lease. A process that lost it starts over rather than to untangle what it held.
+//! The operator as a process: it waits for the lease, works while it holds it, and ends on a signal
+//! or when it loses the lease. After losing it, the process ends and is restarted, which is simpler
+//! than stopping every controller safely.
 
 use std::time::Duration;
 
@@ -20,13 +21,13 @@ use crate::options::Options;
 use crate::scope::Scope;
 use crate::{benchmark, cluster, http, lease, readiness, telemetry};
 
-/// For how long an API server that does not answer keeps the process from ending.
+/// How long an unresponsive API server can delay the end of the process.
 const GIVING_BACK: Duration = Duration::from_secs(5);
 
 /// Runs until a signal ends it or the lease is lost.
 ///
 /// # Errors
-/// If the Kubernetes API can not be found, the port is taken, or the lease was lost.
+/// If the Kubernetes API is not reachable, the port is taken, or the lease was lost.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     let metrics = telemetry::metrics()?;
     let (stop, stopped) = watch::channel(false);
@@ -60,7 +61,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     } else {
         Ok(())
     };
-    // Closing the channel gives the lease back, so that another operator need not wait for its end.
+    // Closing the channel releases the lease, so that another operator need not wait for its
+    // expiry.
     drop(holds);
     match timeout(GIVING_BACK, lease_task).await {
         Ok(Ok(_)) => {}
@@ -74,7 +76,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     outcome
 }
 
-/// The Kubernetes API as kubectl finds it, or as a pod does; what is asked of it is counted.
+/// The Kubernetes API as kubectl finds it, or as a pod does; requests are counted.
 async fn client() -> anyhow::Result<Client> {
     let config = Config::infer().await;
     let config = config.context("the Kubernetes API can not be found")?;
@@ -120,7 +122,7 @@ async fn work(
         () = lease::lost(&client, options, holder) => true,
     };
     telemetry::set_leader(false);
-    // Whoever waits on it ends with us.
+    // Tasks that wait on it end with this process.
     let _ = stop.send(true);
     if lost {
         bail!("lost the lease: another operator works now");
@@ -145,7 +147,7 @@ async fn controllers(
 
 /// Resolves once the operator should stop.
 async fn until(mut stopped: watch::Receiver<bool>) {
-    // A closed channel means that whoever could stop us is gone.
+    // A closed channel means that the sender is gone.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
@@ -163,7 +165,7 @@ fn stop_on_signal(stop: watch::Sender<bool>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The pod's name on Kubernetes; unique, since a container may restart in the same pod.
+/// The pod's name and a random suffix, since a container may restart in the same pod.
 fn holder() -> String {
     let pod = std::env::var("POD_NAME").unwrap_or_else(|_| "dengine-operator".to_owned());
     format!("{pod}-{:08x}", rand::random::<u32>())

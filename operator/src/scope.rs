@@ -1,11 +1,12 @@
-//! Which namespaces the operator looks at.
+//! Which namespaces the operator manages.
 
 use std::collections::BTreeSet;
 
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 
-/// One namespace, or all. An operator for several has a pair of controllers for each: the Kubernetes API watches one, or all.
+/// One namespace, or all. An operator for several has a pair of controllers for each: a watch of
+/// the Kubernetes API covers one namespace, or all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Scope {
     /// `None`: every namespace.
@@ -13,7 +14,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scopes of an operator that looks at these namespaces; at all of them if there are none.
+    /// The scopes of an operator for these namespaces; one for all of them if there are none.
     pub fn of(namespaces: &[String]) -> Vec<Self> {
         let named: BTreeSet<&String> = namespaces.iter().filter(|name| !name.is_empty()).collect();
         if named.is_empty() {
@@ -25,8 +26,7 @@ impl Scope {
         scopes.collect()
     }
 
-    /// For people.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         let name = self.namespace.as_ref();
         name.map_or_else(
             || "all namespaces".to_owned(),
@@ -34,7 +34,7 @@ impl Scope {
         )
     }
 
-    /// Access to the objects of a kind within the scope.
+    /// The API of a kind within the scope.
     pub(crate) fn api<K>(&self, client: &Client) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,

@@ -14,9 +14,6 @@ use crate::limits::{Limited, within_limits};
 
 /// Writes the whole status, unless the resource was written since it was read (409): an operator
 /// that was suspended between reading and writing must not undo what another one recorded.
-///
-/// # Errors
-/// If the API server refuses or does not answer.
 pub(crate) async fn write<K>(
     client: &Client,
     resource: &K,
@@ -34,9 +31,6 @@ where
 
 /// Applies fields of the status under this field manager, and takes away those that the manager
 /// applied before and that are missing now. With a resource version only to that version.
-///
-/// # Errors
-/// If the API server refuses or does not answer.
 pub(crate) async fn apply<K>(
     client: &Client,
     manager: &str,

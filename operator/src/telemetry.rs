@@ -1,4 +1,4 @@
-//! Logs and metrics of the operator itself: their set-up, and every name in one place.
+//! Logs and metrics of the operator itself: their setup, and every name in one place.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::apply::is_code;
 use crate::readiness;
 use crate::scope::Scope;
 
-/// Value of the label `controller`: clusters.
+/// Value of the label `controller`.
 pub(crate) const CLUSTER: &str = "cluster";
-/// Value of the label `controller`: benchmarks.
+/// Value of the label `controller`.
 pub(crate) const BENCHMARK: &str = "benchmark";
 
 const RECONCILE_SECONDS: &str = "dengine_operator_reconcile_seconds";
@@ -34,7 +34,6 @@ const STEPS: &str = "dengine_operator_steps_total";
 const UNREADABLE: &str = "dengine_operator_unreadable_object";
 const REQUESTS: &str = "dengine_operator_kubernetes_requests_total";
 
-/// Every metric of the operator.
 pub const NAMES: [&str; 10] = [
     RECONCILE_SECONDS,
     RECONCILE_ERRORS,
@@ -48,13 +47,13 @@ pub const NAMES: [&str; 10] = [
     REQUESTS,
 ];
 
-/// What is said of a cluster is said again with every look at it; of one that is gone it is no longer said.
+/// Every reconciliation sets a cluster's gauges again; those of a deleted cluster expire.
 const FORGET_AFTER: Duration = Duration::from_secs(300);
 
 const RECONCILE_SECONDS_BUCKETS: &[f64] =
     &[0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum LogFormat {
     /// For machines.
@@ -66,7 +65,7 @@ pub enum LogFormat {
 /// Sends log lines to standard error.
 ///
 /// # Errors
-/// If the filter is none, or logging was set up before.
+/// If the filter is invalid, or logging was set up before.
 pub fn log(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(filter)?;
     let builder = tracing_subscriber::fmt()
@@ -80,9 +79,6 @@ pub fn log(format: LogFormat, filter: &str) -> anyhow::Result<()> {
 }
 
 /// Starts to collect metrics; the handle renders them.
-///
-/// # Errors
-/// If metrics were set up before.
 pub(crate) fn metrics() -> Result<PrometheusHandle, BuildError> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(
@@ -124,8 +120,8 @@ pub(crate) fn count_request(method: &Method, uri: &Uri) {
     counter!(REQUESTS, "verb" => verb(method, uri)).increment(1);
 }
 
-/// In the words of Kubernetes' permissions. A list is a `get` of a path that ends in a kind: the operator reads nothing below
-/// an object.
+/// The verb as in RBAC rules. A list is a `get` of a path that ends in a kind: the operator reads
+/// no subresources.
 fn verb(method: &Method, uri: &Uri) -> &'static str {
     let watches = uri.query().is_some_and(|query| {
         let mut parameters = query.split('&');
@@ -142,7 +138,7 @@ fn verb(method: &Method, uri: &Uri) -> &'static str {
     }
 }
 
-/// `/api/v1` and `/apis/GROUP/VERSION` have a kind behind them, or `namespaces/NAME` and a kind.
+/// After `/api/v1` or `/apis/GROUP/VERSION` comes a kind, or `namespaces/NAME` and a kind.
 fn is_of_many(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let behind = if parts.first() == Some(&"api") { 2 } else { 3 };
@@ -156,7 +152,6 @@ fn is_of_many(path: &str) -> bool {
 /// Whether this process holds the lease.
 static LEADS: AtomicBool = AtomicBool::new(false);
 
-/// Notes whether this process holds the lease.
 pub(crate) fn set_leader(is_leader: bool) {
     LEADS.store(is_leader, Ordering::Relaxed);
 }
@@ -166,13 +161,14 @@ pub(crate) fn is_leading() -> bool {
     LEADS.load(Ordering::Relaxed)
 }
 
-/// The metrics as text. Who holds the lease is said anew each time: it changes rarely, and would be forgotten.
+/// The metrics as text. The leader gauge is set on each scrape: it changes rarely, and would
+/// expire.
 pub(crate) fn render(handle: &PrometheusHandle) -> String {
     gauge!(LEADER).set(if is_leading() { 1.0 } else { 0.0 });
     handle.render()
 }
 
-/// Notes how a cluster stands.
+/// Records the conditions and members of a cluster.
 pub(crate) fn record_status(cluster: &DEngineCluster, status: &DEngineClusterStatus) {
     let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
     for condition in &status.conditions {
@@ -181,7 +177,7 @@ pub(crate) fn record_status(cluster: &DEngineCluster, status: &DEngineClusterSta
             ("cluster", name.clone()),
             ("type", condition.type_.clone()),
         ];
-        // What nobody can tell, as of a cluster that is being made, is no reason to wake anybody.
+        // Unknown conditions, as of a cluster that is being created, must not trigger alerts.
         let holds = match condition.status.as_str() {
             "True" => true,
             "False" => false,
@@ -194,12 +190,12 @@ pub(crate) fn record_status(cluster: &DEngineCluster, status: &DEngineClusterSta
     gauge!(CLUSTER_WANTED_MEMBERS, &labels).set(f64::from(cluster.spec.replicas));
 }
 
-/// Notes a step that was taken.
+/// Counts a step that was taken.
 pub(crate) fn count_step(reason: &'static str) {
     counter!(STEPS, "reason" => reason).increment(1);
 }
 
-/// Notes an object that can not be read.
+/// Records an object that can not be read.
 pub(crate) fn record_unreadable(kind: &str, namespace: &str, name: &str) {
     let labels = [
         ("kind", kind.to_owned()),
@@ -209,13 +205,12 @@ pub(crate) fn record_unreadable(kind: &str, namespace: &str, name: &str) {
     gauge!(UNREADABLE, &labels).set(1.0);
 }
 
-/// Notes a reconciliation.
 pub(crate) fn record_reconciliation(controller: &'static str, took: Duration) {
     histogram!(RECONCILE_SECONDS, "controller" => controller).record(took.as_secs_f64());
 }
 
-/// Logs and counts a reconciliation that ended early. That an object is gone when something of its own
-/// changes is how deletion looks.
+/// Logs and counts a reconciliation that failed. `ObjectNotFound` is no failure: an owned object
+/// changed after its owner was deleted.
 pub(crate) fn reconcile_failed<E>(
     controller: &'static str,
     error: &controller::Error<E, watcher::Error>,
@@ -230,7 +225,8 @@ pub(crate) fn reconcile_failed<E>(
     tracing::warn!(controller, %error, "a reconciliation ended early");
 }
 
-/// Logs and counts the errors of a watch, and notes whether its scope can be looked at; the stream goes on.
+/// Logs and counts the errors of a watch, and notes whether its scope can be listed; the stream
+/// goes on.
 pub(crate) fn observe_watch<T, S>(
     scope: &Scope,
     stream: S,
@@ -240,11 +236,11 @@ where
     S: Stream<Item = watcher::Result<watcher::Event<T>>> + Send + 'static,
 {
     let scope = scope.clone();
-    let mut said = LastWords::default();
+    let mut said = LastError::default();
     stream.inspect(move |item| {
         readiness::watched(&scope, item);
         let is_news = said.is_news(item);
-        let (of, within) = (std::any::type_name::<T>(), scope.words());
+        let (of, within) = (std::any::type_name::<T>(), scope.description());
         let Err(error) = item else { return };
         counter!(WATCH_ERRORS).increment(1);
         if !is_news {
@@ -261,15 +257,16 @@ where
     })
 }
 
-/// Why a watch broke last. What it says again with each try, as while a permission lacks, is said once.
+/// The last error of a watch. The same error on each retry, as while a permission is missing, is
+/// logged once.
 #[derive(Debug, Default)]
-struct LastWords(Option<String>);
+struct LastError(Option<String>);
 
-impl LastWords {
+impl LastError {
     fn is_news<T>(&mut self, item: &watcher::Result<watcher::Event<T>>) -> bool {
         let now = match item {
             Err(error) => Some(error.to_string()),
-            // Each try begins with it.
+            // Every retry begins with it.
             Ok(watcher::Event::Init) => return false,
             Ok(_) => None,
         };
@@ -296,7 +293,8 @@ mod tests {
 
     use super::*;
 
-    /// What the alert DEngineQuorumLost compares with 0 has no value while the condition is unknown.
+    /// The alert DEngineQuorumLost compares this series with 0, so it must be absent while the
+    /// condition is unknown.
     #[test]
     fn what_nobody_knows_of_a_new_cluster_pages_nobody() {
         let recorder = PrometheusBuilder::new().build_recorder();
@@ -327,12 +325,12 @@ mod tests {
     #[test]
     fn why_a_watch_breaks_is_said_once_and_again_when_it_changes() {
         type Event = watcher::Result<watcher::Event<()>>;
-        let broke = |code, words: &str| -> Event {
-            let status = kube::core::Status::failure(words, "Refused").with_code(code);
+        let broke = |code, message: &str| -> Event {
+            let status = kube::core::Status::failure(message, "Refused").with_code(code);
             let error = kube::Error::Api(status.boxed());
             Err(watcher::Error::InitialListFailed(error))
         };
-        let mut said = LastWords::default();
+        let mut said = LastError::default();
         let mut is_news = |item: Event| said.is_news(&item);
         assert!(is_news(broke(403, "not you")));
         assert!(!is_news(Ok(watcher::Event::Init)));

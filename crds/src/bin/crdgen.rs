@@ -1,4 +1,4 @@
-//! Writes the CustomResourceDefinitions into a folder: `crdgen crds/yaml`.
+//! Writes the CustomResourceDefinitions into a directory: `crdgen crds/yaml`.
 
 use std::path::PathBuf;
 use std::{env, error::Error, fs};

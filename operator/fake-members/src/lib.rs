@@ -1,5 +1,5 @@
-//! Members of clusters that are not there: they answer `Admin` as those of a cluster do in which all is well and nothing
-//! happens. For tests of what looks at members, where the members themselves are not what is tested.
+//! Fake members: they answer `Admin` like those of a healthy, idle cluster. For tests of what
+//! observes members, where the members themselves are not under test.
 
 use dengine_protocol::v1;
 use dengine_protocol::v1::admin_server::{Admin, AdminServer};
@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 use tonic::transport::{Server, server::TcpIncoming};
 use tonic::{Request, Response, Status};
 
-/// A cluster of voters, of which the first leads.
+/// A cluster of voters; the first one leads.
 #[derive(Clone, Debug)]
 pub struct FakeCluster {
     cluster_id: u64,
@@ -15,13 +15,13 @@ pub struct FakeCluster {
 }
 
 impl FakeCluster {
-    /// With members of these names.
+    /// A cluster with members of these names.
     pub fn new(cluster_id: u64, names: impl IntoIterator<Item = String>) -> Self {
         let names = names.into_iter().collect();
         Self { cluster_id, names }
     }
 
-    /// Answers here, in the background, as the member at this place among the names.
+    /// Serves in the background, as the member at this index of the names.
     pub fn serve(&self, place: usize, listener: TcpListener) {
         let service = AdminServer::new(FakeMember {
             cluster: self.clone(),

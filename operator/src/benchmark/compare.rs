@@ -1,17 +1,17 @@
-//! Two reports of the same workloads side by side: who won each, and by how much. Pure.
+//! Compares two reports of the same workloads: which one won each, and by how much. Pure.
 
 use std::cmp::Ordering;
 
 use dengine_bench_model::results::{Report, RunResult};
 use dengine_crds::benchmark::{Comparison, Winner};
 
-/// Closer than this, in relation to the slower one, is a draw: two runs of the same thing differ by as much.
+/// A smaller difference, relative to the slower one, is a draw: two runs of the same system differ
+/// by as much.
 const DRAW_WITHIN: f64 = 0.03;
 
-/// One workload of both.
+/// One workload that both measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
-    /// Its name.
     pub workload: String,
     /// Throughput of the first, in requests per second.
     pub ours: f64,
@@ -21,11 +21,11 @@ pub(crate) struct Row {
     pub our_p99_us: u64,
     /// That of the other.
     pub their_p99_us: u64,
-    /// How many times the other's throughput the first reached.
+    /// Throughput of the first divided by that of the other.
     pub times: f64,
 }
 
-/// The workloads that both measured without a failure, in the first one's order.
+/// The workloads that both measured without a failure, in the order of the first.
 pub(super) fn rows(ours: &Report, theirs: &Report) -> Vec<Row> {
     let counts = |result: &&RunResult| {
         result.unsupported.is_none() && result.errors == 0 && result.ops_per_second > 0.0
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-/// All rows in a few words, such as `won 5 of 6`.
+/// Score over all rows, such as `won 5 of 6`.
 pub(super) fn score(rows: &[Row]) -> String {
     let won = rows.iter().filter(|row| row.winner() == Winner::Dengine);
     format!("won {} of {}", won.count(), rows.len())

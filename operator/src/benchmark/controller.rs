@@ -20,16 +20,15 @@ use crate::guard::{self, Guarded};
 use crate::scope::Scope;
 use crate::telemetry;
 
-/// Changes that arrive together are looked at together.
+/// Changes within this time are reconciled together.
 const DEBOUNCE: Duration = Duration::from_millis(50);
 
-/// What every reconciliation of a benchmark gets.
 struct Shared {
     context: Context,
     turns: Arc<Turns>,
 }
 
-/// Runs until `stop` resolves and what runs then has ended.
+/// Runs until `stop` resolves and the reconciliations in progress have ended.
 pub async fn run(
     context: Context,
     scope: Scope,

@@ -36,17 +36,17 @@ use turns::Turns;
 
 /// While the target can not be measured yet, or the Job runs (its end also triggers).
 const WHILE_WAITING: Duration = Duration::from_secs(2);
-/// After a step other than the Job's making that failed.
+/// After a failed step other than the creation of the Job.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
-/// The API server is asked for a Job so often; the pauses between double from the first, four minutes in all.
+/// How often the Job's creation is tried; the pauses between double from the first, four minutes in
+/// all.
 const TRIES_MAX: u32 = 8;
 const FIRST_PAUSE_SECONDS: u64 = 2;
-/// Between steps.
 const AFTER_STEP: Duration = Duration::from_millis(100);
 /// When all is done; only a change of the resource matters then.
 const WHEN_DONE: Duration = Duration::from_secs(600);
 
-/// While another operator looks after the cluster that it measures.
+/// While another operator manages the cluster that it measures.
 const WHEN_ANOTHERS: Duration = Duration::from_secs(60);
 
 /// Why a step was not carried out.
@@ -66,10 +66,7 @@ enum StepError {
     NameTaken(String),
 }
 
-/// Brings one benchmark one step nearer to its result.
-///
-/// # Errors
-/// If the Kubernetes API does not let us read the resource or write its status.
+/// Takes one step of one benchmark and writes its status.
 pub async fn reconcile(
     resource: &DEngineBenchmark,
     context: &Context,
@@ -77,7 +74,7 @@ pub async fn reconcile(
 ) -> Result<Action, kube::Error> {
     let namespace = resource.namespace().unwrap_or_default();
     let recorded_job = |of: &DEngineBenchmark| of.status.as_ref().and_then(|s| s.job_name.clone());
-    // First the Job, then the resource: a Job that has ended posted its result before.
+    // First the Job, then the resource: a Job that has ended has posted its result.
     let job_name = recorded_job(resource);
     let job = find_job(context, &turns.jobs, &namespace, job_name.as_deref()).await?;
     let api: Api<DEngineBenchmark> = Api::namespaced(context.client.clone(), &namespace);
@@ -85,7 +82,7 @@ pub async fn reconcile(
         return Ok(Action::await_change());
     };
     if recorded_job(&resource) != job_name {
-        // The cache is behind, so the Job was not the right one.
+        // The cache lags, so the Job was not the right one.
         return Ok(Action::requeue(AFTER_STEP));
     }
     let Some(owner) = resource.controller_owner_ref(&()) else {
@@ -112,20 +109,20 @@ pub async fn reconcile(
     );
     let outcome = match carried_out.await {
         Ok(()) => Outcome::Taken(step.clone()),
-        // Somebody was faster; the next look says who.
+        // Another benchmark was faster; the next reconciliation finds which.
         Err(StepError::NotOurTurn(_)) => return Ok(Action::requeue(AFTER_STEP)),
         Err(error) => refused(context, &resource, &step, &error).await,
     };
     let status = status::derive(&resource, &outcome, &observed, &now);
     match write(context, &resource, &status).await {
-        // The Job posted its result meanwhile: what follows from it is derived anew.
+        // The Job posted its result meanwhile.
         Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
         written => written?,
     }
     runs::prune(context, &resource).await?;
     runs::let_go(context, &resource, &turns.jobs).await?;
     if let Some(skipped) = &observed.skipped {
-        let event = Event::warning(events::RUN_SKIPPED, skipped.words.clone());
+        let event = Event::warning(events::RUN_SKIPPED, skipped.message.clone());
         context.publish(&resource.object_ref(&()), &event).await;
     }
     if let Some(ending) = ending_of(&outcome) {
@@ -168,7 +165,7 @@ fn benchmark(
     }
 }
 
-/// How the run ended, if it did just now.
+/// How the run ended, if it just did.
 fn ending_of(outcome: &Outcome) -> Option<Ending> {
     match outcome {
         Outcome::Taken(Step::Finish(ending) | Step::Cancel(ending)) => Some(ending.clone()),
@@ -200,14 +197,14 @@ fn again(outcome: &Outcome) -> Duration {
         Outcome::Failed { .. } => AFTER_FAILURE,
         Outcome::JobRefused { retry_in, .. } => retry_in.map_or(AFTER_STEP, Duration::from_secs),
         Outcome::Taken(Step::BackOff { seconds }) => Duration::from_secs(*seconds),
-        // Only an edit helps, and that is seen.
+        // Only an edit helps, and that triggers.
         Outcome::Taken(Step::Refuse { reason, .. })
             if [reasons::INVALID_SPEC, reasons::SUSPENDED].contains(reason) =>
         {
             WHEN_DONE
         }
         Outcome::Taken(Step::Refuse { .. } | Step::Wait) => WHILE_WAITING,
-        // One that can not be deleted is tried again then.
+        // One that can not be deleted is retried then.
         Outcome::Taken(Step::Done | Step::Expire) => WHEN_DONE,
         Outcome::Taken(
             Step::Record
@@ -220,7 +217,7 @@ fn again(outcome: &Outcome) -> Duration {
     }
 }
 
-/// That a Job is gone is believed only if the API server says so.
+/// A Job that is missing in the cache is looked up.
 async fn find_job(
     context: &Context,
     jobs: &Store<Job>,
@@ -253,7 +250,7 @@ async fn carry_out(
         }
         Step::Cancel(_) => delete_job(context, benchmark, resource, job).await,
         Step::Expire => expire(context, benchmark, resource).await,
-        // What the status says is all that there is to do.
+        // They only change the status.
         Step::Refuse { .. }
         | Step::Record
         | Step::NextLeg
@@ -271,7 +268,8 @@ fn job_name(resource: &DEngineBenchmark) -> String {
     name.unwrap_or_default()
 }
 
-/// Ends a run. The Job stays until its pod is gone: until then there is load, and the keys are being deleted.
+/// Cancels a run. The Job stays until its pod is gone: until then there is load, and keys are being
+/// deleted.
 async fn delete_job(
     context: &Context,
     benchmark: &Benchmark,
@@ -288,7 +286,7 @@ async fn delete_job(
     gone_or_done(answer).map_err(StepError::Job)
 }
 
-/// Deletes the resource, if it still is the one that was looked at; what it owns goes with it.
+/// Deletes the resource, if it still is the observed one; its objects are deleted with it.
 async fn expire(
     context: &Context,
     benchmark: &Benchmark,
@@ -388,14 +386,14 @@ async fn refused(
     }
 }
 
-/// Seconds until a Job is asked for again that was refused once more after so many tries before.
+/// Seconds until the next try after this many failed ones, if there is one.
 fn retry_in(tries: u32, is_invalid: bool) -> Option<u64> {
     let again = !is_invalid && tries + 1 < TRIES_MAX;
     again.then(|| FIRST_PAUSE_SECONDS << tries)
 }
 
 impl StepError {
-    /// The API server looked at it and found it invalid; repeating does not help.
+    /// The API server found it invalid; retrying does not help.
     fn is_invalid(&self) -> bool {
         match self {
             Self::Job(error) => is_code(error, 422) || is_code(error, 400),

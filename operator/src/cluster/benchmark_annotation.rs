@@ -1,9 +1,11 @@
-//! `kubectl annotate denginecluster/demo dengine.io/benchmark=quick`: makes the benchmark `demo-quick`, or runs it again, and then
-//! removes the annotation. A crash in between repeats the same run, not another one: its id says when the annotation was set.
+//! The annotation `dengine.io/benchmark=quick` of a cluster creates the benchmark `demo-quick`, or
+//! runs it again, and is then removed. A crash in between repeats the same run, not another one:
+//! its id is the time at which the annotation was set.
 //!
-//! An annotation that a manifest declares (`kubectl apply`, Argo CD, Flux) would be put back each time, and that would be a load
-//! for ever. So it stays, and its value names the run: `quick` runs once, and `quick/2` once more. Which of them had their turn
-//! is kept with the cluster, for the benchmark may be deleted, and run again by hand.
+//! An annotation in a manifest (`kubectl apply`, Argo CD, Flux) would be restored each time, and
+//! run again and again. So it stays, and its value names the run: `quick` runs once, and `quick/2`
+//! once more. The runs that were started are recorded on the cluster, for the benchmark may be
+//! deleted, or run again by hand.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -23,21 +25,20 @@ use crate::context::{Context, Event};
 use crate::guard::Guarded;
 use crate::hash;
 
-/// What the annotation asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Asked {
     profile: String,
-    /// Name of the benchmark.
     name: String,
     run: String,
-    /// A manifest holds the annotation, so that removing it would not last.
+    /// A manifest declares the annotation, so that removing it would not last.
     declared: bool,
 }
 
-/// Does what the annotation asks for, if there is one and the cluster is not paused.
+/// Handles the annotation, if there is one and the cluster is not paused.
 ///
 /// # Errors
-/// If the API server does not answer; a benchmark that it refuses is told of, and not asked for again.
+/// If the API server does not answer. A benchmark that it refuses is reported, and not created
+/// again.
 pub(super) async fn handle(
     context: &Context,
     cluster: &DEngineCluster,
@@ -51,13 +52,13 @@ pub(super) async fn handle(
     if asked.declared && (is_done || is_kept(cluster, &asked.run)) {
         return keep(context, cluster, &namespace, &asked.run).await;
     }
-    // That it can not be removed does not make it ask again.
+    // An annotation that can not be removed must not start another run.
     let removal = removal(cluster, &asked);
     if !asked.declared && (is_done || context.retries.not_yet(&removal).is_some()) {
         return remove(context, cluster, &namespace, &removal).await;
     }
     let event = match unknown(&asked.profile) {
-        Some(words) => Event::warning(events::STEP_FAILED, words),
+        Some(message) => Event::warning(events::STEP_FAILED, message),
         None => ask(context, cluster, &namespace, &asked).await?,
     };
     if !asked.declared || is_news(cluster, &event) {
@@ -73,10 +74,10 @@ pub(super) async fn handle(
     remove(context, cluster, &namespace, &removal).await
 }
 
-/// Runs of manifests that are kept; an older one may begin again.
+/// Declared runs that are recorded; an older one may start again.
 const KEPT_MAX: usize = 64;
 
-/// Runs of manifests that had their turn, the newest last.
+/// Declared runs that were started, the newest last.
 fn kept(cluster: &DEngineCluster) -> impl Iterator<Item = &str> {
     let kept = cluster.annotations().get(annotations::BENCHMARKS_DECLARED);
     kept.into_iter().flat_map(|runs| runs.split_whitespace())
@@ -86,7 +87,7 @@ fn is_kept(cluster: &DEngineCluster, run: &str) -> bool {
     kept(cluster).any(|kept| kept == run)
 }
 
-/// Notes that a run of a manifest had its turn.
+/// Records that a declared run was started.
 async fn keep(
     context: &Context,
     cluster: &DEngineCluster,
@@ -114,7 +115,7 @@ async fn keep(
         .await
 }
 
-/// What is tried once for each time that somebody set the annotation.
+/// Key of the attempt: one for each time that the annotation was set.
 fn removal(cluster: &DEngineCluster, asked: &Asked) -> String {
     let uid = cluster.uid().unwrap_or_default();
     format!("annotation of {uid}: {} {}", asked.profile, asked.run)
@@ -127,7 +128,7 @@ async fn remove(
     attempt: &str,
 ) -> Result<(), kube::Error> {
     let clusters: Api<DEngineCluster> = Api::namespaced(context.client.clone(), namespace);
-    // The version makes sure that it is not another annotation, set meanwhile: then it is refused.
+    // The resource version ensures that it is not another annotation, set meanwhile.
     let done = json!({"metadata": {
         "resourceVersion": cluster.metadata.resource_version,
         "annotations": { annotations::BENCHMARK: Value::Null },
@@ -157,7 +158,8 @@ fn asked(cluster: &DEngineCluster) -> Option<Asked> {
     })
 }
 
-/// Whether somebody applied the annotation as part of a manifest: server-side, or with client-side `kubectl apply`.
+/// Whether the annotation was applied as part of a manifest: server-side, or with client-side
+/// `kubectl apply`.
 fn is_declared(cluster: &DEngineCluster) -> bool {
     let applied = cluster
         .annotations()
@@ -168,7 +170,7 @@ fn is_declared(cluster: &DEngineCluster) -> bool {
     client_side || holders(cluster).any(|entry| entry.operation.as_deref() == Some("Apply"))
 }
 
-/// Whether the benchmark is there with this run, or a later one that somebody asked for by hand.
+/// Whether the benchmark exists with this run.
 fn had_its_turn(
     benchmarks: &Store<Guarded<DEngineBenchmark>>,
     namespace: &str,
@@ -179,7 +181,7 @@ fn had_its_turn(
     found.is_some_and(|found| found.spec.run_id == asked.run)
 }
 
-/// Happenings of declared annotations that were told: those come again with each look.
+/// Published events of declared annotations, which would come again with each reconciliation.
 static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 const TOLD_MAX: usize = 1024;
 
@@ -192,13 +194,13 @@ fn is_news(cluster: &DEngineCluster, event: &Event) -> bool {
     told.insert(format!("{uid} {}", event.note))
 }
 
-/// Why no benchmark can be made of what the annotation says. Not any text makes the name of an object, or a path of the
-/// API server's, so it is looked up before anything is asked of that.
+/// Why the annotation's profile is unknown. It is looked up before the API server is called, for
+/// not every text can be part of an object's name or path.
 fn unknown(profile: &str) -> Option<String> {
     let is_known = profiles::profile(profile).is_some();
     (!is_known).then(|| {
-        let words = profiles::unknown(profile);
-        format!("the benchmark that the annotation asks for is refused: {words}")
+        let message = profiles::unknown(profile);
+        format!("the benchmark that the annotation asks for is refused: {message}")
     })
 }
 
@@ -240,7 +242,7 @@ fn is_owned_by(owners: &[OwnerReference], cluster: &DEngineCluster) -> bool {
     owners.iter().any(|owner| Some(owner.uid.as_str()) == uid)
 }
 
-/// The API server looked at it and will not have it, also for want of quota; asking again does not help.
+/// Whether the API server refuses it, also for lack of quota; retrying does not help.
 fn is_refusal(error: &kube::Error) -> bool {
     [400, 403, 422].into_iter().any(|code| is_code(error, code))
 }
@@ -258,7 +260,7 @@ fn benchmark(cluster: &DEngineCluster, name: &str, profile: &str, run: &str) -> 
     })
 }
 
-/// When the annotation was set, as the API server noted it. The generation is the next best that stays the same.
+/// When the annotation was set, as recorded by the API server; without that, the generation.
 fn run_id(cluster: &DEngineCluster) -> String {
     let when = holders(cluster)
         .filter_map(|entry| entry.time.as_ref())
@@ -270,7 +272,7 @@ fn run_id(cluster: &DEngineCluster) -> String {
     )
 }
 
-/// Who set the annotation, as the API server noted it.
+/// Field managers of the annotation, as recorded by the API server.
 fn holders(cluster: &DEngineCluster) -> impl Iterator<Item = &ManagedFieldsEntry> {
     let path = format!(
         "/f:metadata/f:annotations/f:{}",
@@ -295,8 +297,8 @@ mod tests {
     fn only_profiles_are_asked_for() {
         assert_eq!(unknown("quick"), None);
         for other in ["quick ", "a/b", "", "Quick", "../c"] {
-            let words = unknown(other).unwrap();
-            assert!(words.contains("there are standard, quick"), "{words}");
+            let message = unknown(other).unwrap();
+            assert!(message.contains("there are standard, quick"), "{message}");
         }
     }
 
@@ -329,7 +331,7 @@ mod tests {
         );
         let first = asked(&cluster).unwrap();
         assert!(first.declared);
-        // Put back by whoever keeps what is in Git: another moment, the same run.
+        // Restored by GitOps: another time, the same run.
         let fields = json!({"f:metadata": {"f:annotations": {"f:dengine.io/benchmark": {}}}});
         cluster.metadata.managed_fields = Some(vec![ManagedFieldsEntry {
             fields_v1: Some(FieldsV1(fields)),

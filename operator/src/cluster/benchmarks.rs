@@ -1,5 +1,5 @@
 //! The lines of a cluster's status about its benchmarks. Pure but for the cache it reads; the
-//! benchmarks' own controller never writes here.
+//! benchmark controller does not write here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -13,18 +13,20 @@ use kube::runtime::reflector::{ObjectRef, Store};
 
 use crate::guard::Guarded;
 
-/// A store gets what a new list brought only when it is complete; whoever was noted and is not there by then is gone.
+/// A store gets a new list only once it is complete; a benchmark that was noted and is missing by
+/// then is gone.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
-/// As many lines as the schema lets a status hold; the newest runs win.
+/// As many lines as the schema allows; the newest runs are kept.
 const LINES_MAX: usize = 64;
 
-/// Every benchmark, without its results, and which of them show in which cluster's status. Perhaps not complete yet.
+/// Every benchmark, without its results, and which of them show in which cluster's status. Perhaps
+/// not complete yet.
 #[derive(Clone, Debug)]
 pub struct Benchmarks {
-    /// All of them.
     pub store: Store<Guarded<DEngineBenchmark>>,
-    /// Names by namespace and cluster. To go through all benchmarks with each look at each of a thousand clusters would cost
-    /// more than everything else. Whoever is gone, or reports elsewhere by now, is found out when asked for.
+    /// Names by namespace and cluster: going through all benchmarks in each reconciliation of a
+    /// thousand clusters would cost more than everything else. Benchmarks that are gone, or report
+    /// to another cluster now, are dropped on lookup.
     shown: Arc<Mutex<Shown>>,
 }
 
@@ -36,7 +38,7 @@ struct Shown {
 }
 
 impl Benchmarks {
-    /// Those of a store, whose changes are told with [`Self::note`].
+    /// Benchmarks of a store; [`Self::note`] is called for its changes.
     pub fn new(store: Store<Guarded<DEngineBenchmark>>) -> Self {
         let benchmarks = Self {
             shown: Arc::default(),
@@ -48,7 +50,7 @@ impl Benchmarks {
         benchmarks
     }
 
-    /// To be told of each benchmark that came, changed or went.
+    /// Called for each benchmark that was added, changed or deleted.
     pub(crate) fn note(&self, benchmark: &Guarded<DEngineBenchmark>) {
         self.note_at(benchmark, Instant::now());
     }
@@ -65,7 +67,7 @@ impl Benchmarks {
         }
     }
 
-    /// Now and then, for nobody asks for those of a cluster that is not there.
+    /// Forgets names of clusters that do not exist, which no lookup drops.
     fn sweep(&self, shown: &mut Shown, now: Instant) {
         let last = shown.swept.get_or_insert(now);
         if now.saturating_duration_since(*last) < FORGET_AFTER {
@@ -78,7 +80,7 @@ impl Benchmarks {
         });
     }
 
-    /// The benchmark of this name, if it shows in the status of this cluster of this namespace.
+    /// The benchmark of this name, if it shows in the status of this cluster.
     fn find(
         &self,
         (namespace, cluster): &(String, String),
@@ -89,7 +91,7 @@ impl Benchmarks {
         (target.as_ref() == Some(cluster)).then_some(there)
     }
 
-    /// Those that show in the status of this cluster.
+    /// The benchmarks that show in the status of this cluster.
     fn of(&self, namespace: &str, cluster: &str) -> Vec<Arc<Guarded<DEngineBenchmark>>> {
         let (place, now) = ((namespace.to_owned(), cluster.to_owned()), Instant::now());
         let mut shown = self.shown.lock().expect("nobody panics with the lock");
@@ -110,12 +112,13 @@ impl Benchmarks {
     }
 }
 
-/// Perhaps it is not in the store yet.
+/// Whether it may not be in the store yet.
 fn is_new(noted: Instant, now: Instant) -> bool {
     now.saturating_duration_since(noted) < FORGET_AFTER
 }
 
-/// The newest run of each benchmark of this cluster, by name. Until the cache has seen all of them: what was said before.
+/// The newest run of each benchmark of this cluster, by name. Until the cache is complete: the
+/// previous lines.
 pub(crate) fn lines(benchmarks: &Benchmarks, cluster: &DEngineCluster) -> Vec<BenchmarkLine> {
     if benchmarks.store.wait_until_ready().now_or_never().is_none() {
         let status = cluster.status.as_ref();
@@ -151,7 +154,7 @@ pub(crate) fn reports_to(benchmark: &DEngineBenchmark) -> Option<String> {
         .map(|cluster| cluster.name.clone())
 }
 
-/// Nothing is said of a benchmark before it ran.
+/// A benchmark shows only once it ran.
 fn line(benchmark: &DEngineBenchmark) -> Option<BenchmarkLine> {
     let status = benchmark.status.as_ref()?;
     Some(BenchmarkLine {
@@ -198,7 +201,7 @@ mod tests {
         DEngineBenchmark::new("b", serde_saphyr::from_str(spec).unwrap())
     }
 
-    /// One of this name that measures this cluster.
+    /// A benchmark of this name that measures this cluster.
     fn named(name: &str, cluster: &str) -> Guarded<DEngineBenchmark> {
         let spec = format!("{{workload: put, target: {{clusterRef: {{name: {cluster}}}}}}}");
         let mut benchmark = benchmark(&spec);

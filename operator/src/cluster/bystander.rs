@@ -1,7 +1,8 @@
-//! Clusters that another operator looks after. Two releases may see the same namespace; each has a Lease of its own, so the
-//! Lease does not keep them apart. The StatefulSet says whose the cluster is, and while there is none, as when it is made anew
-//! for larger volumes, the cluster's status. Whoever it is not writes one condition and an event, under a field manager of its
-//! own, and leaves everything else alone.
+//! Clusters that another operator manages. Two releases may see the same namespace; each has a
+//! Lease of its own, so the Lease does not keep them apart. The StatefulSet names the operator of
+//! the cluster; while there is none, as when it is recreated for larger volumes, the cluster's
+//! status does. Any other operator is a bystander: it writes one condition and an event, under its
+//! own field manager, and leaves everything else alone.
 
 use std::time::Duration;
 
@@ -22,22 +23,22 @@ use crate::context::{Context, Event, now};
 use crate::guard::Guarded;
 use crate::status_writer;
 
-/// How often it is looked at again; that the StatefulSet changed is told at once.
+/// How often it is checked again; a change of the StatefulSet triggers at once.
 const AGAIN: Duration = Duration::from_secs(120);
-/// The one that looks after the cluster takes the condition away after so long. Who still stands by writes it again; who is
-/// gone does not.
+/// The cluster's operator removes the condition after this time. A bystander that still exists
+/// writes it again.
 const STALE_AFTER_SECONDS: i64 = 3600;
 
-/// Whose a cluster is, if it is another's, and what says so.
+/// The other operator that manages a cluster, and where it is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Other {
     name: String,
-    /// There is a StatefulSet, and it names the other.
+    /// The StatefulSet names it.
     by_set: bool,
 }
 
-/// The other operator that looks after a cluster. Its StatefulSet decides, for that is where a cluster is handed over; without
-/// one, the status does.
+/// The other operator that manages a cluster. The StatefulSet decides, for it is changed to hand a
+/// cluster over; without one, the status does.
 fn another(
     set: Option<&StatefulSet>,
     status: Option<&DEngineClusterStatus>,
@@ -52,7 +53,7 @@ fn another(
     Some(Other { name, by_set })
 }
 
-/// Who else looks after this cluster, as far as the cache knows.
+/// The other operator of this cluster, as far as the cache knows.
 pub(super) fn other(
     sets: &Store<StatefulSet>,
     resource: &DEngineCluster,
@@ -63,11 +64,9 @@ pub(super) fn other(
     another(set.as_deref(), resource.status.as_ref(), ours)
 }
 
-/// Records that this operator looks after the cluster, before it does anything for it, unless it turns out to be another's:
-/// the cache may be behind, so what is really there decides. Of two that try at once, the API server refuses one (409).
-///
-/// # Errors
-/// If the API server refuses or does not answer.
+/// Records that this operator manages the cluster, before it does anything for it, unless another
+/// one does: the cache may lag, so the API server is asked. If two try at once, the API server
+/// refuses one (409).
 pub(super) async fn take_on(
     context: &Context,
     resource: &mut DEngineCluster,
@@ -90,10 +89,7 @@ pub(super) async fn take_on(
     Ok(None)
 }
 
-/// Who else looks after the cluster that this benchmark measures, and so after the benchmark.
-///
-/// # Errors
-/// If the API server does not answer.
+/// The other operator that manages the cluster that this benchmark measures, and so the benchmark.
 pub(crate) async fn of_benchmark(
     context: &Context,
     benchmark: &DEngineBenchmark,
@@ -111,35 +107,33 @@ pub(crate) async fn of_benchmark(
         let client = context.client.clone();
         let clusters: Api<Guarded<DEngineCluster>> = Api::namespaced(client, &namespace);
         let there = clusters.get_opt(&cluster).await?;
-        // Of one that can not be read nobody is known.
+        // A cluster that can not be read has no known operator.
         there.and_then(|there| there.0.ok()?.status)
     };
     let other = another(set.as_ref(), status.as_ref(), &context.identity);
     Ok(other.map(|other| other.name))
 }
 
-/// Does nothing for the cluster, and says so once.
-///
-/// # Errors
-/// If the API server refuses the condition.
+/// Does nothing for the cluster, and reports that once.
 pub(super) async fn stand_by(
     context: &Context,
     resource: &DEngineCluster,
     other: &Other,
 ) -> Result<Action, kube::Error> {
-    let words = words(resource, other);
-    if condition(resource).is_none_or(|said| said.message != words) {
+    let message = message(resource, other);
+    if condition(resource).is_none_or(|said| said.message != message) {
         let ours = &*context.identity;
-        tracing::warn!(cluster = resource.name_any(), ours, words, "left alone");
-        write(&context.client, resource, said(resource, &words)).await?;
-        let event = Event::warning(events::OPERATED_BY_ANOTHER, words);
+        tracing::warn!(cluster = resource.name_any(), ours, message, "left alone");
+        write(&context.client, resource, said(resource, &message)).await?;
+        let event = Event::warning(events::OPERATED_BY_ANOTHER, message);
         context.publish(&resource.object_ref(&()), &event).await;
     }
     Ok(Action::requeue(AGAIN))
 }
 
-/// The same whoever stands by: two would write their own in turn for ever.
-fn words(resource: &DEngineCluster, other: &Other) -> String {
+/// The message does not name the bystander: two bystanders would replace each other's message again
+/// and again.
+fn message(resource: &DEngineCluster, other: &Other) -> String {
     let (namespace, name) = (
         resource.namespace().unwrap_or_default(),
         resource.name_any(),
@@ -162,17 +156,15 @@ fn looked_after_by(name: &str) -> String {
     format!("operator {name} looks after this cluster")
 }
 
-fn said(resource: &DEngineCluster, words: &str) -> Value {
+fn said(resource: &DEngineCluster, message: &str) -> Value {
     let mut conditions = Conditions::new(&[], resource.metadata.generation, now());
-    let state = State::yes(reasons::OPERATED_BY_ANOTHER, words);
+    let state = State::yes(reasons::OPERATED_BY_ANOTHER, message);
     conditions.set(types::OPERATED_BY_ANOTHER, state);
     json!({ "conditions": conditions.into_vec() })
 }
 
-/// By the one that looks after the cluster: takes away what a bystander said once that is no longer so, or long ago.
-///
-/// # Errors
-/// If the API server does not answer.
+/// Called by the cluster's operator: removes a bystander's condition when it is no longer true, or
+/// old.
 pub(super) async fn forget(
     context: &Context,
     resource: &DEngineCluster,
@@ -206,7 +198,7 @@ fn condition(resource: &DEngineCluster) -> Option<&Condition> {
     conditions.find(|condition| condition.type_ == types::OPERATED_BY_ANOTHER)
 }
 
-/// The status without what a bystander says in it: that is not for the one that looks after the cluster to write.
+/// The status without a bystander's condition, which the cluster's operator must not write.
 pub(super) fn without(mut status: DEngineClusterStatus) -> DEngineClusterStatus {
     let is_ours = |condition: &Condition| condition.type_ != types::OPERATED_BY_ANOTHER;
     status.conditions.retain(is_ours);
@@ -241,7 +233,7 @@ mod tests {
                 type_: types::OPERATED_BY_ANOTHER.to_owned(),
                 status: "True".to_owned(),
                 reason: reasons::OPERATED_BY_ANOTHER.to_owned(),
-                message: words(&resource_with("demo", "{}"), &other),
+                message: message(&resource_with("demo", "{}"), &other),
                 observed_generation: None,
                 last_transition_time: at(0),
             };

@@ -25,18 +25,16 @@ use crate::guard::{self, Guarded};
 use crate::scope::Scope;
 use crate::telemetry;
 
-/// Changes that arrive together are looked at together.
+/// Changes within this time are reconciled together.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
 /// What every reconciliation of a cluster gets.
 pub(crate) struct Shared {
-    /// Shared with the other controller.
     pub context: Context,
-    /// Kept up to date by this controller's watches.
     pub caches: Caches,
 }
 
-/// Runs until `stop` resolves and what runs then has ended.
+/// Runs until `stop` resolves and the reconciliations in progress have ended.
 pub async fn run(
     context: Context,
     scope: Scope,
@@ -118,10 +116,11 @@ async fn reconcile(
 }
 
 impl Caches {
-    /// Nothing may be decided from a cache that has not seen everything once. Benchmarks decide nothing: whoever may make
-    /// one must not hold up the clusters. Nor do volumes that are kept: they are let go a little later.
+    /// Waits for complete caches: nothing may be decided from a partial one. Benchmarks are
+    /// excluded, since they decide nothing and anyone who may create one must not hold up clusters.
+    /// So are volumes that are kept: they are released a little later.
     async fn wait_until_ready(&self) {
-        // An error means that the watches ended, and with them this process' work.
+        // An error means that the watches ended, and with them this process.
         let _ = tokio::join!(
             self.stateful_sets.wait_until_ready(),
             self.pods.wait_until_ready(),
@@ -133,8 +132,8 @@ impl Caches {
     }
 }
 
-/// Watches objects of a kind that the operator made for members: they fill a cache and trigger the
-/// cluster that they belong to.
+/// Watches objects of a kind that the operator creates for members: they fill a cache and trigger
+/// their cluster.
 fn feed<K, M, I>(
     controller: Controller<Guarded<DEngineCluster>>,
     context: &Context,
@@ -164,7 +163,8 @@ where
     (store, controller.watches_stream(stream, mapper))
 }
 
-/// Watches volumes that say that they are kept; they trigger the cluster for which. An operator for one namespace may not.
+/// Watches labelled volumes that are kept; they trigger their cluster. An operator for one
+/// namespace may not watch volumes.
 fn kept_volumes(
     controller: Controller<Guarded<DEngineCluster>>,
     context: &Context,
@@ -178,19 +178,19 @@ fn kept_volumes(
     (store, controller.watches_stream(stream, by_kept_for))
 }
 
-/// Whatever it ends with: the next operator that starts tries again.
+/// A failure is only logged: the next operator that starts tries again.
 async fn label_older_volumes(context: Context) {
     if let Err(error) = older_volumes::label(&context).await {
         tracing::warn!(%error, "volumes that an older operator kept are not looked for");
     }
 }
 
-/// Objects of one answer of the API server to a list.
+/// Page size of lists.
 pub(crate) const PAGE: u32 = 50;
-/// The same of benchmarks: whoever may write one can fill its status with more than a megabyte.
+/// Page size of benchmarks: anyone who may write one can fill its status with more than a megabyte.
 pub(crate) const BENCHMARKS_PAGE: u32 = 8;
 
-/// Watches what has these labels.
+/// Watches objects with these labels.
 pub(crate) fn labelled(selector: &str) -> watcher::Config {
     watcher::Config::default().page_size(PAGE).labels(selector)
 }
@@ -200,8 +200,8 @@ pub(crate) fn few() -> watcher::Config {
     watcher::Config::default().page_size(BENCHMARKS_PAGE)
 }
 
-/// A cache of the selected objects, each without what `slim` takes from it, and a stream of those that changed or went
-/// away.
+/// A cache of the selected objects, each without what `slim` removes, and a stream of those that
+/// changed or were deleted.
 pub(crate) fn cached<K>(
     scope: &Scope,
     api: Api<K>,
@@ -254,7 +254,7 @@ fn by_target(benchmark: Guarded<DEngineBenchmark>) -> Option<ObjectRef<Guarded<D
     Some(ObjectRef::new(&cluster).within(&benchmark.namespace()?))
 }
 
-/// What the caches need of a benchmark is little; whoever judges its results reads it anew.
+/// Removes the results of a benchmark; the judge of a run reads them from the API server.
 pub(crate) fn slim(benchmark: &mut Guarded<DEngineBenchmark>) {
     if let Ok(benchmark) = &mut benchmark.0
         && let Some(status) = &mut benchmark.status
@@ -271,7 +271,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever may write a benchmark may fill its status, and there may be many of them.
+    /// Anyone who may write a benchmark may fill its status, and there may be many.
     #[test]
     fn what_is_kept_of_a_benchmark_has_no_results() {
         let report = json!({"command": ["x".repeat(1024)], "results": []});

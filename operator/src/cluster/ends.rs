@@ -1,6 +1,7 @@
-//! How often in a row the server of a pod ended by itself. Kubernetes keeps one end and a number of starts, which says nothing of
-//! how it ended before; so this process counts the ends that it sees. Once it is started anew it counts from none, which gives
-//! a member up later, and none wrongly.
+//! How often in a row the server of a pod failed by itself. Kubernetes keeps only the last end and
+//! a restart count, which does not say how it ended before; so this process counts the ends that it
+//! sees. After a restart of the operator the count starts at zero, which delays a replacement, and
+//! never causes a wrong one.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -11,10 +12,10 @@ use kube::ResourceExt;
 
 use super::pod_trouble::{is_its_own_fault, last_end, not_ready_since};
 
-/// Pods of which ends are kept.
+/// Pods whose ends are kept.
 const KEPT_MAX: usize = 4096;
 
-/// What was seen of pods that are not Ready, by their UIDs.
+/// Ends of pods that are not Ready, by UID.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     rows: Mutex<HashMap<String, Row>>,
@@ -24,14 +25,15 @@ pub(crate) struct Ends {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Row {
     not_ready_since: Time,
-    /// Which end was counted last.
+    /// The last end that was counted.
     last: Time,
-    /// How many up to this one were the server's own doing, without another in between.
+    /// How many in a row, up to the last one, were the server's own failure.
     own: u32,
 }
 
 impl Ends {
-    /// Counts the end that the pod tells of, unless it was counted. Answers how many in a row were the server's own doing.
+    /// Counts the last end of the pod, unless it was counted. Returns how many in a row were the
+    /// server's own failure.
     pub(super) fn of(&self, pod: &core::Pod) -> u32 {
         let uid = pod.uid().unwrap_or_default();
         let mut rows = self.rows.lock().expect("nobody panics with the lock");
@@ -48,7 +50,7 @@ impl Ends {
     }
 }
 
-/// `None` of a pod that is Ready, or has not ended since it was.
+/// `None` for a pod that is Ready, or has not ended since.
 fn counted(before: Option<&Row>, pod: &core::Pod) -> Option<Row> {
     let since = not_ready_since(pod)?;
     let before = before.filter(|row| row.not_ready_since == *since);
@@ -74,12 +76,12 @@ mod tests {
     use super::*;
     use crate::cluster::pod_trouble::tests::{crashing, ended_with};
 
-    /// Ends of one pod, each with this code, a minute apart.
+    /// Ends of one pod with these exit codes, a minute apart.
     fn seen(ends: &Ends, since: i64, codes: &[i32]) -> u32 {
         let looks = (1..).zip(codes).map(|(minute, code)| {
             let mut pod = crashing(since, since + 60 * minute);
             ended_with(&mut pod, *code, "Error");
-            // However often it is looked at.
+            // Counted once, however often it is seen.
             assert_eq!(ends.of(&pod), ends.of(&pod));
             ends.of(&pod)
         });

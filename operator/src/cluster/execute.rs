@@ -1,5 +1,5 @@
 //! Carries out one step. Each is safe to repeat: members answer a repeated change as they did the
-//! first time, and deletions name the UID of what was seen.
+//! first time, and deletions name the UID of the observed object.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::apply::{by_us, exactly, is_code};
 use crate::context::{Context, Event, now};
 use crate::status_writer;
 
-/// Why a step was not carried out. The next reconciliation derives anew what to do.
+/// Why a step was not carried out. The next reconciliation plans again.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
     /// The Kubernetes API refused or did not answer.
@@ -33,18 +33,18 @@ pub(super) enum StepError {
     /// A member refused or did not answer.
     #[error("{0}")]
     Member(#[from] dengine_client::Error),
-    /// Nobody can be asked.
+    /// No member can be called.
     #[error("no member answers")]
     NobodyAnswers,
 }
 
 impl StepError {
-    /// The API server did answer, and not that it was done.
+    /// Whether the API server refused the step, rather than not answering.
     pub(super) fn is_answer(&self) -> bool {
         matches!(self, Self::Kube(kube::Error::Api(_)))
     }
 
-    /// Somebody answered that it can not be done yet; waiting is normal.
+    /// Whether the step can not be done yet; waiting is normal.
     pub(super) fn is_not_yet(&self) -> bool {
         match self {
             Self::Kube(error) => is_code(error, 409) || is_code(error, 404),
@@ -56,9 +56,6 @@ impl StepError {
 }
 
 /// Carries out the step. Returns the event that tells of it.
-///
-/// # Errors
-/// If the API server or a member refuses or does not answer.
 pub(super) async fn execute(
     context: &Context,
     cluster: &Cluster,
@@ -240,8 +237,8 @@ fn removed(member_id: u64, name: &str, why: Removal) -> Event {
     }
 }
 
-/// Writes the identity into the status before any member gets it. The resource version makes sure
-/// that nobody recorded another one meanwhile.
+/// Writes the identity into the status before any member gets it. The resource version ensures that
+/// no other one was recorded meanwhile.
 async fn record_identity(
     context: &Context,
     resource: &mut DEngineCluster,
@@ -258,8 +255,8 @@ async fn record_identity(
     Ok(())
 }
 
-/// Writes down that a member is about to be replaced, before anything of it is given up: whatever happens to the
-/// operator, its next one does not come at once.
+/// Records that a member is about to be replaced before its data is given up, so that the pause
+/// before the next replacement survives a crash.
 async fn record_replacement(
     context: &Context,
     resource: &mut DEngineCluster,
@@ -325,7 +322,7 @@ fn any_of(observed: &Observed, addresses: &BTreeMap<Ordinal, String>) -> Option<
     })
 }
 
-/// A claim that was deleted stays for as long as its pod uses it.
+/// A deleted claim stays while its pod uses it.
 fn why_restart(cluster: &Cluster, observed: &Observed, ordinal: Ordinal) -> String {
     let claim = observed.claims.get(&ordinal);
     if claim.is_some_and(|claim| claim.terminating) {

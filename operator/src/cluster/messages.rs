@@ -1,4 +1,4 @@
-//! Steps and states in the words that people read in conditions and events. Pure.
+//! Steps and states as messages for conditions and events. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,9 +7,9 @@ use dengine_crds::reasons::cluster as reasons;
 use super::model::{Membership, Observed, Ordinal};
 use super::plan::{Blocked, MembershipStep, ObjectStep, Record, Removal, Step, Waiting};
 
-/// Whether a step is work towards the spec, with its reason and its words.
+/// Whether a step is work towards the spec, with its reason and message.
 pub(super) fn progress(step: &Step, observed: &Observed) -> (bool, &'static str, String) {
-    let (works, (reason, words)) = match step {
+    let (works, (reason, message)) = match step {
         Step::Done => (false, done(observed)),
         Step::Blocked(blocked) => (false, self::blocked(blocked)),
         Step::Wait(waiting) => (true, self::waiting(waiting, observed)),
@@ -17,10 +17,10 @@ pub(super) fn progress(step: &Step, observed: &Observed) -> (bool, &'static str,
         Step::Object(step) => (true, changing_object(step)),
         Step::Membership(step) => (true, changing_membership(step)),
     };
-    (works, reason, words)
+    (works, reason, message)
 }
 
-/// Nothing is to be done; that is not to say that all is well.
+/// There is no step, which does not mean that all is well.
 fn done(observed: &Observed) -> (&'static str, String) {
     let away: Vec<&str> = observed
         .membership
@@ -30,39 +30,42 @@ fn done(observed: &Observed) -> (&'static str, String) {
         .map(|member| member.name.as_str())
         .collect();
     if away.is_empty() && observed.refused.is_none() {
-        let words = "everything is as the spec asks".to_owned();
-        return (reasons::AS_SPECIFIED, words);
+        let message = "everything is as the spec asks".to_owned();
+        return (reasons::AS_SPECIFIED, message);
     }
     let who = if away.is_empty() {
         "its pods".to_owned()
     } else {
         away.join(", ")
     };
-    let words = format!("nothing can be done but to wait for {who}");
-    (reasons::MEMBER_UNAVAILABLE, with_troubles(words, observed))
+    let message = format!("nothing can be done but to wait for {who}");
+    (
+        reasons::MEMBER_UNAVAILABLE,
+        with_troubles(message, observed),
+    )
 }
 
-/// With what keeps pods from running, if something is known to.
-pub(super) fn with_troubles(words: String, observed: &Observed) -> String {
+/// Adds what keeps pods from running, if known.
+pub(super) fn with_troubles(message: String, observed: &Observed) -> String {
     match troubles(observed) {
-        Some(troubles) => format!("{words}; {troubles}"),
-        None => words,
+        Some(troubles) => format!("{message}; {troubles}"),
+        None => message,
     }
 }
 
 fn recording(record: &Record) -> (&'static str, String) {
     match record {
         Record::NewCluster { .. } => {
-            let words = "giving the first member its identity".to_owned();
-            (reasons::BOOTSTRAPPING, words)
+            let message = "giving the first member its identity".to_owned();
+            (reasons::BOOTSTRAPPING, message)
         }
         Record::Adopted { cluster_id } => {
-            let words = format!("adopting the existing cluster {cluster_id}");
-            (reasons::BOOTSTRAPPING, words)
+            let message = format!("adopting the existing cluster {cluster_id}");
+            (reasons::BOOTSTRAPPING, message)
         }
         Record::Replacement { name, .. } => {
-            let words = format!("about to replace {name}, which does not run");
-            (reasons::REPLACING_MEMBER, words)
+            let message = format!("about to replace {name}, which does not run");
+            (reasons::REPLACING_MEMBER, message)
         }
     }
 }
@@ -70,15 +73,15 @@ fn recording(record: &Record) -> (&'static str, String) {
 fn changing_object(step: &ObjectStep) -> (&'static str, String) {
     match step {
         ObjectStep::MarkClaim { ordinal, .. } => {
-            let words = format!("about to remove member {ordinal}");
-            (reasons::REMOVING_MEMBER, words)
+            let message = format!("about to remove member {ordinal}");
+            (reasons::REMOVING_MEMBER, message)
         }
         ObjectStep::RestartPod { ordinal, .. } => {
             (reasons::ROLLING_OUT, format!("restarting member {ordinal}"))
         }
         ObjectStep::DeleteClaim { ordinal, .. } => {
-            let words = format!("deleting the volume claim of removed member {ordinal}");
-            (reasons::REMOVING_MEMBER, words)
+            let message = format!("deleting the volume claim of removed member {ordinal}");
+            (reasons::REMOVING_MEMBER, message)
         }
     }
 }
@@ -86,24 +89,24 @@ fn changing_object(step: &ObjectStep) -> (&'static str, String) {
 fn changing_membership(step: &MembershipStep) -> (&'static str, String) {
     match step {
         MembershipStep::Bootstrap { .. } => {
-            let words = "giving the first member its identity".to_owned();
-            (reasons::BOOTSTRAPPING, words)
+            let message = "giving the first member its identity".to_owned();
+            (reasons::BOOTSTRAPPING, message)
         }
         MembershipStep::AddLearner { ordinal, .. } => {
-            let words = format!("adding member {ordinal} as a learner");
-            (reasons::ADDING_MEMBER, words)
+            let message = format!("adding member {ordinal} as a learner");
+            (reasons::ADDING_MEMBER, message)
         }
         MembershipStep::Join { ordinal, .. } => {
-            let words = format!("telling member {ordinal} its identity");
-            (reasons::ADDING_MEMBER, words)
+            let message = format!("telling member {ordinal} its identity");
+            (reasons::ADDING_MEMBER, message)
         }
         MembershipStep::Promote { name, .. } => {
             (reasons::ADDING_MEMBER, format!("letting {name} vote"))
         }
         MembershipStep::Remove { name, why, .. } => removing(name, *why),
         MembershipStep::TransferLeader { name, .. } => {
-            let words = format!("handing leadership to {name}");
-            (reasons::TRANSFERRING_LEADER, words)
+            let message = format!("handing leadership to {name}");
+            (reasons::TRANSFERRING_LEADER, message)
         }
     }
 }
@@ -111,8 +114,8 @@ fn changing_membership(step: &MembershipStep) -> (&'static str, String) {
 fn removing(name: &str, why: Removal) -> (&'static str, String) {
     let replaced = match why {
         Removal::ScaleDown => {
-            let words = format!("removing {name}: fewer members are wanted");
-            return (reasons::REMOVING_MEMBER, words);
+            let message = format!("removing {name}: fewer members are wanted");
+            return (reasons::REMOVING_MEMBER, message);
         }
         Removal::DataLost => format!("{name} came back without its data and is replaced"),
         Removal::VolumeLost => format!("the volume of {name} is gone; it is replaced"),
@@ -131,50 +134,50 @@ fn waiting(waiting: &Waiting, observed: &Observed) -> (&'static str, String) {
     match waiting {
         Waiting::Pods(silent) => {
             let silent: Vec<u32> = silent.iter().copied().collect();
-            let words = format!("waiting for {} to answer", members(&silent));
-            (reasons::WAITING_FOR_PODS, with_troubles(words, observed))
+            let message = format!("waiting for {} to answer", members(&silent));
+            (reasons::WAITING_FOR_PODS, with_troubles(message, observed))
         }
         Waiting::Gone(leaving) => {
             let leaving: Vec<u32> = leaving.iter().copied().collect();
-            let words = format!(
+            let message = format!(
                 "waiting for the old pods of {} to end: another StatefulSet's, or with volume claims that are being deleted, they \
                  are no part of this cluster; if nobody deletes them, do (the volume of a deleted claim goes with its pod, unless \
                  its persistentVolumeReclaimPolicy is Retain)",
                 members(&leaving)
             );
-            (reasons::WAITING_FOR_PODS, with_troubles(words, observed))
+            (reasons::WAITING_FOR_PODS, with_troubles(message, observed))
         }
         Waiting::Seed => {
-            let words = "waiting for the member that was chosen as the first voter".to_owned();
-            (reasons::WAITING_FOR_PODS, with_troubles(words, observed))
+            let message = "waiting for the member that was chosen as the first voter".to_owned();
+            (reasons::WAITING_FOR_PODS, with_troubles(message, observed))
         }
         Waiting::Quorum => {
-            let words = "waiting for a quorum of the members to answer".to_owned();
-            (reasons::QUORUM_LOST, with_troubles(words, observed))
+            let message = "waiting for a quorum of the members to answer".to_owned();
+            (reasons::QUORUM_LOST, with_troubles(message, observed))
         }
         Waiting::CatchUp { name } => {
-            let words = format!("{name} receives the log");
-            (reasons::CATCHING_UP, with_troubles(words, observed))
+            let message = format!("{name} receives the log");
+            (reasons::CATCHING_UP, with_troubles(message, observed))
         }
         Waiting::Member { name } => {
-            let words = format!("waiting for {name} to serve before the next restart");
-            (reasons::ROLLING_OUT, with_troubles(words, observed))
+            let message = format!("waiting for {name} to serve before the next restart");
+            (reasons::ROLLING_OUT, with_troubles(message, observed))
         }
     }
 }
 
-/// The reason and the words for a step that may not be taken.
+/// Reason and message of a step that may not be taken.
 pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
     match blocked {
         Blocked::ForeignData { names, cluster_ids } => {
             let names: Vec<u32> = names.iter().copied().collect();
             let ids: Vec<String> = cluster_ids.iter().map(u64::to_string).collect();
-            let words = format!(
+            let message = format!(
                 "the volumes of {} belong to another cluster ({}); nothing is changed until they are gone",
                 members(&names),
                 ids.join(", ")
             );
-            (reasons::FOREIGN_DATA, words)
+            (reasons::FOREIGN_DATA, message)
         }
         Blocked::AllEmpty => (
             reasons::QUORUM_LOST,
@@ -198,7 +201,7 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
         ),
         Blocked::Version { from, to, why } => (
             reasons::VERSION_REFUSED,
-            format!("the roll-out stops: {}", why.words(*from, *to)),
+            format!("the roll-out stops: {}", why.message(*from, *to)),
         ),
         Blocked::ScaleDown { name, away } => (
             reasons::BLOCKED,
@@ -215,7 +218,7 @@ pub(super) fn blocked(blocked: &Blocked) -> (&'static str, String) {
     }
 }
 
-/// What becomes of a volume whose claim somebody deleted while its member runs.
+/// What happens to a volume whose claim was deleted while its member runs.
 pub(super) fn goes_with_its_pod(claim: &str) -> String {
     format!(
         "somebody deleted {claim}, and the volume goes when the pod ends; delete the pod while all other members \
@@ -224,7 +227,7 @@ pub(super) fn goes_with_its_pod(claim: &str) -> String {
     )
 }
 
-/// What keeps pods from running, in Kubernetes' words; once for pods that have the same trouble.
+/// What keeps pods from running, as Kubernetes reports it; once for pods with the same trouble.
 pub(super) fn troubles(observed: &Observed) -> Option<String> {
     let mut pods_by_trouble: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for (ordinal, pod) in &observed.pods {
@@ -233,7 +236,7 @@ pub(super) fn troubles(observed: &Observed) -> Option<String> {
         }
     }
     let refused = observed.refused.as_ref();
-    let refused = refused.map(|words| format!("Kubernetes refuses pods: {words}"));
+    let refused = refused.map(|message| format!("Kubernetes refuses pods: {message}"));
     let troubles: Vec<String> = pods_by_trouble
         .iter()
         .map(|(trouble, pods)| format!("{}: {trouble}", members(pods)))
@@ -243,7 +246,7 @@ pub(super) fn troubles(observed: &Observed) -> Option<String> {
     (!troubles.is_empty()).then(|| troubles.join("; "))
 }
 
-/// What became of the volumes of members that were given up and in whose place nobody votes yet.
+/// The volumes of replaced members whose replacement does not vote yet.
 fn old_volumes(observed: &Observed) -> impl Iterator<Item = String> {
     let is_awaited = |ordinal: Ordinal, member_id: u64| {
         let now = observed.member_at(ordinal);

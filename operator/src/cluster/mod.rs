@@ -1,4 +1,4 @@
-//! The controller of `DEngineCluster`: observe (I/O) → validate (pure) → plan (pure) → carry out one
+//! The controller of `DEngineCluster`: observe (I/O) → validate (pure) → plan (pure) → take one
 //! step (I/O) → status (pure, from what was observed and done).
 
 mod benchmark_annotation;
@@ -48,18 +48,15 @@ use validate::Cluster;
 
 /// After a step, the next one follows as soon as its effect can be seen.
 const AFTER_STEP: Duration = Duration::from_millis(300);
-/// While something is awaited.
+/// While waiting for a change.
 const WHILE_WAITING: Duration = Duration::from_secs(1);
 
-/// A cluster that looks the same is looked at less and less, down to once in so many polls.
+/// A cluster without changes is reconciled less and less often, down to once in this many polls.
 const QUIET_POLLS: u32 = 10;
-/// The same of one with which something goes wrong again and again.
+/// The same for one with a failure that persists.
 const FAILING_POLLS: u32 = 20;
 
-/// Brings one cluster one step nearer to its spec and reports how it stands.
-///
-/// # Errors
-/// If the Kubernetes API does not let us read the resource or write its status.
+/// Takes one step towards the spec of a cluster and writes its status.
 pub async fn reconcile(
     resource: &DEngineCluster,
     context: &Context,
@@ -83,7 +80,7 @@ pub async fn reconcile(
     match bystander::take_on(context, &mut resource).await {
         Ok(None) => {}
         Ok(Some(other)) => return bystander::stand_by(context, &resource, &other).await,
-        // Somebody wrote it meanwhile, perhaps another operator's name.
+        // It was changed meanwhile, perhaps by another operator that took the cluster on.
         Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
         Err(error) => return Err(error),
     }
@@ -99,7 +96,8 @@ pub async fn reconcile(
     telemetry::record_status(&resource, &status);
     publish_disk_space(context, &resource, &status).await;
     if resource.status.clone().map(bystander::without).as_ref() != Some(&status) {
-        // What was read decides what is written: somebody else, a later operator say, may have written meanwhile.
+        // The status follows from what was read. The resource may have changed since, for example
+        // by a newer operator.
         match status_writer::write(&context.client, &resource, &status).await {
             Err(error) if is_code(&error, 409) => return Ok(Action::requeue(AFTER_STEP)),
             written => written.map(drop)?,
@@ -111,9 +109,10 @@ pub async fn reconcile(
     Ok(Action::requeue(again))
 }
 
-/// An annotation that asks for something once is read from where it is true. All else is as good from the cache: whatever is
-/// done about it names what it is about by UID, or is written with the version that was read. That holds for the identity too:
-/// before it is recorded nothing is done but to record it, and the API server refuses that to whoever read an older version.
+/// Whether the cached resource suffices. An annotation that starts something once is read from the
+/// API server. Everything else may come from the cache: changes name the UID of their object, or
+/// the version that was read. That includes the cluster's identity: nothing is done before it is
+/// recorded, and the API server refuses to record it over an older version.
 fn may_be_from_cache(resource: &DEngineCluster) -> bool {
     !resource.annotations().contains_key(annotations::BENCHMARK)
 }
@@ -128,7 +127,7 @@ struct Reconciliation<'a> {
     wanted: Wanted,
 }
 
-/// Reason and message of what went wrong.
+/// Reason and message of a failure.
 type Failure = (&'static str, String);
 
 async fn observe_and_act(
@@ -178,11 +177,11 @@ async fn observe_and_act(
     }
 }
 
-/// The image is held back: members go on with the one that they run.
+/// Members keep the image that they run.
 fn version_notice(cluster: &Cluster) -> Option<Notice> {
-    let words = cluster.refused_image.as_ref()?;
-    let words = format!("the image is not rolled out: {words}");
-    Some(Notice::rests(reasons::VERSION_REFUSED, words))
+    let message = cluster.refused_image.as_ref()?;
+    let message = format!("the image is not rolled out: {message}");
+    Some(Notice::rests(reasons::VERSION_REFUSED, message))
 }
 
 impl Reconciliation<'_> {
@@ -260,7 +259,7 @@ impl Reconciliation<'_> {
     }
 }
 
-/// When a disk fills up, and when there is space again.
+/// Publishes an event when a disk fills up, and when there is space again.
 async fn publish_disk_space(
     context: &Context,
     resource: &DEngineCluster,
@@ -295,7 +294,7 @@ async fn publish_failure(context: &Context, resource: &DEngineCluster, event: &E
         .await;
 }
 
-/// When the cluster is looked at next, if nothing happens to it in Kubernetes before.
+/// When the cluster is reconciled next, if nothing happens to it in Kubernetes before.
 fn requeue(
     context: &Context,
     resource: &DEngineCluster,
@@ -323,7 +322,7 @@ fn requeue(
     context.pace.next(uid, &hash::of(&looks_like), poll, most)
 }
 
-/// What to do after a reconciliation that ended early.
+/// When to retry a reconciliation that failed.
 pub(crate) fn on_error(
     _: Arc<Guarded<DEngineCluster>>,
     _: &kube::Error,

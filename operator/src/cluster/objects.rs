@@ -1,5 +1,5 @@
-//! Keeps the objects of a cluster as they should be. None of this touches the quorum: the
-//! StatefulSet only shrinks below pods that hold no member, and restarts nothing by itself.
+//! Applies the objects of a cluster. None of them touches the quorum: the StatefulSet shrinks only
+//! by pods without a member, and restarts nothing by itself.
 
 use std::fmt::Debug;
 
@@ -25,16 +25,15 @@ use crate::context::{Context, Event};
 /// Why the objects are not as they should be.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ObjectsError {
-    /// An object could not be applied without which nothing is to be done.
+    /// An object could not be applied that the next step needs.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// One beside the members could not be; they are as they should be.
+    /// An object could not be applied that the members do not need.
     #[error(transparent)]
     Beside(ApplyError),
 }
 
 impl ObjectsError {
-    /// The reason for conditions.
     pub(super) fn reason(&self) -> &'static str {
         let (Self::Apply(error) | Self::Beside(error)) = self;
         match error {
@@ -46,11 +45,12 @@ impl ObjectsError {
     }
 }
 
-/// Applies what differs. The StatefulSet comes last: its pods need the rest when they are made, and once they are there, a
-/// Service or a budget that the API server refuses keeps no member from being repaired.
+/// Applies what differs. The StatefulSet comes last: its pods need the other objects when they are
+/// created. Once the pods exist, a Service or a budget that the API server refuses must not keep
+/// members from being repaired.
 ///
 /// # Errors
-/// The first object that could not be applied; the StatefulSet, if that is among them.
+/// The first object that could not be applied; the StatefulSet, if it is among them.
 pub(super) async fn ensure(
     context: &Context,
     caches: &Caches,
@@ -74,7 +74,7 @@ pub(super) async fn ensure(
     beside.map_err(ObjectsError::Beside)
 }
 
-/// The Services and the budget: each is tried, whatever becomes of the others.
+/// The Services and the PodDisruptionBudget: each is tried, whether the others fail or not.
 async fn ensure_beside(
     context: &Context,
     caches: &Caches,
@@ -100,7 +100,7 @@ async fn ensure_set(
     replicas: u32,
     live: Option<&StatefulSet>,
 ) -> Result<(), ObjectsError> {
-    // One that is going has its pods taken from it first; only then the next one can have them.
+    // A StatefulSet that is being deleted must be gone before the next one can adopt its pods.
     if live.is_some_and(|live| live.metadata.deletion_timestamp.is_some()) {
         return Ok(());
     }
@@ -136,7 +136,7 @@ where
     Ok(())
 }
 
-/// That somebody else has the last word on an object.
+/// Publishes that a webhook has the last word on an object.
 pub(super) async fn publish_altered(context: &Context, cluster: &Cluster, kind: &str, name: &str) {
     let note = format!(
         "{kind} {name} is not as the operator applied it: an admission webhook changes it, which is left as it is"

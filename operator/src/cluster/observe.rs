@@ -1,5 +1,5 @@
-//! Gathers the truth about one cluster: pods, claims and the StatefulSet from the caches, what each
-//! member says of itself, and the member list as a quorum confirms it. I/O, no decisions.
+//! Observes one cluster: pods, claims and the StatefulSet from the caches, what each member
+//! reports, and the member list as a quorum confirms it. I/O, no decisions.
 
 use std::collections::BTreeMap;
 
@@ -28,24 +28,17 @@ use crate::apply::controller;
 use crate::context::{Context, now};
 use crate::members::Members;
 
-/// Caches of what the operator made, filtered by its labels.
+/// Caches of the objects that the operator created, filtered by its labels.
 #[derive(Clone, Debug)]
 pub struct Caches {
-    /// StatefulSets of clusters.
     pub stateful_sets: Store<StatefulSet>,
-    /// Pods of members.
     pub pods: Store<core::Pod>,
-    /// Claims of members.
     pub claims: Store<core::PersistentVolumeClaim>,
-    /// Services of clusters.
     pub services: Store<core::Service>,
-    /// ServiceAccounts of clusters.
     pub accounts: Store<core::ServiceAccount>,
-    /// PodDisruptionBudgets of clusters.
     pub budgets: Store<k8s_openapi::api::policy::v1::PodDisruptionBudget>,
-    /// PersistentVolumes that are kept, of all clusters. Empty where the operator may not list them.
+    /// PersistentVolumes that are kept, of all clusters. Empty if the operator may not list them.
     pub volumes: Store<core::PersistentVolume>,
-    /// Every benchmark.
     pub benchmarks: Benchmarks,
 }
 
@@ -54,15 +47,11 @@ pub struct Caches {
 pub(crate) struct Observation {
     /// For the planner and the status.
     pub observed: Observed,
-    /// Addresses of the pods.
     pub addresses: BTreeMap<Ordinal, String>,
-    /// The StatefulSet as it is.
     pub stateful_set: Option<std::sync::Arc<StatefulSet>>,
-    /// The claims as they are.
     pub claims: BTreeMap<Ordinal, std::sync::Arc<core::PersistentVolumeClaim>>,
 }
 
-/// Observes one cluster.
 pub(crate) async fn observe(
     context: &Context,
     caches: &Caches,
@@ -152,8 +141,9 @@ pub(crate) async fn observe(
     }
 }
 
-/// What the StatefulSet says of the cluster, or while there is none its claims. That of a resource which was deleted may still
-/// be there, until it is collected: its claims are all that stays.
+/// What the StatefulSet records about the cluster, or its claims while there is none. The
+/// StatefulSet of a deleted resource may still exist, until it is garbage-collected: then its
+/// claims count.
 pub(crate) fn standing(caches: &Caches, cluster: &str, namespace: &str, uid: &str) -> Standing {
     let set = ObjectRef::new(&names::cluster::stateful_set(cluster)).within(namespace);
     let set = caches.stateful_sets.get(&set);
@@ -164,7 +154,7 @@ pub(crate) fn standing(caches: &Caches, cluster: &str, namespace: &str, uid: &st
         let claim = ObjectRef::new(&names::cluster::claim(cluster, ordinal));
         caches.claims.get(&claim.within(namespace))
     });
-    // One that goes takes its volume with it.
+    // A claim that is being deleted takes its volume with it.
     let is_its = |claim: &core::PersistentVolumeClaim| {
         let said = claim.labels().get(labels::CLUSTER);
         let stays = claim.metadata.deletion_timestamp.is_none();
@@ -174,7 +164,7 @@ pub(crate) fn standing(caches: &Caches, cluster: &str, namespace: &str, uid: &st
     Standing::of_claims(claims.iter().map(AsRef::as_ref))
 }
 
-/// Why pods that should be there are missing, if the API server refused them.
+/// Why pods are missing, if the API server refused them.
 async fn refused(
     context: &Context,
     set: Option<&StatefulSet>,
@@ -196,16 +186,16 @@ where
     store.get(&ObjectRef::new(name).within(&cluster.namespace))
 }
 
-/// Ordinals below which pods and claims are looked for: those that a cluster may have, and those that somebody scaled the
-/// StatefulSet to by hand.
+/// Ordinals below which pods and claims are looked up: those that a cluster may have, and those
+/// that the StatefulSet was scaled to by hand.
 fn ordinals_max(set: Option<&StatefulSet>) -> u32 {
     let there = set.and_then(|set| set.status.as_ref());
     let there = there.map_or(0, |status| u32::try_from(status.replicas).unwrap_or(0));
     set.map_or(0, replicas).max(there).max(REPLICAS_MAX)
 }
 
-/// The cluster's objects of one kind by the ordinals in their names. Each is looked up: to go through all that there are would
-/// cost a thousand clusters a million steps.
+/// The cluster's objects of one kind by the ordinals in their names. Each is looked up: going
+/// through all objects would cost a thousand clusters a million steps.
 fn of_cluster<K>(
     store: &Store<K>,
     cluster: &Cluster,
@@ -239,7 +229,7 @@ fn replicas(set: &StatefulSet) -> u32 {
     u32::try_from(replicas).unwrap_or(0)
 }
 
-/// Only of a pod that runs and stays.
+/// Only of a pod that runs and is not being deleted.
 fn address(pod: &core::Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let runs = status.phase.as_deref() == Some("Running");
@@ -250,15 +240,16 @@ fn address(pod: &core::Pod) -> Option<String> {
         .filter(|ip| !ip.is_empty())
 }
 
-/// Whether this pod's member answered. While a node is away, what Kubernetes says of its pods is old, and their addresses
-/// may be other pods' by now. A member that does not say where it is reached is believed.
+/// Whether this pod's member answered. While a node is away, Kubernetes' view of its pods is old,
+/// and other pods may have their addresses. A member that reports no address is accepted.
 fn is_from(cluster: &Cluster, ordinal: Ordinal, answer: &v1::StatusResponse) -> bool {
     let pod = names::cluster::pod(&cluster.name, ordinal);
     answer.peer_address.is_empty()
         || answer.peer_address == stateful_set::peer_address(cluster, &pod)
 }
 
-/// A StatefulSet takes up pods that nobody controls; one that another controls is that one's, though it may be deleted already.
+/// Whether another object controls the pod, which may be deleted already. A StatefulSet adopts pods
+/// without a controller.
 fn is_of_another(pod: &core::Pod, set: Option<&StatefulSet>) -> bool {
     let set = set.and_then(|set| set.metadata.uid.as_deref());
     let controller = controller(pod.owner_references());
@@ -328,7 +319,7 @@ fn claim_view(claim: &core::PersistentVolumeClaim) -> Claim {
     }
 }
 
-/// No volume was bound to it, and none that holds something is meant to be.
+/// Whether no volume was bound to it, and none with data is meant to be.
 fn is_surely_empty(claim: &core::PersistentVolumeClaim) -> bool {
     let status = claim.status.as_ref();
     let pending = status.and_then(|status| status.phase.as_deref()) == Some("Pending");
@@ -339,12 +330,12 @@ fn is_surely_empty(claim: &core::PersistentVolumeClaim) -> bool {
     pending && from_scratch
 }
 
-/// Text of the annotation that notes whose removal makes a claim superfluous.
+/// Value of the annotation that names the removed member of a claim.
 pub(crate) fn mark(identity: Identity) -> String {
     format!("{}/{}", identity.cluster_id, identity.member_id)
 }
 
-/// The identity in such a text.
+/// The identity in such a value.
 pub(crate) fn parse_mark(text: &str) -> Option<Identity> {
     let (cluster_id, member_id) = text.split_once('/')?;
     Some(Identity {
@@ -353,7 +344,7 @@ pub(crate) fn parse_mark(text: &str) -> Option<Identity> {
     })
 }
 
-/// Asks whoever leads, then anybody else of the cluster: each forwards to the leader.
+/// Asks the leader, then any other member: each forwards to the leader.
 async fn membership(
     members: &Members,
     cluster: &Cluster,

@@ -1,8 +1,8 @@
-//! Volumes of members that were given up. When the claim of one goes, a storage class usually deletes the volume too; so its
-//! reclaim policy is Retain from before that until another member votes in its place. The volume itself says for whom it is
-//! kept and what its policy was: the status says it too, for people, and may be lost, or put back
-//! as it was before. PersistentVolumes are in no namespace: an operator that may look at some namespaces only can not do this,
-//! and says so.
+//! Volumes of replaced members. When a claim is deleted, its storage class usually deletes the
+//! volume too; so the volume's reclaim policy is set to Retain before that, until another member
+//! votes in its place. The volume itself is labelled with its cluster, member and former policy;
+//! the status says it too, for people, but may be lost or restored from a backup. PersistentVolumes
+//! are in no namespace: an operator for some namespaces only can not do this, and reports it.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +27,11 @@ use crate::context::{Context, Event};
 use crate::status_writer;
 
 const RETAIN: &str = "Retain";
-/// Policies under which a volume, or what is in it, goes with its claim.
+/// Policies under which a volume, or its content, is deleted with its claim.
 const GOES: [&str; 2] = ["Delete", "Recycle"];
 
-/// The volumes that are kept for a cluster: those that say so, and those of which only the status does, as where the operator
-/// may not list volumes.
+/// The volumes that are kept for a cluster: those with labels, and those that only the status
+/// names, as when the operator may not list volumes.
 pub(super) fn kept(
     volumes: &Store<PersistentVolume>,
     cluster: &Cluster,
@@ -56,7 +56,7 @@ pub(super) fn kept(
             of,
         })
     });
-    // What a volume says of itself comes last, and so counts.
+    // The volume's own labels come last, and so count.
     let by_name: BTreeMap<String, OldVolume> = recorded
         .chain(there)
         .map(|volume| (volume.name.clone(), volume))
@@ -64,11 +64,11 @@ pub(super) fn kept(
     by_name.into_values().collect()
 }
 
-/// What the volume says of itself, if it is kept for the members of this cluster under this name.
+/// What the volume's labels say, if it is kept for a member of this cluster.
 fn seen(volume: &PersistentVolume, cluster: &Cluster, cluster_id: u64) -> Option<OldVolume> {
     let older = older_volumes::seen(volume, cluster, cluster_id);
     let said = older.or_else(|| marked(volume, cluster))?;
-    // Somebody may have given it to another claim since.
+    // It may have been bound to another claim since.
     let is_its = said.of.cluster_id == cluster_id && is_of(volume, cluster, said.ordinal);
     is_its.then_some(said)
 }
@@ -94,7 +94,8 @@ fn is_of(volume: &PersistentVolume, cluster: &Cluster, ordinal: Ordinal) -> bool
     })
 }
 
-/// One that was only set aside for a claim of this name has no UID yet. Another UID is that of an earlier claim of the name.
+/// A volume that is only reserved for a claim of this name has no UID yet. Another UID is that of
+/// an earlier claim of the name.
 fn is_bound_to(volume: &PersistentVolume, claim_uid: &str) -> bool {
     let bound_to = claim(volume).and_then(|claim| claim.uid.as_deref());
     bound_to.is_none_or(|uid| uid == claim_uid)
@@ -104,11 +105,11 @@ pub(super) fn claim(volume: &PersistentVolume) -> Option<&ObjectReference> {
     volume.spec.as_ref()?.claim_ref.as_ref()
 }
 
-/// Sees to it that the volume outlives its claim, tells of it, and records it, or why not.
+/// Makes the volume outlive its claim, publishes and records that, or why not.
 ///
 /// # Errors
-/// If the API server does not answer, or the volume was changed meanwhile. If it refuses, the volume is not kept: it would
-/// refuse for ever, as a webhook does, and the member could never be replaced.
+/// If the API server does not answer, or the volume was changed meanwhile. If it refuses, the
+/// volume is not kept: a webhook would refuse every time, and the member could never be replaced.
 pub(super) async fn keep(
     context: &Context,
     cluster: &Cluster,
@@ -152,7 +153,7 @@ pub(super) async fn keep(
     Ok(())
 }
 
-/// Answers why the volume is not kept, if that is nothing of the API server's.
+/// Returns why the volume is not kept, if the reason is not the API server's.
 async fn retain(
     context: &Context,
     cluster: &Cluster,
@@ -161,7 +162,8 @@ async fn retain(
 ) -> Result<Option<String>, kube::Error> {
     let api: Api<PersistentVolume> = Api::all(context.client.clone());
     let there = api.get(&old.name).await?;
-    // A claim may name any volume, another namespace's too; only the volume itself says whose it is.
+    // A claim may name any volume, even another namespace's; only the volume itself says whose it
+    // is.
     if !is_of(&there, cluster, old.ordinal) || !is_bound_to(&there, claim_uid) {
         let volume = &old.name;
         let why =
@@ -187,8 +189,8 @@ async fn retain(
     Ok(None)
 }
 
-/// Lets go of volumes that nobody needs any more. One that the API server refuses to let go holds up nothing: it is tried again
-/// after a pause that grows. Answers what people should know.
+/// Releases volumes that are no longer needed. A refusal by the API server holds up nothing: it is
+/// retried after a growing pause. Returns what people should know.
 pub(super) async fn release(
     context: &Context,
     cluster: &Cluster,
@@ -198,28 +200,29 @@ pub(super) async fn release(
     let mut refused = Vec::new();
     for old in no_longer_needed {
         let attempt = format!("{} {}", cluster.owner.uid, old.name);
-        if let Some(words) = context.retries.not_yet(&attempt) {
-            refused.push(words);
+        if let Some(message) = context.retries.not_yet(&attempt) {
+            refused.push(message);
             continue;
         }
         match let_go(context, cluster, resource, old).await {
             Ok(()) => context.retries.succeeded(&attempt),
-            // Somebody wrote it, or the cluster, meanwhile; the next look finds it as it is then.
+            // It, or the cluster, was changed meanwhile; the next reconciliation sees its new
+            // state.
             Err(error) if is_code(&error, 409) => {}
             Err(error) => {
-                let words = stays(old, &error);
-                context.retries.failed(&attempt, &words);
-                let event = Event::warning(events::VOLUME_RELEASED, words.clone());
+                let message = stays(old, &error);
+                context.retries.failed(&attempt, &message);
+                let event = Event::warning(events::VOLUME_RELEASED, message.clone());
                 publish_failure(context, resource, &event).await;
-                refused.push(words);
+                refused.push(message);
             }
         }
     }
     (!refused.is_empty()).then(|| Notice::rests(reasons::OLD_VOLUMES_STAY, refused.join("; ")))
 }
 
-/// Leaves the volume to the policy that it had, and forgets it. Only one that says that it is kept for this member: the status
-/// may name any.
+/// Restores the volume's former policy, and removes its labels. Only for a volume that is labelled
+/// for this member: the status may name any.
 async fn let_go(
     context: &Context,
     cluster: &Cluster,
@@ -230,7 +233,7 @@ async fn let_go(
     let there = api.get_opt(&old.name).await?;
     let there = there.filter(|there| seen(there, cluster, old.of.cluster_id).is_some());
     if let Some(there) = &there {
-        // Somebody may have set another one meanwhile.
+        // Another policy may have been set meanwhile.
         let now = policy(there).unwrap_or(RETAIN);
         let before = policy_before(there).filter(|_| now == RETAIN);
         change(context, there, &Marks::default(), before.unwrap_or(now)).await?;
@@ -242,7 +245,7 @@ async fn let_go(
         replacement.kept_volume = None;
     })
     .await?;
-    // The cache may be behind, and all was done and told before.
+    // The cache may lag, and all may have been done and published before.
     if there.is_some() || recorded {
         let pod = names::cluster::pod(&cluster.name, old.ordinal);
         let note =
@@ -278,7 +281,7 @@ fn policy_before(volume: &PersistentVolume) -> Option<&str> {
     }
 }
 
-/// What a volume that is kept says of itself; nothing of one that is not.
+/// Labels and annotations of a volume that is kept; empty for one that is not.
 #[derive(Debug, Default)]
 struct Marks<'a> {
     cluster: Option<&'a str>,
@@ -288,7 +291,7 @@ struct Marks<'a> {
     policy: Option<&'a str>,
 }
 
-/// The marks and the policy in one, so that no volume is kept of which nobody knows why.
+/// Labels and policy in one write, so that no volume is kept without a label.
 async fn change(
     context: &Context,
     there: &PersistentVolume,
@@ -317,7 +320,7 @@ async fn change(
     Ok(())
 }
 
-/// Changes what the status records of a replacement, if it does record that. Answers whether that changed anything.
+/// Changes a recorded replacement, if there is one. Returns whether that changed anything.
 async fn record(
     context: &Context,
     resource: &mut DEngineCluster,

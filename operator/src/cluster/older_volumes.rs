@@ -1,6 +1,6 @@
-//! Volumes that an operator of before the label `dengine.io/kept-for` kept: an annotation of that name holds the UID of the
-//! cluster, nothing names the member, and the policy was Delete. They get the label once, and are then found and let go as all
-//! others are.
+//! Volumes that were kept by an operator before the label `dengine.io/kept-for` existed: an
+//! annotation of that name holds the UID of the cluster, nothing names the member, and the policy
+//! was Delete. They get the label once, and are then found and released like all others.
 
 use dengine_crds::names::{self, labels};
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -15,14 +15,14 @@ use super::validate::Cluster;
 use crate::apply::by_us;
 use crate::context::Context;
 
-/// The annotation.
 pub(super) const KEPT_FOR: &str = labels::KEPT_FOR;
-/// Only such volumes were kept.
+/// Only volumes with this policy were kept.
 pub(super) const POLICY_BEFORE: &str = "Delete";
-/// No member has this id. The member whose the volume was had been removed before it was kept, so whoever votes is another.
+/// No member has this id. The member had been removed before its volume was kept, so any voter is
+/// another one.
 const NOBODY: u64 = 0;
 
-/// What the volume says of itself, if such an operator kept it for this very resource.
+/// What the volume's annotation says, if such an operator kept it for this resource.
 pub(super) fn seen(
     volume: &PersistentVolume,
     cluster: &Cluster,
@@ -51,11 +51,8 @@ fn pod(claim: &str) -> Option<&str> {
         .strip_prefix('-')
 }
 
-/// Gives those that there are the label, by which the operator watches for them. To find them it has to list all volumes, so
-/// this is done once, when it starts.
-///
-/// # Errors
-/// If the API server refuses or does not answer.
+/// Labels the existing ones, so that the operator's watch selects them. Finding them takes a list
+/// of all volumes, so this is done once, at start.
 pub async fn label(context: &Context) -> Result<(), kube::Error> {
     let api: Api<PersistentVolume> = Api::all(context.client.clone());
     let mut page = ListParams::default().limit(PAGE);
@@ -95,7 +92,7 @@ async fn label_one(
     Ok(())
 }
 
-/// For whom it is kept, by the claim that it belonged to.
+/// Labels for the cluster of the claim that it belonged to.
 fn missing_labels(volume: &PersistentVolume) -> Option<Value> {
     let claim = claim(volume)?;
     let (cluster, _) = pod(claim.name.as_deref()?)?.rsplit_once('-')?;

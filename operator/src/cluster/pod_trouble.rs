@@ -1,4 +1,5 @@
-//! Why a pod does not run, and whether it will by itself: read from what Kubernetes says of it. Pure.
+//! Why a pod does not run, and whether it can recover by itself, from what Kubernetes reports.
+//! Pure.
 
 use dengine_crds::names;
 use dengine_protocol::ports;
@@ -13,7 +14,8 @@ pub(super) fn condition<'a>(pod: &'a core::Pod, type_: &str) -> Option<&'a core:
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Why the pod does not run: it can not be scheduled, does not end, or its container does not stay up.
+/// Why the pod does not run: it can not be scheduled, does not end, or its container does not stay
+/// up.
 pub(super) fn trouble(
     pod: &core::Pod,
     claim: Option<&core::PersistentVolumeClaim>,
@@ -23,10 +25,10 @@ pub(super) fn trouble(
         return overdue(pod, now);
     }
     if let Some(scheduled) = condition(pod, "PodScheduled").filter(|c| c.status == "False") {
-        let words = scheduled.message.as_deref().unwrap_or("not scheduled");
-        return Some(match out_of_reach(words, claim) {
-            Some(more) => format!("{words}; {more}"),
-            None => words.to_owned(),
+        let message = scheduled.message.as_deref().unwrap_or("not scheduled");
+        return Some(match out_of_reach(message, claim) {
+            Some(more) => format!("{message}; {more}"),
+            None => message.to_owned(),
         });
     }
     let container = container(pod)?;
@@ -35,7 +37,7 @@ pub(super) fn trouble(
         .last_state
         .as_ref()
         .and_then(|last| last.terminated.as_ref());
-    if let Some(words) = [
+    if let Some(message) = [
         state.terminated.as_ref(),
         last.filter(|_| state.waiting.is_some()),
     ]
@@ -43,7 +45,7 @@ pub(super) fn trouble(
     .flatten()
     .find_map(last_words)
     {
-        return Some(words);
+        return Some(message);
     }
     let waiting = state.waiting.as_ref()?;
     let reason = waiting.reason.clone()?;
@@ -54,20 +56,21 @@ pub(super) fn trouble(
     })
 }
 
-/// The scheduler's words for a volume that only another node reaches: those of Kubernetes 1.33 and later, and those before.
+/// The scheduler's messages for a volume that is only reachable from another node: of Kubernetes
+/// 1.33 and later, and of earlier versions.
 const VOLUME_ELSEWHERE: [&str; 2] = [
     "didn't match PersistentVolume's node affinity",
     "volume node affinity conflict",
 ];
-/// Where Kubernetes notes for which node a volume was made.
+/// Annotation for the node that a volume was provisioned for.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// The pod's volume is on a node that does not take the pod, or is gone. Which of both the operator may not ask: nodes are not
-/// its to see.
+/// The pod's volume is on a node that does not accept the pod, or is gone. The operator can not
+/// tell which: it may not read nodes.
 fn out_of_reach(said: &str, claim: Option<&core::PersistentVolumeClaim>) -> Option<String> {
     VOLUME_ELSEWHERE
         .iter()
-        .any(|words| said.contains(words))
+        .any(|message| said.contains(message))
         .then_some(())?;
     let node = claim.and_then(|claim| claim.annotations().get(SELECTED_NODE));
     let node = node.map_or_else(|| "another node".to_owned(), |node| format!("node {node}"));
@@ -76,12 +79,12 @@ fn out_of_reach(said: &str, claim: Option<&core::PersistentVolumeClaim>) -> Opti
     ))
 }
 
-/// Seconds after its time that a pod may take to end before something is wrong.
+/// Seconds after its grace period that a pod may take to end.
 const OVERDUE_SECONDS: i64 = 60;
 
-/// A pod that should have ended and is still there: whoever would end it, its node's kubelet, does not answer.
+/// A pod that should have ended and still exists: the kubelet of its node does not respond.
 fn overdue(pod: &core::Pod, now: &Time) -> Option<String> {
-    // Kubernetes counts the grace period in.
+    // The deletion timestamp includes the grace period.
     let due = pod.metadata.deletion_timestamp.as_ref()?;
     if now.0.as_second() - due.0.as_second() < OVERDUE_SECONDS {
         return None;
@@ -95,12 +98,13 @@ fn overdue(pod: &core::Pod, now: &Time) -> Option<String> {
     ))
 }
 
-/// Seconds after which a server that runs and is silent is told of; one that starts takes its time.
+/// Seconds after which a running server without an answer is reported; one that starts takes its
+/// time.
 const SILENT_SECONDS_MIN: i64 = 60;
 
-/// Of a pod whose member does not answer: its server should run, by the word of a kubelet that may be gone. Nothing is decided by it:
-/// until the pod is told to end, the node may be back at any time. That is in five minutes, and never if the pod tolerates its node's
-/// absence.
+/// For a pod whose member does not answer: its server should run, according to a kubelet that may
+/// be down. Nothing is decided by it: until the pod is deleted, the node may come back at any time.
+/// Kubernetes deletes it after five minutes, and never if the pod tolerates its node's absence.
 pub(super) fn silent(pod: &core::Pod, now: &Time) -> Option<String> {
     let runs = container(pod)?.state.as_ref()?.running.is_some();
     let stays = pod.metadata.deletion_timestamp.is_none();
@@ -122,7 +126,8 @@ pub(super) fn silent(pod: &core::Pod, now: &Time) -> Option<String> {
     })
 }
 
-/// The kubelet reaches the member, and the operator does not. That of a node which went away counts as ready for a moment more.
+/// The kubelet reaches the member, and the operator does not. A pod on a node that just went away
+/// counts as ready for a moment more.
 fn kept_from_operator(node: &str) -> String {
     let port = ports::ADMIN;
     format!(
@@ -131,7 +136,7 @@ fn kept_from_operator(node: &str) -> String {
     )
 }
 
-/// How the server ended and what it said last: Kubernetes keeps the end of its log.
+/// How the server ended and the last line of its log, which Kubernetes keeps.
 fn last_words(ended: &core::ContainerStateTerminated) -> Option<String> {
     if ended.reason.as_deref() == Some(OUT_OF_MEMORY) {
         return Some(
@@ -149,12 +154,12 @@ fn last_words(ended: &core::ContainerStateTerminated) -> Option<String> {
         ""
     };
     Some(match last {
-        Some(words) => format!("the server ended with code {code}{why}: {words}"),
+        Some(message) => format!("the server ended with code {code}{why}: {message}"),
         None => format!("the server ended with code {code}{why}"),
     })
 }
 
-/// The server's container: whoever adds others to the pod may put them first.
+/// The server's container: sidecars may come first.
 fn container(pod: &core::Pod) -> Option<&core::ContainerStatus> {
     let containers = pod.status.as_ref()?.container_statuses.as_ref()?;
     containers
@@ -162,26 +167,26 @@ fn container(pod: &core::Pod) -> Option<&core::ContainerStatus> {
         .find(|container| container.name == names::cluster::CONTAINER)
 }
 
-/// Ends in a row, each its own doing, after which a member is given up: with Kubernetes' growing pauses between them, a little
-/// more than a minute.
+/// Failures in a row after which a member is given up: with Kubernetes' growing pauses between
+/// them, a little more than a minute.
 const OWN_ENDS_MIN: u32 = 4;
 /// A member that served a moment ago is not given up.
 const NOT_READY_SECONDS_MIN: i64 = 60;
-/// Kubernetes' reason for a container that exceeded its memory limit.
 const OUT_OF_MEMORY: &str = "OOMKilled";
-/// Kubernetes' reason for a container that ran and ended with a code of its own.
+/// Kubernetes' reasons for a container that ran and ended with its own exit code.
 const ENDED_BY_ITSELF: [&str; 2] = ["Error", ""];
-/// The codes that say something against the server or its folder: it failed, or touched memory that is not its own (SIGSEGV). Any
-/// other says what else ended it: its settings (2), the machine or its disk (4), want of threads or memory (101, 134), whoever
-/// could not start it (125 to 128) or killed it, or nobody knows, as after a node's restart (255).
+/// Exit codes that may be the fault of the server or its data directory: it failed, or touched
+/// memory that is not its own (SIGSEGV). Others have other causes: settings (2), the machine or its
+/// disk (4), lack of threads or memory (101, 134), a failed start (125 to 128), a kill, or unknown,
+/// as after a node's restart (255).
 const OWN_FAULT: [i32; 2] = [1, 139];
-/// With this exit code the server says that its folder can not be used any more.
+/// Exit code of the server when its data directory can not be used any more.
 const EXIT_REPLACE: i32 = 3;
-/// With this one, that the machine or its disk keeps it from running.
+/// Exit code when the machine or its disk keeps it from running.
 const EXIT_ENVIRONMENT: i32 = 4;
 
-/// Only of a container that does not run now: what it ended with before no longer counts then. `own_ends` says how often in a
-/// row it ended by itself.
+/// Only for a container that does not run now: earlier ends no longer count while it runs.
+/// `own_ends`: how often in a row it failed by itself.
 pub(super) fn broken(pod: &core::Pod, own_ends: u32) -> Option<Broken> {
     let state = container(pod)?.state.as_ref()?;
     let rests = state.waiting.is_some() || state.terminated.is_some();
@@ -202,7 +207,7 @@ pub(super) fn broken(pod: &core::Pod, own_ends: u32) -> Option<Broken> {
     }
 }
 
-/// How the server ended last, whether it runs again or not.
+/// The last end of the server, whether it runs again or not.
 pub(super) fn last_end(pod: &core::Pod) -> Option<&core::ContainerStateTerminated> {
     let container = container(pod)?;
     let states = [&container.state, &container.last_state];
@@ -210,14 +215,15 @@ pub(super) fn last_end(pod: &core::Pod) -> Option<&core::ContainerStateTerminate
     states.find_map(|state| state.terminated.as_ref())
 }
 
-/// Whether the server ended itself, for a reason that may lie in its folder. Want of memory, a probe that killed it and faults of
-/// the node say nothing against its volume, and the next volume would not help.
+/// Whether the server failed for a reason that may lie in its data directory. Lack of memory, a
+/// failed probe and faults of the node are no reason to replace its volume, and a new one would not
+/// help.
 pub(super) fn is_its_own_fault(ended: &core::ContainerStateTerminated) -> bool {
     let reason = ended.reason.as_deref().unwrap_or_default();
     ENDED_BY_ITSELF.contains(&reason) && OWN_FAULT.contains(&ended.exit_code)
 }
 
-/// Since when the pod has not been Ready; `None` if it is, or if nothing is known.
+/// Since when the pod has not been Ready; `None` if it is, or unknown.
 pub(super) fn not_ready_since(pod: &core::Pod) -> Option<&Time> {
     let ready = condition(pod, "Ready").filter(|condition| condition.status == "False")?;
     ready.last_transition_time.as_ref()
@@ -305,11 +311,11 @@ pub(super) mod tests {
             // Wrong settings; an I/O error, no space, no more threads or files, a port in use.
             (2, "Error", None),
             (4, "Error", None),
-            // No thread could be made, or no memory be had.
+            // No thread could be created, or no memory be allocated.
             (101, "Error", None),
             (134, "Error", None),
             (137, "OOMKilled", None),
-            // The kernel may pick a child, or Kubernetes may notice late.
+            // The kernel may kill a child process, or Kubernetes may notice late.
             (1, "OOMKilled", None),
             (137, "Error", None),
             (143, "Error", None),
@@ -328,8 +334,11 @@ pub(super) mod tests {
     fn want_of_memory_is_said_with_what_to_do() {
         let mut pod = crashing(100, 160);
         ended_with(&mut pod, 137, "OOMKilled");
-        let words = trouble(&pod, None, &at(200).unwrap()).unwrap();
-        assert!(words.contains("spec.resources.limits.memory"), "{words}");
+        let message = trouble(&pod, None, &at(200).unwrap()).unwrap();
+        assert!(
+            message.contains("spec.resources.limits.memory"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -345,11 +354,14 @@ pub(super) mod tests {
             None,
             "it may still"
         );
-        let words = trouble(&pod, None, &at(1_060).unwrap()).unwrap();
-        assert!(words.contains("node far"), "{words}");
-        assert!(words.contains("runbook DEngineClusterDegraded"), "{words}");
+        let message = trouble(&pod, None, &at(1_060).unwrap()).unwrap();
+        assert!(message.contains("node far"), "{message}");
+        assert!(
+            message.contains("runbook DEngineClusterDegraded"),
+            "{message}"
+        );
         let later = trouble(&pod, None, &at(9_000).unwrap()).unwrap();
-        assert_eq!(later, words, "the status is not written anew");
+        assert_eq!(later, message, "the status is not written anew");
     }
 
     #[test]
@@ -367,16 +379,16 @@ pub(super) mod tests {
         let soon = silent(&pod("False", runs), &at(1_059).unwrap());
         assert_eq!(soon, None, "it starts");
         for ready in ["False", "Unknown"] {
-            let words = silent(&pod(ready, runs), &at(1_060).unwrap()).unwrap();
-            assert!(words.contains("since 1970-01-01T00:16:40Z"), "{words}");
-            assert!(words.contains("kubectl get node far"), "{words}");
+            let message = silent(&pod(ready, runs), &at(1_060).unwrap()).unwrap();
+            assert!(message.contains("since 1970-01-01T00:16:40Z"), "{message}");
+            assert!(message.contains("kubectl get node far"), "{message}");
         }
         let now = at(9_000).unwrap();
         let soon = silent(&pod("True", runs), &at(1_059).unwrap());
         assert_eq!(soon, None, "it serves since a moment ago");
-        let words = silent(&pod("True", runs), &now).unwrap();
-        assert!(words.contains("NetworkPolicy"), "{words}");
-        assert!(words.contains("on port 4103"), "{words}");
+        let message = silent(&pod("True", runs), &now).unwrap();
+        assert!(message.contains("NetworkPolicy"), "{message}");
+        assert!(message.contains("on port 4103"), "{message}");
         let waits = "{waiting: {reason: CrashLoopBackOff}}";
         for ready in ["False", "True"] {
             assert_eq!(silent(&pod(ready, waits), &now), None, "that is told");
@@ -400,16 +412,22 @@ pub(super) mod tests {
             "0/3 nodes are available: 3 node(s) didn't match PersistentVolume's node affinity.",
             "0/3 nodes are available: 1 node(s) had volume node affinity conflict, 2 Insufficient cpu.",
         ] {
-            let words = trouble(&pending(said), Some(&claim), &at(1).unwrap()).unwrap();
-            assert!(words.starts_with(said), "{words}");
-            assert!(words.contains("its volume is on node far"), "{words}");
-            assert!(words.contains("runbook DEngineClusterDegraded"), "{words}");
-            let words = trouble(&pending(said), None, &at(1).unwrap()).unwrap();
-            assert!(words.contains("its volume is on another node"), "{words}");
+            let message = trouble(&pending(said), Some(&claim), &at(1).unwrap()).unwrap();
+            assert!(message.starts_with(said), "{message}");
+            assert!(message.contains("its volume is on node far"), "{message}");
+            assert!(
+                message.contains("runbook DEngineClusterDegraded"),
+                "{message}"
+            );
+            let message = trouble(&pending(said), None, &at(1).unwrap()).unwrap();
+            assert!(
+                message.contains("its volume is on another node"),
+                "{message}"
+            );
         }
         let full = "0/3 nodes are available: 3 Insufficient cpu.";
-        let words = trouble(&pending(full), Some(&claim), &at(1).unwrap());
-        assert_eq!(words.as_deref(), Some(full), "it may be had again");
+        let message = trouble(&pending(full), Some(&claim), &at(1).unwrap());
+        assert_eq!(message.as_deref(), Some(full), "it may be had again");
     }
 
     #[test]

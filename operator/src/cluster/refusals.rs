@@ -1,5 +1,5 @@
-//! Why pods of a StatefulSet or a Job, or their claims, are missing: the API server refused them (a quota, a policy, a class
-//! that is not there), and the controller of their kind tells of it in events and nowhere else.
+//! Why pods of a StatefulSet or a Job, or their claims, are missing: the API server refused them (a
+//! quota, a policy, a missing class), and their controller reports it only in events.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,25 +10,26 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
 use kube::{Client, Resource, ResourceExt};
 
-/// An answer is good for so long.
+/// How long an answer is valid.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// The controller tries again with pauses of up to 17 minutes; what was refused before that may have been allowed since.
+/// The controller retries with pauses of up to 17 minutes; an older refusal may have been resolved
+/// since.
 const EVENT_AGE_SECONDS_MAX: i64 = 20 * 60;
-/// An object with more events than that is not needed to be understood.
+/// Events of an object that are read.
 const EVENTS_MAX: u32 = 50;
-/// Answers that are kept.
 const KEPT_MAX: usize = 4096;
-/// What follows these words, of a StatefulSet's controller and of a Job's, is the API server's answer.
+/// After these words, of the StatefulSet controller and of the Job controller, comes the API
+/// server's answer.
 const ANSWER_FOLLOWS: [&str; 2] = ["failed error: ", "Error creating: "];
 
-/// What the events said lately, by the UID of the object that they are about.
+/// The last answers, by the UID of the object that the events are about.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     answers: Mutex<HashMap<String, (Instant, Option<String>)>>,
 }
 
 impl Refusals {
-    /// Why pods of this object are refused, as the API server said it last; `None` if nothing tells.
+    /// Why pods of this object are refused, as the API server said it last; `None` if unknown.
     pub(crate) async fn of<K: Resource>(&self, client: &Client, maker: &K) -> Option<String> {
         let uid = maker.uid()?;
         if let Some(known) = self.known(&uid) {
@@ -59,7 +60,7 @@ impl Refusals {
     }
 }
 
-/// The first in letters of what was said lately, so that the status does not change with every event.
+/// The alphabetically first recent one, so that the status does not change with every event.
 fn newest(events: &[Event], now: Timestamp) -> Option<String> {
     let is_new = |event: &&Event| {
         let last = event.last_timestamp.as_ref().map(|time| time.0);
@@ -69,7 +70,7 @@ fn newest(events: &[Event], now: Timestamp) -> Option<String> {
     let said = events.iter().filter(is_new).filter_map(|event| {
         let message = event.message.as_deref()?;
         let mut answers = ANSWER_FOLLOWS.iter();
-        let answer = answers.find_map(|words| Some(message.split_once(words)?.1));
+        let answer = answers.find_map(|before| Some(message.split_once(before)?.1));
         Some(answer.unwrap_or(message))
     });
     said.min().map(str::to_owned)

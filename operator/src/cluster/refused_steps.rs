@@ -1,14 +1,15 @@
-//! Steps that change a pod or a claim of one member, and that the API server refused (a webhook, a permission that lacks). Each is
-//! tried again after a pause that grows. Meanwhile the planner goes on without it, and the status says so.
+//! Steps on a pod or a claim that the API server refused (by a webhook, or for lack of a
+//! permission). Each is retried after a growing pause. Meanwhile the planner goes on without it,
+//! and the status shows it.
 
 use super::model::Observed;
 use super::plan::{ObjectStep, Step};
 use crate::context::Context;
 
-/// What the API server answered, in words for people.
-pub(super) fn note(context: &Context, step: &Step, words: &str) {
+/// Records the API server's refusal.
+pub(super) fn note(context: &Context, step: &Step, message: &str) {
     if let Some(attempt) = attempt(step) {
-        context.retries.failed(&attempt, words);
+        context.retries.failed(&attempt, message);
     }
 }
 
@@ -18,12 +19,12 @@ pub(super) fn succeeded(context: &Context, step: &Step) {
     }
 }
 
-/// Why the pod or the claim of this UID stays as it is, if it is too early to try again.
+/// Why the step on the pod or claim of this UID is not retried yet.
 pub(super) fn of(context: &Context, uid: &str) -> Option<String> {
     context.retries.not_yet(&on(uid))
 }
 
-/// What is not tried again yet, of any member.
+/// A refused step that is not retried yet, of any member.
 pub(super) fn message(observed: &Observed) -> Option<String> {
     let of_pods = observed.pods.values().map(|pod| &pod.refused);
     let of_claims = observed.claims.values().map(|claim| &claim.refused);

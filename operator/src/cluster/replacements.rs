@@ -1,4 +1,5 @@
-//! How often a member whose server does not run is replaced: at once, and then after pauses that grow. Pure.
+//! When a member whose server does not run is replaced: at once, and then after growing pauses.
+//! Pure.
 
 use std::time::Duration;
 
@@ -8,17 +9,17 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::model::Replaced;
 
-/// Pauses after the first, the second and the third replacement; after more, the last one.
+/// Pauses after the first, the second and the third replacement; the last one after any later one.
 const PAUSES: [Duration; 4] = [
     Duration::from_secs(10 * 60),
     Duration::from_secs(60 * 60),
     Duration::from_secs(6 * 60 * 60),
     Duration::from_secs(24 * 60 * 60),
 ];
-/// A member that lasted for so long has nothing to do with the replacement before it.
+/// A member that lasted this long is not related to the replacement before it.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-/// What the planner needs to know of a replacement that the status records.
+/// What the planner needs to know of a recorded replacement.
 pub(super) fn seen(recorded: &Replacement, now: &Time) -> Option<Replaced> {
     let last = recorded.at.0;
     let pause = recorded.times.saturating_sub(1) as usize;
@@ -34,8 +35,9 @@ pub(super) fn seen(recorded: &Replacement, now: &Time) -> Option<Replaced> {
     })
 }
 
-/// The record of one more. What is kept of an earlier one is all that is to be kept if the one after it never came to vote; if
-/// it did, its own volume is, and that of the earlier one says itself that it is kept.
+/// The record of another replacement. The kept volume of the earlier member is carried over if the
+/// member in between never voted. If it did, its own volume is kept, and the earlier volume is
+/// found by its label.
 pub(super) fn another(
     before: Option<&Replacement>,
     name: &str,

@@ -1,5 +1,5 @@
-//! What the StatefulSet that there is says of its cluster, and its claims while there is none. They outlive a status that is lost,
-//! or put back as it was long ago (a backup): what may become of a cluster must not depend on that.
+//! What the StatefulSet records about its cluster, and its claims while there is none. Both outlive
+//! a status that was lost or restored from an old backup: no decision may depend on that.
 
 use std::collections::BTreeMap;
 
@@ -18,20 +18,21 @@ use super::versions::Version;
 use crate::apply::{by_us, is_ours};
 use crate::context::Context;
 
-/// What it says; nothing of a cluster without one.
+/// What is recorded; empty without a StatefulSet or claims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
     /// The image that members run, or are about to.
     pub image: Option<String>,
-    /// The cluster that members belong to, once there were any, so that acknowledged data may exist.
+    /// The id of the cluster, once it had members, so that acknowledged data may exist.
     pub cluster_id: Option<u64>,
     /// Highest version that every member has run.
     pub cluster_version: Option<Version>,
 }
 
 impl Standing {
-    /// Of the resource with this UID, or of one of this name that was deleted with `--cascade=orphan`: its members are taken up as
-    /// they are. What another one's says is about other members.
+    /// Of the resource with this UID, or of one of this name that was deleted with
+    /// `--cascade=orphan`: its members are adopted as they are. Another resource's StatefulSet is
+    /// about other members.
     pub(crate) fn of(set: &StatefulSet, cluster: &str, uid: &str) -> Option<Self> {
         is_its(set, cluster, uid).then(|| Self::said_by(set))
     }
@@ -48,7 +49,7 @@ impl Standing {
     }
 }
 
-/// Whether it is of the resource with this UID, or of nobody any more.
+/// Whether it belongs to the resource with this UID, or has no owner any more.
 pub(super) fn is_its(set: &StatefulSet, cluster: &str, uid: &str) -> bool {
     let label = |name: &str| match name {
         labels::MANAGED_BY => Some(labels::MANAGED_BY_VALUE),
@@ -59,7 +60,8 @@ pub(super) fn is_its(set: &StatefulSet, cluster: &str, uid: &str) -> bool {
 }
 
 impl Standing {
-    /// Of the claims that a cluster left behind, as where its resource was deleted, or comes from a backup, without its StatefulSet.
+    /// From the claims that a cluster left behind, as when its resource was deleted, or restored
+    /// from a backup without its StatefulSet.
     pub(super) fn of_claims<'a>(claims: impl Iterator<Item = &'a PersistentVolumeClaim>) -> Self {
         let mut standing = Self::default();
         for claim in claims {
@@ -73,7 +75,7 @@ impl Standing {
         standing
     }
 
-    /// What is to be said on a claim; nothing if it says so.
+    /// Annotations that the claim lacks; `None` if it has them.
     fn missing_on(&self, claim: &PersistentVolumeClaim) -> Option<BTreeMap<&'static str, String>> {
         let version = self.cluster_version.map(|version| version.to_string());
         let wanted = [
@@ -89,7 +91,7 @@ impl Standing {
     }
 }
 
-/// Says on the claims what the StatefulSet says too: they outlive it. Nothing waits for it.
+/// Records on the claims what the StatefulSet records: they outlive it. Nothing waits for it.
 pub(super) async fn note_on_claims(
     context: &Context,
     cluster: &Cluster,
@@ -142,7 +144,7 @@ fn image(set: &StatefulSet) -> Option<String> {
     server.image.clone()
 }
 
-/// What is to be said of the cluster that was observed: more and more, never less.
+/// What is recorded about the observed cluster: values are only added or raised.
 pub(super) fn annotations(observed: &Observed) -> impl Iterator<Item = (String, String)> {
     let id = observed.cluster_id.filter(|_| observed.had_members);
     let id = id.map(|id| id.to_string());

@@ -1,5 +1,5 @@
 //! From the custom resource to a cluster that can be built: defaults of the operator filled in, and
-//! what the schema can not check. Pure.
+//! checks that the schema can not express. Pure.
 
 use dengine_crds::cluster::REPLICAS_MAX;
 use dengine_crds::names::annotations;
@@ -13,42 +13,38 @@ use super::versions::{self, Version};
 use crate::pod::User;
 use crate::quantity;
 
-/// What the operator was installed with and a spec may leave out.
+/// Defaults of the operator for fields that a spec leaves out.
 #[derive(Clone, Debug)]
 pub struct Defaults {
-    /// Image of the server.
     pub image: String,
-    /// Image of the load generator.
     pub bench_image: String,
-    /// Who pods run as; no spec says otherwise.
+    /// User of the pods; no spec changes it.
     pub user: User,
 }
 
 /// A cluster whose spec can be carried out.
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
-    /// Name of the custom resource and prefix of everything made for it.
+    /// Name of the custom resource and prefix of all its objects.
     pub name: String,
-    /// Its namespace.
     pub namespace: String,
-    /// Makes Kubernetes delete what we make once the custom resource is deleted.
+    /// Makes Kubernetes delete the objects once the custom resource is deleted.
     pub owner: OwnerReference,
-    /// The spec, as the schema let it through.
+    /// The spec as the schema accepted it.
     pub spec: DEngineClusterSpec,
-    /// The image that the members run.
     pub image: String,
-    /// Why that is not the one that the spec asks for.
+    /// Why that is not the image that the spec asks for.
     pub refused_image: Option<String>,
-    /// The image that they run without one in the spec.
+    /// The image without one in the spec.
     pub default_image: String,
     /// Any new value restarts the members.
     pub restart: Option<String>,
-    /// Who they run as.
+    /// User of the pods.
     pub user: User,
 }
 
 impl Cluster {
-    /// What events are about.
+    /// The resource that events are about.
     pub(crate) fn reference(&self) -> ObjectReference {
         ObjectReference {
             name: Some(self.name.clone()),
@@ -61,8 +57,8 @@ impl Cluster {
     }
 }
 
-/// Why a spec can not be carried out. The schema refuses all of these; they are checked again because
-/// a schema of another version may have let them in.
+/// Why a spec can not be carried out. The schema refuses all of these; they are checked again
+/// because a schema of another version may have accepted them.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum InvalidSpec {
     /// Even, zero or too many.
@@ -71,15 +67,12 @@ pub(crate) enum InvalidSpec {
     /// Not a quantity.
     #[error("spec.storage.size is {0:?}; it must be a quantity such as 1Gi")]
     StorageSize(String),
-    /// The API server did not say which object this is.
+    /// The API server did not return the identity of the object.
     #[error("the resource has no uid or no namespace")]
     NoIdentity,
 }
 
-/// Checks the spec and fills in what it leaves out.
-///
-/// # Errors
-/// If the spec can not be carried out.
+/// Checks the spec and fills in defaults.
 pub(crate) fn validate(
     resource: &DEngineCluster,
     defaults: &Defaults,
@@ -93,7 +86,7 @@ pub(crate) fn validate(
         return Err(InvalidSpec::StorageSize(spec.storage.size.clone()));
     }
     let status = resource.status.as_ref();
-    // A status may be lost, as in a restored backup; what runs is then the best that is known of what was asked for.
+    // The status may be lost, as after a restored backup; the running image is then the best guess.
     let running = standing.image.as_deref();
     let recorded = status
         .and_then(|status| status.default_image.clone())
@@ -210,8 +203,8 @@ pub(crate) mod tests {
         resource.status = Some(status);
         let cluster = |resource: &DEngineCluster| validated(resource, &runs("d:1.2.0"));
         assert_eq!(cluster(&resource).image, "d:1.2.0");
-        let words = cluster(&resource).refused_image.unwrap();
-        assert!(words.contains("skips"), "{words}");
+        let message = cluster(&resource).refused_image.unwrap();
+        assert!(message.contains("skips"), "{message}");
         resource.spec.image = Some("d:1.3.0".to_owned());
         assert_eq!(cluster(&resource).image, "d:1.3.0");
         assert_eq!(cluster(&resource).refused_image, None);

@@ -1,9 +1,9 @@
-//! Which version of the server may follow which: a member upgrades its folder as it goes, and knows how to read the
-//! folders of the version before. Pure.
+//! Which version of the server may follow which: a member upgrades its data directory, and can read
+//! those of the version before. Pure.
 
 use std::fmt;
 
-/// Version of the server program. What follows a third number does not matter for what may follow what.
+/// Version of the server program. A suffix after the third number is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     major: u64,
@@ -16,7 +16,7 @@ pub struct Version {
 pub enum Refusal {
     /// It is older, and may not be able to read what the newer one wrote.
     Downgrade,
-    /// There is a version between them that has to run first.
+    /// A version between them has to run first.
     Skips,
 }
 
@@ -34,17 +34,15 @@ impl Version {
         numbers.next().is_none().then_some(version)
     }
 
-    /// What the tag of an image says; `None` of a digest, and of a tag that is no version.
+    /// The version in the tag of an image; `None` for a digest, and for a tag that is no version.
     pub(crate) fn of_image(image: &str) -> Option<Self> {
         let name = image.split_once('@').map_or(image, |(name, _)| name);
         let (_, tag) = name.rsplit('/').next()?.split_once(':')?;
         Self::parse(tag)
     }
 
-    /// Whether members may go from this version to that one: to any of the same minor version, and to the next one.
-    ///
-    /// # Errors
-    /// Why not.
+    /// Whether members may be updated from this version to that one: to any of the same minor
+    /// version, and to the next one.
     pub(crate) fn may_become(self, to: Self) -> Result<(), Refusal> {
         let (here, there) = ((self.major, self.minor), (to.major, to.minor));
         let next_minor = (self.major, self.minor.saturating_add(1));
@@ -66,8 +64,8 @@ impl fmt::Display for Version {
 }
 
 impl Refusal {
-    /// In words, with what to do.
-    pub(crate) fn words(self, from: Version, to: Version) -> String {
+    /// Message with what to do.
+    pub(crate) fn message(self, from: Version, to: Version) -> String {
         match self {
             Self::Downgrade => format!(
                 "members have run {from}, and {to} may not be able to read what that wrote; name an image of {from} or newer"
@@ -79,7 +77,8 @@ impl Refusal {
     }
 }
 
-/// The version that every member has run at some time: it only goes up, and members that are not asked keep it.
+/// The version that every member has run at some time: it only rises, and members that do not
+/// answer keep it.
 pub(crate) fn cluster_version(
     before: Option<Version>,
     members: &[Option<Version>],
@@ -89,11 +88,11 @@ pub(crate) fn cluster_version(
     before.max(lowest)
 }
 
-/// Why this image may not be rolled out over the one that runs, if its tag says so.
+/// Why this image may not follow the one that runs, if its tag is a version.
 pub(crate) fn refused(cluster: Option<Version>, running: &str, wanted: &str) -> Option<String> {
     let (from, to) = (cluster?, Version::of_image(wanted)?);
     let refusal = from.may_become(to).err().filter(|_| running != wanted)?;
-    Some(refusal.words(from, to))
+    Some(refusal.message(from, to))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! Volumes grow while members run: the claims that there are, one by one, and then the StatefulSet's template for those to
-//! come. Kubernetes refuses to change that template, so the StatefulSet is made anew; its pods stay.
+//! Volumes grow while members run: first the existing claims, one by one, then the StatefulSet's
+//! template for new ones. Kubernetes refuses to change that template, so the StatefulSet is
+//! recreated; its pods stay.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,30 +22,25 @@ use crate::apply::{by_us, exactly, is_code};
 use crate::context::{Context, Event};
 use crate::quantity;
 
-/// Why the volumes are not as large as they should be.
+/// Why the volumes do not have the wanted size.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum VolumesError {
-    /// The StatefulSet could not be made anew with other volumes.
+    /// The StatefulSet could not be recreated with another size.
     #[error("the StatefulSet {name} can not be made anew: {source}")]
     Renew {
-        /// Its name.
         name: String,
-        /// The API server's words.
         source: Box<kube::Error>,
     },
     /// A claim could not be changed.
-    #[error("the volume claim {claim} can not ask for {size}: {words}")]
+    #[error("the volume claim {claim} can not ask for {size}: {message}")]
     Expand {
-        /// Name of the claim.
         claim: String,
-        /// The size asked for.
         size: String,
-        /// The API server's words.
-        words: String,
+        message: String,
     },
 }
 
-/// Size in the claim template of a StatefulSet that exists.
+/// Size in the claim template of an existing StatefulSet.
 pub(super) fn claim_template_size(set: &StatefulSet) -> Option<String> {
     let template = set
         .spec
@@ -55,8 +51,8 @@ pub(super) fn claim_template_size(set: &StatefulSet) -> Option<String> {
     requested(template)
 }
 
-/// Lets claims ask for what the spec asks for, and the StatefulSet's template once they all do. A claim that can not
-/// grow holds up no other.
+/// Sets the wanted size in the claims, and in the StatefulSet's template once they all have it. A
+/// claim that can not grow holds up no other.
 ///
 /// # Errors
 /// The first object that the API server refused to change, after all were tried.
@@ -75,7 +71,7 @@ pub(super) async fn expand(
     let Some(set) = observation.stateful_set.as_deref() else {
         return Ok(());
     };
-    // Also after a size was taken back: no volume of the size that could not be had is to be made.
+    // Also after the size was lowered again: no new volume may get the size that was not available.
     let template = claim_template_size(set);
     if to_change.is_empty()
         && set.metadata.deletion_timestamp.is_none()
@@ -86,9 +82,9 @@ pub(super) async fn expand(
     Ok(())
 }
 
-/// What people should know of the volumes: those that do not have what they asked for yet, those whose claim was deleted under
-/// a member that runs, and those that stay larger than the spec says. The spec may ask for less at any time, so that a size
-/// that can not be had is taken back like anything else.
+/// What people should know about the volumes: those that do not have their size yet, those whose
+/// claim was deleted while their member runs, and those that stay larger than the spec says. The
+/// spec may be lowered at any time, so that a size that is not available can be taken back.
 pub(super) fn notice(
     claims: &BTreeMap<Ordinal, Arc<PersistentVolumeClaim>>,
     pods: &BTreeMap<Ordinal, Pod>,
@@ -107,38 +103,38 @@ pub(super) fn notice(
             return Some(notice);
         }
         let pending = of(&|claim| has_condition(claim, "FileSystemResizePending"));
-        let mut words = format!("the volumes of {} grow to {size}", members(&growing));
+        let mut message = format!("the volumes of {} grow to {size}", members(&growing));
         if !pending.is_empty() {
             let who = members(&pending);
-            words = format!(
-                "{words}; the file system of {who} grows when the pod starts, which some drivers wait for: restart it"
+            message = format!(
+                "{message}; the file system of {who} grows when the pod starts, which some drivers wait for: restart it"
             );
         }
-        return Some(Notice::works(reasons::EXPANDING_VOLUMES, words));
+        return Some(Notice::works(reasons::EXPANDING_VOLUMES, message));
     }
     let mut going = of(&|claim| claim.metadata.deletion_timestamp.is_some());
-    // Of one that does not run, the planner speaks.
+    // The planner handles one whose server does not run.
     going.retain(|ordinal| pods.get(ordinal).is_some_and(|pod| pod.report.is_some()));
     if !going.is_empty() {
-        let words = goes_with_its_pod(&format!("the volume claim of {}", members(&going)));
-        return Some(Notice::rests(reasons::VOLUME_CLAIM_DELETED, words));
+        let message = goes_with_its_pod(&format!("the volume claim of {}", members(&going)));
+        return Some(Notice::rests(reasons::VOLUME_CLAIM_DELETED, message));
     }
     let larger = of(&|claim| is_larger(requested(claim), size));
     (!larger.is_empty()).then(|| {
-        let words = format!(
+        let message = format!(
             "the volume claims of {} ask for more than spec.storage.size, {size}; volumes do not shrink, so they stay as \
              they are",
             members(&larger)
         );
-        Notice::rests(reasons::VOLUMES_STAY_LARGER, words)
+        Notice::rests(reasons::VOLUMES_STAY_LARGER, message)
     })
 }
 
-/// Conditions of a claim that asks for more than its driver gives.
+/// Conditions of a claim whose driver can not expand the volume.
 const RESIZE_ERRORS: [&str; 2] = ["ControllerResizeError", "NodeResizeError"];
 
-/// Volumes that should grow, and why they do not, in their driver's words. Kubernetes goes on trying; what its driver calls
-/// infeasible it hardly tries again.
+/// Volumes that should grow, and why they do not, as their driver reports it. Kubernetes keeps
+/// retrying; what the driver calls infeasible is hardly retried.
 fn can_not_grow(
     claims: &BTreeMap<Ordinal, Arc<PersistentVolumeClaim>>,
     growing: &[Ordinal],
@@ -151,16 +147,16 @@ fn can_not_grow(
     let failing: Vec<(Ordinal, String, bool)> = failing.collect();
     let (_, why, _) = failing.first()?;
     let who: Vec<Ordinal> = failing.iter().map(|(ordinal, ..)| *ordinal).collect();
-    let words = format!(
+    let message = format!(
         "the volumes of {} should grow to {size}, and do not: {why}; what can not be had is taken back by a smaller \
          spec.storage.size",
         members(&who)
     );
     let is_over = who.len() == growing.len() && failing.iter().all(|(.., never)| *never);
     Some(if is_over {
-        Notice::rests(reasons::EXPANDING_VOLUMES, words)
+        Notice::rests(reasons::EXPANDING_VOLUMES, message)
     } else {
-        Notice::works(reasons::EXPANDING_VOLUMES, words)
+        Notice::works(reasons::EXPANDING_VOLUMES, message)
     })
 }
 
@@ -172,11 +168,11 @@ fn resize_error(claim: &PersistentVolumeClaim) -> Option<String> {
     });
     let said = said.and_then(|condition| condition.message.clone());
     let state = resize_state(claim).filter(|_| is_infeasible(claim));
-    said.filter(|words| !words.is_empty())
+    said.filter(|message| !message.is_empty())
         .or_else(|| state.map(str::to_owned))
 }
 
-/// The driver will not do it, whenever it is asked.
+/// Whether the driver rules the size out.
 fn is_infeasible(claim: &PersistentVolumeClaim) -> bool {
     resize_state(claim).is_some_and(|state| state.ends_with("Infeasible"))
 }
@@ -190,9 +186,9 @@ fn resize_state(claim: &PersistentVolumeClaim) -> Option<&str> {
     states.get("storage").map(String::as_str)
 }
 
-/// The claims that ask for less than this, and those that asked for more and never got it: the second are a size that was
-/// taken back. Kubernetes lets only a bound one change; one that is bound later, or takes the place of a lost one, has its
-/// turn then.
+/// The claims that request less than this, and those that requested more and never got it, since
+/// the size was lowered again. Kubernetes allows changes only of bound claims; a claim that is
+/// bound later is changed then.
 fn to_change(claims: &BTreeMap<Ordinal, Arc<PersistentVolumeClaim>>, size: &str) -> Vec<String> {
     let differs = |claim: &PersistentVolumeClaim| {
         is_smaller(requested(claim), size)
@@ -217,21 +213,21 @@ fn has_condition(claim: &PersistentVolumeClaim, type_: &str) -> bool {
     conditions.any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// One that was refused is tried again after a pause that grows, and answered for meanwhile as it was.
+/// A refused change is retried after a growing pause, and reported meanwhile.
 async fn expand_claim(
     context: &Context,
     cluster: &Cluster,
     name: &str,
 ) -> Result<(), VolumesError> {
     let size = &cluster.spec.storage.size;
-    let failed = |words: String| VolumesError::Expand {
+    let failed = |message: String| VolumesError::Expand {
         claim: name.to_owned(),
         size: size.clone(),
-        words,
+        message,
     };
     let attempt = format!("{} {name} {size}", cluster.owner.uid);
-    if let Some(words) = context.retries.not_yet(&attempt) {
-        return Err(failed(words));
+    if let Some(message) = context.retries.not_yet(&attempt) {
+        return Err(failed(message));
     }
     let api: Api<PersistentVolumeClaim> =
         Api::namespaced(context.client.clone(), &cluster.namespace);
@@ -240,9 +236,9 @@ async fn expand_claim(
         // The step before may have deleted it.
         Err(error) if is_code(&error, 404) => return Ok(()),
         Err(error) => {
-            let words = error.to_string();
-            context.retries.failed(&attempt, &words);
-            return Err(failed(words));
+            let message = error.to_string();
+            context.retries.failed(&attempt, &message);
+            return Err(failed(message));
         }
         Ok(_) => context.retries.succeeded(&attempt),
     }
@@ -253,7 +249,7 @@ async fn expand_claim(
     Ok(())
 }
 
-/// Deletes the StatefulSet and nothing that it owns; the next look finds none and makes it.
+/// Deletes the StatefulSet and nothing that it owns; the next reconciliation creates it again.
 async fn renew(
     context: &Context,
     cluster: &Cluster,
@@ -353,7 +349,7 @@ mod tests {
         assert_eq!(to_change(&claims.collect(), "2Gi"), ["small", "tiny"]);
     }
 
-    /// A claim that asks for the one and has the other.
+    /// A claim that requests one size and has the other.
     fn has(asks: &str, has: &str) -> Arc<PersistentVolumeClaim> {
         let mut claim = claim("data", asks, "Bound");
         let capacity = [("storage".to_owned(), Quantity(has.to_owned()))];
@@ -384,15 +380,15 @@ mod tests {
         let says = |asks: &str, had: &str, size: &str| {
             let claims = BTreeMap::from([(0, has("1Gi", "1Gi")), (2, has(asks, had))]);
             let notice = notice(&claims, &BTreeMap::new(), size);
-            notice.map(|notice| (notice.reason, notice.works, notice.words))
+            notice.map(|notice| (notice.reason, notice.works, notice.message))
         };
         assert_eq!(says("1Gi", "1Gi", "1Gi"), None);
-        let (reason, works, words) = says("2Gi", "1Gi", "2Gi").unwrap();
+        let (reason, works, message) = says("2Gi", "1Gi", "2Gi").unwrap();
         assert_eq!((reason, works), ("ExpandingVolumes", true));
-        assert_eq!(words, "the volumes of member 2 grow to 2Gi");
-        let (reason, works, words) = says("2Gi", "2Gi", "1Gi").unwrap();
+        assert_eq!(message, "the volumes of member 2 grow to 2Gi");
+        let (reason, works, message) = says("2Gi", "2Gi", "1Gi").unwrap();
         assert_eq!((reason, works), ("VolumesStayLarger", false));
-        assert!(words.contains("member 2"), "{words}");
+        assert!(message.contains("member 2"), "{message}");
     }
 
     #[test]
@@ -403,7 +399,7 @@ mod tests {
         let mut pod = Pod::default();
         let says = |pod: &Pod| {
             let pods = BTreeMap::from([(1, pod.clone())]);
-            notice(&claims, &pods, "1Gi").map(|notice| (notice.reason, notice.words))
+            notice(&claims, &pods, "1Gi").map(|notice| (notice.reason, notice.message))
         };
         assert_eq!(says(&pod), None, "it does not run");
         pod.report = Some(Report {
@@ -416,11 +412,11 @@ mod tests {
             snapshot_lacks_bytes: 0,
             stalled: false,
         });
-        let (reason, words) = says(&pod).unwrap();
+        let (reason, message) = says(&pod).unwrap();
         assert_eq!(reason, "VolumeClaimDeleted");
         assert!(
-            words.contains("deleted the volume claim of member 1,"),
-            "{words}"
+            message.contains("deleted the volume claim of member 1,"),
+            "{message}"
         );
     }
 
@@ -435,9 +431,9 @@ mod tests {
         let claims = BTreeMap::from([(1, Arc::new(claim))]);
         let said = notice(&claims, &BTreeMap::new(), "2Gi").unwrap();
         assert!(
-            said.words.contains("file system of member 1"),
+            said.message.contains("file system of member 1"),
             "{}",
-            said.words
+            said.message
         );
     }
 
@@ -461,17 +457,20 @@ mod tests {
             let said = notice_of(type_, None);
             assert!(said.works, "it is tried again");
             assert!(
-                said.words.contains("volumes of member 1 should"),
+                said.message.contains("volumes of member 1 should"),
                 "{said:?}"
             );
-            assert!(said.words.contains("the quota of the pool"), "{said:?}");
+            assert!(said.message.contains("the quota of the pool"), "{said:?}");
             let never = notice_of(type_, Some("ControllerResizeInfeasible"));
-            assert!(!never.works && never.words == said.words, "{never:?}");
+            assert!(!never.works && never.message == said.message, "{never:?}");
         }
         let silent = notice_of("Resizing", Some("NodeResizeInfeasible"));
-        assert!(silent.words.contains("NodeResizeInfeasible"), "{silent:?}");
+        assert!(
+            silent.message.contains("NodeResizeInfeasible"),
+            "{silent:?}"
+        );
         let grows = notice_of("Resizing", Some("NodeResizeInProgress"));
-        assert_eq!(grows.words, "the volumes of member 1 grow to 2Gi");
+        assert_eq!(grows.message, "the volumes of member 1 grow to 2Gi");
     }
 
     #[test]

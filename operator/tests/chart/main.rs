@@ -1,5 +1,5 @@
-//! The chart against what it speaks of: metrics that exist, a runbook for each alert, a reason for each permission, a
-//! description for each value. And what Helm makes of it, and the pages that are about the same.
+//! The chart against its context: metrics that exist, a runbook for each alert, a reason for each
+//! permission, a description for each value. And Helm's output, and the pages about the same.
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
 mod monitoring;
@@ -11,7 +11,6 @@ mod values;
 
 use std::path::{Path, PathBuf};
 
-/// A file of the checkout.
 fn read(path: &str) -> String {
     let file = workspace().join(path);
     std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))

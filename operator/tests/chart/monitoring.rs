@@ -1,4 +1,5 @@
-//! Alerts and dashboard speak only of metrics that members or operator have, and each alert has its runbook.
+//! Alerts and dashboard use only metrics that members or the operator have, and each alert has its
+//! runbook.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +10,12 @@ use crate::{read, workspace};
 
 pub(crate) const ALERTS: &str = "charts/dengine-operator/files/monitoring/alerts.yaml";
 const DASHBOARD: &str = "charts/dengine-operator/files/monitoring/dashboard.json";
-/// Where the members' metrics get their names. The crate itself can not be asked: it compiles RocksDB.
+/// Names of the members' metrics. The crate can not be a dependency: it compiles RocksDB.
 const MEMBERS: [&str; 2] = [
     "engine/src/telemetry/metrics.rs",
     "engine/src/node/metrics.rs",
 ];
-/// What Prometheus makes of a histogram's name.
+/// Suffixes that Prometheus adds to a histogram's name.
 const OF_HISTOGRAM: [&str; 3] = ["_bucket", "_sum", "_count"];
 
 fn known() -> BTreeSet<String> {
@@ -27,8 +28,8 @@ fn known() -> BTreeSet<String> {
     known
 }
 
-/// Words of an expression that can only be metrics: ours all begin alike. Labels do too, but stand before an `=`, a `,`
-/// or a `)`.
+/// Metrics in an expression: ours all have the same prefix. Labels do too, but stand before an `=`,
+/// a `,` or a `)`.
 fn metrics(expression: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -105,7 +106,7 @@ fn of_dashboard() -> Vec<String> {
 
 const AGGREGATIONS: [&str; 5] = ["sum", "max", "min", "avg", "count"];
 
-/// Without what is in quotes, braces and square brackets: there nothing is an operator.
+/// Removes quotes, braces and square brackets with their content, which has no operators.
 fn bare(expression: &str) -> String {
     let (mut bare, mut end) = (String::new(), None);
     for c in expression.chars() {
@@ -121,7 +122,7 @@ fn bare(expression: &str) -> String {
     bare
 }
 
-/// The text before the parenthesis that this one closes, and what is between them.
+/// The text before the parenthesis that this one closes, and the text within.
 fn parenthesis(closed: &str) -> Option<(&str, &str)> {
     let inner = closed.trim_end().strip_suffix(')')?;
     let mut depth = 1;
@@ -138,7 +139,7 @@ fn labels(list: &str) -> BTreeSet<String> {
     labels.map(str::to_owned).collect()
 }
 
-/// To which labels the operand before an operator is aggregated, if it is.
+/// Labels that the operand before an operator is aggregated to, if it is.
 fn aggregated_before(text: &str) -> Option<BTreeSet<String>> {
     let (head, _) = parenthesis(text)?;
     let (head, list) = match parenthesis(head) {
@@ -149,7 +150,7 @@ fn aggregated_before(text: &str) -> Option<BTreeSet<String>> {
     is_one.then(|| labels(list))
 }
 
-/// The same of the one behind it.
+/// The same for the operand after it.
 fn aggregated_behind(text: &str) -> Option<BTreeSet<String>> {
     let text = text.trim_start();
     let mut names = AGGREGATIONS.iter();
@@ -160,7 +161,7 @@ fn aggregated_behind(text: &str) -> Option<BTreeSet<String>> {
     Some(listed(rest, "by")?.0)
 }
 
-/// The labels behind a word, and the rest.
+/// The labels after a keyword, and the rest.
 fn listed<'a>(text: &'a str, word: &str) -> Option<(BTreeSet<String>, &'a str)> {
     let list = text.trim_start().strip_prefix(word)?.trim_start();
     let (list, rest) = list.strip_prefix('(')?.split_once(')')?;
@@ -171,8 +172,8 @@ fn is_number(word: Option<&str>) -> bool {
     word.is_some_and(|word| word.parse::<f64>().is_ok())
 }
 
-/// Whether Prometheus finds a partner for each series, at every arithmetic operator: both sides have the same labels then, or
-/// those that `on` names. Returns how many operators there are.
+/// Checks that Prometheus can match the series of both sides of every arithmetic operator: both
+/// have the same labels, or those that `on` names. Returns the number of operators.
 fn matched(expression: &str) -> Result<usize, String> {
     let bare = bare(expression);
     let operators = bare.match_indices(['+', '-', '*', '/', '%']);
@@ -205,7 +206,7 @@ fn matched(expression: &str) -> Result<usize, String> {
     Ok(seen)
 }
 
-/// An alert that adds what has one label more to what has not never fires.
+/// An alert that adds series with different labels never fires.
 #[test]
 fn what_is_added_and_divided_has_the_same_labels() {
     let alerts = alerts().into_iter().map(|rule| text(&rule["expr"]));

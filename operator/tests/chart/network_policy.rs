@@ -1,4 +1,4 @@
-//! The NetworkPolicy in docs/network-policy.md lets in whom the page's table names, and nobody else.
+//! The NetworkPolicy in docs/network-policy.md allows exactly the peers of the page's table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,15 @@ use crate::rendered::{operator, rendered};
 use crate::runbooks::{blocks, known};
 
 const PAGE: &str = "docs/network-policy.md";
-/// What the page's cluster is called.
+/// Name of the page's cluster.
 const CLUSTER: &str = "demo";
-/// Who comes from anywhere: the port holds no data.
+/// Any peer may scrape: the port serves no data.
 const FROM_ANYWHERE: &str = "Prometheus";
 
-/// Who, and to which port.
+/// Peers and their ports.
 type Ways = BTreeSet<(String, u16)>;
 
-/// The rows of the table that are about members: who, ports, reaches, for.
+/// The rows of the table about members: peer, ports, target, purpose.
 fn of_table(page: &str) -> Ways {
     let rows = page.lines().skip_while(|line| !line.starts_with("|---"));
     let rows = rows.skip(1).take_while(|line| line.starts_with('|'));
@@ -60,7 +60,7 @@ fn of_example(policy: &NetworkPolicy) -> Ways {
     found
 }
 
-/// Whom a peer's labels stand for.
+/// The peer that has these labels.
 fn of_peer(peer: &NetworkPolicyPeer) -> String {
     let pods = labels_of(peer.pod_selector.as_ref());
     let has = |label: &str, value: &str| pods.get(label).is_some_and(|it| it == value);
@@ -80,7 +80,7 @@ fn of_peer(peer: &NetworkPolicyPeer) -> String {
     who.to_owned()
 }
 
-/// Its pods have these labels, and are in the namespace where README and demo install it.
+/// Its pods have these labels, and run in the namespace where README and demo install it.
 fn assert_is_operator(peer: &NetworkPolicyPeer, pods: &BTreeMap<String, String>) {
     let (selector, _) = operator(&rendered(&[]));
     let labels = labels_of(Some(&selector));
@@ -96,7 +96,7 @@ fn labels_of(selector: Option<&LabelSelector>) -> BTreeMap<String, String> {
     labels.unwrap_or_default()
 }
 
-/// It once had no rule for the operator, and kept members from each other's clients' port.
+/// It once had no rule for the operator, and blocked clients within members.
 #[test]
 fn the_example_lets_in_whom_the_table_names() {
     let page = read(PAGE);

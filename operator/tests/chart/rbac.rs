@@ -9,7 +9,7 @@ use crate::read;
 /// Verbs by group and resource.
 type Rules = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// Those in every namespace, and those that only a ClusterRole can give.
+/// Rules for namespaces, and those that only a ClusterRole can grant.
 const TEMPLATES: [&str; 2] = ["dengine-operator.rules", "dengine-operator.volumeRules"];
 
 fn rules(helpers: &str, template: &str) -> Vec<Value> {

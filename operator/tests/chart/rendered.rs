@@ -1,4 +1,4 @@
-//! What Helm makes of the chart.
+//! Helm's output for the chart.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::workspace;
 
-/// On a machine without it, it is built as for the tests on Kubernetes, once.
+/// If Helm is not installed, it is built once, as for the tests on Kubernetes.
 static HELM: LazyLock<PathBuf> =
     LazyLock::new(|| shell::find("helm").unwrap_or_else(|| programs::helm().unwrap()));
 
@@ -33,7 +33,7 @@ pub(crate) fn rendered(flags: &[&str]) -> Vec<Value> {
     serde_saphyr::from_multiple(&text).unwrap()
 }
 
-/// Those of a kind.
+/// Objects of a kind.
 fn of_kind<K: k8s_openapi::Resource + DeserializeOwned>(objects: &[Value]) -> Vec<K> {
     let found = objects.iter().filter(|object| object["kind"] == K::KIND);
     found
@@ -41,13 +41,13 @@ fn of_kind<K: k8s_openapi::Resource + DeserializeOwned>(objects: &[Value]) -> Ve
         .collect()
 }
 
-/// The operator's pods: their labels, and what they are.
+/// The operator's pods: their labels and spec.
 pub(crate) fn operator(objects: &[Value]) -> (LabelSelector, PodSpec) {
     let deployment = of_kind::<Deployment>(objects).remove(0).spec.unwrap();
     (deployment.selector, deployment.template.spec.unwrap())
 }
 
-/// What it is told, as it understands it.
+/// The operator's options, as it parses them.
 fn options(pod: &PodSpec) -> Options {
     let args = pod.containers[0].args.clone().unwrap();
     let program = "dengine-operator".to_owned();
@@ -70,7 +70,7 @@ fn of_two_operators_a_drain_takes_one_and_each_prefers_a_node_of_its_own() {
     };
     assert_eq!(spread.max_skew, 1);
     assert_eq!(spread.topology_key, "kubernetes.io/hostname");
-    // On a single node both still run.
+    // On a single node both replicas still run.
     assert_eq!(spread.when_unsatisfiable, "ScheduleAnyway");
     assert_eq!(spread.label_selector.as_ref(), Some(&selector));
 }
@@ -82,7 +82,8 @@ fn the_drain_of_a_single_operators_node_is_not_held_up() {
     assert_eq!(operator(&objects).1.topology_spread_constraints, None);
 }
 
-/// `[::]` is every address of both families; the kubelet probes the pod's first one, of whichever family it is.
+/// `[::]` is every address of both families; the kubelet probes the pod's first address, of either
+/// family.
 #[test]
 fn the_operator_is_probed_at_whatever_address_its_pod_has() {
     let (_, pod) = operator(&rendered(&[]));
@@ -104,7 +105,8 @@ fn the_operator_is_probed_at_whatever_address_its_pod_has() {
     assert_eq!(probed(&container.readiness_probe, "/readyz"), port);
 }
 
-/// `helm upgrade --reuse-values` knows no value that came after the release: it is as by default.
+/// `helm upgrade --reuse-values` lacks values that were added after the release: they have their
+/// defaults.
 #[test]
 fn a_value_that_came_later_may_be_missing() {
     let two = "--set=replicas=2";
@@ -145,7 +147,8 @@ fn what_monitoring_consists_of_has_its_labels() {
     );
 }
 
-/// Another release in the same Prometheus, whose operator holds its own lease, is no reason to be silent.
+/// Another release in the same Prometheus, whose operator holds its own lease, must not silence the
+/// alert.
 #[test]
 fn the_alert_for_an_absent_operator_is_of_its_own_release() {
     let objects = rendered(&[
@@ -169,7 +172,7 @@ fn the_alert_for_an_absent_operator_is_of_its_own_release() {
     assert!(!rules.to_string().contains("DEPLOYMENT_NAME"));
 }
 
-/// The security context constraints of OpenShift give pods a user, and refuse those that name one.
+/// OpenShift's security context constraints set the user of pods, and refuse pods that name one.
 #[test]
 fn on_openshift_no_pod_names_its_user() {
     let openshift = "--api-versions=security.openshift.io/v1";

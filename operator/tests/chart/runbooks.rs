@@ -1,4 +1,4 @@
-//! What the runbooks tell people to type can be typed.
+//! Commands in the runbooks and docs are possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::monitoring::ALERTS;
 use crate::{read, workspace};
 
-/// What is to be filled in.
+/// Placeholders.
 const PLACEHOLDERS: [&str; 13] = [
     "NAME",
     "N",
@@ -28,7 +28,7 @@ const PLACEHOLDERS: [&str; 13] = [
     "MEMORY",
     "ID",
 ];
-/// What `kubectl` does here, with the flags that it takes for that.
+/// Subcommands of `kubectl` that are used, with their flags.
 const VERBS: [(&str, &[&str]); 9] = [
     ("taint", &[]),
     ("edit", &["--subresource"]),
@@ -57,7 +57,7 @@ const KINDS: [&str; 12] = [
     "resourcequota",
     "networkpolicy",
 ];
-/// What the plugin does.
+/// Subcommands of the plugin.
 const OF_PLUGIN: [&str; 4] = ["status", "restart", "bench", "report"];
 
 /// The blocks of this language in a page.
@@ -85,7 +85,7 @@ fn commands(page: &str) -> Vec<String> {
     let of_blocks = blocks(page, "sh");
     let of_blocks = of_blocks.iter().flat_map(|block| block.lines());
     let of_blocks = of_blocks.filter(|line| !line.is_empty()).map(str::to_owned);
-    // What is fenced is every second part, of the page and then of what is not fenced.
+    // Fenced text is every second part, of the page and then of the rest.
     let text: String = page.split("```").step_by(2).collect();
     let quoted = text.split('`').skip(1).step_by(2);
     let typed = quoted.filter(|words| words.starts_with("kubectl "));
@@ -93,7 +93,7 @@ fn commands(page: &str) -> Vec<String> {
     of_blocks.chain(in_text).collect()
 }
 
-/// As a shell splits a line; quotes are only ever single ones.
+/// Splits a line as a shell does; there are only single quotes.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut quoted) = (vec![String::new()], false);
     for character in line.chars() {
@@ -107,7 +107,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// What follows `kubectl`, without the namespace; flags of one letter as people know them from there.
+/// Arguments of `kubectl` without the namespace; flags of one letter are kubectl's own.
 fn arguments(line: &str) -> Vec<String> {
     let words = words(line);
     assert_eq!(words[0], "kubectl", "{line}");
@@ -153,7 +153,7 @@ fn check_command(line: &str) {
         let name = flag.split('=').next().unwrap();
         assert!(flags.contains(&name), "{name}: {line}");
     }
-    // A verb alone is spoken of, not typed.
+    // A verb alone is mentioned, not typed.
     if words.len() == 1 {
         return;
     }
@@ -172,7 +172,8 @@ fn check_command(line: &str) {
     }
 }
 
-/// In a pod there is one program and no shell. What it is told has to be there: the crate itself can not be asked, it compiles RocksDB.
+/// Pods have one program and no shell. Its subcommand and flags have to exist: the crate can not be
+/// a dependency, it compiles RocksDB.
 fn check_exec(words: &[String]) -> Result<(), String> {
     let [_, _, separator, program, admin, command @ ..] = words else {
         return Err("too short".to_owned());
@@ -211,16 +212,16 @@ fn check_exec(words: &[String]) -> Result<(), String> {
     fits.then_some(()).ok_or(format!("takes {} words", own.1))
 }
 
-/// The flags, and how many words beside them.
+/// Flags, and number of positional arguments.
 type Takes = (BTreeSet<String>, usize);
 
-/// What stands in the braces of this type.
+/// The text in the braces of this type.
 fn body<'a>(source: &'a str, head: &str) -> &'a str {
     let (_, rest) = source.split_once(&format!("{head} {{\n")).unwrap();
     rest.split_once("\n}").unwrap().0
 }
 
-/// As clap names what has this name in Rust.
+/// Name in clap of this Rust name.
 fn of_clap(name: &str) -> String {
     let mut dashed = String::new();
     for c in name.chars() {
@@ -236,7 +237,7 @@ fn of_clap(name: &str) -> String {
     dashed
 }
 
-/// By the fields of a type, or a variant, for clap.
+/// Flags and arguments of a type, or a variant, for clap.
 fn takes(body: &str) -> Takes {
     let (mut takes, mut attributes) = (Takes::default(), String::new());
     for line in body.lines().map(str::trim) {
@@ -257,7 +258,7 @@ fn takes(body: &str) -> Takes {
     takes
 }
 
-/// By the variants of a type for clap.
+/// Subcommands of a type for clap.
 fn subcommands(body: &str) -> BTreeMap<String, Takes> {
     let mut variants: Vec<(String, String)> = Vec::new();
     for line in body.lines() {
@@ -326,7 +327,7 @@ fn what_no_pod_can_do_is_seen() {
     }
 }
 
-/// The patch sets only fields that there are.
+/// The patch sets only fields that exist.
 fn check_patch(kind: &str, patch: &str) {
     let mut patch: Value = serde_json::from_str(patch).unwrap();
     match kind {
@@ -341,7 +342,7 @@ fn check_patch(kind: &str, patch: &str) {
     }
 }
 
-/// Nothing of the object gets lost in its type.
+/// The object round-trips through its type.
 pub(crate) fn known<K: DeserializeOwned + Serialize>(mut object: Value) {
     if object["metadata"].is_null() {
         object["metadata"] = json!({});
@@ -412,8 +413,8 @@ fn what_is_to_be_filled_in_is_known() {
     }
 }
 
-/// The pod that recovers a member's folder is one that Kubernetes takes in a restricted namespace, and asks the server for
-/// what that can do.
+/// The pod that recovers a member's data directory is accepted in a restricted namespace, and its
+/// command exists.
 #[test]
 fn objects_can_be_made() {
     let page = read("docs/runbooks/DEngineQuorumLost.md");
@@ -437,7 +438,7 @@ fn objects_can_be_made() {
     }
 }
 
-/// What is kept for a cluster that is gone, only these marks tell.
+/// Volumes that are kept for a deleted cluster have only these labels.
 #[test]
 fn volumes_that_are_kept_are_found_by_the_marks_that_they_have() {
     let page = read("docs/runbooks/DEngineClusterDegraded.md");
@@ -452,13 +453,13 @@ fn volumes_that_are_kept_are_found_by_the_marks_that_they_have() {
     }
 }
 
-/// As one line, in small letters.
+/// As one line, in lower case.
 fn plain(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").to_lowercase()
 }
 
-/// Whether a sentence is about volumes as they were earlier.
+/// Whether a sentence is about restored volumes.
 fn puts_back(sentence: &str) -> bool {
     let words: Vec<&str> = sentence.split(|c: char| !c.is_alphabetic()).collect();
     let puts = (0..words.len()).filter(|place| words[*place].starts_with("put"));
@@ -466,8 +467,8 @@ fn puts_back(sentence: &str) -> bool {
     puts.any(|mut next| next.any(|word| *word == "back")) || sentence.contains("restor")
 }
 
-/// Pages once said the opposite: one volume from a snapshot forgets what its member acknowledged and for whom it voted, and
-/// one that is left of a lost majority may hold all that was acknowledged.
+/// Pages once said the opposite: a volume from a snapshot lacks later acknowledged writes and
+/// votes, while the last volume of a lost majority may hold all acknowledged writes.
 #[test]
 fn nobody_is_told_to_put_single_volumes_back_or_that_all_data_is_lost() {
     let alerts = ("alerts".to_owned(), read(ALERTS));

@@ -1,4 +1,5 @@
-//! Every value of the chart has words in values.yaml and a type in the schema, and none is in the schema alone.
+//! Every value of the chart has a comment in values.yaml and a type in the schema, and the schema
+//! has no others.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use crate::read;
 
-/// Paths of all values, maps that people fill themselves left whole.
+/// Paths of all values; maps that people fill themselves count as one.
 fn paths(value: &Value, schema: &Value, prefix: &str, found: &mut BTreeSet<String>) {
     let Some(properties) = schema["properties"].as_object() else {
         found.insert(prefix.to_owned());
@@ -14,7 +15,7 @@ fn paths(value: &Value, schema: &Value, prefix: &str, found: &mut BTreeSet<Strin
     };
     let empty = serde_json::Map::new();
     let values = value.as_object().unwrap_or(&empty);
-    // Helm gives `global` to every chart.
+    // Helm passes `global` to every chart.
     for key in properties.keys().filter(|key| *key != "global") {
         assert!(values.contains_key(key), "{prefix}.{key} has no default");
     }

@@ -1,4 +1,5 @@
-//! An API server that keeps what it is sent and notes each request. Knows as much of Kubernetes as the operator needs.
+//! A fake API server that stores objects and records requests. Implements as much of Kubernetes as
+//! the operator needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -10,7 +11,6 @@ use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Objects by their paths.
 #[derive(Default)]
 pub(crate) struct ApiServer {
     state: Mutex<State>,
@@ -21,9 +21,9 @@ struct State {
     objects: BTreeMap<String, Value>,
     requests: Vec<String>,
     version: u64,
-    /// Within which paths, with which code and words.
+    /// Text in the path, code and message of refused requests.
     refused: Option<(String, u16, String)>,
-    /// Reads too.
+    /// Reads are refused too.
     unread: bool,
     webhook: Option<(String, Value)>,
     /// Fields of a cluster's replacements that are dropped.
@@ -33,7 +33,7 @@ struct State {
 }
 
 impl ApiServer {
-    /// A client that speaks to nobody else.
+    /// A client of this server.
     pub(crate) fn client(self: &Arc<Self>) -> Client {
         let server = Arc::clone(self);
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -48,7 +48,7 @@ impl ApiServer {
         self.state.lock().unwrap().requests.clone()
     }
 
-    /// The objects whose paths hold this.
+    /// Objects whose paths contain this text.
     pub(crate) fn list<K: DeserializeOwned>(&self, within: &str) -> Vec<K> {
         let state = self.state.lock().unwrap();
         let found = state
@@ -60,43 +60,42 @@ impl ApiServer {
             .collect()
     }
 
-    /// The paths of the objects that hold this.
+    /// Paths that contain this text.
     pub(crate) fn paths(&self, within: &str) -> Vec<String> {
         let state = self.state.lock().unwrap();
         let paths = state.objects.keys().filter(|path| path.contains(within));
         paths.cloned().collect()
     }
 
-    /// Writes an object as somebody else does.
+    /// Writes an object as another client does.
     pub(crate) fn put(&self, path: &str, object: Value) {
         let mut state = self.state.lock().unwrap();
         state.write(path, object);
     }
 
-    /// Deletes an object as somebody else does.
+    /// Deletes an object as another client does.
     pub(crate) fn remove(&self, path: &str) {
         self.state.lock().unwrap().objects.remove(path);
     }
 
-    /// Answers writes with this in their path and query with 422 and these words.
-    pub(crate) fn refuse(&self, within: &str, words: &str) {
+    /// Refuses writes with this text in their path and query with 422 and this message.
+    pub(crate) fn refuse(&self, within: &str, message: &str) {
         let mut state = self.state.lock().unwrap();
-        state.refused = Some((within.to_owned(), 422, words.to_owned()));
+        state.refused = Some((within.to_owned(), 422, message.to_owned()));
     }
 
-    /// Answers writes of paths that hold this as one who lacks the permission.
+    /// Refuses writes of paths with this text with 403.
     pub(crate) fn forbid(&self, within: &str) {
         let mut state = self.state.lock().unwrap();
         state.refused = Some((within.to_owned(), 403, "forbidden".to_owned()));
     }
 
-    /// The same, of reads too.
+    /// The same for reads too.
     pub(crate) fn forbid_all(&self, within: &str) {
         self.forbid(within);
         self.state.lock().unwrap().unread = true;
     }
 
-    /// Refuses nothing any more.
     pub(crate) fn allow(&self) {
         let mut state = self.state.lock().unwrap();
         (state.refused, state.unread) = (None, false);
@@ -108,13 +107,13 @@ impl ApiServer {
         state.unknown = fields.iter().map(|&field| field.to_owned()).collect();
     }
 
-    /// Merges this into what is written to paths that hold that.
+    /// Merges this patch into everything written to paths with this text, as a webhook does.
     pub(crate) fn change(&self, within: &str, patch: Value) {
         let mut state = self.state.lock().unwrap();
         state.webhook = Some((within.to_owned(), patch));
     }
 
-    /// What it says to this.
+    /// The response to a request.
     pub(crate) async fn answer(&self, request: Request<Body>) -> Response<Body> {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let kind = request.headers().get("content-type");
@@ -143,11 +142,11 @@ impl State {
         let asked = format!("{path}?{}", query.trim_start_matches('&'));
         let path = path.strip_suffix("/status").unwrap_or(path);
         let is_write = ![Method::GET, Method::POST].contains(method);
-        if let Some((within, code, words)) = &self.refused
+        if let Some((within, code, message)) = &self.refused
             && (is_write || self.unread)
             && asked.contains(within)
         {
-            return failure(*code, "Refused", words);
+            return failure(*code, "Refused", message);
         }
         if *method == Method::GET {
             return match self.objects.get(path) {
@@ -190,7 +189,7 @@ impl State {
         json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items})
     }
 
-    /// Conditions are a map by type, of which each manager has what it applied.
+    /// Conditions are a map by type; each manager owns those that it applied.
     fn merge_conditions(&mut self, path: &str, manager: &str, body: &mut Value) {
         let Some(path) = path.strip_suffix("/status") else {
             return;
@@ -251,7 +250,7 @@ impl State {
     }
 }
 
-/// By its fields; labels are not looked at.
+/// By fields; label selectors are ignored.
 fn is_selected(object: &Value, query: &str) -> bool {
     let mut parameters = query.split('&');
     let selector = parameters.find_map(|one| one.strip_prefix("fieldSelector="));
@@ -263,7 +262,7 @@ fn is_selected(object: &Value, query: &str) -> bool {
     })
 }
 
-/// A parameter of a query as it was before it was encoded.
+/// A decoded query parameter.
 fn unescaped(text: &str) -> String {
     let text = text.replace('+', " ");
     let mut parts = text.split('%');
@@ -294,10 +293,10 @@ fn merge(object: &mut Value, patch: Value) {
     }
 }
 
-fn failure(code: u16, reason: &str, words: &str) -> (u16, Value) {
+fn failure(code: u16, reason: &str, message: &str) -> (u16, Value) {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "code": code, "reason": reason, "message": words,
+        "code": code, "reason": reason, "message": message,
     });
     (code, status)
 }

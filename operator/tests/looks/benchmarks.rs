@@ -1,4 +1,4 @@
-//! Looks at one benchmark.
+//! Reconciliations of one benchmark.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const BENCHMARK: &str = "/apis/dengine.io/v1alpha1/namespaces/test/denginebenchm
 const JOBS: &str = "/apis/batch/v1/namespaces/test/jobs";
 const EVENTS: &str = "/api/v1/namespaces/test/events";
 
-/// A benchmark under way.
+/// A benchmark in progress.
 fn under_way(world: &World, status: &Value) {
     let job = names::benchmark::job("versus", "1");
     let mut recorded = json!({"runId": "1", "phase": "Running", "jobName": job, "jobUid": "u"});
@@ -37,7 +37,7 @@ fn under_way(world: &World, status: &Value) {
     world.api.put(BENCHMARK, object);
 }
 
-/// The Job that the status names, of whoever has this UID.
+/// The Job that the status names, owned by this UID.
 fn job_of(world: &World, uid: &str) {
     let owner = json!({
         "apiVersion": "dengine.io/v1alpha1", "kind": "DEngineBenchmark", "name": "any", "uid": uid, "controller": true,
@@ -56,7 +56,7 @@ async fn look(world: &World) -> DEngineBenchmark {
     world.api.list::<DEngineBenchmark>(BENCHMARK).remove(0)
 }
 
-/// Numbers with which the first Job of a comparison is done.
+/// Results that complete the first Job of a comparison.
 fn results() -> Value {
     json!({"runs": {"1": {"command": [], "results": [{
         "name": "put", "protocol": "etcd",
@@ -71,7 +71,8 @@ fn results() -> Value {
     }]}}})
 }
 
-/// A benchmark's Job may write the status of its benchmark, the Job's name in it too. That makes no other Job its own.
+/// A Job may write its benchmark's status, even the name of the Job in it. That makes no other Job
+/// its own.
 #[tokio::test]
 async fn a_status_that_names_anothers_job_changes_nothing_of_it() {
     for (owner, expected) in [("uid-of-versus", 1), ("uid-of-another", 0)] {
@@ -91,7 +92,7 @@ async fn a_status_that_names_anothers_job_changes_nothing_of_it() {
     }
 }
 
-/// A run whose results are all there, beside one of a run that there never was.
+/// A run with all its results, and results without a run.
 #[tokio::test]
 async fn results_that_can_not_be_removed_keep_no_run_from_its_end() {
     let world = World::new().await;
@@ -110,7 +111,7 @@ async fn results_that_can_not_be_removed_keep_no_run_from_its_end() {
     let told = requests
         .iter()
         .filter(|request| request.starts_with("POST /apis/events.k8s.io"));
-    // That it ended, and that the results stay.
+    // One for the end of the run, one for the results that stay.
     assert_eq!(told.count(), 2, "{requests:#?}");
 }
 
@@ -136,7 +137,7 @@ async fn why_kubernetes_refuses_a_jobs_pod_is_in_the_status() {
     );
 }
 
-/// Requests of five looks that begin with this.
+/// Requests of five reconciliations that begin with this.
 async fn five_looks(world: &World, beginning: &str) -> usize {
     let before = world.api.requests().len();
     for _ in 0..5 {
@@ -149,7 +150,7 @@ async fn five_looks(world: &World, beginning: &str) -> usize {
     those.count()
 }
 
-/// As by a webhook that lets nobody touch a Job.
+/// As by a webhook that forbids changing Jobs.
 #[tokio::test]
 async fn a_job_that_can_not_be_let_go_keeps_nothing_from_going_on() {
     let world = World::new().await;
@@ -157,7 +158,7 @@ async fn a_job_that_can_not_be_let_go_keeps_nothing_from_going_on() {
     job_of(&world, "uid-of-versus");
     world.api.refuse(&format!("{JOBS}/"), "not on a Friday");
     look(&world).await;
-    // What an apply leaves out goes; a merge does not do that.
+    // An apply removes missing fields; a merge patch does not.
     let not_made = json!({"status": {"jobUid": null}});
     world.api.put(BENCHMARK, not_made);
     let patches = five_looks(&world, &format!("PATCH {JOBS}/")).await;
@@ -176,7 +177,7 @@ fn holds(benchmark: &DEngineBenchmark, type_: &str) -> bool {
     those.any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// Of a run that failed: its Job, and the benchmark when its time is over.
+/// Of a failed run: its Job, and the benchmark after its TTL.
 #[tokio::test]
 async fn what_can_not_be_cleaned_away_changes_no_verdict_and_is_not_asked_for_all_the_time() {
     let world = World::new().await;
@@ -212,13 +213,13 @@ async fn what_can_not_be_cleaned_away_changes_no_verdict_and_is_not_asked_for_al
     assert_eq!((tries("PATCH"), tries("DELETE")), (1, 1), "{requests:#?}");
 }
 
-/// The whole minute so many minutes ago.
+/// The whole minute this many minutes ago.
 fn minutes_ago(minutes: i64) -> Timestamp {
     let minute = Timestamp::now().as_second() / 60 - minutes;
     Timestamp::from_second(minute * 60).unwrap()
 }
 
-/// A benchmark of every minute whose status says this.
+/// A benchmark with a run every minute and this status.
 fn every_minute(world: &World, status: &Value) {
     under_way(world, status);
     let spec = json!({"schedule": "* * * * *", "startingDeadlineSeconds": 600});
@@ -239,7 +240,7 @@ async fn moments_that_pass_while_a_run_is_under_way_are_counted_once() {
     for _ in 0..3 {
         let status = look(&world).await.status.unwrap();
         let skipped = status.skipped_runs.unwrap_or(0);
-        // The newest one still may begin, unless a minute passed meanwhile.
+        // The newest one may still start, unless a minute passed meanwhile.
         assert!((60..=61).contains(&skipped), "{status:#?}");
         assert_eq!(status.run_id.as_deref(), Some("1"));
     }
@@ -261,7 +262,7 @@ async fn a_run_of_the_schedule_that_could_not_begin_for_an_hour_is_skipped() {
     assert!(!requests.contains(&format!("POST {JOBS}")), "{requests:#?}");
 }
 
-/// The moment passed, and the run that the spec asks for next is taken back while nothing can begin.
+/// The scheduled time passed, and the next `runId` is reverted while nothing can start.
 #[tokio::test]
 async fn a_run_id_that_is_taken_back_skipped_no_run_of_the_schedule() {
     let world = World::new().await;
@@ -291,7 +292,7 @@ async fn declared() -> World {
 const OF_DEMO: &str = "/apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/demo-quick";
 const ASKED: &str = "PATCH /apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/demo-quick";
 
-/// What a manifest declares stays there for ever; whoever deletes the benchmark does not want another load.
+/// A declared annotation stays; deleting the benchmark does not ask for another load.
 #[tokio::test]
 async fn a_declared_benchmark_that_is_deleted_does_not_load_again() {
     let world = declared().await;
@@ -318,7 +319,7 @@ async fn a_declared_benchmark_that_somebody_runs_by_hand_does_not_load_again() {
     assert_eq!(world.costs(5, ASKED).await, Vec::<String>::new());
 }
 
-/// As of a cluster of which nothing is noted yet, for an operator of an earlier version asked.
+/// As for a cluster whose declared run an operator of an earlier version started.
 #[tokio::test]
 async fn that_a_declared_benchmark_can_not_be_noted_does_not_make_it_load_again() {
     let world = declared().await;
@@ -336,7 +337,7 @@ async fn that_a_declared_benchmark_can_not_be_noted_does_not_make_it_load_again(
     assert_eq!(those(&format!("PATCH {CLUSTER}")), 1, "once, then a pause");
 }
 
-/// It is told of once, and not tried again every two seconds as if it could be read then.
+/// It is reported once, and not retried every two seconds.
 #[tokio::test]
 async fn a_target_that_can_not_be_read_is_waited_for_and_told_of() {
     let world = World::new().await;
@@ -355,7 +356,10 @@ async fn a_target_that_can_not_be_read_is_waited_for_and_told_of() {
     let status = look(&world).await.status.unwrap();
     let mut said = status.conditions.iter();
     let target = said.find(|c| c.type_ == conditions::TARGET_READY);
-    let words = &target.unwrap().message;
-    assert!(words.contains("cluster demo can not be read"), "{words}");
-    assert!(words.contains("many"), "{words}");
+    let message = &target.unwrap().message;
+    assert!(
+        message.contains("cluster demo can not be read"),
+        "{message}"
+    );
+    assert!(message.contains("many"), "{message}");
 }

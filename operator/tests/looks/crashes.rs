@@ -1,4 +1,4 @@
-//! Servers that end again and again.
+//! Servers that crash again and again.
 
 use serde_json::json;
 
@@ -6,7 +6,8 @@ use crate::World;
 
 const POD: &str = "/api/v1/namespaces/test/pods/demo-2";
 
-/// The server of `demo-2` has not been ready since midnight, ended in this minute, and waits for its next start.
+/// The server of `demo-2` has not been ready since midnight, ended in this minute, and waits for
+/// its next start.
 fn ended(world: &World, minute: usize, code: i32, reason: &str) {
     let end = json!({
         "exitCode": code, "reason": reason, "finishedAt": format!("2026-01-01T00:{minute:02}:00Z"),
@@ -21,7 +22,7 @@ fn ended(world: &World, minute: usize, code: i32, reason: &str) {
     world.api.put(POD, json!({ "status": status }));
 }
 
-/// The faults of its node, its disk and its limits are not those of its volume, and the next one would have them too.
+/// Faults of its node, its disk and its limits would also hit a new volume.
 #[tokio::test]
 async fn only_who_ends_by_its_own_fault_again_and_again_is_given_up() {
     let killed = (137, "OOMKilled");

@@ -1,4 +1,4 @@
-//! Whose a cluster is, where more than one operator sees it.
+//! Which operator manages a cluster, if several see it.
 
 use dengine_crds::conditions;
 use dengine_crds::names::annotations;
@@ -11,19 +11,18 @@ use crate::{CLUSTER, World};
 
 const SET: &str = "/apis/apps/v1/namespaces/test/statefulsets/demo";
 
-/// An operator of another release.
 fn called(world: &World, name: &str) -> Context {
     world.context.clone().with_identity(name.to_owned())
 }
 
-/// Who the StatefulSet says looks after the cluster; `None` while there is none.
+/// The operator that the StatefulSet names; `None` while there is none.
 fn named_by_the_set(world: &World) -> Option<String> {
     let sets: Vec<StatefulSet> = world.api.list(SET);
     let annotations = sets.first()?.metadata.annotations.as_ref()?;
     annotations.get(annotations::OPERATOR).cloned()
 }
 
-/// A cache that has seen no StatefulSet yet.
+/// A cache without StatefulSets.
 fn without_sets(world: &World) -> Caches {
     Caches {
         stateful_sets: world.cached("/nothing/"),
@@ -31,7 +30,8 @@ fn without_sets(world: &World) -> Caches {
     }
 }
 
-/// Two releases that see the same namespace: the second says that it stands by, once, and touches nothing.
+/// Two releases that see the same namespace: the second one reports once that it stands by, and
+/// touches nothing.
 #[tokio::test]
 async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
     let world = World::settled().await;
@@ -43,15 +43,15 @@ async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
     let mut requests = world.api.requests().split_off(before);
     requests.retain(|request| !request.contains("/events"));
     assert_eq!(requests, [format!("PATCH {CLUSTER}/status")], "once");
-    let words = world.words(conditions::OPERATED_BY_ANOTHER);
+    let message = world.message(conditions::OPERATED_BY_ANOTHER);
     assert!(
-        words.contains("operator dengine-operator looks after this cluster"),
-        "{words}"
+        message.contains("operator dengine-operator looks after this cluster"),
+        "{message}"
     );
-    // The one that looks after it takes no notice.
+    // The cluster's operator ignores that.
     assert_eq!(world.costs(3, "").await, Vec::<String>::new());
 
-    // As the words say.
+    // As the message says.
     let name = json!({"metadata": {"annotations": {annotations::OPERATOR: "there/another"}}});
     world.api.put(SET, name);
     for _ in 0..2 {
@@ -69,14 +69,14 @@ async fn a_cluster_of_another_operator_is_left_alone_until_it_is_handed_over() {
     );
     let patches = world.costs(3, &format!("PATCH {SET}")).await;
     assert_eq!(patches, Vec::<String>::new(), "the first lets go");
-    let words = world.words(conditions::OPERATED_BY_ANOTHER);
+    let message = world.message(conditions::OPERATED_BY_ANOTHER);
     assert!(
-        words.contains("operator there/another looks after this cluster"),
-        "{words}"
+        message.contains("operator there/another looks after this cluster"),
+        "{message}"
     );
 }
 
-/// Volumes grow, and the StatefulSet is made anew for that: what is not there names nobody.
+/// Volumes grow, and the StatefulSet is recreated for that: a missing one names no operator.
 #[tokio::test]
 async fn nobody_takes_a_cluster_over_while_its_set_is_made_anew() {
     let world = World::settled().await;
@@ -92,16 +92,16 @@ async fn nobody_takes_a_cluster_over_while_its_set_is_made_anew() {
         world.look_as(&another).await;
     }
     assert_eq!(named_by_the_set(&world), None, "taken over");
-    let words = world.words(conditions::OPERATED_BY_ANOTHER);
+    let message = world.message(conditions::OPERATED_BY_ANOTHER);
     assert!(
-        words.contains("patch dec demo --subresource=status"),
-        "{words}"
+        message.contains("patch dec demo --subresource=status"),
+        "{message}"
     );
     world.look().await;
     let named = || named_by_the_set(&world);
     assert_eq!(named().as_deref(), Some("dengine-operator"));
 
-    // As the words say, where there is no set for good.
+    // As the message says, when there is no StatefulSet.
     let api = kube::Api::<StatefulSet>::namespaced(world.api.client(), "test");
     api.delete("demo", &Default::default()).await.unwrap();
     let handed_over = json!({"status": {"operator": "there/another"}});
@@ -112,7 +112,7 @@ async fn nobody_takes_a_cluster_over_while_its_set_is_made_anew() {
     assert_eq!(named().as_deref(), Some("there/another"));
 }
 
-/// Each with the same words: else they would take turns for ever.
+/// They write the same message: otherwise they would overwrite each other again and again.
 #[tokio::test]
 async fn of_two_that_stand_by_one_says_so() {
     let world = World::settled().await;
@@ -128,36 +128,39 @@ async fn of_two_that_stand_by_one_says_so() {
     assert_eq!(requests, [format!("PATCH {CLUSTER}/status")], "once");
 }
 
-/// Before the cache knows of it: what is really there decides.
+/// Before the cache has it: the API server decides.
 #[tokio::test]
 async fn a_set_that_another_operator_made_meanwhile_is_not_taken() {
     let world = World::new().await;
     let (another, empty) = (called(&world, "there/another"), without_sets(&world));
     world.look().await;
-    // As after a backup that has no status.
+    // As restored from a backup without a status.
     world.api.put(CLUSTER, json!({"status": null}));
     let fresh = world.cluster();
     cluster::reconcile(&fresh, &another, &empty).await.unwrap();
     let named = || named_by_the_set(&world);
     assert_eq!(named().as_deref(), Some("dengine-operator"));
-    let words = world.words(conditions::OPERATED_BY_ANOTHER);
-    assert!(words.contains("operator dengine-operator looks"), "{words}");
+    let message = world.message(conditions::OPERATED_BY_ANOTHER);
+    assert!(
+        message.contains("operator dengine-operator looks"),
+        "{message}"
+    );
 
-    // Handed over in the last moment.
+    // Handed over at the last moment.
     world
         .api
         .put(CLUSTER, json!({"status": {"operator": "there/another"}}));
     let fresh = world.cluster();
     cluster::reconcile(&fresh, &another, &empty).await.unwrap();
     assert_eq!(named().as_deref(), Some("dengine-operator"));
-    let words = world.words(conditions::PROGRESSING);
+    let message = world.message(conditions::PROGRESSING);
     assert!(
-        words.contains("looked after by operator dengine-operator"),
-        "{words}"
+        message.contains("looked after by operator dengine-operator"),
+        "{message}"
     );
 }
 
-/// Both see a new cluster that is nobody's; the API server takes the first one's word.
+/// Both see a new cluster without an operator; the API server accepts the first one's write.
 #[tokio::test]
 async fn of_two_that_take_a_new_cluster_on_one_gets_it() {
     let world = World::new().await;

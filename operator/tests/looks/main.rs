@@ -1,4 +1,5 @@
-//! Looks at one cluster, with an API server and members that the test is itself: what each costs, and what is not repeated.
+//! Reconciliations of one cluster with a fake API server and fake members: what each requests, and
+//! what is not repeated.
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
 mod api;
@@ -36,7 +37,7 @@ use api::ApiServer;
 const CLUSTER: &str = "/apis/dengine.io/v1alpha1/namespaces/test/dengineclusters/demo";
 const CLAIMS: &str = "/api/v1/namespaces/test/persistentvolumeclaims";
 
-/// A cluster `demo` of three members that are well, and the operator that looks at it.
+/// A healthy cluster `demo` of three members, and its operator.
 struct World {
     api: Arc<ApiServer>,
     context: Context,
@@ -66,7 +67,7 @@ impl World {
         Self { api, context }
     }
 
-    /// One whose members run and are known.
+    /// One whose members run and are recorded.
     async fn settled() -> Self {
         let world = Self::new().await;
         world.look().await;
@@ -82,7 +83,7 @@ impl World {
         world
     }
 
-    /// What the StatefulSet's controller and three kubelets do.
+    /// What the StatefulSet controller and three kubelets do.
     fn start_pods(&self) {
         let set: Vec<StatefulSet> = self.api.list("/statefulsets/demo");
         let template = set[0]
@@ -121,12 +122,12 @@ impl World {
         self.api.list(CLUSTER).remove(0)
     }
 
-    /// Everything is in the caches by then.
+    /// Reconciles with complete caches.
     async fn look(&self) {
         self.look_as(&self.context).await;
     }
 
-    /// Another operator's look.
+    /// Reconciles as another operator.
     async fn look_as(&self, context: &Context) {
         cluster::reconcile(&self.cluster(), context, &self.caches())
             .await
@@ -155,7 +156,7 @@ impl World {
         self.cached_if(within, |_| true)
     }
 
-    /// Those that the watch selects.
+    /// The cached objects that the watch selects.
     fn cached_if<K>(&self, within: &str, selects: impl Fn(&K) -> bool) -> Store<K>
     where
         K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
@@ -169,7 +170,7 @@ impl World {
         store
     }
 
-    /// Requests of so many looks that hold this.
+    /// Requests of this many reconciliations that contain this text.
     async fn costs(&self, looks: usize, within: &str) -> Vec<String> {
         let before = self.api.requests().len();
         for _ in 0..looks {
@@ -184,7 +185,7 @@ impl World {
         self.api.put(CLUSTER, json!({ "spec": spec }));
     }
 
-    fn words(&self, type_: &str) -> String {
+    fn message(&self, type_: &str) -> String {
         let status = self.cluster().status.unwrap();
         let mut all = status.conditions.into_iter();
         all.find(|c| c.type_ == type_).unwrap().message
@@ -198,7 +199,7 @@ async fn a_look_at_an_idle_cluster_asks_the_api_server_nothing() {
     assert_eq!(world.costs(20, "").await, Vec::<String>::new());
 }
 
-/// Nor does one that waits for pods that nobody starts: only why they are missing is asked for, now and then.
+/// Nor does one that waits for pods that do not start: only the reason is requested, now and then.
 #[tokio::test]
 async fn a_look_at_a_cluster_that_is_not_born_asks_the_api_server_nothing() {
     let world = World::new().await;
@@ -223,7 +224,7 @@ async fn an_identity_that_the_cache_does_not_know_yet_is_not_overwritten() {
         .await
         .unwrap();
     assert_eq!(id().as_deref(), Some("9"));
-    // Not because nothing would have been recorded.
+    // To show that it would have been recorded otherwise.
     let fresh = world.cluster();
     world
         .api
@@ -249,13 +250,13 @@ async fn a_claim_that_can_not_grow_is_asked_once_and_the_size_can_be_taken_back(
         .costs(10, "PATCH /api/v1/namespaces/test/persistentvolumeclaims")
         .await;
     assert_eq!(patches.len(), 3, "once each, then a pause: {patches:#?}");
-    let words = world.words(conditions::PROGRESSING);
-    assert!(words.contains("this class does not expand"), "{words}");
+    let message = world.message(conditions::PROGRESSING);
+    assert!(message.contains("this class does not expand"), "{message}");
     world.edit(&json!({"storage": {"size": "1Gi"}}));
     let patches = world.costs(3, "persistentvolumeclaims").await;
     assert_eq!(patches, Vec::<String>::new());
-    let words = world.words(conditions::PROGRESSING);
-    assert_eq!(words, "everything is as the spec asks");
+    let message = world.message(conditions::PROGRESSING);
+    assert_eq!(message, "everything is as the spec asks");
 }
 
 #[tokio::test]
@@ -265,7 +266,7 @@ async fn what_a_webhook_makes_of_an_object_is_left_alone() {
         "/services/demo-client",
         json!({"spec": {"type": "NodePort"}}),
     );
-    // Somebody touches it, so that it is applied again, and the webhook has its say.
+    // Someone edits it, so that it is applied again, and the webhook changes it again.
     let path = "/api/v1/namespaces/test/services/demo-client";
     world
         .api
@@ -292,7 +293,7 @@ async fn a_status_that_somebody_else_wrote_meanwhile_is_not_overwritten() {
     assert_eq!(id.as_deref(), Some("9"));
 }
 
-/// As by a policy that came after the cluster.
+/// As by a policy that is newer than the cluster.
 #[tokio::test]
 async fn a_service_that_is_refused_is_told_of_and_keeps_no_member_from_anything() {
     let world = World::settled().await;
@@ -304,6 +305,6 @@ async fn a_service_that_is_refused_is_told_of_and_keeps_no_member_from_anything(
     world.edit(&json!({"engine": {"logLevel": "debug"}}));
     let restarted = world.costs(5, "DELETE /api/v1/namespaces/test/pods").await;
     assert!(!restarted.is_empty(), "nothing is rolled out");
-    let words = world.words(conditions::PROGRESSING);
-    assert!(words.contains("no Services on a Friday"), "{words}");
+    let message = world.message(conditions::PROGRESSING);
+    assert!(message.contains("no Services on a Friday"), "{message}");
 }

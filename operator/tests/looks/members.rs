@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 
 const CLUSTER_ID: u64 = 7;
 
-/// Starts three members at 127.0.0.1 to 127.0.0.3, and answers their port.
+/// Starts three members at 127.0.0.1 to 127.0.0.3, and returns their port.
 pub(crate) async fn start() -> u16 {
     for _ in 0..100 {
         if let Some(port) = try_start().await {

@@ -1,4 +1,4 @@
-//! The volumes of members that were given up.
+//! Volumes of replaced members.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::{CLAIMS, CLUSTER, World};
 
 const VOLUME: &str = "/api/v1/persistentvolumes/pv-3";
 
-/// Member 9, at the pod `demo-3`, was given up and removed; its claim is marked and still there. Whose claim the volume names
-/// is `bound_to`.
+/// Member 9 of the pod `demo-3` was replaced and removed; its claim is marked and still exists.
+/// `bound_to` is the namespace of the claim that the volume names.
 pub(crate) async fn given_up(bound_to: &str) -> World {
     let world = World::settled().await;
     let claim = json!({
@@ -55,7 +55,7 @@ fn claim_is_there(world: &World) -> bool {
     !claims.is_empty()
 }
 
-/// What the status records: the volume that is kept, and why none is.
+/// The kept volume in the status, and why none is kept.
 fn recorded(world: &World) -> (Option<String>, Option<String>) {
     let mut replacements = world.cluster().status.unwrap().replacements;
     let replacement = replacements.remove(0);
@@ -78,7 +78,7 @@ async fn a_volume_that_was_given_up_outlives_its_claim_for_as_long_as_it_may_be_
     assert_eq!(found(found_by, labels::KEPT_FOR_NAMESPACE), "test");
     let policy_before = found(volume.metadata.annotations, annotations::RECLAIM_POLICY);
     assert_eq!(policy_before, "Delete");
-    // All that are wanted vote: nobody will vote in its place.
+    // All wanted members vote: none will vote in its place.
     world.look().await;
     assert_eq!(policy(&world), "Delete");
     assert_eq!(recorded(&world), (None, None));
@@ -105,7 +105,7 @@ async fn who_may_change_no_volumes_says_so_and_goes_on() {
     assert!(!claim_is_there(&world));
 }
 
-/// Whoever may make claims may write any volume's name into one.
+/// Anyone who may create claims may write any volume's name into one.
 #[tokio::test]
 async fn a_claim_that_names_anothers_volume_changes_nothing_of_it() {
     let world = given_up("another").await;
@@ -115,7 +115,7 @@ async fn a_claim_that_names_anothers_volume_changes_nothing_of_it() {
     is_not_kept(&world);
 }
 
-/// The volume is left as it is, and nobody says that it is kept.
+/// The volume is unchanged, and the status does not say that it is kept.
 fn is_not_kept(world: &World) {
     assert_eq!(policy(world), "Delete");
     let requests = world.api.requests();
@@ -127,7 +127,7 @@ fn is_not_kept(world: &World) {
     assert!(why.contains("belongs to another claim"), "{why}");
 }
 
-/// The name of a claim may be that of one before it, whose volume is still there.
+/// A claim may have the name of an earlier one, whose volume still exists.
 #[tokio::test]
 async fn the_volume_of_an_earlier_claim_of_this_name_is_not_said_to_be_kept() {
     for (uid, is_its) in [("of-an-earlier-one", false), ("of-this-one", true)] {
@@ -145,7 +145,7 @@ async fn the_volume_of_an_earlier_claim_of_this_name_is_not_said_to_be_kept() {
     }
 }
 
-/// As the operator marked it before there were labels: whose it is, and nothing else.
+/// As the operator marked it before there were labels: the owner, and nothing else.
 fn kept_by_an_older_operator(world: &World, of: &str) {
     let volume = json!({
         "metadata": {"annotations": {labels::KEPT_FOR: of}},
@@ -157,7 +157,7 @@ fn kept_by_an_older_operator(world: &World, of: &str) {
     world.api.put(VOLUME, volume);
 }
 
-/// Whatever became of the status: it is given the label by which volumes are found.
+/// Even without the status: it gets the label by which volumes are found.
 #[tokio::test]
 async fn a_volume_that_an_older_operator_kept_is_found_without_the_status() {
     for (of, expected) in [("uid-of-demo", "Delete"), ("another", "Retain")] {
@@ -191,7 +191,7 @@ async fn a_volume_that_an_older_operator_kept_is_let_go() {
     }
 }
 
-/// Looks until the claim of the member that was given up is gone, and not one look more.
+/// Reconciles until the claim of the replaced member is gone, and not once more.
 pub(crate) async fn claim_goes(world: &World) {
     for _ in 0..4 {
         if !claim_is_there(world) {
@@ -208,7 +208,7 @@ async fn looks(world: &World, times: u32) {
     }
 }
 
-/// The status may be wiped, or restored from before the volume was kept.
+/// The status may be lost, or restored from before the volume was kept.
 #[tokio::test]
 async fn a_volume_that_is_kept_is_found_without_the_status() {
     let world = given_up("test").await;
@@ -219,7 +219,7 @@ async fn a_volume_that_is_kept_is_found_without_the_status() {
     assert_eq!(policy(&world), "Delete");
 }
 
-/// Another resource that takes up the members of one that was deleted: it has another UID.
+/// Another resource that adopts the members of a deleted one has another UID.
 #[tokio::test]
 async fn a_volume_that_is_kept_is_found_by_the_cluster_that_takes_its_members_up() {
     let world = given_up("test").await;
@@ -236,7 +236,8 @@ async fn a_volume_that_is_kept_is_found_by_the_cluster_that_takes_its_members_up
     assert_eq!(policy(&world), "Delete");
 }
 
-/// As one that is put back from a backup again and again, or through CRDs that lack these fields.
+/// As one that is restored from a backup again and again, or goes through CRDs that lack these
+/// fields.
 #[tokio::test]
 async fn a_status_that_never_holds_what_is_kept_is_in_nobodys_way() {
     for forbidden in [false, true] {
@@ -260,23 +261,23 @@ async fn a_volume_that_can_not_be_let_go_is_told_of_and_in_nobodys_way() {
     world.api.refuse("/persistentvolumes/", "not on a Friday");
     let patches = world.costs(10, "PATCH /api/v1/persistentvolumes").await;
     assert_eq!(patches.len(), 1, "once, then a pause");
-    let words = world.words(conditions::PROGRESSING);
+    let message = world.message(conditions::PROGRESSING);
     assert!(
-        words.contains("pv-3") && words.contains("not on a Friday"),
-        "{words}"
+        message.contains("pv-3") && message.contains("not on a Friday"),
+        "{message}"
     );
     world.edit(&json!({"engine": {"logLevel": "debug"}}));
     let restarted = world.costs(5, "DELETE /api/v1/namespaces/test/pods").await;
     assert!(!restarted.is_empty(), "nothing is rolled out");
     world.api.allow();
     world.start_pods();
-    // As when the pause is over.
+    // As after the pause.
     world.context.retries = Arc::default();
     looks(&world, 3).await;
     assert_eq!(policy(&world), "Delete");
 }
 
-/// The schema lets in 512 characters; a status with more is refused for ever.
+/// The schema allows 512 characters; a longer status would be refused with every retry.
 #[tokio::test]
 async fn the_words_of_a_refusal_fit_into_the_status() {
     let world = given_up("test").await;
@@ -286,7 +287,7 @@ async fn the_words_of_a_refusal_fit_into_the_status() {
     assert!(why.unwrap().chars().count() <= 512);
 }
 
-/// As when the operator was installed for some namespaces since.
+/// As when the operator was reinstalled for some namespaces.
 #[tokio::test]
 async fn a_volume_that_may_not_be_read_is_not_forgotten() {
     let mut world = given_up("test").await;
@@ -294,8 +295,8 @@ async fn a_volume_that_may_not_be_read_is_not_forgotten() {
     world.api.forbid_all("/persistentvolumes/");
     looks(&world, 3).await;
     assert_eq!(recorded(&world).0.as_deref(), Some("pv-3"));
-    let words = world.words(conditions::PROGRESSING);
-    assert!(words.contains("pv-3"), "{words}");
+    let message = world.message(conditions::PROGRESSING);
+    assert!(message.contains("pv-3"), "{message}");
     world.api.allow();
     world.context.retries = Arc::default();
     looks(&world, 2).await;

@@ -1,4 +1,4 @@
-//! What an operator lists before it is ready, and how much of it at once.
+//! What an operator lists before it is ready, and page sizes.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -22,14 +22,14 @@ use crate::api::ApiServer;
 /// An API server that lists nothing but clusters.
 struct Server {
     api: Arc<ApiServer>,
-    /// What it does not know: parts of addresses.
+    /// Kinds that it does not serve: parts of paths.
     lacks: Mutex<Vec<&'static str>>,
-    /// The addresses of what it was to list.
+    /// Paths of its list requests.
     lists: Mutex<Vec<String>>,
 }
 
 impl Server {
-    /// One that does not know this, and keeps the rest there.
+    /// One that does not serve this kind, and keeps the rest there.
     fn without(lacks: &'static str, api: Arc<ApiServer>) -> Arc<Self> {
         let (lacks, lists) = (Mutex::new(vec![lacks]), Mutex::default());
         Arc::new(Self { api, lacks, lists })
@@ -146,11 +146,12 @@ async fn who_finds_no_crds_is_not_ready_and_nobodys_benchmarks_fill_the_memory()
     }
 }
 
-/// Whoever may make one could write what no operator can read, and all of them were refused.
+/// Anyone who may create one could write a benchmark that no operator can decode, or have all of
+/// them refused.
 #[tokio::test]
 async fn benchmarks_that_are_never_listed_keep_no_cluster_waiting() {
     let server = Server::without("denginebenchmarks", World::new().await.api);
-    // Not the scope whose readiness the other test looks at.
+    // Not the scope whose readiness the other test checks.
     let scope = Scope::of(&["test".to_owned()]).remove(0);
     let controller = cluster::controller::run(context(&server), scope, 1, pending());
     let is_worked_on = until("the cluster has its members", || {

@@ -1,4 +1,4 @@
-//! What the API server refuses is told of, and holds up nothing that can go on without it.
+//! Refusals by the API server are reported, and hold up nothing that does not depend on them.
 
 use dengine_crds::conditions;
 use dengine_crds::names::annotations;
@@ -14,7 +14,7 @@ use crate::{CLAIMS, CLUSTER, World};
 const EVENTS: &str = "POST /apis/events.k8s.io";
 const POD: &str = "/api/v1/namespaces/test/pods/demo-2";
 
-/// How many requests of five looks hold each of these.
+/// How many requests of five reconciliations contain each of these texts.
 async fn five_looks(world: &World, within: [&str; 2]) -> [usize; 2] {
     let requests = world.costs(5, "").await;
     within.map(|within| {
@@ -23,7 +23,7 @@ async fn five_looks(world: &World, within: [&str; 2]) -> [usize; 2] {
     })
 }
 
-/// What the pod `demo-2` is like while its server does not run, and since when.
+/// The pod `demo-2` while its server does not run.
 fn ends(world: &World, metadata: &Value) {
     let status = json!({
         "phase": "Pending", "podIP": null, "conditions": [{"type": "Ready", "status": "False"}],
@@ -60,11 +60,11 @@ async fn an_annotation_that_can_not_be_removed_asks_for_one_run() {
     world.api.put(CLUSTER, asks);
     world.api.refuse("dengineclusters/demo?fieldManager", "no");
     let asked = "PATCH /apis/dengine.io/v1alpha1/namespaces/test/denginebenchmarks/demo-quick";
-    // That it is asked for, and that the annotation stays.
+    // One for the benchmark, one for the annotation that stays.
     assert_eq!(five_looks(&world, [asked, EVENTS]).await, [1, 2], "once");
 }
 
-/// As by a policy that strips annotations which it does not know.
+/// As by a policy that strips unknown annotations.
 #[tokio::test]
 async fn what_a_webhook_takes_off_a_claim_is_written_once() {
     let world = World::settled().await;
@@ -88,19 +88,19 @@ async fn what_a_webhook_takes_off_a_claim_is_written_once() {
     assert_eq!(patches, 3, "perhaps the webhook is gone");
 }
 
-/// What the StatefulSet's controller says of pods that a quota keeps it from making.
-fn is_refused(world: &World, name: &str, of: &str, words: &str) {
+/// The event of the StatefulSet controller for pods that the API server refuses.
+fn is_refused(world: &World, name: &str, of: &str, message: &str) {
     let event = json!({
         "metadata": {"name": name, "namespace": "test"}, "reason": "FailedCreate",
         "involvedObject": {"kind": "StatefulSet", "name": "demo", "uid": of},
-        "message": format!("create Pod demo-0 in StatefulSet demo failed error: {words}"),
+        "message": format!("create Pod demo-0 in StatefulSet demo failed error: {message}"),
         "lastTimestamp": Timestamp::now().to_string(),
     });
     let path = format!("/api/v1/namespaces/test/events/{name}");
     world.api.put(&path, event);
 }
 
-/// Nothing but events tells of it: not the StatefulSet, and there is no pod that could.
+/// Only events show it: the StatefulSet does not, and there is no pod.
 #[tokio::test]
 async fn pods_that_a_quota_refuses_are_told_of_in_the_api_servers_words() {
     let world = World::new().await;
@@ -112,12 +112,12 @@ async fn pods_that_a_quota_refuses_are_told_of_in_the_api_servers_words() {
     world.look().await;
     let expected = format!("Kubernetes refuses pods: {quota}");
     for type_ in [conditions::READY, conditions::PROGRESSING] {
-        let words = world.words(type_);
-        assert!(words.ends_with(&expected), "{type_}: {words}");
+        let message = world.message(type_);
+        assert!(message.ends_with(&expected), "{type_}: {message}");
     }
 }
 
-/// An image that can not be pulled, and a webhook that lets nobody delete its pod.
+/// An image that can not be pulled, and a webhook that forbids deleting its pod.
 #[tokio::test]
 async fn a_stuck_pod_that_can_not_be_deleted_is_in_nobodys_way() {
     let world = given_up("test").await;
@@ -125,17 +125,17 @@ async fn a_stuck_pod_that_can_not_be_deleted_is_in_nobodys_way() {
     ends(&world, &older);
     world.api.refuse(POD, "not on a Friday");
     claim_goes(&world).await;
-    let words = world.words(conditions::PROGRESSING);
-    assert!(words.contains("not on a Friday"), "{words}");
-    // The old volume is let go.
+    let message = world.message(conditions::PROGRESSING);
+    assert!(message.contains("not on a Friday"), "{message}");
+    // The old volume is released.
     world.costs(3, "").await;
     let deletes = five_looks(&world, [&format!("DELETE {POD}"), EVENTS]).await;
     assert_eq!(deletes, [0, 0], "a pause, and it was told");
-    let words = world.words(conditions::PROGRESSING);
-    assert!(words.contains("not on a Friday"), "{words}");
+    let message = world.message(conditions::PROGRESSING);
+    assert!(message.contains("not on a Friday"), "{message}");
 }
 
-/// Its member stays: without the mark nobody would know later that the claim may go.
+/// Its member stays: without the mark nothing would show later that the claim may be deleted.
 #[tokio::test]
 async fn a_claim_that_can_not_be_marked_keeps_its_member_and_holds_up_nothing_else() {
     let world = given_up("test").await;
@@ -150,6 +150,6 @@ async fn a_claim_that_can_not_be_marked_keeps_its_member_and_holds_up_nothing_el
             .annotations()
             .contains_key(annotations::REMOVED_MEMBER)
     );
-    let words = world.words(conditions::PROGRESSING);
-    assert!(words.contains("not on a Friday"), "{words}");
+    let message = world.message(conditions::PROGRESSING);
+    assert!(message.contains("not on a Friday"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! The status of a cluster is lost, or put back as it was long ago, as from a backup: that changes no decision.
+//! The status of a cluster is lost, or restored from an old backup: that changes no decision.
 
 use dengine_crds::cluster::ClusterPhase;
 use dengine_crds::conditions;
@@ -24,7 +24,7 @@ fn wiped() -> [Value; 2] {
     [Value::Null, long_ago]
 }
 
-/// Their pods keep them there.
+/// Their pods keep them.
 fn delete_claims(world: &World) {
     for claim in world.api.paths(CLAIMS) {
         let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
@@ -32,7 +32,7 @@ fn delete_claims(world: &World) {
     }
 }
 
-/// Takes those objects of the former cluster that Kubernetes collects once its resource is gone.
+/// Deletes the objects that Kubernetes garbage-collects after the resource is deleted.
 fn collect(world: &World, which: impl Fn(&str) -> bool) {
     for object in world.api.paths("/namespaces/test/") {
         let stays = object == CLUSTER || object.starts_with(CLAIMS);
@@ -64,12 +64,13 @@ async fn no_version_is_skipped_and_none_goes_back() {
     }
 }
 
-/// What `kubectl delete dec demo --cascade=orphan` leaves is taken up by another resource of the name, which knows nothing of it.
+/// What `kubectl delete dec demo --cascade=orphan` leaves is adopted by another resource of the
+/// name, which has no status.
 #[tokio::test]
 async fn what_an_orphan_runs_is_not_changed_by_whoever_takes_it_up() {
-    // Somebody else's, who does not control it.
+    // An owner that does not control it.
     let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"}]);
-    for (spec, owners, words) in [
+    for (spec, owners, message) in [
         (json!({}), Value::Null, "everything is as the spec asks"),
         (json!({}), owner, "everything is as the spec asks"),
         (
@@ -96,14 +97,14 @@ async fn what_an_orphan_runs_is_not_changed_by_whoever_takes_it_up() {
         let restarts = world.api.requests();
         let is_restart = |request: &&String| request.starts_with("DELETE ");
         assert_eq!(restarts.iter().find(is_restart), None, "{spec}");
-        let said = world.words(conditions::PROGRESSING);
-        assert!(said.contains(words), "{said}");
+        let said = world.message(conditions::PROGRESSING);
+        assert!(said.contains(message), "{said}");
         let owner = set(&world).metadata.owner_references.unwrap().remove(0);
         assert_eq!(owner.uid, "another", "it is taken up");
     }
 }
 
-/// As where a resource comes back by GitOps, or from a backup, and finds its claims and nothing else.
+/// As when a resource is restored by GitOps, or from a backup, and finds only its claims.
 #[tokio::test]
 async fn what_claims_that_were_kept_hold_is_opened_by_a_version_that_may() {
     for spec in [json!({}), json!({"image": "localhost/dengine:0.3.0"})] {
@@ -113,7 +114,7 @@ async fn what_claims_that_were_kept_hold_is_opened_by_a_version_that_may() {
         world.context.defaults.image = "localhost/dengine:0.2.0".to_owned();
         let another = json!({"metadata": {"uid": "another"}, "spec": spec, "status": null});
         world.api.put(CLUSTER, another);
-        // The garbage collector takes what the other one left a moment later.
+        // The garbage collector deletes the old objects a moment later.
         world.look().await;
         collect(&world, |_| true);
         for _ in 0..3 {
@@ -123,7 +124,8 @@ async fn what_claims_that_were_kept_hold_is_opened_by_a_version_that_may() {
     }
 }
 
-/// As after `kubectl delete dec`, `kubectl delete pvc --wait=false`: the new cluster has none of the old one's data.
+/// As after `kubectl delete dec` and `kubectl delete pvc --wait=false`: the new cluster has none of
+/// the old data.
 #[tokio::test]
 async fn claims_that_go_hold_no_new_cluster_to_their_version() {
     let world = World::settled().await;
@@ -145,7 +147,8 @@ async fn claims_that_go_hold_no_new_cluster_to_their_version() {
     assert_eq!(image(&world), "localhost/dengine:0.0.1");
 }
 
-/// `kubectl delete dec` and `kubectl apply` at once: what the garbage collector has not come to yet runs on, and answers.
+/// `kubectl delete dec` and `kubectl apply` right after it: objects that are not garbage-collected
+/// yet still run, and answer.
 #[tokio::test]
 async fn a_new_resource_does_not_become_the_cluster_that_is_being_deleted() {
     for (set_goes_last, claims_go) in [(true, true), (false, true), (true, false), (false, false)] {
@@ -173,10 +176,13 @@ async fn a_new_resource_does_not_become_the_cluster_that_is_being_deleted() {
         let what = format!("{set_goes_last} {claims_go}");
         assert_eq!(id(), None, "{what}");
         if !set_goes_last {
-            let words = world.words(conditions::PROGRESSING);
-            assert!(words.contains("old pods of members 0, 1 and 2"), "{words}");
+            let message = world.message(conditions::PROGRESSING);
+            assert!(
+                message.contains("old pods of members 0, 1 and 2"),
+                "{message}"
+            );
         }
-        // The next pods say what the claims hold.
+        // The next pods report what the claims hold.
         collect(&world, |path| set_goes_last || path.contains("/pods/"));
         if claims_go {
             for claim in world.api.paths(CLAIMS) {
@@ -192,7 +198,7 @@ async fn a_new_resource_does_not_become_the_cluster_that_is_being_deleted() {
     }
 }
 
-/// Because its claim is deleted, though its pod is of the right StatefulSet.
+/// Because its claim is deleted, though its pod belongs to the right StatefulSet.
 #[tokio::test]
 async fn a_new_resource_does_not_become_a_cluster_whose_volumes_go() {
     let world = World::new().await;
@@ -203,8 +209,11 @@ async fn a_new_resource_does_not_become_a_cluster_whose_volumes_go() {
         world.look().await;
     }
     assert_eq!(world.cluster().status.unwrap().cluster_id, None);
-    let words = world.words(conditions::PROGRESSING);
-    assert!(words.contains("old pods of members 0, 1 and 2"), "{words}");
+    let message = world.message(conditions::PROGRESSING);
+    assert!(
+        message.contains("old pods of members 0, 1 and 2"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -216,7 +225,7 @@ async fn which_cluster_had_members_is_on_the_stateful_set_for_good() {
     };
     world.look().await;
     assert_eq!(said().as_deref(), Some("7"));
-    // Nobody is there to say it.
+    // No member answers.
     for pod in world.api.paths("/pods/") {
         world.api.put(&pod, json!({"status": {"podIP": null}}));
     }

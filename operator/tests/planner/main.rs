@@ -1,6 +1,6 @@
-//! The planner against a model of Kubernetes and of a cluster: whatever crashes, is wiped, scaled or
-//! changed in between, no step of the operator takes a cluster below quorum or deletes a member's
-//! data, and once the faults end the cluster becomes what its spec asks for.
+//! The planner against a model of Kubernetes and of a cluster: whatever crashes, is wiped, scaled
+//! or changed in between, no step of the operator costs the quorum or deletes a member's data, and
+//! once the faults end the cluster becomes what its spec asks for.
 #![expect(clippy::unwrap_used, reason = "a test that can not go on says where")]
 
 mod cases;
@@ -12,40 +12,40 @@ use proptest::sample::select;
 
 use world::World;
 
-/// What happens to a cluster that the operator did not do.
+/// Changes of a cluster that the operator did not make.
 #[derive(Clone, Debug)]
 enum Fault {
-    /// A pod stops to answer.
+    /// A pod stops answering.
     Down(u32),
     /// It answers again.
     Up(u32),
-    /// Kubernetes takes a pod away; the StatefulSet makes it anew.
+    /// Kubernetes evicts a pod; the StatefulSet recreates it.
     Evict(u32),
     /// A volume's content is lost; the claim stays.
     Wipe(u32),
     /// A volume's content is damaged: the server refuses it whenever it starts.
     Damage(u32),
-    /// A server ends again and again, for a reason that is not in its folder.
+    /// A server crashes again and again, for a reason that is not in its data directory.
     Crash(u32),
     /// A claim is deleted with its pod.
     LoseClaim(u32),
-    /// Somebody deletes a claim, and its pod runs on.
+    /// A claim is deleted while its pod still runs.
     DeleteClaim(u32),
-    /// Somebody scales the StatefulSet by hand.
+    /// The StatefulSet is scaled by hand.
     StrayScale(u32),
     /// The spec asks for another number of members.
     Replicas(u32),
-    /// The spec asks for another pod.
+    /// The spec asks for another pod template.
     Template,
-    /// What the status says of replacements is lost.
+    /// The replacements in the status are lost.
     ForgetReplacements,
     /// The status is lost, once it listed members.
     ForgetStatus,
-    /// The resource is deleted with its claims, and made anew while its pods still run.
+    /// The resource is deleted with its claims, and recreated while its pods still run.
     MakeAnew,
     /// The operator takes a step.
     Step,
-    /// The operator takes a step and crashes before it can note anything in the status.
+    /// The operator takes a step and crashes before it writes the status.
     StepAndCrash,
 }
 
@@ -104,7 +104,7 @@ proptest! {
             }
         }
         world.end_faults();
-        // What was lost with a majority of the volumes, no operator may bring back.
+        // Data that was lost with a majority of the volumes can not be restored.
         if world.data_is_lost() {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! A model of everything the planner looks at and acts on. It checks each step as it is taken.
+//! A model of everything the planner observes and acts on. It checks each step as it is taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -38,9 +38,9 @@ pub(crate) struct World {
 struct SimPod {
     uid: String,
     up: bool,
-    /// The server ends whenever it is started, for a reason that is not in its folder.
+    /// The server fails on every start, for a reason that is not in its data directory.
     crashing: bool,
-    /// Of the StatefulSet of a resource that was deleted.
+    /// It belongs to the StatefulSet of a deleted resource.
     of_another: bool,
     template: u64,
 }
@@ -110,12 +110,12 @@ impl World {
         step
     }
 
-    /// The status is restored from before anything was replaced. Volumes that are kept say so themselves.
+    /// The status is restored from before a replacement. Volumes that are kept are labelled.
     pub(crate) fn forget_replacements(&mut self) {
         self.replaced.clear();
     }
 
-    /// The StatefulSet still says of which cluster the members were.
+    /// The StatefulSet still names the cluster.
     pub(crate) fn forget_status(&mut self) {
         if self.had_members {
             self.recorded = Some((CLUSTER_ID, None));
@@ -150,8 +150,8 @@ impl World {
         self.elect();
     }
 
-    /// The folder of a member is damaged: its server ends whenever it is started. (What is in a damaged folder that
-    /// nobody knows, only a person can tell; the operator leaves it alone.)
+    /// The data directory of a member is damaged: its server fails on every start. (The operator
+    /// never touches a damaged directory of an unknown member: only a person knows what it holds.)
     pub(crate) fn damage(&mut self, pod: u32) {
         let claim = self.claims.get_mut(&pod);
         let members = &self.members;
@@ -165,7 +165,7 @@ impl World {
         self.elect();
     }
 
-    /// What the server needs is not there: on this node it ends whenever it is started.
+    /// Something that the server needs is missing on this node: it fails on every start.
     pub(crate) fn crash(&mut self, pod: u32) {
         if let Some(pod) = self.pods.get_mut(&pod) {
             (pod.up, pod.crashing) = (false, true);
@@ -179,7 +179,7 @@ impl World {
         self.elect();
     }
 
-    /// It stays for as long as its pod does, and the volume with it.
+    /// The claim stays while its pod exists, and the volume with it.
     pub(crate) fn delete_claim(&mut self, pod: u32) {
         if let Some(claim) = self.claims.get_mut(&pod) {
             claim.terminating = true;
@@ -188,7 +188,8 @@ impl World {
         self.elect();
     }
 
-    /// The resource and its claims are deleted, and it is made anew at once: its pods run on for a while, and answer.
+    /// The resource and its claims are deleted, and it is recreated at once: its pods run for a
+    /// while, and answer.
     pub(crate) fn make_anew(&mut self) {
         for pod in self.pods.values_mut() {
             pod.of_another = true;
@@ -216,7 +217,7 @@ impl World {
     }
 
     pub(crate) fn end_faults(&mut self) {
-        // Whoever deleted a claim deletes the pod too, as the condition says.
+        // The person who deleted a claim deletes the pod too, as the condition says.
         let claims = &self.claims;
         self.pods
             .retain(|ordinal, _| !claims.get(ordinal).is_some_and(|claim| claim.terminating));
@@ -231,7 +232,8 @@ impl World {
         self.elect();
     }
 
-    /// Too many volumes went for the rest to be a quorum, or the chosen seed's did before it mattered.
+    /// Too many volumes were lost for a quorum, or the recorded first voter's was lost before it
+    /// was bootstrapped.
     pub(crate) fn data_is_lost(&self) -> bool {
         let seed = self.recorded.as_ref().and_then(|(_, seed)| seed.clone());
         let seed_gone = seed.is_some_and(|seed| self.claims.values().all(|c| c.folder_id != seed));
@@ -460,7 +462,7 @@ impl World {
         self.replaced.insert(ordinal, replaced);
     }
 
-    /// Nobody is wanted in this place, and all that are wanted vote.
+    /// No member is wanted in this place, and all wanted members vote.
     fn is_done_without(&self, ordinal: u32) -> bool {
         let votes = |wanted| self.voters().any(|member| member.ordinal == wanted);
         ordinal >= self.wanted_replicas && (0..self.wanted_replicas).all(votes)
@@ -505,7 +507,7 @@ impl World {
         });
     }
 
-    /// What the StatefulSet controller and the garbage collectors do.
+    /// What the StatefulSet controller and the garbage collector do.
     fn kubernetes(&mut self) {
         let Some(size) = self.set_replicas else {
             return;

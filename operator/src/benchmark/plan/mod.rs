@@ -1,7 +1,8 @@
-//! Decides what to do about one benchmark. Pure.
+//! Decides the next step of one benchmark. Pure.
 //!
-//! A run is recorded before its Job is made and, once final, never repeated. A run that was started
-//! is brought to its end before the next begins, so that two loads never spoil each other.
+//! A run is recorded before its Job is created and, once it ended, never repeated. A run that was
+//! started is brought to its end before the next one starts, so that two loads never distort each
+//! other's numbers.
 
 use dengine_bench_model::results::Report;
 use dengine_crds::benchmark::{BenchmarkPhase, Leg};
@@ -16,152 +17,136 @@ use super::verdict;
 pub(crate) struct Observed {
     /// The run that the spec, or its schedule, asks for.
     pub wanted_run: String,
-    /// The spec names it, and the results of a run of this id are there already.
+    /// The spec names it, and there are results of a run with this id.
     pub had_its_turn: bool,
-    /// What the run has to reach.
+    /// Thresholds of the run.
     pub thresholds: Vec<Threshold>,
-    /// It is compared with another system, which has a Job of its own after the first.
+    /// It is compared with an etcd, which has a Job of its own after the first.
     pub compares: bool,
-    /// The spec can not be carried out; why.
+    /// Why the spec can not be carried out.
     pub invalid: Option<String>,
-    /// No run is to begin.
+    /// No run may start.
     pub suspended: bool,
-    /// What loads the same target now, in words.
+    /// The benchmark that loads the same target now.
     pub busy: Option<String>,
-    /// The moment of the schedule whose run that is; it has not begun.
+    /// The time of the scheduled run that is due; it was not started.
     pub due: Option<Timestamp>,
-    /// When the schedule asks for another run.
+    /// When the schedule starts another run.
     pub next: Option<Timestamp>,
-    /// A run of the schedule is due, and may end the one before.
+    /// A scheduled run is due, and may cancel the one before.
     pub replaces: bool,
-    /// The recorded run is one of the schedule that has not begun, and that may not any more.
+    /// The recorded run is a scheduled one that was not started and is too late.
     pub overdue: bool,
-    /// The recorded run is one that the spec asked for, and does not any more.
+    /// The recorded run was asked for by an earlier `spec.runId`.
     pub moved_on: bool,
-    /// Seconds until a Job that was refused may be asked for again.
+    /// Seconds until the next try of a refused Job.
     pub retry_in: Option<u64>,
-    /// The cluster's members as they are, where that matters now.
+    /// The cluster's current members, when they matter.
     pub members: Option<Vec<String>>,
-    /// Runs of the schedule that did not begin in time.
+    /// Scheduled runs that did not start in time.
     pub skipped: Option<Skipped>,
-    /// Why the Job's pod does not run.
     pub trouble: Option<String>,
-    /// What the status says about that.
+    /// The same, as the status says it.
     pub was_stuck: Option<String>,
-    /// The run ended so long ago that the resource is to go.
+    /// The run ended so long ago that the resource is to be deleted.
     pub expired: bool,
-    /// The run that the status says was started last.
+    /// The run that was started last, from the status.
     pub recorded: Option<Recorded>,
-    /// Whether what is to be measured can be.
     pub target: Target,
-    /// The Job of the recorded run.
     pub job: Option<Job>,
-    /// Where the Job's pod ran, in words.
+    /// Where the Job's pod ran.
     pub placement: Option<String>,
-    /// What the recorded run's Job about the target posted.
+    /// Results of the recorded run's target.
     pub result: Option<Report>,
-    /// What its Job about the other system posted.
+    /// Results of the etcd that it is compared with.
     pub rival: Option<Report>,
 }
 
-/// Runs of the schedule that did not begin, and do not any more.
+/// Scheduled runs that did not start in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skipped {
-    /// How many.
     pub runs: u32,
     /// What they waited for.
-    pub words: String,
+    pub message: String,
 }
 
-/// A run in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recorded {
-    /// Its id.
     pub run_id: String,
     /// Which system its Job measures.
     pub leg: Leg,
-    /// The Job was made.
     pub job_made: bool,
-    /// The cluster's members when it began.
+    /// The cluster's members when it started.
     pub members: Vec<String>,
-    /// It is over.
+    /// It has ended.
     pub is_final: bool,
 }
 
-/// Whether the target can be measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// It can.
     #[default]
     Ready,
-    /// There is no such cluster.
     NotFound(String),
-    /// The cluster is not Ready; in its own words.
+    /// The cluster is not Ready; why.
     NotReady(String),
 }
 
-/// The Job of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
-    /// Kubernetes' identity of it.
+    /// UID.
     pub uid: String,
-    /// How it stands.
     pub state: JobState,
 }
 
-/// How a Job stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JobState {
     /// It runs, or is about to.
     Running,
-    /// It ended well.
     Succeeded,
-    /// It ended badly; in Kubernetes' words.
+    /// It failed; why.
     Failed(String),
 }
 
-/// What to do.
+/// The next step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
-    /// The target can not be measured now.
+    /// The run can not start now.
     Refuse {
         reason: &'static str,
         message: String,
     },
     /// Write the wanted run into the status.
     Record,
-    /// Record that the other system is next.
+    /// Record that the etcd is measured next.
     NextLeg,
-    /// Make the Job of the recorded run.
+    /// Create the Job of the recorded run.
     MakeJob,
-    /// Note that the recorded run's Job was made.
-    NoteJob { uid: String },
-    /// The Job runs.
+    /// Record that the Job was created.
+    NoteJob {
+        uid: String,
+    },
+    /// Wait for the Job.
     Wait,
-    /// The Job was refused, and is asked for again after a pause.
-    BackOff { seconds: u64 },
-    /// The recorded run is ended, and its Job deleted.
+    /// The Job was refused, and is tried again after a pause.
+    BackOff {
+        seconds: u64,
+    },
+    /// Cancel the recorded run and delete its Job.
     Cancel(Ending),
-    /// The recorded run is over.
+    /// The recorded run has ended.
     Finish(Ending),
-    /// Delete the resource: its time is over.
+    /// Delete the resource: its TTL has passed.
     Expire,
-    /// Nothing.
     Done,
 }
 
-/// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ending {
-    /// One word.
     pub phase: BenchmarkPhase,
-    /// Why.
     pub reason: &'static str,
-    /// In words.
     pub message: String,
 }
 
-/// The next step for this benchmark.
 pub(super) fn plan(observed: &Observed) -> Step {
     match &observed.recorded {
         Some(recorded) if !recorded.is_final => run(observed, recorded),
@@ -175,7 +160,8 @@ pub(super) fn plan(observed: &Observed) -> Step {
     }
 }
 
-/// What an earlier run of the same id posted would be taken for the new one's result, whatever that one's spec says.
+/// Results of an earlier run with the same id would be taken for the new one's, whatever its spec
+/// says.
 fn begin(observed: &Observed) -> Step {
     if observed.had_its_turn {
         return Step::Refuse {
@@ -189,7 +175,8 @@ fn begin(observed: &Observed) -> Step {
     if observed.suspended {
         return suspended(&observed.wanted_run);
     }
-    // One of the schedule waits unrecorded, for it may be skipped, and then the run before is still the last one.
+    // A scheduled run waits unrecorded: it may be skipped, and then the run before is still the
+    // last one.
     let waits = || busy(observed).filter(|_| observed.due.is_some());
     refusal(observed).or_else(waits).unwrap_or(Step::Record)
 }
@@ -219,7 +206,7 @@ fn refusal(observed: &Observed) -> Option<Step> {
             reasons::TARGET_NOT_FOUND,
             format!("there is no DEngineCluster {name} in this namespace"),
         ),
-        Target::NotReady(words) => (reasons::TARGET_NOT_READY, words.clone()),
+        Target::NotReady(message) => (reasons::TARGET_NOT_READY, message.clone()),
     };
     Some(Step::Refuse { reason, message })
 }
@@ -229,7 +216,7 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         (Leg::Target, Some(result), _) => {
             let ending = verdict::judge(result, None, &observed.thresholds);
             let ending = under_changed_members(observed, recorded, &ending).unwrap_or(ending);
-            // Numbers that do not count are not compared with anything.
+            // Numbers that do not count are not compared.
             return if observed.compares && counts(ending.phase) {
                 Step::NextLeg
             } else {
@@ -242,7 +229,11 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         (Leg::Target, None, _) | (Leg::Rival, None, _) | (Leg::Rival, _, None) => {}
     }
     if let Some(skipped) = observed.skipped.as_ref().filter(|_| observed.overdue) {
-        return ending(BenchmarkPhase::Failed, reasons::RUN_SKIPPED, &skipped.words);
+        return ending(
+            BenchmarkPhase::Failed,
+            reasons::RUN_SKIPPED,
+            &skipped.message,
+        );
     }
     if observed.replaces && recorded.run_id != observed.wanted_run {
         return Step::Cancel(Ending {
@@ -257,11 +248,11 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
         },
         (Some(job), true) => match &job.state {
             JobState::Running => Step::Wait,
-            JobState::Failed(words) => {
+            JobState::Failed(message) => {
                 let stuck = observed.was_stuck.as_ref();
                 let cause = stuck.map(|stuck| format!("; until then {stuck}"));
-                let words = format!("{words}{}", cause.unwrap_or_default());
-                ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, &words)
+                let message = format!("{message}{}", cause.unwrap_or_default());
+                ending(BenchmarkPhase::Failed, reasons::JOB_FAILED, &message)
             }
             JobState::Succeeded => ending(
                 BenchmarkPhase::ResultMissing,
@@ -274,7 +265,8 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
             reasons::RESULT_MISSING,
             "the Job is gone and its result never arrived; change runId to run again",
         ),
-        // The spec may have moved on before the Job was made; then there is nothing to bring to an end.
+        // The spec may have changed before the Job was created; then there is nothing to bring to
+        // an end.
         (None, false) if observed.moved_on => begin(observed),
         (None, false) if observed.suspended && recorded.leg == Leg::Target => {
             suspended(&recorded.run_id)
@@ -287,10 +279,10 @@ fn run(observed: &Observed, recorded: &Recorded) -> Step {
 }
 
 fn busy(observed: &Observed) -> Option<Step> {
-    let words = observed.busy.as_ref()?;
+    let other = observed.busy.as_ref()?;
     Some(Step::Refuse {
         reason: reasons::TARGET_BUSY,
-        message: format!("waiting for {words}: two loads at once would spoil each other"),
+        message: format!("waiting for {other}: two loads at once would spoil each other"),
     })
 }
 
@@ -299,7 +291,7 @@ fn back_off(observed: &Observed) -> Option<Step> {
     Some(Step::BackOff { seconds })
 }
 
-/// Numbers of a cluster whose members restarted meanwhile are those of the restart too.
+/// If members restarted meanwhile, the numbers include the restart.
 fn under_changed_members(
     observed: &Observed,
     recorded: &Recorded,

@@ -220,8 +220,8 @@ fn a_run_under_members_that_restarted_does_not_count() {
         };
         assert_eq!(ending.phase, BenchmarkPhase::Invalid);
         assert_eq!(ending.reason, reasons::MEMBERS_CHANGED);
-        let words = format!("{name} restarted, came or went");
-        assert!(ending.message.starts_with(&words), "{}", ending.message);
+        let message = format!("{name} restarted, came or went");
+        assert!(ending.message.starts_with(&message), "{}", ending.message);
     }
     observed.compares = true;
     assert_eq!(phase(&plan(&observed)), Some(BenchmarkPhase::Invalid));
@@ -364,7 +364,7 @@ fn a_recorded_run_of_the_schedule_does_not_begin_late() {
     observed.overdue = true;
     observed.skipped = Some(Skipped {
         runs: 1,
-        words: "1 of 3".to_owned(),
+        message: "1 of 3".to_owned(),
     });
     let step = plan(&observed);
     assert_eq!(phase(&step), Some(BenchmarkPhase::Failed));

@@ -1,5 +1,5 @@
-//! The Job of one run. It runs once: a second try would be a second measurement. It gets no TTL here,
-//! because a Job that is cleaned away before its result is in looks like one that never ran.
+//! The Job of one run. It runs once: a second try would be a second measurement. It gets no TTL
+//! here, because a Job that is deleted before its result arrived looks like one that never ran.
 
 use std::collections::BTreeMap;
 
@@ -18,19 +18,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::{Benchmark, labels, meta};
 use crate::pod;
 
-/// The tool keeps the run's time itself and posts what it has; Kubernetes ends only what hangs. The
-/// slack is for a node that has to come first, pulling the image, waiting for the target, deleting the keys and posting.
+/// The tool limits the run's time itself and posts what it has; Kubernetes ends only a Job that
+/// hangs. The slack is for adding a node, pulling the image, waiting for the target, deleting the
+/// keys and posting.
 const DEADLINE_SLACK_SECONDS: i64 = 1_200;
 /// After SIGTERM the tool posts what it has, and deletes its keys.
 const GRACE_SECONDS: i64 = 60;
 
-/// Before each address that the tool is to load.
+/// Flag before each address of the target.
 pub(super) const ENDPOINTS: &str = "--endpoints=";
 
 /// The container of the tool.
 pub(crate) const CONTAINER: &str = "dengine-bench";
 
-/// The Job of the run that the spec asks for.
+/// The Job of the recorded run.
 pub(crate) fn build(benchmark: &Benchmark) -> Job {
     let spec = &benchmark.spec;
     let run = BTreeMap::from([(annotations::RUN_ID.to_owned(), benchmark.posts_as())]);
@@ -60,7 +61,7 @@ pub(crate) fn build(benchmark: &Benchmark) -> Job {
     }
 }
 
-/// What it loads is there for people to select by.
+/// The target, for people to select by.
 fn job_labels(benchmark: &Benchmark) -> BTreeMap<String, String> {
     let target = (names::labels::TARGET.to_owned(), target(benchmark));
     labels(&benchmark.name)
@@ -124,7 +125,7 @@ fn pod_spec(benchmark: &Benchmark) -> PodSpec {
     }
 }
 
-/// The very flags that a person would type.
+/// The same flags that a person would type.
 fn args(benchmark: &Benchmark) -> Vec<String> {
     let spec = &benchmark.spec;
     let (protocol, endpoints) = endpoints(benchmark);
@@ -138,7 +139,7 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
             .iter()
             .map(|endpoint| format!("{ENDPOINTS}{endpoint}")),
     );
-    // A profile's workloads have shapes of their own.
+    // A profile's workloads have parameters of their own.
     if let (None, Some(workload)) = (&spec.profile, spec.workload) {
         args.extend(shape(spec, workload));
     }
@@ -154,7 +155,7 @@ fn args(benchmark: &Benchmark) -> Vec<String> {
     args
 }
 
-/// Where the load goes, and how it is spoken there.
+/// Protocol and addresses of the target.
 pub(super) fn endpoints(benchmark: &Benchmark) -> (Protocol, Vec<String>) {
     let spec = &benchmark.spec;
     if let (Leg::Rival, Some(with)) = (benchmark.leg, &spec.compare_with) {

@@ -1,5 +1,5 @@
-//! What a Job loads, so that two of them do not load the same at once: the addresses that its arguments name, under the names
-//! that they have in all of Kubernetes. Pure.
+//! Which targets a Job loads, so that two Jobs do not load the same at once: the addresses in its
+//! arguments, as names that are valid in the whole Kubernetes cluster. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,14 +9,14 @@ use kube::ResourceExt;
 
 use super::{Benchmark, job};
 
-/// What the next Job of this benchmark loads.
+/// Targets of the next Job of this benchmark.
 pub(crate) fn of(benchmark: &Benchmark) -> BTreeSet<String> {
     let (_, endpoints) = job::endpoints(benchmark);
     let places = |endpoint: &String| places(endpoint, &benchmark.namespace);
     endpoints.iter().flat_map(places).collect()
 }
 
-/// What this Job loads.
+/// Targets of this Job.
 pub(crate) fn by(job: &Job) -> BTreeSet<String> {
     let namespace = job.namespace().unwrap_or_default();
     let template = job
@@ -31,7 +31,8 @@ pub(crate) fn by(job: &Job) -> BTreeSet<String> {
         .collect()
 }
 
-/// The names of an entry of a list of addresses, which may be such a list itself: the tool splits it.
+/// The names of an entry of a list of addresses, which may be such a list itself: the tool splits
+/// it.
 fn places(endpoints: &str, namespace: &str) -> Vec<String> {
     let endpoints = endpoints.split(',');
     endpoints
@@ -39,9 +40,9 @@ fn places(endpoints: &str, namespace: &str) -> Vec<String> {
         .collect()
 }
 
-/// The names of an address as seen from a pod in this namespace. Of a pod of a StatefulSet that is `POD.SERVICE.NAMESPACE:PORT`
-/// and, for the others behind its Service serve the same data, `SERVICE.NAMESPACE:PORT`. What is no name of a Service stays as
-/// it is.
+/// The names of an address as seen from a pod in this namespace. For a pod of a StatefulSet these
+/// are `POD.SERVICE.NAMESPACE:PORT` and, since the other pods of its Service serve the same data,
+/// `SERVICE.NAMESPACE:PORT`. A name that is not a Service's stays as it is.
 fn places_of_one(endpoint: &str, namespace: &str) -> Vec<String> {
     let endpoint = endpoint.trim().to_ascii_lowercase();
     let address = endpoint.rsplit("//").next().unwrap_or_default();
@@ -64,26 +65,27 @@ fn names(host: &str, namespace: &str) -> Vec<String> {
         vec![format!("{name}.{service}"), service]
     };
     match labels[..] {
-        // A name without its namespace has no `svc` either: this namespace is called so.
+        // A name without its namespace has no `svc` either, so the namespace is called `svc`.
         [service] if is_full => vec![format!("{service}.svc")],
         [service] => vec![format!("{service}.{namespace}")],
         [name, of] if !is_full && is_ordinal(name) => pod(name, of, namespace),
-        // Without `svc` it may as well be a machine in somebody's domain, beside others that serve something else.
+        // Without `svc` it may as well be a host of another domain, beside others that serve
+        // something else.
         [name, of, namespace] if is_full || is_pod_of(name, of) => pod(name, of, namespace),
         _ => vec![name.to_owned()],
     }
 }
 
-/// A name without what all of Kubernetes' names may end with, and whether it did.
+/// A name without the suffix of Kubernetes' names, and whether it had one.
 fn within_cluster(host: &str) -> (&str, bool) {
-    // The last one: a Service and a namespace may be called `svc`, or something that begins so.
+    // The last one: names of Services and namespaces may begin with `svc`.
     let mut ends = host.rmatch_indices(".svc");
     let label = |at: usize| host[at + ".svc".len()..].starts_with('.') || host.ends_with(".svc");
     let of_service = ends.find(|(at, _)| label(*at));
     of_service.map_or((host, false), |(at, _)| (&host[..at], true))
 }
 
-/// Whether a StatefulSet of this Service would name a pod so, by how the two are usually called.
+/// Whether a StatefulSet of this Service would name a pod so, by the usual naming.
 fn is_pod_of(pod: &str, service: &str) -> bool {
     let set = pod.rsplit_once('-').map(|(set, _)| set);
     is_ordinal(pod) && set.is_some_and(|set| service.starts_with(set))
@@ -148,7 +150,7 @@ mod tests {
         }
     }
 
-    /// As they are pasted from `ETCDCTL_ENDPOINTS`.
+    /// As pasted from `ETCDCTL_ENDPOINTS`.
     #[test]
     fn an_entry_may_be_a_list_and_name_a_user() {
         let both = places("http://me@etcd-0.etcd:2379, etcd-1.etcd:2379", "test");
@@ -156,7 +158,7 @@ mod tests {
         assert_eq!(both, each.concat());
     }
 
-    /// Also where nothing in its names tells that it is one.
+    /// Also where its names do not show that it is one.
     #[test]
     fn a_pod_is_known_however_its_address_is_written() {
         let pod = "db-0.headless.infra:2379".to_owned();

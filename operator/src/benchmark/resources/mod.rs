@@ -1,4 +1,4 @@
-//! What a run consists of, one file per object. Pure.
+//! The objects of a run, one file each. Pure.
 
 pub(super) mod job;
 pub(super) mod loads;
@@ -18,26 +18,23 @@ use crate::pod::User;
 /// A benchmark whose run can be built.
 #[derive(Clone, Debug)]
 pub(crate) struct Benchmark {
-    /// Name of the custom resource.
     pub name: String,
-    /// Its namespace.
     pub namespace: String,
-    /// Makes Kubernetes delete what we make once the custom resource is deleted.
+    /// Makes Kubernetes delete the objects once the custom resource is deleted.
     pub owner: OwnerReference,
-    /// The spec.
     pub spec: DEngineBenchmarkSpec,
     /// Image of the load generator.
     pub image: String,
-    /// Who its pod runs as.
+    /// User of its pod.
     pub user: User,
-    /// The run that was recorded.
+    /// The recorded run.
     pub run_id: String,
     /// Which system its Job measures.
     pub leg: Leg,
 }
 
 impl Benchmark {
-    /// Under which run id the Job posts its result.
+    /// The run id under which the Job posts its result.
     pub(crate) fn posts_as(&self) -> String {
         match self.leg {
             Leg::Target => self.run_id.clone(),

@@ -1,4 +1,4 @@
-//! What a Job may do: patch the status of its own benchmark, and nothing else.
+//! The Role of a Job: it may patch the status of its own benchmark, and nothing else.
 
 use dengine_crds::{DEngineBenchmark, names};
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role};

@@ -1,4 +1,4 @@
-//! Gives the Job's ServiceAccount its Role.
+//! Binds the Role to the Job's ServiceAccount.
 
 use dengine_crds::names;
 use k8s_openapi::api::rbac::v1::{RoleBinding, RoleRef, Subject};

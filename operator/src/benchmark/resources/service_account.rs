@@ -1,10 +1,10 @@
-//! The identity with which a Job posts its result.
+//! The ServiceAccount with which a Job posts its result.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 
 use super::{Benchmark, reporter};
 
-/// The ServiceAccount `NAME-reporter`. The Job's pod asks for its token, nobody else gets one.
+/// The ServiceAccount `NAME-reporter`. Only the Job's pod mounts its token.
 pub(crate) fn build(benchmark: &Benchmark) -> ServiceAccount {
     ServiceAccount {
         metadata: reporter(benchmark),

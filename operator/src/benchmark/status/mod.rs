@@ -14,25 +14,19 @@ use super::{schedule, verdict};
 use crate::conditions::{Conditions, State};
 use crate::limits::within_limits;
 
-/// What became of a step: the only thing a status can be made from.
+/// Outcome of a step: the only thing a status can be made from.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// It was taken.
     Taken(Step),
-    /// It was refused.
     Failed {
-        /// Reason for conditions.
         reason: &'static str,
-        /// In words.
         message: String,
     },
-    /// The Job was refused. The run has failed if it is not asked for again.
+    /// The Job was refused. Without another try the run has failed.
     JobRefused {
-        /// Reason for conditions.
         reason: &'static str,
-        /// In words.
         message: String,
-        /// Seconds until it is asked for again.
+        /// Seconds until the next try.
         retry_in: Option<u64>,
     },
 }
@@ -56,11 +50,11 @@ pub(crate) fn derive(
     if let Some(skipped) = &observed.skipped {
         let before = status.skipped_runs.unwrap_or(0);
         status.skipped_runs = Some(before.saturating_add(skipped.runs));
-        // What the step says of the target comes after it.
-        let words = State::no(reasons::RUN_SKIPPED, &skipped.words);
-        conditions.set(types::TARGET_READY, words);
+        // The step may set the same condition after it.
+        let state = State::no(reasons::RUN_SKIPPED, &skipped.message);
+        conditions.set(types::TARGET_READY, state);
     }
-    // It may be told, or be over, after the run has ended: conditions, which stay as they are then, do not say it.
+    // It may appear or end after the run has ended, when the conditions no longer change.
     status.left_over = left_over(observed);
     match outcome {
         Outcome::Taken(step) => take(&mut status, &mut conditions, resource, step, observed, now),
@@ -76,8 +70,8 @@ pub(crate) fn derive(
             status.tries = Some(tries);
             status.retry_at = retry_in.and_then(|seconds| later(now, seconds));
             if retry_in.is_some() {
-                let words = format!("try {tries}: {message}");
-                conditions.set(types::FAILED, State::no(reason, &words));
+                let message = format!("try {tries}: {message}");
+                conditions.set(types::FAILED, State::no(reason, &message));
             } else {
                 let ending = given_up(reason, message);
                 finish(&mut status, &mut conditions, &ending, observed, now);
@@ -90,21 +84,21 @@ pub(crate) fn derive(
     within_limits(status)
 }
 
-/// What the recorded run's Jobs could not delete.
+/// Keys that the recorded run's Jobs could not delete.
 fn left_over(observed: &Observed) -> Option<String> {
     let reports = [&observed.result, &observed.rival];
     let told = reports.into_iter().flatten();
-    let words: Vec<&str> = told.filter_map(|one| one.left_over.as_deref()).collect();
-    (!words.is_empty()).then(|| words.join("; "))
+    let all: Vec<&str> = told.filter_map(|one| one.left_over.as_deref()).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// The moment of the schedule that is waited for; the one that is due, until its run is recorded.
+/// The next time of the schedule; the one that is due, until its run is recorded.
 fn awaited(status: &DEngineBenchmarkStatus, observed: &Observed) -> Option<Timestamp> {
     let waits = |due: &Timestamp| status.run_id != Some(schedule::run_id(*due));
     observed.due.filter(waits).or(observed.next)
 }
 
-/// How a run ends whose Job the API server will not have.
+/// How a run ends whose Job the API server refused each time.
 pub(crate) fn given_up(reason: &'static str, message: &str) -> Ending {
     Ending {
         phase: BenchmarkPhase::Failed,
@@ -130,7 +124,8 @@ fn take(
     match step {
         Step::Refuse { reason, message } => {
             conditions.set(types::TARGET_READY, State::no(reason, message));
-            // The rest of the status speaks of the run that is recorded: were it taken for unfinished, it would end again.
+            // The rest of the status is about the recorded run: if that counted as not ended, it
+            // would end again.
             if observed.recorded.as_ref().is_none_or(|run| !run.is_final) {
                 status.phase = Some(BenchmarkPhase::Pending);
                 conditions.set(types::COMPLETE, State::no(reason, "waiting for the target"));
@@ -192,7 +187,7 @@ fn take(
     }
 }
 
-/// What was waited for is not any more: the edit that asked for it was taken back. That a run was skipped stays true.
+/// The edit that a run waited for was reverted. That a run was skipped stays true.
 fn end_of_waiting(conditions: &mut Conditions, observed: &Observed) {
     let said = conditions.get(types::TARGET_READY);
     if said.is_none_or(|said| said.status != "False" || said.reason == reasons::RUN_SKIPPED) {
@@ -208,19 +203,19 @@ fn target_is_ready() -> State {
     State::yes(reasons::TARGET_READY, "the target can be measured")
 }
 
-/// Once: a crash may repeat the step, and the load begins only once.
+/// Once: a crash may repeat the step, but the load starts only once.
 fn begin_with(status: &mut DEngineBenchmarkStatus, observed: &Observed) {
     if status.members.is_empty() {
         status.members = observed.members.clone().unwrap_or_default();
     }
 }
 
-/// Why the Job's pod does not run, or that it does.
+/// Sets why the Job's pod does not run, or that it does.
 fn show_trouble(status: &DEngineBenchmarkStatus, conditions: &mut Conditions, observed: &Observed) {
     let state = match &observed.trouble {
         Some(trouble) => {
-            let words = format!("{} can not run: {trouble}", the_job(status));
-            State::no(reasons::JOB_STUCK, &words)
+            let message = format!("{} can not run: {trouble}", the_job(status));
+            State::no(reasons::JOB_STUCK, &message)
         }
         None => State::no(reasons::RUNNING, &runs(status)),
     };
@@ -281,14 +276,13 @@ fn finish(
     conditions.set(types::FAILED, failed);
 }
 
-/// What a run of the spec measures, in a word.
+/// What a run measures: the profile or workload.
 pub(crate) fn measures(resource: &DEngineBenchmark) -> String {
     let spec = &resource.spec;
     let workload = spec.workload.map(|workload| workload.as_str().to_owned());
     spec.profile.clone().or(workload).unwrap_or_default()
 }
 
-/// A rate as a whole number.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a rate is far below 2^53, and `as` saturates"
@@ -297,7 +291,7 @@ pub(crate) fn rounded(rate: f64) -> i64 {
     rate.round() as i64
 }
 
-/// A latency as people read it.
+/// A latency for people.
 pub(crate) fn microseconds(us: u64) -> String {
     match us {
         0..1_000 => format!("{us}µs"),

@@ -22,7 +22,7 @@ fn wanted(run_id: &str) -> Observed {
     }
 }
 
-/// One look at a world that is as `observed` says, but for the recorded run, which is read from the status.
+/// One reconciliation of what was observed, with the recorded run taken from the status.
 fn look(resource: &mut DEngineBenchmark, observed: &Observed, second: i64) -> Step {
     let observed = Observed {
         recorded: resource.status.as_ref().and_then(recorded),
@@ -91,7 +91,7 @@ fn more_is_missed_than_a_status_has_room_for() {
     assert_eq!(status.missed.len(), MISSED_MAX);
 }
 
-/// The API server refuses a status with more as a whole, and that would be for ever.
+/// The API server would refuse a longer status as a whole, with every retry.
 #[test]
 fn what_the_schema_does_not_let_in_is_cut() {
     let workload = |number: u32| RunResult {
@@ -239,7 +239,7 @@ fn why_a_jobs_pod_does_not_run_is_said() {
     let (_, reason, message) = condition(&resource, types::COMPLETE);
     let stuck = "the Job can not run: Kubernetes refuses its pod: exceeded quota: small";
     assert_eq!((&*reason, &*message), (reasons::JOB_STUCK, stuck));
-    // When its time is over there is no pod any more that could tell.
+    // After its deadline the Job has no pod that could show why.
     let over = Observed {
         job: Some(crate::benchmark::plan::Job {
             state: crate::benchmark::plan::JobState::Failed("DeadlineExceeded".to_owned()),
@@ -271,7 +271,7 @@ fn skipped_runs_of_the_schedule_are_counted_whatever_the_step_is() {
         }),
         skipped: Some(Skipped {
             runs: 2,
-            words: "run 1 is under way".to_owned(),
+            message: "run 1 is under way".to_owned(),
         }),
         ..wanted("1")
     };
@@ -300,12 +300,12 @@ fn skipped_runs_of_the_schedule_are_counted_whatever_the_step_is() {
     );
 }
 
-/// A run that is due while another was skipped before it.
+/// A run that is due while another one was skipped before it.
 fn observed_run(run_id: &str) -> Observed {
     Observed {
         skipped: Some(Skipped {
             runs: 1,
-            words: String::new(),
+            message: String::new(),
         }),
         ..wanted(run_id)
     }
@@ -387,7 +387,7 @@ fn a_condition_of_another_version_goes() {
     assert!(!types.any(|type_| type_ == "OfAnotherVersion"));
 }
 
-/// A schedule that is none asks for no run, so that nothing else would ever say why none begins.
+/// An invalid schedule starts no run, so nothing else would show why.
 #[test]
 fn an_edit_that_can_not_be_carried_out_is_said_although_nothing_begins() {
     let mut resource = resource();
@@ -415,24 +415,24 @@ fn keys_that_a_run_left_are_told_of_also_after_its_end() {
         phase: Some(BenchmarkPhase::Running),
         ..DEngineBenchmarkStatus::default()
     });
-    let left = |words: Option<&str>| Observed {
+    let left = |message: Option<&str>| Observed {
         result: Some(Report {
-            left_over: words.map(str::to_owned),
+            left_over: message.map(str::to_owned),
             ..report(result(0))
         }),
         ..wanted("1")
     };
-    let words = "5 of 10 keys below dengine-bench/x/ were not deleted";
-    look(&mut resource, &left(Some(words)), 1);
+    let left_over = "5 of 10 keys below dengine-bench/x/ were not deleted";
+    look(&mut resource, &left(Some(left_over)), 1);
     let told = |resource: &DEngineBenchmark| resource.status.as_ref()?.left_over.clone();
-    assert_eq!(told(&resource).as_deref(), Some(words));
+    assert_eq!(told(&resource).as_deref(), Some(left_over));
     let (status, _, message) = condition(&resource, types::COMPLETE);
     assert_eq!(status, "True");
-    assert!(!message.contains(words), "it would stay: {message}");
+    assert!(!message.contains(left_over), "it would stay: {message}");
     assert_eq!(look(&mut resource, &left(None), 2), Step::Done);
     assert_eq!(told(&resource), None, "deleted after all");
-    look(&mut resource, &left(Some(words)), 3);
-    assert_eq!(told(&resource).as_deref(), Some(words));
+    look(&mut resource, &left(Some(left_over)), 3);
+    assert_eq!(told(&resource).as_deref(), Some(left_over));
     assert_eq!(look(&mut resource, &wanted("2"), 4), Step::Record);
     assert_eq!(told(&resource), None, "another run");
 }

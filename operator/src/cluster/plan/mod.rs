@@ -1,8 +1,9 @@
 //! Decides the next step of one cluster. Pure: the same observation always gives the same step, and
-//! a crash before, during or after any step is harmless because the next one is derived anew.
+//! a crash before, during or after any step is harmless because the next step is planned from the
+//! new state.
 //!
-//! Order: identity, then repair, then growth, then shrinking, then roll-out. A step that touches
-//! quorum is taken only if a majority of the voters that remain is healthy afterwards.
+//! Order: identity, then repair, then growth, then shrinking, then rolling update. A step that
+//! touches quorum is taken only if a majority of the remaining voters is healthy afterwards.
 
 mod repair;
 mod roll_out;
@@ -114,50 +115,52 @@ impl Step {
 /// What the cluster waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Pods that have to answer first.
+    /// Pods have to answer first.
     Pods(BTreeSet<Ordinal>),
-    /// What was there before, and goes: only then is it known what this cluster is.
+    /// Pods or claims of an earlier cluster have to be deleted before this one can be identified.
     Gone(BTreeSet<Ordinal>),
-    /// The recorded seed's pod has to answer.
+    /// The pod of the recorded first voter has to answer.
     Seed,
     /// A quorum has to answer.
     Quorum,
     /// A learner receives the log.
     CatchUp { name: String },
-    /// A member has to serve again before the next is restarted.
+    /// A member has to serve again before the next restart.
     Member { name: String },
 }
 
 /// Why nothing may be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocked {
-    /// Folders belong to other clusters.
+    /// Data directories belong to other clusters.
     ForeignData {
         names: BTreeSet<Ordinal>,
         cluster_ids: BTreeSet<u64>,
     },
-    /// Every folder is empty though the cluster once had members.
+    /// Every data directory is empty though the cluster once had members.
     AllEmpty,
-    /// The folder that was chosen as the first voter is gone, and the cluster was never seen to have a member. It may have had
-    /// one: it may be lost right after it was bootstrapped and took writes. So nobody else is chosen.
+    /// The data directory that was chosen as the first voter is gone, and the status never listed a
+    /// member. There may have been one: the directory may be lost right after it was bootstrapped
+    /// and took writes. So no other one is chosen.
     SeedLost,
-    /// A pod holds the folder of a member that somebody removed by hand.
+    /// A pod has the data directory of a member that was removed by hand.
     RemovedByHand { ordinal: Ordinal, member_id: u64 },
-    /// The member list has an entry that no pod of this cluster can be.
+    /// The member list has an entry that is no pod of this cluster.
     UnknownMember { name: String },
     /// The step would leave no healthy majority.
     Quorum { name: String },
-    /// What was restarted with the new image turned out to be of a version that may not follow the others'.
+    /// A member that was updated reported a version that may not follow the others'.
     Version {
         from: Version,
         to: Version,
         why: Refusal,
     },
-    /// Fewer members are wanted while one of those that are to stay does not take part.
+    /// Fewer members are wanted while one of those that stay is unavailable.
     ScaleDown { name: String, away: String },
-    /// A member is to be restarted whose claim somebody deleted: its volume would go with its pod.
+    /// A member should be restarted, but its claim was deleted: its volume would be deleted with
+    /// its pod.
     ClaimDeleted { name: String },
-    /// A member that does not run was replaced lately, and that did not help.
+    /// A member that does not run was replaced recently, and that did not help.
     ReplacedBefore {
         name: String,
         times: u32,
@@ -168,15 +171,15 @@ pub enum Blocked {
 /// Why a member is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// Its pod came back with another folder.
+    /// Its pod came back with another data directory.
     DataLost,
-    /// The volume behind its claim is gone.
+    /// The volume of its claim is gone.
     VolumeLost,
-    /// Somebody deleted its claim, and its server does not run.
+    /// Its claim was deleted, and its server does not run.
     VolumeGivenUp,
-    /// Its folder can not be used any more.
+    /// Its data directory can not be used any more.
     DataDamaged,
-    /// Its server ends again and again, and another member shows that the template is not to blame.
+    /// Its server crashes again and again, while another member runs with the same template.
     Crashing,
     /// Fewer members are wanted.
     ScaleDown,
@@ -199,8 +202,8 @@ pub fn plan(observed: &Observed, wanted: &Wanted) -> Step {
     }
 }
 
-/// Size that the StatefulSet should have. Never below what holds a member, so that shrinking it can
-/// only take pods that the cluster has already let go.
+/// Size of the StatefulSet. It always covers every member, so that shrinking it deletes only pods
+/// that hold none.
 pub fn stateful_set_replicas(observed: &Observed, wanted: &Wanted) -> u32 {
     let current = observed.stateful_set_replicas.unwrap_or(0);
     match &observed.membership {
@@ -212,7 +215,8 @@ pub fn stateful_set_replicas(observed: &Observed, wanted: &Wanted) -> u32 {
             let size = holds_member.max().map_or(0, |ordinal| ordinal + 1);
             size.max(wanted.replicas)
         }
-        // Whoever has a claim may be needed for the quorum, also if somebody scaled it away by hand.
+        // A member with a claim may be needed for the quorum, even if its pod was scaled away by
+        // hand.
         None => {
             let held = observed
                 .claims
@@ -224,9 +228,9 @@ pub fn stateful_set_replicas(observed: &Observed, wanted: &Wanted) -> u32 {
     }
 }
 
-/// A pod from an older template that does not even answer takes no part: replacing it costs nothing
-/// and may be the only way out of a bad image. Needs no quorum, so it touches no pod whose volume would go with it. One that the
-/// API server keeps is in nobody's way: it takes no part, whatever the others do.
+/// A pod from an older template that does not even answer is no loss: replacing it costs nothing
+/// and may be the only way out of a bad image. This needs no quorum, so it skips pods whose volume
+/// would be deleted with them, and pods that the API server refuses to delete.
 fn free_stuck_pod(observed: &Observed, wanted: &Wanted) -> Option<Step> {
     let (ordinal, pod) = observed.pods.iter().find(|(ordinal, pod)| {
         let is_stuck = pod.report.is_none() && !pod.ready && pod.trouble.is_some();
@@ -236,14 +240,15 @@ fn free_stuck_pod(observed: &Observed, wanted: &Wanted) -> Option<Step> {
     Some(restart(*ordinal, pod))
 }
 
-/// Somebody deleted the claim of this pod. Kubernetes lets it, and the volume behind it, go as soon as the pod ends.
+/// Whether the pod's claim was deleted. Kubernetes then deletes the claim, and its volume, when the
+/// pod ends.
 fn goes_with_its_pod(observed: &Observed, ordinal: Ordinal) -> bool {
     let claim = observed.claims.get(&ordinal);
     claim.is_some_and(|claim| claim.terminating)
 }
 
-/// No cluster id is recorded: adopt the one that exists, or draw one if it is certain that none does. A cluster of that name
-/// that was deleted may still answer; it is over.
+/// No cluster id is recorded: adopt the cluster that exists, or create one if it is certain that
+/// there is none. Members of a deleted cluster of that name may still answer; they do not count.
 fn identify(observed: &Observed, wanted: &Wanted) -> Step {
     let identities: Vec<(Ordinal, Identity)> = own_reports(observed)
         .filter_map(|(ordinal, report)| Some((ordinal, report.identity?)))
@@ -266,12 +271,13 @@ fn identify(observed: &Observed, wanted: &Wanted) -> Step {
             wait_for(observed, silent)
         };
     }
-    // A folder that does not answer may hold a cluster, so every one has to say that it is empty.
+    // A data directory that does not answer may hold a cluster, so every one has to report that it
+    // is empty.
     if !silent.is_empty() {
         return wait_for(observed, silent);
     }
     match own_reports(observed).next() {
-        // A status that is lost does not make it another cluster.
+        // A lost status does not make it a new cluster.
         Some(_) if observed.had_members => Step::Blocked(Blocked::AllEmpty),
         Some((ordinal, report))
             if own_reports(observed).count() >= quorum(wanted.replicas as usize) =>
@@ -285,7 +291,7 @@ fn identify(observed: &Observed, wanted: &Wanted) -> Step {
     }
 }
 
-/// For those that go to be gone, then for the others to answer.
+/// Waits for those that are being deleted, then for the others to answer.
 fn wait_for(observed: &Observed, silent: BTreeSet<Ordinal>) -> Step {
     let leaving = silent.iter().copied();
     let leaving: BTreeSet<Ordinal> = leaving.filter(|it| observed.leaves(*it)).collect();
@@ -296,14 +302,15 @@ fn wait_for(observed: &Observed, silent: BTreeSet<Ordinal>) -> Step {
     })
 }
 
-/// Its claim never had a volume: the pod can not be scheduled, say. Only of a claim that is known: one that a person made
-/// may have come without our labels.
+/// Whether its claim never had a volume, for example because the pod can not be scheduled. Only for
+/// a known claim: one that was created by hand may lack our labels.
 fn is_surely_empty(observed: &Observed, ordinal: Ordinal) -> bool {
     let claim = observed.claims.get(&ordinal);
     claim.is_some_and(|claim| claim.empty)
 }
 
-/// A cluster id is recorded and no quorum answers: either nobody has the identity yet, or we wait.
+/// A cluster id is recorded and no quorum answers: bootstrap the first voter if no member was ever
+/// seen, else wait.
 fn start(observed: &Observed, wanted: &Wanted, cluster_id: u64) -> Step {
     if reports(observed).any(|(_, report)| report.identity.is_some()) || observed.had_members {
         let silent = silent_pods(observed, wanted);
@@ -329,7 +336,8 @@ fn start(observed: &Observed, wanted: &Wanted, cluster_id: u64) -> Step {
     }
 }
 
-/// Volumes that are kept and that nobody needs any more. Not while members are yet to be repaired, added or removed.
+/// Volumes that are kept and no longer needed. Only while no member has to be repaired, added or
+/// removed.
 pub fn no_longer_needed(observed: &Observed, wanted: &Wanted) -> Vec<OldVolume> {
     let Some(membership) = &observed.membership else {
         return Vec::new();
@@ -356,14 +364,15 @@ fn run(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Step {
         .unwrap_or(Step::Done)
 }
 
-/// Wanted members that do not vote, and for whose pods nothing can be done but to wait.
+/// Wanted members that do not vote, and whose pods can only be waited for.
 fn not_voting(wanted: &Wanted, membership: &Membership) -> Option<Step> {
     let missing = membership.not_voting(wanted.replicas);
     (!missing.is_empty()).then_some(Step::Wait(Waiting::Pods(missing)))
 }
 
-/// Marks the claim before the member is removed, so that what follows is known after a crash too. If the API server refuses the
-/// mark, the member stays: once it were removed, nobody could tell its claim from one that holds something.
+/// Marks the claim before the member is removed, so that its purpose is known after a crash too. If
+/// the API server refuses the mark, the member stays: after its removal nothing would distinguish
+/// its claim from one with data.
 fn give_up(
     observed: &Observed,
     membership: &Membership,
@@ -398,7 +407,7 @@ fn give_up(
     }
 }
 
-/// Promotes the learner that is there, or adds the next one. One at a time.
+/// Promotes the existing learner, or adds the next one. One at a time.
 fn grow(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
     let mut learners = membership.members.iter().filter(|member| {
         !member.voter
@@ -429,8 +438,8 @@ fn grow(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option
         })
 }
 
-/// Removes the members that are too many: those that take no part first, then from the highest ordinal down. Waits for
-/// growth to end.
+/// Removes surplus members: unavailable ones first, then from the highest ordinal down. Growth ends
+/// before.
 fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Option<Step> {
     let is_surplus = |member: &Member| {
         member
@@ -447,7 +456,8 @@ fn shrink(observed: &Observed, wanted: &Wanted, membership: &Membership) -> Opti
         return None;
     }
     let removal = give_up(observed, membership, surplus, ordinal, Removal::ScaleDown);
-    // A smaller cluster survives fewer failures; one of those that stay is not to be the first.
+    // A smaller cluster tolerates fewer failures, so none of the members that stay may be
+    // unavailable.
     let mut voters = membership.voters();
     let away = voters.find(|member| !is_surplus(member) && !observed.carries(member));
     Some(match away {
@@ -489,7 +499,7 @@ fn hand_over(
         )
 }
 
-/// Removing a member is safe if a majority of the voters that remain carries the cluster.
+/// Removing a member is safe if a majority of the remaining voters is healthy.
 fn remove(observed: &Observed, membership: &Membership, member: &Member, why: Removal) -> Step {
     let remaining: Vec<&Member> = membership.voters().filter(|m| m.id != member.id).collect();
     let healthy = remaining.iter().filter(|m| observed.carries(m)).count();
@@ -518,7 +528,7 @@ fn foreign(observed: &Observed, cluster_id: u64) -> Option<Blocked> {
     })
 }
 
-/// Whether the pod was made from another template than the wanted one.
+/// Whether the pod was created from another template than the wanted one.
 pub(crate) fn is_outdated(pod: &Pod, wanted: &Wanted) -> bool {
     !pod.terminating && pod.template_hash.as_deref() != Some(wanted.template_hash.as_str())
 }
@@ -538,19 +548,20 @@ fn reports(observed: &Observed) -> impl Iterator<Item = (Ordinal, &super::model:
         .filter_map(|(ordinal, pod)| Some((*ordinal, pod.report.as_ref()?)))
 }
 
-/// What those say of themselves that are of this cluster, whichever that is.
+/// Reports of the pods that belong to this cluster for certain.
 fn own_reports(observed: &Observed) -> impl Iterator<Item = (Ordinal, &super::model::Report)> {
     reports(observed).filter(|(ordinal, _)| !observed.leaves(*ordinal))
 }
 
-/// Pods that should be there and of which it is not known what they are of: they do not answer, or are another's yet.
+/// Pods that should exist and whose cluster is unknown: they do not answer, or still belong to
+/// another StatefulSet.
 fn unknown_pods(observed: &Observed, wanted: &Wanted) -> BTreeSet<Ordinal> {
     let known: BTreeSet<Ordinal> = own_reports(observed).map(|(ordinal, _)| ordinal).collect();
     let places = places(observed, wanted);
     places.filter(|ordinal| !known.contains(ordinal)).collect()
 }
 
-/// Pods that should be there and do not answer; also existing ones beyond, since their folders count.
+/// Pods that should exist and do not answer; also surplus pods, since their data directories count.
 fn silent_pods(observed: &Observed, wanted: &Wanted) -> BTreeSet<Ordinal> {
     let answers: BTreeSet<Ordinal> = reports(observed).map(|(ordinal, _)| ordinal).collect();
     let places = places(observed, wanted);
@@ -559,7 +570,7 @@ fn silent_pods(observed: &Observed, wanted: &Wanted) -> BTreeSet<Ordinal> {
         .collect()
 }
 
-/// Ordinals of the pods that should be there, or are meant to be.
+/// Ordinals of the pods that exist or are wanted.
 fn places(observed: &Observed, wanted: &Wanted) -> Range<Ordinal> {
     let current = observed.stateful_set_replicas.unwrap_or(0);
     0..current.max(wanted.replicas)

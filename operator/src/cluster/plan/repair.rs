@@ -1,5 +1,5 @@
-//! Members whose data is gone, damaged or left over: they are replaced under a new id, with an empty folder.
-//! Comes before any growth, and never waits for the member that it is about.
+//! Members whose data is gone, damaged or left over: they are replaced under a new id, with an
+//! empty data directory. Comes before growth, and never waits for the member that it replaces.
 
 use super::{
     Blocked, MembershipStep, ObjectStep, Removal, Step, give_up, is_outdated, remove, reports,
@@ -9,7 +9,7 @@ use crate::cluster::model::{
     Broken, Claim, Identity, Member, Membership, Observed, OldVolume, Ordinal, Pod, Wanted,
 };
 
-/// Removes members whose data is gone or of no use, and joins those that were added.
+/// Removes members whose data is gone or unusable, and joins members that were added.
 pub(super) fn repair(
     observed: &Observed,
     wanted: &Wanted,
@@ -45,7 +45,7 @@ pub(super) fn repair(
     return_of_the_removed(observed, wanted, membership)
 }
 
-/// Why a member that does not answer will not come back by itself.
+/// Why a member that does not answer will not recover.
 fn beyond_help(
     observed: &Observed,
     wanted: &Wanted,
@@ -56,13 +56,13 @@ fn beyond_help(
     if pod.is_some_and(|pod| pod.report.is_some()) {
         return None;
     }
-    // First of all: the pod of a dead node goes on terminating for ever.
+    // Checked first: the pod of a dead node stays terminating.
     let claim = observed.claims.get(&ordinal);
     if claim.is_some_and(|claim| claim.lost) {
         return Some(Removal::VolumeLost);
     }
-    // Nothing keeps a claim that somebody deleted but the pod, and that does not run. Whoever deletes a claim of a node that is
-    // gone says with it that the volume will not come back.
+    // A deleted claim stays only for its pod, and that does not run. Deleting the claim of a lost
+    // node tells the operator that the volume will not come back.
     if claim.is_some_and(|claim| claim.terminating) && pod.is_none_or(is_away) {
         return Some(Removal::VolumeGivenUp);
     }
@@ -75,14 +75,14 @@ fn beyond_help(
     }
 }
 
-/// Its server does not run, and not only for a moment. A pod that has just been told to end serves on for a while, and may
-/// lead; one that should long have ended has a trouble.
+/// Its server does not run, and not only for a moment. A pod that was just deleted still serves for
+/// a while, and may lead; one that should have ended long ago has a trouble.
 fn is_away(pod: &Pod) -> bool {
     pod.report.is_none() && pod.trouble.is_some()
 }
 
-/// What gives up a volume that is there is done once, and again only after a pause that grows: what is wrong may be the
-/// node, the disk or a limit, and then the next volume is no better.
+/// A volume that still exists is given up once, and again only after a growing pause: the cause may
+/// be the node, the disk or a limit, and then a new volume does not help.
 pub(super) fn is_held_back(observed: &Observed, member: &Member, why: Removal) -> bool {
     let replaced = member
         .ordinal
@@ -91,12 +91,12 @@ pub(super) fn is_held_back(observed: &Observed, member: &Member, why: Removal) -
         && replaced.is_some_and(|last| last.member_id != member.id && !last.may_again)
 }
 
-/// Whether there is a volume whose content would be given up.
+/// Whether the data of an existing volume is given up.
 pub(super) fn gives_up_data(why: Removal) -> bool {
     matches!(why, Removal::DataDamaged | Removal::Crashing)
 }
 
-/// The member that would be replaced, had it not been replaced lately. Keeps nobody from anything else.
+/// The member that would be replaced, if it had not been replaced recently. Blocks no other step.
 pub(super) fn held_back(
     observed: &Observed,
     wanted: &Wanted,
@@ -116,7 +116,7 @@ pub(super) fn held_back(
     }))
 }
 
-/// Another member serves with the very template that this pod crashes with. Without such a witness the
+/// Whether another member serves with the template that this pod crashes with. Without one, the
 /// image or the settings may be bad, and no member's data is given up for that.
 fn template_works(observed: &Observed, wanted: &Wanted, member: &Member, pod: &Pod) -> bool {
     let witness = |other: &Member| {
@@ -135,8 +135,8 @@ fn template_works(observed: &Observed, wanted: &Wanted, member: &Member, pod: &P
             .any(witness)
 }
 
-/// A pod that holds the folder of a member which is no longer one: its id is never used again, so the
-/// folder is of no use. We clear it if we removed the member ourselves.
+/// A pod with the data directory of a removed member: ids are never reused, so the directory is
+/// useless. It is deleted if this operator removed the member.
 fn return_of_the_removed(
     observed: &Observed,
     wanted: &Wanted,
@@ -152,14 +152,14 @@ fn return_of_the_removed(
             continue;
         };
         let removed = marked.cluster_id == membership.cluster_id && gone(marked.member_id);
-        // Without a pod nobody writes to the claim; with one, it must be the removed member's, or be beyond
-        // telling whose it is.
+        // Without a pod nothing writes to the claim. With one, it must be the removed member's, or
+        // unable to tell whose it is.
         let broken = pod.is_some_and(|pod| pod.broken.is_some()) || claim.lost;
         let given_up = claim.terminating && pod.is_some_and(is_away);
         let still_its_own = in_use == Some(marked)
             || (in_use.is_none() && (broken || given_up))
             || (pod.is_none() && *ordinal >= wanted.replicas);
-        // The mark may be older than the member that lives there now.
+        // The mark may be older than the current member.
         let vacant = observed.member_at(*ordinal).is_none();
         if !removed || !still_its_own || !vacant || claim.refused.is_some() {
             continue;
@@ -171,7 +171,7 @@ fn return_of_the_removed(
                 keep: to_keep(observed, wanted, membership, *ordinal, claim, marked).map(Box::new),
             }));
         }
-        // The claim goes once its pod does.
+        // The claim is deleted once its pod is.
         let may_go = |pod: &&Pod| !pod.terminating && pod.refused.is_none();
         if let Some(pod) = pod.filter(|pod| may_go(pod) && *ordinal < wanted.replicas) {
             return Some(restart(*ordinal, pod));
@@ -187,8 +187,9 @@ fn return_of_the_removed(
         .map(|(ordinal, member_id)| Step::Blocked(Blocked::RemovedByHand { ordinal, member_id }))
 }
 
-/// Until another member has caught up and votes, what was given up may be the last copy of something. The status says what
-/// was given up; where it was lost, anything may have been.
+/// Whether to keep the volume: until another member has caught up and votes, it may hold the last
+/// copy of some data. The status records what was given up; if it was lost, the volume is kept
+/// unless it is surely not needed.
 fn to_keep(
     observed: &Observed,
     wanted: &Wanted,
@@ -204,7 +205,7 @@ fn to_keep(
     };
     let replaced = observed.replaced.get(&ordinal);
     let keep = match replaced.filter(|replaced| replaced.member_id == removed.member_id) {
-        // That of an earlier one is kept if this one never voted.
+        // That of an earlier member is kept if this one never voted.
         Some(replaced) => {
             let kept = replaced.kept_volume.as_ref();
             kept.is_none_or(|kept| *kept == volume.name)
@@ -214,8 +215,8 @@ fn to_keep(
     keep.then_some(volume)
 }
 
-/// A volume that was kept goes once another member votes in the place of its own, or that place is no longer wanted and all
-/// that are wanted vote.
+/// Whether a kept volume is no longer needed: another member votes in its place, or that place is
+/// no longer wanted and all wanted members vote.
 pub(super) fn is_over(
     observed: &Observed,
     wanted: &Wanted,
@@ -232,7 +233,7 @@ pub(super) fn is_over(
     }
 }
 
-/// The claim of a pod that never got so far as to join: somebody deleted it, and only that pod is in its way.
+/// A deleted claim whose pod never joined: only that pod keeps it.
 fn let_claim_go(observed: &Observed, wanted: &Wanted) -> Option<Step> {
     let deleted = observed.claims.iter().filter(|(ordinal, claim)| {
         claim.terminating && **ordinal < wanted.replicas && observed.member_at(**ordinal).is_none()

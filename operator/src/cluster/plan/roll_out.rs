@@ -1,4 +1,4 @@
-//! Bringing every member to the current template, one at a time.
+//! Rolling update: brings every member to the current template, one at a time.
 
 use std::cmp::Reverse;
 
@@ -9,9 +9,9 @@ use crate::cluster::model::{
 use crate::cluster::versions::Version;
 
 /// Restarts members that run an older template: one at a time, the leader last, each only while all
-/// others serve. A member that takes no part anyway is not kept waiting. One whose volume would go with its pod is not
-/// restarted: when that happens is for whoever deleted its claim to say. Nor is one that the API server keeps, until that is tried
-/// again; it serves on, and the others have their turn.
+/// others serve. An unavailable member is restarted first. Two kinds are skipped: a member whose
+/// volume would be deleted with its pod, since only a person can decide that; and a pod that the
+/// API server refuses to delete, until that is retried.
 pub(super) fn roll_out(
     observed: &Observed,
     wanted: &Wanted,
@@ -35,12 +35,13 @@ pub(super) fn roll_out(
         })
         .collect();
     let leads = |ordinal: Ordinal| observed.member_at(ordinal).is_some_and(|m| m.leader);
-    // A busy log is always a little ahead of everybody; that is no lag.
+    // A busy log is always a little ahead of its followers; that is no lag.
     let lag = |ordinal: Ordinal| {
         let entries = observed.member_at(ordinal).map_or(0, |m| m.lag_entries);
         (entries > LAG_CAUGHT_UP_ENTRIES_MAX).then_some(entries)
     };
-    // Those that serve least go first, then who lags most, then from the highest ordinal down.
+    // Pods that are not ready go first, then those that lag most, then from the highest ordinal
+    // down.
     outdated.sort_by_key(|(ordinal, pod)| {
         (
             leads(*ordinal),
@@ -83,7 +84,8 @@ pub(super) fn roll_out(
     }))
 }
 
-/// Not every image's tag tells its version. Then the first member that runs it does, and no other follows if it should not.
+/// Not every image's tag is a version. Then the first updated member reports it, and no other is
+/// updated if the version may not follow.
 fn refused_version(observed: &Observed, wanted: &Wanted) -> Option<Blocked> {
     let from = observed.cluster_version?;
     let updated = reports(observed).filter(|(ordinal, _)| {

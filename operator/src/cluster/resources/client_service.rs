@@ -1,4 +1,4 @@
-//! The Service that leads clients to members that serve: ready pods only.
+//! The Service for clients: it selects ready pods only.
 
 use dengine_crds::names;
 use dengine_protocol::ports;

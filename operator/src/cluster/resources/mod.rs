@@ -1,7 +1,7 @@
-//! What a cluster consists of, one file per object. Pure: from the validated cluster to the object.
+//! The objects of a cluster, one file each. Pure: from the validated cluster to the object.
 //!
-//! The pod template is the one input of a roll-out: nothing may enter it that can change without the
-//! spec, least of all the operator's own version.
+//! A rolling update is triggered by the pod template alone: nothing may enter it that can change
+//! without the spec, least of all the operator's own version.
 
 pub(super) mod client_service;
 pub(super) mod peer_service;
@@ -16,8 +16,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::validate::Cluster;
 
-/// Labels by which the objects of one cluster are found and its pods selected. Never changes: a
-/// StatefulSet's selector can not.
+/// Labels that select the objects and pods of one cluster. They never change: a StatefulSet's
+/// selector can not.
 pub(super) fn selector(cluster: &str) -> BTreeMap<String, String> {
     [
         (labels::NAME, labels::NAME_VALUE),
@@ -29,7 +29,6 @@ pub(super) fn selector(cluster: &str) -> BTreeMap<String, String> {
     .collect()
 }
 
-/// All labels of an object of this cluster.
 pub(super) fn labels(cluster: &str) -> BTreeMap<String, String> {
     let mut labels = selector(cluster);
     labels.insert(labels::INSTANCE.to_owned(), cluster.to_owned());

@@ -1,6 +1,6 @@
 //! The headless Service that gives every member its DNS name. It publishes members that are not
-//! ready, since they can only become ready by finding each other. For the same reason its name leads to members that can
-//! still answer reads of their own state while there is no quorum.
+//! ready, since they can only become ready by finding each other. For the same reason clients reach
+//! members through it that can still serve stale reads without a quorum.
 
 use dengine_crds::names;
 use dengine_protocol::ports;

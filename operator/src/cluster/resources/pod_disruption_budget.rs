@@ -1,4 +1,4 @@
-//! Lets node drains take one member at a time.
+//! The PodDisruptionBudget: node drains evict one member at a time.
 
 use dengine_crds::names;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec};
@@ -14,8 +14,8 @@ pub(crate) fn build(cluster: &Cluster) -> PodDisruptionBudget {
         metadata: meta(cluster, names::cluster::stateful_set(&cluster.name)),
         spec: Some(PodDisruptionBudgetSpec {
             max_unavailable: Some(IntOrString::Int(1)),
-            // A member that does not serve may always go: while there is no quorum nobody is ready, and nodes could not be
-            // drained at all. Its volume stays.
+            // A member that does not serve may always be evicted: without a quorum no member is
+            // ready, and nodes could not be drained at all. Its volume stays.
             unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
             selector: Some(LabelSelector {
                 match_labels: Some(selector(&cluster.name)),

@@ -1,6 +1,6 @@
-//! The StatefulSet of the members. `OnDelete`, because the operator restarts members itself, one at a
-//! time and the leader last; `Parallel`, because an empty member only waits and may do so beside others.
-//! Volumes are retained both ways: the operator deletes a claim itself, once its member is removed.
+//! The StatefulSet of the members. `OnDelete`, because the operator restarts members itself, one at
+//! a time and the leader last; `Parallel`, because an empty member only waits and may start beside
+//! others. Claims are retained: the operator deletes a claim itself, once its member is removed.
 
 use std::collections::BTreeMap;
 
@@ -25,17 +25,17 @@ use super::{labels, meta, selector};
 use crate::cluster::validate::Cluster;
 use crate::{hash, pod};
 
-/// Where the volume is mounted; the data lives one level below, clear of `lost+found`.
+/// Mount path of the volume; the data directory is one level below, beside `lost+found`.
 const MOUNT: &str = "/var/lib/dengine";
 const DATA_DIR: &str = "/var/lib/dengine/data";
 
-/// A member that is to stop goes on serving for so long.
+/// How long a stopping member continues to serve.
 const SERVES_ON_SECONDS: i64 = 2;
 
-/// A stopping member hands over leadership and finishes what is in flight.
+/// A stopping member transfers leadership and finishes the requests in flight.
 const TERMINATION_GRACE_SECONDS: i64 = 30;
 
-/// The StatefulSet `NAME` of this size. `claim_size` is that of the claim template that exists, since
+/// The StatefulSet `NAME` of this size. `claim_size` is that of the existing claim template, since
 /// Kubernetes refuses to change it; claims grow one by one.
 pub(crate) fn build(cluster: &Cluster, replicas: u32, claim_size: Option<&str>) -> StatefulSet {
     StatefulSet {
@@ -66,7 +66,7 @@ pub(crate) fn build(cluster: &Cluster, replicas: u32, claim_size: Option<&str>) 
     }
 }
 
-/// Hash of the pod template: a pod that carries another one is outdated.
+/// Hash of the pod template: a pod with another one is outdated.
 pub(crate) fn template_hash(cluster: &Cluster) -> String {
     let template = bare_template(cluster);
     hash::of(&serde_json::to_value(template).expect("a template is plain data"))
@@ -121,7 +121,8 @@ fn image_pull_secrets(cluster: &Cluster) -> Option<Vec<LocalObjectReference>> {
     })
 }
 
-/// Without a wish of their own, members are spread over zones where that is possible; nodes without that label count as one.
+/// Without constraints in the spec, members spread over zones where possible; nodes without that
+/// label count as one zone.
 fn scheduling(scheduling: &Scheduling) -> Scheduling {
     let mut scheduling = scheduling.clone();
     if scheduling.topology_spread_constraints.is_empty() {
@@ -134,7 +135,7 @@ fn scheduling(scheduling: &Scheduling) -> Scheduling {
     scheduling
 }
 
-/// Preferred, not required: a cluster on fewer nodes than members still comes up.
+/// Preferred, not required: a cluster must start on fewer nodes than members.
 fn spread_over_nodes(cluster: &Cluster) -> Affinity {
     Affinity {
         pod_anti_affinity: Some(PodAntiAffinity {
@@ -179,7 +180,7 @@ fn container(cluster: &Cluster) -> Container {
             port("monitor", ports::MONITOR),
             port("admin", ports::ADMIN),
         ]),
-        // The end of a failed member's log, so that status and events can say why it ended.
+        // The end of a failed member's log, so that status and events can show why it ended.
         lifecycle: Some(keep_serving()),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         resources: pod::resources(&cluster.spec.resources),
@@ -189,7 +190,7 @@ fn container(cluster: &Cluster) -> Container {
             mount_path: MOUNT.to_owned(),
             ..VolumeMount::default()
         }]),
-        // Opening a large folder may take minutes; liveness starts to count after that.
+        // Opening a large data directory may take minutes; liveness starts to count after that.
         startup_probe: Some(probe(health::LIVE, 2, 300)),
         liveness_probe: Some(probe(health::LIVE, 10, 6)),
         readiness_probe: Some(probe(health::READY, 2, 3)),
@@ -197,20 +198,22 @@ fn container(cluster: &Cluster) -> Container {
     }
 }
 
-/// Where the other members reach this one. It says so itself too, so that who answers at a pod's address can be told.
+/// Address of this member for the others. The member reports it too, so that the operator can tell
+/// who answers at a pod's address.
 pub(crate) fn peer_address(cluster: &Cluster, pod: &str) -> String {
     let host = names::cluster::member_host(&cluster.name, &cluster.namespace, pod);
     format!("{host}:{}", ports::PEER)
 }
 
-/// What differs between members, or names a place, is an argument; settings are environment.
+/// Arguments are what differs between members, or names a place; settings are environment
+/// variables.
 fn args(cluster: &Cluster) -> Vec<String> {
     let host = names::cluster::member_host(&cluster.name, &cluster.namespace, "$(POD_NAME)");
     vec![
         "serve".to_owned(),
         "--name=$(POD_NAME)".to_owned(),
         format!("--data-dir={DATA_DIR}"),
-        // Addresses of both families; the server takes those of IPv4 where there are no others.
+        // Addresses of both families; the server uses IPv4 alone where there is no IPv6.
         format!("--listen-client=[::]:{}", ports::CLIENT),
         format!("--listen-peer=[::]:{}", ports::PEER),
         format!("--listen-monitor=[::]:{}", ports::MONITOR),
@@ -225,7 +228,7 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
         value: Some(value),
         ..EnvVar::default()
     };
-    // Only what is set: a default of the server that changes with its version must not restart anybody.
+    // Only what is set: a new default of the server must not restart members.
     let retention = engine.retention.unwrap_or_default();
     let retention = [
         ("DENGINE_RETENTION_REVISIONS", retention.revisions),
@@ -246,7 +249,8 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
             }),
             ..EnvVar::default()
         },
-        // Not an argument: a server of an older version ignores here what it does not know, and would refuse it there.
+        // Not an argument: a server of an older version ignores unknown variables, and refuses
+        // unknown arguments.
         set("DENGINE_LISTEN_ADMIN", format!("[::]:{}", ports::ADMIN)),
         set("DENGINE_DURABILITY", engine.durability.as_str().to_owned()),
         set("DENGINE_TICK_MS", engine.tick_ms.to_string()),
@@ -271,8 +275,8 @@ fn env(engine: &Engine) -> Vec<EnvVar> {
     all
 }
 
-/// Whoever leads clients to a member may not know for a moment that it is to stop; it serves until then. Kubernetes itself
-/// waits: our images hold no other program than the server.
+/// Load balancers may not know for a moment that a member is stopping; it serves until then. The
+/// kubelet itself waits: our images hold no program but the server.
 fn keep_serving() -> Lifecycle {
     Lifecycle {
         pre_stop: Some(LifecycleHandler {
@@ -359,7 +363,8 @@ mod tests {
         assert_eq!(spec.automount_service_account_token, Some(false));
     }
 
-    /// OpenShift refuses pods with a user of theirs. Who runs already as the images' user is not restarted.
+    /// OpenShift refuses pods with a user of their own. Members that already run as the images'
+    /// user are not restarted.
     #[test]
     fn pods_name_no_user_where_the_platform_picks_one() {
         let fixed = cluster("demo");
@@ -478,8 +483,9 @@ mod tests {
         }
     }
 
-    /// Whoever changes the template of an unchanged spec restarts every member of every cluster when the operator
-    /// is upgraded. If that has to be: say so in the CHANGELOG, and write the new hash here.
+    /// A changed template of an unchanged spec restarts every member of every cluster when the
+    /// operator is upgraded. If it has to change: say so in the CHANGELOG, and write the new hash
+    /// here.
     #[test]
     fn an_operator_upgrade_rolls_nothing() {
         assert_eq!(template_hash(&cluster("demo")), "1688aad01811be30");

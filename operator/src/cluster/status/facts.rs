@@ -62,7 +62,7 @@ impl Facts<'_> {
         messages::with_troubles(message, self.observed)
     }
 
-    /// Voters that answer, and say that their disks take nothing.
+    /// Voters that answer, and report that their disks accept nothing.
     fn stalled<'m>(&self, membership: &'m Membership) -> Vec<&'m str> {
         let is_stalled = |member: &&Member| {
             let report = self.observed.report_of(member);
@@ -74,7 +74,7 @@ impl Facts<'_> {
 
     fn members_updated(&self) -> State {
         if let Some(refused) = self.refused() {
-            return State::no(refused.reason, &refused.words);
+            return State::no(refused.reason, &refused.message);
         }
         let outdated: Vec<u32> = self
             .observed
@@ -104,9 +104,9 @@ impl Facts<'_> {
         let (working, reason, message) = messages::progress(self.step, self.observed);
         match self.notice {
             _ if working => State::yes(reason, &message),
-            Some(notice) if notice.works => State::yes(notice.reason, &notice.words),
+            Some(notice) if notice.works => State::yes(notice.reason, &notice.message),
             Some(notice) if matches!(self.step, Step::Done) => {
-                State::no(notice.reason, &notice.words)
+                State::no(notice.reason, &notice.message)
             }
             _ => State::no(reason, &message),
         }
@@ -163,8 +163,9 @@ impl Facts<'_> {
         State::yes(reasons::MEMBER_UNAVAILABLE, &message)
     }
 
-    /// Members that do not vote because something keeps their pods from running: as after the loss of a node with a volume.
-    /// That new ones take a moment is no reason to worry, and nobody misses those of a cluster that is being made.
+    /// Members that do not vote because something keeps their pods from running, as after the loss
+    /// of a node with a volume. New members take a moment, and a cluster that is being created has
+    /// never been ready: neither counts.
     fn kept_out(&self) -> Option<Vec<u32>> {
         if never_ready(self.before) {
             return None;
@@ -225,13 +226,14 @@ impl Facts<'_> {
         }
     }
 
-    /// The image that the spec asks for may not follow what members run.
+    /// The image that the spec asks for may not follow the running one.
     fn refused(&self) -> Option<&Notice> {
         self.notice
             .filter(|notice| notice.reason == reasons::VERSION_REFUSED)
     }
 
-    /// The status never listed a member, so there is no quorum to miss yet. A cluster that was adopted had members before.
+    /// Whether the status never listed a member, so that there is no quorum to miss yet. An adopted
+    /// cluster had members before.
     fn is_new(&self) -> bool {
         let adopted = self.observed.cluster_id.is_some() && self.observed.seed_folder_id.is_none();
         !self.observed.had_members && !adopted

@@ -1,5 +1,5 @@
-//! The status of a cluster: pure, from what was observed and what was done about it. The only input
-//! from the clock is the moment at which a condition changes.
+//! The status of a cluster: pure, from what was observed and done. The only input from the clock is
+//! the time at which a condition changes.
 
 mod facts;
 
@@ -20,62 +20,58 @@ use facts::Facts;
 /// Up to this many entries a member is merely behind.
 const LAG_BEHIND_ENTRIES_MAX: u64 = 100_000;
 
-/// What became of a reconciliation: the only thing a status can be made from.
+/// Outcome of a reconciliation: the only thing a status can be made from.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    /// The spec can not be carried out; nothing was looked at.
+    /// The spec can not be carried out; nothing was observed.
     Invalid(String),
-    /// The cluster was observed.
     Observed {
-        /// What was seen.
         observed: Box<Observed>,
-        /// What the spec asks of the membership.
+        /// The membership that the spec asks for.
         wanted: Wanted,
-        /// What members run without an image in the spec.
+        /// Image of the members without one in the spec.
         default_image: String,
-        /// What was decided.
         step: Step,
         /// `spec.paused`: the step was not taken.
         paused: bool,
-        /// Reason and words of what went wrong while carrying it out.
+        /// Reason and message of a failure.
         error: Option<(&'static str, String)>,
-        /// What is to be said beside the step.
         notice: Option<Notice>,
     },
 }
 
-/// What people should know that is no step and no failure.
+/// Something that people should know, and that is no step and no failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Notice {
-    /// The reason for the condition `Progressing`.
+    /// Reason of the condition `Progressing`.
     pub reason: &'static str,
-    /// In words.
-    pub words: String,
-    /// Something is under way that brings the cluster nearer to its spec.
+    /// Message of the condition.
+    pub message: String,
+    /// Something is in progress that brings the cluster closer to its spec.
     pub works: bool,
 }
 
 impl Notice {
-    /// Something is under way.
-    pub(super) fn works(reason: &'static str, words: String) -> Self {
+    /// Something is in progress.
+    pub(super) fn works(reason: &'static str, message: String) -> Self {
         Self {
             reason,
-            words,
+            message,
             works: true,
         }
     }
 
     /// Nothing more will be done about it.
-    pub(super) fn rests(reason: &'static str, words: String) -> Self {
+    pub(super) fn rests(reason: &'static str, message: String) -> Self {
         Self {
             reason,
-            words,
+            message,
             works: false,
         }
     }
 }
 
-/// The new status. Fields that the outcome says nothing about stay as they were.
+/// The new status. Fields that the outcome does not cover stay as they were.
 pub(super) fn derive(
     resource: &DEngineCluster,
     outcome: &Outcome,
@@ -133,13 +129,13 @@ pub(super) fn derive(
     within_limits(status)
 }
 
-/// Rather than what was true when somebody looked last.
+/// Rather than what was true at the last observation.
 fn not_looked_at() -> State {
-    let words = "the spec can not be carried out, so that nothing was looked at";
-    State::unknown(reasons::NOT_KNOWN, words)
+    let message = "the spec can not be carried out, so that nothing was looked at";
+    State::unknown(reasons::NOT_KNOWN, message)
 }
 
-/// What every member has run, once all of them say what they run.
+/// The version that every member has run, once all of them report theirs.
 fn cluster_version(before: Option<&str>, observed: &Observed) -> Option<Version> {
     let members = observed.membership.iter().flat_map(|m| &m.members);
     let versions: Vec<Option<Version>> = members
@@ -175,7 +171,7 @@ fn fill(status: &mut DEngineClusterStatus, observed: &Observed, wanted: &Wanted)
                 .map(|m| member(observed, m))
                 .collect();
         }
-        // Nobody can say who the members are now; who they were stays, as not healthy.
+        // The current members are unknown; the last known ones stay, as not healthy.
         None => {
             status.leader = None;
             for member in &mut status.members {

@@ -1,4 +1,4 @@
-//! What people read, by example.
+//! Statuses, by example.
 
 use std::collections::BTreeMap;
 
@@ -244,7 +244,7 @@ fn nobody_is_woken_for_a_cluster_that_is_being_made() {
     assert_eq!(said(&status, types::LOW_ON_SPACE).0, "Unknown");
 }
 
-/// Its members were there before this resource: they are missed, though its status never listed one.
+/// Its members existed before this resource: they are missed, though its status never listed one.
 #[test]
 fn a_cluster_that_was_adopted_and_has_no_quorum_wakes_somebody() {
     let adopted = Observed {
@@ -265,7 +265,7 @@ fn a_cluster_that_was_adopted_and_has_no_quorum_wakes_somebody() {
     assert_eq!(said(&status, types::QUORUM_AVAILABLE).0, "Unknown");
 }
 
-/// They answer heartbeats, so they have a leader, and nothing is ever committed.
+/// They answer heartbeats, so they have a leader, and nothing is committed.
 #[test]
 fn a_majority_whose_disks_hang_is_no_quorum() {
     let mut observed = healthy();
@@ -273,11 +273,11 @@ fn a_majority_whose_disks_hang_is_no_quorum() {
         let pod = observed.pods.get_mut(&ordinal).unwrap();
         pod.report.as_mut().unwrap().stalled = true;
         let status = status_of(observed.clone(), Step::Done);
-        let (told, reason, words) = said(&status, types::QUORUM_AVAILABLE);
-        assert_eq!(told, quorum, "{reason}: {words}");
+        let (told, reason, message) = said(&status, types::QUORUM_AVAILABLE);
+        assert_eq!(told, quorum, "{reason}: {message}");
         if quorum == "False" {
             assert_eq!(reason, "DisksHang");
-            assert!(words.contains("of demo-0, demo-2 hang"), "{words}");
+            assert!(message.contains("of demo-0, demo-2 hang"), "{message}");
         }
     }
 }
@@ -289,11 +289,12 @@ fn a_member_that_runs_and_is_silent_is_told_of() {
     away.report = None;
     away.silent = Some("its node is away".to_owned());
     let status = status_of(observed, Step::Done);
-    let (_, _, words) = said(&status, types::DEGRADED);
-    assert!(words.contains("member 2: its node is away"), "{words}");
+    let (_, _, message) = said(&status, types::DEGRADED);
+    assert!(message.contains("member 2: its node is away"), "{message}");
 }
 
-/// A NetworkPolicy that keeps the operator from all members takes the quorum from its sight alone: that is said where people look.
+/// A NetworkPolicy that keeps the operator from all members hides the quorum from it: the
+/// conditions must say so.
 #[test]
 fn what_keeps_the_quorum_from_sight_is_told_with_its_loss() {
     let mut observed = healthy();
@@ -309,9 +310,9 @@ fn what_keeps_the_quorum_from_sight_is_told_with_its_loss() {
         types::READY,
         types::PROGRESSING,
     ] {
-        let (_, _, words) = said(&status, type_);
-        let told = words.contains("members 0, 1 and 2: a policy keeps");
-        assert!(told, "{type_}: {words}");
+        let (_, _, message) = said(&status, type_);
+        let told = message.contains("members 0, 1 and 2: a policy keeps");
+        assert!(told, "{type_}: {message}");
     }
 }
 
@@ -332,9 +333,9 @@ fn whoever_is_waited_for_what_keeps_pods_from_running_is_told() {
         away.trouble = Some("its node is gone".to_owned());
         let step = format!("{waiting:?}");
         let status = status_of(observed, Step::Wait(waiting));
-        let (_, _, words) = said(&status, types::PROGRESSING);
-        let told = words.contains("member 2: its node is gone");
-        assert!(told, "{step}: {words}");
+        let (_, _, message) = said(&status, types::PROGRESSING);
+        let told = message.contains("member 2: its node is gone");
+        assert!(told, "{step}: {message}");
     }
 }
 
@@ -345,18 +346,19 @@ fn a_member_that_is_away_is_no_spec_that_is_met() {
     away.report = None;
     away.trouble = Some("its node is gone".to_owned());
     let status = status_of(observed, Step::Done);
-    let (works, reason, words) = said(&status, types::PROGRESSING);
+    let (works, reason, message) = said(&status, types::PROGRESSING);
     assert_eq!(
         (works.as_str(), reason.as_str()),
         ("False", "MemberUnavailable")
     );
-    assert!(words.contains("wait for demo-2"), "{words}");
-    assert!(words.contains("member 2: its node is gone"), "{words}");
-    let (_, _, words) = said(&status, types::DEGRADED);
-    assert!(words.contains("its node is gone"), "{words}");
+    assert!(message.contains("wait for demo-2"), "{message}");
+    assert!(message.contains("member 2: its node is gone"), "{message}");
+    let (_, _, message) = said(&status, types::DEGRADED);
+    assert!(message.contains("its node is gone"), "{message}");
 }
 
-/// After the replacement of a member whose node is gone: two vote, and the third has a pod and nowhere to run.
+/// After the replacement of a member whose node is gone: two vote, and the third has a pod that can
+/// not be scheduled.
 #[test]
 fn fewer_members_than_specified_are_no_spec_that_is_met() {
     let mut observed = healthy();
@@ -378,13 +380,13 @@ fn fewer_members_than_specified_are_no_spec_that_is_met() {
     let kept_out = outcome(observed, step());
     let status = derive(&resource, &kept_out, Vec::new(), at(3));
     for type_ in [types::PROGRESSING, types::READY, types::DEGRADED] {
-        let (_, _, words) = said(&status, type_);
-        assert!(words.contains("node far"), "{type_}: {words}");
+        let (_, _, message) = said(&status, type_);
+        assert!(message.contains("node far"), "{type_}: {message}");
     }
     assert_eq!(said(&status, types::DEGRADED).0, "True");
     assert_eq!(said(&status, types::READY).0, "False");
     assert_eq!(status.phase, Some(ClusterPhase::Degraded));
-    // One that never served is missed by nobody.
+    // A cluster that never was ready misses no member.
     resource.status = None;
     let status = derive(&resource, &kept_out, Vec::new(), at(3));
     assert_eq!(said(&status, types::DEGRADED).0, "False");
@@ -398,8 +400,8 @@ fn pods_that_are_refused_have_their_cause_everywhere() {
     observed.refused = Some("pods \"demo-2\" is forbidden: exceeded quota".to_owned());
     let status = status_of(observed, Step::Done);
     for type_ in [types::PROGRESSING, types::READY, types::DEGRADED] {
-        let (_, _, words) = said(&status, type_);
-        assert!(words.contains("exceeded quota"), "{type_}: {words}");
+        let (_, _, message) = said(&status, type_);
+        assert!(message.contains("exceeded quota"), "{type_}: {message}");
     }
 }
 
@@ -407,8 +409,8 @@ fn pods_that_are_refused_have_their_cause_everywhere() {
 fn a_refused_version_is_said_and_nothing_is_ready_for_it() {
     let mut outcome = outcome(healthy(), Step::Done);
     if let Outcome::Observed { notice, .. } = &mut outcome {
-        let words = "it skips versions".to_owned();
-        *notice = Some(Notice::rests(reasons::VERSION_REFUSED, words));
+        let message = "it skips versions".to_owned();
+        *notice = Some(Notice::rests(reasons::VERSION_REFUSED, message));
     }
     let status = derive(&resource_with("demo", "{}"), &outcome, Vec::new(), at(1));
     assert_eq!(status.phase, Some(ClusterPhase::Invalid));
@@ -488,7 +490,7 @@ fn paused_and_invalid_say_so() {
     assert_eq!(status.phase, Some(ClusterPhase::Invalid));
 }
 
-/// Whoever adds a member by hand may give it any name; one webhook's words are longer than another's.
+/// A member that was added by hand may have any name; messages of webhooks may be long.
 #[test]
 fn what_the_schema_does_not_let_in_is_cut() {
     let mut observed = healthy();
@@ -520,7 +522,7 @@ fn what_the_schema_does_not_let_in_is_cut() {
         replacements: vec![replacement],
         ..status.clone()
     });
-    let words = recorded.replacements[0].not_kept.as_ref().unwrap();
-    assert_eq!(words.chars().count(), 512);
+    let message = recorded.replacements[0].not_kept.as_ref().unwrap();
+    assert_eq!(message.chars().count(), 512);
     assert_eq!(within_limits(status.clone()), status);
 }

@@ -1,4 +1,4 @@
-//! Which cluster the folders are of, and whether there is one yet.
+//! Which cluster the data directories belong to, and whether there is one yet.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ fn a_lost_status_adopts_what_a_quorum_of_folders_says() {
     assert_eq!(plan(&observed, &wanted(3)), waiting);
 }
 
-/// The resource was deleted and made anew; what it was before is yet to be collected.
+/// The resource was deleted and recreated; its former objects are not garbage-collected yet.
 #[test]
 fn a_cluster_that_goes_is_not_adopted() {
     let all_leave = Step::Wait(Waiting::Gone(BTreeSet::from([0, 1, 2])));
@@ -75,7 +75,8 @@ fn a_cluster_that_goes_is_not_adopted() {
     }
     assert_eq!(plan(&observed, &wanted(3)), all_leave, "with their claims");
 
-    // Nor is a new one drawn over an empty folder that goes, or by a majority that counts it.
+    // Nor is a new cluster formed with an empty data directory that is being deleted, or by a
+    // majority that counts it.
     let mut observed = new_cluster(3);
     observed.claims.insert(1, going(1));
     pod(&mut observed, 2).of_another = true;
@@ -88,7 +89,7 @@ fn a_cluster_that_goes_is_not_adopted() {
     assert_eq!(plan(&observed, &wanted(3)), waiting, "the next pod there");
 }
 
-/// Those of the next StatefulSet say which cluster the claims are of, which were kept.
+/// The pods of the next StatefulSet report the cluster of the retained claims.
 #[test]
 fn a_majority_of_its_own_pods_is_adopted_while_another_yet_goes() {
     let mut observed = new_cluster(3);
@@ -100,7 +101,7 @@ fn a_majority_of_its_own_pods_is_adopted_while_another_yet_goes() {
         cluster_id: CLUSTER,
     });
     assert_eq!(plan(&observed, &wanted(3)), adopted);
-    // What goes may be of yet another cluster, and is not asked.
+    // A pod that is being deleted may belong to yet another cluster, and does not count.
     identify(pod(&mut observed, 2), 9, 1);
     assert_eq!(plan(&observed, &wanted(3)), adopted);
     pod(&mut observed, 1).of_another = true;
@@ -120,7 +121,7 @@ fn the_first_voter_is_made_in_no_folder_that_goes() {
     observed.claims.insert(1, going);
     let leaves = Step::Wait(Waiting::Gone(BTreeSet::from([1])));
     assert_eq!(plan(&observed, &wanted(3)), leaves);
-    // It is gone, and another came in its place.
+    // It is gone, and a new one took its place.
     observed.claims.insert(1, claim(1));
     pod(&mut observed, 1).report.as_mut().unwrap().folder_id = "next".to_owned();
     let lost = Step::Blocked(Blocked::SeedLost);
@@ -155,14 +156,14 @@ fn a_wiped_single_member_never_forms_a_second_cluster() {
     );
 }
 
-/// Or put back without the cluster's id.
+/// Or restored without the cluster's id.
 #[test]
 fn a_lost_status_forms_no_second_cluster_over_volumes_that_were_lost_too() {
     let mut observed = new_cluster(3);
     observed.had_members = true;
     let blocked = Step::Blocked(Blocked::AllEmpty);
     assert_eq!(plan(&observed, &wanted(3)), blocked);
-    // Whoever still has an identity says which cluster it was.
+    // A member that still has an identity reports which cluster it was.
     identify(pod(&mut observed, 1), CLUSTER, 2);
     let adopted = Step::Record(Record::Adopted {
         cluster_id: CLUSTER,
@@ -189,7 +190,7 @@ fn a_new_cluster_does_not_wait_for_a_pod_that_never_had_a_volume() {
         plan(&observed, &wanted(5)),
         Step::Record(Record::NewCluster { .. })
     ));
-    // Not before a majority is there.
+    // Not before there is a majority.
     for ordinal in [2, 3] {
         pod(&mut observed, ordinal).report = None;
         observed.claims.insert(ordinal, empty.clone());

@@ -1,4 +1,4 @@
-//! Single situations with the one step that is right in them.
+//! Single situations with the one right step.
 
 mod identity;
 mod repair;
@@ -25,7 +25,7 @@ fn folder(ordinal: u32) -> String {
     format!("folder-{ordinal}")
 }
 
-/// A ready pod whose folder is empty.
+/// A ready pod with an empty data directory.
 fn empty_pod(ordinal: u32) -> Pod {
     Pod {
         uid: format!("pod-{ordinal}"),
@@ -76,7 +76,7 @@ fn member(ordinal: u32, leader: bool) -> Member {
     }
 }
 
-/// A cluster of this many voters in which all is well; 0 leads.
+/// A healthy cluster of this many voters; 0 leads.
 fn healthy(size: u32) -> Observed {
     Observed {
         cluster_id: Some(CLUSTER),
@@ -124,7 +124,7 @@ fn pod(observed: &mut Observed, ordinal: u32) -> &mut Pod {
     observed.pods.get_mut(&ordinal).unwrap()
 }
 
-/// The pod that is there is deleted.
+/// The existing pod is deleted.
 fn restart(ordinal: u32) -> Step {
     Step::Object(ObjectStep::RestartPod {
         ordinal,
@@ -132,7 +132,7 @@ fn restart(ordinal: u32) -> Step {
     })
 }
 
-/// Pods that are there and empty, nothing recorded.
+/// Pods with empty data directories, nothing recorded.
 fn new_cluster(size: u32) -> Observed {
     Observed {
         stateful_set_replicas: Some(size),

@@ -1,4 +1,4 @@
-//! Members that do not come back by themselves.
+//! Members that do not recover by themselves.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ fn a_member_without_its_data_is_replaced() {
     assert_eq!(plan(&observed, &wanted(3)), add);
 }
 
-/// `observed` without what the pod of this ordinal says: its server does not run.
+/// `observed` with the server of this ordinal down.
 fn broken(mut observed: Observed, ordinal: u32, how: Broken) -> Observed {
     let pod = pod(&mut observed, ordinal);
     (pod.report, pod.ready, pod.broken) = (None, false, Some(how));
@@ -109,7 +109,7 @@ fn what_was_given_up_is_kept_until_another_votes() {
     };
     let keep = delete(Some(Box::new(volume("pv-1"))));
     assert_eq!(plan(&observed, &wanted(3)), keep);
-    // The operator may die in between, and the status may be lost, or never hold it.
+    // The operator may crash in between, and the status may be lost, or never contain it.
     let mut recorded = observed.clone();
     let replacement = recorded.replaced.get_mut(&1).unwrap();
     replacement.kept_volume = Some("pv-1".to_owned());
@@ -117,13 +117,13 @@ fn what_was_given_up_is_kept_until_another_votes() {
     let mut forgotten = observed.clone();
     forgotten.replaced.clear();
     assert_eq!(plan(&forgotten, &wanted(3)), keep);
-    // That of one before it, which voted as this one never did.
+    // The volume of an earlier member, which voted, while this one never did.
     let mut earlier = observed.clone();
     let replacement = earlier.replaced.get_mut(&1).unwrap();
     replacement.kept_volume = Some("pv-0".to_owned());
     assert_eq!(plan(&earlier, &wanted(3)), delete(None));
 
-    // The next one comes, learns, and votes.
+    // The replacement joins, catches up, and votes.
     observed.kept = vec![volume("pv-1")];
     observed.claims.insert(1, claim(1));
     observed.pods.insert(1, pod_of(1, 9));
@@ -139,7 +139,7 @@ fn what_was_given_up_is_kept_until_another_votes() {
     members(&mut observed)[2].voter = true;
     assert_eq!(plan(&observed, &wanted(3)), Step::Done);
     assert_eq!(no_longer_needed(&observed, &wanted(3)), [volume("pv-1")]);
-    // Another one is lost meanwhile: there is time.
+    // Another member fails meanwhile, so the volume is kept for now.
     let mut busy = broken(observed.clone(), 0, Broken::Folder);
     members(&mut busy)[0].leader = false;
     members(&mut busy)[1].leader = true;
@@ -167,7 +167,8 @@ fn a_crashing_member_is_given_up_only_if_another_serves_with_its_template() {
         plan(&observed, &wanted(3)),
         Step::Record(Record::Replacement { ordinal: 1, .. })
     ));
-    // A roll-out of something bad: whoever has it crashes, and nobody's data is given up for that.
+    // A bad rolling update: every updated member crashes, and no member's data is given up for
+    // that.
     for ordinal in [0, 2] {
         pod(&mut observed, ordinal).template_hash = Some("old".to_owned());
     }
@@ -211,7 +212,7 @@ fn a_lost_volume_is_looked_at_before_the_pod_that_never_ends() {
 fn a_replacement_that_did_not_help_is_not_repeated_at_once() {
     for how in [Broken::Folder, Broken::Crashing] {
         let mut observed = broken(healthy(3), 1, how);
-        // The one before it had another id.
+        // The member before it had another id.
         replaced(&mut observed, 1, 9, false);
         let blocked = Step::Blocked(Blocked::ReplacedBefore {
             name: "demo-1".to_owned(),
@@ -219,7 +220,7 @@ fn a_replacement_that_did_not_help_is_not_repeated_at_once() {
             next: "tomorrow".to_owned(),
         });
         assert_eq!(plan(&observed, &wanted(3)), blocked);
-        // It keeps nobody from anything else.
+        // It blocks no other step.
         let mut growing = observed.clone();
         growing.pods.insert(3, empty_pod(3));
         assert!(matches!(
@@ -283,7 +284,7 @@ fn a_bad_image_can_be_undone_without_a_quorum() {
     assert_eq!(plan(&observed, &wanted(3)), restart);
 }
 
-/// Without a quorum its volume may be the one that is missing for one.
+/// Without a quorum its volume may be needed for one.
 #[test]
 fn a_stuck_pod_whose_claim_was_deleted_is_not_taken_from_its_volume() {
     let mut observed = healthy(3);
@@ -300,7 +301,7 @@ fn a_stuck_pod_whose_claim_was_deleted_is_not_taken_from_its_volume() {
     assert_eq!(plan(&observed, &wanted(3)), Step::Wait(Waiting::Quorum));
 }
 
-/// Nothing keeps `demo-1` from running but that its volume is where no node is: Kubernetes says so.
+/// `demo-1` can not be scheduled only because its volume is on a node that is gone.
 fn without_its_node(mut observed: Observed) -> Observed {
     let pod = pod(&mut observed, 1);
     (pod.report, pod.ready) = (None, false);
@@ -337,7 +338,7 @@ fn a_deleted_claim_whose_member_serves_stays_with_it() {
     assert_eq!(plan(&observed, &wanted(3)), Step::Done);
 }
 
-/// It serves on for a while, and may be the leader, which nobody removes.
+/// It still serves for a while, and may be the leader, which is never removed.
 #[test]
 fn a_pod_that_was_only_just_told_to_end_is_not_away() {
     let mut observed = healthy(3);

@@ -1,4 +1,4 @@
-//! Restarts, one member at a time.
+//! Rolling updates, one member at a time.
 
 use dengine_operator::cluster::model::Observed;
 use dengine_operator::cluster::plan::{Blocked, MembershipStep, ObjectStep, Step, Waiting, plan};
@@ -30,7 +30,7 @@ fn a_roll_out_stops_at_a_version_that_may_not_follow() {
         );
         assert_eq!(blocked, refused, "{version}");
     }
-    // To take it back is to go on with what the others run.
+    // To revert is to continue with the template of the others.
     for ordinal in [0, 1] {
         says(&mut observed, ordinal, "new", "1.2.0");
     }
@@ -49,7 +49,7 @@ fn whoever_lags_most_is_restarted_before_who_does_not() {
     }
     members(&mut observed)[1].lag_entries = 6_000;
     members(&mut observed)[2].lag_entries = 9_000;
-    // Another one lags, so that the restart has to wait for it; who does not serve goes first.
+    // Another one lags, so the restart has to wait for it; pods that are not ready go first.
     assert_eq!(
         plan(&observed, &wanted(5)),
         Step::Wait(Waiting::Member {
@@ -69,7 +69,7 @@ fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
     }
     assert_eq!(plan(&observed, &wanted(3)), restart(2));
 
-    // While it is away, nobody else goes.
+    // While it is down, no other member is restarted.
     pod(&mut observed, 2).template_hash = Some("new".to_owned());
     pod(&mut observed, 2).ready = false;
     let waiting = Step::Wait(Waiting::Member {
@@ -90,7 +90,8 @@ fn a_roll_out_takes_the_leader_last_and_hands_over_first() {
     assert_eq!(plan(&observed, &wanted(3)), restart(0));
 }
 
-/// However many others there are. Kubernetes does not end its pod, and whether the node comes back only people know.
+/// However many others there are. Kubernetes does not end its pod, and only people know whether the
+/// node comes back.
 #[test]
 fn a_roll_out_waits_for_a_member_on_a_dead_node() {
     for size in [3, 5, 7] {
@@ -108,7 +109,7 @@ fn a_roll_out_waits_for_a_member_on_a_dead_node() {
     }
 }
 
-/// Somebody deleted its claim: the volume would go with the pod.
+/// Its claim was deleted: the volume would be deleted with the pod.
 #[test]
 fn a_roll_out_leaves_a_member_alone_whose_claim_was_deleted() {
     let mut observed = healthy(3);
@@ -137,7 +138,7 @@ fn a_roll_out_leaves_a_member_alone_whose_claim_was_deleted() {
         name: "demo-2".to_owned(),
     });
     assert_eq!(plan(&observed, &wanted(3)), blocked);
-    // Whatever it says of itself or the leader of it.
+    // Whatever it or the leader reports about it.
     members(&mut observed)[2].reachable = false;
     pod(&mut observed, 2).report = None;
     assert_eq!(plan(&observed, &wanted(3)), blocked);
@@ -168,7 +169,7 @@ fn the_only_member_is_restarted_when_it_is_meant_to_be_the_only_one() {
     assert_eq!(plan(&observed, &wanted(3)), blocked);
 }
 
-/// By a webhook, say. It serves on; nobody waits for it.
+/// By a webhook, say. It still serves; no other member waits for it.
 #[test]
 fn a_pod_that_may_not_be_deleted_does_not_hold_up_the_others() {
     let mut observed = healthy(3);

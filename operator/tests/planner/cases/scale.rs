@@ -144,12 +144,12 @@ fn a_cluster_does_not_shrink_around_a_member_that_is_away() {
         away: "demo-0".to_owned(),
     });
     assert_eq!(plan(&away(0), &wanted(3)), blocked);
-    // One that is too many goes first if it is the one that is away.
+    // An unavailable surplus member is removed first.
     assert!(matches!(
         plan(&away(3), &wanted(3)),
         Step::Object(ObjectStep::MarkClaim { ordinal: 3, .. })
     ));
-    // And so do all that are to go, though they are all away.
+    // And so are all surplus members, though all are unavailable.
     assert!(matches!(
         plan(&all_away(&[3, 4]), &wanted(3)),
         Step::Object(ObjectStep::MarkClaim { ordinal: 4, .. })
